@@ -1,0 +1,1 @@
+"""Images in: sources, decoding, augmentation, batches."""

@@ -1,0 +1,22 @@
+"""Mistakes a user can make and put right, told in one sentence."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """Says what was given, what is allowed and what to do; shown without a traceback."""
+
+
+def suggest(word: str, allowed: Iterable[str], num: int = 3) -> str:
+    """A closing sentence that names the likeliest meant words, or all when they are few.
+
+    Starts with a space, so that it can follow the sentence that names the mistake.
+    """
+    names = sorted(allowed)
+    near = difflib.get_close_matches(word, names, n=num, cutoff=0.5)
+    if near:
+        return f" Did you mean {' or '.join(near)}?"
+    if len(names) <= 12:
+        return f" Allowed: {', '.join(names)}."
+    return ""

@@ -1,0 +1,1 @@
+"""Models: four slots and a size."""

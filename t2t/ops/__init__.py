@@ -1,0 +1,1 @@
+"""Fast operations: each a plain reference and a fast path with one signature."""
