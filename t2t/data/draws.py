@@ -1,0 +1,159 @@
+"""Random numbers that are functions of (seed, step, sample index, stream) alone.
+
+No generator holds a state: a number is the hash of where it is used. So a sample
+sees the same draws on any device, in any batch, in any process and after any resume.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from t2t.errors import UserError
+
+_TWO_64 = 1 << 64
+
+
+def _signed(word: int) -> int:
+    """The 64-bit word as the signed integer that an int64 tensor can hold."""
+    word %= _TWO_64
+    return word - _TWO_64 if word >= _TWO_64 >> 1 else word
+
+
+# The increment and the multipliers of the splitmix64 generator.
+_INCREMENT = _signed(0x9E3779B97F4A7C15)
+_MULTIPLIERS = (_signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB))
+
+
+def _shift_right(word: Tensor, places: int) -> Tensor:
+    """A logical shift: int64's own is arithmetic and would copy the sign."""
+    return (word >> places) & ((1 << (64 - places)) - 1)
+
+
+def _finalise(word: Tensor) -> Tensor:
+    """The splitmix64 finaliser: every input bit flips each output bit half the time."""
+    word = (word ^ _shift_right(word, 30)) * _MULTIPLIERS[0]
+    word = (word ^ _shift_right(word, 27)) * _MULTIPLIERS[1]
+    return word ^ _shift_right(word, 31)
+
+
+def _absorb(state: Tensor, word: Tensor | int) -> Tensor:
+    """The next state after a word: a bijection of the word for a given state."""
+    if isinstance(word, int):
+        return _finalise(state + _signed((word + 1) * _INCREMENT))
+    return _finalise(state + (word + 1) * _INCREMENT)
+
+
+def _stream_word(stream: str) -> int:
+    """A 64-bit FNV-1a hash of the name, in plain Python so that compilers fold it."""
+    word = 0xCBF29CE484222325
+    for character in stream:
+        word = ((word ^ ord(character)) * 0x100000001B3) % _TWO_64
+    return _signed(word)
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """The draws of one batch: a key per sample, from which named streams are hashed.
+
+    `Draws.of` makes them from a seed, a step and indices. Streams with different
+    names are independent; asking for the same stream again gives the same numbers.
+    """
+
+    keys: Int64[Tensor, " batch"]
+    step_key: Int64[Tensor, ""]
+
+    @classmethod
+    def of(
+        cls, seed: int, step: int | Int64[Tensor, ""], indices: Int64[Tensor, " batch"]
+    ) -> "Draws":
+        """The draws of these samples at this step (or epoch), on the indices' device.
+
+        An image that a step shows more than once needs an index for each showing.
+        Inside a compiled region, give the step as a tensor: an integer would be
+        compiled in.
+        """
+        if indices.ndim != 1 or indices.dtype != torch.int64:
+            raise UserError(
+                "Draws need a vector of int64 sample indices, not "
+                f"{indices.dtype} of shape {tuple(indices.shape)}."
+            )
+        state = torch.full((), _signed(seed), dtype=torch.int64, device=indices.device)
+        step_key = _absorb(_finalise(state + _INCREMENT), step)
+        return cls(keys=_absorb(step_key, indices), step_key=step_key)
+
+    def shared(self) -> "Draws":
+        """Draws of the step alone, as a batch of one: equal for all samples."""
+        return Draws(keys=self.step_key[None], step_key=self.step_key)
+
+    def bits(self, stream: str, num: int = 1) -> Int64[Tensor, "batch num"]:
+        """All 64 random bits, as signed integers."""
+        start = _absorb(self.keys, _stream_word(stream))
+        counter = torch.arange(1, num + 1, device=self.keys.device)
+        return _finalise(start[:, None] + counter * _INCREMENT)
+
+    def uniform(
+        self, stream: str, num: int = 1, low: float = 0.0, high: float = 1.0
+    ) -> Float[Tensor, "batch num"]:
+        """Floats in [low, high); by default multiples of 2⁻²⁴, equal on any device."""
+        unit = _shift_right(self.bits(stream, num), 40).float() * 2.0**-24
+        if (low, high) == (0.0, 1.0):
+            return unit
+        return low + (high - low) * unit
+
+    def bernoulli(
+        self, stream: str, probability: float, num: int = 1
+    ) -> Bool[Tensor, "batch num"]:
+        """True with this probability: 0 is never, 1 is always."""
+        return self.uniform(stream, num) < probability
+
+    def integers(
+        self, stream: str, high: int | Int64[Tensor, "#batch #num"], num: int = 1
+    ) -> Int64[Tensor, "batch num"]:
+        """Integers from 0 up to but without `high`, which stays below 2³¹."""
+        return (_shift_right(self.bits(stream, num), 32) * high) >> 32
+
+    def normal(self, stream: str, num: int = 1) -> Float[Tensor, "batch num"]:
+        """Standard normals by Box and Muller's formula, within ±5.9.
+
+        Equal on any device to the rounding of its logarithm and cosine.
+        """
+        bits = self.bits(stream, num)
+        radius = (_shift_right(bits, 40).float() + 0.5) * 2.0**-24
+        angle = ((bits >> 8) & 0xFFFFFF).float() * (2.0**-24 * 2.0 * math.pi)
+        return (-2.0 * radius.log()).sqrt() * angle.cos()
+
+    def permutation(self, stream: str, num: int) -> Int64[Tensor, "batch num"]:
+        """A random order of 0 … num − 1 for each sample; meant for a few elements."""
+        key = self.bits(stream, num)
+        # The rank of each element among all, by comparing every pair: no sorting.
+        return (key[:, None, :] < key[:, :, None]).sum(2)
+
+    def beta(self, stream: str, alpha: float) -> Float[Tensor, "batch 1"]:
+        """A draw of Beta(alpha, alpha), as the share of two gamma draws."""
+        if not alpha > 0:
+            raise UserError(f"A beta distribution needs alpha above 0, not {alpha}.")
+        first = self._log_gamma_draw(f"{stream}.first", alpha)
+        second = self._log_gamma_draw(f"{stream}.second", alpha)
+        return torch.sigmoid(first - second)
+
+    def _log_gamma_draw(self, stream: str, alpha: float) -> Float[Tensor, "batch 1"]:
+        """The logarithm of a gamma draw, by Marsaglia and Tsang's rejection.
+
+        The first accepted of eight tries; each is accepted 95 % of the time or more.
+        """
+        shape = alpha + 1.0  # one more than asked, then brought down by a power
+        offset = shape - 1.0 / 3.0
+        normal = self.normal(f"{stream}.normal", 8)
+        cube = (1.0 + normal / math.sqrt(9.0 * offset)) ** 3
+        candidate = offset * cube.clamp(min=1e-12)
+        uniform = self.uniform(f"{stream}.accept", 8) + 2.0**-25
+        bound = (
+            0.5 * normal**2 + offset - candidate + offset * (candidate / offset).log()
+        )
+        accepted = (cube > 0) & (uniform.log() < bound)
+        first = accepted.int().argmax(1, keepdim=True)
+        power = self.uniform(f"{stream}.power") + 2.0**-25
+        return candidate.gather(1, first).log() + power.log() / alpha
