@@ -1,7 +1,10 @@
 """Mistakes a user can make and put right, told in one sentence."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+Choice = TypeVar("Choice")
 
 
 class UserError(ValueError):
@@ -20,3 +23,11 @@ def suggest(word: str, allowed: Iterable[str], num: int = 3) -> str:
     if len(names) <= 12:
         return f" Allowed: {', '.join(names)}."
     return ""
+
+
+def choose(slot: str, name: str, choices: Mapping[str, Choice]) -> Choice:
+    """The choice of that name, or a sentence that says which names there are."""
+    if name not in choices:
+        allowed = ", ".join(sorted(choices))
+        raise UserError(f"{slot}={name!r} is not known; allowed: {allowed}.")
+    return choices[name]

@@ -1,0 +1,82 @@
+"""What a model is: its slots and its size, as plain data."""
+
+from dataclasses import dataclass
+
+Size = tuple[int, int]
+SplitNumbers = tuple[int, int, int]
+
+IMAGENET_SPLITS: tuple[SplitNumbers, ...] = ((7, 4, 2), (3, 2, 1), (3, 2, 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The four slots, the size and the task of one vision transformer."""
+
+    dim: int
+    """Width of the tokens in the backbone."""
+    depth: int
+    """Number of blocks."""
+    num_heads: int
+    """Attention heads of each block."""
+    mlp_ratio: float
+    """Hidden width of the MLP over `dim`."""
+
+    tokenizer: str = "t2t_performer"
+    """How images become tokens: patch, t2t, t2t_performer, t2t_conv or hybrid."""
+    splits: tuple[SplitNumbers, ...] = IMAGENET_SPLITS
+    """Soft splits of the t2t tokenizers, each (kernel, stride, padding)."""
+    token_dim: int = 64
+    """Width inside the t2t tokenizers."""
+    token_dropout: float = 0.0
+    """Dropout inside the token transformers while training."""
+    patch_size: int = 16
+    """Side of a hard patch, for the patch tokenizer."""
+    stem: str = "resnet50"
+    """timm network whose stride-16 features the hybrid tokenizer takes."""
+
+    positions: str = "sinusoid"
+    """none, sinusoid, learned_1d, learned_2d, relative or fixed."""
+    positions_at: str = "stem"
+    """Where positions enter: stem, every_layer or shared."""
+
+    mixer: str = "attention"
+    """attention, attention_se, ghost or linformer."""
+    mlp: str = "mlp"
+    """mlp or ghost."""
+    qkv_bias: bool = False
+    """Whether queries, keys and values have a bias."""
+    attention_scale: float | None = None
+    """Factor before the softmax; head_dim ** -0.5 when None."""
+    linformer_dim: int = 64
+    """Keys and values left after the Linformer projection along the sequence."""
+
+    wiring: str = "residual"
+    """residual, or dense: blocks concatenate instead of adding."""
+    dense_stages: tuple[int, ...] = ()
+    """Blocks in each stage of the dense wiring; their sum is `depth`."""
+    growth: int = 0
+    """Channels that each block of the dense wiring adds."""
+
+    class_token: bool = True
+    """Adds a token that belongs to no place."""
+    pool: str = "class"
+    """What the head reads: the class token, the mean of the image's tokens, or none:
+    every token by itself."""
+    distilled: bool = False
+    """Adds a distillation token with a head of its own."""
+    norm_eps: float = 1e-5
+    """Epsilon of every LayerNorm."""
+
+    num_classes: int = 1000
+    """Outputs of the head; 0 leaves the head out."""
+    image_size: Size = (224, 224)
+    """Height and width the positions are laid out for; any other size works too."""
+    in_channels: int = 3
+    """Channels of the images."""
+    drop_path: float = 0.0
+    """Stochastic depth of the last block while training; grows linearly from 0."""
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Tokens in front of the image's: class and distillation."""
+        return int(self.class_token) + int(self.distilled)

@@ -1,0 +1,109 @@
+"""Models by name: ours from the zoo, everybody else's from timm."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+import timm
+from torch import nn
+
+from t2t.errors import UserError, suggest
+from t2t.models.config import ModelConfig, Size
+from t2t.models.vit import VisionTransformer
+from t2t.models.zoo import ZOO
+
+NAMES_ELSEWHERE = {
+    "img_size": "image_size",
+    "in_chans": "in_channels",
+    "drop_path_rate": "drop_path",
+    "embed_dim": "dim",
+    "global_pool": "pool",
+    "pos_embed": "positions",
+}
+
+
+def create_model(
+    name: str,
+    *,
+    num_classes: int | None = None,
+    image_size: int | Size | None = None,
+    in_channels: int = 3,
+    drop_path: float = 0.0,
+    **choices: Any,
+) -> nn.Module:
+    """A model by name, untrained; any choice of its config can be set beside it.
+
+    What is not given stays as the named model has it. Names outside the zoo are timm's.
+    """
+    if name in ZOO and ZOO[name].config is not None:
+        config = model_config(
+            name,
+            num_classes=num_classes,
+            image_size=image_size,
+            in_channels=in_channels,
+            drop_path=drop_path,
+            **choices,
+        )
+        return VisionTransformer(config)
+    timm_name = ZOO[name].timm_name if name in ZOO else name
+    if not timm.is_model(timm_name):
+        raise UserError(f"There is no model {name!r}.{suggest_model(name)}")
+    if choices:
+        raise UserError(
+            f"{name} is built by timm and takes no {', '.join(sorted(choices))}; slots "
+            "can be chosen for the models of `t2t models` that are not timm's."
+        )
+    settings: dict[str, Any] = {"drop_path_rate": drop_path} if drop_path else {}
+    if image_size is not None and timm.get_pretrained_cfg_value(
+        timm_name, "fixed_input_size"
+    ):
+        settings["img_size"] = as_size(image_size)
+    return timm.create_model(
+        timm_name,
+        num_classes=1000 if num_classes is None else num_classes,
+        in_chans=in_channels,
+        **settings,
+    )
+
+
+def model_config(
+    name: str,
+    *,
+    num_classes: int | None = None,
+    image_size: int | Size | None = None,
+    **choices: Any,
+) -> ModelConfig:
+    """The config of one of our models, with choices put in."""
+    entry = ZOO.get(name)
+    if entry is None or entry.config is None:
+        raise UserError(f"There is no model {name!r} of ours.{suggest_model(name)}")
+    check_choices(name, choices)
+    if num_classes is not None:
+        choices["num_classes"] = num_classes
+    if image_size is not None:
+        choices["image_size"] = as_size(image_size)
+    return replace(entry.config, **choices)
+
+
+def check_choices(name: str, choices: dict[str, Any]) -> None:
+    """Refuses an option that the config does not have, and says which was meant."""
+    allowed = {field.name for field in fields(ModelConfig)}
+    for option in choices.keys() - allowed:
+        meant = NAMES_ELSEWHERE.get(option)
+        hint = f" Here it is called {meant}." if meant else suggest(option, allowed)
+        raise UserError(f"{name} has no option {option!r}.{hint}")
+
+
+def as_size(image_size: int | Size) -> Size:
+    """Height and width from one number or two."""
+    if isinstance(image_size, int):
+        image_size = (image_size, image_size)
+    height, width = image_size
+    if min(height, width) < 1:
+        raise UserError(f"image_size={image_size} must be positive: (height, width).")
+    return int(height), int(width)
+
+
+def suggest_model(name: str) -> str:
+    """A closing sentence that names the likeliest meant models."""
+    ours = suggest(name, ZOO)
+    return ours or suggest(name, timm.list_models()) or " See `t2t models`."

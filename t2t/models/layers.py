@@ -1,0 +1,180 @@
+"""The layers every backbone is made of."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from t2t.errors import UserError
+from t2t.models.positions import Grid, resize_tokens
+from t2t.shapes import Tokens
+
+Bias = Float[Tensor, "one heads queries keys"]
+AttentionMap = Float[Tensor, "batch heads queries keys"]
+
+
+class DropPath(nn.Module):
+    """Stochastic depth: drops a branch for whole samples while training."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.rate == 0 or not self.training:
+            return x
+        kept = torch.rand(x.shape[0], *[1] * (x.ndim - 1), device=x.device) >= self.rate
+        return x * (kept / (1 - self.rate)).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"rate={self.rate:.3f}"
+
+
+class GhostLinear(nn.Module):
+    """A linear layer that computes one share of its outputs and scales it for the rest.
+
+    Every further share is the computed one times a learned number per channel.
+    """
+
+    def __init__(
+        self,
+        in_dim: int,
+        out_dim: int,
+        num_shares: int,
+        *,
+        bias: bool,
+        activation: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        if out_dim % num_shares:
+            raise UserError(
+                f"A ghost layer of width {out_dim} cannot be cut into {num_shares} "
+                "equal shares; choose a multiple."
+            )
+        share = out_dim // num_shares
+        self.linear = nn.Linear(in_dim, share, bias=bias)
+        self.scales = nn.ParameterList(
+            # A scale is a grouped 1×1 convolution with fan-in 1: the same initial range.
+            nn.Parameter(torch.empty(share).uniform_(-1, 1))
+            for _ in range(num_shares - 1)
+        )
+        self.activation = activation or nn.Identity()
+
+    def forward(self, x: Tokens) -> Tokens:
+        computed = self.activation(self.linear(x))
+        ghosts = [self.activation(computed * scale) for scale in self.scales]
+        return torch.cat([computed, *ghosts], dim=-1)
+
+
+class GhostQKV(nn.Module):
+    """Queries, keys and values, half of each computed and half scaled from it."""
+
+    def __init__(self, dim: int, *, bias: bool) -> None:
+        super().__init__()
+        self.q = GhostLinear(dim, dim, 2, bias=bias)
+        self.k = GhostLinear(dim, dim, 2, bias=bias)
+        self.v = GhostLinear(dim, dim, 2, bias=bias)
+
+    def forward(self, x: Tokens) -> Tokens:
+        return torch.cat([self.q(x), self.k(x), self.v(x)], dim=-1)
+
+
+class SqueezeExcite(nn.Module):
+    """Channel attention: gates every channel by what all tokens say of it."""
+
+    def __init__(self, dim: int, reduction: int = 16) -> None:
+        super().__init__()
+        self.squeeze = nn.Linear(dim, dim // reduction, bias=False)
+        self.excite = nn.Linear(dim // reduction, dim, bias=False)
+
+    def forward(self, x: Tokens) -> Tokens:
+        summary = x.mean(dim=1, keepdim=True)
+        return x * torch.sigmoid(self.excite(F.relu(self.squeeze(summary))))
+
+
+class SequenceProjection(nn.Module):
+    """Linformer: mixes the keys, and the values, of all positions into a few."""
+
+    def __init__(self, num_prefix: int, grid: Grid, out_tokens: int) -> None:
+        super().__init__()
+        self.num_prefix = num_prefix
+        self.grid = grid
+        in_tokens = num_prefix + grid[0] * grid[1]
+        self.keys = nn.Parameter(torch.randn(out_tokens, in_tokens) * in_tokens**-0.5)
+        self.values = nn.Parameter(torch.randn(out_tokens, in_tokens) * in_tokens**-0.5)
+
+    def forward(
+        self, key: Tensor, value: Tensor, grid: Grid
+    ) -> tuple[Float[Tensor, "batch heads few dim"], ...]:
+        return self.fit(self.keys, grid) @ key, self.fit(self.values, grid) @ value
+
+    def fit(self, weight: Tensor, grid: Grid) -> Float[Tensor, "few tokens"]:
+        """The projection for another grid of tokens, interpolated over the image."""
+        by_token = resize_tokens(weight.T, self.num_prefix, self.grid, grid)
+        # Sums over more tokens must keep their size.
+        return by_token.T * (weight.shape[1] / by_token.shape[0])
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention; its projection, shortening and gate are parts to choose."""
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        qkv: nn.Module,
+        scale: float | None = None,
+        shorten: SequenceProjection | None = None,
+        gate: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        if dim % num_heads:
+            raise UserError(
+                f"dim={dim} cannot be shared by num_heads={num_heads}; choose a number "
+                "of heads that divides it."
+            )
+        self.num_heads = num_heads
+        self.scale = (dim // num_heads) ** -0.5 if scale is None else scale
+        self.qkv = qkv
+        self.shorten = shorten
+        self.proj = nn.Linear(dim, dim)
+        self.gate = gate or nn.Identity()
+
+    def forward(self, x: Tokens, grid: Grid, bias: Bias | None = None) -> Tokens:
+        query, key, value = self.heads(x, grid)
+        mask = None if bias is None else bias.to(query.dtype)
+        mixed = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, scale=self.scale
+        )
+        return self.gate(self.proj(mixed.transpose(1, 2).flatten(2)))
+
+    def weights(
+        self, x: Tokens, grid: Grid, bias: Bias | None = None
+    ) -> AttentionMap:
+        """The attention map that `forward` uses without ever storing it."""
+        query, key, _ = self.heads(x, grid)
+        logits = self.scale * (query @ key.transpose(-2, -1))
+        if bias is not None:
+            logits = logits + bias
+        return logits.softmax(dim=-1)
+
+    def heads(self, x: Tokens, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, by heads."""
+        qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        if self.shorten is not None:
+            key, value = self.shorten(key, value, grid)
+        return query, key, value
+
+
+class Mlp(nn.Module):
+    """Two linear layers with GELU between them."""
+
+    def __init__(self, expand: nn.Module, hidden_dim: int, dim: int) -> None:
+        super().__init__()
+        self.expand = expand
+        self.reduce = nn.Linear(hidden_dim, dim)
+
+    def forward(self, x: Tokens) -> Tokens:
+        return self.reduce(self.expand(x))

@@ -1,0 +1,239 @@
+"""Where a token is: what is added to tokens, or to their attention."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from t2t.errors import UserError, choose
+from t2t.shapes import Tokens
+
+Grid = tuple[int, int]
+PLACES = ("stem", "every_layer", "shared")
+
+
+def resize_tokens(
+    table: Float[Tensor, "tokens dim"], num_prefix: int, old: Grid, new: Grid
+) -> Float[Tensor, "new_tokens dim"]:
+    """A table with one row a token, interpolated in 2-D; prefix rows stay as they are."""
+    if old == new:
+        return table
+    prefix, spatial = table[:num_prefix], table[num_prefix:]
+    image = spatial.T.unflatten(1, old).unsqueeze(0)
+    image = F.interpolate(image, new, mode="bicubic", align_corners=False)
+    return torch.cat([prefix, image[0].flatten(1).T])
+
+
+class NoPositions(nn.Module):
+    """Tokens are a set: nothing tells where they are."""
+
+    def __init__(self, dim: int, num_prefix: int, grid: Grid, num_heads: int) -> None:
+        super().__init__()
+        self.num_prefix = num_prefix
+        self.grid = grid
+
+    def add_to(self, tokens: Tokens, grid: Grid) -> Tokens:
+        """Tokens with their positions added."""
+        return tokens
+
+    def attention_bias(self, grid: Grid) -> Tensor | None:
+        """What positions add to the attention logits."""
+        return None
+
+
+class SinusoidPositions(NoPositions):
+    """The fixed 1-D sinusoid over prefix and image tokens, computed for any grid."""
+
+    def __init__(self, dim: int, num_prefix: int, grid: Grid, num_heads: int) -> None:
+        super().__init__(dim, num_prefix, grid, num_heads)
+        self.dim = dim
+        table = sinusoid(num_prefix + grid[0] * grid[1], dim)
+        self.register_buffer("table", table, persistent=False)
+        self.table: Tensor
+
+    def add_to(self, tokens: Tokens, grid: Grid) -> Tokens:
+        table = self.table
+        if grid != self.grid:
+            table = sinusoid(tokens.shape[1], self.dim).to(table)
+        return tokens + table
+
+
+def sinusoid(num_positions: int, dim: int) -> Float[Tensor, "positions dim"]:
+    """sin at even and cos at odd channels, wavelengths from 2π to 20,000π."""
+    channel = torch.arange(dim, dtype=torch.float64)
+    frequency = 10000.0 ** (-2 * (channel // 2) / dim)
+    angle = torch.arange(num_positions, dtype=torch.float64)[:, None] * frequency
+    return torch.where(channel % 2 == 0, angle.sin(), angle.cos()).float()
+
+
+class FixedPositions(NoPositions):
+    """A frozen table that came with weights, interpolated in 2-D for other grids."""
+
+    def __init__(self, dim: int, num_prefix: int, grid: Grid, num_heads: int) -> None:
+        super().__init__(dim, num_prefix, grid, num_heads)
+        self.register_buffer("table", sinusoid(num_prefix + grid[0] * grid[1], dim))
+        self.table: Tensor
+
+    def add_to(self, tokens: Tokens, grid: Grid) -> Tokens:
+        return tokens + resize_tokens(self.table, self.num_prefix, self.grid, grid)
+
+
+class LearnedPositions(FixedPositions):
+    """One learned vector a token, interpolated in 2-D for other grids."""
+
+    def __init__(self, dim: int, num_prefix: int, grid: Grid, num_heads: int) -> None:
+        super().__init__(dim, num_prefix, grid, num_heads)
+        table = torch.empty_like(self.table)
+        del self.table
+        self.table = nn.Parameter(nn.init.trunc_normal_(table, std=0.02))
+
+
+class AxisPositions(NoPositions):
+    """One learned half-vector a row and one a column, joined for each token."""
+
+    def __init__(self, dim: int, num_prefix: int, grid: Grid, num_heads: int) -> None:
+        super().__init__(dim, num_prefix, grid, num_heads)
+        half = dim // 2
+        self.rows = nn.Parameter(torch.empty(grid[0], half))
+        self.columns = nn.Parameter(torch.empty(grid[1], dim - half))
+        if num_prefix:
+            self.prefix = nn.Parameter(torch.empty(num_prefix, dim))
+        for table in self.parameters():
+            nn.init.trunc_normal_(table, std=0.02)
+
+    def add_to(self, tokens: Tokens, grid: Grid) -> Tokens:
+        rows = resize_axis(self.rows, grid[0])[:, None].expand(-1, grid[1], -1)
+        columns = resize_axis(self.columns, grid[1])[None].expand(grid[0], -1, -1)
+        table = torch.cat([rows, columns], dim=-1).flatten(0, 1)
+        if self.num_prefix:
+            table = torch.cat([self.prefix, table])
+        return tokens + table
+
+
+def resize_axis(
+    table: Float[Tensor, "length dim"], length: int
+) -> Float[Tensor, "new_length dim"]:
+    """A table with one row a position along an axis, interpolated to another length."""
+    if table.shape[0] == length:
+        return table
+    line = table.T.unsqueeze(0)
+    return F.interpolate(line, length, mode="linear", align_corners=False)[0].T
+
+
+class RelativePositions(NoPositions):
+    """A learned attention bias for each head and each offset between two tokens.
+
+    Pairs with a prefix token share three biases: from it, to it, and within the prefix.
+    """
+
+    def __init__(self, dim: int, num_prefix: int, grid: Grid, num_heads: int) -> None:
+        super().__init__(dim, num_prefix, grid, num_heads)
+        rows, columns = grid
+        self.offsets = nn.Parameter(
+            torch.empty(num_heads, 2 * rows - 1, 2 * columns - 1)
+        )
+        nn.init.trunc_normal_(self.offsets, std=0.02)
+        if num_prefix:
+            self.prefix = nn.Parameter(torch.zeros(num_heads, 3))
+        self.register_buffer("index", relative_index(grid), persistent=False)
+        self.index: Tensor
+
+    def attention_bias(self, grid: Grid) -> Float[Tensor, "one heads queries keys"]:
+        offsets, index = self.offsets, self.index
+        if grid != self.grid:
+            offsets = resize_offsets(offsets, grid)
+            index = relative_index(grid).to(index.device)
+        bias = offsets.flatten(1)[:, index]
+        if not self.num_prefix:
+            return bias.unsqueeze(0)
+        num_heads, num_tokens, _ = bias.shape
+        from_prefix, to_prefix, within = self.prefix[:, :, None, None].unbind(1)
+        first = from_prefix.expand(num_heads, self.num_prefix, num_tokens)
+        corner = within.expand(num_heads, self.num_prefix, self.num_prefix)
+        left = to_prefix.expand(num_heads, num_tokens, self.num_prefix)
+        bias = torch.cat(
+            [torch.cat([corner, first], dim=2), torch.cat([left, bias], dim=2)], dim=1
+        )
+        return bias.unsqueeze(0)
+
+
+def resize_offsets(
+    offsets: Float[Tensor, "heads rows columns"], grid: Grid
+) -> Float[Tensor, "heads new_rows new_columns"]:
+    """A bias for each offset between tokens of one grid, interpolated for another."""
+    size = (2 * grid[0] - 1, 2 * grid[1] - 1)
+    if offsets.shape[1:] == size:
+        return offsets
+    return F.interpolate(
+        offsets.unsqueeze(0), size, mode="bicubic", align_corners=True
+    )[0]
+
+
+def relative_index(grid: Grid) -> Tensor:
+    """For each pair of tokens, which offset lies between them."""
+    rows, columns = grid
+    row = torch.arange(rows).repeat_interleave(columns)
+    column = torch.arange(columns).repeat(rows)
+    row_offset = row[None] - row[:, None] + rows - 1
+    column_offset = column[None] - column[:, None] + columns - 1
+    return row_offset * (2 * columns - 1) + column_offset
+
+
+POSITIONS: dict[str, type[NoPositions]] = {
+    "none": NoPositions,
+    "sinusoid": SinusoidPositions,
+    "learned_1d": LearnedPositions,
+    "learned_2d": AxisPositions,
+    "relative": RelativePositions,
+    "fixed": FixedPositions,
+}
+
+
+class PlacedPositions(nn.Module):
+    """Positions where they enter: before the first layer, at every one, or shared.
+
+    An attention bias at the stem acts in the first layer only.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        place: str,
+        dims: Sequence[int],
+        num_prefix: int,
+        grid: Grid,
+        num_heads: int,
+    ) -> None:
+        super().__init__()
+        cls = choose("positions", kind, POSITIONS)
+        choose("positions_at", place, dict.fromkeys(PLACES))
+        if place == "shared" and len(set(dims)) > 1 and kind != "none":
+            raise UserError(
+                "positions_at='shared' needs layers of one width, and these have widths "
+                f"{min(dims)} to {max(dims)}; use positions_at='every_layer'."
+            )
+        self.place = place
+        widths = dims if place == "every_layer" else dims[:1]
+        self.tables = nn.ModuleList(
+            cls(dim, num_prefix, grid, num_heads) for dim in widths
+        )
+
+    def add_to(self, tokens: Tokens, layer: int, grid: Grid) -> Tokens:
+        """Tokens entering a layer, with what positions add there."""
+        table = self.at(layer)
+        return tokens if table is None else table.add_to(tokens, grid)
+
+    def attention_bias(self, layer: int, grid: Grid) -> Tensor | None:
+        """What positions add to the attention logits of a layer."""
+        table = self.at(layer)
+        return None if table is None else table.attention_bias(grid)
+
+    def at(self, layer: int) -> NoPositions | None:
+        """The positions that act in a layer."""
+        if self.place == "stem" and layer > 0:
+            return None
+        table = self.tables[layer if self.place == "every_layer" else 0]
+        assert isinstance(table, NoPositions)
+        return table

@@ -1,0 +1,174 @@
+"""What timm's users, trainers and feature extractor call on a model."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from t2t.errors import UserError, choose
+from t2t.shapes import Images
+
+if TYPE_CHECKING:
+    from t2t.models.config import ModelConfig
+    from t2t.models.encoders import Encoder
+
+POOL_OF_TIMM = {"token": "class", "avg": "mean", "": "none"}
+
+
+class TimmMethods:
+    """timm's model interface, in terms of our parts."""
+
+    config: "ModelConfig"
+    encoder: "Encoder"
+    head: nn.Module
+    distillation_head: nn.Module | None
+
+    @property
+    def num_classes(self) -> int:
+        return self.config.num_classes
+
+    @property
+    def num_features(self) -> int:
+        return self.encoder.out_dim
+
+    head_hidden_size = num_features
+
+    @property
+    def embed_dim(self) -> int:
+        return self.config.dim
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        return self.config.num_prefix_tokens
+
+    @property
+    def feature_info(self) -> list[dict[str, Any]]:
+        """Width and stride of what each block gives."""
+        height, width = self.config.image_size
+        rows, columns = self.tokenizer.grids((height, width))[-1]  # type: ignore[attr-defined]
+        reduction = max(1, round(max(height / rows, width / columns)))
+        return [
+            {
+                "module": f"encoder.blocks.{layer}",
+                "num_chs": width,
+                "reduction": reduction,
+            }
+            for layer, width in enumerate(self.encoder.out_dims)
+        ]
+
+    def get_classifier(self) -> nn.Module | tuple[nn.Module, nn.Module]:
+        """The head, or both heads of a distilled model."""
+        if self.distillation_head is None:
+            return self.head
+        return self.head, self.distillation_head
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        """Puts fresh heads in place, and another pooling where one is named."""
+        pool = self.config.pool
+        if global_pool is not None:
+            pool = choose("global_pool", global_pool, POOL_OF_TIMM)
+        self.config = replace(self.config, num_classes=num_classes, pool=pool)
+        for name in ("head", "distillation_head"):
+            if getattr(self, name) is not None:
+                head = self.new_head(num_classes)  # type: ignore[attr-defined]
+                if isinstance(head, nn.Linear):
+                    nn.init.trunc_normal_(head.weight, std=0.02)
+                    nn.init.zeros_(head.bias)
+                setattr(self, name, head.to(self.norm.weight.device))  # type: ignore[attr-defined]
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Recomputes each block in the backward pass instead of storing it."""
+        self.encoder.checkpointing = enable
+
+    def no_weight_decay(self) -> set[str]:
+        """Parameters that stand for places or tokens: decay would pull them to 0."""
+        return {
+            name
+            for name, _ in self.named_parameters()  # type: ignore[attr-defined]
+            if name == "prefix" or name.startswith("encoder.positions.")
+        }
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """Which layer a parameter belongs to, for layer-wise learning rates."""
+        return {
+            "stem": r"^prefix|^tokenizer|^encoder\.positions",
+            "blocks": [(r"^encoder\.blocks\.(\d+)", None), (r"^norm", (99999,))],
+        }
+
+    def forward_intermediates(
+        self,
+        x: Images,
+        indices: int | Sequence[int] | None = None,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+        output_dict: bool = False,
+    ) -> Any:
+        """The tokens after chosen blocks, as maps or as sequences."""
+        if output_fmt not in ("NCHW", "NLC"):
+            raise UserError(f"output_fmt={output_fmt!r} is not one of NCHW, NLC.")
+        if norm and len(set(self.encoder.out_dims)) > 1:
+            raise UserError(
+                "norm=True needs blocks of one width, and dense wiring has several; "
+                "use norm=False."
+            )
+        blocks = self.encoder.blocks
+        take = chosen_layers(len(blocks), indices)
+        tokens, grid = self.tokenize(x)  # type: ignore[attr-defined]
+        kept: list[Tensor] = []
+        for layer in range(max(take) + 1 if stop_early else len(blocks)):
+            tokens = self.encoder.step(layer, tokens, grid)
+            if layer in take:
+                kept.append(self.norm(tokens) if norm else tokens)  # type: ignore[attr-defined]
+        num_prefix = self.num_prefix_tokens
+        prefixes = [item[:, :num_prefix] for item in kept]
+        features = [item[:, num_prefix:] for item in kept]
+        if output_fmt == "NCHW":
+            features = [
+                item.transpose(1, 2).unflatten(2, grid).contiguous()
+                for item in features
+            ]
+        if output_dict:
+            result: dict[str, Any] = {"image_intermediates": features}
+            if return_prefix_tokens and num_prefix:
+                result["image_intermediates_prefix"] = prefixes
+            if not intermediates_only:
+                result["image_features"] = self.norm(tokens)  # type: ignore[attr-defined]
+            return result
+        out: list[Any] = list(features)
+        if return_prefix_tokens and num_prefix:
+            out = list(zip(features, prefixes, strict=True))
+        return out if intermediates_only else (self.norm(tokens), out)  # type: ignore[attr-defined]
+
+    def prune_intermediate_layers(
+        self,
+        indices: int | Sequence[int] = 1,
+        prune_norm: bool = False,
+        prune_head: bool = True,
+    ) -> list[int]:
+        """Removes the blocks behind the last one asked for, and what follows them."""
+        take = chosen_layers(len(self.encoder.blocks), indices)
+        self.encoder.keep(max(take) + 1)
+        if prune_norm:
+            self.norm = nn.Identity()
+        if prune_head:
+            self.reset_classifier(0)
+        return take
+
+
+def chosen_layers(depth: int, indices: int | Sequence[int] | None) -> list[int]:
+    """Layers as timm names them: the last few, a list that may count back, or all."""
+    if indices is None:
+        return list(range(depth))
+    if isinstance(indices, int):
+        indices = range(depth - indices, depth)
+    wrong = [index for index in indices if not -depth <= index < depth]
+    if wrong or not indices:
+        raise UserError(
+            f"Layers {list(indices)} were asked for, and the model has {depth}: give "
+            f"indices from {-depth} to {depth - 1}."
+        )
+    return [index % depth for index in indices]

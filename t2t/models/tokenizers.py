@@ -1,0 +1,199 @@
+"""Images to tokens: hard patches, soft splits, convolutions or a CNN."""
+
+from collections.abc import Callable
+
+import timm
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from t2t.errors import UserError
+from t2t.models.config import ModelConfig
+from t2t.models.layers import Mlp
+from t2t.models.positions import Grid
+from t2t.ops.performer import performer_attention
+from t2t.ops.soft_split import Split, soft_split, split_grids
+from t2t.shapes import FeatureMap, Images, Tokens
+
+
+class TokenTransformer(nn.Module):
+    """One tokens-to-token step: a soft split, then attention among the new tokens.
+
+    The skip runs through the values, since the split tokens have another width.
+    """
+
+    qkv_bias: bool
+
+    def __init__(
+        self, in_channels: int, split: Split, dim: int, eps: float, dropout: float
+    ) -> None:
+        super().__init__()
+        self.split = split
+        self.window_dim = in_channels * split.kernel**2
+        self.norm1 = nn.LayerNorm(self.window_dim, eps=eps)
+        self.qkv = nn.Linear(self.window_dim, 3 * dim, bias=self.qkv_bias)
+        self.proj = nn.Linear(dim, dim)
+        self.norm2 = nn.LayerNorm(dim, eps=eps)
+        self.mlp = Mlp(nn.Sequential(nn.Linear(dim, dim), nn.GELU()), dim, dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, image: FeatureMap) -> FeatureMap:
+        norm = (self.norm1.weight, self.norm1.bias, self.norm1.eps)
+        qkv = soft_split(image, self.split, norm, self.qkv.weight, self.qkv.bias)
+        mixed, value = self.attend(qkv.flatten(2).transpose(1, 2))
+        tokens = value + self.dropout(self.proj(mixed))
+        tokens = tokens + self.dropout(self.mlp(self.norm2(tokens)))
+        return tokens.transpose(1, 2).unflatten(2, qkv.shape[-2:])
+
+    def attend(self, projected: Tokens) -> tuple[Tokens, Tokens]:
+        """What attention makes of the projected tokens, and their values."""
+        raise NotImplementedError
+
+
+class SoftmaxTokenTransformer(TokenTransformer):
+    """Token transformer with softmax attention in one head."""
+
+    qkv_bias = False
+
+    def attend(self, projected: Tokens) -> tuple[Tokens, Tokens]:
+        query, key, value = projected.chunk(3, dim=-1)
+        # As published: the scale is that of the window's width, not of the head's.
+        mixed = F.scaled_dot_product_attention(
+            query.unsqueeze(1),
+            key.unsqueeze(1),
+            value.unsqueeze(1),
+            scale=self.window_dim**-0.5,
+        )
+        return mixed.squeeze(1), value
+
+
+class PerformerTokenTransformer(TokenTransformer):
+    """Token transformer whose attention is linear in the number of tokens."""
+
+    qkv_bias = True
+
+    def __init__(
+        self, in_channels: int, split: Split, dim: int, eps: float, dropout: float
+    ) -> None:
+        super().__init__(in_channels, split, dim, eps, dropout)
+        num_features = dim // 2
+        features = nn.init.orthogonal_(torch.empty(num_features, dim))
+        self.register_buffer("features", features * num_features**0.5)
+        self.features: Tensor
+
+    def attend(self, projected: Tokens) -> tuple[Tokens, Tokens]:
+        # As published: keys come first.
+        key, query, value = projected.chunk(3, dim=-1)
+        return performer_attention(query, key, value, self.features), value
+
+
+class Tokenizer(nn.Module):
+    """Images to a map of tokens; knows the token grid of every stage for any size."""
+
+    def __init__(self, splits: tuple[Split, ...]) -> None:
+        super().__init__()
+        self.splits = splits
+
+    def grids(self, image_size: Grid) -> list[Grid]:
+        """The token grid after each stage."""
+        return split_grids(image_size, self.splits)
+
+
+class TokensToToken(Tokenizer):
+    """Soft splits with a token transformer after each but the last."""
+
+    def __init__(self, config: ModelConfig, step: type[TokenTransformer]) -> None:
+        super().__init__(tuple(Split(*numbers) for numbers in config.splits))
+        channels = [config.in_channels] + [config.token_dim] * (len(self.splits) - 1)
+        self.steps = nn.ModuleList(
+            step(
+                in_channels,
+                split,
+                config.token_dim,
+                config.norm_eps,
+                config.token_dropout,
+            )
+            for in_channels, split in zip(channels[:-1], self.splits[:-1], strict=True)
+        )
+        self.project = nn.Linear(channels[-1] * self.splits[-1].kernel**2, config.dim)
+
+    def forward(self, images: Images) -> FeatureMap:
+        for step in self.steps:
+            images = step(images)
+        return soft_split(
+            images, self.splits[-1], None, self.project.weight, self.project.bias
+        )
+
+
+class ConvolutionTokens(Tokenizer):
+    """A convolution in place of every soft split, with nothing between, as published."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(tuple(Split(*numbers) for numbers in config.splits))
+        widths = [config.in_channels]
+        widths += [config.token_dim] * (len(self.splits) - 1) + [config.dim]
+        self.convolutions = nn.Sequential(
+            *(
+                nn.Conv2d(width, out, split.kernel, split.stride, split.padding)
+                for width, out, split in zip(
+                    widths[:-1], widths[1:], self.splits, strict=True
+                )
+            )
+        )
+
+    def forward(self, images: Images) -> FeatureMap:
+        return self.convolutions(images)
+
+
+class Patches(Tokenizer):
+    """Hard patches, side by side, each through one linear layer."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        side = config.patch_size
+        super().__init__((Split(side, side, 0),))
+        self.project = nn.Conv2d(config.in_channels, config.dim, side, side)
+
+    def forward(self, images: Images) -> FeatureMap:
+        return self.project(images)
+
+
+class HybridTokens(Tokenizer):
+    """The stride-16 features of a CNN, each through one linear layer."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        # A ResNet up to stride 16 halves four times, each time rounding up.
+        super().__init__((Split(1, 2, 0),) * 4)
+        try:
+            self.stem = timm.create_model(
+                config.stem,
+                features_only=True,
+                out_indices=(3,),
+                in_chans=config.in_channels,
+            )
+        except RuntimeError as error:
+            raise UserError(
+                f"stem={config.stem!r} is not a timm network that gives features: "
+                f"{error}."
+            ) from error
+        (channels,), (reduction,) = (
+            self.stem.feature_info.channels(),
+            self.stem.feature_info.reduction(),
+        )
+        if reduction != 16:
+            raise UserError(
+                f"stem={config.stem!r} has no features at stride 16 (its fourth stage "
+                f"is at stride {reduction}); choose a ResNet."
+            )
+        self.project = nn.Conv2d(channels, config.dim, 1)
+
+    def forward(self, images: Images) -> FeatureMap:
+        return self.project(self.stem(images)[0])
+
+
+TOKENIZERS: dict[str, Callable[[ModelConfig], Tokenizer]] = {
+    "patch": Patches,
+    "t2t": lambda config: TokensToToken(config, SoftmaxTokenTransformer),
+    "t2t_performer": lambda config: TokensToToken(config, PerformerTokenTransformer),
+    "t2t_conv": ConvolutionTokens,
+    "hybrid": HybridTokens,
+}

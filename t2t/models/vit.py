@@ -1,0 +1,114 @@
+"""The one model: images → tokenizer → + positions → blocks → head."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from t2t.errors import UserError, choose
+from t2t.models.config import ModelConfig
+from t2t.models.encoders import Encoder
+from t2t.models.positions import Grid
+from t2t.models.timm_methods import TimmMethods
+from t2t.models.tokenizers import TOKENIZERS
+from t2t.shapes import Images, Logits, Tokens
+
+POOLS: dict[str, Callable[[Tokens, int], Tensor]] = {
+    "class": lambda tokens, num_prefix: tokens[:, 0],
+    "mean": lambda tokens, num_prefix: tokens[:, num_prefix:].mean(dim=1),
+    "none": lambda tokens, num_prefix: tokens,
+}
+
+
+class VisionTransformer(TimmMethods, nn.Module):
+    """A vision transformer put together from the choices in its config."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        check_head(config)
+        self.config = config
+        tokenizer = choose("tokenizer", config.tokenizer, TOKENIZERS)
+        self.tokenizer = tokenizer(config)
+        grid = self.tokenizer.grids(config.image_size)[-1]
+        self.prefix = None
+        if config.num_prefix_tokens:
+            prefix = torch.zeros(1, config.num_prefix_tokens, config.dim)
+            self.prefix = nn.Parameter(nn.init.trunc_normal_(prefix, std=0.02))
+        self.encoder = Encoder(grid, config)
+        self.norm = nn.LayerNorm(self.encoder.out_dim, eps=config.norm_eps)
+        self.head = self.new_head(config.num_classes)
+        self.distillation_head = None
+        if config.distilled:
+            self.distillation_head = self.new_head(config.num_classes)
+        self.apply(initialise)
+
+    def forward(self, images: Images) -> Logits:
+        return self.forward_head(self.forward_features(images))
+
+    def forward_features(self, images: Images) -> Tokens:
+        """Normalised tokens of the last layer, prefix tokens first."""
+        tokens, grid = self.tokenize(images)
+        return self.norm(self.encoder(tokens, grid))
+
+    def forward_head(self, tokens: Tokens, pre_logits: bool = False) -> Logits:
+        """Logits from the tokens, or what the head would read."""
+        pool = choose("pool", self.config.pool, POOLS)
+        pooled = pool(tokens, self.config.num_prefix_tokens)
+        if self.distillation_head is None or self.config.pool != "class":
+            return pooled if pre_logits else self.head(pooled)
+        if pre_logits:
+            return (pooled + tokens[:, 1]) / 2
+        return (self.head(pooled) + self.distillation_head(tokens[:, 1])) / 2
+
+    def forward_distilled(self, images: Images) -> tuple[Logits, Logits]:
+        """Logits of the class token and of the distillation token, apart."""
+        if self.distillation_head is None:
+            raise UserError(
+                "This model has no distillation token; create it with distilled=True."
+            )
+        tokens = self.forward_features(images)
+        return self.head(tokens[:, 0]), self.distillation_head(tokens[:, 1])
+
+    def tokenize(self, images: Images) -> tuple[Tokens, Grid]:
+        """Tokens that enter the backbone, prefix tokens first, and their grid."""
+        channels, height, width = images.shape[-3:]
+        if channels != self.config.in_channels:
+            raise UserError(
+                f"Images have {channels} channels and the model takes "
+                f"{self.config.in_channels}; convert them, or create the model with "
+                f"in_channels={channels}."
+            )
+        grid = self.tokenizer.grids((height, width))[-1]
+        tokens = self.tokenizer(images).flatten(2).transpose(1, 2)
+        if self.prefix is None:
+            return tokens, grid
+        prefix = self.prefix.to(tokens.dtype).expand(tokens.shape[0], -1, -1)
+        return torch.cat([prefix, tokens], dim=1), grid
+
+    def new_head(self, num_classes: int) -> nn.Module:
+        """A fresh linear head, or none for 0 classes."""
+        if num_classes == 0:
+            return nn.Identity()
+        return nn.Linear(self.encoder.out_dim, num_classes)
+
+
+def check_head(config: ModelConfig) -> None:
+    """Refuses a head that would read a token that is not there."""
+    choose("pool", config.pool, POOLS)
+    if config.pool == "class" and not config.class_token:
+        raise UserError(
+            "pool='class' needs class_token=True; use pool='mean' without a class token."
+        )
+    if config.distilled and not config.class_token:
+        raise UserError(
+            "distilled=True needs class_token=True: the distillation token stands "
+            "beside the class token."
+        )
+
+
+def initialise(module: nn.Module) -> None:
+    """Linear layers start as published: small weights, no offsets."""
+    if isinstance(module, nn.Linear):
+        nn.init.trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

@@ -1,0 +1,117 @@
+"""Soft split: overlapping windows of a feature map become the next tokens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from t2t.errors import UserError
+from t2t.shapes import FeatureMap
+
+
+@dataclass(frozen=True)
+class Split:
+    """One soft split: window, step and zero padding in pixels of its input."""
+
+    kernel: int
+    stride: int
+    padding: int
+
+    def length(self, pixels: int) -> int:
+        """How many windows fit along a side of so many pixels."""
+        return (pixels + 2 * self.padding - self.kernel) // self.stride + 1
+
+
+def split_grids(
+    image_size: Sequence[int], splits: Sequence[Split]
+) -> list[tuple[int, int]]:
+    """The token grid after each split of an image of (height, width) pixels."""
+    grids = []
+    rows, columns = image_size
+    for split in splits:
+        rows, columns = split.length(rows), split.length(columns)
+        grids.append((rows, columns))
+    if min(grids[-1]) < 1:
+        smallest = smallest_side(splits)
+        raise UserError(
+            f"Images of {image_size[0]}×{image_size[1]} pixels are too small: the "
+            f"splits {[(s.kernel, s.stride, s.padding) for s in splits]} need at least "
+            f"{smallest}×{smallest}; enlarge the images or choose splits with smaller "
+            "strides."
+        )
+    return grids
+
+
+def smallest_side(splits: Sequence[Split]) -> int:
+    """The fewest pixels along a side that still give one token."""
+    side = 1
+    for split in reversed(splits):
+        side = max(1, (side - 1) * split.stride + split.kernel - 2 * split.padding)
+    return side
+
+
+def soft_split_reference(
+    image: FeatureMap,
+    split: Split,
+    norm: tuple[Tensor, Tensor, float] | None,
+    weight: Float[Tensor, "width window"],
+    bias: Float[Tensor, "width"] | None,
+) -> FeatureMap:
+    """Unfold, LayerNorm, linear, as the paper reads; the unfolded tokens are stored."""
+    grid = split_grids(image.shape[-2:], [split])[0]
+    windows = F.unfold(
+        image, split.kernel, padding=split.padding, stride=split.stride
+    ).transpose(1, 2)
+    if norm is not None:
+        gain, shift, eps = norm
+        windows = F.layer_norm(windows, windows.shape[-1:], gain, shift, eps)
+    tokens = F.linear(windows, weight, bias)
+    return tokens.transpose(1, 2).unflatten(2, grid)
+
+
+def soft_split(
+    image: FeatureMap,
+    split: Split,
+    norm: tuple[Tensor, Tensor, float] | None,
+    weight: Float[Tensor, "width window"],
+    bias: Float[Tensor, "width"] | None,
+) -> FeatureMap:
+    """The same result by one convolution and two box filters, storing no windows.
+
+    With W' = weight·gain (by columns) and u a window,
+    Linear(LayerNorm(u)) = rstd(u)·(W'u − rowsum(W')·mean(u)) + (weight·shift + bias).
+    """
+    channels = image.shape[1]
+    kernel_shape = (channels, split.kernel, split.kernel)
+    step = {"stride": split.stride, "padding": split.padding}
+    if norm is None:
+        return F.conv2d(image, weight.unflatten(1, kernel_shape), bias, **step)
+    gain, shift, eps = norm
+    scaled = weight * gain
+    # Rows are centred before rounding to the convolution's precision, so that the
+    # product stays small; what rounding leaves of their sum is removed with the mean.
+    scaled = scaled - scaled.mean(dim=1, keepdim=True)
+    offset = (weight * shift).sum(1)
+    if bias is not None:
+        offset = offset + bias
+    product = F.conv2d(image, scaled.unflatten(1, kernel_shape), None, **step)
+    leftover = scaled.to(product.dtype).float().sum(1)
+    mean, rstd = window_statistics(image.float(), split, eps)
+    centred = product.float() - leftover[:, None, None] * mean
+    return (centred * rstd + offset.float()[:, None, None]).to(product.dtype)
+
+
+def window_statistics(
+    image: FeatureMap, split: Split, eps: float
+) -> tuple[FeatureMap, FeatureMap]:
+    """Mean and reciprocal deviation of every window over its pixels and channels."""
+    over_channels = torch.stack([image.mean(1), image.square().mean(1)], dim=1)
+    mean, mean_square = F.avg_pool2d(
+        over_channels, split.kernel, split.stride, split.padding
+    ).split(1, dim=1)
+    # Rounding can make the variance of a flat window slightly negative.
+    variance = (mean_square - mean.square()).clamp(min=0)
+    return mean, torch.rsqrt(variance + eps)
