@@ -1,0 +1,261 @@
+"""Boxes of images of different sizes, resized into one batch with PIL's filters."""
+
+import importlib.util
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+from jaxtyping import Bool, Float, Int64, UInt8
+from torch import Tensor
+
+from t2t.shapes import Pixels
+
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+
+
+class Filter(IntEnum):
+    """PIL's antialiased filters; the value is half the reach minus one."""
+
+    BILINEAR = 0
+    BICUBIC = 1
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Images of different sizes end to end in one buffer, each planar C×H×W.
+
+    Only the pixels may live on a device: sizes stay on the host, where crops are drawn.
+    """
+
+    pixels: UInt8[Tensor, " pixels"]
+    offsets: Int64[Tensor, " batch"]
+    heights: Int64[Tensor, " batch"]
+    widths: Int64[Tensor, " batch"]
+    channels: int
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @classmethod
+    def from_images(
+        cls, images: Sequence[UInt8[Tensor, "channels height width"]]
+    ) -> "Ragged":
+        """Copies images of one device and one number of channels into one buffer."""
+        return cls.from_parts(
+            torch.cat([image.reshape(-1) for image in images]),
+            torch.tensor([image.shape[1] for image in images]),
+            torch.tensor([image.shape[2] for image in images]),
+            images[0].shape[0],
+        )
+
+    @classmethod
+    def from_parts(
+        cls,
+        pixels: UInt8[Tensor, " pixels"],
+        heights: Int64[Tensor, " batch"],
+        widths: Int64[Tensor, " batch"],
+        channels: int,
+    ) -> "Ragged":
+        """Takes a buffer whose images follow each other without gaps."""
+        ends = torch.cumsum(heights * widths * channels, 0)
+        if int(ends[-1]) != len(pixels):
+            raise ValueError(
+                f"{len(pixels)} pixels were given for sizes that add up to {ends[-1]}."
+            )
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), ends[:-1]])
+        return cls(pixels, offsets, heights, widths, channels)
+
+    def select(self, indices: Int64[Tensor, " chosen"]) -> "Ragged":
+        """The chosen images in that order, sharing the buffer."""
+        return Ragged(
+            self.pixels,
+            self.offsets[indices],
+            self.heights[indices],
+            self.widths[indices],
+            self.channels,
+        )
+
+    def image(self, index: int) -> UInt8[Tensor, "channels height width"]:
+        """One image as a view."""
+        height, width = int(self.heights[index]), int(self.widths[index])
+        start = int(self.offsets[index])
+        flat = self.pixels[start : start + self.channels * height * width]
+        return flat.view(self.channels, height, width)
+
+
+def crop_resize(
+    ragged: Ragged,
+    boxes: Float[Tensor, "batch 4"],
+    size: tuple[int, int],
+    flip: Bool[Tensor, " batch"] | None = None,
+    filters: Int64[Tensor, " batch"] | None = None,
+) -> Pixels:
+    """Resizes each image's box (left, top, right, bottom) to `size` (height, width).
+
+    The meaning is that of PIL's `resize(size, filter, box)`: the filter widens with the
+    shrink factor, may look past the box but not past the image, and each of the two
+    passes, columns first, rounds to whole grey levels. `flip` mirrors left and right;
+    without `filters` it is bicubic. All but the pixels is given on the host.
+    """
+    batch = len(ragged)
+    if flip is None:
+        flip = torch.zeros(batch, dtype=torch.bool)
+    if filters is None:
+        filters = torch.full((batch,), int(Filter.BICUBIC))
+    _check_boxes(ragged, boxes)
+    if ragged.pixels.is_cuda and HAS_TRITON:
+        return crop_resize_triton(ragged, boxes, size, flip, filters)
+    return crop_resize_reference(ragged, boxes, size, flip, filters)
+
+
+def _check_boxes(ragged: Ragged, boxes: Float[Tensor, "batch 4"]) -> None:
+    """Refuses empty boxes and those that leave their image."""
+    left, top, right, bottom = boxes.unbind(1)
+    fits = (left >= 0) & (top >= 0) & (left < right) & (top < bottom)
+    # Boxes scaled back from a resized image may pass the border by a rounding error.
+    fits &= (right <= ragged.widths + 1e-2) & (bottom <= ragged.heights + 1e-2)
+    if not bool(fits.all()):
+        first = int((~fits).nonzero()[0, 0])
+        raise ValueError(
+            f"Box {boxes[first].tolist()} (left, top, right, bottom) is empty or leaves"
+            f" its image of width {ragged.widths[first]}, height"
+            f" {ragged.heights[first]}."
+        )
+
+
+def crop_resize_reference(
+    ragged: Ragged,
+    boxes: Float[Tensor, "batch 4"],
+    size: tuple[int, int],
+    flip: Bool[Tensor, " batch"],
+    filters: Int64[Tensor, " batch"],
+) -> Pixels:
+    """The plain path: two products with matrices of weights per image."""
+    device = ragged.pixels.device
+    output = torch.empty(
+        (len(ragged), ragged.channels, *size), dtype=torch.uint8, device=device
+    )
+    for index, (left, top, right, bottom) in enumerate(boxes.tolist()):
+        image = ragged.image(index)
+        kind = Filter(int(filters[index]))
+        rows, by_row = _weights(top, bottom, size[0], image.shape[1], kind)
+        columns, by_column = _weights(left, right, size[1], image.shape[2], kind)
+        if flip[index]:
+            by_column = by_column.flip(0)
+        region = image[:, rows, columns].float()
+        narrowed = _grey_levels(region @ by_column.to(device).T)
+        output[index] = _grey_levels(by_row.to(device) @ narrowed)
+    return output
+
+
+def _grey_levels(values: Tensor) -> Tensor:
+    return (values + 0.5).floor_().clamp_(0, 255)
+
+
+def _reach(scale: Tensor, filters: Tensor) -> tuple[Tensor, Tensor]:
+    """How far the filter is stretched and how many source pixels it looks each way."""
+    stretch = scale.clamp(min=1)
+    return stretch, stretch * (filters + 1)
+
+
+def _weights(
+    start: float, stop: float, num_out: int, num_in: int, kind: Filter
+) -> tuple[slice, Float[Tensor, "output input"]]:
+    """The source positions that matter and how much each output takes of them."""
+    scale = torch.tensor((stop - start) / num_out, dtype=torch.float64)
+    stretch, reach = _reach(scale, torch.tensor(int(kind)))
+    centers = start + (torch.arange(num_out, dtype=torch.float64) + 0.5) * scale
+    low = (centers - reach + 0.5).floor().clamp(min=0)
+    high = (centers + reach + 0.5).floor().clamp(max=num_in)
+    first, last = int(low[0]), int(high[-1])
+    positions = torch.arange(first, last, dtype=torch.float64)
+    distance = (positions + 0.5 - centers[:, None]).abs() / stretch
+    if kind is Filter.BILINEAR:
+        weights = (1 - distance).clamp(min=0)
+    else:
+        near = (1.5 * distance - 2.5) * distance**2 + 1
+        far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
+        weights = torch.where(distance < 1, near, far * (distance < 2))
+    weights *= (positions >= low[:, None]) & (positions < high[:, None])
+    weights /= weights.sum(1, keepdim=True)
+    return slice(first, last), weights.float()
+
+
+# Two threads that compile one kernel at the same time would do the work twice.
+_LAUNCH = threading.Lock()
+
+
+def crop_resize_triton(
+    ragged: Ragged,
+    boxes: Float[Tensor, "batch 4"],
+    size: tuple[int, int],
+    flip: Bool[Tensor, " batch"],
+    filters: Int64[Tensor, " batch"],
+) -> Pixels:
+    """The fast path: two kernels over the ragged buffer, weights made on the way."""
+    import triton
+
+    from t2t.ops.kernels.crop_resize import narrow_columns, shorten_rows
+
+    device = ragged.pixels.device
+    height, width = size
+    boxes = boxes.float()
+    # A row more on each side than the window: the kernels round in float32.
+    _, reach = _reach((boxes[:, 3] - boxes[:, 1]) / height, filters)
+    first_row = (boxes[:, 1] - reach - 1).floor().clamp(min=0).long()
+    last_row = torch.minimum((boxes[:, 3] + reach + 2).long(), ragged.heights)
+    num_rows = last_row - first_row
+    ends = torch.cumsum(num_rows, 0)
+    table = torch.stack(
+        [
+            ragged.offsets,
+            ragged.heights,
+            ragged.widths,
+            ends - num_rows,
+            first_row,
+            num_rows,
+            flip.long(),
+            filters.long(),
+        ],
+        dim=1,
+    )
+    batch, channels = len(ragged), ragged.channels
+    if device.type == "cuda":
+        table = table.pin_memory().to(device, non_blocking=True)
+        boxes = boxes.pin_memory().to(device, non_blocking=True)
+    narrowed = torch.empty(
+        int(ends[-1]) * channels * width, dtype=torch.uint8, device=device
+    )
+    output = torch.empty(
+        (batch, channels, height, width), dtype=torch.uint8, device=device
+    )
+    lines = 8
+    columns = min(triton.next_power_of_2(width), 256)
+    num_blocks = triton.cdiv(width, columns)
+    with _LAUNCH, torch.cuda.device(device if device.type == "cuda" else -1):
+        grid = (triton.cdiv(channels * int(num_rows.max()), lines), batch, num_blocks)
+        narrow_columns[grid](
+            ragged.pixels,
+            narrowed,
+            table,
+            boxes,
+            width,
+            channels,
+            LINES=lines,
+            COLUMNS=columns,
+        )
+        grid = (triton.cdiv(channels * height, lines), batch, num_blocks)
+        shorten_rows[grid](
+            narrowed,
+            output,
+            table,
+            boxes,
+            height,
+            width,
+            channels,
+            LINES=lines,
+            COLUMNS=columns,
+        )
+    return output
