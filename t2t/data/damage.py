@@ -1,0 +1,46 @@
+"""Images that cannot be read, and how many of them a run bears."""
+
+import threading
+
+from t2t.errors import UserError
+
+
+class DamagedImage(Exception):  # noqa: N818 (it names a thing, not a mistake)
+    """An image that no decoder can read."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)
+        self.name = name
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.name or 'an image'}: {self.reason}"
+
+
+class Damage:
+    """The damaged images met so far, which stop the run once they exceed a limit."""
+
+    def __init__(self, limit: int = 100) -> None:
+        self.limit = limit
+        self._reasons: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._reasons)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Each damaged image once, in the order met."""
+        return tuple(self._reasons)
+
+    def record(self, damaged: DamagedImage) -> None:
+        """Remember an image to skip; raise with the whole list past the limit."""
+        with self._lock:
+            self._reasons.setdefault(damaged.name, damaged.reason)
+            if len(self._reasons) <= self.limit:
+                return
+            listed = "\n".join(f"  {n}: {r}" for n, r in self._reasons.items())
+        raise UserError(
+            f"{len(self._reasons)} images cannot be read and {self.limit} may be "
+            f"skipped: repair or remove them, or raise the limit.\n{listed}"
+        )

@@ -1,0 +1,239 @@
+"""From encoded bytes to uint8 pixels, by the fastest decoder that is there."""
+
+import io
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import cache
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from t2t.data.damage import DamagedImage
+from t2t.data.headers import ORIENTATION_TAG, image_format, jpeg_header
+from t2t.data.nvjpeg import as_tensor, decode_jpegs, torchvision_decodes, upright
+from t2t.errors import UserError
+
+ImagePixels = UInt8[Tensor, "channels height width"]
+
+# Channels as torchcodec and torchvision name them, and as Pillow does.
+_MODES = {1: ("GRAY", "L"), 3: ("RGB", "RGB"), 4: ("RGB_ALPHA", "RGBA")}
+_LUMA = (0.299, 0.587, 0.114)
+
+
+def decode(
+    data: bytes | Tensor,
+    *,
+    channels: int = 3,
+    name: str = "",
+    min_side: int | None = None,
+) -> ImagePixels:
+    """Upright uint8 pixels; with `min_side` a large JPEG may come out smaller.
+
+    `min_side` lets a JPEG be decoded at a half, quarter or eighth of its size as
+    long as its short side stays at least that many pixels.
+    """
+    if channels not in _MODES:
+        raise UserError(f"Images decode to 1, 3 or 4 channels, not {channels}.")
+    if isinstance(data, Tensor):
+        return with_channels(data, channels, name)
+    kind = image_format(data)
+    if kind == "jpeg" and min_side is not None:
+        header = jpeg_header(data)
+        if header and min(header.height, header.width) >= 2 * min_side:
+            return _decode_with_pillow(data, channels, name, min_side)
+    fast = _fast_decoder()
+    # Formats with frames, palettes or 16 bits are Pillow's: decoders disagree there.
+    if fast and (kind == "jpeg" or (kind in ("png", "webp") and channels == 3)):
+        try:
+            pixels = fast(as_tensor(data), _MODES[channels][0])
+        except (RuntimeError, ValueError):
+            pass  # Pillow reads more kinds, and its reasons are the clearer ones.
+        else:
+            if pixels.dtype == torch.uint8 and pixels.ndim == 3:
+                return pixels
+    return _decode_with_pillow(data, channels, name, None)
+
+
+def with_channels(pixels: ImagePixels, channels: int, name: str = "") -> ImagePixels:
+    """Grey repeated, colour made grey, opacity dropped or added, as `channels` asks."""
+    given = pixels.shape[0]
+    if given == channels:
+        return pixels
+    if channels == 1 and given in (3, 4):
+        weights = torch.tensor(_LUMA, device=pixels.device).view(3, 1, 1)
+        return (pixels[:3] * weights).sum(0, keepdim=True).round().to(torch.uint8)
+    if given == 1 and channels == 3:
+        return pixels.expand(3, -1, -1).contiguous()
+    if given == 4 and channels == 3:
+        return pixels[:3].contiguous()
+    if channels == 4 and given in (1, 3):
+        opaque = torch.full_like(pixels[:1], 255)
+        return torch.cat([pixels.expand(3, -1, -1), opaque])
+    raise UserError(
+        f"{name or 'An image'} has {given} channels, which cannot become {channels}."
+    )
+
+
+def decode_batch(
+    datas: Sequence[bytes | Tensor],
+    *,
+    channels: int = 3,
+    device: torch.device | str = "cpu",
+    pool: Executor | None = None,
+    num_threads: int = 1,
+    names: Sequence[str] | None = None,
+    min_side: int | None = None,
+) -> list[Tensor]:
+    """Every image decoded, on the device given; raises the first DamagedImage."""
+    outcomes = decode_each(
+        datas,
+        channels=channels,
+        device=device,
+        pool=pool,
+        num_threads=num_threads,
+        names=names,
+        min_side=min_side,
+    )
+    pixels = []
+    for outcome in outcomes:
+        if isinstance(outcome, DamagedImage):
+            raise outcome
+        pixels.append(outcome)
+    return pixels
+
+
+def decode_each(
+    datas: Sequence[bytes | Tensor],
+    *,
+    channels: int = 3,
+    device: torch.device | str = "cpu",
+    pool: Executor | None = None,
+    num_threads: int = 1,
+    names: Sequence[str] | None = None,
+    min_side: int | None = None,
+) -> list[Tensor | DamagedImage]:
+    """Pixels on the device, or what is wrong, for each image.
+
+    On a CUDA device JPEGs are decoded by nvJPEG where torchcodec or torchvision
+    offers it; all else is decoded by threads of the CPU and sent there.
+    """
+    device = torch.device(device)
+    outcomes: dict[int, Tensor | DamagedImage] = {}
+    if device.type == "cuda" and channels in (1, 3):
+        outcomes.update(decode_jpegs(datas, channels, device))
+    rest = [index for index in range(len(datas)) if index not in outcomes]
+
+    def decode_one(index: int) -> Tensor | DamagedImage:
+        name = names[index] if names else f"image {index} of the batch"
+        try:
+            return decode(datas[index], channels=channels, name=name, min_side=min_side)
+        except DamagedImage as damaged:
+            return damaged
+
+    if pool is not None:
+        decoded = list(pool.map(decode_one, rest))
+    elif num_threads > 1 and len(rest) > 1:
+        with ThreadPoolExecutor(num_threads) as threads:
+            decoded = list(threads.map(decode_one, rest))
+    else:
+        decoded = [decode_one(index) for index in rest]
+    for index, outcome in zip(rest, decoded, strict=True):
+        outcomes[index] = outcome.to(device) if isinstance(outcome, Tensor) else outcome
+    return [outcomes[index] for index in range(len(datas))]
+
+
+@cache
+def _fast_decoder() -> Callable[[Tensor, str], Tensor] | None:
+    """An upright decoder of JPEG, PNG and WebP into a named mode, outside the GIL."""
+    try:
+        from torchcodec.decoders import decode_image as torchcodec_decode
+    except (ImportError, RuntimeError, OSError):  # absent, or built for another torch
+        pass
+    else:
+
+        def by_torchcodec(encoded: Tensor, mode: str) -> Tensor:
+            pixels: Tensor = torchcodec_decode(encoded, mode=mode)
+            return pixels if pixels.ndim == 3 else pixels[0]  # an animation's first
+
+        return by_torchcodec
+    if not torchvision_decodes():
+        return None
+    from torchvision.io import ImageReadMode, decode_image
+
+    def by_torchvision(encoded: Tensor, mode: str) -> Tensor:
+        read_mode = ImageReadMode[mode]
+        pixels: Tensor = decode_image(encoded, read_mode, apply_exif_orientation=True)
+        return pixels
+
+    return by_torchvision
+
+
+def _decode_with_pillow(
+    data: bytes, channels: int, name: str, min_side: int | None
+) -> ImagePixels:
+    try:
+        with Image.open(io.BytesIO(data), formats=_formats(data)) as image:
+            if min_side is not None:
+                image.draft(None, _at_least(image.size, min_side))
+            pixels = _pixels_of(image, _MODES[channels][1])
+            orientation = _orientation(data, image)
+    except DamagedImage:
+        raise
+    # Pillow's readers raise nearly anything on damaged bytes.
+    except Exception as error:
+        raise DamagedImage(name, _reason(data, error)) from error
+    return upright(pixels, orientation)
+
+
+def _formats(data: bytes) -> tuple[str, ...] | None:
+    """The one reader that fits, or all: trying each costs more than a small image."""
+    kind = image_format(data)
+    # A second picture behind the first makes Pillow call a JPEG an MPO.
+    return None if kind is None else (kind.upper(), "MPO")
+
+
+def _at_least(size: tuple[int, int], min_side: int) -> tuple[int, int]:
+    """A size of the same shape whose short side is `min_side`, rounded up."""
+    width, height = size
+    short = min(width, height)
+    return -(-width * min_side // short), -(-height * min_side // short)
+
+
+def _pixels_of(image: Image.Image, mode: str) -> ImagePixels:
+    if image.mode in ("F", "I;16", "I;16L", "I;16B", "I;16N", "I"):
+        values = np.asarray(image)
+        if image.mode == "F":
+            raise ValueError("pixels are floating point: store 8 or 16 bits")
+        # 16 bits: 65535 becomes 255 exactly.
+        grey = np.clip(np.rint(values / 257.0), 0, 255).astype(np.uint8)
+        return with_channels(torch.from_numpy(grey)[None], len(mode))
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")  # else Pillow warns on the way to RGB
+    if image.mode != mode:
+        image = image.convert(mode)
+    pixels = torch.from_numpy(np.array(image))
+    if pixels.ndim == 2:
+        return pixels[None]
+    return pixels.permute(2, 0, 1).contiguous()
+
+
+def _orientation(data: bytes, image: Image.Image) -> int:
+    if image.format in ("JPEG", "MPO"):
+        # Not Pillow's: a broken Exif block makes it warn or raise.
+        header = jpeg_header(data)
+        return header.orientation if header else 1
+    if image.format in ("PNG", "WEBP"):
+        value = image.getexif().get(ORIENTATION_TAG, 1)
+        return value if value in range(1, 9) else 1
+    return 1  # TIFF is turned by Pillow as it loads
+
+
+def _reason(data: bytes, error: Exception) -> str:
+    if not data:
+        return "the file is empty"
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image that can be read"
+    return str(error) or type(error).__name__

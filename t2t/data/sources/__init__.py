@@ -1,0 +1,34 @@
+"""Where images come from: folders, parquet files, tar shards and named sets."""
+
+from t2t.data.sources.base import (
+    Concatenation,
+    FileSource,
+    Source,
+    Splits,
+    Subset,
+    hold_out,
+    mixed_order,
+    subset,
+)
+from t2t.data.sources.named import NAMES, ArraySource, cache_folder
+from t2t.data.sources.opening import open_source, open_splits
+from t2t.data.sources.parquet import ParquetSource
+from t2t.data.sources.shards import ShardSource
+
+__all__ = [
+    "NAMES",
+    "ArraySource",
+    "Concatenation",
+    "FileSource",
+    "ParquetSource",
+    "ShardSource",
+    "Source",
+    "Splits",
+    "Subset",
+    "cache_folder",
+    "hold_out",
+    "mixed_order",
+    "open_source",
+    "open_splits",
+    "subset",
+]

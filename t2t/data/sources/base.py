@@ -1,0 +1,237 @@
+"""What a source of labelled images is, and how one is cut into parts."""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from t2t.errors import UserError
+
+Indices = npt.NDArray[np.int64]
+
+
+class Source(ABC):
+    """Random access to labelled images, still encoded, from any process or thread."""
+
+    classes: tuple[str, ...]
+    labels: Indices
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @abstractmethod
+    def read(self, index: int) -> bytes | Tensor:
+        """The encoded file, or the decoded uint8 channels × height × width."""
+
+    @abstractmethod
+    def name(self, index: int) -> str:
+        """What to call this image in a message."""
+
+    @property
+    def blocks(self) -> Indices | None:
+        """For each image the block it is read with; None where each is read alone."""
+        return None
+
+    @property
+    def num_blocks_at_once(self) -> int:
+        """How many blocks can be kept in memory together."""
+        return 1
+
+
+@dataclass(frozen=True)
+class Splits:
+    """A training set, the set it is judged by, and a sentence about where from."""
+
+    train: Source
+    val: Source
+    description: str
+
+
+class Subset(Source):
+    """Some images of another source, in the order given."""
+
+    def __init__(self, source: Source, indices: Iterable[int] | Indices) -> None:
+        self.source = source
+        self.indices = np.asarray(
+            indices if isinstance(indices, np.ndarray) else list(indices), np.int64
+        )
+        if len(self.indices) and not (
+            self.indices.min() >= 0 and self.indices.max() < len(source)
+        ):
+            raise IndexError(f"a subset of {len(source)} images reaches outside it")
+        self.classes = source.classes
+        self.labels = source.labels[self.indices]
+
+    def read(self, index: int) -> bytes | Tensor:
+        return self.source.read(int(self.indices[index]))
+
+    def name(self, index: int) -> str:
+        return self.source.name(int(self.indices[index]))
+
+    @property
+    def blocks(self) -> Indices | None:
+        blocks = self.source.blocks
+        return None if blocks is None else blocks[self.indices]
+
+    @property
+    def num_blocks_at_once(self) -> int:
+        return self.source.num_blocks_at_once
+
+
+class Concatenation(Source):
+    """Several sources of the same classes, one after the other."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self.sources = tuple(sources)
+        self.classes = self.sources[0].classes
+        self.labels = np.concatenate([source.labels for source in self.sources])
+        self.starts = np.cumsum([0, *(len(source) for source in self.sources)])
+
+    def _locate(self, index: int) -> tuple[Source, int]:
+        part = int(np.searchsorted(self.starts, index, side="right")) - 1
+        return self.sources[part], index - int(self.starts[part])
+
+    def read(self, index: int) -> bytes | Tensor:
+        source, inner = self._locate(index)
+        return source.read(inner)
+
+    def name(self, index: int) -> str:
+        source, inner = self._locate(index)
+        return source.name(inner)
+
+
+class FileSource(Source):
+    """Images that are files on a disk, one each."""
+
+    def __init__(
+        self,
+        root: Path,
+        names: Sequence[str],
+        labels: Indices,
+        classes: tuple[str, ...],
+    ) -> None:
+        self.root = str(root)
+        # One block of bytes: a million Python strings cost ten times the memory
+        # and are copied into every worker process by reference counting.
+        encoded = [os.fsencode(name) for name in names]
+        self._names = b"".join(encoded)
+        self._ends = np.cumsum([len(name) for name in encoded], dtype=np.int64)
+        self.labels = labels
+        self.classes = classes
+
+    def name(self, index: int) -> str:
+        start = int(self._ends[index - 1]) if index else 0
+        name = os.fsdecode(self._names[start : int(self._ends[index])])
+        return os.path.join(self.root, name)
+
+    def read(self, index: int) -> bytes:
+        with open(self.name(index), "rb", buffering=0) as file:
+            return file.read()
+
+
+def subset(source: Source, indices: Iterable[int] | Indices) -> Source:
+    """These images of a source, in this order."""
+    return Subset(source, indices)
+
+
+def hold_out(source: Source, num: int, seed: int = 0) -> tuple[Source, Source]:
+    """A source without `num` images, and these, drawn alike from every class."""
+    if not 0 < num < len(source):
+        raise UserError(
+            f"Cannot hold {num} of {len(source)} images out: "
+            f"give a number from 1 to {len(source) - 1}."
+        )
+    held = held_out_indices(source.labels, num, seed)
+    kept = np.setdiff1d(np.arange(len(source)), held)
+    return Subset(source, kept), Subset(source, held)
+
+
+def split_by_seed(
+    source: Source, fraction: float, seed: int, where: str
+) -> tuple[Source, Source]:
+    """A training and a validation part, both with images of every class."""
+    if not 0 < fraction < 1:
+        raise UserError(
+            f"A validation fraction of {fraction} leaves nothing to train on or to "
+            "judge by: give a number between 0 and 1, such as 0.1."
+        )
+    counts = np.bincount(source.labels, minlength=len(source.classes))
+    if (counts == 1).any():
+        single = source.classes[int(np.flatnonzero(counts == 1)[0])]
+        raise UserError(
+            f"Class {single!r} of {where} has a single image, and a split needs one to "
+            "train on and one to judge by: add images, remove the class, or give "
+            "train and val folders."
+        )
+    num = max(round(len(source) * fraction), int((counts > 0).sum()))
+    held = held_out_indices(source.labels, num, seed, minimum=1)
+    kept = np.setdiff1d(np.arange(len(source)), held)
+    return Subset(source, kept), Subset(source, held)
+
+
+def held_out_indices(labels: Indices, num: int, seed: int, minimum: int = 0) -> Indices:
+    """`num` indices, in order, that share out over the classes as all images do."""
+    counts = np.bincount(labels)
+    quotas = _share_out(counts, num, minimum)
+    # Images in random order, then stably by class: each class's first are taken.
+    order = permutation(len(labels), seed)
+    order = order[np.argsort(labels[order], kind="stable")]
+    starts = np.cumsum(counts) - counts
+    rank = np.arange(len(labels)) - starts[labels[order]]
+    chosen: Indices = np.sort(order[rank < quotas[labels[order]]])
+    return chosen
+
+
+def _share_out(counts: Indices, num: int, minimum: int) -> Indices:
+    """Whole numbers that add up to `num`, in proportion to the counts."""
+    exact = counts * (num / counts.sum())
+    low = np.minimum(minimum, counts)
+    high = np.maximum(counts - minimum, low)
+    quotas: Indices = np.clip(np.floor(exact).astype(np.int64), low, high)
+    while (missing := num - int(quotas.sum())) != 0:
+        step = 1 if missing > 0 else -1
+        free = np.flatnonzero(quotas < high if step > 0 else quotas > low)
+        if not len(free):
+            break
+        neediest = free[np.argsort(step * (quotas - exact)[free], kind="stable")]
+        quotas[neediest[: abs(missing)]] += step
+    return quotas
+
+
+def permutation(num: int, seed: int) -> Indices:
+    """A random order of `num` things that no library's next version changes."""
+    return np.argsort(_scrambled(np.arange(num), seed), kind="stable").astype(np.int64)
+
+
+def _scrambled(numbers: Indices, seed: int) -> npt.NDArray[np.uint64]:
+    """64 well-mixed bits for each number: the finaliser of splitmix64."""
+    with np.errstate(over="ignore"):
+        start = np.uint64(seed % 2**64) * np.uint64(0xD1342543DE82EF95)
+        bits = start + (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(
+            0x9E3779B97F4A7C15
+        )
+        bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed: npt.NDArray[np.uint64] = bits ^ (bits >> np.uint64(31))
+    return mixed
+
+
+def mixed_order(source: Source, seed: int) -> Indices:
+    """All images in random order; where they are read in blocks, few blocks at a time.
+
+    A source that reads blocks gets whole blocks in random order, as many together
+    as it keeps in memory, and the images of these shuffled: no block is read twice.
+    """
+    order = permutation(len(source), seed)
+    blocks = source.blocks
+    if blocks is None:
+        return order
+    _, numbered = np.unique(blocks, return_inverse=True)
+    place = np.argsort(permutation(int(numbered.max()) + 1, seed + 1))
+    window = place[numbered] // max(source.num_blocks_at_once, 1)
+    return order[np.argsort(window[order], kind="stable")]

@@ -1,0 +1,180 @@
+"""From the one argument that names data to its training and validation sets."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from t2t.data.sources.base import Source, Splits, split_by_seed
+from t2t.data.sources.filenames import SPLIT_NAMES, has_braces, num_missing
+from t2t.data.sources.folder import find_folder_splits, is_image_name
+from t2t.data.sources.labels import check_no_empty_class, check_same_classes
+from t2t.data.sources.named import NAMES, find_named_splits
+from t2t.data.sources.parquet import find_parquet_splits
+from t2t.data.sources.shards import find_shard_splits
+from t2t.data.sources.storage import is_url, list_files
+from t2t.errors import UserError, suggest
+
+Openers = Mapping[str, Callable[[], Source]]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a specification stands for, before anything large is read."""
+
+    title: str
+    openers: Openers
+    """By split: train, val, test, or all where nothing is split yet."""
+
+
+def open_splits(
+    spec: str | Path = "digits", *, seed: int = 0, val_fraction: float = 0.1
+) -> Splits:
+    """The training and validation sets of a name, a path, a pattern or a URL.
+
+    Data that comes in one piece is split by the seed, alike in every class.
+    """
+    found = find(spec)
+    openers = found.openers
+    if "train" not in openers and "all" not in openers:
+        raise UserError(
+            f"{found.title} has only {' and '.join(openers)} images and nothing to "
+            "train on: add a train split."
+        )
+    whole = openers["train" if "train" in openers else "all"]()
+    check_no_empty_class(whole, found.title)
+    judge = next((split for split in ("val", "test") if split in openers), None)
+    if judge is None:
+        train, val = split_by_seed(whole, val_fraction, seed, found.title)
+        how = f"{len(val):,} of {len(whole):,} held out by seed {seed}"
+    else:
+        train, val = whole, openers[judge]()
+        check_same_classes(train, val, found.title)
+        how = f"judged by its {judge} split"
+    description = (
+        f"{found.title}: {len(train):,} images to train on, {len(val):,} to judge by "
+        f"({how}), {len(train.classes)} classes"
+    )
+    return Splits(train, val, description)
+
+
+def open_source(
+    spec: str | Path = "digits",
+    split: str = "val",
+    *,
+    seed: int = 0,
+    val_fraction: float = 0.1,
+) -> Source:
+    """One split: train or val as `open_splits` gives them, test, or all.
+
+    "all" is for data in one piece, to be judged as a whole.
+    """
+    found = find(spec)
+    openers = found.openers
+    allowed = ["train", "val", *(name for name in ("test", "all") if name in openers)]
+    names = {name: split for split, names in SPLIT_NAMES.items() for name in names}
+    wanted = names.get(split, split)
+    if wanted not in allowed:
+        raise UserError(
+            f"{found.title} has no split {split!r}.{suggest(split, allowed)}"
+        )
+    if wanted in openers:
+        return openers[wanted]()
+    if wanted == "val" and "test" in openers:
+        return openers["test"]()
+    splits = open_splits(spec, seed=seed, val_fraction=val_fraction)
+    return splits.train if wanted == "train" else splits.val
+
+
+def find(spec: str | Path) -> Found:
+    """Tell what kind of data this is, by its name or by looking there."""
+    text = str(spec)
+    if text in NAMES:
+        return Found(text, find_named_splits(text))
+    if has_braces(text) or text.endswith(".tar") or is_url(text):
+        return Found(text, _find_patterned(text))
+    path = Path(text).expanduser()
+    if path.is_file():
+        return Found(text, _find_file(path))
+    if not path.is_dir():
+        raise UserError(
+            f"There is no file or folder {text}, and no data set of that name."
+            f"{suggest(text, [*NAMES, *_siblings(path)])}"
+        )
+    kind = kind_of_folder(path)
+    if kind == "parquet":
+        openers = find_parquet_splits(path)
+    elif kind == "shards":
+        openers = find_shard_splits(str(path))
+    else:
+        openers = find_folder_splits(path)
+    title = text
+    if kind != "images":
+        files = [str(file) for file in path.rglob(f"train*{_SUFFIX[kind]}")]
+        if missing := num_missing(files):
+            title = f"{text} ({missing} of {missing + len(files)} train files missing)"
+    return Found(title, openers)
+
+
+_SUFFIX = {"parquet": ".parquet", "shards": ".tar"}
+
+
+def kind_of_folder(path: Path) -> str:
+    """Whether a folder holds parquet files, tar shards, or images in folders."""
+    with os.scandir(path) as entries:
+        listed = sorted(entries, key=lambda entry: entry.name)
+    if not any(not entry.name.startswith(".") for entry in listed):
+        raise UserError(
+            f"{path} is empty: it should hold one folder of images per class, parquet "
+            "files or tar shards."
+        )
+    folders = [entry for entry in listed if entry.is_dir()]
+    # A tar left beside unpacked train and val folders is not the data.
+    trains = [f for f in folders if f.name.lower() in SPLIT_NAMES["train"]]
+    looked = [f.path for f in trains] or [str(path), *(f.path for f in folders[:64])]
+    for place in looked:
+        with os.scandir(place) as entries:
+            # A folder of a million images is told by its first few.
+            for _, entry in zip(range(256), entries, strict=False):
+                for kind, suffix in _SUFFIX.items():
+                    if entry.name.endswith(suffix):
+                        return kind
+    return "images"
+
+
+def _find_patterned(text: str) -> Openers:
+    if has_braces(text) or text.endswith(".tar"):
+        return find_shard_splits(text)
+    try:
+        has_shards = any(name.endswith(".tar") for name in list_files(text))
+    except OSError as error:
+        raise UserError(f"{text} cannot be listed ({error}).") from error
+    if not has_shards:
+        raise UserError(
+            f"{text} holds no .tar shards, the one kind of data that is read from "
+            "afar: pack the data with t2t pack, or copy it here."
+        )
+    return find_shard_splits(text)
+
+
+def _find_file(path: Path) -> Openers:
+    if path.suffix == ".parquet":
+        return find_parquet_splits(path)
+    if is_image_name(path.name):
+        raise UserError(
+            f"{path} is one image: training data is a folder with one folder of images "
+            "per class."
+        )
+    raise UserError(
+        f"{path} is not data that can be read: give a folder of images, parquet files "
+        "or .tar shards (unpack or decompress an archive first)."
+    )
+
+
+def _siblings(path: Path) -> list[str]:
+    """What lies where the missing path should, to suggest from."""
+    if not path.parent.is_dir():
+        return []
+    with os.scandir(path.parent) as entries:
+        names = [entry.name for entry in entries]
+    return [str(path.parent / name) for name in names]

@@ -1,0 +1,226 @@
+"""Images in parquet files, as Hugging Face lays them out."""
+
+import json
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t2t.data.sources.base import Indices, Source
+from t2t.data.sources.filenames import group_by_split
+from t2t.data.sources.labels import labels_and_classes
+from t2t.errors import UserError
+
+CACHE_BYTES = 1 << 30
+_IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "bytes")
+_LABEL_NAMES = ("label", "labels", "fine_label", "class", "cls", "target")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns hold images and labels, and the classes if the schema says."""
+
+    image: str
+    label: str
+    classes: tuple[str, ...] | None
+
+
+def find_parquet_splits(root: Path) -> dict[str, Callable[[], Source]]:
+    """Each split that the files' names tell of, or the whole as "all"."""
+    if root.is_file():
+        files = [str(root)]
+        root = root.parent
+    else:
+        files = [
+            os.path.join(folder, name)
+            for folder, _, names in os.walk(root)
+            for name in names
+            if name.endswith(".parquet") and not name.startswith(".")
+        ]
+    groups = group_by_split(files, str(root))
+    return {split: _opener(files) for split, files in groups.items()}
+
+
+def _opener(files: list[str]) -> Callable[[], Source]:
+    return lambda: ParquetSource(files)
+
+
+class ParquetSource(Source):
+    """Rows of parquet files; row groups are read as needed and the last ones kept."""
+
+    def __init__(self, files: Sequence[str], cache_bytes: int = CACHE_BYTES) -> None:
+        self.files = tuple(files)
+        self.cache_bytes = cache_bytes
+        self._forget()
+        metadata = [self._file(number).metadata for number in range(len(self.files))]
+        schema = self._file(0).schema_arrow
+        self.columns = columns_of(schema, self.files[0])
+        # Hugging Face stores bytes beside a path; others plain bytes.
+        self._is_struct = schema.field(self.columns.image).type.num_fields > 0
+        # A row's place: which file, which row group of it, which row of that.
+        self._group_file = np.repeat(
+            np.arange(len(self.files)), [m.num_row_groups for m in metadata]
+        )
+        self._group_inner = np.concatenate(
+            [np.arange(m.num_row_groups) for m in metadata]
+        )
+        groups = [m.row_group(g) for m in metadata for g in range(m.num_row_groups)]
+        self._group_ends = np.cumsum([g.num_rows for g in groups], dtype=np.int64)
+        self._largest_group = max((g.total_byte_size for g in groups), default=1)
+        self.labels, self.classes = self._read_labels()
+
+    def _forget(self) -> None:
+        """Close all files and empty the cache: both belong to one process."""
+        self._open: dict[int, Any] = {}
+        self._cache: OrderedDict[int, Any] = OrderedDict()
+        self._cached_bytes = 0
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+
+    def __getstate__(self) -> dict[str, Any]:
+        private = ("_open", "_cache", "_cached_bytes", "_lock", "_process")
+        return {k: v for k, v in self.__dict__.items() if k not in private}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    def _file(self, number: int) -> Any:
+        """The open file; the caller holds the lock, or is alone."""
+        if number not in self._open:
+            pyarrow = import_pyarrow()
+            path = self.files[number]
+            try:
+                self._open[number] = pyarrow.parquet.ParquetFile(path, memory_map=True)
+            except (pyarrow.ArrowException, OSError) as error:
+                raise UserError(
+                    f"{path} cannot be read as parquet ({error}): copy it again."
+                ) from error
+        return self._open[number]
+
+    def _read_labels(self) -> tuple[Indices, tuple[str, ...]]:
+        values: list[Any] = []
+        for number, path in enumerate(self.files):
+            file = self._file(number)
+            if self.columns.label not in file.schema_arrow.names:
+                raise UserError(
+                    f"{path} has no column {self.columns.label!r}, which "
+                    f"{self.files[0]} has: these files do not belong together."
+                )
+            values += file.read([self.columns.label])[self.columns.label].to_pylist()
+        where = os.path.commonpath(self.files) if len(self.files) > 1 else self.files[0]
+        return labels_and_classes(values, self.columns.classes, where)
+
+    def _place(self, index: int) -> tuple[int, int]:
+        group = int(np.searchsorted(self._group_ends, index, side="right"))
+        start = int(self._group_ends[group - 1]) if group else 0
+        return group, index - start
+
+    def _group(self, group: int) -> Any:
+        with self._lock:
+            if group in self._cache:
+                self._cache.move_to_end(group)
+                return self._cache[group]
+            file = self._file(int(self._group_file[group]))
+            table = file.read_row_group(
+                int(self._group_inner[group]),
+                columns=[self.columns.image],
+                use_threads=False,  # one column: threads would only wait
+            )
+            column = table[self.columns.image].combine_chunks()
+            self._cache[group] = column
+            self._cached_bytes += column.nbytes
+            while self._cached_bytes > self.cache_bytes and len(self._cache) > 1:
+                _, oldest = self._cache.popitem(last=False)
+                self._cached_bytes -= oldest.nbytes
+            return column
+
+    def read(self, index: int) -> bytes:
+        if self._process != os.getpid():  # after a fork the lock may be held for ever
+            self._forget()
+        group, row = self._place(index)
+        column = self._group(group)
+        if not self._is_struct:
+            return column[row].as_py() or b""
+        data: bytes | None = column.field("bytes")[row].as_py()
+        if data is not None:
+            return data
+        path = column.field("path")[row].as_py()
+        if not path:
+            return b""
+        folder = os.path.dirname(self.files[int(self._group_file[group])])
+        return Path(folder, path).read_bytes()
+
+    def name(self, index: int) -> str:
+        group, _ = self._place(index)
+        number = int(self._group_file[group])
+        first = int(np.searchsorted(self._group_file, number))
+        start = int(self._group_ends[first - 1]) if first else 0
+        return f"{self.files[number]}[{index - start}]"
+
+    @property
+    def blocks(self) -> Indices | None:
+        if len(self._group_ends) <= self.num_blocks_at_once:
+            return None
+        counts = np.diff(self._group_ends, prepend=0)
+        return np.repeat(np.arange(len(counts)), counts)
+
+    @property
+    def num_blocks_at_once(self) -> int:
+        return max(self.cache_bytes // self._largest_group, 1)
+
+
+def import_pyarrow() -> Any:
+    """The pyarrow package with its parquet part, or a sentence on how to get it."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UserError(
+            "Parquet files need pyarrow: pip install 't2t-vit[data]'."
+        ) from error
+    return pyarrow
+
+
+def columns_of(schema: Any, path: str) -> Columns:
+    """The image and label columns, by the Hugging Face metadata or else by name."""
+    features: dict[str, Any] = {}
+    if b"huggingface" in (schema.metadata or {}):
+        info = json.loads(schema.metadata[b"huggingface"])
+        features = info.get("info", {}).get("features") or {}
+    kinds = {
+        name: feature.get("_type")
+        for name, feature in features.items()
+        if isinstance(feature, dict) and name in schema.names
+    }
+    images = [name for name, kind in kinds.items() if kind == "Image"]
+    labels = [name for name, kind in kinds.items() if kind == "ClassLabel"]
+    image = _first(_IMAGE_NAMES, images) or _first(_IMAGE_NAMES, schema.names, False)
+    label = _first(_LABEL_NAMES, labels) or _first(_LABEL_NAMES, schema.names, False)
+    for wanted, found, names in (
+        ("image", image, _IMAGE_NAMES),
+        ("label", label, _LABEL_NAMES),
+    ):
+        if found is None:
+            raise UserError(
+                f"{path} has the columns {', '.join(schema.names)} and none is the "
+                f"{wanted}: call it {' or '.join(names[:2])}."
+            )
+    assert image is not None
+    assert label is not None
+    classes = features.get(label, {}).get("names") if label in kinds else None
+    return Columns(image, label, tuple(classes) if classes else None)
+
+
+def _first(
+    wanted: Sequence[str], there: Sequence[str], or_any: bool = True
+) -> str | None:
+    for name in wanted:
+        if name in there:
+            return name
+    return there[0] if or_any and there else None

@@ -1,0 +1,199 @@
+"""Where each image of a tar shard lies, kept beside the shard as JSON."""
+
+import hashlib
+import json
+import os
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t2t.data.headers import IMAGE_SUFFIXES
+from t2t.data.sources.base import Indices
+from t2t.data.sources.named import cache_folder
+from t2t.data.sources.storage import LocalFile, RemoteFile, is_url, open_storage
+from t2t.errors import UserError
+
+KIND = "t2t shard index 1"
+SUFFIX = ".index.json"
+_LABEL_KEYS = ("label", "cls", "class", "target")
+
+
+@dataclass(frozen=True)
+class ShardIndex:
+    """The places and labels of a shard's images, and the shard they were true of."""
+
+    offsets: Indices
+    sizes: Indices
+    labels: list[Any]
+    """Numbers, or the classes' names."""
+    stamp: list[int | str]
+    """The shard's size and time when this was written."""
+    checked: dict[str, Any]
+    """What a pack knows beyond: the checksum, sizes before, images left out."""
+
+    def write(self, path: Path) -> None:
+        """Write so that the file is there whole or not at all."""
+        content = {
+            "kind": KIND,
+            "stamp": self.stamp,
+            **self.checked,
+            "offsets": self.offsets.tolist(),
+            "sizes": self.sizes.tolist(),
+            "labels": self.labels,
+        }
+        write_atomically(path, json.dumps(content).encode())
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace a file by its new content at once."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def parse_index(data: bytes) -> ShardIndex | None:
+    """The index in these bytes; None where they are something else."""
+    try:
+        content = json.loads(data)
+        if content.pop("kind") != KIND:
+            return None
+        return ShardIndex(
+            offsets=np.array(content.pop("offsets"), np.int64),
+            sizes=np.array(content.pop("sizes"), np.int64),
+            labels=content.pop("labels"),
+            stamp=content.pop("stamp"),
+            checked=content,
+        )
+    except (ValueError, KeyError, AttributeError, TypeError):
+        return None
+
+
+def load_or_build(shard: str) -> ShardIndex:
+    """The index of a shard, read if it is there and true, else made and kept."""
+    storage = open_storage(shard)
+    try:
+        stamp = storage.stamp()
+    except FileNotFoundError as error:
+        raise UserError(f"There is no file {shard}.") from error
+    places = [Path(shard + SUFFIX)] if not is_url(shard) else []
+    key = hashlib.sha256(
+        (shard if is_url(shard) else os.path.abspath(shard)).encode()
+    ).hexdigest()
+    places.append(cache_folder() / "indexes" / f"{key[:32]}.json")
+    for place in places:
+        if place.is_file():
+            index = parse_index(place.read_bytes())
+            if index is not None and index.stamp == stamp:
+                return index
+    if isinstance(storage, RemoteFile):
+        uploaded = _read_uploaded(shard, stamp)
+        if uploaded is not None:
+            return uploaded
+    index = build_index(storage, stamp)
+    for place in places:
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            index.write(place)
+        except OSError:  # a folder one may not write to: the cache is next
+            continue
+        break
+    return index
+
+
+def _read_uploaded(shard: str, stamp: list[int | str]) -> ShardIndex | None:
+    """An index that lies beside a remote shard; its time is another machine's."""
+    try:
+        index = parse_index(RemoteFile(shard + SUFFIX).read_all())
+    except OSError:
+        return None
+    return index if index is not None and index.stamp[0] == stamp[0] else None
+
+
+def build_index(storage: LocalFile | RemoteFile, stamp: list[int | str]) -> ShardIndex:
+    """Go through a shard once and note its images and labels."""
+    offsets, sizes, labels = [], [], []
+    try:
+        for key, image, label in _samples(storage):
+            if image is None:
+                continue
+            if label is None:
+                raise UserError(
+                    f"{storage.path} has the image {image.name} but no {key}.cls or "
+                    f"{key}.json with its label beside it."
+                )
+            offsets.append(image.offset_data)
+            sizes.append(image.size)
+            labels.append(label)
+    except tarfile.TarError as error:
+        raise UserError(
+            f"{storage.path} is no uncompressed tar file, or is cut short ({error})."
+        ) from error
+    if not offsets:
+        raise UserError(f"{storage.path} holds no images.")
+    if len({type(label) for label in labels}) > 1:
+        labels = [str(label) for label in labels]
+    return ShardIndex(
+        np.array(offsets, np.int64), np.array(sizes, np.int64), labels, stamp, {}
+    )
+
+
+def _samples(
+    storage: LocalFile | RemoteFile,
+) -> Iterator[tuple[str, tarfile.TarInfo | None, int | str | None]]:
+    """Each run of members that share a key, as WebDataset groups them."""
+    # On a disk the images are hopped over; from afar that would be two requests for
+    # each, so the shard is read through.
+    mode = "r|" if isinstance(storage, RemoteFile) else "r:"
+    key, image, label = "", None, None
+    with (
+        storage.open_stream() as file,
+        tarfile.open(fileobj=file, mode=mode) as tar,  # type: ignore[call-overload]
+    ):
+        for member in tar:
+            if not member.isfile() or os.path.basename(member.name).startswith("."):
+                continue
+            folder, name = os.path.split(member.name)
+            stem, _, extension = name.partition(".")
+            this_key = os.path.join(folder, stem)
+            if this_key != key:
+                if key:
+                    yield key, image, label
+                key, image, label = this_key, None, None
+            extension = extension.lower()
+            if extension in ("cls", "json"):
+                found = _label(tar.extractfile(member).read(), extension)
+                label = found if found is not None else label
+            elif f".{extension.rpartition('.')[2]}" in IMAGE_SUFFIXES and not image:
+                image = member
+        if key:
+            yield key, image, label
+
+
+def _label(data: bytes, extension: str) -> int | str | None:
+    text = data.decode("utf-8", "replace").strip()
+    if extension == "cls":
+        value: Any = text
+    else:
+        try:
+            content = json.loads(text)
+        except ValueError:
+            return None
+        found = (
+            [content[k] for k in _LABEL_KEYS if k in content]
+            if isinstance(content, dict)
+            else [content]
+        )
+        value = found[0] if found else None
+    if isinstance(value, str):
+        return int(value) if value.lstrip("-").isdigit() else value
+    return value if isinstance(value, int) else None

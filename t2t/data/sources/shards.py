@@ -1,0 +1,120 @@
+"""WebDataset tar shards, on a disk or behind a URL, read in any order."""
+
+import json
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from t2t.data.sources.base import Source
+from t2t.data.sources.filenames import expand_braces, group_by_split, has_braces
+from t2t.data.sources.labels import labels_and_classes
+from t2t.data.sources.shard_index import load_or_build
+from t2t.data.sources.storage import list_files, open_storage
+from t2t.errors import UserError
+
+PACK_FILE = "pack.json"
+_CLASS_LISTS = ("classes.txt", "classnames.txt")
+_MAX_OPEN_FILES = 64
+
+
+def find_shard_splits(spec: str) -> dict[str, Callable[[], Source]]:
+    """Each split that the shards' names tell of, or the whole as "all"."""
+    if has_braces(spec):
+        shards = expand_braces(spec)
+        root = spec[: spec.index("{")]
+        root = root[: max(root.rfind("/"), root.rfind(os.sep)) + 1]
+    elif spec.endswith(".tar"):
+        shards = [spec]
+        root = spec[: max(spec.rfind("/"), spec.rfind(os.sep)) + 1]
+    else:
+        shards = [path for path in list_files(spec) if path.endswith(".tar")]
+        root = spec
+        if not shards:
+            raise UserError(f"{spec} holds no .tar shards.")
+    groups = group_by_split(shards, root)
+    return {split: _opener(paths, root) for split, paths in groups.items()}
+
+
+def _opener(shards: list[str], root: str) -> Callable[[], Source]:
+    return lambda: ShardSource(shards, root)
+
+
+class ShardSource(Source):
+    """Images in tar shards, found through an index that is built once and kept."""
+
+    def __init__(self, shards: Sequence[str], root: str = "") -> None:
+        self.shards = tuple(shards)
+        with ThreadPoolExecutor(8) as pool:
+            indexes = list(pool.map(load_or_build, self.shards))
+        self._ends = np.cumsum([len(index.offsets) for index in indexes])
+        self._offsets = np.concatenate([index.offsets for index in indexes])
+        self._sizes = np.concatenate([index.sizes for index in indexes])
+        classes = _class_names(root or os.path.dirname(self.shards[0]))
+        values = [label for index in indexes for label in index.labels]
+        self.labels, self.classes = labels_and_classes(values, classes, _title(shards))
+        self._forget()
+
+    def _forget(self) -> None:
+        self._open: OrderedDict[int, Any] = OrderedDict()
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+
+    def __getstate__(self) -> dict[str, Any]:
+        private = ("_open", "_lock", "_process")
+        return {k: v for k, v in self.__dict__.items() if k not in private}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    def _storage(self, shard: int) -> Any:
+        if self._process != os.getpid():  # after a fork the lock may be held for ever
+            self._forget()
+        with self._lock:
+            if shard not in self._open:
+                self._open[shard] = open_storage(self.shards[shard])
+                # Who reads from a dropped one still holds it, and it closes after.
+                while len(self._open) > _MAX_OPEN_FILES:
+                    self._open.popitem(last=False)
+            self._open.move_to_end(shard)
+            return self._open[shard]
+
+    def _shard_of(self, index: int) -> int:
+        return int(np.searchsorted(self._ends, index, side="right"))
+
+    def read(self, index: int) -> bytes:
+        storage = self._storage(self._shard_of(index))
+        data: bytes = storage.read(int(self._offsets[index]), int(self._sizes[index]))
+        return data
+
+    def name(self, index: int) -> str:
+        shard = self._shard_of(index)
+        # A member's header is the block before its bytes and begins with its name.
+        header = self._storage(shard).read(int(self._offsets[index]) - 512, 100)
+        member = header.split(b"\0")[0].decode("utf-8", "replace")
+        return f"{self.shards[shard]}:{member}"
+
+
+def _title(shards: Sequence[str]) -> str:
+    return shards[0] if len(shards) == 1 else f"{shards[0]} and {len(shards) - 1} more"
+
+
+def _class_names(root: str) -> tuple[str, ...] | None:
+    """The classes' names from a pack's description or a list beside the shards."""
+    try:
+        names = {os.path.basename(path): path for path in list_files(root)}
+    except (FileNotFoundError, NotImplementedError):  # some servers list nothing
+        return None
+    if PACK_FILE in names:
+        classes = json.loads(open_storage(names[PACK_FILE]).read_all())["classes"]
+        return tuple(classes)
+    for name in _CLASS_LISTS:
+        if name in names:
+            text = open_storage(names[name]).read_all().decode()
+            return tuple(line.strip() for line in text.splitlines() if line.strip())
+    return None

@@ -1,0 +1,109 @@
+"""Bytes at a place in a file, on a disk or behind a URL."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from t2t.errors import UserError
+
+
+class LocalFile:
+    """A file on a disk, read without moving a position, so threads never collide."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDONLY)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
+
+    def read(self, offset: int, size: int) -> bytes:
+        data = os.pread(self._descriptor, size, offset)
+        while len(data) < size:
+            more = os.pread(self._descriptor, size - len(data), offset + len(data))
+            if not more:
+                raise OSError(f"{self.path} ends before byte {offset + size}")
+            data += more
+        return data
+
+    def read_all(self) -> bytes:
+        return self.read(0, os.fstat(self._descriptor).st_size)
+
+    def open_stream(self) -> Any:
+        """A file object for going through it once."""
+        return open(self.path, "rb")
+
+    def stamp(self) -> list[int | str]:
+        status = os.fstat(self._descriptor)
+        return [status.st_size, status.st_mtime_ns]
+
+
+class RemoteFile:
+    """A file that fsspec reaches: each read is one request."""
+
+    def __init__(self, url: str) -> None:
+        self.path = url
+        self._system, self._inner = _filesystem(url)
+
+    def read(self, offset: int, size: int) -> bytes:
+        data: bytes = self._system.cat_file(
+            self._inner, start=offset, end=offset + size
+        )
+        if len(data) != size:
+            raise OSError(f"{self.path} ends before byte {offset + size}")
+        return data
+
+    def read_all(self) -> bytes:
+        data: bytes = self._system.cat_file(self._inner)
+        return data
+
+    def open_stream(self) -> Any:
+        """A file object that reads far ahead, for going through it once."""
+        return self._system.open(self._inner, "rb", block_size=1 << 24)
+
+    def stamp(self) -> list[int | str]:
+        info = self._system.info(self._inner)
+        when = [
+            str(info[key])
+            for key in ("ETag", "etag", "mtime", "LastModified", "last_modified")
+            if info.get(key)
+        ]
+        return [int(info["size"] or 0), *when[:1]]
+
+
+def is_url(path: str) -> bool:
+    """Whether this is an address and not a path."""
+    return "://" in path
+
+
+def open_storage(path: str) -> LocalFile | RemoteFile:
+    """The file at a path or URL, or a sentence that it is not there."""
+    try:
+        return RemoteFile(path) if is_url(path) else LocalFile(path)
+    except FileNotFoundError as error:
+        raise UserError(f"There is no file {path}.") from error
+
+
+def list_files(folder: str) -> list[str]:
+    """The files in a folder, as paths or URLs like the folder's own."""
+    if not is_url(folder):
+        with os.scandir(folder or ".") as entries:
+            return sorted(str(Path(entry.path)) for entry in entries if entry.is_file())
+    system, inner = _filesystem(folder)
+    found = system.ls(inner, detail=False)
+    return sorted(system.unstrip_protocol(path) for path in found)
+
+
+def _filesystem(url: str) -> tuple[Any, str]:
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError as error:
+        raise UserError(
+            f"Reading {url} needs fsspec: pip install 't2t-vit[data]'."
+        ) from error
+    try:
+        system, inner = url_to_fs(url)
+    except (ValueError, ImportError) as error:
+        raise UserError(f"{url} cannot be reached ({error}).") from error
+    return system, inner
