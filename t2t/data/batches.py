@@ -1,0 +1,190 @@
+"""From a source to batches on the device: kept there, or streamed to it."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from t2t.data.crops import Crop
+from t2t.data.damage import Damage
+from t2t.data.loading import Loader, num_cores
+from t2t.data.nvjpeg import gpu_decoder_name
+from t2t.data.order import (
+    Batch,
+    BlockShuffle,
+    EvaluationOrder,
+    Order,
+    TrainingOrder,
+    shuffled,
+)
+from t2t.data.resident import ResidentBatches, ResidentImages
+from t2t.data.sources.base import Source
+from t2t.data.stream import StreamBatches
+
+# Of the memory that is free: the rest is for the model and what it computes.
+RESIDENT_SHARE = 0.25
+_NUM_PROBED = 32
+
+
+class Batches(Protocol):
+    """Batches of any steps: the same for the same (seed, step)."""
+
+    @property
+    def description(self) -> str:
+        """How images reach the device, in words."""
+        ...
+
+    def steps(self, start: int, stop: int) -> Iterator[Batch]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feeding:
+    """How the machine feeds the device; nothing a result depends on but `gpu_share`."""
+
+    resident: bool | None = None
+    """Keep decoded images on the device; None decides by what is free."""
+    num_workers: int | None = None
+    """Threads that read and decode; None takes all cores this process may use."""
+    num_ahead: int = 4
+    """Steps prepared ahead."""
+    gpu_share: float = 0.75
+    """Share of the images nvJPEG decodes, by their index; threads decode the rest."""
+
+
+def open_batches(
+    source: Source,
+    *,
+    batch_size: int,
+    crop: Crop | None,
+    device: torch.device | str,
+    seed: int = 0,
+    rank: int = 0,
+    world_size: int = 1,
+    repeats: int = 1,
+    channels: int = 3,
+    damage: Damage | None = None,
+    feeding: Feeding | None = None,
+) -> Batches:
+    """Training batches without end; `batch_size` counts the samples of all ranks.
+
+    Without `crop`, images come as they are and must share one size. A damaged image
+    is recorded and the next one in the source stands in for it.
+    """
+    order = TrainingOrder(
+        num_images=len(source),
+        batch_size=batch_size,
+        seed=seed,
+        rank=rank,
+        world_size=world_size,
+        repeats=repeats,
+        shuffle=shuffled if source.blocks is None else BlockShuffle(source),
+    )
+    order.slots(0)  # refuses an impossible batch size before anything is read
+    loader = Loader(source, channels=channels, damage=damage)
+    return _choose(loader, order, crop, torch.device(device), feeding or Feeding())
+
+
+@dataclass(frozen=True)
+class EvaluationBatches:
+    """One rank's share of a whole source: `valid` marks what counts."""
+
+    batches: Batches
+    num_steps: int
+
+    @property
+    def description(self) -> str:
+        return self.batches.description
+
+    def __len__(self) -> int:
+        return self.num_steps
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.batches.steps(0, self.num_steps)
+
+
+def evaluation_batches(
+    source: Source,
+    *,
+    batch_size: int,
+    crop: Crop | None,
+    device: torch.device | str,
+    rank: int = 0,
+    world_size: int = 1,
+    channels: int = 3,
+    damage: Damage | None = None,
+    feeding: Feeding | None = None,
+) -> EvaluationBatches:
+    """Every image once over all ranks, which take equally many full batches.
+
+    `valid` is false where the last batches are filled up and where an image is
+    damaged. `batch_size` counts the samples of all ranks.
+    """
+    order = EvaluationOrder(
+        num_images=len(source), batch_size=batch_size, rank=rank, world_size=world_size
+    )
+    loader = Loader(source, channels=channels, damage=damage)
+    batches = _choose(loader, order, crop, torch.device(device), feeding or Feeding())
+    return EvaluationBatches(batches, order.num_steps)
+
+
+def _choose(
+    loader: Loader,
+    order: Order,
+    crop: Crop | None,
+    device: torch.device,
+    feeding: Feeding,
+) -> Batches:
+    """Resident where a quarter of the free memory holds all images, else streamed."""
+    device = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
+    resident, reason = feeding.resident, "as asked"
+    if resident is None:
+        needed = decoded_bytes(loader)
+        resident = needed <= RESIDENT_SHARE * free_bytes(device)
+        reason = f"about {needed / 2**30:.2g} GiB, a quarter of what is free is less"
+    num_images = f"{len(loader.source):,} images"
+    if resident:
+        images = ResidentImages(loader, device, feeding.num_workers)
+        size = f"{images.ragged.pixels.numel() / 2**30:.2g} GiB"
+        words = f"{num_images} decoded once and kept on {device}: {size}"
+        return ResidentBatches(images, order, crop, description=words)
+    num_workers = feeding.num_workers or num_cores()
+    decoders = f"{num_workers} threads"
+    library = gpu_decoder_name(device)
+    if library and feeding.gpu_share > 0:
+        decoders = f"nvJPEG through {library} and {decoders}"
+    return StreamBatches(
+        loader,
+        order,
+        crop,
+        device=device,
+        num_workers=num_workers,
+        num_ahead=feeding.num_ahead,
+        gpu_share=feeding.gpu_share,
+        description=f"{num_images} streamed to {device}, decoded by {decoders}:"
+        f" {reason}",
+    )
+
+
+def decoded_bytes(loader: Loader) -> int:
+    """All images as uint8, judged by some that are spread over the source."""
+    num_images = len(loader.source)
+    num_probed = min(_NUM_PROBED, num_images)
+    probed = np.linspace(0, num_images - 1, num_probed).astype(int).tolist()
+    total = sum(loader.load(index)[1].numel() for index in probed)
+    return total * num_images // num_probed
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that could be taken on the device now."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        with open("/proc/meminfo") as table:
+            kibibytes = dict(line.split(":") for line in table)["MemAvailable"]
+        return int(kibibytes.split()[0]) * 1024
+    except (OSError, KeyError):
+        # No such table outside Linux: half of all memory is a fair guess.
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

@@ -1,0 +1,160 @@
+"""Which part of an image is seen and how it is resized: plans drawn on the host."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from t2t.data.draws import Draws
+from t2t.errors import UserError
+from t2t.ops.crop_resize import Filter, Ragged, crop_resize
+from t2t.shapes import Pixels
+
+Interpolation = Literal["random", "bilinear", "bicubic"]
+Sides = Int64[Tensor, " batch"]
+
+_NUM_TRIES = 10
+
+
+class CropPlan(NamedTuple):
+    """What `crop_resize` is told for each sample."""
+
+    boxes: Float[Tensor, "batch 4"]
+    flip: Bool[Tensor, " batch"]
+    filters: Int64[Tensor, " batch"]
+
+
+class Crop(Protocol):
+    """From the sizes of a batch's images to a plan, with draws where it is random."""
+
+    @property
+    def size(self) -> tuple[int, int]: ...
+
+    def plan(self, heights: Sides, widths: Sides, draws: Draws) -> CropPlan: ...
+
+
+def apply_crop(crop: Crop, ragged: Ragged, draws: Draws) -> Pixels:
+    """Every image cropped and resized where its pixels are."""
+    plan = crop.plan(ragged.heights, ragged.widths, draws)
+    return crop_resize(ragged, plan.boxes, crop.size, plan.flip, plan.filters)
+
+
+def as_batch(ragged: Ragged) -> Pixels:
+    """All images of one size as a view of the buffer, which holds nothing else."""
+    heights, widths = ragged.heights, ragged.widths
+    odd = ((heights != heights[0]) | (widths != widths[0])).nonzero()
+    if len(odd):
+        other = int(odd[0, 0])
+        raise UserError(
+            f"Images have different sizes, such as {heights[0]} by {widths[0]} and"
+            f" {heights[other]} by {widths[other]}: choose a size to crop them to."
+        )
+    shape = len(ragged), ragged.channels, int(heights[0]), int(widths[0])
+    return ragged.pixels.view(shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomCrop:
+    """A box of random area and shape anywhere in the image, as Inception was trained.
+
+    `scale` bounds the share of the image's area, `ratio` width over height. Ten tries
+    to fit such a box; then the largest central one of an allowed shape.
+    """
+
+    size: tuple[int, int]
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    interpolation: Interpolation = "random"
+    flip: float = 0.0
+
+    def plan(self, heights: Sides, widths: Sides, draws: Draws) -> CropPlan:
+        box_heights, box_widths, fits = self._tries(heights, widths, draws)
+        found = fits.any(1)
+        first = fits.int().argmax(1, keepdim=True)
+        height = box_heights.gather(1, first)[:, 0]
+        width = box_widths.gather(1, first)[:, 0]
+        place = draws.uniform("crop.place", 2).double()
+        top = (place[:, 0] * (heights - height + 1)).floor()
+        left = (place[:, 1] * (widths - width + 1)).floor()
+
+        central_height, central_width = self._central(heights, widths)
+        height = torch.where(found, height, central_height)
+        width = torch.where(found, width, central_width)
+        top = torch.where(found, top, ((heights - height) / 2).floor())
+        left = torch.where(found, left, ((widths - width) / 2).floor())
+        boxes = torch.stack([left, top, left + width, top + height], 1).float()
+        return CropPlan(
+            boxes,
+            draws.bernoulli("crop.flip", self.flip)[:, 0],
+            _filters(self.interpolation, draws),
+        )
+
+    def _tries(
+        self, heights: Sides, widths: Sides, draws: Draws
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Height and width of each try, and whether it fits into the image."""
+        low, high = self.scale
+        share = draws.uniform("crop.area", _NUM_TRIES).double() * (high - low) + low
+        low, high = (math.log(ratio) for ratio in self.ratio)
+        shape = draws.uniform("crop.shape", _NUM_TRIES).double() * (high - low) + low
+        area = share * (heights * widths)[:, None]
+        box_widths = (area * shape.exp()).sqrt().round()
+        box_heights = (area / shape.exp()).sqrt().round()
+        fits = (box_widths >= 1) & (box_heights >= 1)
+        fits &= (box_widths <= widths[:, None]) & (box_heights <= heights[:, None])
+        return box_heights, box_widths, fits
+
+    def _central(self, heights: Sides, widths: Sides) -> tuple[Tensor, Tensor]:
+        tall = heights.double()
+        wide = widths.double()
+        too_narrow = wide / tall < min(self.ratio)
+        too_wide = wide / tall > max(self.ratio)
+        height = torch.where(too_narrow, (wide / min(self.ratio)).round(), tall)
+        width = torch.where(too_wide, (tall * max(self.ratio)).round(), wide)
+        return height.clamp(min=1), width.clamp(min=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CenterCrop:
+    """The centre that a resize to size / fraction and a crop to size would leave."""
+
+    size: tuple[int, int]
+    fraction: float = 0.9
+    interpolation: Literal["bilinear", "bicubic"] = "bicubic"
+
+    def plan(self, heights: Sides, widths: Sides, draws: Draws) -> CropPlan:
+        # Resized sides are whole pixels and centred on one, as torchvision has it:
+        # then scaled back, so that one resize of a box gives what two steps gave.
+        want_height, want_width = (math.floor(s / self.fraction) for s in self.size)
+        tall, wide = heights.double(), widths.double()
+        by_height = want_height / tall >= want_width / wide
+        resized_height = torch.where(
+            by_height, want_height, (want_width * tall / wide).floor()
+        )
+        resized_width = torch.where(
+            by_height, (want_height * wide / tall).floor(), want_width
+        )
+        top = ((resized_height - self.size[0]) / 2).round()
+        left = ((resized_width - self.size[1]) / 2).round()
+        shrink_y, shrink_x = tall / resized_height, wide / resized_width
+        boxes = torch.stack(
+            [
+                left * shrink_x,
+                top * shrink_y,
+                (left + self.size[1]) * shrink_x,
+                (top + self.size[0]) * shrink_y,
+            ],
+            1,
+        )
+        flip = torch.zeros(len(heights), dtype=torch.bool)
+        return CropPlan(boxes.float(), flip, _filters(self.interpolation, draws))
+
+
+def _filters(interpolation: Interpolation, draws: Draws) -> Int64[Tensor, " batch"]:
+    if interpolation == "random":
+        return draws.bernoulli("crop.filter", 0.5)[:, 0].long()
+    kind = Filter.BICUBIC if interpolation == "bicubic" else Filter.BILINEAR
+    return torch.full((len(draws.keys),), int(kind))

@@ -1,0 +1,239 @@
+"""Large sets: read and decoded ahead of the steps that need them."""
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, UInt8
+from torch import Tensor
+
+from t2t.data.crops import Crop, apply_crop, as_batch
+from t2t.data.decode import decode_each
+from t2t.data.draws import Draws
+from t2t.data.loading import (
+    ImagePixels,
+    Loader,
+    batch_of,
+    joined,
+    num_cores,
+    sizes_of,
+)
+from t2t.data.nvjpeg import gpu_decoder_name
+from t2t.data.order import Batch, Order, Slots
+from t2t.data.sources.base import Indices
+from t2t.ops.crop_resize import Ragged
+from t2t.shapes import Pixels
+
+# Images a thread takes at once: enough that handing out work costs little.
+_CHUNK = 8
+
+
+class Part(NamedTuple):
+    """Some images of a step, decoded and on the device."""
+
+    indices: list[int]
+    pixels: list[UInt8[Tensor, " pixels"]]
+    heights: Tensor
+    widths: Tensor
+
+
+class Made(NamedTuple):
+    """A batch that its stream may still be working on."""
+
+    batch: Batch
+    event: torch.cuda.Event | None
+
+
+class StreamBatches:
+    """Batches made several steps ahead by threads, the same whatever their number.
+
+    On a CUDA device nvJPEG decodes `gpu_share` of the images and threads the others.
+    Which one decodes an image is a function of its index, since the two differ by a
+    few grey levels. Pixels travel as uint8; cropping happens on the device.
+    """
+
+    def __init__(
+        self,
+        loader: Loader,
+        order: Order,
+        crop: Crop | None,
+        *,
+        device: torch.device,
+        num_workers: int | None = None,
+        num_ahead: int = 4,
+        gpu_share: float = 0.75,
+        description: str = "",
+    ) -> None:
+        self.loader = loader
+        self.order = order
+        self.crop = crop
+        self.device = device
+        self.num_workers = num_workers or num_cores()
+        self.num_ahead = num_ahead
+        self.gpu_share = gpu_share if gpu_decoder_name(device) else 0.0
+        self.description = description
+        self._streams: list[Any] = [None] * num_ahead
+        if device.type == "cuda":
+            # Before training's own kernels, which would else starve on their input.
+            self._streams = [torch.cuda.Stream(device, -1) for _ in range(num_ahead)]
+
+    def steps(self, start: int, stop: int) -> Iterator[Batch]:
+        """The batches of these steps, in order; threads live while it is read."""
+        workers = ThreadPoolExecutor(self.num_workers, "t2t-decode")
+        makers = ThreadPoolExecutor(self.num_ahead, "t2t-batch")
+        work = _Work(self, workers)
+        upcoming = iter(range(start, stop))
+        pending: deque[Future[Made]] = deque(
+            makers.submit(work.make, step)
+            for step in itertools.islice(upcoming, self.num_ahead)
+        )
+        try:
+            while pending:
+                made = pending.popleft().result()
+                for step in itertools.islice(upcoming, 1):
+                    pending.append(makers.submit(work.make, step))
+                yield self._handed_over(made)
+        finally:
+            work.halted.set()
+            workers.shutdown(wait=False, cancel_futures=True)
+            makers.shutdown(wait=True, cancel_futures=True)
+            workers.shutdown(wait=True)
+
+    def _handed_over(self, made: Made) -> Batch:
+        """The batch, ordered before what the caller's stream does next."""
+        if made.event is not None:
+            current = torch.cuda.current_stream(self.device)
+            current.wait_event(made.event)
+            for tensor in made.batch:
+                tensor.record_stream(current)
+        return made.batch
+
+
+class _Work:
+    """What the threads of one iteration do."""
+
+    def __init__(self, batches: StreamBatches, workers: ThreadPoolExecutor) -> None:
+        self.batches = batches
+        self.loader = batches.loader
+        self.device = batches.device
+        self.workers = workers
+        self.halted = threading.Event()
+
+    def make(self, step: int) -> Made:
+        """All of one step, on a stream that no other step uses meanwhile."""
+        stream = self.batches._streams[step % self.batches.num_ahead]
+        if stream is None:
+            return Made(self._batch(step, None), None)
+        # Memory that earlier work of this stream still reads may be handed to the
+        # decoder, which writes to it on a stream of its own.
+        stream.synchronize()
+        with torch.cuda.stream(stream):
+            batch = self._batch(step, stream)
+            event = torch.cuda.Event()
+            event.record(stream)
+        return Made(batch, event)
+
+    def _batch(self, step: int, stream: Any) -> Batch:
+        slots = self.batches.order.slots(step)
+        wanted = self.loader.stand_ins(slots.indices)
+        # An image that stands in for another is always decoded by a thread, so that
+        # it looks the same when the damage is found and when it is known.
+        by_gpu = on_gpu(wanted, self.batches.gpu_share) & (wanted == slots.indices)
+        places = [np.flatnonzero(by_gpu), np.flatnonzero(~by_gpu)]
+        reading = self._submit(self._read, wanted[places[0]])
+        decoding = self._submit(self._decode, wanted[places[1]], stream)
+        parts = []
+        if reading:
+            datas = list(itertools.chain.from_iterable(f.result() for f in reading))
+            parts.append(self._decode_on_gpu(wanted[places[0]], datas))
+        parts += [future.result() for future in decoding]
+
+        where = np.argsort(np.concatenate(places))
+        loaded = np.array([i for part in parts for i in part.indices])[where]
+        images = self._images(step, slots, parts, torch.from_numpy(where))
+        labels = self.loader.source.labels
+        return batch_of(images, loaded, slots, labels, self.device)
+
+    def _images(
+        self, step: int, slots: Slots, parts: list[Part], where: Tensor
+    ) -> Pixels:
+        """The parts' images in the order of the slots, cropped where that is asked."""
+        ragged = Ragged.from_parts(
+            torch.cat([flat for part in parts for flat in part.pixels]),
+            torch.cat([part.heights for part in parts]),
+            torch.cat([part.widths for part in parts]),
+            self.loader.channels,
+        )
+        if self.batches.crop is None:
+            return as_batch(ragged)[where.to(self.device)]
+        seed = self.batches.order.seed
+        draws = Draws.of(seed, step, torch.from_numpy(slots.keys))
+        return apply_crop(self.batches.crop, ragged.select(where), draws)
+
+    def _submit(
+        self, task: Any, indices: Indices, *arguments: Any
+    ) -> list[Future[Any]]:
+        chunks = [
+            indices[start : start + _CHUNK].tolist()
+            for start in range(0, len(indices), _CHUNK)
+        ]
+        try:
+            return [self.workers.submit(task, chunk, *arguments) for chunk in chunks]
+        except RuntimeError as error:  # the pool was shut while this step began
+            raise CancelledError from error
+
+    def _check_halted(self) -> None:
+        if self.halted.is_set():
+            raise CancelledError
+
+    def _read(self, indices: list[int]) -> list[bytes | Tensor]:
+        datas = []
+        for index in indices:
+            self._check_halted()
+            datas.append(self.loader.source.read(index))
+        return datas
+
+    def _decode(self, indices: list[int], stream: Any) -> Part:
+        loaded = []
+        images: list[ImagePixels] = []
+        for index in indices:
+            self._check_halted()
+            found, pixels = self.loader.load(index)
+            loaded.append(found)
+            images.append(pixels)
+        with torch.cuda.stream(stream) if stream is not None else nullcontext():
+            flat = joined(images, self.device)
+        return Part(loaded, [flat], *sizes_of(images))
+
+    def _decode_on_gpu(self, indices: Indices, datas: Sequence[bytes | Tensor]) -> Part:
+        self._check_halted()
+        outcomes = decode_each(
+            datas,
+            channels=self.loader.channels,
+            device=self.device,
+            pool=self.workers,
+        )
+        loaded = indices.tolist()
+        images = []
+        for place, outcome in enumerate(outcomes):
+            if isinstance(outcome, Tensor):
+                images.append(outcome)
+                continue
+            found, pixels = self.loader.load_instead(loaded[place], outcome.reason)
+            loaded[place] = found
+            images.append(pixels.to(self.device))
+        flats = [image.reshape(-1) for image in images]
+        return Part(loaded, flats, *sizes_of(images))
+
+
+def on_gpu(indices: Indices, share: float) -> Bool[np.ndarray, " batch"]:
+    """Which images the GPU decodes: about `share` of any of them, by their index."""
+    scattered = (indices * 2654435761) % 2**32
+    chosen: Bool[np.ndarray, " batch"] = scattered < share * 2**32
+    return chosen

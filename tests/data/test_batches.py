@@ -1,0 +1,312 @@
+"""Batches: the same for (seed, step), whoever decodes and however they are kept."""
+
+import io
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from t2t.data import batches as module
+from t2t.data.batches import Batches, Feeding, evaluation_batches, open_batches
+from t2t.data.crops import CenterCrop, RandomCrop
+from t2t.data.damage import Damage
+from t2t.data.order import Batch
+from t2t.data.sources.base import Source
+from t2t.data.stream import on_gpu
+from t2t.errors import UserError
+
+RANDOM = RandomCrop(size=(12, 12), flip=0.5)
+
+
+class Pictures(Source):
+    """Encoded images of many sizes whose mean grey level tells their index."""
+
+    def __init__(self, num: int = 20, damaged: tuple[int, ...] = ()) -> None:
+        self.classes = ("even", "odd")
+        self.labels = np.arange(num, dtype=np.int64) % 2
+        self.on_read: Callable[[int], None] = lambda index: None
+        self._datas = [
+            b"no image" if index in damaged else self._encoded(index)
+            for index in range(num)
+        ]
+
+    def _encoded(self, index: int) -> bytes:
+        rng = np.random.default_rng(index)
+        size = (20 + index % 5, 24 - index % 7, 3)
+        pixels = rng.integers(-4, 5, size) + 10 + 10 * index
+        file = io.BytesIO()
+        Image.fromarray(pixels.astype(np.uint8)).save(file, "PNG")
+        return file.getvalue()
+
+    def read(self, index: int) -> bytes:
+        self.on_read(index)
+        return self._datas[index]
+
+    def name(self, index: int) -> str:
+        return f"picture-{index}"
+
+
+class Squares(Source):
+    """Decoded images of one size, all pixels equal to the index."""
+
+    def __init__(self, num: int = 20) -> None:
+        self.classes = ("all",)
+        self.labels = np.arange(num, dtype=np.int64)
+
+    def read(self, index: int) -> torch.Tensor:
+        return torch.full((1, 4, 6), index, dtype=torch.uint8)
+
+    def name(self, index: int) -> str:
+        return f"square-{index}"
+
+
+def stream(source: Source, num_workers: int = 2, **options: object) -> Batches:
+    return opened(source, Feeding(resident=False, num_workers=num_workers), **options)
+
+
+def resident(source: Source, **options: object) -> Batches:
+    return opened(source, Feeding(resident=True, num_workers=2), **options)
+
+
+def opened(source: Source, feeding: Feeding, **options: object) -> Batches:
+    defaults = {"batch_size": 6, "crop": RANDOM, "device": "cpu", "seed": 5}
+    return open_batches(source, feeding=feeding, **{**defaults, **options})  # type: ignore[arg-type]
+
+
+def assert_same(left: list[Batch], right: list[Batch]) -> None:
+    assert len(left) == len(right)
+    for one, other in zip(left, right, strict=True):
+        for name in Batch._fields:
+            assert torch.equal(getattr(one, name), getattr(other, name)), name
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    yield
+    assert [t.name for t in threading.enumerate() if t.name.startswith("t2t-")] == []
+
+
+@pytest.mark.parametrize("make", [stream, resident])
+def test_batches_hold_the_right_images_with_their_labels(
+    make: Callable[..., Batches],
+) -> None:
+    for batch in make(Pictures()).steps(0, 5):
+        assert batch.images.shape == (6, 3, 12, 12)
+        assert batch.images.dtype == torch.uint8
+        means = batch.images.float().mean((1, 2, 3))
+        assert ((means - 10) / 10).round().long().tolist() == batch.indices.tolist()
+        assert (batch.labels == batch.indices % 2).all()
+        assert batch.valid.all()
+
+
+def test_workers_and_keeping_change_nothing() -> None:
+    one = list(stream(Pictures(), num_workers=1).steps(0, 7))
+    many = list(stream(Pictures(), num_workers=5).steps(0, 7))
+    kept = list(resident(Pictures()).steps(0, 7))
+    assert_same(one, many)
+    assert_same(one, kept)
+
+
+@pytest.mark.parametrize("make", [stream, resident])
+def test_starting_later_gives_the_later_batches(make: Callable[..., Batches]) -> None:
+    batches = make(Pictures())
+    whole = list(batches.steps(0, 9))
+    assert_same(whole[4:], list(batches.steps(4, 9)))
+
+
+def test_two_ranks_together_see_what_one_sees() -> None:
+    alone = list(stream(Pictures()).steps(2, 4))
+    ranks = [
+        list(stream(Pictures(), rank=rank, world_size=2).steps(2, 4))
+        for rank in range(2)
+    ]
+    together = [
+        Batch(*(torch.cat(pair) for pair in zip(*both, strict=True)))
+        for both in zip(*ranks, strict=True)
+    ]
+    assert_same(alone, together)
+
+
+def test_another_seed_or_step_gives_another_crop_of_the_same_image() -> None:
+    source = Pictures(num=6)
+    first, second = stream(source).steps(0, 2)
+    assert sorted(first.indices.tolist()) == sorted(second.indices.tolist())
+    order = first.indices.argsort(), second.indices.argsort()
+    assert not torch.equal(first.images[order[0]], second.images[order[1]])
+
+
+def test_repeats_of_an_image_are_cropped_differently() -> None:
+    (batch,) = stream(Pictures(), repeats=3).steps(0, 1)
+    assert torch.equal(batch.indices[:2], batch.indices[2:4])
+    assert len(batch.keys.unique()) == 6
+    assert not torch.equal(batch.images[:2], batch.images[2:4])
+
+
+@pytest.mark.parametrize("make", [stream, resident])
+def test_images_of_one_size_need_no_crop(make: Callable[..., Batches]) -> None:
+    for batch in make(Squares(), crop=None, channels=1).steps(0, 3):
+        assert batch.images.shape == (6, 1, 4, 6)
+        assert batch.images[:, 0, 0, 0].tolist() == batch.indices.tolist()
+
+
+@pytest.mark.parametrize("make", [stream, resident])
+def test_images_of_many_sizes_need_one(make: Callable[..., Batches]) -> None:
+    with pytest.raises(UserError, match="different sizes, such as"):
+        next(make(Pictures(), crop=None).steps(0, 1))
+
+
+@pytest.mark.parametrize("make", [stream, resident])
+def test_the_next_whole_image_stands_in_for_a_damaged_one(
+    make: Callable[..., Batches],
+) -> None:
+    damage = Damage(limit=5)
+    batches = make(Pictures(damaged=(3, 4, 19)), damage=damage)
+    again = make(Pictures(damaged=(3, 4, 19)))
+    seen = list(batches.steps(0, 6))
+    # The second time the damage is known from the start.
+    assert_same(seen, list(batches.steps(0, 6)))
+    assert_same(seen[2:], list(again.steps(2, 6)))
+    assert sorted(damage.names) == ["picture-19", "picture-3", "picture-4"]
+    shown = torch.cat([batch.indices for batch in seen])
+    keys = torch.cat([batch.keys for batch in seen])
+    assert (shown[(keys == 3) | (keys == 4)] == 5).all()
+    assert (shown[keys == 19] == 0).all()
+    means = torch.cat([batch.images for batch in seen]).float().mean((1, 2, 3))
+    assert ((means - 10) / 10).round().long().tolist() == shown.tolist()
+    labels = torch.cat([batch.labels for batch in seen])
+    assert (labels == shown % 2).all()
+
+
+@pytest.mark.parametrize("make", [stream, resident])
+def test_too_much_damage_stops_with_the_names(make: Callable[..., Batches]) -> None:
+    source = Pictures(damaged=tuple(range(2, 14, 2)))
+    with pytest.raises(UserError, match=r"picture-\d+"):
+        list(make(source, damage=Damage(limit=2)).steps(0, 6))
+
+
+def test_a_source_without_one_whole_image_is_refused() -> None:
+    source = Pictures(num=6, damaged=tuple(range(6)))
+    with pytest.raises(UserError, match="None of the 6 images can be read"):
+        next(stream(source).steps(0, 1))
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_evaluation_counts_every_image_once(world_size: int) -> None:
+    seen = []
+    for rank in range(world_size):
+        batches = evaluation_batches(
+            Pictures(damaged=(7,)),
+            batch_size=6,
+            crop=CenterCrop(size=(12, 12)),
+            device="cpu",
+            rank=rank,
+            world_size=world_size,
+            feeding=Feeding(resident=False, num_workers=2),
+        )
+        assert len(batches) == 4
+        for batch in batches:
+            assert len(batch.images) == 6 // world_size
+            seen += batch.indices[batch.valid].tolist()
+    assert sorted(seen) == [index for index in range(20) if index != 7]
+
+
+class LostNetworkError(Exception):
+    """What a test's source raises."""
+
+
+def test_a_readers_exception_arrives_as_it_is_after_the_batches_before() -> None:
+    source = Pictures()
+    batches = stream(source)
+    bad = int(batches.order.slots(2).indices[0])  # type: ignore[attr-defined]
+
+    def fail(index: int) -> None:
+        if index == bad:
+            raise LostNetworkError(f"lost at {index}")
+
+    source.on_read = fail
+    steps = batches.steps(0, 6)
+    next(steps)
+    next(steps)
+    with pytest.raises(LostNetworkError, match=f"lost at {bad}"):
+        next(steps)
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_closing_early_ends_all_threads_soon(interrupted: bool) -> None:
+    source = Pictures()
+    batches = stream(source, num_workers=1)
+    steps = batches.steps(0, 1000)
+    next(steps)
+    source.on_read = lambda index: time.sleep(0.02)
+    started = time.perf_counter()
+    if interrupted:
+        with pytest.raises(KeyboardInterrupt):
+            steps.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
+    else:
+        steps.close()  # type: ignore[attr-defined]
+    assert time.perf_counter() - started < 1
+
+
+def test_small_sets_are_kept_and_large_ones_streamed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    feeding = Feeding(num_workers=2)
+    kept = opened(Pictures(), feeding)
+    assert kept.description.startswith("20 images decoded once and kept on cpu")
+    monkeypatch.setattr(module, "free_bytes", lambda device: 1000)
+    streamed = opened(Pictures(), feeding)
+    assert "20 images streamed to cpu, decoded by 2 threads" in streamed.description
+    assert "a quarter of what is free is less" in streamed.description
+    assert_same(list(kept.steps(0, 2)), list(streamed.steps(0, 2)))
+
+
+def test_free_memory_is_some_of_what_there_is() -> None:
+    assert 2**20 < module.free_bytes(torch.device("cpu")) < 2**50
+
+
+def test_an_impossible_batch_is_refused_before_reading() -> None:
+    source = Pictures()
+
+    def fail(index: int) -> None:
+        raise AssertionError("was read")
+
+    source.on_read = fail
+    with pytest.raises(UserError, match="a batch size of 20 or less"):
+        stream(source, batch_size=21)
+
+
+def test_who_decodes_depends_on_the_index_alone() -> None:
+    indices = np.arange(20_000)
+    chosen = on_gpu(indices, 0.75)
+    assert chosen.mean() == pytest.approx(0.75, abs=0.01)
+    np.testing.assert_array_equal(on_gpu(indices[::-1], 0.75), chosen[::-1])
+    assert not on_gpu(indices, 0.0).any()
+    assert on_gpu(indices, 1.0).all()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("make", [stream, resident])
+def test_the_gpu_gets_what_the_cpu_gets(make: Callable[..., Batches]) -> None:
+    for crop in (RANDOM, CenterCrop(size=(12, 12))):
+        plain = list(make(Pictures(), crop=crop).steps(0, 5))
+        fast = list(make(Pictures(), crop=crop, device="cuda").steps(0, 5))
+        for one, other in zip(plain, fast, strict=True):
+            assert torch.equal(one.keys, other.keys.cpu())
+            difference = one.images.int() - other.images.cpu().int()
+            assert difference.abs().max() <= 1
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("crop", [None, CenterCrop(size=(12, 12))])
+def test_a_resident_batch_never_waits_for_the_gpu(crop: CenterCrop | None) -> None:
+    batches = resident(Squares(), crop=crop, channels=1, device="cuda")
+    next(batches.steps(0, 1))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        list(batches.steps(0, 5))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
