@@ -11,10 +11,26 @@ from jaxtyping import UInt8
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from t2t.data.damage import DamagedImage
+from t2t.data.damage import Damage, DamagedImage
 from t2t.data.headers import ORIENTATION_TAG, image_format, jpeg_header
-from t2t.data.nvjpeg import as_tensor, decode_jpegs, torchvision_decodes, upright
+from t2t.data.nvjpeg import (
+    as_tensor,
+    decode_jpegs,
+    gpu_decoder_name,
+    torchvision_decodes,
+    upright,
+)
 from t2t.errors import UserError
+
+__all__ = [
+    "Damage",
+    "DamagedImage",
+    "decode",
+    "decode_batch",
+    "decode_each",
+    "decoder_name",
+    "with_channels",
+]
 
 ImagePixels = UInt8[Tensor, "channels height width"]
 
@@ -33,7 +49,8 @@ def decode(
     """Upright uint8 pixels; with `min_side` a large JPEG may come out smaller.
 
     `min_side` lets a JPEG be decoded at a half, quarter or eighth of its size as
-    long as its short side stays at least that many pixels.
+    long as its short side stays at least that many pixels. The memory may hold the
+    channels of a pixel side by side: laying them apart costs a fifth of decoding.
     """
     if channels not in _MODES:
         raise UserError(f"Images decode to 1, 3 or 4 channels, not {channels}.")
@@ -48,13 +65,22 @@ def decode(
     # Formats with frames, palettes or 16 bits are Pillow's: decoders disagree there.
     if fast and (kind == "jpeg" or (kind in ("png", "webp") and channels == 3)):
         try:
-            pixels = fast(as_tensor(data), _MODES[channels][0])
+            pixels = fast[1](as_tensor(data), _MODES[channels][0])
         except (RuntimeError, ValueError):
             pass  # Pillow reads more kinds, and its reasons are the clearer ones.
         else:
             if pixels.dtype == torch.uint8 and pixels.ndim == 3:
                 return pixels
     return _decode_with_pillow(data, channels, name, None)
+
+
+def decoder_name(device: torch.device | str = "cpu") -> str:
+    """Which library decodes JPEGs for this device, for a log to say."""
+    on_gpu = gpu_decoder_name(device)
+    if on_gpu:
+        return f"{on_gpu} (nvJPEG)"
+    fast = _fast_decoder()
+    return fast[0] if fast else "pillow"
 
 
 def with_channels(pixels: ImagePixels, channels: int, name: str = "") -> ImagePixels:
@@ -146,8 +172,8 @@ def decode_each(
 
 
 @cache
-def _fast_decoder() -> Callable[[Tensor, str], Tensor] | None:
-    """An upright decoder of JPEG, PNG and WebP into a named mode, outside the GIL."""
+def _fast_decoder() -> tuple[str, Callable[[Tensor, str], Tensor]] | None:
+    """A library's name and its upright decoder of JPEG, PNG and WebP, without GIL."""
     try:
         from torchcodec.decoders import decode_image as torchcodec_decode
     except (ImportError, RuntimeError, OSError):  # absent, or built for another torch
@@ -158,7 +184,7 @@ def _fast_decoder() -> Callable[[Tensor, str], Tensor] | None:
             pixels: Tensor = torchcodec_decode(encoded, mode=mode)
             return pixels if pixels.ndim == 3 else pixels[0]  # an animation's first
 
-        return by_torchcodec
+        return "torchcodec", by_torchcodec
     if not torchvision_decodes():
         return None
     from torchvision.io import ImageReadMode, decode_image
@@ -168,24 +194,28 @@ def _fast_decoder() -> Callable[[Tensor, str], Tensor] | None:
         pixels: Tensor = decode_image(encoded, read_mode, apply_exif_orientation=True)
         return pixels
 
-    return by_torchvision
+    return "torchvision", by_torchvision
 
 
 def _decode_with_pillow(
     data: bytes, channels: int, name: str, min_side: int | None
 ) -> ImagePixels:
     try:
-        with Image.open(io.BytesIO(data), formats=_formats(data)) as image:
+        with Image.open(_without_exif(data), formats=_formats(data)) as image:
             if min_side is not None:
                 image.draft(None, _at_least(image.size, min_side))
             pixels = _pixels_of(image, _MODES[channels][1])
             orientation = _orientation(data, image)
-    except DamagedImage:
-        raise
     # Pillow's readers raise nearly anything on damaged bytes.
     except Exception as error:
         raise DamagedImage(name, _reason(data, error)) from error
     return upright(pixels, orientation)
+
+
+def _without_exif(data: bytes) -> io.BytesIO:
+    """A JPEG whose Exif block Pillow passes over: a broken one makes it warn."""
+    at = data.find(b"Exif\0\0", 0, 4096) if image_format(data) == "jpeg" else -1
+    return io.BytesIO(data if at < 0 else data[:at] + b"skip" + data[at + 4 :])
 
 
 def _formats(data: bytes) -> tuple[str, ...] | None:
@@ -217,12 +247,11 @@ def _pixels_of(image: Image.Image, mode: str) -> ImagePixels:
     pixels = torch.from_numpy(np.array(image))
     if pixels.ndim == 2:
         return pixels[None]
-    return pixels.permute(2, 0, 1).contiguous()
+    return pixels.permute(2, 0, 1)
 
 
 def _orientation(data: bytes, image: Image.Image) -> int:
     if image.format in ("JPEG", "MPO"):
-        # Not Pillow's: a broken Exif block makes it warn or raise.
         header = jpeg_header(data)
         return header.orientation if header else 1
     if image.format in ("PNG", "WEBP"):

@@ -70,7 +70,7 @@ def upright(pixels: Tensor, orientation: int) -> Tensor:
     flips = {2: (-1,), 3: (-1, -2), 4: (-2,), 6: (-1,), 7: (-1, -2), 8: (-2,)}
     if orientation in flips:
         pixels = pixels.flip(flips[orientation])
-    return pixels.contiguous()
+    return pixels
 
 
 def torchvision_decodes() -> bool:

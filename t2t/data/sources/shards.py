@@ -37,7 +37,24 @@ def find_shard_splits(spec: str) -> dict[str, Callable[[], Source]]:
         if not shards:
             raise UserError(f"{spec} holds no .tar shards.")
     groups = group_by_split(shards, root)
+    if root == spec:
+        _check_whole(spec, groups)
     return {split: _opener(paths, root) for split, paths in groups.items()}
+
+
+def _check_whole(folder: str, groups: dict[str, list[str]]) -> None:
+    """Refuse a pack that was never finished, or copied in part."""
+    description = _pack_description(folder)
+    if description is None:
+        return
+    for split, num_images in description["images"].items():
+        num = len(groups.get(split, []))
+        expected = -(-num_images // description["shard_size"])
+        if num < expected:
+            raise UserError(
+                f"{folder} is a pack with {num} of {expected} {split} shards: repeat "
+                "the t2t pack command to finish it, or copy the rest."
+            )
 
 
 def _opener(shards: list[str], root: str) -> Callable[[], Source]:
@@ -104,17 +121,31 @@ def _title(shards: Sequence[str]) -> str:
     return shards[0] if len(shards) == 1 else f"{shards[0]} and {len(shards) - 1} more"
 
 
+def _beside(root: str, name: str) -> bytes | None:
+    """A small file in the shards' folder, if there is one."""
+    path = root + name if root.endswith(("/", os.sep)) else f"{root}/{name}"
+    try:
+        return open_storage(path if root else name).read_all()
+    except (UserError, FileNotFoundError):
+        return None
+
+
+def _pack_description(root: str) -> dict[str, Any] | None:
+    data = _beside(root, PACK_FILE)
+    if data is None:
+        return None
+    description: dict[str, Any] = json.loads(data)
+    return description
+
+
 def _class_names(root: str) -> tuple[str, ...] | None:
     """The classes' names from a pack's description or a list beside the shards."""
-    try:
-        names = {os.path.basename(path): path for path in list_files(root)}
-    except (FileNotFoundError, NotImplementedError):  # some servers list nothing
-        return None
-    if PACK_FILE in names:
-        classes = json.loads(open_storage(names[PACK_FILE]).read_all())["classes"]
-        return tuple(classes)
+    description = _pack_description(root)
+    if description is not None:
+        return tuple(description["classes"])
     for name in _CLASS_LISTS:
-        if name in names:
-            text = open_storage(names[name]).read_all().decode()
-            return tuple(line.strip() for line in text.splitlines() if line.strip())
+        data = _beside(root, name)
+        if data is not None:
+            lines = data.decode().splitlines()
+            return tuple(line.strip() for line in lines if line.strip())
     return None

@@ -1,0 +1,206 @@
+"""Shrink any data and pack it into tar shards that are fast to read."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from t2t.data.damage import Damage, DamagedImage
+from t2t.data.shard_writer import Settings, Shard, verified_index, write_shard
+from t2t.data.sources.base import Source, mixed_order
+from t2t.data.sources.opening import open_splits
+from t2t.data.sources.shard_index import ShardIndex, write_atomically
+from t2t.data.sources.shards import PACK_FILE, ShardSource
+from t2t.errors import UserError
+
+KIND = "t2t pack 1"
+LOCK_FILE = ".pack.lock"
+
+
+@dataclass(frozen=True)
+class PackResult:
+    """What a pack holds, whether this run or an earlier one wrote it."""
+
+    folder: Path
+    num_images: int
+    num_shards: int
+    bytes_before: int
+    bytes_after: int
+    skipped: tuple[str, ...]
+    """Damaged images that were left out."""
+    num_resumed: int
+    """Shards that were there already and proved whole."""
+
+
+def pack(
+    source_spec: str | Path,
+    destination: str | Path,
+    *,
+    short_side: int | None = 256,
+    quality: int = 90,
+    shard_size: int = 4096,
+    num_workers: int | None = None,
+    seed: int = 0,
+    val_fraction: float = 0.1,
+    damage_limit: int = 100,
+    progress: Callable[[int, int], None] | None = None,
+) -> PackResult:
+    """Pack the training and validation images of any data into WebDataset shards.
+
+    Larger images shrink to `short_side` and become JPEGs of this quality; others keep
+    their bytes, and all do where `short_side` is None. A pack that was interrupted is
+    continued by the same call. `progress` is given images done and images in all.
+    """
+    _check_numbers(short_side, quality, shard_size)
+    splits = open_splits(source_spec, seed=seed, val_fraction=val_fraction)
+    folder = Path(destination)
+    description = {
+        "kind": KIND,
+        "source": str(source_spec),
+        "seed": seed,
+        "short_side": short_side,
+        "quality": quality,
+        "shard_size": shard_size,
+        "images": {"train": len(splits.train), "val": len(splits.val)},
+        "labels": _fingerprint(splits.train, splits.val),
+        "classes": list(splits.train.classes),
+    }
+    _claim(folder, description)
+    shards = [
+        shard
+        for split, source in (("train", splits.train), ("val", splits.val))
+        for shard in _shards(folder, split, source, seed, shard_size)
+    ]
+    try:
+        with FileLock(folder / LOCK_FILE, timeout=0):
+            result = _write(
+                folder,
+                shards,
+                Settings(short_side, quality),
+                num_workers or os.cpu_count() or 1,
+                Damage(damage_limit),
+                progress or (lambda done, total: None),
+            )
+            (folder / LOCK_FILE).unlink(missing_ok=True)
+            return result
+    except Timeout as error:
+        raise UserError(
+            f"Another process is packing into {folder}: wait for it to end."
+        ) from error
+
+
+def _write(
+    folder: Path,
+    shards: list[Shard],
+    settings: Settings,
+    num_workers: int,
+    damage: Damage,
+    progress: Callable[[int, int], None],
+) -> PackResult:
+    """Write what is missing, then open all of it as its users will."""
+    num_images = sum(len(shard.images) for shard in shards)
+    num_done = 0
+
+    def advance(num: int) -> None:
+        nonlocal num_done
+        num_done += num
+        progress(num_done, num_images)
+
+    indexes = []
+    num_resumed = 0
+    for shard in shards:
+        index = verified_index(shard)
+        if index is None:
+            index = write_shard(shard, settings, num_workers, damage, advance)
+        else:
+            for name in index.checked["skipped"]:
+                damage.record(DamagedImage(name, "left out earlier"))
+            num_resumed += 1
+            advance(len(shard.images))
+        indexes.append(index)
+    _check_as_read(shards, indexes)
+    return PackResult(
+        folder=folder,
+        num_images=sum(len(index.offsets) for index in indexes),
+        num_shards=len(shards),
+        bytes_before=sum(index.checked["bytes_before"] for index in indexes),
+        bytes_after=sum(int(index.sizes.sum()) for index in indexes),
+        skipped=tuple(n for index in indexes for n in index.checked["skipped"]),
+        num_resumed=num_resumed,
+    )
+
+
+def _check_numbers(short_side: int | None, quality: int, shard_size: int) -> None:
+    if short_side is not None and short_side < 1:
+        raise UserError(f"A short side of {short_side} pixels is none: give 1 or more.")
+    if not 1 <= quality <= 100:
+        raise UserError(f"JPEG quality {quality} is not between 1 and 100.")
+    if shard_size < 1:
+        raise UserError(f"A shard of {shard_size} images holds none: give 1 or more.")
+
+
+def _fingerprint(*sources: Source) -> str:
+    """Tells data of other labels apart, in order and number."""
+    digest = hashlib.sha256()
+    for source in sources:
+        digest.update(np.ascontiguousarray(source.labels, "<i8").tobytes())
+    return digest.hexdigest()
+
+
+def _claim(folder: Path, description: dict[str, Any]) -> None:
+    """Make the folder this pack's, or make sure that it is already."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file: give a folder to pack into.")
+    folder.mkdir(parents=True, exist_ok=True)
+    described = folder / PACK_FILE
+    if not described.exists():
+        # A process killed on its way here may have left a part of its first file.
+        own = (PACK_FILE, LOCK_FILE)
+        if any(not name.startswith(own) for name in os.listdir(folder)):
+            raise UserError(
+                f"{folder} holds something else: give an empty or a new folder."
+            )
+        write_atomically(described, json.dumps(description, indent=1).encode())
+        return
+    try:
+        there = json.loads(described.read_bytes())
+    except ValueError:
+        there = {}
+    differing = [key for key in description if there.get(key) != description[key]]
+    if differing:
+        raise UserError(
+            f"{folder} holds a pack with another {', '.join(differing)}: give the same "
+            "arguments to continue it, or another folder."
+        )
+
+
+def _shards(
+    folder: Path, split: str, source: Source, seed: int, shard_size: int
+) -> list[Shard]:
+    order = mixed_order(source, seed)
+    return [
+        Shard(
+            folder / f"{split}-{number:06d}.tar",
+            source,
+            order[first : first + shard_size],
+            first,
+        )
+        for number, first in enumerate(range(0, len(order), shard_size))
+    ]
+
+
+def _check_as_read(shards: list[Shard], indexes: list[ShardIndex]) -> None:
+    """Open the pack as its users will and compare its labels with the source's."""
+    whole = ShardSource([str(shard.path) for shard in shards])
+    expected = np.concatenate([np.array(index.labels, np.int64) for index in indexes])
+    if not np.array_equal(whole.labels, expected):
+        raise UserError(
+            f"{shards[0].path.parent} does not read back as it was written: pack again "
+            "into another folder."
+        )

@@ -1,0 +1,226 @@
+"""Tar shards written whole or not at all, from images that threads prepare."""
+
+import hashlib
+import io
+import os
+import tarfile
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from t2t.data.damage import Damage, DamagedImage
+from t2t.data.decode import decode
+from t2t.data.headers import SUFFIXES, image_format
+from t2t.data.sources.base import Indices, Source
+from t2t.data.sources.shard_index import SUFFIX, ShardIndex, parse_index
+from t2t.data.sources.storage import LocalFile
+from t2t.errors import UserError
+
+# Images prepared ahead of the one being written, for each thread.
+_NUM_AHEAD = 4
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The images of one shard, by their number in the source."""
+
+    path: Path
+    source: Source
+    images: Indices
+    first: int
+    """The place of the first image in the whole split: members are named by place."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What makes an image's bytes in a pack."""
+
+    short_side: int | None
+    quality: int
+
+
+def write_shard(
+    shard: Shard,
+    settings: Settings,
+    num_workers: int,
+    damage: Damage,
+    advance: Callable[[int], None],
+) -> ShardIndex:
+    """A whole shard under its name, or none: it is renamed when it proves good."""
+    part = shard.path.with_name(f"{shard.path.name}.part")
+    try:
+        with ThreadPoolExecutor(num_workers) as pool, open(part, "wb") as file:
+            written = _Written()
+            for place, future in _prepare_ahead(pool, shard, settings, num_workers):
+                try:
+                    image = future.result()
+                except DamagedImage as damaged:
+                    damage.record(damaged)
+                    written.skipped.append(damaged.name)
+                else:
+                    label = int(shard.source.labels[shard.images[place]])
+                    written.add(file, f"{shard.first + place:09d}", image, label)
+                advance(1)
+            file.write(bytes(2 * tarfile.BLOCKSIZE))
+            file.flush()
+            os.fsync(file.fileno())
+        index = written.checked_index(part)
+        index.write(Path(f"{shard.path}{SUFFIX}"))
+        os.replace(part, shard.path)
+    except OSError as error:
+        raise UserError(
+            f"{shard.path} could not be written ({error}): put that right and repeat "
+            "the command, which goes on from here."
+        ) from error
+    finally:
+        part.unlink(missing_ok=True)
+    return index
+
+
+@dataclass
+class _Written:
+    """What a shard holds so far."""
+
+    offsets: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
+    checksums: list[int] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    bytes_before: int = 0
+
+    def add(
+        self, file: io.BufferedWriter, key: str, image: "Prepared", label: int
+    ) -> None:
+        """Append an image and its label, as WebDataset pairs them."""
+        self.offsets.append(_add_member(file, key + image.suffix, image.data))
+        _add_member(file, f"{key}.cls", str(label).encode())
+        self.sizes.append(len(image.data))
+        self.labels.append(label)
+        self.checksums.append(zlib.crc32(image.data))
+        self.bytes_before += image.bytes_before
+
+    def checked_index(self, path: Path) -> ShardIndex:
+        """The index, once every image has been read back through it."""
+        stored = LocalFile(str(path))
+        members = zip(self.offsets, self.sizes, self.checksums, strict=True)
+        for offset, size, checksum in members:
+            if zlib.crc32(stored.read(offset, size)) != checksum:
+                raise OSError("what was written reads back differently")
+        return ShardIndex(
+            np.array(self.offsets, np.int64),
+            np.array(self.sizes, np.int64),
+            list(self.labels),
+            stored.stamp(),
+            {
+                "sha256": _sha256(path),
+                "bytes_before": self.bytes_before,
+                "skipped": self.skipped,
+            },
+        )
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The bytes of an image as they go into a pack."""
+
+    data: bytes
+    suffix: str
+    bytes_before: int
+
+
+def prepared(source: Source, index: int, settings: Settings) -> Prepared:
+    """An image's bytes, kept or made smaller, that are known to decode."""
+    name = source.name(index)
+    try:
+        given = source.read(index)
+    except OSError as error:
+        raise DamagedImage(name, str(error)) from error
+    pixels = decode(given, name=name, min_side=settings.short_side)
+    short = min(pixels.shape[-2:])
+    num_bytes = given.numel() if isinstance(given, Tensor) else len(given)
+    shrink = settings.short_side is not None and short > settings.short_side
+    if isinstance(given, bytes) and not shrink:
+        return Prepared(
+            given, SUFFIXES.get(image_format(given) or "", ".img"), num_bytes
+        )
+    if isinstance(given, Tensor):
+        pixels = given
+    data, suffix = encoded(pixels, settings if shrink else None)
+    decode(data, name=name)
+    return Prepared(data, suffix, num_bytes)
+
+
+def encoded(pixels: Tensor, settings: Settings | None) -> tuple[bytes, str]:
+    """A smaller JPEG, or without settings a PNG that keeps every pixel."""
+    rows = pixels.permute(1, 2, 0).numpy()
+    image = Image.fromarray(rows[..., 0] if rows.shape[-1] == 1 else rows)
+    buffer = io.BytesIO()
+    if settings is None:
+        image.save(buffer, "PNG")
+        return buffer.getvalue(), ".png"
+    assert settings.short_side is not None
+    scale = settings.short_side / min(image.size)
+    size = (
+        max(round(image.width * scale), settings.short_side),
+        max(round(image.height * scale), settings.short_side),
+    )
+    image = image.resize(size, Image.Resampling.BICUBIC)
+    image.save(buffer, "JPEG", quality=settings.quality)
+    return buffer.getvalue(), ".jpg"
+
+
+def _add_member(file: io.BufferedWriter, name: str, data: bytes) -> int:
+    """Append a file to the tar and return where its bytes begin."""
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    file.write(member.tobuf(tarfile.USTAR_FORMAT))
+    offset = file.tell()
+    file.write(data)
+    file.write(bytes(-len(data) % tarfile.BLOCKSIZE))
+    return offset
+
+
+def _prepare_ahead(
+    pool: ThreadPoolExecutor, shard: Shard, settings: Settings, num_workers: int
+) -> Iterator[tuple[int, "Future[Prepared]"]]:
+    """Images in order, with only a few in memory before they are asked for."""
+    waiting: deque[tuple[int, Future[Prepared]]] = deque()
+    try:
+        for place, index in enumerate(shard.images.tolist()):
+            future = pool.submit(prepared, shard.source, index, settings)
+            waiting.append((place, future))
+            if len(waiting) > _NUM_AHEAD * num_workers:
+                yield waiting.popleft()
+        while waiting:
+            yield waiting.popleft()
+    finally:
+        for _, future in waiting:
+            future.cancel()
+
+
+def verified_index(shard: Shard) -> ShardIndex | None:
+    """The index of a finished shard, if count and checksum are what it says."""
+    place = Path(f"{shard.path}{SUFFIX}")
+    if not shard.path.is_file() or not place.is_file():
+        return None
+    index = parse_index(place.read_bytes())
+    if index is None or "sha256" not in index.checked:
+        return None
+    num_images = len(index.offsets) + len(index.checked["skipped"])
+    if num_images != len(shard.images) or index.checked["sha256"] != _sha256(
+        shard.path
+    ):
+        return None
+    return index
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,283 @@
+"""Every kind of image file becomes the same upright uint8 pixels, or is named."""
+
+import io
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageOps
+
+from t2t.data import decode as decoding
+from t2t.data.decode import (
+    Damage,
+    DamagedImage,
+    decode,
+    decode_batch,
+    decode_each,
+    decoder_name,
+    with_channels,
+)
+from t2t.data.headers import image_format, jpeg_header
+from t2t.errors import UserError
+
+
+def picture(height=24, width=40, seed=0):
+    """A smooth colour picture, which JPEG keeps nearly as it is."""
+    rows = np.linspace(0, 1, height)[:, None, None]
+    columns = np.linspace(0, 1, width)[None, :, None]
+    phases = np.array([0.0, 1.0, 2.0]) + seed
+    values = 0.5 + 0.5 * np.sin(3 * rows + 2 * columns + phases)
+    return Image.fromarray((values * 255).astype(np.uint8))
+
+
+def encoded(image, kind, **options):
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def pixels_of(image):
+    return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+
+
+@pytest.fixture(params=["first choice", "pillow alone"])
+def decoder(request, monkeypatch):
+    """Runs a test with the fastest decoder there is and with the last resort."""
+    if request.param == "pillow alone":
+        monkeypatch.setattr(decoding, "_fast_decoder", lambda: None)
+    return request.param
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("PNG", {}),
+        ("BMP", {}),
+        ("TIFF", {}),
+        ("PPM", {}),
+        ("WEBP", {"lossless": True}),
+    ],
+)
+def test_lossless_formats_are_exact(kind, options, decoder):
+    image = picture()
+    pixels = decode(encoded(image, kind, **options))
+    assert pixels.dtype == torch.uint8
+    assert torch.equal(pixels, pixels_of(image))
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0}])
+def test_jpeg_equals_pillow(options, decoder):
+    data = encoded(picture(), "JPEG", quality=95, **options)
+    expected = pixels_of(Image.open(io.BytesIO(data)))
+    difference = (decode(data).int() - expected.int()).abs()
+    assert difference.max() <= 2
+
+
+@pytest.mark.parametrize("mode", ["L", "1", "P", "LA", "RGBA", "CMYK", "YCbCr"])
+def test_every_colour_mode_becomes_rgb(mode, decoder):
+    image = picture().convert(mode)
+    kind = {"CMYK": "JPEG", "YCbCr": "JPEG"}.get(mode, "PNG")
+    data = encoded(image, kind)
+    expected = pixels_of(Image.open(io.BytesIO(data)))
+    assert (decode(data).int() - expected.int()).abs().max() <= 3
+
+
+def test_palette_with_transparency_keeps_its_colours_and_does_not_warn(decoder):
+    image = picture().quantize(16)
+    data = encoded(image, "PNG", transparency=bytes(range(16)))
+    assert torch.equal(decode(data), pixels_of(image))
+
+
+def test_sixteen_bits_are_scaled_and_not_clipped(decoder):
+    values = np.array([[0, 257, 32896, 65535]], np.uint16)
+    data = encoded(Image.fromarray(values), "PNG")
+    assert decode(data)[:, 0].tolist() == [[0, 1, 128, 255]] * 3
+    assert decode(data, channels=1)[:, 0].tolist() == [[0, 1, 128, 255]]
+
+
+def test_float_pixels_have_no_agreed_range():
+    data = encoded(Image.fromarray(np.ones((4, 4), np.float32)), "TIFF")
+    with pytest.raises(DamagedImage, match="floating point"):
+        decode(data)
+
+
+def test_an_animation_gives_its_first_frame(decoder):
+    frames = [picture(seed=seed).quantize(32) for seed in (0, 2)]
+    data = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    assert torch.equal(decode(data), pixels_of(frames[0]))
+    frames = [picture(seed=seed) for seed in (0, 2)]
+    data = encoded(
+        frames[0], "WEBP", save_all=True, append_images=frames[1:], lossless=True
+    )
+    assert torch.equal(decode(data), pixels_of(frames[0]))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_images_come_out_upright(orientation, kind, decoder):
+    image = picture()
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options = {"quality": 95} if kind == "JPEG" else {}
+    data = encoded(image, kind, exif=exif, **options)
+    expected = pixels_of(ImageOps.exif_transpose(Image.open(io.BytesIO(data))))
+    found = decode(data)
+    assert found.shape == expected.shape
+    assert (found.int() - expected.int()).abs().max() <= 2
+
+
+def test_a_broken_exif_block_is_no_damage(decoder):
+    data = encoded(picture(), "JPEG", exif=b"Exif\0\0MM\0*\0\0\xff\xff rest")
+    assert decode(data).shape == (3, 24, 40)
+
+
+def test_a_file_is_what_its_bytes_say(tmp_path):
+    for kind in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"):
+        assert image_format(encoded(picture(), kind)) == kind.lower()
+    assert image_format(b"hello, world") is None
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_the_jpeg_header_tells_the_size(mode):
+    image = picture(17, 33).convert(mode)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = encoded(image, "JPEG", exif=exif)
+    assert jpeg_header(data) == (17, 33, len(image.getbands()), 6)
+    assert jpeg_header(data[:30]) is None
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_channels_as_asked(channels, decoder):
+    for image in (picture(), picture().convert("L"), picture().convert("RGBA")):
+        pixels = decode(encoded(image, "PNG"), channels=channels)
+        assert pixels.shape == (channels, 24, 40)
+        mode = {1: "L", 3: "RGB", 4: "RGBA"}[channels]
+        expected = np.array(image.convert(mode)).reshape(24, 40, channels)
+        difference = pixels.permute(1, 2, 0).int() - torch.from_numpy(expected).int()
+        assert difference.abs().max() <= 1
+
+
+def test_decoded_pixels_pass_through():
+    grey = torch.arange(12, dtype=torch.uint8).reshape(1, 3, 4)
+    assert decode(grey, channels=1) is grey
+    assert torch.equal(decode(grey), grey.repeat(3, 1, 1))
+    colour = pixels_of(picture())
+    luma = pixels_of(picture().convert("L"))[:1]
+    difference = with_channels(colour, 1).int() - luma.int()
+    assert difference.abs().max() <= 1
+    with pytest.raises(UserError, match="1, 3 or 4"):
+        decode(grey, channels=2)
+    with pytest.raises(UserError, match="5 channels"):
+        decode(torch.zeros(5, 2, 2, dtype=torch.uint8))
+
+
+def test_a_smaller_decode_keeps_the_short_side(decoder):
+    data = encoded(picture(300, 500), "JPEG", quality=95)
+    assert decode(data, min_side=200).shape == (3, 300, 500)
+    half = decode(data, min_side=150)
+    assert half.shape == (3, 150, 250)
+    assert decode(data, min_side=70).shape == (3, 75, 125)
+    expected = pixels_of(picture(300, 500).resize((250, 150), Image.Resampling.BOX))
+    assert (half.int() - expected.int()).abs().float().mean() < 2
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"), [(b"", "empty"), (b"not an image", "not an image")]
+)
+def test_a_damaged_image_is_named(data, reason, decoder):
+    with pytest.raises(DamagedImage, match=f"cats/1.jpg: .*{reason}") as caught:
+        decode(data, name="cats/1.jpg")
+    assert caught.value.name == "cats/1.jpg"
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP"])
+def test_half_a_file_is_damaged(kind, decoder):
+    data = encoded(picture(), kind)
+    with pytest.raises(DamagedImage):
+        decode(data[: len(data) // 2], name="half")
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    kind=st.sampled_from(["JPEG", "PNG", "WEBP", "GIF", "BMP"]),
+    cut=st.floats(0, 1),
+    flips=st.lists(st.tuples(st.floats(0, 0.999), st.integers(1, 255)), max_size=4),
+    orientation=st.integers(0, 65535),
+)
+def test_any_damage_is_either_read_or_named(kind, cut, flips, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = bytearray(encoded(picture(8, 8), kind, exif=exif))
+    # The size stands in the first bytes, or in a JPEG's header: kept, since a flipped
+    # bit there asks for gigabytes.
+    header = jpeg_header(bytes(data))
+    for place, mask in flips:
+        data[40 + int(place * (len(data) - 40))] ^= mask
+    if kind == "JPEG" and jpeg_header(bytes(data)) != header:
+        return
+    data = bytes(data[: int(cut * len(data))])
+    (outcome,) = decode_each([data], names=["x"])
+    if isinstance(outcome, DamagedImage):
+        assert outcome.name == "x"
+        assert outcome.reason
+    else:
+        assert outcome.dtype == torch.uint8
+        assert outcome.shape[0] == 3
+
+
+def test_a_batch_decodes_in_order_by_threads():
+    datas = [encoded(picture(16, 16 + n), "PNG") for n in range(9)]
+    one = decode_batch(datas)
+    assert [p.shape[2] for p in one] == list(range(16, 25))
+    many = decode_batch(datas, num_threads=3)
+    with ThreadPoolExecutor(2) as pool:
+        pooled = decode_batch(datas, pool=pool, channels=3)
+    for first, second, third in zip(one, many, pooled, strict=True):
+        assert torch.equal(first, second)
+        assert torch.equal(first, third)
+
+
+def test_damage_in_a_batch_spares_the_others():
+    datas = [encoded(picture(), "PNG"), b"junk", encoded(picture(), "BMP")]
+    outcomes = decode_each(datas, names=["a", "b", "c"])
+    assert torch.equal(outcomes[0], outcomes[2])
+    assert isinstance(outcomes[1], DamagedImage)
+    assert outcomes[1].name == "b"
+    with pytest.raises(DamagedImage, match="b: not an image"):
+        decode_batch(datas, names=["a", "b", "c"])
+    assert decode_batch([]) == []
+
+
+def test_damage_stops_past_its_limit_with_the_list():
+    damage = Damage(limit=2)
+    for _ in range(3):  # the same image again, as every epoch meets it
+        damage.record(DamagedImage("a.jpg", "cut short"))
+    damage.record(DamagedImage("b.jpg", "empty"))
+    assert len(damage) == 2
+    assert damage.names == ("a.jpg", "b.jpg")
+    with pytest.raises(UserError, match=r"(?s)3 images.*a\.jpg: cut.*b\.jpg.*c\.jpg"):
+        damage.record(DamagedImage("c.jpg", "no image"))
+
+
+def test_damage_counts_across_threads():
+    damage = Damage(limit=1000)
+
+    def record(first):
+        for number in range(first, first + 100):
+            damage.record(DamagedImage(str(number), "x"))
+
+    threads = [threading.Thread(target=record, args=(50 * n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(damage) == 250
+
+
+def test_the_decoder_in_use_has_a_name():
+    assert decoder_name() in ("torchcodec", "torchvision", "pillow")
