@@ -1,0 +1,117 @@
+"""One operation per sample, each sample its own, in a few passes over the batch.
+
+Nothing is gathered or split by operation, since that would need shapes that depend on
+the draws. All operations on single levels become one table per sample, all affine ones
+one matrix per sample; each kind is computed once and chosen by the sample's operation.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from t2t.data.augment import blur, colour, geometry, tables
+from t2t.shapes import Pixels
+
+Values = Float[Tensor, " batch"]
+
+_TABLES: dict[str, Callable[[Values], tables.Table]] = {
+    "brightness": tables.brightness_table,
+    "posterize": tables.posterize_table,
+    "solarize": tables.solarize_table,
+    "solarize_add": tables.solarize_add_table,
+}
+_HISTOGRAM_TABLES: dict[str, Callable[[tables.Histogram], tables.Table]] = {
+    "auto_contrast": tables.auto_contrast_table,
+    "equalize": tables.equalize_table,
+}
+_MATRICES: dict[str, Callable[[Values, int, int], geometry.Matrix]] = {
+    "rotate": geometry.rotate_matrix,
+    "shear_x": geometry.shear_x_matrix,
+    "shear_y": geometry.shear_y_matrix,
+    "translate_x": geometry.translate_x_matrix,
+    "translate_y": geometry.translate_y_matrix,
+}
+_PIXELS: dict[str, Callable[[Pixels, Values], Pixels]] = {
+    "saturation": colour.saturation,
+    "sharpness": colour.sharpness,
+    "hue": colour.hue,
+    "grayscale": lambda images, value: colour.grayscale(images),
+    "gaussian_blur": blur.gaussian_blur,
+}
+
+OPERATIONS = frozenset(
+    {*_TABLES, *_HISTOGRAM_TABLES, *_MATRICES, *_PIXELS, "contrast", "invert"}
+)
+
+
+def _each(chosen: Bool[Tensor, " batch"], like: Tensor) -> Tensor:
+    """The choice with as many axes as the tensor it chooses in."""
+    return chosen.view(-1, *[1] * (like.ndim - 1))
+
+
+def _apply_tables(
+    images: Pixels, chosen: dict[str, Bool[Tensor, " batch"]], values: Values
+) -> Pixels:
+    """The operations on single levels, merged into one table per sample."""
+    made = {name: make(values) for name, make in _TABLES.items() if name in chosen}
+    if "contrast" in chosen:
+        made["contrast"] = tables.contrast_table(values, images)
+    if "invert" in chosen:
+        made["invert"] = tables.invert_table(images.device)
+    wanted = [name for name in _HISTOGRAM_TABLES if name in chosen]
+    if wanted:
+        counts = tables.histogram(images)
+        made |= {name: _HISTOGRAM_TABLES[name](counts) for name in wanted}
+    if not made:
+        return images
+    table = tables.levels(images.device).to(torch.uint8)[None, None]
+    for name, other in made.items():
+        table = torch.where(chosen[name][:, None, None], other, table)
+    return tables.lookup(images, table)
+
+
+def _apply_affine(
+    images: Pixels,
+    chosen: dict[str, Bool[Tensor, " batch"]],
+    values: Values,
+    fill: Sequence[int],
+    is_cubic: Bool[Tensor, " batch"] | None,
+) -> tuple[Pixels, Bool[Tensor, " batch"]]:
+    """The affine operations, merged into one matrix per sample; and who has any."""
+    height, width = images.shape[2:]
+    matrix = geometry.translate_x_matrix(torch.zeros_like(values), height, width)
+    moved = torch.zeros_like(values, dtype=torch.bool)
+    for name, make in _MATRICES.items():
+        if name in chosen:
+            matrix = torch.where(
+                chosen[name][:, None], make(values, height, width), matrix
+            )
+            moved = moved | chosen[name]
+    return geometry.affine(images, matrix, fill, is_cubic), moved
+
+
+def apply_chosen(
+    images: Pixels,
+    names: Sequence[str],
+    choice: Int64[Tensor, " batch"],
+    values: Values,
+    fill: Sequence[int] = (),
+    is_cubic: Bool[Tensor, " batch"] | None = None,
+) -> Pixels:
+    """Each sample through the operation that its choice numbers in `names`.
+
+    A choice outside the names leaves the sample as it is. The value is the operation's
+    own argument; the fill and the kind of interpolation are for the affine ones.
+    """
+    chosen = {name: choice == number for number, name in enumerate(names)}
+    result = _apply_tables(images, chosen, values)
+    for name, operation in _PIXELS.items():
+        if name in chosen:
+            mask = _each(chosen[name], images)
+            result = torch.where(mask, operation(images, values), result)
+    if any(name in chosen for name in _MATRICES):
+        moved, is_moved = _apply_affine(images, chosen, values, fill, is_cubic)
+        result = torch.where(_each(is_moved, images), moved, result)
+    return result

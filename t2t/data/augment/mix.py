@@ -1,0 +1,108 @@
+"""Mixup and cutmix: a sample becomes a mixture of itself and its partner."""
+
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from t2t.data.augment.erase import inside_box
+from t2t.data.draws import Draws
+from t2t.errors import UserError
+from t2t.shapes import Images, Labels
+
+MixMode = Literal["batch", "sample"]
+
+
+class Mixture(NamedTuple):
+    """How much of itself a sample keeps: of each pixel, and of its label."""
+
+    pixels: Float[Tensor, "#batch 1 height width"]
+    label: Float[Tensor, "#batch 1"]
+
+
+def partner(samples: Tensor, group: int | None = None) -> Tensor:
+    """The samples in reversed order, as timm pairs them: first with last, and so on.
+
+    With a group, each run of so many neighbours is reversed by itself, so that a
+    sample's partner does not depend on how a batch is divided over processes.
+    """
+    if group is None:
+        return samples.flip(0)
+    if len(samples) % group:
+        raise UserError(
+            f"A batch of {len(samples)} cannot be mixed in groups of {group}: "
+            "choose a batch size that the group divides."
+        )
+    return samples.unflatten(0, (-1, group)).flip(1).flatten(0, 1)
+
+
+def draw_mixture(
+    draws: Draws,
+    height: int,
+    width: int,
+    mixup: float,
+    cutmix: float,
+    probability: float = 1.0,
+    switch: float = 0.5,
+    mode: MixMode = "batch",
+) -> Mixture:
+    """The mixture of each sample, or one for all of the batch, with timm's meaning.
+
+    `mixup` and `cutmix` are the alphas of their beta distributions, 0 turning one off;
+    with both on, `switch` is the probability of cutmix. A cutmix box that the border
+    clips counts with the area that is left.
+    """
+    if mode == "batch":
+        draws = draws.shared()
+    if mixup > 0 and cutmix > 0:
+        is_cutmix = draws.bernoulli("mix.switch", switch)
+        kept = torch.where(
+            is_cutmix, draws.beta("cutmix", cutmix), draws.beta("mixup", mixup)
+        )
+    else:
+        is_cutmix = draws.bernoulli("mix.switch", float(cutmix > 0))
+        kept = draws.beta("cutmix" if cutmix > 0 else "mixup", cutmix or mixup)
+    is_mixed = draws.bernoulli("mix.apply", probability)
+    kept = torch.where(is_mixed, kept, 1.0)
+    side = (1.0 - kept).sqrt()
+    edges = []
+    for size, stream in ((height, "cutmix.row"), (width, "cutmix.column")):
+        cut = (size * side).long()
+        centre = draws.integers(stream, size)
+        edges += [(centre - cut // 2).clamp(0, size)]
+        edges += [(centre + (cut + 1) // 2).clamp(0, size)]
+    box = torch.cat(edges, 1)
+    area = (box[:, 1] - box[:, 0]) * (box[:, 3] - box[:, 2])
+    label = torch.where(is_cutmix, 1.0 - area[:, None] / (height * width), kept)
+    cut_out = 1.0 - inside_box(box, height, width).float()
+    return Mixture(
+        pixels=torch.where(
+            is_cutmix[:, :, None, None], cut_out, kept[:, :, None, None]
+        ),
+        label=label,
+    )
+
+
+def mix_images(images: Images, mixture: Mixture, group: int | None = None) -> Images:
+    """The images mixed with their partners."""
+    other = partner(images, group)
+    return images * mixture.pixels + other * (1.0 - mixture.pixels)
+
+
+def soft_targets(
+    labels: Labels, num_classes: int, smoothing: float = 0.0
+) -> Float[Tensor, "batch classes"]:
+    """The classes' probabilities: 1 for the label, some of it spread over all."""
+    classes = torch.arange(num_classes, device=labels.device)
+    is_label = labels[:, None] == classes
+    rest = smoothing / num_classes
+    return torch.where(is_label, 1.0 - smoothing + rest, rest)
+
+
+def mix_targets(
+    targets: Float[Tensor, "batch classes"], mixture: Mixture, group: int | None = None
+) -> Float[Tensor, "batch classes"]:
+    """The targets mixed with their partners'."""
+    other = partner(targets, group)
+    return targets * mixture.label + other * (1.0 - mixture.label)

@@ -1,0 +1,196 @@
+"""All augmentation of a batch on its device: from uint8 to floats and soft targets."""
+
+from dataclasses import dataclass
+from typing import get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from t2t.data.augment.erase import EraseFill, draw_erase_box, erase
+from t2t.data.augment.geometry import Padding, channel_values, flip, padded_crop
+from t2t.data.augment.mix import (
+    MixMode,
+    draw_mixture,
+    mix_images,
+    mix_targets,
+    soft_targets,
+)
+from t2t.data.augment.policies import (
+    Interpolation,
+    RandAugment,
+    colour_jitter,
+    three_augment,
+)
+from t2t.data.draws import Draws
+from t2t.errors import UserError, suggest
+from t2t.shapes import Images, Labels, Pixels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augmentation:
+    """What happens to training images after they have their size; all off by default.
+
+    In this order: padded crop, flip, RandAugment, three-augment, colour jitter, mixing,
+    normalising, erasing. Erasing comes after mixing as in the published recipe, so a
+    noise box covers both images of a mixture.
+    """
+
+    crop_padding: int = 0
+    crop_fill: Padding = "zero"
+    flip: float = 0.0
+    rand_augment: str | None = None
+    interpolation: Interpolation = "random"
+    three_augment: bool = False
+    colour_jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    mix_probability: float = 1.0
+    mix_switch: float = 0.5
+    mix_mode: MixMode = "batch"
+    mix_group: int | None = None
+    smoothing: float = 0.0
+    erase: float = 0.0
+    erase_fill: EraseFill = "noise"
+    erase_area: tuple[float, float] = (0.02, 1 / 3)
+    erase_aspect: float = 0.3
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+
+    def __post_init__(self) -> None:
+        """Refuses what could not be meant, before a run starts."""
+        for name in ("flip", "mix_probability", "mix_switch", "smoothing", "erase"):
+            _require(name, getattr(self, name), 0.0, 1.0)
+        for name in ("crop_padding", "mixup", "cutmix"):
+            _require(name, getattr(self, name), 0.0, float("inf"))
+        for number, strength in enumerate(self.colour_jitter):
+            limit = 0.5 if number == 3 else float("inf")
+            _require(f"colour_jitter[{number}]", strength, 0.0, limit)
+        _require("erase_aspect", self.erase_aspect, 1e-6, 1.0)
+        _require("erase_area[0]", self.erase_area[0], 0.0, self.erase_area[1])
+        _require("erase_area[1]", self.erase_area[1], self.erase_area[0], 1.0)
+        for name, allowed in (
+            ("crop_fill", Padding),
+            ("interpolation", Interpolation),
+            ("mix_mode", MixMode),
+            ("erase_fill", EraseFill),
+        ):
+            value, words = getattr(self, name), get_args(allowed)
+            if value not in words:
+                raise UserError(
+                    f"{name} cannot be {value!r}.{suggest(str(value), words)}"
+                )
+        if len(self.mean) != len(self.std) or not all(each > 0 for each in self.std):
+            raise UserError(
+                f"mean {self.mean} and std {self.std} need one value per channel, "
+                "with std above 0."
+            )
+        if self.mix_group is not None and self.mix_group < 2:
+            raise UserError(f"mix_group is 2 or more, or None, not {self.mix_group}.")
+        if self.rand_augment is not None:
+            RandAugment.parse(self.rand_augment)
+
+    @property
+    def fill(self) -> tuple[int, ...]:
+        """The mean colour in levels: what moves in at the borders."""
+        return tuple(min(255, round(255 * each)) for each in self.mean)
+
+
+def _require(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise UserError(f"{name} must be from {low:g} to {high:g}, not {value}.")
+
+
+def distort(images: Pixels, draws: Draws, settings: Augmentation) -> Pixels:
+    """Each image by itself, still in uint8: crop, flip and colours."""
+    if settings.crop_padding:
+        offset = draws.integers("crop", 2 * settings.crop_padding + 1, 2)
+        images = padded_crop(
+            images,
+            offset[:, 0],
+            offset[:, 1],
+            settings.crop_padding,
+            settings.crop_fill,
+        )
+    if settings.flip:
+        images = flip(images, draws.bernoulli("flip", settings.flip)[:, 0])
+    if settings.rand_augment is not None:
+        images = RandAugment.parse(settings.rand_augment)(
+            images, draws, settings.fill, settings.interpolation
+        )
+    if settings.three_augment:
+        images = three_augment(images, draws)
+    return colour_jitter(images, draws, settings.colour_jitter)
+
+
+def normalise(
+    images: Float[Tensor, "batch channels height width"] | Pixels,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    dtype: torch.dtype = torch.float32,
+) -> Images:
+    """Levels 0 to 255 as numbers of mean 0 and spread 1, in training and evaluation."""
+    levels = images.float()
+    scale = channel_values([1 / (255 * each) for each in std], levels)
+    shift = channel_values(
+        [-centre / each for centre, each in zip(mean, std, strict=True)], levels
+    )
+    return (levels * scale + shift).to(dtype)
+
+
+def augment(
+    images: Pixels,
+    labels: Labels,
+    draws: Draws,
+    settings: Augmentation,
+    num_classes: int,
+    dtype: torch.dtype = torch.float32,
+) -> tuple[Images, Float[Tensor, "batch classes"]]:
+    """Images to train on, normalised, and their soft targets.
+
+    Meant to be compiled as a whole, `torch.compile(augment, fullgraph=True)`, once per
+    settings: shapes do not depend on the draws and nothing waits for the host.
+    """
+    height, width = images.shape[2:]
+    levels = distort(images, draws, settings).float()
+    targets = soft_targets(labels, num_classes, settings.smoothing)
+    if settings.mixup > 0 or settings.cutmix > 0:
+        mixture = draw_mixture(
+            draws,
+            height,
+            width,
+            settings.mixup,
+            settings.cutmix,
+            settings.mix_probability,
+            settings.mix_switch,
+            settings.mix_mode,
+        )
+        levels = mix_images(levels, mixture, settings.mix_group)
+        targets = mix_targets(targets, mixture, settings.mix_group)
+    floats = normalise(levels, settings.mean, settings.std)
+    if settings.erase > 0:
+        box = draw_erase_box(
+            draws,
+            height,
+            width,
+            settings.erase,
+            settings.erase_area,
+            settings.erase_aspect,
+        )
+        floats = erase(floats, box, draws, settings.erase_fill)
+    return floats.to(dtype), targets
+
+
+def preview(
+    images: Pixels,
+    labels: Labels,
+    draws: Draws,
+    settings: Augmentation,
+    num_classes: int,
+) -> tuple[Pixels, Float[Tensor, "batch classes"]]:
+    """What `augment` gives, turned back into uint8 images to look at."""
+    floats, targets = augment(images, labels, draws, settings, num_classes)
+    std = channel_values(settings.std, floats)
+    mean = channel_values(settings.mean, floats)
+    levels = ((floats * std + mean) * 255).round().clamp(0, 255)
+    return levels.to(torch.uint8), targets

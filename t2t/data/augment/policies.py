@@ -1,0 +1,231 @@
+"""Which operations a sample gets and how strongly: RandAugment and its relatives."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from t2t.data.augment.blur import MAX_SIGMA
+from t2t.data.augment.choice import apply_chosen
+from t2t.data.draws import Draws
+from t2t.errors import UserError, suggest
+from t2t.shapes import Pixels
+
+Interpolation = Literal["bilinear", "bicubic", "random"]
+
+# In timm's order; with "inc0" posterize and solarize weaken as the magnitude grows.
+RAND_AUGMENT_OPERATIONS = (
+    "auto_contrast",
+    "equalize",
+    "invert",
+    "rotate",
+    "posterize",
+    "solarize",
+    "solarize_add",
+    "saturation",
+    "contrast",
+    "brightness",
+    "sharpness",
+    "shear_x",
+    "shear_y",
+    "translate_x",
+    "translate_y",
+)
+THREE_AUGMENT_OPERATIONS = ("grayscale", "solarize", "gaussian_blur")
+JITTER_OPERATIONS = ("brightness", "contrast", "saturation", "hue")
+
+_KEYS = {
+    "m": "magnitude",
+    "n": "number of operations",
+    "p": "probability",
+    "mstd": "spread of the magnitude",
+    "mmax": "largest magnitude",
+    "inc": "1 for operations that strengthen with the magnitude",
+}
+
+
+class Layer(NamedTuple):
+    """What one layer does to each sample; a choice of −1 is nothing."""
+
+    choice: Int64[Tensor, " batch"]
+    value: Float[Tensor, " batch"]
+    is_cubic: Bool[Tensor, " batch"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandAugment:
+    """A few random operations of random strength per sample, with timm's meaning.
+
+    The operations are drawn with replacement; each is then applied with the
+    probability, at a magnitude that is normal about `magnitude` (uniform up to it when
+    the spread is above 100) and clipped to [0, `magnitude_max`].
+    """
+
+    magnitude: float = 10.0
+    magnitude_std: float = 0.0
+    magnitude_max: float = 10.0
+    num_operations: int = 2
+    probability: float = 0.5
+    increasing: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> "RandAugment":
+        """From timm's notation, as in `rand-m9-mstd0.5-inc1`."""
+        hint = " Write it like rand-m9-mstd0.5-inc1."
+        kind, *sections = text.split("-")
+        if kind != "rand":
+            raise UserError(f"RandAugment is written rand-…, not {text!r}.{hint}")
+        given: dict[str, float] = {}
+        for section in sections:
+            match = re.fullmatch(r"([a-z]+)(\d+\.?\d*|\.\d+)", section)
+            if match is None:
+                raise UserError(
+                    f"{section!r} in {text!r} is not a letter key and a number.{hint}"
+                )
+            key, number = match.groups()
+            if key not in _KEYS:
+                raise UserError(
+                    f"{key!r} in {text!r} is not a setting of RandAugment."
+                    f"{suggest(key, _KEYS)}"
+                )
+            if key in given:
+                raise UserError(f"{key!r} stands twice in {text!r}.")
+            if key in ("n", "inc") and not number.isdigit():
+                raise UserError(f"{section!r} in {text!r} needs a whole number.")
+            given[key] = float(number)
+        if not 0 <= given.get("p", 0.5) <= 1:
+            raise UserError(f"p in {text!r} is a probability: from 0 to 1.")
+        if given.get("inc", 0) not in (0, 1):
+            raise UserError(f"inc in {text!r} is either 0 or 1.")
+        return cls(
+            magnitude=given.get("m", 10.0),
+            magnitude_std=given.get("mstd", 0.0),
+            magnitude_max=given.get("mmax", 10.0) or 10.0,  # mmax0 is no bound of 0
+            num_operations=int(given.get("n", 2)),
+            probability=given.get("p", 0.5),
+            increasing=bool(given.get("inc", 0)),
+        )
+
+    def values(
+        self,
+        choice: Int64[Tensor, " batch"],
+        magnitude: Float[Tensor, " batch"],
+        is_negative: Bool[Tensor, " batch"],
+    ) -> Float[Tensor, " batch"]:
+        """The argument of each sample's operation at this magnitude."""
+        level = magnitude / 10.0
+        signed = torch.where(is_negative, -level, level)
+        bits, threshold = (level * 4).floor(), (level * 256).floor().clamp(max=256)
+        if self.increasing:
+            enhance = (1.0 + signed * 0.9).clamp(min=0.1)
+            bits, threshold = 4 - bits, 256 - threshold
+        else:
+            enhance = level * 1.8 + 0.1
+        by_name = {
+            "rotate": signed * 30.0,
+            "posterize": bits.clamp(0, 8),
+            "solarize": threshold,
+            "solarize_add": (level * 110).floor().clamp(max=128),
+            **dict.fromkeys(
+                ("saturation", "contrast", "brightness", "sharpness"), enhance
+            ),
+            **dict.fromkeys(("shear_x", "shear_y"), signed * 0.3),
+            **dict.fromkeys(("translate_x", "translate_y"), signed * 0.45),
+        }
+        value = torch.zeros_like(magnitude)
+        for number, name in enumerate(RAND_AUGMENT_OPERATIONS):
+            if name in by_name:
+                value = torch.where(choice == number, by_name[name], value)
+        return value
+
+    def draw(
+        self, draws: Draws, interpolation: Interpolation = "random"
+    ) -> list[Layer]:
+        """The layers of this batch, to be applied in turn."""
+        num = self.num_operations
+        choice = draws.integers(
+            "rand_augment.operation", len(RAND_AUGMENT_OPERATIONS), num
+        )
+        is_applied = draws.bernoulli("rand_augment.apply", self.probability, num)
+        if self.magnitude_std > 100:
+            magnitude = self.magnitude * draws.uniform("rand_augment.magnitude", num)
+        else:
+            noise = draws.normal("rand_augment.magnitude", num)
+            magnitude = self.magnitude + self.magnitude_std * noise
+        magnitude = magnitude.clamp(0.0, self.magnitude_max)
+        is_negative = draws.bernoulli("rand_augment.sign", 0.5, num)
+        share = {"bilinear": 0.0, "bicubic": 1.0, "random": 0.5}[interpolation]
+        is_cubic = draws.bernoulli("rand_augment.interpolation", share, num)
+        return [
+            Layer(
+                choice=torch.where(is_applied[:, layer], choice[:, layer], -1),
+                value=self.values(
+                    choice[:, layer], magnitude[:, layer], is_negative[:, layer]
+                ),
+                is_cubic=is_cubic[:, layer],
+            )
+            for layer in range(num)
+        ]
+
+    def __call__(
+        self,
+        images: Pixels,
+        draws: Draws,
+        fill: tuple[int, ...],
+        interpolation: Interpolation = "random",
+    ) -> Pixels:
+        """The images after all layers; `fill` is the colour that moves in."""
+        for layer in self.draw(draws, interpolation):
+            images = apply_chosen(
+                images,
+                RAND_AUGMENT_OPERATIONS,
+                layer.choice,
+                layer.value,
+                fill,
+                None if interpolation == "bilinear" else layer.is_cubic,
+            )
+        return images
+
+
+def three_augment(images: Pixels, draws: Draws) -> Pixels:
+    """DeiT III's: each sample turned grey, solarized at 128, or blurred.
+
+    Colour jitter, its fourth part, is `colour_jitter` afterwards.
+    """
+    choice = draws.integers("three_augment.operation", 3)[:, 0]
+    sigma = draws.uniform("three_augment.sigma", low=0.1, high=MAX_SIGMA)[:, 0]
+    value = torch.where(choice == 1, 128.0, sigma)
+    return apply_chosen(images, THREE_AUGMENT_OPERATIONS, choice, value)
+
+
+def colour_jitter(
+    images: Pixels, draws: Draws, strength: tuple[float, float, float, float]
+) -> Pixels:
+    """Brightness, contrast, saturation and hue, by random factors in a random order.
+
+    A strength s draws a factor in [max(0, 1 − s), 1 + s], for hue a turn in [−s, s];
+    operations of strength 0 are left out.
+    """
+    active = [
+        (name, amount)
+        for name, amount in zip(JITTER_OPERATIONS, strength, strict=True)
+        if amount > 0
+    ]
+    if not active:
+        return images
+    names = [name for name, _ in active]
+    unit = draws.uniform("colour_jitter.factor", len(JITTER_OPERATIONS))
+    order = draws.permutation("colour_jitter.order", len(active))
+    for position in range(len(active)):
+        choice = order[:, position]
+        value = torch.zeros_like(unit[:, 0])
+        for number, (name, amount) in enumerate(active):
+            low = -amount if name == "hue" else max(0.0, 1.0 - amount)
+            high = amount if name == "hue" else 1.0 + amount
+            drawn = low + (high - low) * unit[:, JITTER_OPERATIONS.index(name)]
+            value = torch.where(choice == number, drawn, value)
+        images = apply_chosen(images, names, choice, value)
+    return images

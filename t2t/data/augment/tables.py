@@ -1,0 +1,139 @@
+"""Colour operations that map each level of a channel to another: tables of 256."""
+
+import torch
+from jaxtyping import Float, Int32, UInt8
+from torch import Tensor
+
+from t2t.data.augment.colour import blend, double_precision, mean_luma
+from t2t.shapes import Pixels
+
+Table = UInt8[Tensor, "#batch #channels 256"]
+Histogram = Int32[Tensor, "batch channels 256"]
+Values = Float[Tensor, " batch"]
+
+
+def lookup(images: Pixels, table: Table) -> Pixels:
+    """Each pixel replaced by its entry in the table of its sample and channel."""
+    table = table.expand(images.shape[0], images.shape[1], 256)
+    return table.gather(2, images.flatten(2).long()).view_as(images)
+
+
+def levels(device: torch.device) -> Int32[Tensor, "256"]:
+    """The table that changes nothing."""
+    return torch.arange(256, dtype=torch.int32, device=device)
+
+
+def histogram(images: Pixels) -> Histogram:
+    """How many pixels of each channel have each level."""
+    pixels = images.flatten(2).long()
+    counts = torch.zeros(
+        (*pixels.shape[:2], 256), dtype=torch.int32, device=images.device
+    )
+    # 32-bit counts, since compilers have fast atomic additions for these.
+    one = torch.ones((), dtype=torch.int32, device=images.device)
+    return counts.scatter_add(2, pixels, one.expand_as(pixels))
+
+
+def brightness_table(factor: Values) -> Table:
+    """A blend with black: 0 is black, 1 changes nothing."""
+    level = levels(factor.device)
+    return blend(torch.zeros_like(level), level, factor[:, None, None])
+
+
+def contrast_table(factor: Values, images: Pixels) -> Table:
+    """A blend with the mean luma of the image."""
+    mean = mean_luma(images)[:, None, None]
+    return blend(mean, levels(factor.device), factor[:, None, None])
+
+
+def posterize_table(bits: Values) -> Table:
+    """Keeps this many leading bits of the eight."""
+    dropped = 8 - bits.to(torch.int32)[:, None, None]
+    return ((levels(bits.device) >> dropped) << dropped).to(torch.uint8)
+
+
+def solarize_table(threshold: Values) -> Table:
+    """Inverts the levels from the threshold up."""
+    level = levels(threshold.device)
+    below = level < threshold[:, None, None]
+    return torch.where(below, level, 255 - level).to(torch.uint8)
+
+
+def solarize_add_table(amount: Values) -> Table:
+    """Adds to the levels below 128."""
+    level = levels(amount.device)
+    added = (level + amount.to(torch.int32)[:, None, None]).clamp(max=255)
+    return torch.where(level < 128, added, level).to(torch.uint8)
+
+
+def invert_table(device: torch.device) -> Table:
+    """The negative."""
+    return (255 - levels(device)).to(torch.uint8)[None, None]
+
+
+def auto_contrast_table(counts: Histogram) -> Table:
+    """Stretches the levels that occur in a channel to the full range."""
+    level = levels(counts.device)
+    occurs = (counts > 0).to(torch.int32)
+    lowest = occurs.argmax(2, keepdim=True)
+    highest = 255 - occurs.flip(2).argmax(2, keepdim=True)
+    # PIL's rounding often puts the highest level on 254: only its precision does too.
+    spread = (highest - lowest).clamp(min=1).to(double_precision(counts.device))
+    # A tensor over a tensor: torch turns a number over a tensor into two roundings.
+    scale = torch.full_like(spread, 255.0) / spread
+    stretched = (level * scale + (-lowest * scale)).clamp(0, 255)
+    return torch.where(highest > lowest, stretched.to(torch.uint8), level).to(
+        torch.uint8
+    )
+
+
+def equalize_table(counts: Histogram) -> Table:
+    """Spreads the levels of a channel so that each range is equally frequent."""
+    level = levels(counts.device)
+    highest = 255 - (counts > 0).to(torch.int32).flip(2).argmax(2, keepdim=True)
+    total = counts.sum(2, keepdim=True)
+    step = (total - counts.gather(2, highest)) // 255
+    before = counts.cumsum(2) - counts
+    spread = (step // 2 + before) // step.clamp(min=1)
+    # Pixels of one level, or too few to spread, leave the channel as it is.
+    return torch.where(step > 0, spread.clamp(max=255), level).to(torch.uint8)
+
+
+def brightness(images: Pixels, factor: Values) -> Pixels:
+    """PIL's `ImageEnhance.Brightness` with a factor per sample."""
+    return lookup(images, brightness_table(factor))
+
+
+def contrast(images: Pixels, factor: Values) -> Pixels:
+    """PIL's `ImageEnhance.Contrast` with a factor per sample."""
+    return lookup(images, contrast_table(factor, images))
+
+
+def posterize(images: Pixels, bits: Values) -> Pixels:
+    """PIL's `ImageOps.posterize` with a number of bits per sample, 0 to 8."""
+    return lookup(images, posterize_table(bits))
+
+
+def solarize(images: Pixels, threshold: Values) -> Pixels:
+    """PIL's `ImageOps.solarize` with a threshold per sample, 0 to 256."""
+    return lookup(images, solarize_table(threshold))
+
+
+def solarize_add(images: Pixels, amount: Values) -> Pixels:
+    """Adds an amount per sample, 0 or more, to the levels below 128, as timm does."""
+    return lookup(images, solarize_add_table(amount))
+
+
+def invert(images: Pixels) -> Pixels:
+    """PIL's `ImageOps.invert`."""
+    return 255 - images
+
+
+def auto_contrast(images: Pixels) -> Pixels:
+    """PIL's `ImageOps.autocontrast`."""
+    return lookup(images, auto_contrast_table(histogram(images)))
+
+
+def equalize(images: Pixels) -> Pixels:
+    """PIL's `ImageOps.equalize`."""
+    return lookup(images, equalize_table(histogram(images)))

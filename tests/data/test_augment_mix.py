@@ -1,0 +1,167 @@
+"""Erasing, mixing and soft targets against timm on the same draws."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+from timm.data import mixup as timm_mixup
+from timm.data.random_erasing import RandomErasing
+
+from t2t.data.augment import (
+    draw_erase_box,
+    draw_mixture,
+    erase,
+    mix_images,
+    mix_targets,
+    soft_targets,
+)
+from t2t.data.augment.mix import partner
+from t2t.data.draws import Draws
+from t2t.errors import UserError
+
+HEIGHT, WIDTH = 24, 40
+
+
+def draws_of(num: int, step: int = 0) -> Draws:
+    return Draws.of(11, step, torch.arange(num))
+
+
+def boxes(num: int, probability: float = 1.0, aspect: float = 0.3):
+    return draw_erase_box(
+        draws_of(num), HEIGHT, WIDTH, probability, (0.02, 1 / 3), aspect
+    )
+
+
+def test_erasing_equals_timms_on_the_same_draw(monkeypatch):
+    num = 40
+    draws, images = draws_of(num), torch.ones(num, 3, HEIGHT, WIDTH)
+    result = erase(images, boxes(num, probability=0.5), draws, "constant")
+    area = draws.uniform("erase.area", 10, low=0.02, high=1 / 3)
+    log_aspect = math.log(1 / 0.3)
+    ratio = draws.uniform("erase.aspect", 10, low=-log_aspect, high=log_aspect)
+    apply = draws.uniform("erase.apply")
+    theirs = RandomErasing(probability=0.5, mode="const", device="cpu")
+    num_erased = 0
+    for number in range(num):
+        pairs = torch.stack([area[number], ratio[number]], 1).flatten().tolist()
+        monkeypatch.setattr(random, "random", lambda n=number: apply[n].item())
+        monkeypatch.setattr(random, "uniform", lambda low, high, p=pairs: p.pop(0))
+        places = iter(("erase.top", "erase.left"))
+        monkeypatch.setattr(
+            random,
+            "randint",
+            lambda low, high, n=number, p=places: int(
+                draws.integers(next(p), high + 1)[n]
+            ),
+        )
+        expected = theirs(images[number].clone())
+        num_erased += not torch.equal(expected, images[number])
+        assert torch.equal(result[number], expected)
+    assert 10 < num_erased < 30
+
+
+def test_erased_boxes_have_the_asked_frequency_area_and_aspect():
+    top, bottom, left, right = boxes(20000, probability=0.25).double().unbind(1)
+    area = (bottom - top) * (right - left) / (HEIGHT * WIDTH)
+    erased = area > 0
+    assert abs(erased.double().mean() - 0.25) < 0.015
+    assert area[erased].min() > 0.01
+    assert area.max() < 0.37
+    assert (bottom <= HEIGHT).all()
+    assert (right <= WIDTH).all()
+    # Every border is reached: no place is left out.
+    assert top[erased].min() == 0
+    assert bottom.max() == HEIGHT
+    assert left[erased].min() == 0
+    assert right.max() == WIDTH
+    assert not boxes(100, probability=0.0).any()
+
+
+def test_erasing_with_noise_leaves_the_rest():
+    images = torch.full((200, 3, HEIGHT, WIDTH), 7.0)
+    erased = erase(images, boxes(200), draws_of(200), "noise")
+    noise = erased[erased != 7.0]
+    assert 0.1 < noise.numel() / erased.numel() < 0.25
+    assert abs(noise.mean()) < 0.02
+    assert abs(noise.std() - 1) < 0.02
+    inside = (erased != 7.0).all(1)
+    assert torch.equal(inside, (erased != 7.0).any(1))
+
+
+def test_soft_targets_equal_timms():
+    labels = torch.tensor([0, 3, 9, 3])
+    expected = timm_mixup.one_hot(labels, 10, on_value=0.91, off_value=0.01)
+    torch.testing.assert_close(soft_targets(labels, 10, 0.1), expected)
+    assert torch.equal(
+        soft_targets(labels, 10), torch.nn.functional.one_hot(labels, 10).float()
+    )
+
+
+def mixture_of(num: int, step: int, **settings):
+    return draw_mixture(draws_of(num, step), HEIGHT, WIDTH, **settings)
+
+
+@pytest.mark.parametrize("mode", ["batch", "sample"])
+@pytest.mark.parametrize("is_cutmix", [False, True])
+def test_mixing_equals_timms_on_the_same_draw(mode, is_cutmix, monkeypatch):
+    num = 6
+    images = torch.rand(num, 3, HEIGHT, WIDTH)
+    labels = torch.randint(0, 10, (num,))
+    alphas = {"mixup": 0.0 if is_cutmix else 0.8, "cutmix": float(is_cutmix)}
+    for step in range(8):
+        draws = draws_of(num, step)
+        mixture = draw_mixture(draws, HEIGHT, WIDTH, **alphas, mode=mode)
+        targets = mix_targets(soft_targets(labels, 10, 0.1), mixture)
+        source = draws.shared() if mode == "batch" else draws
+        kept = source.beta(*(("cutmix", 1.0) if is_cutmix else ("mixup", 0.8)))
+        centres = [
+            source.integers("cutmix.row", HEIGHT),
+            source.integers("cutmix.column", WIDTH),
+        ]
+        order = iter(torch.cat(centres, 1).flatten().tolist())
+        monkeypatch.setattr(
+            np.random, "beta", lambda *a, size=None, k=kept: k[:, 0].numpy()
+        )
+        monkeypatch.setattr(
+            np.random, "randint", lambda *a, size=None, o=order: next(o)
+        )
+        if mode == "batch":
+            monkeypatch.setattr(np.random, "beta", lambda *a, k=kept: k.item())
+        theirs = timm_mixup.Mixup(
+            mixup_alpha=alphas["mixup"],
+            cutmix_alpha=alphas["cutmix"],
+            mode="batch" if mode == "batch" else "elem",
+            label_smoothing=0.1,
+            num_classes=10,
+        )
+        expected, expected_targets = theirs(images.clone(), labels)
+        torch.testing.assert_close(mix_images(images, mixture), expected)
+        torch.testing.assert_close(targets, expected_targets)
+
+
+def test_half_of_the_batches_are_cut_and_all_are_mixed():
+    mixture = mixture_of(4000, 0, mixup=0.8, cutmix=1.0, mode="sample")
+    is_cut = ((mixture.pixels == 0) | (mixture.pixels == 1)).all((1, 2, 3))
+    assert abs(is_cut.float().mean() - 0.5) < 0.04
+    # A cut keeps of the label what it keeps of the pixels.
+    kept = mixture.pixels.mean((1, 2, 3))
+    torch.testing.assert_close(mixture.label[:, 0], kept, atol=1e-5, rtol=0)
+    some = mixture_of(4000, 0, mixup=0.8, cutmix=0.0, probability=0.3, mode="sample")
+    assert abs((some.label < 1).float().mean() - 0.3) < 0.04
+    for step in range(4):
+        whole = mixture_of(5, step, mixup=0.8, cutmix=1.0)
+        assert whole.label.shape == (1, 1)
+        assert whole.pixels.shape == (1, 1, HEIGHT, WIDTH)
+
+
+def test_partners_within_groups_do_not_depend_on_the_division():
+    samples = torch.arange(12)
+    assert partner(samples).tolist() == samples.tolist()[::-1]
+    whole = partner(samples, 2)
+    assert whole.tolist() == [1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10]
+    parts = [partner(part, 2) for part in samples.chunk(3)]
+    assert torch.equal(torch.cat(parts), whole)
+    with pytest.raises(UserError, match="batch of 12 cannot be mixed in groups of 5"):
+        partner(samples, 5)

@@ -1,0 +1,160 @@
+"""The whole augmentation: order, invariance, settings, preview and compilation."""
+
+import dataclasses
+
+import pytest
+import torch
+import torchvision.transforms.functional as TF
+
+from t2t.data.augment import Augmentation, augment, distort, normalise, preview
+from t2t.data.draws import Draws
+from t2t.errors import UserError
+
+PUBLISHED = Augmentation(
+    flip=0.5,
+    rand_augment="rand-m9-mstd0.5-inc1",
+    mixup=0.8,
+    cutmix=1.0,
+    smoothing=0.1,
+    erase=0.25,
+)
+EVERYTHING = dataclasses.replace(
+    PUBLISHED,
+    crop_padding=4,
+    crop_fill="reflect",
+    three_augment=True,
+    colour_jitter=(0.3, 0.3, 0.3, 0.1),
+    mix_mode="sample",
+    mix_group=2,
+)
+
+
+def batch(num: int = 16, size: int = 20, channels: int = 3):
+    generator = torch.Generator().manual_seed(5)
+    coarse = torch.rand(num, channels, 5, 5, generator=generator)
+    images = torch.nn.functional.interpolate(coarse, size, mode="bilinear")
+    labels = torch.randint(0, 10, (num,), generator=generator)
+    return (images * 255).to(torch.uint8), labels
+
+
+def test_nothing_is_on_by_default():
+    images, labels = batch()
+    floats, targets = augment(
+        images, labels, Draws.of(0, 0, torch.arange(16)), Augmentation(), 10
+    )
+    settings = Augmentation()
+    expected = TF.normalize(images / 255, settings.mean, settings.std)
+    torch.testing.assert_close(floats, expected)
+    assert torch.equal(floats, normalise(images, settings.mean, settings.std))
+    assert torch.equal(targets.argmax(1), labels)
+    assert targets.max() == 1
+    assert targets.sum() == 16
+
+
+@pytest.mark.parametrize("settings", [PUBLISHED, EVERYTHING])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_everything_together(settings, dtype):
+    images, labels = batch()
+    before = images.clone()
+    floats, targets = augment(
+        images, labels, Draws.of(0, 3, torch.arange(16)), settings, 10, dtype
+    )
+    assert floats.dtype == dtype
+    assert floats.shape == images.shape
+    assert torch.isfinite(floats).all()
+    torch.testing.assert_close(targets.sum(1), torch.ones(16))
+    assert (targets >= 0.0099).all()
+    assert torch.equal(images, before)
+
+
+def test_a_sample_is_the_same_in_any_batch():
+    images, labels = batch()
+    draws = Draws.of(4, 9, torch.arange(100, 116))
+    whole, whole_targets = augment(images, labels, draws, EVERYTHING, 10)
+    for start in (0, 6):
+        part = slice(start, start + 4)
+        some = Draws.of(4, torch.tensor(9), torch.arange(100, 116)[part])
+        floats, targets = augment(images[part], labels[part], some, EVERYTHING, 10)
+        assert torch.equal(floats, whole[part])
+        assert torch.equal(targets, whole_targets[part])
+    again, _ = augment(images, labels, draws, EVERYTHING, 10)
+    assert torch.equal(again, whole)
+    other, _ = augment(
+        images, labels, Draws.of(4, 10, torch.arange(100, 116)), EVERYTHING, 10
+    )
+    assert not torch.equal(other, whole)
+
+
+def test_preview_shows_what_training_sees():
+    images, labels = batch()
+    draws = Draws.of(0, 1, torch.arange(16))
+    plain = dataclasses.replace(EVERYTHING, mixup=0.0, cutmix=0.0, erase=0.0)
+    shown, _ = preview(images, labels, draws, plain, 10)
+    assert torch.equal(shown, distort(images, draws, plain))
+    shown, shown_targets = preview(images, labels, draws, EVERYTHING, 10)
+    floats, targets = augment(images, labels, draws, EVERYTHING, 10)
+    assert torch.equal(shown_targets, targets)
+    again = normalise(shown, EVERYTHING.mean, EVERYTHING.std)
+    visible = (shown > 0) & (shown < 255)
+    assert (again - floats)[visible].abs().max() < 0.51 / 255 / min(EVERYTHING.std)
+
+
+def test_grey_images():
+    images, labels = batch(channels=1)
+    settings = dataclasses.replace(EVERYTHING, mean=(0.5,), std=(0.25,))
+    draws = Draws.of(0, 1, torch.arange(16))
+    floats, _ = augment(images, labels, draws, settings, 10)
+    assert floats.shape == images.shape
+    with pytest.raises(UserError, match="need one value per channel"):
+        augment(images, labels, draws, EVERYTHING, 10)
+
+
+def test_two_channels_take_what_needs_no_colour():
+    images, labels = batch(channels=2)
+    settings = Augmentation(
+        flip=0.5, crop_padding=2, mixup=1.0, erase=1.0, mean=(0.5,) * 2, std=(0.2,) * 2
+    )
+    draws = Draws.of(0, 1, torch.arange(16))
+    assert augment(images, labels, draws, settings, 10)[0].shape == images.shape
+    with pytest.raises(UserError, match="1 or 3 channels, not 2"):
+        augment(
+            images, labels, draws, dataclasses.replace(settings, three_augment=True), 10
+        )
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"flip": 1.5}, "flip must be from 0 to 1, not 1.5"),
+        ({"mixup": -1.0}, "mixup must be from 0"),
+        ({"rand_augment": "rnd-m9"}, "is written rand-"),
+        ({"crop_fill": "reflct"}, "Did you mean reflect"),
+        ({"mix_mode": "pair"}, "mix_mode cannot be 'pair'. Allowed: batch, sample"),
+        ({"colour_jitter": (0.1, 0.1, 0.1, 0.9)}, "colour_jitter.3. must be from 0"),
+        ({"erase_area": (0.5, 0.2)}, "erase_area.0. must be"),
+        ({"std": (0.2,)}, "need one value per channel"),
+        ({"mix_group": 1}, "mix_group is 2 or more"),
+    ],
+)
+def test_impossible_settings_are_refused(given, message):
+    with pytest.raises(UserError, match=message):
+        Augmentation(**given)
+
+
+def test_one_graph_serves_every_step():
+    # Traced and run without code generation, which takes a minute on two cores.
+    graphs = []
+
+    def count(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(augment, fullgraph=True, backend=count)
+    images, labels = batch(4)
+    for step in range(3):
+        draws = Draws.of(1, step, torch.arange(4) + 4 * step)
+        expected, expected_targets = augment(images, labels, draws, EVERYTHING, 10)
+        floats, targets = compiled(images, labels, draws, EVERYTHING, 10)
+        assert torch.equal(floats, expected)
+        assert torch.equal(targets, expected_targets)
+    assert len(graphs) == 1
