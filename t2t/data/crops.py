@@ -43,7 +43,7 @@ def apply_crop(crop: Crop, ragged: Ragged, draws: Draws) -> Pixels:
 
 
 def as_batch(ragged: Ragged) -> Pixels:
-    """All images of one size as a view of the buffer, which holds nothing else."""
+    """All images of a buffer that holds nothing else, if they share one size."""
     heights, widths = ragged.heights, ragged.widths
     odd = ((heights != heights[0]) | (widths != widths[0])).nonzero()
     if len(odd):
@@ -52,8 +52,18 @@ def as_batch(ragged: Ragged) -> Pixels:
             f"Images have different sizes, such as {heights[0]} by {widths[0]} and"
             f" {heights[other]} by {widths[other]}: choose a size to crop them to."
         )
-    shape = len(ragged), ragged.channels, int(heights[0]), int(widths[0])
-    return ragged.pixels.view(shape)
+    batch, channels, height, width = (
+        len(ragged),
+        ragged.channels,
+        int(heights[0]),
+        int(widths[0]),
+    )
+    if ragged.interleaved.all():
+        rows = ragged.pixels.view(batch, height, width, channels)
+        return rows.permute(0, 3, 1, 2).contiguous()
+    if ragged.interleaved.any():
+        return torch.stack([ragged.image(index) for index in range(batch)])
+    return ragged.pixels.view(batch, channels, height, width)
 
 
 @dataclass(frozen=True, kw_only=True)

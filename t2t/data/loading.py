@@ -2,7 +2,8 @@
 
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from t2t.data.decode import decode
 from t2t.data.order import Batch, Slots
 from t2t.data.sources.base import Indices, Source
 from t2t.errors import UserError
+from t2t.ops.crop_resize import Ragged, flat_pixels
 from t2t.shapes import Pixels
 
 ImagePixels = UInt8[Tensor, "channels height width"]
@@ -85,21 +87,58 @@ class Loader:
             raise DamagedImage(self.source.name(index), damaged.reason) from damaged
 
 
-def joined(
-    images: Sequence[ImagePixels], device: torch.device
-) -> UInt8[Tensor, " pixels"]:
-    """Images end to end on the device, sent from page-locked memory to a GPU."""
-    total = sum(image.numel() for image in images)
+class Part(NamedTuple):
+    """Some decoded images on the device, one after the other."""
+
+    indices: list[int]
+    pixels: list[UInt8[Tensor, " pixels"]]
+    heights: list[int]
+    widths: list[int]
+    interleaved: list[bool]
+
+
+def part_of(
+    indices: list[int], images: Sequence[ImagePixels], device: torch.device
+) -> Part:
+    """Images on their way to the device, in one piece where they are not there yet."""
+    flats = [flat_pixels(image) for image in images]
+    pixels = [flat for flat, _ in flats]
+    if images[0].device != device or device.type == "cpu":
+        pixels = [_joined(pixels, device)]
+    return Part(
+        indices,
+        pixels,
+        [image.shape[1] for image in images],
+        [image.shape[2] for image in images],
+        [interleaved for _, interleaved in flats],
+    )
+
+
+def _joined(
+    flats: Sequence[UInt8[Tensor, " pixels"]], device: torch.device
+) -> UInt8[Tensor, " all_pixels"]:
+    """One piece on the device, sent from page-locked memory where it is a GPU."""
     on_gpu = device.type == "cuda"
-    flat = torch.empty(total, dtype=torch.uint8, pin_memory=on_gpu)
+    total = sum(len(flat) for flat in flats)
+    piece = torch.empty(total, dtype=torch.uint8, pin_memory=on_gpu)
     # NumPy copies in this thread: torch would start a team of threads in each one.
-    target = flat.numpy()
+    target = piece.numpy()
     start = 0
-    for image in images:
-        stop = start + image.numel()
-        target[start:stop] = image.contiguous().numpy().reshape(-1)
-        start = stop
-    return flat.to(device, non_blocking=on_gpu)
+    for flat in flats:
+        target[start : start + len(flat)] = flat.numpy()
+        start += len(flat)
+    return piece.to(device, non_blocking=on_gpu)
+
+
+def ragged_of(parts: Sequence[Part], channels: int) -> Ragged:
+    """The images of all parts in one buffer."""
+    return Ragged.from_parts(
+        torch.cat([flat for part in parts for flat in part.pixels]),
+        torch.tensor([height for part in parts for height in part.heights]),
+        torch.tensor([width for part in parts for width in part.widths]),
+        torch.tensor([kind for part in parts for kind in part.interleaved]),
+        channels,
+    )
 
 
 def batch_of(
@@ -112,9 +151,3 @@ def batch_of(
         rows = rows.pin_memory()
     rows = rows.to(device, non_blocking=True)
     return Batch(images, rows[0], rows[1], rows[2], rows[3].bool())
-
-
-def sizes_of(images: Iterable[ImagePixels]) -> tuple[Tensor, Tensor]:
-    """Heights and widths as the tables of a `Ragged` hold them."""
-    sizes = torch.tensor([image.shape[1:] for image in images])
-    return sizes[:, 0], sizes[:, 1]

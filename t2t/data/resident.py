@@ -8,10 +8,16 @@ import torch
 
 from t2t.data.crops import Crop, apply_crop, as_batch
 from t2t.data.draws import Draws
-from t2t.data.loading import Loader, batch_of, joined, num_cores, sizes_of
+from t2t.data.loading import (
+    Loader,
+    Part,
+    batch_of,
+    num_cores,
+    part_of,
+    ragged_of,
+)
 from t2t.data.order import Batch, Order
 from t2t.data.sources.base import Indices
-from t2t.ops.crop_resize import Ragged
 from t2t.shapes import Pixels
 
 _CHUNK = 256
@@ -30,24 +36,19 @@ class ResidentImages:
             range(start, min(start + _CHUNK, num_images))
             for start in range(0, num_images, _CHUNK)
         ]
-        parts, loaded, heights, widths = [], [], [], []
+        parts: list[Part] = []
         pool = ThreadPoolExecutor(num_workers or num_cores(), "t2t-decode")
         try:
             for chunk in chunks:
                 results = list(pool.map(loader.load, chunk))
+                loaded = [index for index, _ in results]
                 images = [pixels for _, pixels in results]
-                loaded += [index for index, _ in results]
-                parts.append(joined(images, device))
-                sizes = sizes_of(images)
-                heights.append(sizes[0])
-                widths.append(sizes[1])
+                parts.append(part_of(loaded, images, device))
         finally:
             pool.shutdown(cancel_futures=True)
-        self.loaded: Indices = np.array(loaded, dtype=np.int64)
+        self.loaded: Indices = np.array([i for part in parts for i in part.indices])
         """Which image stands at each index: another one where it was damaged."""
-        self.ragged = Ragged.from_parts(
-            torch.cat(parts), torch.cat(heights), torch.cat(widths), loader.channels
-        )
+        self.ragged = ragged_of(parts, loader.channels)
 
 
 class ResidentBatches:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, UInt8
+from jaxtyping import Bool
 from torch import Tensor
 
 from t2t.data.crops import Crop, apply_crop, as_batch
@@ -19,28 +19,19 @@ from t2t.data.draws import Draws
 from t2t.data.loading import (
     ImagePixels,
     Loader,
+    Part,
     batch_of,
-    joined,
     num_cores,
-    sizes_of,
+    part_of,
+    ragged_of,
 )
 from t2t.data.nvjpeg import gpu_decoder_name
 from t2t.data.order import Batch, Order, Slots
 from t2t.data.sources.base import Indices
-from t2t.ops.crop_resize import Ragged
 from t2t.shapes import Pixels
 
 # Images a thread takes at once: enough that handing out work costs little.
 _CHUNK = 8
-
-
-class Part(NamedTuple):
-    """Some images of a step, decoded and on the device."""
-
-    indices: list[int]
-    pixels: list[UInt8[Tensor, " pixels"]]
-    heights: Tensor
-    widths: Tensor
 
 
 class Made(NamedTuple):
@@ -164,12 +155,7 @@ class _Work:
         self, step: int, slots: Slots, parts: list[Part], where: Tensor
     ) -> Pixels:
         """The parts' images in the order of the slots, cropped where that is asked."""
-        ragged = Ragged.from_parts(
-            torch.cat([flat for part in parts for flat in part.pixels]),
-            torch.cat([part.heights for part in parts]),
-            torch.cat([part.widths for part in parts]),
-            self.loader.channels,
-        )
+        ragged = ragged_of(parts, self.loader.channels)
         if self.batches.crop is None:
             return as_batch(ragged)[where.to(self.device)]
         seed = self.batches.order.seed
@@ -208,8 +194,7 @@ class _Work:
             loaded.append(found)
             images.append(pixels)
         with torch.cuda.stream(stream) if stream is not None else nullcontext():
-            flat = joined(images, self.device)
-        return Part(loaded, [flat], *sizes_of(images))
+            return part_of(loaded, images, self.device)
 
     def _decode_on_gpu(self, indices: Indices, datas: Sequence[bytes | Tensor]) -> Part:
         self._check_halted()
@@ -228,8 +213,7 @@ class _Work:
             found, pixels = self.loader.load_instead(loaded[place], outcome.reason)
             loaded[place] = found
             images.append(pixels.to(self.device))
-        flats = [image.reshape(-1) for image in images]
-        return Part(loaded, flats, *sizes_of(images))
+        return part_of(loaded, images, self.device)
 
 
 def on_gpu(indices: Indices, share: float) -> Bool[np.ndarray, " batch"]:

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64, UInt8
+from PIL import Image
 from torch import Tensor
 
 from t2t.shapes import Pixels
@@ -22,17 +24,25 @@ class Filter(IntEnum):
     BICUBIC = 1
 
 
+_PILLOW = {
+    Filter.BILINEAR: Image.Resampling.BILINEAR,
+    Filter.BICUBIC: Image.Resampling.BICUBIC,
+}
+
+
 @dataclass(frozen=True)
 class Ragged:
-    """Images of different sizes end to end in one buffer, each planar C×H×W.
+    """Images of different sizes end to end in one buffer.
 
-    Only the pixels may live on a device: sizes stay on the host, where crops are drawn.
+    Each is planar, C×H×W, or interleaved, H×W×C, as its decoder left it. Only the
+    pixels may live on a device: sizes stay on the host, where crops are drawn.
     """
 
     pixels: UInt8[Tensor, " pixels"]
     offsets: Int64[Tensor, " batch"]
     heights: Int64[Tensor, " batch"]
     widths: Int64[Tensor, " batch"]
+    interleaved: Bool[Tensor, " batch"]
     channels: int
 
     def __len__(self) -> int:
@@ -43,10 +53,12 @@ class Ragged:
         cls, images: Sequence[UInt8[Tensor, "channels height width"]]
     ) -> "Ragged":
         """Copies images of one device and one number of channels into one buffer."""
+        flats = [flat_pixels(image) for image in images]
         return cls.from_parts(
-            torch.cat([image.reshape(-1) for image in images]),
+            torch.cat([flat for flat, _ in flats]),
             torch.tensor([image.shape[1] for image in images]),
             torch.tensor([image.shape[2] for image in images]),
+            torch.tensor([interleaved for _, interleaved in flats]),
             images[0].shape[0],
         )
 
@@ -56,6 +68,7 @@ class Ragged:
         pixels: UInt8[Tensor, " pixels"],
         heights: Int64[Tensor, " batch"],
         widths: Int64[Tensor, " batch"],
+        interleaved: Bool[Tensor, " batch"],
         channels: int,
     ) -> "Ragged":
         """Takes a buffer whose images follow each other without gaps."""
@@ -65,7 +78,7 @@ class Ragged:
                 f"{len(pixels)} pixels were given for sizes that add up to {ends[-1]}."
             )
         offsets = torch.cat([torch.zeros(1, dtype=torch.int64), ends[:-1]])
-        return cls(pixels, offsets, heights, widths, channels)
+        return cls(pixels, offsets, heights, widths, interleaved, channels)
 
     def select(self, indices: Int64[Tensor, " chosen"]) -> "Ragged":
         """The chosen images in that order, sharing the buffer."""
@@ -74,6 +87,7 @@ class Ragged:
             self.offsets[indices],
             self.heights[indices],
             self.widths[indices],
+            self.interleaved[indices],
             self.channels,
         )
 
@@ -82,7 +96,20 @@ class Ragged:
         height, width = int(self.heights[index]), int(self.widths[index])
         start = int(self.offsets[index])
         flat = self.pixels[start : start + self.channels * height * width]
+        if self.interleaved[index]:
+            return flat.view(height, width, self.channels).permute(2, 0, 1)
         return flat.view(self.channels, height, width)
+
+
+def flat_pixels(
+    image: UInt8[Tensor, "channels height width"],
+) -> tuple[UInt8[Tensor, " pixels"], bool]:
+    """Pixels in the order they have in memory, and whether that is interleaved."""
+    if not image.is_contiguous():
+        rows = image.permute(1, 2, 0)
+        if rows.is_contiguous():
+            return rows.reshape(-1), True
+    return image.reshape(-1), False
 
 
 def crop_resize(
@@ -107,6 +134,8 @@ def crop_resize(
     _check_boxes(ragged, boxes)
     if ragged.pixels.is_cuda and HAS_TRITON:
         return crop_resize_triton(ragged, boxes, size, flip, filters)
+    if ragged.pixels.device.type == "cpu":
+        return crop_resize_pillow(ragged, boxes, size, flip, filters)
     return crop_resize_reference(ragged, boxes, size, flip, filters)
 
 
@@ -183,6 +212,42 @@ def _weights(
     return slice(first, last), weights.float()
 
 
+def crop_resize_pillow(
+    ragged: Ragged,
+    boxes: Float[Tensor, "batch 4"],
+    size: tuple[int, int],
+    flip: Bool[Tensor, " batch"],
+    filters: Int64[Tensor, " batch"],
+) -> Pixels:
+    """The CPU's fast path: Pillow itself, in the calling thread and outside the GIL."""
+    height, width = size
+    output = np.empty((len(ragged), ragged.channels, height, width), dtype=np.uint8)
+    _, reach = _reach((boxes[:, 3] - boxes[:, 1]) / height, filters)
+    first_rows = (boxes[:, 1] - reach - 1).floor().clamp(min=0).int().tolist()
+    last_rows = (boxes[:, 3] + reach + 2).int().tolist()
+    for index, (left, top, right, bottom) in enumerate(boxes.tolist()):
+        image = ragged.image(index)
+        # Whole rows, so that the first pass leaves them alone: given both sides at
+        # once, Pillow 13 starts with whichever is the less work.
+        first = first_rows[index]
+        region = image[:, first : last_rows[index]].numpy()
+        kind = _PILLOW[Filter(int(filters[index]))]
+        right, bottom = min(right, image.shape[2]), min(bottom, image.shape[1])
+        # Pillow would weigh colours by a fourth channel: only three go together.
+        together = bool(ragged.interleaved[index]) and ragged.channels == 3
+        planes = [region.transpose(1, 2, 0)] if together else list(region)
+        resized = []
+        for plane in planes:
+            picture = Image.fromarray(np.ascontiguousarray(plane))
+            rows = picture.height
+            picture = picture.resize((width, rows), kind, (left, 0, right, rows))
+            box = (0, top - first, width, bottom - first)
+            resized.append(np.asarray(picture.resize((width, height), kind, box)))
+        result = resized[0].transpose(2, 0, 1) if together else np.stack(resized)
+        output[index] = result[..., ::-1] if flip[index] else result
+    return torch.from_numpy(output)
+
+
 # Two threads that compile one kernel at the same time would do the work twice.
 _LAUNCH = threading.Lock()
 
@@ -218,6 +283,7 @@ def crop_resize_triton(
             num_rows,
             flip.long(),
             filters.long(),
+            ragged.interleaved.long(),
         ],
         dim=1,
     )

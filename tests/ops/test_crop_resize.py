@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from t2t.ops.crop_resize import HAS_TRITON, Filter, Ragged, crop_resize
+from t2t.ops.crop_resize import (
+    HAS_TRITON,
+    Filter,
+    Ragged,
+    crop_resize,
+    crop_resize_pillow,
+    crop_resize_reference,
+)
 
 PIL_FILTER = {
     Filter.BILINEAR: Image.Resampling.BILINEAR,
@@ -30,6 +38,10 @@ def photographs(sizes: list[tuple[int, int]], channels: int = 3) -> list[Tensor]
         image[:, height // 2 : 3 * height // 4] = 0
         images.append(image.to(torch.uint8))
     return images
+
+
+def interleaved(image: Tensor) -> Tensor:
+    return image.permute(1, 2, 0).contiguous().permute(2, 0, 1)
 
 
 def resized_by_pil(
@@ -62,13 +74,16 @@ BOXES = [
 ]
 
 
+@pytest.mark.parametrize("resize", [crop_resize_reference, crop_resize_pillow])
 @pytest.mark.parametrize("kind", list(Filter))
 @pytest.mark.parametrize("size", [(16, 16), (24, 9), (64, 70)])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_agrees_with_pil(kind: Filter, size: tuple[int, int], channels: int) -> None:
+def test_agrees_with_pil(
+    resize: Callable[..., Tensor], kind: Filter, size: tuple[int, int], channels: int
+) -> None:
     images = photographs(SIZES, channels)
     flip = torch.tensor([True, False] * 3)
-    output = crop_resize(
+    output = resize(
         Ragged.from_images(images),
         torch.tensor(BOXES),
         size,
@@ -112,6 +127,19 @@ def test_selecting_shares_pixels_and_reorders() -> None:
     assert torch.equal(chosen.image(2), ragged.image(4))
 
 
+def test_interleaved_images_keep_their_memory_and_their_meaning() -> None:
+    images = photographs(SIZES)
+    mixed = [interleaved(image) if i % 2 else image for i, image in enumerate(images)]
+    ragged = Ragged.from_images(mixed)
+    assert ragged.interleaved.tolist() == [False, True] * 3
+    assert torch.equal(ragged.image(1), images[1])
+    boxes = torch.tensor(BOXES)
+    flip, filters = torch.arange(6) > 2, torch.arange(6) % 2
+    for resize in (crop_resize_reference, crop_resize_pillow):
+        expected = resize(Ragged.from_images(images), boxes, (16, 16), flip, filters)
+        assert torch.equal(resize(ragged, boxes, (16, 16), flip, filters), expected)
+
+
 def test_filters_are_chosen_per_sample() -> None:
     ragged = Ragged.from_images(photographs([(40, 40)])).select(torch.tensor([0, 0]))
     boxes = torch.tensor([[1.0, 2, 38, 39]]).expand(2, 4)
@@ -133,8 +161,9 @@ def test_a_box_that_leaves_its_image_is_refused(box: list[float]) -> None:
 
 def test_sizes_that_do_not_add_up_are_refused() -> None:
     size = torch.tensor([3])
+    pixels = torch.zeros(20, dtype=torch.uint8)
     with pytest.raises(ValueError, match=r"20 pixels .* 27"):
-        Ragged.from_parts(torch.zeros(20, dtype=torch.uint8), size, size, 3)
+        Ragged.from_parts(pixels, size, size, size == 0, 3)
 
 
 INTERPRETED = """
@@ -154,6 +183,7 @@ print("agree")
 @pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
 def test_kernels_agree_with_the_plain_path_in_the_interpreter(tmp_path: Path) -> None:
     images = photographs([(12, 9), (7, 21), (4, 4)], channels=2)
+    images[0] = interleaved(images[0])
     boxes = torch.tensor([[1.0, 2, 8, 11], [0.5, 0, 21, 6.5], [1, 1, 3, 2]])
     case = images, boxes, torch.tensor([True, False, True]), torch.tensor([0, 1, 1])
     torch.save(case, tmp_path / "case.pt")
@@ -168,12 +198,14 @@ def test_kernels_agree_with_the_plain_path_in_the_interpreter(tmp_path: Path) ->
 @pytest.mark.parametrize("size", [(224, 224), (64, 300)])
 def test_kernels_agree_with_the_plain_path_on_the_gpu(size: tuple[int, int]) -> None:
     images = photographs([(375, 500), (1200, 801), (64, 64), (90, 333)])
+    images[0] = interleaved(images[0])
     boxes = torch.tensor(
         [[10.0, 20, 480, 360], [0, 0, 801, 1200], [5, 5, 20, 60], [0.5, 1.5, 300, 90]]
     )
     flip = torch.tensor([True, False, True, False])
     filters = torch.tensor([0, 1, 1, 0])
-    plain = crop_resize(Ragged.from_images(images), boxes, size, flip, filters)
+    on_cpu = Ragged.from_images(images)
+    plain = crop_resize_reference(on_cpu, boxes, size, flip, filters)
     on_gpu = Ragged.from_images([image.cuda() for image in images])
     fast = crop_resize(on_gpu, boxes, size, flip, filters).cpu()
     difference = (plain.int() - fast.int()).abs()

@@ -39,7 +39,7 @@ def narrow_columns(
 ):
     """Columns of the rows that matter: source C×H×W → C×rows×columns."""
     sample = tl.program_id(1)
-    entry = table_ptr + sample * 8
+    entry = table_ptr + sample * 9
     first_row = tl.load(entry + 4).to(tl.int32)
     num_rows = tl.load(entry + 5).to(tl.int32)
     lines = tl.program_id(0) * LINES + tl.arange(0, LINES)
@@ -58,8 +58,15 @@ def narrow_columns(
             target, left, right, num_columns, width.to(tl.int32), cubic
         )
         inside = lines < channels * num_rows
-        source_row = (lines // num_rows) * height + first_row + lines % num_rows
-        source = pixels_ptr + offset + source_row * width
+        interleaved = tl.load(entry + 8)
+        pixel_stride = tl.where(interleaved != 0, channels, 1)
+        channel_stride = tl.where(interleaved != 0, 1, height * width)
+        source = (
+            pixels_ptr
+            + offset
+            + (lines // num_rows) * channel_stride
+            + (first_row + lines % num_rows) * width * pixel_stride
+        )
         value = tl.zeros((LINES, COLUMNS), dtype=tl.float32)
         total = tl.zeros((COLUMNS,), dtype=tl.float32)
         for tap in range(num_taps):
@@ -68,7 +75,7 @@ def narrow_columns(
             distance = (position.to(tl.float32) + 0.5 - center) / stretch
             weight = tl.where(used, filter_weight(distance, cubic), 0.0)
             grey = tl.load(
-                source[:, None] + position[None, :],
+                source[:, None] + (position * pixel_stride)[None, :],
                 mask=inside[:, None] & used[None, :],
                 other=0,
             )
@@ -99,7 +106,7 @@ def shorten_rows(
 ):
     """Rows: C×rows×columns → one image of the batch."""
     sample = tl.program_id(1)
-    entry = table_ptr + sample * 8
+    entry = table_ptr + sample * 9
     height = tl.load(entry + 1).to(tl.int32)
     row_offset = tl.load(entry + 3)
     first_row = tl.load(entry + 4).to(tl.int32)
