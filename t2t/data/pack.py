@@ -157,16 +157,22 @@ def _claim(folder: Path, description: dict[str, Any]) -> None:
     """Make the folder this pack's, or make sure that it is already."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: give a folder to pack into.")
-    folder.mkdir(parents=True, exist_ok=True)
     described = folder / PACK_FILE
     if not described.exists():
         # A process killed on its way here may have left a part of its first file.
         own = (PACK_FILE, LOCK_FILE)
-        if any(not name.startswith(own) for name in os.listdir(folder)):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if any(not name.startswith(own) for name in os.listdir(folder)):
+                raise UserError(
+                    f"{folder} holds something else: give an empty or a new folder."
+                )
+            write_atomically(described, json.dumps(description, indent=1).encode())
+        except OSError as error:
             raise UserError(
-                f"{folder} holds something else: give an empty or a new folder."
-            )
-        write_atomically(described, json.dumps(description, indent=1).encode())
+                f"{folder} cannot be written to ({error}): put that right and repeat "
+                "the command, or give another folder."
+            ) from error
         return
     try:
         there = json.loads(described.read_bytes())

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from t2t.data.damage import Damage, DamagedImage
 from t2t.data.decode import decode
-from t2t.data.headers import SUFFIXES, image_format
+from t2t.data.headers import SUFFIXES, image_format, jpeg_header
 from t2t.data.sources.base import Indices, Source
 from t2t.data.sources.shard_index import SUFFIX, ShardIndex, parse_index
 from t2t.data.sources.storage import LocalFile
@@ -143,9 +143,11 @@ def prepared(source: Source, index: int, settings: Settings) -> Prepared:
     except OSError as error:
         raise DamagedImage(name, str(error)) from error
     pixels = decode(given, name=name, min_side=settings.short_side)
-    short = min(pixels.shape[-2:])
-    num_bytes = given.numel() if isinstance(given, Tensor) else len(given)
+    # The size as stored: a JPEG that shrinks may already have been decoded smaller.
+    header = jpeg_header(given) if isinstance(given, bytes) else None
+    short = min(header[:2] if header else pixels.shape[-2:])
     shrink = settings.short_side is not None and short > settings.short_side
+    num_bytes = given.numel() if isinstance(given, Tensor) else len(given)
     if isinstance(given, bytes) and not shrink:
         return Prepared(
             given, SUFFIXES.get(image_format(given) or "", ".img"), num_bytes

@@ -1,0 +1,318 @@
+"""Packs hold every image, small and checked, and survive being killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from t2t.data import shard_writer
+from t2t.data.decode import decode
+from t2t.data.pack import pack
+from t2t.data.sources import open_source, open_splits
+from t2t.errors import UserError
+
+
+def photo(seed: int, height: int = 40, width: int = 60) -> Image.Image:
+    rows = np.linspace(0, 3, height)[:, None, None]
+    columns = np.linspace(0, 2, width)[None, :, None]
+    values = 0.5 + 0.5 * np.sin(rows + columns + np.arange(3) + seed)
+    return Image.fromarray((values * 255).astype(np.uint8))
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """Two classes of twelve JPEGs, 40 × 60."""
+    root = tmp_path / "images"
+    for number in range(24):
+        path = root / ("cat" if number % 2 else "dog") / f"{number:02d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        photo(number).save(path, quality=95)
+    return root
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("T2T_CACHE", str(tmp_path / "cache"))
+
+
+def test_a_pack_holds_every_image_smaller(folder, tmp_path):
+    steps = []
+    result = pack(
+        folder,
+        tmp_path / "packed",
+        short_side=20,
+        shard_size=8,
+        num_workers=2,
+        val_fraction=0.25,
+        progress=lambda done, total: steps.append((done, total)),
+    )
+    assert result.num_images == 24
+    assert result.num_shards == 4  # 18 to train on, 6 to judge by
+    assert result.skipped == ()
+    assert result.bytes_after < result.bytes_before
+    assert steps[-1] == (24, 24)
+    assert [done for done, _ in steps] == list(range(1, 25))
+    assert not list((tmp_path / "packed").glob("*.part"))
+
+    before = open_splits(folder, val_fraction=0.25)
+    after = open_splits(tmp_path / "packed")
+    assert after.train.classes == before.train.classes
+    assert len(after.train) == 18
+    assert np.bincount(after.val.labels).tolist() == [3, 3]
+    for number in range(18):
+        assert decode(after.train.read(number)).shape == (3, 20, 30)
+
+
+def test_a_packed_image_is_the_image(tmp_path):
+    root = tmp_path / "images"
+    for number, name in enumerate(("a", "a", "b", "b")):
+        path = root / name / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        photo(number, 80, 80).save(path)
+    pack(root, tmp_path / "packed", short_side=40, quality=95, val_fraction=0.5)
+    packed = open_splits(tmp_path / "packed")
+    for source in (packed.train, packed.val):
+        for index in range(len(source)):
+            pixels = decode(source.read(index))
+            errors = []
+            for number in range(4):
+                small = photo(number, 80, 80).resize((40, 40), Image.Resampling.BICUBIC)
+                expected = torch.from_numpy(np.array(small)).permute(2, 0, 1)
+                errors.append((pixels.int() - expected.int()).abs().float().mean())
+            nearest = int(np.argmin(errors))
+            assert errors[nearest] < 3
+            assert source.labels[index] == (0 if nearest < 2 else 1)
+
+
+@pytest.mark.parametrize("short_side", [None, 40, 64])
+def test_small_images_keep_their_bytes(folder, tmp_path, short_side):
+    pack(folder, tmp_path / "packed", short_side=short_side)
+    before = open_splits(folder)
+    after = open_splits(tmp_path / "packed")
+    for source, packed in ((before.train, after.train), (before.val, after.val)):
+        given = {source.read(n): source.labels[n] for n in range(len(source))}
+        found = {packed.read(n): packed.labels[n] for n in range(len(packed))}
+        assert given == found
+
+
+def test_decoded_images_are_kept_exactly(tmp_path):
+    result = pack("digits", tmp_path / "packed", shard_size=1000)
+    assert result.num_images == 1797
+    before, after = (
+        open_source("digits", "val"),
+        open_source(tmp_path / "packed", "val"),
+    )
+    given = sorted((before.read(n).tolist(), before.labels[n]) for n in range(360))
+    found = sorted(
+        (decode(after.read(n), channels=1).tolist(), after.labels[n])
+        for n in range(360)
+    )
+    assert given == found
+
+
+def test_shards_are_tar_files_as_webdataset_reads_them(folder, tmp_path):
+    pack(folder, tmp_path / "packed", short_side=None, shard_size=100)
+    source = open_splits(tmp_path / "packed").train
+    with tarfile.open(tmp_path / "packed" / "train-000000.tar") as tar:
+        members = [(m.name, tar.extractfile(m).read()) for m in tar]
+    images, labels = members[::2], members[1::2]
+    assert [name for name, _ in images] == [f"{n:09d}.jpg" for n in range(len(source))]
+    assert [name for name, _ in labels] == [f"{n:09d}.cls" for n in range(len(source))]
+    assert [int(text) for _, text in labels] == source.labels.tolist()
+    assert [data for _, data in images] == [source.read(n) for n in range(len(source))]
+    # Classes are mixed, so that reading in order is reading at random.
+    assert source.labels.tolist() != sorted(source.labels.tolist())
+
+
+def test_the_index_of_a_pack_is_what_its_shard_says(folder, tmp_path):
+    pack(folder, tmp_path / "packed", shard_size=7)
+    kept = open_splits(tmp_path / "packed").train
+    for path in (tmp_path / "packed").glob("*.index.json"):
+        path.unlink()
+    rebuilt = open_splits(tmp_path / "packed").train
+    assert kept.labels.tolist() == rebuilt.labels.tolist()
+    assert [kept.read(n) for n in range(9)] == [rebuilt.read(n) for n in range(9)]
+
+
+def test_a_pack_goes_on_where_it_stopped(folder, tmp_path, monkeypatch):
+    def stop(done, total):
+        if done == 12:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(folder, tmp_path / "packed", shard_size=5, progress=stop)
+    names = sorted(p.name for p in (tmp_path / "packed").glob("*.tar*"))
+    assert [n for n in names if n.endswith(".tar")] == [
+        "train-000000.tar",
+        "train-000001.tar",
+    ]
+    with pytest.raises(UserError, match="2 of 5 train shards: repeat"):
+        open_splits(tmp_path / "packed")
+    result = pack(folder, tmp_path / "packed", shard_size=5)
+    assert result.num_resumed == 2
+    assert result.num_images == 24
+    whole = pack(folder, tmp_path / "other", shard_size=5)
+    assert whole.bytes_after == result.bytes_after
+    for path in (tmp_path / "other").glob("*.tar"):
+        assert path.read_bytes() == (tmp_path / "packed" / path.name).read_bytes()
+
+
+def test_a_killed_pack_goes_on(folder, tmp_path):
+    program = (
+        "import sys, time; from t2t.data.pack import pack\n"
+        "def slow(done, total):\n"
+        "    print(done, flush=True); time.sleep(0.02)\n"
+        "pack(sys.argv[1], sys.argv[2], shard_size=5, progress=slow)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(folder), str(tmp_path / "packed")],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process.stdout as lines:
+        for line in lines:
+            if int(line) >= 8:
+                break
+        os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    result = pack(folder, tmp_path / "packed", shard_size=5)
+    assert result.num_resumed == 1
+    assert result.num_images == 24
+    assert not list((tmp_path / "packed").glob("*.part"))
+    assert len(open_splits(tmp_path / "packed").train) == 22
+
+
+def test_a_damaged_shard_is_written_again(folder, tmp_path):
+    pack(folder, tmp_path / "packed", shard_size=8)
+    shard = tmp_path / "packed" / "train-000001.tar"
+    good = shard.read_bytes()
+    shard.write_bytes(good[:700] + b"X" + good[701:])
+    result = pack(folder, tmp_path / "packed", shard_size=8)
+    assert result.num_resumed == result.num_shards - 1
+    assert shard.read_bytes() == good
+
+
+def test_what_reads_back_differently_is_not_kept(folder, tmp_path, monkeypatch):
+    class Liar(shard_writer.LocalFile):
+        def read(self, offset, size):
+            return bytes(size)
+
+    monkeypatch.setattr(shard_writer, "LocalFile", Liar)
+    with pytest.raises(UserError, match="reads back differently"):
+        pack(folder, tmp_path / "packed")
+    assert sorted(p.name for p in (tmp_path / "packed").iterdir()) == [
+        ".pack.lock",
+        "pack.json",
+    ]
+
+
+@pytest.mark.parametrize("num_files", [0, 1])
+def test_a_full_disk_is_one_sentence(folder, tmp_path, monkeypatch, num_files):
+    written = []
+
+    def full(descriptor):
+        written.append(descriptor)
+        if len(written) > num_files:
+            raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shard_writer.os, "fsync", full)
+        with pytest.raises(UserError, match=r"No space left.*repeat the command"):
+            pack(folder, tmp_path / "packed")
+    assert pack(folder, tmp_path / "packed").num_images == 24
+
+
+def test_damaged_images_are_left_out_and_named(folder, tmp_path):
+    damaged = [folder / "cat" / "01.jpg", folder / "dog" / "02.jpg"]
+    for path in damaged:
+        path.write_bytes(path.read_bytes()[:200])
+    result = pack(folder, tmp_path / "packed", shard_size=6, damage_limit=2)
+    assert sorted(result.skipped) == [str(path) for path in damaged]
+    assert result.num_images == 22
+    again = pack(folder, tmp_path / "packed", shard_size=6, damage_limit=2)
+    assert again.num_resumed == again.num_shards
+    assert sorted(again.skipped) == sorted(result.skipped)
+    with pytest.raises(UserError, match="2 images cannot be read and 1 may be"):
+        pack(folder, tmp_path / "other", damage_limit=1)
+
+
+def test_pictures_of_every_kind(tmp_path):
+    root = tmp_path / "images"
+    kinds = [
+        ("PNG", "RGBA"),
+        ("GIF", "P"),
+        ("BMP", "RGB"),
+        ("JPEG", "L"),
+        ("TIFF", "L"),
+    ]
+    for name in ("a", "b"):
+        (root / name).mkdir(parents=True)
+        for number, (kind, mode) in enumerate(kinds):
+            image = photo(number).convert(mode)
+            image.save(root / name / f"{kind}.{kind.lower()}", kind)
+    pack(root, tmp_path / "packed", short_side=24)
+    pack(root, tmp_path / "kept", short_side=None)
+    for place, shape in (("packed", (3, 24, 36)), ("kept", (3, 40, 60))):
+        source = open_splits(tmp_path / place).train
+        for index in range(len(source)):
+            assert decode(source.read(index)).shape == shape
+
+
+def test_destinations_that_are_refused(folder, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").touch()
+    with pytest.raises(UserError, match="holds something else"):
+        pack(folder, tmp_path / "mine")
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="is a file"):
+        pack(folder, tmp_path / "file")
+    pack(folder, tmp_path / "packed", short_side=32)
+    with pytest.raises(UserError, match="another short_side: give the same"):
+        pack(folder, tmp_path / "packed", short_side=16)
+    (folder / "cat" / "more.jpg").write_bytes((folder / "cat" / "01.jpg").read_bytes())
+    with pytest.raises(UserError, match="another images, labels"):
+        pack(folder, tmp_path / "packed", short_side=32)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"short_side": 0}, "short side of 0"),
+        ({"quality": 101}, "quality 101"),
+        ({"shard_size": 0}, "shard of 0"),
+    ],
+)
+def test_numbers_that_are_refused(folder, tmp_path, options, sentence):
+    with pytest.raises(UserError, match=sentence):
+        pack(folder, tmp_path / "packed", **options)
+
+
+def test_a_second_pack_at_the_same_time_is_refused(folder, tmp_path):
+    def pack_again(done, total):
+        with pytest.raises(UserError, match="Another process is packing"):
+            pack(folder, tmp_path / "packed")
+
+    pack(folder, tmp_path / "packed", progress=pack_again)
+
+
+def test_a_pack_copied_in_part_is_refused(folder, tmp_path):
+    pack(folder, tmp_path / "packed", shard_size=5)
+    (tmp_path / "packed" / "train-000002.tar").unlink()
+    with pytest.raises(UserError, match="4 of 5 train shards"):
+        open_splits(tmp_path / "packed")
+
+
+def test_a_pack_says_what_it_is(folder, tmp_path):
+    pack(folder, tmp_path / "packed", short_side=32, quality=80)
+    description = json.loads((tmp_path / "packed" / "pack.json").read_text())
+    assert description["classes"] == ["cat", "dog"]
+    assert description["short_side"] == 32
+    assert description["images"] == {"train": 22, "val": 2}

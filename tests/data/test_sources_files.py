@@ -1,0 +1,351 @@
+"""Parquet files and tar shards, local and remote, in any order."""
+
+import io
+import json
+import os
+import pickle
+import tarfile
+import threading
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from t2t.data.decode import decode
+from t2t.data.sources import (
+    ParquetSource,
+    ShardSource,
+    open_source,
+    open_splits,
+    shard_index,
+)
+from t2t.errors import UserError
+
+
+def png(value: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (6, 6), (value, value, value)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def brightness(source, index: int) -> int:
+    return int(decode(source.read(index))[0, 0, 0])
+
+
+def write_parquet(
+    path: Path, values, *, names=("cat", "dog"), column="image", group=4, labels=None
+) -> Path:
+    """One row a value, whose picture has that brightness and label value % 2."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    features = {column: {"_type": "Image"}}
+    if names:
+        features["label"] = {"names": list(names), "_type": "ClassLabel"}
+    table = pa.table(
+        {
+            column: [{"bytes": png(v), "path": f"{v}.png"} for v in values],
+            "label": labels if labels is not None else [v % 2 for v in values],
+        }
+    )
+    info = json.dumps({"info": {"features": features}})
+    table = table.replace_schema_metadata({"huggingface": info} if names else None)
+    pq.write_table(table, path, row_group_size=group)
+    return path
+
+
+def write_tar(path: Path, values, *, label="cls", suffix=".png", names=None) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as tar:
+        for value in values:
+            text = names[value % 2] if names else str(value % 2)
+            if label == "json":
+                text = json.dumps({"caption": "x", "label": value % 2})
+            members = {f"{value:04d}{suffix}": png(value)}
+            if label:
+                members[f"{value:04d}.{label}"] = text.encode()
+            for name, data in members.items():
+                member = tarfile.TarInfo(f"folder/{name}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path_factory, monkeypatch):
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("T2T_CACHE", str(folder))
+    return folder
+
+
+def test_parquet_splits_and_class_names(tmp_path):
+    write_parquet(tmp_path / "data" / "train-00000-of-00002.parquet", range(10))
+    write_parquet(tmp_path / "data" / "train-00001-of-00002.parquet", range(10, 16))
+    write_parquet(tmp_path / "data" / "test-00000-of-00001.parquet", range(20, 24))
+    splits = open_splits(tmp_path)
+    assert splits.train.classes == splits.val.classes == ("cat", "dog")
+    assert splits.train.labels.tolist() == [n % 2 for n in range(16)]
+    assert [brightness(splits.train, n) for n in (15, 0, 9, 10)] == [15, 0, 9, 10]
+    assert splits.train.name(12).endswith("train-00001-of-00002.parquet[2]")
+    assert [brightness(splits.val, n) for n in range(4)] == [20, 21, 22, 23]
+
+
+def test_parquet_columns_by_other_names(tmp_path):
+    path = write_parquet(tmp_path / "x.parquet", range(8), column="img", names=None)
+    source = open_source(path, "all")
+    assert source.classes == ("0", "1")
+    assert brightness(source, 5) == 5
+    table = pa.table({"image": [png(1), png(2)], "label": ["dog", "ant"]})
+    pq.write_table(table, tmp_path / "y.parquet")
+    source = open_source(tmp_path / "y.parquet", "all")
+    assert source.classes == ("ant", "dog")
+    assert source.labels.tolist() == [1, 0]
+    assert brightness(source, 1) == 2
+
+
+def test_parquet_images_in_files_beside_it(tmp_path):
+    (tmp_path / "1.png").write_bytes(png(77))
+    table = pa.table(
+        {
+            "image": [
+                {"bytes": None, "path": "1.png"},
+                {"bytes": png(3), "path": None},
+            ],
+            "label": [0, 1],
+        }
+    )
+    pq.write_table(table, tmp_path / "x.parquet")
+    source = open_source(tmp_path / "x.parquet", "all")
+    assert [brightness(source, n) for n in (0, 1)] == [77, 3]
+
+
+def test_parquet_keeps_only_so_many_row_groups(tmp_path):
+    path = write_parquet(tmp_path / "x.parquet", range(40), group=4)
+    whole = ParquetSource([str(path)])
+    assert whole.blocks is None
+    largest = max(
+        pq.ParquetFile(path).metadata.row_group(n).total_byte_size for n in range(10)
+    )
+    small = ParquetSource([str(path)], cache_bytes=2 * largest)
+    order = np.random.default_rng(0).permutation(40)
+    assert [brightness(small, int(n)) for n in order] == order.tolist()
+    assert sum(column.nbytes for column in small._cache.values()) <= 2 * largest
+    assert len(small._cache) < 10
+    assert small.num_blocks_at_once == 2
+    assert small.blocks.tolist() == [n // 4 for n in range(40)]
+
+
+def test_parquet_is_read_by_threads_and_after_pickling(tmp_path):
+    path = write_parquet(tmp_path / "x.parquet", range(40), group=4)
+    source = pickle.loads(pickle.dumps(ParquetSource([str(path)], cache_bytes=1)))
+    found = {}
+
+    def read(first):
+        for number in range(first, 40, 4):
+            found[number] = brightness(source, number)
+
+    threads = [threading.Thread(target=read, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {number: number for number in range(40)}
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("kind", ["parquet", "tar"])
+def test_sources_outlive_a_fork(tmp_path, kind):
+    if kind == "parquet":
+        source = ParquetSource([str(write_parquet(tmp_path / "x.parquet", range(8)))])
+    else:
+        source = ShardSource([str(write_tar(tmp_path / "x.tar", range(8)))])
+    source.read(0)
+    source._lock.acquire()  # as a thread may hold it at the moment of the fork
+    child = os.fork() if hasattr(os, "fork") else None
+    if child == 0:
+        os._exit(0 if source.read(5)[:4] == b"\x89PNG" else 1)
+    source._lock.release()
+    if child is not None:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_parquet_that_cannot_be_used(tmp_path):
+    pq.write_table(pa.table({"text": ["a"], "label": [0]}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match="columns text, label and none is the image"):
+        open_splits(tmp_path / "a.parquet")
+    (tmp_path / "b.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(UserError, match="cannot be read as parquet"):
+        open_splits(tmp_path / "b.parquet")
+    write_parquet(tmp_path / "c.parquet", range(4), labels=[0, 1, 2, -1])
+    with pytest.raises(UserError, match="label -1"):
+        open_splits(tmp_path / "c.parquet")
+    write_parquet(tmp_path / "d.parquet", range(4), labels=[0, 1, None, 1])
+    with pytest.raises(UserError, match=r"Image 2 .* no label"):
+        open_splits(tmp_path / "d.parquet")
+    write_parquet(tmp_path / "e.parquet", range(4), names=("a", "b", "c"))
+    with pytest.raises(UserError, match="no training image of the class 'c'"):
+        open_splits(tmp_path / "e.parquet")
+    write_parquet(tmp_path / "f" / "test.parquet", range(4))
+    with pytest.raises(UserError, match="nothing to train on"):
+        open_splits(tmp_path / "f")
+    write_parquet(tmp_path / "g" / "train.parquet", range(4))
+    write_parquet(tmp_path / "g" / "test.parquet", range(4), names=("dog", "cat"))
+    with pytest.raises(UserError, match="numbers the same classes differently"):
+        open_splits(tmp_path / "g")
+
+
+def test_missing_parquet_files_are_told(tmp_path):
+    write_parquet(tmp_path / "train-00000-of-00003.parquet", range(8))
+    assert "2 of 3 train files missing" in open_splits(tmp_path).description
+
+
+def test_shards_of_a_folder(tmp_path):
+    write_tar(tmp_path / "train-000.tar", range(6))
+    write_tar(tmp_path / "train-001.tar", range(6, 12))
+    write_tar(tmp_path / "val-000.tar", range(20, 24))
+    (tmp_path / "classnames.txt").write_text("cat\ndog\n")
+    splits = open_splits(tmp_path)
+    assert splits.train.classes == ("cat", "dog")
+    assert splits.train.labels.tolist() == [0, 1] * 6
+    assert [brightness(splits.train, n) for n in (11, 0, 6)] == [11, 0, 6]
+    assert splits.train.name(7) == f"{tmp_path}/train-001.tar:folder/0007.png"
+    assert [brightness(splits.val, n) for n in range(4)] == [20, 21, 22, 23]
+    copy = pickle.loads(pickle.dumps(splits.train))
+    assert copy.read(3) == splits.train.read(3)
+
+
+@pytest.mark.parametrize("label", ["cls", "json"])
+def test_shards_by_a_pattern(tmp_path, label):
+    for number in range(3):
+        values = range(4 * number, 4 * number + 4)
+        write_tar(tmp_path / f"part-{number:02d}.tar", values, label=label)
+    splits = open_splits(f"{tmp_path}/part-{{00..02}}.tar", val_fraction=0.25)
+    assert len(splits.train) == 9
+    assert len(splits.val) == 3
+    assert splits.train.classes == ("0", "1")
+    whole = open_source(f"{tmp_path}/part-{{00..02}}.tar", "all")
+    assert [brightness(whole, n) for n in range(12)] == list(range(12))
+
+
+def test_shards_whose_labels_are_names(tmp_path):
+    path = write_tar(tmp_path / "x.tar", range(4), names=("zebra", "ant"))
+    source = open_source(str(path), "all")
+    assert source.classes == ("ant", "zebra")
+    assert source.labels.tolist() == [1, 0, 1, 0]
+
+
+def test_long_member_names(tmp_path):
+    path = write_tar(tmp_path / "x.tar", range(3), suffix="." + "a" * 150 + ".png")
+    source = open_source(str(path), "all")
+    assert [brightness(source, n) for n in range(3)] == [0, 1, 2]
+
+
+def test_the_index_is_built_once_and_again_when_stale(tmp_path, monkeypatch):
+    path = write_tar(tmp_path / "x.tar", range(4))
+    built = []
+    build = shard_index.build_index
+    monkeypatch.setattr(
+        shard_index, "build_index", lambda *a: built.append(1) or build(*a)
+    )
+    for _ in range(2):
+        assert len(open_source(str(path), "all")) == 4
+    assert len(built) == 1
+    assert (tmp_path / "x.tar.index.json").is_file()
+    write_tar(path, range(6))
+    assert len(open_source(str(path), "all")) == 6
+    assert len(built) == 2
+    (tmp_path / "x.tar.index.json").write_text("{ damaged")
+    assert len(open_source(str(path), "all")) == 6
+    assert len(built) == 3
+
+
+def test_the_index_of_a_folder_one_may_not_write_to(
+    tmp_path, monkeypatch, private_cache
+):
+    path = write_tar(tmp_path / "x.tar", range(4))
+    write = shard_index.write_atomically
+
+    def refuse_here(place, data):
+        if place.parent == tmp_path:
+            raise PermissionError("read-only")
+        write(place, data)
+
+    monkeypatch.setattr(shard_index, "write_atomically", refuse_here)
+    assert len(open_source(str(path), "all")) == 4
+    assert len(list((private_cache / "indexes").iterdir())) == 1
+    monkeypatch.setattr(shard_index, "build_index", None)
+    assert len(open_source(str(path), "all")) == 4
+
+
+def test_remote_shards(tmp_path, monkeypatch):
+    memory = fsspec.filesystem("memory")
+    for name, values in (("train-0.tar", range(6)), ("val-0.tar", range(10, 14))):
+        path = write_tar(tmp_path / name, values)
+        memory.pipe(f"/bucket/{name}", path.read_bytes())
+    try:
+        for spec in ("memory://bucket", "memory://bucket/{train,val}-0.tar"):
+            splits = open_splits(spec)
+            assert splits.train.labels.tolist() == [0, 1] * 3
+            assert [brightness(splits.train, n) for n in (5, 2)] == [5, 2]
+            assert [brightness(splits.val, n) for n in range(4)] == [10, 11, 12, 13]
+        assert "train-0.tar:folder/0001.png" in splits.train.name(1)
+        # The index is kept here: the shards are not gone through again.
+        monkeypatch.setattr(shard_index, "build_index", None)
+        assert len(open_splits("memory://bucket").train) == 6
+    finally:
+        memory.rm("/bucket", recursive=True)
+
+
+def test_an_index_beside_a_remote_shard_is_used(tmp_path, monkeypatch):
+    path = write_tar(tmp_path / "x.tar", range(6))
+    open_source(str(path), "all")
+    memory = fsspec.filesystem("memory")
+    for name in ("x.tar", "x.tar.index.json"):
+        memory.pipe(f"/uploaded/{name}", (tmp_path / name).read_bytes())
+    monkeypatch.setattr(shard_index, "build_index", None)
+    try:
+        source = open_source("memory://uploaded/x.tar", "all")
+        assert brightness(source, 4) == 4
+    finally:
+        memory.rm("/uploaded", recursive=True)
+
+
+def test_shards_that_cannot_be_used(tmp_path):
+    write_tar(tmp_path / "a.tar", range(3), label=None)
+    with pytest.raises(UserError, match=r"image folder/0000.png but no .*\.cls"):
+        open_splits(str(tmp_path / "a.tar"))
+    write_tar(tmp_path / "b.tar", [])
+    with pytest.raises(UserError, match="holds no images"):
+        open_splits(str(tmp_path / "b.tar"))
+    (tmp_path / "c.tar").write_bytes(b"\x1f\x8b" + bytes(3000))
+    with pytest.raises(UserError, match="no uncompressed tar"):
+        open_splits(str(tmp_path / "c.tar"))
+    with pytest.raises(UserError, match=r"no file .*d\.tar"):
+        open_splits(str(tmp_path / "d.tar"))
+    with pytest.raises(UserError, match=r"no file .*d-1\.tar"):
+        open_splits(str(tmp_path / "d-{1..2}.tar"))
+    with pytest.raises(UserError, match="cannot be reached"):
+        open_splits("nonsense://x/y.tar")
+    with pytest.raises(UserError, match="memory://nowhere"):
+        open_splits("memory://nowhere")
+
+
+def test_a_tar_beside_unpacked_folders_is_not_the_data(tmp_path):
+    for split in ("train", "val"):
+        for name in ("a", "b"):
+            folder = tmp_path / split / name
+            folder.mkdir(parents=True)
+            for number in range(2):
+                (folder / f"{number}.png").write_bytes(png(number))
+    write_tar(tmp_path / "download.tar", range(3))
+    assert len(open_splits(tmp_path).train) == 4
+
+
+def test_parquet_in_split_folders(tmp_path):
+    write_parquet(tmp_path / "train" / "0000.parquet", range(6))
+    write_parquet(tmp_path / "test" / "0000.parquet", range(10, 14))
+    splits = open_splits(tmp_path)
+    assert len(splits.train) == 6
+    assert len(splits.val) == 4
