@@ -12,7 +12,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from t2t.data.damage import Damage, DamagedImage
-from t2t.data.headers import ORIENTATION_TAG, image_format, jpeg_header
+from t2t.data.headers import ORIENTATION_TAG, JpegHeader, image_format, jpeg_header
 from t2t.data.nvjpeg import (
     as_tensor,
     decode_jpegs,
@@ -37,6 +37,8 @@ ImagePixels = UInt8[Tensor, "channels height width"]
 # Channels as torchcodec and torchvision name them, and as Pillow does.
 _MODES = {1: ("GRAY", "L"), 3: ("RGB", "RGB"), 4: ("RGB_ALPHA", "RGBA")}
 _LUMA = (0.299, 0.587, 0.114)
+# Below half a megapixel most of the time is spent before any pixel is computed.
+_PIXELS_WORTH_SCALING = 1 << 19
 
 
 def decode(
@@ -57,11 +59,11 @@ def decode(
     if isinstance(data, Tensor):
         return with_channels(data, channels, name)
     kind = image_format(data)
+    fast = _fast_decoder()
     if kind == "jpeg" and min_side is not None:
         header = jpeg_header(data)
-        if header and min(header.height, header.width) >= 2 * min_side:
+        if header and _pays_to_scale(header, min_side, fast is not None):
             return _decode_with_pillow(data, channels, name, min_side)
-    fast = _fast_decoder()
     # Formats with frames, palettes or 16 bits are Pillow's: decoders disagree there.
     if fast and (kind == "jpeg" or (kind in ("png", "webp") and channels == 3)):
         try:
@@ -72,6 +74,13 @@ def decode(
             if pixels.dtype == torch.uint8 and pixels.ndim == 3:
                 return pixels
     return _decode_with_pillow(data, channels, name, None)
+
+
+def _pays_to_scale(header: JpegHeader, min_side: int, has_fast: bool) -> bool:
+    """Whether decoding smaller, which only Pillow can, beats decoding all faster."""
+    if min(header.height, header.width) < 2 * min_side:
+        return False
+    return not has_fast or header.height * header.width >= _PIXELS_WORTH_SCALING
 
 
 def decoder_name(device: torch.device | str = "cpu") -> str:

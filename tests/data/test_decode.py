@@ -177,13 +177,23 @@ def test_decoded_pixels_pass_through():
 
 
 def test_a_smaller_decode_keeps_the_short_side(decoder):
-    data = encoded(picture(300, 500), "JPEG", quality=95)
-    assert decode(data, min_side=200).shape == (3, 300, 500)
-    half = decode(data, min_side=150)
-    assert half.shape == (3, 150, 250)
-    assert decode(data, min_side=70).shape == (3, 75, 125)
-    expected = pixels_of(picture(300, 500).resize((250, 150), Image.Resampling.BOX))
+    data = encoded(picture(600, 1000), "JPEG", quality=95)
+    assert decode(data, min_side=400).shape == (3, 600, 1000)
+    half = decode(data, min_side=300)
+    assert half.shape == (3, 300, 500)
+    assert decode(data, min_side=140).shape == (3, 150, 250)
+    expected = pixels_of(picture(600, 1000).resize((500, 300), Image.Resampling.BOX))
     assert (half.int() - expected.int()).abs().float().mean() < 2
+
+
+def test_a_small_image_is_scaled_only_where_that_is_faster(monkeypatch):
+    data = encoded(picture(300, 500), "JPEG")
+    monkeypatch.setattr(decoding, "_fast_decoder", lambda: None)
+    assert decode(data, min_side=150).shape == (3, 150, 250)
+    whole = torch.zeros(3, 300, 500, dtype=torch.uint8)
+    fast = ("fast", lambda encoded, mode: whole)
+    monkeypatch.setattr(decoding, "_fast_decoder", lambda: fast)
+    assert decode(data, min_side=150) is whole
 
 
 @pytest.mark.parametrize(
