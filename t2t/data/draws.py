@@ -40,10 +40,12 @@ def _finalise(word: Tensor) -> Tensor:
 
 
 def _absorb(state: Tensor, word: Tensor | int) -> Tensor:
-    """The next state after a word: a bijection of the word for a given state."""
-    if isinstance(word, int):
-        return _finalise(state + _signed((word + 1) * _INCREMENT))
-    return _finalise(state + (word + 1) * _INCREMENT)
+    """The next state after a word: a bijection of the word for a given state.
+
+    Joined by xor, since compilers would fold a counter's sums and products into
+    indices that overflow.
+    """
+    return _finalise((state ^ word) * _INCREMENT)
 
 
 def _stream_word(stream: str) -> int:
@@ -80,8 +82,8 @@ class Draws:
                 "Draws need a vector of int64 sample indices, not "
                 f"{indices.dtype} of shape {tuple(indices.shape)}."
             )
-        state = torch.full((), _signed(seed), dtype=torch.int64, device=indices.device)
-        step_key = _absorb(_finalise(state + _INCREMENT), step)
+        start = torch.full((), _INCREMENT, dtype=torch.int64, device=indices.device)
+        step_key = _absorb(_absorb(start, _signed(seed)), step)
         return cls(keys=_absorb(step_key, indices), step_key=step_key)
 
     def shared(self) -> "Draws":
@@ -91,8 +93,7 @@ class Draws:
     def bits(self, stream: str, num: int = 1) -> Int64[Tensor, "batch num"]:
         """All 64 random bits, as signed integers."""
         start = _absorb(self.keys, _stream_word(stream))
-        counter = torch.arange(1, num + 1, device=self.keys.device)
-        return _finalise(start[:, None] + counter * _INCREMENT)
+        return _absorb(start[:, None], torch.arange(num, device=self.keys.device))
 
     def uniform(
         self, stream: str, num: int = 1, low: float = 0.0, high: float = 1.0

@@ -27,10 +27,10 @@ def test_bits_equal_an_integer_evaluation():
     for character in "flip":
         name = ((name ^ ord(character)) * 0x100000001B3) & mask
     for seed, step, index in [(0, 0, 0), (7, 123, 456), (2**63 + 5, 10**9, 2**40)]:
-        key = splitmix64((seed + increment) & mask)
-        for word in (step, index, name):
-            key = splitmix64((key + (word + 1) * increment) & mask)
-        expected = [splitmix64((key + n * increment) & mask) for n in (1, 2, 3)]
+        key = increment
+        for word in (seed, step, index, name):
+            key = splitmix64(((key ^ word) * increment) & mask)
+        expected = [splitmix64(((key ^ n) * increment) & mask) for n in (0, 1, 2)]
         drawn = Draws.of(seed, step, torch.tensor([index])).bits("flip", 3)[0]
         assert [value % (1 << 64) for value in drawn.tolist()] == expected
 
