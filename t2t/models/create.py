@@ -44,7 +44,7 @@ def create_model(
             **choices,
         )
         return VisionTransformer(config)
-    timm_name = ZOO[name].timm_name if name in ZOO else name
+    timm_name = str(ZOO[name].build) if name in ZOO else name
     if not timm.is_model(timm_name):
         raise UserError(f"There is no model {name!r}.{suggest_model(name)}")
     if choices:
@@ -105,5 +105,4 @@ def as_size(image_size: int | Size) -> Size:
 
 def suggest_model(name: str) -> str:
     """A closing sentence that names the likeliest meant models."""
-    ours = suggest(name, ZOO)
-    return ours or suggest(name, timm.list_models()) or " See `t2t models`."
+    return suggest(name, [*ZOO, *timm.list_models()]) or " See `t2t models`."

@@ -51,8 +51,8 @@ def linformer_attention(dim: int, grid: Grid, config: ModelConfig) -> SelfAttent
     """Attention to a fixed number of mixtures of keys and values."""
     if config.positions == "relative":
         raise UserError(
-            "mixer='linformer' has no keys at positions, so positions='relative' cannot "
-            "act; choose other positions."
+            "mixer='linformer' mixes the keys of all places, so positions='relative' "
+            "cannot act; choose other positions."
         )
     mixer = attention(dim, grid, config)
     mixer.shorten = SequenceProjection(
@@ -75,7 +75,7 @@ def plain_mlp(dim: int, hidden_dim: int) -> Mlp:
 
 
 def ghost_mlp(dim: int, hidden_dim: int) -> Mlp:
-    """An MLP that computes as many hidden channels as it has inputs, and scales those."""
+    """An MLP that computes a share of its hidden channels and scales it for the rest."""
     num_shares = max(1, round(hidden_dim / dim))
     expand = GhostLinear(dim, hidden_dim, num_shares, bias=True, activation=nn.GELU())
     return Mlp(expand, hidden_dim, dim)
@@ -151,11 +151,12 @@ class Encoder(nn.Module):
             grid,
             config.num_heads,
         )
-        self.blocks = nn.ModuleList(
+        blocks = [
             block(dim, grid, rate, config)
             for (block, dim), rate in zip(plan, rates, strict=True)
-        )
-        self.out_dims = [block.out_dim for block in self.blocks]
+        ]
+        self.blocks = nn.ModuleList(blocks)
+        self.out_dims = [block.out_dim for block in blocks]
         self.checkpointing = False
 
     @property

@@ -54,7 +54,7 @@ class GhostLinear(nn.Module):
         share = out_dim // num_shares
         self.linear = nn.Linear(in_dim, share, bias=bias)
         self.scales = nn.ParameterList(
-            # A scale is a grouped 1×1 convolution with fan-in 1: the same initial range.
+            # As published: the range of a convolution with one input.
             nn.Parameter(torch.empty(share).uniform_(-1, 1))
             for _ in range(num_shares - 1)
         )
@@ -149,9 +149,7 @@ class SelfAttention(nn.Module):
         )
         return self.gate(self.proj(mixed.transpose(1, 2).flatten(2)))
 
-    def weights(
-        self, x: Tokens, grid: Grid, bias: Bias | None = None
-    ) -> AttentionMap:
+    def weights(self, x: Tokens, grid: Grid, bias: Bias | None = None) -> AttentionMap:
         """The attention map that `forward` uses without ever storing it."""
         query, key, _ = self.heads(x, grid)
         logits = self.scale * (query @ key.transpose(-2, -1))

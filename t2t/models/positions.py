@@ -17,7 +17,7 @@ PLACES = ("stem", "every_layer", "shared")
 def resize_tokens(
     table: Float[Tensor, "tokens dim"], num_prefix: int, old: Grid, new: Grid
 ) -> Float[Tensor, "new_tokens dim"]:
-    """A table with one row a token, interpolated in 2-D; prefix rows stay as they are."""
+    """A table with one row a token, interpolated in 2-D but for its prefix rows."""
     if old == new:
         return table
     prefix, spatial = table[:num_prefix], table[num_prefix:]
@@ -85,9 +85,9 @@ class LearnedPositions(FixedPositions):
 
     def __init__(self, dim: int, num_prefix: int, grid: Grid, num_heads: int) -> None:
         super().__init__(dim, num_prefix, grid, num_heads)
-        table = torch.empty_like(self.table)
+        table = nn.init.trunc_normal_(torch.empty_like(self.table), std=0.02)
         del self.table
-        self.table = nn.Parameter(nn.init.trunc_normal_(table, std=0.02))
+        self.register_parameter("table", nn.Parameter(table))
 
 
 class AxisPositions(NoPositions):
@@ -141,11 +141,10 @@ class RelativePositions(NoPositions):
         self.index: Tensor
 
     def attention_bias(self, grid: Grid) -> Float[Tensor, "one heads queries keys"]:
-        offsets, index = self.offsets, self.index
+        index = self.index
         if grid != self.grid:
-            offsets = resize_offsets(offsets, grid)
             index = relative_index(grid).to(index.device)
-        bias = offsets.flatten(1)[:, index]
+        bias = resize_offsets(self.offsets, grid).flatten(1)[:, index]
         if not self.num_prefix:
             return bias.unsqueeze(0)
         num_heads, num_tokens, _ = bias.shape
@@ -211,7 +210,7 @@ class PlacedPositions(nn.Module):
         choose("positions_at", place, dict.fromkeys(PLACES))
         if place == "shared" and len(set(dims)) > 1 and kind != "none":
             raise UserError(
-                "positions_at='shared' needs layers of one width, and these have widths "
+                "positions_at='shared' needs layers of one width, and these have "
                 f"{min(dims)} to {max(dims)}; use positions_at='every_layer'."
             )
         self.place = place

@@ -115,7 +115,7 @@ class TokensToToken(Tokenizer):
             )
             for in_channels, split in zip(channels[:-1], self.splits[:-1], strict=True)
         )
-        self.project = nn.Linear(channels[-1] * self.splits[-1].kernel**2, config.dim)
+        self.project = nn.Linear(channels[-1] * self.splits[-1].kernel ** 2, config.dim)
 
     def forward(self, images: Images) -> FeatureMap:
         for step in self.steps:
@@ -126,7 +126,7 @@ class TokensToToken(Tokenizer):
 
 
 class ConvolutionTokens(Tokenizer):
-    """A convolution in place of every soft split, with nothing between, as published."""
+    """A convolution for every soft split, with nothing between, as published."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(tuple(Split(*numbers) for numbers in config.splits))

@@ -35,7 +35,7 @@ class VisionTransformer(TimmMethods, nn.Module):
             prefix = torch.zeros(1, config.num_prefix_tokens, config.dim)
             self.prefix = nn.Parameter(nn.init.trunc_normal_(prefix, std=0.02))
         self.encoder = Encoder(grid, config)
-        self.norm = nn.LayerNorm(self.encoder.out_dim, eps=config.norm_eps)
+        self.norm: nn.Module = nn.LayerNorm(self.encoder.out_dim, eps=config.norm_eps)
         self.head = self.new_head(config.num_classes)
         self.distillation_head = None
         if config.distilled:
@@ -97,7 +97,7 @@ def check_head(config: ModelConfig) -> None:
     choose("pool", config.pool, POOLS)
     if config.pool == "class" and not config.class_token:
         raise UserError(
-            "pool='class' needs class_token=True; use pool='mean' without a class token."
+            "pool='class' needs class_token=True; without it, use pool='mean'."
         )
     if config.distilled and not config.class_token:
         raise UserError(

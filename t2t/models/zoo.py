@@ -14,20 +14,28 @@ class Paper:
     top1: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Entry:
     """One model: how to build it, what it costs and what was published of it."""
 
-    about: str
-    config: ModelConfig | None = None
-    """None for a network that timm builds."""
-    timm_name: str = ""
+    build: ModelConfig | str
+    """The config of one of ours, or the name of a network that timm builds."""
     parameters: int
-    """Trainable parameters, to the digit; a test counts them."""
+    """Trainable parameters, to the digit."""
     gmacs: float
-    """Multiplications of one image in 1e9; a test counts them."""
-    image_size: Size = (224, 224)
+    """Multiplications for one image, in billions, as docs/counting.md counts them."""
+    about: str
     paper: Paper | None = None
+
+    @property
+    def config(self) -> ModelConfig | None:
+        """The config of one of ours."""
+        return self.build if isinstance(self.build, ModelConfig) else None
+
+    @property
+    def image_size(self) -> Size:
+        """The size of image that the costs are for."""
+        return self.config.image_size if self.config else (224, 224)
 
 
 def t2t_vit(dim: int, depth: int, num_heads: int, mlp_ratio: float) -> ModelConfig:
@@ -61,7 +69,7 @@ def vit(dim: int, depth: int, num_heads: int, mlp_ratio: float = 4) -> ModelConf
 
 
 def small_images(config: ModelConfig, side: int) -> ModelConfig:
-    """Splits that leave 16×16 tokens of images of 32 or 64 pixels, read by their mean."""
+    """Splits that leave 16×16 tokens of images of 32 or 64 px, and a mean over them."""
     first_stride = {32: 1, 64: 2}[side]
     return replace(
         config,
@@ -82,7 +90,143 @@ T2T_19 = t2t_vit(448, 19, 7, 3)
 T2T_24 = t2t_vit(512, 24, 8, 3)
 VIT_S = replace(vit(768, 8, 8, 3), qkv_bias=False)
 VIT_B = vit(768, 12, 12)
+DENSE = replace(
+    t2t_vit(128, 19, 8, 2), wiring="dense", dense_stages=(3, 6, 6, 4), growth=64
+)
+GHOST = replace(t2t_vit(384, 16, 6, 3), mixer="ghost", mlp="ghost")
 DEIT_T = vit(192, 12, 3)
 DEIT_S = vit(384, 12, 6)
 
-ZOO: dict[str, Entry] = {}
+# fmt: off
+ZOO: dict[str, Entry] = {
+    "t2t_vit_7": Entry(
+        T2T_7,
+        4_255_694, 1.156, "T2T-ViT, 7 layers", Paper(4.3, 1.1, 71.7)),
+    "t2t_vit_10": Entry(
+        T2T_10,
+        5_834_702, 1.527, "T2T-ViT, 10 layers", Paper(5.9, 1.5, 75.2)),
+    "t2t_vit_12": Entry(
+        T2T_12,
+        6_887_374, 1.775, "T2T-ViT, 12 layers", Paper(6.9, 1.8, 76.5)),
+    "t2t_vit_14": Entry(
+        T2T_14,
+        21_465_806, 4.800, "T2T-ViT, 14 layers", Paper(21.5, 4.8, 81.5)),
+    "t2t_vit_14_384": Entry(
+        replace(T2T_14, image_size=(384, 384)),
+        21_465_806, 16.419, "T2T-ViT-14 for 384 px", Paper(21.5, 17.1, 83.3)),
+    "t2t_vit_19": Entry(
+        T2T_19,
+        39_085_070, 8.503, "T2T-ViT, 19 layers", Paper(39.2, 8.5, 81.9)),
+    "t2t_vit_24": Entry(
+        T2T_24,
+        64_000_974, 13.692, "T2T-ViT, 24 layers", Paper(64.1, 13.8, 82.3)),
+    "t2t_vit_t_14": Entry(
+        softmax_tokens(T2T_14),
+        21_465_422, 6.106, "softmax among the tokens", Paper(21.5, 6.1, 81.7)),
+    "t2t_vit_t_19": Entry(
+        softmax_tokens(T2T_19),
+        39_084_686, 9.808, "softmax among the tokens", Paper(39.2, 9.8, 82.4)),
+    "t2t_vit_t_24": Entry(
+        softmax_tokens(T2T_24),
+        64_000_590, 14.998, "softmax among the tokens", Paper(64.1, 15.0, 82.6)),
+    "t2t_vit_7_distilled": Entry(
+        replace(T2T_7, distilled=True),
+        4_512_950, 1.162, "with a distillation token", Paper(4.3, 1.1, 73.1)),
+    "t2t_vit_12_distilled": Entry(
+        replace(T2T_12, distilled=True),
+        7_144_630, 1.784, "with a distillation token", Paper(6.9, 1.9, 77.4)),
+    "t2t_vit_14_distilled": Entry(
+        replace(T2T_14, distilled=True),
+        21_851_190, 4.825, "with a distillation token"),
+    "t2t_vit_14_resnext": Entry(
+        replace(T2T_14, num_heads=32),
+        21_465_806, 4.800, "more split heads"),
+    "t2t_vit_14_wide": Entry(
+        t2t_vit(768, 4, 12, 3),
+        25_000_910, 5.242, "shallow and wide", Paper(25.0, 5.4, 78.8)),
+    "t2t_vit_14_se": Entry(
+        replace(T2T_14, mixer="attention_se"),
+        21_723_854, 4.801, "channel attention"),
+    "t2t_vit_16_ghost": Entry(GHOST, 16_173_518, 3.820, "ghost operation"),
+    "t2t_vit_dense": Entry(DENSE, 23_617_750, 5.296, "dense connections"),
+    "t2t_vit_14_patch": Entry(
+        replace(T2T_14, tokenizer="patch", token_dropout=0.0),
+        21_373_672, 4.553, "T2T-ViT-14 on hard patches", Paper(21.1, 4.2, 79.5)),
+    "t2t_vit_c_14": Entry(
+        replace(T2T_14, tokenizer="t2t_conv", token_dropout=0.0),
+        21_346_344, 4.597, "tokens by convolutions"),
+    "t2t_vit_7_32": Entry(
+        small_images(T2T_7, 32),
+        4_043_264, 1.278, "for 32 px images"),
+    "t2t_vit_12_32": Entry(
+        small_images(T2T_12, 32),
+        6_674_944, 2.120, "for 32 px images"),
+    "t2t_vit_14_32": Entry(
+        small_images(T2T_14, 32),
+        21_159_296, 6.121, "for 32 px images"),
+    "t2t_vit_7_64": Entry(
+        small_images(T2T_7, 64),
+        4_092_094, 1.278, "for 64 px images"),
+    "t2t_vit_12_64": Entry(
+        small_images(T2T_12, 64),
+        6_723_774, 2.120, "for 64 px images"),
+    "t2t_vit_14_64": Entry(
+        small_images(T2T_14, 64),
+        21_232_446, 6.122, "for 64 px images"),
+    "vit_small_16": Entry(
+        VIT_S,
+        48_754_408, 9.902, "ViT-S/16, 8 layers", Paper(48.6, 10.1, 78.1)),
+    "vit_base_16": Entry(
+        VIT_B,
+        86_567_656, 17.583, "ViT-B/16", Paper(86.4, 17.6, 79.8)),
+    "vit_large_16": Entry(
+        vit(1024, 24, 16),
+        304_326_632, 61.604, "ViT-L/16", Paper(304.3, 63.6, 81.1)),
+    "vit_huge_14": Entry(
+        replace(vit(1280, 32, 16), patch_size=14),
+        632_045_800, 167.402, "ViT-H/14", Paper(632.0)),
+    "vit_small_16_linformer": Entry(
+        replace(VIT_S, mixer="linformer"),
+        48_956_136, 9.735, "ViT-S/16, linear attention"),
+    "vit_small_resnet26d": Entry(
+        replace(VIT_S, tokenizer="hybrid", stem="resnet26d"),
+        52_414_280, 11.929, "ViT-S on a ResNet-26 stem"),
+    "vit_base_resnet50": Entry(
+        replace(VIT_B, tokenizer="hybrid", stem="resnet50"),
+        95_307_560, 20.899, "ViT-B on a ResNet-50 stem"),
+    "deit_tiny": Entry(DEIT_T, 5_717_416, 1.258, "DeiT-tiny"),
+    "deit_small": Entry(
+        DEIT_S,
+        22_050_664, 4.608, "DeiT-small", Paper(22.1, 4.6, 79.9)),
+    "deit_base": Entry(VIT_B, 86_567_656, 17.583, "DeiT-base"),
+    "deit_tiny_distilled": Entry(
+        replace(DEIT_T, distilled=True),
+        5_910_800, 1.266, "with a distillation token"),
+    "deit_small_distilled": Entry(
+        replace(DEIT_S, distilled=True),
+        22_436_432, 4.634, "with a distillation token", Paper(22.1, 4.6, 81.2)),
+    "deit_base_distilled": Entry(
+        replace(VIT_B, distilled=True),
+        87_338_192, 17.676, "with a distillation token"),
+    "resnet50": Entry(
+        "resnet50",
+        25_557_032, 4.089, "ResNet-50, from timm", Paper(25.5, 4.3, 79.1)),
+    "resnet101": Entry(
+        "resnet101",
+        44_549_160, 7.801, "ResNet-101, from timm", Paper(44.6, 7.9, 79.9)),
+    "resnet152": Entry(
+        "resnet152",
+        60_192_808, 11.514, "ResNet-152, from timm", Paper(60.2, 11.6, 80.8)),
+    "mobilenet_v1": Entry(
+        "mobilenetv1_100",
+        4_231_976, 0.569, "MobileNetV1, from timm", Paper(4.2, 0.6, 70.8)),
+    "mobilenet_v2": Entry(
+        "mobilenetv2_100",
+        3_504_872, 0.301, "MobileNetV2, from timm", Paper(3.5, 0.3, 72.8)),
+    "mobilenet_v2_14": Entry(
+        "mobilenetv2_140",
+        6_108_776, 0.582, "MobileNetV2 1.4 wide, from timm", Paper(6.9, 0.6, 75.6)),
+    "mobilenet_v3": Entry(
+        "mobilenetv3_large_100",
+        5_483_032, 0.217, "MobileNetV3-large, from timm", Paper(5.4, 0.2, 75.2)),
+}

@@ -43,7 +43,7 @@ def performer_attention(
         key = key.float()
         key_exponent = key @ features.float().T - key.square().sum(-1, keepdim=True) / 2
         mass = torch.logsumexp(key_exponent, dim=1, keepdim=True)
-        by_feature = torch.exp(key_exponent - mass).to(value.dtype)
+        by_feature = torch.softmax(key_exponent, dim=1).to(value.dtype)
         by_query = torch.softmax(query_exponent + mass, dim=-1).to(value.dtype)
         return by_query @ (by_feature.transpose(1, 2) @ value)
 

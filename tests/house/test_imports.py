@@ -1,0 +1,59 @@
+"""Imports go down only: cli > recipes > training | analysis | serving > … > config."""
+
+import ast
+from pathlib import Path
+
+import t2t
+
+PACKAGE = Path(t2t.__file__).parent
+# Higher may import lower; neighbours on one level may not import each other.
+LEVELS = [
+    {"cli", "__main__"},
+    {"recipes"},
+    {"training", "analysis", "serving"},
+    {"models", "data"},
+    {"ops"},
+    {"config", "shapes", "errors"},
+]
+LEVEL = {
+    part: height for height, parts in enumerate(reversed(LEVELS)) for part in parts
+}
+
+
+def part_of(module: str) -> str | None:
+    pieces = module.split(".")
+    return pieces[1] if pieces[0] == "t2t" and len(pieces) > 1 else None
+
+
+def test_imports_go_down_only() -> None:
+    wrong = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if own == "__init__":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            modules = []
+            if isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                modules = [node.module]
+                if node.module == "t2t":
+                    modules = [f"t2t.{alias.name}" for alias in node.names]
+            for module in modules:
+                part = part_of(module)
+                if part is None or part == own or part not in LEVEL:
+                    continue
+                level, other = LEVEL[own], LEVEL[part]
+                same_floor = level == other == 0
+                if other >= level and not same_floor:
+                    wrong.append(f"{path.relative_to(PACKAGE)} imports {module}")
+    assert wrong == []
+
+
+def test_every_part_has_its_level() -> None:
+    parts = {
+        path.name.removesuffix(".py")
+        for path in PACKAGE.iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    assert parts - LEVEL.keys() - {"__init__"} == set()

@@ -1,0 +1,83 @@
+"""Models by name: what is allowed, and what a mistake says."""
+
+import pytest
+import torch
+
+from t2t.errors import UserError
+from t2t.models.create import create_model
+from t2t.models.zoo import ZOO
+
+
+def test_names_of_the_published_family_are_there() -> None:
+    for name in ("t2t_vit_7", "t2t_vit_t_24", "t2t_vit_dense", "vit_huge_14"):
+        assert name in ZOO
+
+
+def test_a_misspelled_name_says_what_was_meant() -> None:
+    with pytest.raises(UserError, match="t2t_vit_14"):
+        create_model("t2t_vit14")
+    with pytest.raises(UserError, match="convnext_tiny"):
+        create_model("convnxt_tiny")
+
+
+def test_a_misspelled_option_says_what_was_meant() -> None:
+    with pytest.raises(UserError, match="num_heads"):
+        create_model("t2t_vit_7", num_head=4)
+    with pytest.raises(UserError, match="image_size"):
+        create_model("t2t_vit_7", img_size=64)
+    with pytest.raises(UserError, match="timm"):
+        create_model("resnet50", positions="none")
+
+
+@pytest.mark.parametrize(
+    ("choices", "word"),
+    [
+        ({"tokenizer": "patches"}, "t2t_performer"),
+        ({"mixer": "atention"}, "linformer"),
+        ({"mlp": "gost"}, "ghost"),
+        ({"wiring": "dence"}, "residual"),
+        ({"pool": "max"}, "mean"),
+        ({"num_heads": 5}, "divides"),
+        ({"class_token": False}, "pool='mean'"),
+        ({"wiring": "dense"}, "dense_stages"),
+        ({"mixer": "linformer", "positions": "relative"}, "linformer"),
+        ({"tokenizer": "hybrid", "stem": "no_net"}, "no_net"),
+        ({"image_size": (0, 5)}, "positive"),
+    ],
+)
+def test_wrong_choices_are_refused_in_one_sentence(
+    choices: dict[str, object], word: str
+) -> None:
+    with pytest.raises(UserError, match=word):
+        create_model("t2t_vit_7", **choices)  # type: ignore[arg-type]
+
+
+def test_the_smallest_image_is_said() -> None:
+    model = create_model("t2t_vit_7", image_size=3, num_classes=2).eval()
+    assert model(torch.randn(1, 3, 3, 3)).shape == (1, 2)
+    with pytest.raises(UserError, match="at least 3×3"):
+        create_model("t2t_vit_7", image_size=2)
+    with pytest.raises(UserError, match="at least 3×3"):
+        model(torch.randn(1, 3, 2, 9))
+    with pytest.raises(UserError, match="at least 16×16"):
+        create_model("vit_small_16", image_size=15)
+
+
+def test_wrong_channels_say_what_to_do() -> None:
+    model = create_model("t2t_vit_7_32")
+    with pytest.raises(UserError, match="in_channels=1"):
+        model(torch.randn(1, 1, 32, 32))
+
+
+def test_no_head_gives_features() -> None:
+    model = create_model("t2t_vit_7_32", num_classes=0).eval()
+    assert model(torch.randn(1, 3, 32, 32)).shape == (1, 256)
+
+
+def test_distilled_heads_are_read_apart_and_together() -> None:
+    model = create_model("t2t_vit_7_distilled", num_classes=3, image_size=32).eval()
+    images = torch.randn(2, 3, 32, 32)
+    both = model.forward_distilled(images)
+    torch.testing.assert_close(model(images), (both[0] + both[1]) / 2)
+    with pytest.raises(UserError, match="distilled=True"):
+        create_model("t2t_vit_7_32").forward_distilled(images)

@@ -1,0 +1,112 @@
+"""The convolution form of a soft split gives what unfold, LayerNorm and linear give."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from t2t.errors import UserError
+from t2t.ops.soft_split import (
+    Split,
+    smallest_side,
+    soft_split,
+    soft_split_reference,
+    split_grids,
+)
+
+PUBLISHED = (Split(7, 4, 2), Split(3, 2, 1), Split(3, 2, 1))
+
+
+def arguments(
+    channels: int,
+    split: Split,
+    width: int,
+    height: int,
+    columns: int,
+    bias: bool = True,
+) -> tuple[
+    torch.Tensor,
+    Split,
+    tuple[torch.Tensor, torch.Tensor, float],
+    torch.Tensor,
+    torch.Tensor | None,
+]:
+    window = channels * split.kernel**2
+    norm = (1 + 0.3 * torch.randn(window), 0.3 * torch.randn(window), 1e-5)
+    weight = torch.randn(width, window) * window**-0.5
+    image = torch.randn(2, channels, height, columns)
+    return image, split, norm, weight, torch.randn(width) if bias else None
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    channels=st.integers(1, 5),
+    kernel=st.integers(1, 7),
+    stride=st.integers(1, 4),
+    padding=st.integers(0, 3),
+    height=st.integers(7, 20),
+    width=st.integers(7, 20),
+    normalised=st.booleans(),
+    bias=st.booleans(),
+)
+def test_equals_the_reference(
+    channels: int, kernel: int, stride: int, padding: int, height: int, width: int,
+    normalised: bool, bias: bool,
+) -> None:  # fmt: skip
+    torch.manual_seed(channels + 10 * kernel)
+    split = Split(kernel, stride, min(padding, kernel // 2))
+    image, _, norm, weight, shift = arguments(channels, split, 6, height, width, bias)
+    inputs = (image, split, norm if normalised else None, weight, shift)
+    if channels * kernel == 1:
+        return  # one pixel has no deviation: 0 · rstd, all rounding
+    torch.testing.assert_close(
+        soft_split(*inputs), soft_split_reference(*inputs), rtol=1e-4, atol=2e-5
+    )
+
+
+def test_gradients_equal_the_references() -> None:
+    torch.manual_seed(0)
+    image, split, (gain, shift, eps), weight, bias = arguments(
+        3, PUBLISHED[0], 8, 16, 20
+    )
+    assert bias is not None
+    leaves = [image, gain, shift, weight, bias]
+    gradients = []
+    for function in (soft_split, soft_split_reference):
+        fresh = [leaf.double().requires_grad_() for leaf in leaves]
+        if function is soft_split:  # statistics are float32 by design
+            fresh = [leaf.clone().requires_grad_() for leaf in leaves]
+        out = function(fresh[0], split, (fresh[1], fresh[2], eps), fresh[3], fresh[4])
+        out.square().mean().backward()
+        gradients.append([leaf.grad.float() for leaf in fresh if leaf.grad is not None])
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, -2.5])
+def test_flat_windows_stay_exact_in_bfloat16(level: float) -> None:
+    """Rounded weights must not let the mean of a flat region leak into its tokens."""
+    torch.manual_seed(0)
+    image, split, norm, weight, bias = arguments(3, Split(7, 4, 0), 16, 32, 32)
+    flat = torch.full_like(image, level).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        tokens = soft_split(flat, split, norm, weight, bias)
+    expected = soft_split_reference(flat.float(), split, norm, weight, bias)
+    torch.testing.assert_close(tokens.float(), expected, atol=0.03, rtol=0.01)
+
+
+def test_published_grids() -> None:
+    assert split_grids((224, 224), PUBLISHED) == [(56, 56), (28, 28), (14, 14)]
+    assert split_grids((384, 224), PUBLISHED)[-1] == (24, 14)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 7), st.integers(1, 4)), min_size=1, max_size=4)
+)
+def test_smallest_side_is_the_smallest(numbers: list[tuple[int, int]]) -> None:
+    splits = [Split(kernel, stride, kernel // 3) for kernel, stride in numbers]
+    side = smallest_side(splits)
+    assert min(split_grids((side, side), splits)[-1]) >= 1
+    if side > 1:
+        with pytest.raises(UserError, match=f"at least {side}×{side}"):
+            split_grids((side - 1, side), splits)
