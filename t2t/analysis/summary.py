@@ -1,0 +1,256 @@
+"""A model on one page: its parts as a tree, its tokens and what it multiplies."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+import torch
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+from torch import nn
+
+from t2t.analysis.cost import ITEMS, Cost, Part, count
+from t2t.errors import UserError
+from t2t.models.config import Size
+from t2t.models.create import create_model
+from t2t.models.vit import VisionTransformer
+from t2t.models.zoo import ZOO, Entry, Paper
+
+MIB = 2**20
+
+
+@dataclass
+class Branch:
+    """A part and what it holds."""
+
+    part: Part
+    label: str
+    inside: list["Branch"] = field(default_factory=list)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it costs nothing at all."""
+        part = self.part
+        return not (part.parameters or part.macs or part.activation_bytes)
+
+
+@dataclass(frozen=True)
+class Page:
+    """All that `t2t show` tells of a model."""
+
+    name: str
+    model: nn.Module
+    cost: Cost
+    entry: Entry | None
+    choices: Mapping[str, Any]
+
+    def render(self, depth: int | None = None) -> RenderableType:
+        """The page for people, with parts down to some depth."""
+        ours = isinstance(self.model, VisionTransformer)
+        if depth is None:
+            depth = 3 if ours else 2
+        if depth < 0:
+            raise UserError(f"depth={depth} shows nothing; 0 shows the whole alone.")
+        gap = Text()
+        parts = part_table(self.name, self.cost, depth)
+        items = item_table(self.cost)
+        return Group(self.heading(), gap, self.facts(), gap, parts, gap, items)
+
+    def heading(self) -> Text:
+        """The name and what it is."""
+        about = self.entry.about if self.entry else "built by timm"
+        return Text.assemble((self.name, "bold cyan"), f"  {about}")
+
+    def facts(self) -> Table:
+        """One line for each figure of the whole model."""
+        cost, model = self.cost, self.model
+        height, width = cost.image_size
+        lines = Table.grid(padding=(0, 2))
+        lines.add_column(style="dim")
+        lines.add_column()
+        plural = "" if cost.in_channels == 1 else "s"
+        lines.add_row("image", f"{height}×{width}, {cost.in_channels} channel{plural}")
+        if isinstance(model, VisionTransformer):
+            lines.add_row("tokens", token_line(model, cost.image_size))
+        told = ("image_size", "in_channels")
+        changes = [f"{k}={v}" for k, v in self.choices.items() if k not in told]
+        if changes:
+            lines.add_row("choices", ", ".join(changes))
+        lines.add_row("parameters", parameter_line(cost))
+        lines.add_row("MACs", f"{cost.macs / 1e9:.3f} G")
+        lines.add_row("activations", activation_line(cost))
+        if self.entry and self.entry.paper:
+            unchanged = " (as published)" if self.choices else ""
+            lines.add_row("paper", paper_line(self.entry.paper) + unchanged)
+        return lines
+
+    def as_json(self) -> dict[str, Any]:
+        """The same for programs, with every part."""
+        cost, model, entry = self.cost, self.model, self.entry
+        facts: dict[str, Any] = {
+            "name": self.name,
+            "about": entry.about if entry else None,
+            "choices": dict(self.choices),
+            "image_size": cost.image_size,
+            "in_channels": cost.in_channels,
+        }
+        if isinstance(model, VisionTransformer):
+            facts["token_grids"] = model.tokenizer.grids(cost.image_size)
+            facts["prefix_tokens"] = model.config.num_prefix_tokens
+        return facts | {
+            "parameters": cost.parameters,
+            "frozen_parameters": cost.frozen_parameters,
+            "macs": cost.macs,
+            "macs_by_item": cost.items,
+            "activation_bytes": {
+                "float32": cost.activation_bytes,
+                "bfloat16": cost.activation_bytes_bf16,
+            },
+            "paper": vars(entry.paper) if entry and entry.paper else None,
+            "parts": [vars(part) for part in cost.parts],
+        }
+
+
+def describe(name: str, choices: Mapping[str, Any]) -> Page:
+    """The page of a model by name, built and counted without computing anything."""
+    with torch.device("meta"):
+        model = create_model(name, **choices)
+    cost = count(model, choices.get("image_size"), choices.get("in_channels"))
+    return Page(name, model, cost, ZOO.get(name), choices)
+
+
+def token_line(model: VisionTransformer, image_size: Size) -> str:
+    """The token grid after each stage, from the image to the backbone."""
+    grids = model.tokenizer.grids(image_size)
+    path = " → ".join(f"{rows}×{columns}" for rows, columns in [image_size, *grids])
+    extra = {0: "", 1: " + class token", 2: " + class and distillation tokens"}
+    rows, columns = grids[-1]
+    return f"{path} = {rows * columns} tokens{extra[model.config.num_prefix_tokens]}"
+
+
+def parameter_line(cost: Cost) -> str:
+    """Trained and frozen numbers."""
+    frozen = cost.frozen_parameters
+    return f"{cost.parameters:,}" + (f" trained, {frozen:,} frozen" if frozen else "")
+
+
+def activation_line(cost: Cost) -> str:
+    """Memory that an image takes while training."""
+    return (
+        f"{cost.activation_bytes / MIB:.1f} MiB for one training image in float32, "
+        f"{cost.activation_bytes_bf16 / MIB:.1f} in bfloat16"
+    )
+
+
+def paper_line(paper: Paper) -> str:
+    """The published figures."""
+    figures = [f"{paper.params} M parameters"]
+    if paper.macs is not None:
+        figures.append(f"{paper.macs} G MACs")
+    if paper.top1 is not None:
+        figures.append(f"{paper.top1} % ImageNet top-1")
+    return ", ".join(figures)
+
+
+def part_table(name: str, cost: Cost, depth: int) -> Table:
+    """The tree of parts with their costs; children of repeated parts are summed."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("part", no_wrap=True)
+    # The one column that may be cut where the terminal is narrow.
+    table.add_column("", style="dim", overflow="ellipsis")
+    for heading in ("parameters", "MACs\nM", "activations\nMiB"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    tree = merged(part_tree(cost.parts))
+    tree.label = name
+    for lead, branch in walk(tree, depth):
+        part = branch.part
+        table.add_row(
+            Text.assemble((lead, "dim"), branch.label),
+            part.kind,
+            f"{part.parameters:,}" if part.parameters else "–",
+            f"{part.macs / 1e6:,.1f}" if part.macs else "–",
+            f"{part.activation_bytes / MIB:,.2f}" if part.activation_bytes else "–",
+            style="bold" if branch is tree else "",
+        )
+    return table
+
+
+def item_table(cost: Cost) -> RenderableType:
+    """Multiplications by what they are, and what is not among them."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("multiplications", no_wrap=True)
+    table.add_column("MACs\nM", justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    table.add_column("what is counted", style="dim")
+    for item, macs in cost.items.items():
+        if macs:
+            share = f"{100 * macs / cost.macs:.1f} %"
+            table.add_row(item, f"{macs / 1e6:,.1f}", share, ITEMS[item])
+    note = "Not counted: additions and biases, softmax, GELU, BatchNorm, pooling."
+    return Group(table, Text(), Text(note, style="dim"))
+
+
+def part_tree(parts: Sequence[Part]) -> Branch:
+    """Parts hung under what holds them; lists of modules are passed over."""
+    branches = {part.name: Branch(part, part.name) for part in parts}
+    lists = {part.name for part in parts if part.kind == "ModuleList"}
+    for part in parts[1:]:
+        holder = part.name.rpartition(".")[0]
+        while holder in lists:
+            holder = holder.rpartition(".")[0]
+        if part.name not in lists:
+            branch = branches[part.name]
+            branch.label = part.name[len(holder) + 1 if holder else 0 :]
+            branches[holder].inside.append(branch)
+    return branches[""]
+
+
+def merged(branch: Branch) -> Branch:
+    """The tree with runs of equal siblings made one, and without free parts."""
+    costly = [inner for inner in branch.inside if not inner.is_free]
+    runs = [list(run) for _, run in groupby(costly, key=sameness)]
+    return replace(branch, inside=[merged(add_up(run)) for run in runs])
+
+
+def sameness(branch: Branch) -> tuple[object, ...]:
+    """What equal siblings of a list have in common; others have only themselves."""
+    stem, _, index = branch.label.rpartition(".")
+    part = branch.part
+    own = "" if index.isdigit() else branch.label
+    return stem, own, part.kind, part.parameters, part.macs
+
+
+def add_up(run: Sequence[Branch]) -> Branch:
+    """Equal siblings as one branch with the sum of their costs."""
+    first = run[0]
+    if len(run) == 1:
+        return first
+    last = run[-1].label.rpartition(".")[2]
+    return Branch(
+        Part(
+            first.part.name,
+            f"{len(run)} × {first.part.kind}",
+            sum(branch.part.parameters for branch in run),
+            sum(branch.part.macs for branch in run),
+            sum(branch.part.activation_bytes for branch in run),
+        ),
+        f"{first.label}–{last}",
+        [
+            replace(add_up(same), label=same[0].label)
+            for same in zip(*(branch.inside for branch in run), strict=True)
+        ],
+    )
+
+
+def walk(branch: Branch, depth: int, lead: str = "") -> Iterator[tuple[str, Branch]]:
+    """Branches from the root down, each with the lines that lead to it."""
+    yield lead, branch
+    if depth == 0:
+        return
+    stem = lead.replace("├─ ", "│  ").replace("└─ ", "   ")
+    for inner in branch.inside:
+        fork = "└─ " if inner is branch.inside[-1] else "├─ "
+        yield from walk(inner, depth - 1, stem + fork)

@@ -1,0 +1,242 @@
+"""The verbs of the command line, one short function each.
+
+A verb is a function in `VERBS`: its signature is the options, its docstring the help.
+Nothing heavy is imported before the words are understood.
+"""
+
+import ast
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+import tyro
+from tyro.conf import FlagCreatePairsOff, Positional, UseAppendAction, arg, subcommand
+
+from t2t import __version__
+from t2t.errors import UserError, suggest
+
+PURPOSE = """Train vision transformers from scratch on the images you have.
+
+t2t VERB --help explains a verb by examples; t2t --version tells the version."""
+
+
+def option(help: str, default: str = "", metavar: str | None = None) -> Any:
+    """What the help says of an option; its default only where a word is given."""
+    return arg(help=help, help_behavior_hint=default, metavar=metavar)
+
+
+JsonFlag = Annotated[bool, option("Print JSON, for programs.")]
+
+
+def models(
+    filter: Annotated[
+        Positional[str],
+        option("Part of a name, or a pattern: '14', 't2t*'.", metavar="FILTER"),
+    ] = "",
+    *,
+    json: JsonFlag = False,
+) -> None:
+    """List the models by name, with their costs and the published figures.
+
+    Examples:
+      t2t models
+      t2t models 't2t*distilled'
+      t2t models 14 --json
+    """
+    from t2t.screen import find_models, model_rows, model_table, say, say_json
+
+    found = find_models(filter)
+    if json:
+        say_json(model_rows(found))
+    else:
+        say(lambda width: model_table(found, width))
+
+
+def show(
+    name: Annotated[
+        Positional[str],
+        option("A name of `t2t models`, or any of timm's.", metavar="NAME"),
+    ],
+    *,
+    image_size: Annotated[
+        str | None,
+        option(
+            "Pixels, such as 384 or 192x256.",
+            "(default: the model's)",
+            "N|HEIGHTxWIDTH",
+        ),
+    ] = None,
+    num_classes: Annotated[
+        int | None, option("Outputs of the head.", "(default: the model's)", "N")
+    ] = None,
+    in_channels: Annotated[
+        int, option("Channels of the images.", "(default: 3)", "N")
+    ] = 3,
+    set: Annotated[
+        UseAppendAction[tuple[str, ...]],
+        option("Any other choice of the model.", "(repeatable)", "CHOICE=VALUE"),
+    ] = (),
+    depth: Annotated[
+        int | None,
+        option("Levels of parts to show.", "(default: 3, or 2 for timm's)", "N"),
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Show a model's parts and tokens, and what one image costs in it.
+
+    Examples:
+      t2t show t2t_vit_14
+      t2t show t2t_vit_14 --image-size 192x256 --num-classes 10
+      t2t show t2t_vit_14 --set positions=relative --set mixer=ghost
+      t2t show resnet50 --depth 1
+    """
+    choices = parse_choices(set)
+    if image_size is not None:
+        choices["image_size"] = parse_size(image_size)
+    if num_classes is not None:
+        choices["num_classes"] = num_classes
+    if in_channels != 3:
+        choices["in_channels"] = in_channels
+
+    from t2t.analysis.summary import describe
+    from t2t.screen import say, say_json
+
+    page = describe(name, choices)
+    if json:
+        say_json(page.as_json())
+    else:
+        say(lambda width: page.render(depth))
+
+
+KINDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    float | None: "a number or none",
+    tuple[int, int]: "two whole numbers, such as 224,224",
+    tuple[int, ...]: "whole numbers, such as 3,6,6,4",
+    tuple[tuple[int, int, int], ...]: "triples, such as (7,4,2),(3,2,1),(3,2,1)",
+}
+"""The kinds of values that choices take, in words."""
+
+VERBS: dict[str, Callable[..., None]] = {
+    "models": models,
+    "show": show,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command line and returns its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        run(words)
+        # A reader that has gone shows only when the last words are sent.
+        sys.stdout.flush()
+    except UserError as error:
+        print(f"t2t: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else 1
+    return 0
+
+
+def run(words: list[str]) -> None:
+    """Calls the verb that the first word names with what the others say."""
+    if words[:1] == ["--version"]:
+        print(f"t2t {__version__}")
+    elif not words or words[0] in ("-h", "--help", "help"):
+        print_verbs()
+    elif words[0] in VERBS:
+        verb = VERBS[words[0]]
+        tyro.cli(
+            verb,
+            prog=f"t2t {words[0]}",
+            description=inspect.getdoc(verb),
+            args=words[1:],
+            config=(FlagCreatePairsOff,),
+        )
+    else:
+        raise UserError(f"There is no verb {words[0]!r}.{suggest(words[0], VERBS)}")
+
+
+def print_verbs() -> None:
+    """Prints the verbs, each with its first sentence."""
+
+    def without_options() -> None:
+        """Stands for a verb: its options need not be read to list it."""
+
+    verbs = {
+        name: Annotated[
+            Any,
+            subcommand(
+                name=name,
+                description=(inspect.getdoc(verb) or "").partition("\n")[0],
+                constructor=without_options,
+            ),
+        ]
+        for name, verb in VERBS.items()
+    }
+    choice: Any = Union[tuple(verbs.values())]  # noqa: UP007
+    tyro.cli(choice, prog="t2t", description=PURPOSE, args=["--help"])
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Height and width from `224` or `192x256`."""
+    numbers = text.lower().replace("×", "x").split("x")
+    if not all(number.strip().isdecimal() for number in numbers) or len(numbers) > 2:
+        raise UserError(
+            f"--image-size {text} is not a size; write 224 or, height first, 192x256."
+        )
+    return int(numbers[0]), int(numbers[-1])
+
+
+def parse_choices(settings: Iterable[str]) -> dict[str, Any]:
+    """Choices given as NAME=VALUE, each value of the type that the choice has."""
+    from t2t.models.config import ModelConfig
+
+    kinds = get_type_hints(ModelConfig)
+    choices: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals:
+            raise UserError(f"--set {setting} gives no value; write {name}=VALUE.")
+        # A name that no model has is refused, with a suggestion, where it is used.
+        choices[name] = parse_value(name, text.strip(), kinds.get(name, str))
+    return choices
+
+
+def parse_value(name: str, text: str, kind: Any) -> Any:
+    """One value; numbers, truths and tuples are written as in Python."""
+    if kind is str:
+        return text
+    try:
+        value = ast.literal_eval(
+            text.capitalize() if text.lower() in ("true", "false", "none") else text
+        )
+    except (ValueError, SyntaxError):
+        value = text
+    if type(value) is int and not fits(value, kind):
+        value = float(value)
+    if not fits(value, kind):
+        raise UserError(f"--set {name}={text} will not do: {name} takes {KINDS[kind]}.")
+    return value
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Whether a value is of a kind: a type, one of several, or tuples of them."""
+    inner = get_args(kind)
+    if get_origin(kind) is not tuple:
+        return type(value) in (inner or (kind,))
+    if not isinstance(value, tuple):
+        return False
+    if inner[-1] is Ellipsis:
+        return all(fits(element, inner[0]) for element in value)
+    return len(value) == len(inner) and all(map(fits, value, inner))

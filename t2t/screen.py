@@ -1,0 +1,118 @@
+"""What the command line prints: for terminals, for pipes and for programs."""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from t2t.errors import UserError, suggest
+from t2t.models.zoo import ZOO, Entry
+
+UNLIMITED = 1000
+
+
+def say(page: Callable[[int], RenderableType]) -> None:
+    """Prints a page made for the width there is: that of the terminal, or any."""
+    console = Console(highlight=False)
+    if console.is_terminal:
+        console.print(page(console.width))
+        return
+    console = Console(highlight=False, color_system=None, width=UNLIMITED)
+    with console.capture() as captured:
+        console.print(page(UNLIMITED))
+    for line in captured.get().splitlines():
+        sys.stdout.write(line.rstrip() + "\n")
+
+
+def say_json(value: Any) -> None:
+    """Prints a value as JSON, numbers and names as they are."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def find_models(pattern: str) -> dict[str, Entry]:
+    """The models whose name contains some text, or fits a pattern with wildcards."""
+    wanted = pattern.lower().replace("-", "_")
+    is_pattern = any(wildcard in wanted for wildcard in "*?[")
+    found = {
+        name: entry
+        for name, entry in ZOO.items()
+        if (fnmatchcase(name, wanted) if is_pattern else wanted in name)
+    }
+    if not found:
+        raise UserError(
+            f"No model matches {pattern!r}.{suggest(wanted, ZOO)} `t2t models` lists "
+            "all of ours; every name of timm can be used too."
+        )
+    return found
+
+
+def model_rows(found: dict[str, Entry]) -> list[dict[str, Any]]:
+    """The models as plain rows, for programs."""
+    return [
+        {
+            "name": name,
+            "about": entry.about,
+            "built_by": "t2t" if entry.config else "timm",
+            "parameters": entry.parameters,
+            "gmacs": entry.gmacs,
+            "image_size": list(entry.image_size),
+            "paper": vars(entry.paper) if entry.paper else None,
+        }
+        for name, entry in found.items()
+    ]
+
+
+def model_table(found: dict[str, Entry], width: int) -> RenderableType:
+    """The models as a table; what they are is left out where there is no room."""
+    full = table_of(found, with_about=True)
+    needed = Console(width=UNLIMITED).measure(full).maximum
+    if needed <= width:
+        return full
+    note = f"From {needed} columns on, this table also says what each model is."
+    return Group(table_of(found, with_about=False), Text(), Text(note, style="dim"))
+
+
+def table_of(found: dict[str, Entry], with_about: bool) -> Table:
+    """The models and their figures, ours beside the paper's."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("\nmodel", style="cyan", no_wrap=True)
+    for heading in ("params\nM", "MACs\nG", "image\npx"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for heading in ("paper\nM", "paper\nG", "paper\ntop-1"):
+        table.add_column(heading, justify="right", style="dim", no_wrap=True)
+    if with_about:
+        table.add_column("\nwhat it is", no_wrap=True)
+    for name, entry in found.items():
+        table.add_row(
+            name,
+            f"{entry.parameters / 1e6:.1f}",
+            f"{entry.gmacs:.3f}",
+            size_text(entry.image_size),
+            *paper_cells(entry),
+            *([entry.about] if with_about else []),
+        )
+    return table
+
+
+def paper_cells(entry: Entry) -> Sequence[str]:
+    """The published figures of a model, blank where there are none."""
+    if entry.paper is None:
+        return "", "", ""
+    figures: Iterable[float | None] = (
+        entry.paper.params,
+        entry.paper.macs,
+        entry.paper.top1,
+    )
+    return ["" if figure is None else f"{figure:.1f}" for figure in figures]
+
+
+def size_text(image_size: tuple[int, int]) -> str:
+    """A square by its side, anything else by both."""
+    height, width = image_size
+    return str(height) if height == width else f"{height}×{width}"
