@@ -16,7 +16,7 @@ from PIL import Image
 from t2t.data import shard_writer
 from t2t.data.decode import decode
 from t2t.data.pack import pack
-from t2t.data.sources import open_source, open_splits
+from t2t.data.sources import open_source, open_splits, shard_index
 from t2t.errors import UserError
 
 
@@ -140,6 +140,14 @@ def test_the_index_of_a_pack_is_what_its_shard_says(folder, tmp_path):
     rebuilt = open_splits(tmp_path / "packed").train
     assert kept.labels.tolist() == rebuilt.labels.tolist()
     assert [kept.read(n) for n in range(9)] == [rebuilt.read(n) for n in range(9)]
+
+
+def test_a_copied_pack_keeps_its_index(folder, tmp_path, monkeypatch):
+    pack(folder, tmp_path / "packed")
+    for path in (tmp_path / "packed").glob("*.tar"):
+        os.utime(path, (1, 1))
+    monkeypatch.setattr(shard_index, "build_index", None)
+    assert len(open_splits(tmp_path / "packed").train) == 22
 
 
 def test_a_pack_goes_on_where_it_stopped(folder, tmp_path, monkeypatch):
