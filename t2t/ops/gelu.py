@@ -1,0 +1,103 @@
+"""GELU, whose backward pass also sums the gradient of the bias before it."""
+
+from importlib.util import find_spec
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+Hidden = Float[Tensor, "batch tokens hidden"]
+
+
+def linear_gelu_reference(
+    x: Float[Tensor, "batch tokens dim"],
+    weight: Float[Tensor, "hidden dim"],
+    bias: Float[Tensor, "hidden"],
+) -> Hidden:
+    """GELU(x·weightᵀ + bias)."""
+    return F.gelu(F.linear(x, weight.to(x.dtype), bias.to(x.dtype)))
+
+
+def linear_gelu(
+    x: Float[Tensor, "batch tokens dim"],
+    weight: Float[Tensor, "hidden dim"],
+    bias: Float[Tensor, "hidden"],
+) -> Hidden:
+    """The same with one pass over the hidden layer each way besides the products."""
+    if has_kernel(x):
+        return fused_gelu(  # type: ignore[no-any-return]
+            F.linear(x, weight.to(x.dtype), bias.detach().to(x.dtype)), bias
+        )
+    return linear_gelu_reference(x, weight, bias)
+
+
+def has_kernel(x: Tensor) -> bool:
+    """Whether the fast path takes these tokens."""
+    return (
+        find_spec("triton") is not None
+        and x.is_cuda
+        and x.dtype in (torch.bfloat16, torch.float16)
+    )
+
+
+def fused_forward(inner: Tensor, bias: Tensor) -> Tensor:
+    """GELU of a layer that already holds its bias, whose gradient is computed here."""
+    from t2t.ops.kernels.gelu import gelu_forward
+    from t2t.ops.kernels.launch import launch
+
+    inner = inner.contiguous()
+    out = torch.empty_like(inner)
+    block = 4096
+    launch(gelu_forward)[(-(-inner.numel() // block),)](
+        inner, out, inner.numel(), BLOCK=block, num_warps=4
+    )
+    return out
+
+
+def fused_backward(inner: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of the layer and of its bias."""
+    from t2t.ops.kernels.gelu import gelu_backward
+    from t2t.ops.kernels.launch import launch
+
+    inner, grad = inner.contiguous(), grad.contiguous()
+    columns = inner.shape[-1]
+    rows = inner.numel() // columns
+    grad_inner = torch.empty_like(inner)
+    tile_rows, tile_columns = 16, 128
+    blocks = -(-columns // tile_columns)
+    parts = max(1, min(-(-rows // tile_rows), 1056 // blocks))
+    partial = torch.empty(parts, columns, dtype=torch.float32, device=inner.device)
+    launch(gelu_backward)[(parts, blocks)](
+        inner,
+        grad,
+        grad_inner,
+        partial,
+        rows,
+        columns,
+        ROWS=tile_rows,
+        COLUMNS=tile_columns,
+        STAGES=2,
+        num_warps=4,
+    )
+    return grad_inner, partial.sum(0)
+
+
+fused_gelu = torch.library.triton_op("t2t::gelu", fused_forward, mutates_args=())
+fused_gelu_backward = torch.library.triton_op(
+    "t2t::gelu_backward", fused_backward, mutates_args=()
+)
+
+
+def save_for_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    inner, bias = inputs
+    ctx.save_for_backward(inner)
+    ctx.dtype = bias.dtype
+
+
+def backward(ctx, grad):  # type: ignore[no-untyped-def]
+    grad_inner, grad_bias = fused_gelu_backward(*ctx.saved_tensors, grad)
+    return grad_inner, grad_bias.to(ctx.dtype)
+
+
+fused_gelu.register_autograd(backward, setup_context=save_for_backward)

@@ -1,0 +1,1 @@
+"""Triton kernels behind the operations; imported only where Triton is installed."""

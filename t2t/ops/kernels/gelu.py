@@ -1,0 +1,66 @@
+"""GELU by one exponential: Φ(x) as the sigmoid of an odd polynomial."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def normal_cdf(x):
+    """Φ(x), so exact that x·Φ(x) is off by at most 2.6e-5."""
+    # Beyond √60 the sigmoid is 0 or 1 and the polynomial would turn back.
+    square = tl.minimum(x * x, 60.0)
+    # Coefficients times −log₂e, to go with exp2.
+    polynomial = 0.0010142655 * square - 0.10677574
+    polynomial = polynomial * square - 2.3011213
+    return 1.0 / (1.0 + tl.exp2(x * polynomial))
+
+
+@triton.jit
+def normal_density(x):
+    """φ(x)."""
+    return 0.3989422804014327 * tl.exp2(-0.7213475204444817 * x * x)
+
+
+@triton.jit
+def gelu(x):
+    """x·Φ(x)."""
+    return x * normal_cdf(x)
+
+
+@triton.jit
+def gelu_forward(x_ptr, out_ptr, size, BLOCK: tl.constexpr):
+    """GELU of BLOCK consecutive values."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    real = at < size
+    x = tl.load(x_ptr + at, mask=real, other=0.0).to(tl.float32)
+    tl.store(out_ptr + at, gelu(x).to(out_ptr.dtype.element_ty), mask=real)
+
+
+@triton.jit
+def gelu_backward(
+    x_ptr,
+    grad_out_ptr,
+    grad_ptr,
+    partial_ptr,
+    rows,
+    columns,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """The gradient before GELU and its sums over some rows: the bias's gradient."""
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    real_column = column < columns
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    step = tl.num_programs(0) * ROWS
+    for start in tl.range(tl.program_id(0) * ROWS, rows, step, num_stages=STAGES):
+        row = start + tl.arange(0, ROWS)
+        real = (row < rows)[:, None] & real_column[None, :]
+        at = row.to(tl.int64)[:, None] * columns + column[None, :]
+        x = tl.load(x_ptr + at, mask=real, other=0.0).to(tl.float32)
+        grad = tl.load(grad_out_ptr + at, mask=real, other=0.0).to(tl.float32)
+        grad *= normal_cdf(x) + x * normal_density(x)
+        tl.store(grad_ptr + at, grad.to(grad_ptr.dtype.element_ty), mask=real)
+        total += grad
+    at = partial_ptr + tl.program_id(0) * columns + column
+    tl.store(at, tl.sum(total, 0), mask=real_column)

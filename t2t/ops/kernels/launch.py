@@ -1,0 +1,14 @@
+"""How a kernel is started: seen by the compiler, or by Triton's interpreter."""
+
+import os
+from typing import Any
+
+from torch.library import wrap_triton
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def launch(kernel: Any) -> Any:
+    """The kernel as something `[grid](...)` starts, traceable by torch.compile."""
+    # The interpreter's functions are no JIT functions, which wrap_triton insists on.
+    return kernel if INTERPRETED else wrap_triton(kernel)

@@ -1,0 +1,156 @@
+"""Residual sum, stochastic depth by whole samples and LayerNorm in one pass each way."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def residual_norm_forward(
+    residual_ptr,
+    branch_ptr,
+    branch_bias_ptr,
+    branch_slots_ptr,
+    normed_slots_ptr,
+    gain_ptr,
+    shift_ptr,
+    sum_ptr,
+    normed_ptr,
+    rows,
+    tokens,
+    dim,
+    scale,
+    EPS: tl.constexpr,
+    HAS_BRANCH_SLOTS: tl.constexpr,
+    HAS_NORMED_SLOTS: tl.constexpr,
+    ROWS: tl.constexpr,
+    DIM: tl.constexpr,
+):
+    """One program: ROWS tokens, whichever samples they belong to."""
+    scale = tl.cast(scale, tl.float32)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, DIM)
+    real_row = row < rows
+    real_column = column < dim
+    real = real_row[:, None] & real_column[None, :]
+    sample = row // tokens
+    token = row - sample * tokens
+    at = row.to(tl.int64)[:, None] * dim + column[None, :]
+    x = tl.load(residual_ptr + at, mask=real, other=0.0).to(tl.float32)
+    slot = sample
+    if HAS_BRANCH_SLOTS:
+        slot = tl.load(branch_slots_ptr + sample, mask=real_row, other=-1)
+    kept = (slot >= 0) & real_row
+    branch_row = slot.to(tl.int64) * tokens + token
+    branch = tl.load(
+        branch_ptr + branch_row[:, None] * dim + column[None, :],
+        mask=kept[:, None] & real_column[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    bias = tl.load(branch_bias_ptr + column, mask=real_column, other=0.0)
+    branch += bias.to(tl.float32)[None, :]
+    x += tl.where(kept[:, None], branch * scale, 0.0)
+    stored = x.to(sum_ptr.dtype.element_ty)
+    tl.store(sum_ptr + at, stored, mask=real)
+    # The backward pass sees the rounded sum: normalise the same numbers here.
+    x = stored.to(tl.float32)
+    mean = tl.sum(x, 1) / dim
+    centred = tl.where(real_column[None, :], x - mean[:, None], 0.0)
+    rstd = tl.rsqrt(tl.sum(centred * centred, 1) / dim + EPS)
+    gain = tl.load(gain_ptr + column, mask=real_column, other=0.0).to(tl.float32)
+    shift = tl.load(shift_ptr + column, mask=real_column, other=0.0).to(tl.float32)
+    normed = centred * rstd[:, None] * gain[None, :] + shift[None, :]
+    slot = sample
+    if HAS_NORMED_SLOTS:
+        slot = tl.load(normed_slots_ptr + sample, mask=real_row, other=-1)
+    kept = (slot >= 0) & real_row
+    normed_row = slot.to(tl.int64) * tokens + token
+    tl.store(
+        normed_ptr + normed_row[:, None] * dim + column[None, :],
+        normed.to(normed_ptr.dtype.element_ty),
+        mask=kept[:, None] & real_column[None, :],
+    )
+
+
+@triton.jit
+def residual_norm_backward(
+    sum_ptr,
+    grad_sum_ptr,
+    grad_normed_ptr,
+    branch_slots_ptr,
+    normed_slots_ptr,
+    gain_ptr,
+    grad_residual_ptr,
+    grad_branch_ptr,
+    partial_ptr,
+    rows,
+    tokens,
+    dim,
+    scale,
+    EPS: tl.constexpr,
+    HAS_BRANCH_SLOTS: tl.constexpr,
+    HAS_NORMED_SLOTS: tl.constexpr,
+    ROWS: tl.constexpr,
+    DIM: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """One program: every so many rows, summing the parameters' gradients on the way."""
+    scale = tl.cast(scale, tl.float32)
+    column = tl.arange(0, DIM)
+    real_column = column < dim
+    gain = tl.load(gain_ptr + column, mask=real_column, other=0.0).to(tl.float32)
+    grad_gain = tl.zeros((ROWS, DIM), tl.float32)
+    grad_shift = tl.zeros((ROWS, DIM), tl.float32)
+    grad_bias = tl.zeros((ROWS, DIM), tl.float32)
+    step = tl.num_programs(0) * ROWS
+    for start in tl.range(tl.program_id(0) * ROWS, rows, step, num_stages=STAGES):
+        row = start + tl.arange(0, ROWS)
+        real_row = row < rows
+        real = real_row[:, None] & real_column[None, :]
+        sample = row // tokens
+        token = row - sample * tokens
+        at = row.to(tl.int64)[:, None] * dim + column[None, :]
+        slot = sample
+        if HAS_NORMED_SLOTS:
+            slot = tl.load(normed_slots_ptr + sample, mask=real_row, other=-1)
+        kept = (slot >= 0) & real_row
+        normed_row = slot.to(tl.int64) * tokens + token
+        grad = tl.load(
+            grad_normed_ptr + normed_row[:, None] * dim + column[None, :],
+            mask=kept[:, None] & real_column[None, :],
+            other=0.0,
+        ).to(tl.float32)
+        x = tl.load(sum_ptr + at, mask=real, other=0.0).to(tl.float32)
+        mean = tl.sum(x, 1) / dim
+        centred = tl.where(real_column[None, :], x - mean[:, None], 0.0)
+        rstd = tl.rsqrt(tl.sum(centred * centred, 1) / dim + EPS)
+        unit = centred * rstd[:, None]
+        grad_gain += grad * unit
+        grad_shift += grad
+        grad_unit = grad * gain[None, :]
+        along = tl.sum(grad_unit * unit, 1) / dim
+        level = tl.sum(grad_unit, 1) / dim
+        total = (grad_unit - level[:, None] - unit * along[:, None]) * rstd[:, None]
+        total += tl.load(grad_sum_ptr + at, mask=real, other=0.0).to(tl.float32)
+        tl.store(
+            grad_residual_ptr + at,
+            total.to(grad_residual_ptr.dtype.element_ty),
+            mask=real,
+        )
+        slot = sample
+        if HAS_BRANCH_SLOTS:
+            slot = tl.load(branch_slots_ptr + sample, mask=real_row, other=-1)
+        kept = (slot >= 0) & real_row
+        branch_row = slot.to(tl.int64) * tokens + token
+        grad_branch = tl.where(
+            kept[:, None] & real_column[None, :], total * scale, 0.0
+        )
+        grad_bias += grad_branch
+        tl.store(
+            grad_branch_ptr + branch_row[:, None] * dim + column[None, :],
+            grad_branch.to(grad_branch_ptr.dtype.element_ty),
+            mask=kept[:, None] & real_column[None, :],
+        )
+    partial_at = partial_ptr + tl.program_id(0) * 3 * dim + column
+    tl.store(partial_at, tl.sum(grad_gain, 0), mask=real_column)
+    tl.store(partial_at + dim, tl.sum(grad_shift, 0), mask=real_column)
+    tl.store(partial_at + 2 * dim, tl.sum(grad_bias, 0), mask=real_column)
