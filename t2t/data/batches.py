@@ -50,7 +50,7 @@ class Feeding:
     """Threads that read and decode; None takes all cores this process may use."""
     num_ahead: int = 4
     """Steps prepared ahead."""
-    gpu_share: float = 0.75
+    gpu_share: float = 1.0
     """Share of the images nvJPEG decodes, by their index; threads decode the rest."""
 
 

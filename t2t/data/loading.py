@@ -101,32 +101,41 @@ def part_of(
     indices: list[int], images: Sequence[ImagePixels], device: torch.device
 ) -> Part:
     """Images on their way to the device, in one piece where they are not there yet."""
-    flats = [flat_pixels(image) for image in images]
-    pixels = [flat for flat, _ in flats]
-    if images[0].device != device or device.type == "cpu":
-        pixels = [_joined(pixels, device)]
-    return Part(
-        indices,
-        pixels,
-        [image.shape[1] for image in images],
-        [image.shape[2] for image in images],
-        [interleaved for _, interleaved in flats],
-    )
+    if images[0].is_cuda:
+        flats = [flat_pixels(image) for image in images]
+        pixels = [flat for flat, _ in flats]
+        interleaved = [kind for _, kind in flats]
+    else:
+        arrays = [image.numpy() for image in images]
+        interleaved = [_is_interleaved(array) for array in arrays]
+        pixels = [_joined(arrays, interleaved, device)]
+    heights = [image.shape[1] for image in images]
+    widths = [image.shape[2] for image in images]
+    return Part(indices, pixels, heights, widths, interleaved)
+
+
+def _is_interleaved(array: UInt8[np.ndarray, "channels height width"]) -> bool:
+    flags = array.flags
+    return not flags.c_contiguous and array.transpose(1, 2, 0).flags.c_contiguous
 
 
 def _joined(
-    flats: Sequence[UInt8[Tensor, " pixels"]], device: torch.device
-) -> UInt8[Tensor, " all_pixels"]:
+    arrays: Sequence[UInt8[np.ndarray, "channels height width"]],
+    interleaved: Sequence[bool],
+    device: torch.device,
+) -> UInt8[Tensor, " pixels"]:
     """One piece on the device, sent from page-locked memory where it is a GPU."""
     on_gpu = device.type == "cuda"
-    total = sum(len(flat) for flat in flats)
+    total = sum(array.size for array in arrays)
     piece = torch.empty(total, dtype=torch.uint8, pin_memory=on_gpu)
-    # NumPy copies in this thread: torch would start a team of threads in each one.
+    # NumPy copies in this thread, where torch would start a team of threads, and it
+    # looks at shapes without letting go of the GIL, which many threads wait for.
     target = piece.numpy()
     start = 0
-    for flat in flats:
-        target[start : start + len(flat)] = flat.numpy()
-        start += len(flat)
+    for array, kind in zip(arrays, interleaved, strict=True):
+        stored = array.transpose(1, 2, 0) if kind else array
+        target[start : start + array.size] = stored.reshape(-1)
+        start += array.size
     return piece.to(device, non_blocking=on_gpu)
 
 

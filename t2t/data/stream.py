@@ -2,11 +2,12 @@
 
 import itertools
 import threading
+import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -30,8 +31,15 @@ from t2t.data.order import Batch, Order, Slots
 from t2t.data.sources.base import Indices
 from t2t.shapes import Pixels
 
-# Images a thread takes at once: enough that handing out work costs little.
+Result = TypeVar("Result")
+
+# Images a thread decodes at once: enough that handing out work costs little.
 _CHUNK = 8
+# Files in memory are read by few threads, which else would queue for the GIL between
+# any two system calls; where a read takes longer than this, many wait for it at once.
+_SLOW_READ = 3e-4
+_READ_CHUNKS = {"fast": 64, "slow": 4}
+_NUM_READERS = 64
 
 
 class Made(NamedTuple):
@@ -58,7 +66,7 @@ class StreamBatches:
         device: torch.device,
         num_workers: int | None = None,
         num_ahead: int = 4,
-        gpu_share: float = 0.75,
+        gpu_share: float = 1.0,
         description: str = "",
     ) -> None:
         self.loader = loader
@@ -77,8 +85,9 @@ class StreamBatches:
     def steps(self, start: int, stop: int) -> Iterator[Batch]:
         """The batches of these steps, in order; threads live while it is read."""
         workers = ThreadPoolExecutor(self.num_workers, "t2t-decode")
+        readers = ThreadPoolExecutor(_NUM_READERS, "t2t-read")
         makers = ThreadPoolExecutor(self.num_ahead, "t2t-batch")
-        work = _Work(self, workers)
+        work = _Work(self, workers, readers)
         upcoming = iter(range(start, stop))
         pending: deque[Future[Made]] = deque(
             makers.submit(work.make, step)
@@ -92,9 +101,10 @@ class StreamBatches:
                 yield self._handed_over(made)
         finally:
             work.halted.set()
-            workers.shutdown(wait=False, cancel_futures=True)
-            makers.shutdown(wait=True, cancel_futures=True)
-            workers.shutdown(wait=True)
+            for pool in (workers, readers):
+                pool.shutdown(wait=False, cancel_futures=True)
+            for pool in (makers, workers, readers):
+                pool.shutdown(wait=True, cancel_futures=True)
 
     def _handed_over(self, made: Made) -> Batch:
         """The batch, ordered before what the caller's stream does next."""
@@ -109,8 +119,15 @@ class StreamBatches:
 class _Work:
     """What the threads of one iteration do."""
 
-    def __init__(self, batches: StreamBatches, workers: ThreadPoolExecutor) -> None:
+    def __init__(
+        self,
+        batches: StreamBatches,
+        workers: ThreadPoolExecutor,
+        readers: ThreadPoolExecutor,
+    ) -> None:
         self.batches = batches
+        self.readers = readers
+        self.read_seconds = 0.0
         self.loader = batches.loader
         self.device = batches.device
         self.workers = workers
@@ -137,8 +154,15 @@ class _Work:
         # it looks the same when the damage is found and when it is known.
         by_gpu = on_gpu(wanted, self.batches.gpu_share) & (wanted == slots.indices)
         places = [np.flatnonzero(by_gpu), np.flatnonzero(~by_gpu)]
-        reading = self._submit(self._read, wanted[places[0]])
-        decoding = self._submit(self._decode, wanted[places[1]], stream)
+        decoding = [
+            self._submit(self.workers, self._decode, chunk, stream)
+            for chunk in _chunks(wanted[places[1]], _CHUNK)
+        ]
+        pace = "slow" if self.read_seconds > _SLOW_READ else "fast"
+        reading = [
+            self._submit(self.readers, self._read, chunk)
+            for chunk in _chunks(wanted[places[0]], _READ_CHUNKS[pace])
+        ]
         parts = []
         if reading:
             datas = list(itertools.chain.from_iterable(f.result() for f in reading))
@@ -163,14 +187,10 @@ class _Work:
         return apply_crop(self.batches.crop, ragged.select(where), draws)
 
     def _submit(
-        self, task: Any, indices: Indices, *arguments: Any
-    ) -> list[Future[Any]]:
-        chunks = [
-            indices[start : start + _CHUNK].tolist()
-            for start in range(0, len(indices), _CHUNK)
-        ]
+        self, pool: ThreadPoolExecutor, task: Callable[..., Result], *arguments: Any
+    ) -> Future[Result]:
         try:
-            return [self.workers.submit(task, chunk, *arguments) for chunk in chunks]
+            return pool.submit(task, *arguments)
         except RuntimeError as error:  # the pool was shut while this step began
             raise CancelledError from error
 
@@ -180,9 +200,14 @@ class _Work:
 
     def _read(self, indices: list[int]) -> list[bytes | Tensor]:
         datas = []
+        quickest = float("inf")
         for index in indices:
             self._check_halted()
+            started = time.perf_counter()
             datas.append(self.loader.source.read(index))
+            quickest = min(quickest, time.perf_counter() - started)
+        # The quickest of a chunk tells storage that is slow from a GIL in demand.
+        self.read_seconds += 0.1 * (quickest - self.read_seconds)
         return datas
 
     def _decode(self, indices: list[int], stream: Any) -> Part:
@@ -214,6 +239,12 @@ class _Work:
             loaded[place] = found
             images.append(pixels.to(self.device))
         return part_of(loaded, images, self.device)
+
+
+def _chunks(indices: Indices, size: int) -> list[list[int]]:
+    return [
+        indices[start : start + size].tolist() for start in range(0, len(indices), size)
+    ]
 
 
 def on_gpu(indices: Indices, share: float) -> Bool[np.ndarray, " batch"]:

@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 from t2t.data import batches as module
+from t2t.data import stream as stream_module
 from t2t.data.batches import Batches, Feeding, evaluation_batches, open_batches
 from t2t.data.crops import CenterCrop, RandomCrop
 from t2t.data.damage import Damage
@@ -279,6 +280,44 @@ def test_an_impossible_batch_is_refused_before_reading() -> None:
         stream(source, batch_size=21)
 
 
+@pytest.mark.parametrize("damaged", [(), (3, 4, 19)])
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_sharing_out_the_decoding_keeps_the_order(
+    monkeypatch: pytest.MonkeyPatch, damaged: tuple[int, ...], share: float
+) -> None:
+    by_threads = list(stream(Pictures(damaged=damaged)).steps(0, 6))
+    # The batch decoder also runs on a CPU: here it takes the place of nvJPEG.
+    monkeypatch.setattr(stream_module, "gpu_decoder_name", lambda device: "a test's")
+    feeding = Feeding(resident=False, num_workers=2, gpu_share=share)
+    damage = Damage(limit=3)
+    batches = opened(Pictures(damaged=damaged), feeding, damage=damage)
+    assert batches.gpu_share == share  # type: ignore[attr-defined]
+    assert_same(by_threads, list(batches.steps(0, 6)))
+    assert_same(by_threads, list(batches.steps(0, 6)))
+    assert sorted(damage.names) == sorted(f"picture-{index}" for index in damaged)
+
+
+def test_slow_storage_is_read_by_many_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stream_module, "gpu_decoder_name", lambda device: "a test's")
+    source = Pictures()
+    active: set[int] = set()
+    most = 0
+
+    def wait(index: int) -> None:
+        nonlocal most
+        active.add(threading.get_ident())
+        most = max(most, len(active))
+        time.sleep(0.005)
+        active.discard(threading.get_ident())
+
+    source.on_read = wait
+    feeding = Feeding(resident=False, num_workers=1, num_ahead=1)
+    list(opened(source, feeding, batch_size=20).steps(0, 3))
+    assert most >= 4
+
+
 def test_who_decodes_depends_on_the_index_alone() -> None:
     indices = np.arange(20_000)
     chosen = on_gpu(indices, 0.75)
@@ -301,6 +340,7 @@ def test_the_gpu_gets_what_the_cpu_gets(make: Callable[..., Batches]) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("crop", [None, CenterCrop(size=(12, 12))])
 def test_a_resident_batch_never_waits_for_the_gpu(crop: CenterCrop | None) -> None:
     batches = resident(Squares(), crop=crop, channels=1, device="cuda")
