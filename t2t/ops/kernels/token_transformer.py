@@ -458,8 +458,8 @@ def key_backward(
         scales = token_scales(rstd_ptr, mean_ptr, place, real)
         key = projected(product_ptr, place, real, scales, key_vectors, 0).to(KIND)
         value = projected(product_ptr, place, real, scales, value_vectors, 2).to(KIND)
-        weight = tl.exp(key_exponents(key, features) - log_mass[None, :])
-        weight = tl.where(real[:, None], weight, 0.0)
+        exponent = key_exponents(key, features) - log_mass[None, :]
+        weight = tl.exp(tl.where(real[:, None], exponent, float("-inf")))
         grad_value = product_of(weight.to(KIND), grad_means)
         at = place[:, None] * 64 + channel[None, :]
         skip = tl.load(grad_hidden_ptr + at, mask=real[:, None], other=0.0)

@@ -1,0 +1,142 @@
+"""Runs every kernel in Triton's interpreter and prints its errors as JSON.
+
+Started by test_kernels.py in a process of its own: the interpreter is chosen by an
+environment variable that Triton reads once, at import.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from t2t.ops.attention import attention_reference, packed_attention
+from t2t.ops.gelu import fused_gelu
+from t2t.ops.residual_norm import (
+    draw_slots,
+    fused_residual_norm,
+    residual_norm_reference,
+)
+from t2t.ops.token_transformer import (
+    fused_token_transformer,
+    token_transformer_reference,
+)
+
+
+def relative(found: Tensor, wanted: Tensor) -> float:
+    """‖found − wanted‖ / ‖wanted‖."""
+    difference = (found.double() - wanted.double()).norm()
+    return (difference / wanted.double().norm()).item()
+
+
+def errors(
+    fast: Callable[..., Any],
+    reference: Callable[..., Any],
+    inputs: Sequence[Any],
+    differentiable: Sequence[int],
+) -> dict[str, list[float]]:
+    """Errors of outputs and gradients against the reference in float64."""
+    results = []
+    for function, dtype in ((fast, torch.float32), (reference, torch.float64)):
+        arguments = [
+            value.to(dtype).requires_grad_(place in differentiable)
+            if isinstance(value, Tensor) and value.is_floating_point()
+            else value
+            for place, value in enumerate(inputs)
+        ]
+        outputs = function(*arguments)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        torch.manual_seed(1)
+        weights = [torch.randn_like(out.double()).to(out.dtype) for out in outputs]
+        wanted = [arguments[place] for place in differentiable]
+        results.append((outputs, torch.autograd.grad(outputs, wanted, weights)))
+    (fast_out, fast_grad), (true_out, true_grad) = results
+    return {
+        "out": [relative(*pair) for pair in zip(fast_out, true_out, strict=True)],
+        "grad": [relative(*pair) for pair in zip(fast_grad, true_grad, strict=True)],
+    }
+
+
+def attention_errors(tokens: int) -> dict[str, list[float]]:
+    """Packed attention of two heads."""
+    return errors(
+        lambda *arguments: packed_attention(*arguments)[0],
+        attention_reference,
+        (torch.randn(2, tokens, 3 * 2 * 64), 2, 0.125),
+        [0],
+    )
+
+
+def residual_norm_errors(dropping: bool) -> dict[str, list[float]]:
+    """Residual sum and LayerNorm, with and without dropped samples."""
+    batch, tokens, dim = 6, 5, 48
+    slots: tuple[Tensor | None, Tensor | None, int]
+    slots = (None, None, batch)
+    kept = batch
+    if dropping:
+        kept = batch - 1
+        drawn = draw_slots(batch, [kept, batch - 2], torch.device("cpu"))
+        slots = (drawn[0], drawn[1], batch - 2)
+    tensors = [torch.randn(batch, tokens, dim), torch.randn(kept, tokens, dim)]
+    vectors = [torch.randn(dim) for _ in range(3)]
+    return errors(
+        fused_residual_norm,
+        residual_norm_reference,
+        (*tensors, *vectors, *slots, 1.3, 1e-5),
+        [0, 1, 2, 3, 4],
+    )
+
+
+def gelu_errors() -> dict[str, list[float]]:
+    """GELU and the gradient of the bias that its input already holds."""
+    return errors(
+        fused_gelu,
+        lambda inner, bias: torch.nn.functional.gelu(inner + bias - bias.detach()),
+        (torch.randn(3, 70, 200) * 2, torch.randn(200)),
+        [0, 1],
+    )
+
+
+def token_transformer_errors(drop_rate: float, size: float) -> dict[str, list[float]]:
+    """The token transformer on keys and queries of about this size per channel."""
+    batch, tokens = 2, 150
+    features = torch.linalg.qr(torch.randn(64, 64))[0][:32] * 32**0.5
+    return errors(
+        lambda *arguments: fused_token_transformer(*arguments)[:2],
+        token_transformer_reference,
+        (
+            torch.randn(batch, tokens, 192) * size,
+            torch.rand(batch, tokens) + 0.5,
+            torch.randn(batch, tokens) * 0.1,
+            torch.randn(192) * 0.1,
+            torch.randn(192) * 0.3,
+            features,
+            *(torch.randn(64, 64) * 0.1 for _ in range(3)),
+            torch.randn(3, 64),
+            torch.tensor(77123),
+            drop_rate,
+            1e-5,
+        ),
+        [0, 1, 4, 6, 7, 8, 9],
+    )
+
+
+def main() -> None:
+    """Prints one JSON object: case, then errors."""
+    torch.manual_seed(0)
+    cases: dict[str, Callable[[], dict[str, list[float]]]] = {
+        "attention one piece": lambda: attention_errors(16),
+        "attention three pieces": lambda: attention_errors(37),
+        "residual_norm": lambda: residual_norm_errors(dropping=False),
+        "residual_norm dropping": lambda: residual_norm_errors(dropping=True),
+        "gelu": gelu_errors,
+        "token_transformer": lambda: token_transformer_errors(0.0, 1.0),
+        "token_transformer dropout": lambda: token_transformer_errors(0.1, 1.0),
+        "token_transformer large": lambda: token_transformer_errors(0.0, 4.0),
+    }
+    print(json.dumps({name: case() for name, case in cases.items()}))
+
+
+if __name__ == "__main__":
+    main()
