@@ -32,7 +32,7 @@ def decode_jpegs(
     encoded: dict[int, Tensor] = {}
     orientations: dict[int, int] = {}
     for index, data in enumerate(datas):
-        if isinstance(data, Tensor) or image_format(data) != "jpeg":
+        if isinstance(data, Tensor) or not _is_whole_jpeg(data):
             continue
         header = jpeg_header(data)
         # Four components are CMYK, which nvJPEG would read as something else.
@@ -46,6 +46,13 @@ def decode_jpegs(
     return {
         index: upright(pixels, orientations[index]) for index, pixels in decoded.items()
     }
+
+
+def _is_whole_jpeg(data: bytes) -> bool:
+    """Whether these bytes begin and end as a JPEG does, with a little after at most."""
+    # nvJPEG paints the rest of a truncated file grey and says nothing.
+    end = data.find(b"\xff\xd9", max(len(data) - 2048, 2))
+    return image_format(data) == "jpeg" and end >= 0
 
 
 def gpu_decoder_name(device: torch.device | str) -> str | None:
