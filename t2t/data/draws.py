@@ -132,29 +132,33 @@ class Draws:
         # The rank of each element among all, by comparing every pair: no sorting.
         return (key[:, None, :] < key[:, :, None]).sum(2)
 
-    def beta(self, stream: str, alpha: float) -> Float[Tensor, "batch 1"]:
+    def beta(
+        self, stream: str, alpha: float | Float[Tensor, "#batch 1"]
+    ) -> Float[Tensor, "batch 1"]:
         """A draw of Beta(alpha, alpha), as the share of two gamma draws."""
-        if not alpha > 0:
+        if isinstance(alpha, float) and not alpha > 0:
             raise UserError(f"A beta distribution needs alpha above 0, not {alpha}.")
-        first = self._log_gamma_draw(f"{stream}.first", alpha)
-        second = self._log_gamma_draw(f"{stream}.second", alpha)
+        first, second = self._log_gamma_draws(stream, alpha).split(1, 1)
         return torch.sigmoid(first - second)
 
-    def _log_gamma_draw(self, stream: str, alpha: float) -> Float[Tensor, "batch 1"]:
-        """The logarithm of a gamma draw, by Marsaglia and Tsang's rejection.
+    def _log_gamma_draws(
+        self, stream: str, alpha: float | Float[Tensor, "#batch 1"]
+    ) -> Float[Tensor, "batch 2"]:
+        """The logarithms of two gamma draws, but for a common term.
 
-        The first accepted of eight tries; each is accepted 95 % of the time or more.
+        Marsaglia and Tsang's rejection: the first accepted of eight tries, each of
+        which is accepted 95 % of the time or more.
         """
-        shape = alpha + 1.0  # one more than asked, then brought down by a power
-        offset = shape - 1.0 / 3.0
-        normal = self.normal(f"{stream}.normal", 8)
-        cube = (1.0 + normal / math.sqrt(9.0 * offset)) ** 3
-        candidate = offset * cube.clamp(min=1e-12)
-        uniform = self.uniform(f"{stream}.accept", 8) + 2.0**-25
-        bound = (
-            0.5 * normal**2 + offset - candidate + offset * (candidate / offset).log()
-        )
+        # The method is for one alpha more, then brought down by a power of a uniform.
+        offset = alpha + 2.0 / 3.0
+        normal = self.normal(f"{stream}.normal", 16)
+        cube = (1.0 + normal / (9.0 * offset) ** 0.5) ** 3
+        log_cube = cube.clamp(min=1e-12).log()
+        uniform = self.uniform(f"{stream}.accept", 16) + 2.0**-25
+        bound = 0.5 * normal**2 + offset * (1.0 - cube + log_cube)
         accepted = (cube > 0) & (uniform.log() < bound)
-        first = accepted.int().argmax(1, keepdim=True)
-        power = self.uniform(f"{stream}.power") + 2.0**-25
-        return candidate.gather(1, first).log() + power.log() / alpha
+        first = accepted.unflatten(1, (2, 8)).int().argmax(2, keepdim=True)
+        # log(offset) is left out: it is common to both and cancels in their share.
+        drawn = log_cube.unflatten(1, (2, 8)).gather(2, first)[:, :, 0]
+        power = self.uniform(f"{stream}.power", 2) + 2.0**-25
+        return drawn + power.log() / alpha

@@ -115,7 +115,7 @@ def test_mixing_equals_timms_on_the_same_draw(mode, is_cutmix, monkeypatch):
         mixture = draw_mixture(draws, HEIGHT, WIDTH, **alphas, mode=mode)
         targets = mix_targets(soft_targets(labels, 10, 0.1), mixture)
         source = draws.shared() if mode == "batch" else draws
-        kept = source.beta(*(("cutmix", 1.0) if is_cutmix else ("mixup", 0.8)))
+        kept = source.beta("mix.kept", 1.0 if is_cutmix else 0.8)
         centres = [
             source.integers("cutmix.row", HEIGHT),
             source.integers("cutmix.column", WIDTH),

@@ -23,15 +23,15 @@ def flip(images: Pixels, chosen: Bool[Tensor, " batch"]) -> Pixels:
     return torch.where(chosen[:, None, None, None], images.flip(3), images)
 
 
-def take_pixels(
+def _take_pixels(
     images: Pixels,
-    rows: Int64[Tensor, " batch #height #width"],
-    columns: Int64[Tensor, " batch #height #width"],
+    rows: Int64[Tensor, "batch height 1"],
+    columns: Int64[Tensor, "batch 1 width"],
 ) -> Pixels:
-    """The pixels at these places, which must lie in the image, for all channels."""
-    batch, channels, height, width = images.shape
-    places = (rows * width + columns).flatten(1)[:, None].expand(-1, channels, -1)
-    return images.flatten(2).gather(2, places).view(batch, channels, height, width)
+    """The pixels of these rows and columns, which must lie in the image."""
+    places = (rows * images.shape[3] + columns).flatten(1)[:, None]
+    flat = images.flatten(2)
+    return flat.gather(2, places.expand(-1, images.shape[1], -1)).view_as(images)
 
 
 def padded_crop(
@@ -54,9 +54,11 @@ def padded_crop(
     if fill == "reflect":
         rows = (height - 1) - ((height - 1) - rows.abs()).abs()
         columns = (width - 1) - ((width - 1) - columns.abs()).abs()
-        return take_pixels(images, rows, columns)
+        return _take_pixels(images, rows, columns)
     inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
-    pixels = take_pixels(images, rows.clamp(0, height - 1), columns.clamp(0, width - 1))
+    pixels = _take_pixels(
+        images, rows.clamp(0, height - 1), columns.clamp(0, width - 1)
+    )
     return torch.where(inside[:, None], pixels, 0)
 
 
@@ -102,18 +104,31 @@ def rotate_matrix(degrees: Values, height: int, width: int) -> Matrix:
     )
 
 
-def _interpolate(
-    levels: Sequence[Tensor], fraction: Tensor, is_cubic: Tensor | None
-) -> Tensor:
-    """Between the middle levels, in PIL's order so that equal levels stay exact."""
-    if is_cubic is None:
-        first, second = levels
-        return first + (second - first) * fraction
+def _weights(
+    fraction: Tensor, is_cubic: Bool[Tensor, "batch 1 1"]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What the neighbours at −1, 1 and 2 weigh; the one at 0 has what is left of 1.
+
+    PIL's cubic has the steepest slope that is in use, a = −1.
+    """
+    rest = 1 - fraction
+    before = torch.where(is_cubic, -fraction * rest * rest, 0.0)
+    after = torch.where(is_cubic, -fraction * fraction * rest, 0.0)
+    cubic = fraction * (1 + rest * fraction)
+    return before, torch.where(is_cubic, cubic, fraction), after
+
+
+def _interpolate(levels: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    """Along a row or a column, by differences so that equal levels stay exact."""
+    if len(levels) == 2:
+        return levels[0] + weights[0] * (levels[1] - levels[0])
     before, first, second, after = levels
-    slope = second - torch.where(is_cubic, before, first)
-    square = torch.where(is_cubic, 2 * (before - first) + second - after, 0)
-    cube = torch.where(is_cubic, first - before + after - second, 0)
-    return first + fraction * (slope + fraction * (square + fraction * cube))
+    return (
+        first
+        + weights[0] * (before - first)
+        + weights[1] * (second - first)
+        + weights[2] * (after - first)
+    )
 
 
 def affine(
@@ -128,31 +143,35 @@ def affine(
     one level per channel. Float32 places a pixel within about 1e-4 of PIL's double, so
     that a level may differ by one where PIL's truncation falls.
     """
-    height, width = images.shape[2:]
-    column = torch.arange(width, device=images.device) + 0.5
-    row = (torch.arange(height, device=images.device) + 0.5)[:, None]
+    channels, height, width = images.shape[1:]
+    pixel = torch.arange(height * width, device=images.device)
+    column, row = pixel % width + 0.5, pixel // width + 0.5
     a, b, c, d, e, f = matrix[:, :, None, None].unbind(1)
     x, y = a * column + b * row + c, d * column + e * row + f
     inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
     left, top = (x - 0.5).floor(), (y - 0.5).floor()
-    across, down = (x - 0.5 - left)[:, None], (y - 0.5 - top)[:, None]
+    across, down = x - 0.5 - left, y - 0.5 - top
+    weights: tuple[Sequence[Tensor], Sequence[Tensor]] = ((across,), (down,))
     if is_cubic is not None:
-        is_cubic = is_cubic[:, None, None, None]
+        chosen = is_cubic[:, None, None]
+        weights = _weights(across, chosen), _weights(down, chosen)
     reach = (0, 1) if is_cubic is None else (-1, 0, 1, 2)
     columns = [(left + shift).clamp(0, width - 1).long() for shift in reach]
-    rows = [(top + shift).clamp(0, height - 1).long() for shift in reach]
-    levels = _interpolate(
-        [
-            _interpolate(
-                [take_pixels(images, y, x).float() for x in columns], across, is_cubic
-            )
-            for y in rows
-        ],
-        down,
-        is_cubic,
-    )
-    pixels = levels.clamp(0, 255).to(torch.uint8)
-    return torch.where(inside[:, None], pixels, channel_values(fill, images))
+    starts = [(top + shift).clamp(0, height - 1).long() * width for shift in reach]
+    flat = images.flatten(2)
+    rows = [
+        _interpolate(
+            [
+                flat.gather(2, (start + place).expand(-1, channels, -1)).float()
+                for place in columns
+            ],
+            weights[0],
+        )
+        for start in starts
+    ]
+    pixels = _interpolate(rows, weights[1]).clamp(0, 255).to(torch.uint8)
+    colour = channel_values(fill, images)[:, :, 0]
+    return torch.where(inside, pixels, colour).view_as(images)
 
 
 def channel_values(

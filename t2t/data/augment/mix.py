@@ -55,16 +55,12 @@ def draw_mixture(
     """
     if mode == "batch":
         draws = draws.shared()
-    if mixup > 0 and cutmix > 0:
-        is_cutmix = draws.bernoulli("mix.switch", switch)
-        kept = torch.where(
-            is_cutmix, draws.beta("cutmix", cutmix), draws.beta("mixup", mixup)
-        )
-    else:
-        is_cutmix = draws.bernoulli("mix.switch", float(cutmix > 0))
-        kept = draws.beta("cutmix" if cutmix > 0 else "mixup", cutmix or mixup)
+    if not (mixup > 0 and cutmix > 0):
+        switch = float(cutmix > 0)
+    is_cutmix = draws.bernoulli("mix.switch", switch)
+    alpha = torch.where(is_cutmix, cutmix or mixup, mixup or cutmix)
     is_mixed = draws.bernoulli("mix.apply", probability)
-    kept = torch.where(is_mixed, kept, 1.0)
+    kept = torch.where(is_mixed, draws.beta("mix.kept", alpha), 1.0)
     side = (1.0 - kept).sqrt()
     edges = []
     for size, stream in ((height, "cutmix.row"), (width, "cutmix.column")):
