@@ -138,10 +138,7 @@ class Prepared:
 def prepared(source: Source, index: int, settings: Settings) -> Prepared:
     """An image's bytes, kept or made smaller, that are known to decode."""
     name = source.name(index)
-    try:
-        given = source.read(index)
-    except OSError as error:
-        raise DamagedImage(name, str(error)) from error
+    given = source.read(index)
     pixels = decode(given, name=name, min_side=settings.short_side)
     # The size as stored: a JPEG that shrinks may already have been decoded smaller.
     header = jpeg_header(given) if isinstance(given, bytes) else None

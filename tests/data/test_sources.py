@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from t2t.data.decode import decode
+from t2t.data.decode import DamagedImage, decode
 from t2t.data.sources import (
     NAMES,
     ArraySource,
@@ -123,6 +123,14 @@ def test_a_source_travels_to_another_process(tmp_path):
     copy = pickle.loads(pickle.dumps(source))
     assert [copy.name(n) for n in range(2)] == [source.name(n) for n in range(2)]
     assert copy.read(1) == source.read(1)
+
+
+def test_an_image_that_vanished_is_named(tmp_path):
+    make_folder(tmp_path, {"a": 2, "b": 2})
+    source = open_source(tmp_path, "all")
+    (tmp_path / "a" / "001.png").unlink()
+    with pytest.raises(DamagedImage, match=r"a/001\.png: No such file"):
+        source.read(1)
 
 
 def test_names_beyond_ascii(tmp_path):

@@ -15,13 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from t2t.data.decode import decode
+from t2t.data.decode import DamagedImage, decode
 from t2t.data.sources import (
     ParquetSource,
     ShardSource,
     open_source,
     open_splits,
     shard_index,
+    storage,
 )
 from t2t.errors import UserError
 
@@ -196,6 +197,22 @@ def test_parquet_that_cannot_be_used(tmp_path):
         open_splits(tmp_path / "g")
 
 
+def test_what_cannot_be_read_is_named(tmp_path):
+    shard = write_tar(tmp_path / "x.tar", range(4))
+    source = open_source(str(shard), "all")
+    os.truncate(shard, 1500)
+    with pytest.raises(DamagedImage, match=r"x\.tar at byte \d+: .* ends before"):
+        source.read(3)
+    assert source.name(0).endswith("x.tar:folder/0000.png")
+    path = write_parquet(tmp_path / "x.parquet", range(8), group=4)
+    whole = path.read_bytes()
+    source = open_source(path, "all")
+    # Inside the first row group's images: the footer at the end stays good.
+    path.write_bytes(whole[:10] + bytes(300) + whole[310:])
+    with pytest.raises(DamagedImage, match=r"x\.parquet\[1\]"):
+        decode(source.read(1), name=source.name(1))
+
+
 def test_missing_parquet_files_are_told(tmp_path):
     write_parquet(tmp_path / "train-00000-of-00003.parquet", range(8))
     assert "2 of 3 train files missing" in open_splits(tmp_path).description
@@ -310,6 +327,31 @@ def test_an_index_beside_a_remote_shard_is_used(tmp_path, monkeypatch):
         assert brightness(source, 4) == 4
     finally:
         memory.rm("/uploaded", recursive=True)
+
+
+def test_a_remote_read_is_tried_again(tmp_path, monkeypatch):
+    path = write_tar(tmp_path / "x.tar", range(4))
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/flaky/x.tar", path.read_bytes())
+    monkeypatch.setattr(storage, "PAUSES", (0.0, 0.0))
+    source = open_source("memory://flaky/x.tar", "all")
+    read = memory.cat_file
+    failures = ["first", "second"]
+
+    def flaky(*arguments, **keywords):
+        if failures:
+            raise TimeoutError(failures.pop())
+        return read(*arguments, **keywords)
+
+    monkeypatch.setattr(type(memory), "cat_file", lambda self, *a, **k: flaky(*a, **k))
+    try:
+        assert brightness(source, 2) == 2
+        failures += ["a", "b", "c"]
+        with pytest.raises(DamagedImage, match=r"x\.tar cannot be read \(a\)"):
+            source.read(1)
+    finally:
+        monkeypatch.undo()
+        memory.rm("/flaky", recursive=True)
 
 
 def test_shards_that_cannot_be_used(tmp_path):

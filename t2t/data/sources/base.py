@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from t2t.data.damage import DamagedImage
 from t2t.errors import UserError
 
 Indices = npt.NDArray[np.int64]
@@ -26,7 +27,10 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, index: int) -> bytes | Tensor:
-        """The encoded file, or the decoded uint8 channels × height × width."""
+        """The encoded file, or the decoded uint8 channels × height × width.
+
+        Raises DamagedImage where it cannot be read.
+        """
 
     @abstractmethod
     def name(self, index: int) -> str:
@@ -130,8 +134,12 @@ class FileSource(Source):
         return os.path.join(self.root, name)
 
     def read(self, index: int) -> bytes:
-        with open(self.name(index), "rb", buffering=0) as file:
-            return file.read()
+        name = self.name(index)
+        try:
+            with open(name, "rb", buffering=0) as file:
+                return file.read()
+        except OSError as error:
+            raise DamagedImage(name, error.strerror or str(error)) from error
 
 
 def subset(source: Source, indices: Iterable[int] | Indices) -> Source:

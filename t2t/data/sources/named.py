@@ -164,9 +164,10 @@ def _make(
         try:
             return maker(str(folder), download=True, **keywords)
         except (RuntimeError, OSError, ImportError) as error:
+            reason = " ".join(str(error).split())
             raise UserError(
                 f"Data set {name!r} is not in {folder} and could not be downloaded "
-                f"({error}): try again where there is a network, or give the path of "
+                f"({reason}): try again where there is a network, or give the path of "
                 "a folder with your own copy."
             ) from error
 

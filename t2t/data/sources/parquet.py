@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from t2t.data.damage import DamagedImage
 from t2t.data.sources.base import Indices, Source
 from t2t.data.sources.filenames import group_by_split
 from t2t.data.sources.labels import labels_and_classes
@@ -144,6 +145,12 @@ class ParquetSource(Source):
         if self._process != os.getpid():  # after a fork the lock may be held for ever
             self._forget()
         group, row = self._place(index)
+        try:
+            return self._bytes(group, row)
+        except OSError as error:  # pyarrow's, too, for a damaged row group
+            raise DamagedImage(self.name(index), str(error)) from error
+
+    def _bytes(self, group: int, row: int) -> bytes:
         column = self._group(group)
         if not self._is_struct:
             return column[row].as_py() or b""

@@ -92,6 +92,8 @@ def load_or_build(shard: str) -> ShardIndex:
         stamp = storage.stamp()
     except FileNotFoundError as error:
         raise UserError(f"There is no file {shard}.") from error
+    except OSError as error:
+        raise UserError(f"{error}: is there a network?") from error
     places = [Path(shard + SUFFIX)] if not is_url(shard) else []
     key = hashlib.sha256(
         (shard if is_url(shard) else os.path.abspath(shard)).encode()

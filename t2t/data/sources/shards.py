@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from t2t.data.damage import DamagedImage
 from t2t.data.sources.base import Source
 from t2t.data.sources.filenames import expand_braces, group_by_split, has_braces
 from t2t.data.sources.labels import labels_and_classes
@@ -105,14 +106,22 @@ class ShardSource(Source):
         return int(np.searchsorted(self._ends, index, side="right"))
 
     def read(self, index: int) -> bytes:
-        storage = self._storage(self._shard_of(index))
-        data: bytes = storage.read(int(self._offsets[index]), int(self._sizes[index]))
+        shard = self._shard_of(index)
+        offset, size = int(self._offsets[index]), int(self._sizes[index])
+        try:
+            data: bytes = self._storage(shard).read(offset, size)
+        except (OSError, UserError) as error:
+            raise DamagedImage(self.name(index), str(error)) from error
         return data
 
     def name(self, index: int) -> str:
         shard = self._shard_of(index)
+        offset = int(self._offsets[index])
         # A member's header is the block before its bytes and begins with its name.
-        header = self._storage(shard).read(int(self._offsets[index]) - 512, 100)
+        try:
+            header = self._storage(shard).read(offset - 512, 100)
+        except (OSError, UserError):  # a message must not fail over what it reports
+            return f"{self.shards[shard]} at byte {offset}"
         member = header.split(b"\0")[0].decode("utf-8", "replace")
         return f"{self.shards[shard]}:{member}"
 

@@ -1,10 +1,15 @@
 """Bytes at a place in a file, on a disk or behind a URL."""
 
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from t2t.errors import UserError
+
+# Seconds to wait before a remote request is tried again.
+PAUSES = (0.5, 2.0)
 
 
 class LocalFile:
@@ -40,22 +45,23 @@ class LocalFile:
 
 
 class RemoteFile:
-    """A file that fsspec reaches: each read is one request."""
+    """A file that fsspec reaches: each read is one request, tried a few times."""
 
     def __init__(self, url: str) -> None:
         self.path = url
         self._system, self._inner = _filesystem(url)
 
     def read(self, offset: int, size: int) -> bytes:
-        data: bytes = self._system.cat_file(
-            self._inner, start=offset, end=offset + size
+        data: bytes = _tried(
+            lambda: self._system.cat_file(self._inner, start=offset, end=offset + size),
+            self.path,
         )
         if len(data) != size:
             raise OSError(f"{self.path} ends before byte {offset + size}")
         return data
 
     def read_all(self) -> bytes:
-        data: bytes = self._system.cat_file(self._inner)
+        data: bytes = _tried(lambda: self._system.cat_file(self._inner), self.path)
         return data
 
     def open_stream(self) -> Any:
@@ -63,13 +69,28 @@ class RemoteFile:
         return self._system.open(self._inner, "rb", block_size=1 << 24)
 
     def stamp(self) -> list[int | str]:
-        info = self._system.info(self._inner)
+        info = _tried(lambda: self._system.info(self._inner), self.path)
         when = [
             str(info[key])
             for key in ("ETag", "etag", "mtime", "LastModified", "last_modified")
             if info.get(key)
         ]
         return [int(info["size"] or 0), *when[:1]]
+
+
+def _tried(request: Callable[[], Any], url: str) -> Any:
+    """The answer to a request, asked again when the network fails."""
+    for pause in (*PAUSES, None):
+        try:
+            return request()
+        except FileNotFoundError:
+            raise
+        # Every protocol has its own errors, and few of them are OSErrors.
+        except Exception as error:
+            if pause is None:
+                raise OSError(f"{url} cannot be read ({error})") from error
+            time.sleep(pause)
+    raise AssertionError("the last try returns or raises")
 
 
 def is_url(path: str) -> bool:
@@ -91,7 +112,7 @@ def list_files(folder: str) -> list[str]:
         with os.scandir(folder or ".") as entries:
             return sorted(str(Path(entry.path)) for entry in entries if entry.is_file())
     system, inner = _filesystem(folder)
-    found = system.ls(inner, detail=False)
+    found = _tried(lambda: system.ls(inner, detail=False), folder)
     return sorted(system.unstrip_protocol(path) for path in found)
 
 
