@@ -35,10 +35,12 @@ Result = TypeVar("Result")
 
 # Images a thread decodes at once: enough that handing out work costs little.
 _CHUNK = 8
-# Files in memory are read by few threads, which else would queue for the GIL between
-# any two system calls; where a read takes longer than this, many wait for it at once.
-_SLOW_READ = 3e-4
-_READ_CHUNKS = {"fast": 64, "slow": 4}
+# What is in memory already is read by the one thread that makes the step: more would
+# queue for the GIL at every system call. Where most of the first reads take longer
+# than `_SLOW_READ` seconds, the storage is far and many threads wait for it at once.
+_NUM_TIMED = 8
+_SLOW_READ = 5e-4
+_SLOW_CHUNK = 4
 _NUM_READERS = 64
 
 
@@ -127,7 +129,6 @@ class _Work:
     ) -> None:
         self.batches = batches
         self.readers = readers
-        self.read_seconds = 0.0
         self.loader = batches.loader
         self.device = batches.device
         self.workers = workers
@@ -158,14 +159,9 @@ class _Work:
             self._submit(self.workers, self._decode, chunk, stream)
             for chunk in _chunks(wanted[places[1]], _CHUNK)
         ]
-        pace = "slow" if self.read_seconds > _SLOW_READ else "fast"
-        reading = [
-            self._submit(self.readers, self._read, chunk)
-            for chunk in _chunks(wanted[places[0]], _READ_CHUNKS[pace])
-        ]
         parts = []
-        if reading:
-            datas = list(itertools.chain.from_iterable(f.result() for f in reading))
+        if len(places[0]):
+            datas = self._read_all(wanted[places[0]])
             parts.append(self._decode_on_gpu(wanted[places[0]], datas))
         parts += [future.result() for future in decoding]
 
@@ -200,15 +196,27 @@ class _Work:
 
     def _read(self, indices: list[int]) -> list[bytes | Tensor]:
         datas = []
-        quickest = float("inf")
         for index in indices:
             self._check_halted()
-            started = time.perf_counter()
             datas.append(self.loader.source.read(index))
-            quickest = min(quickest, time.perf_counter() - started)
-        # The quickest of a chunk tells storage that is slow from a GIL in demand.
-        self.read_seconds += 0.1 * (quickest - self.read_seconds)
         return datas
+
+    def _read_all(self, indices: Indices) -> list[bytes | Tensor]:
+        """All of a step's files, by this thread or by many where that is slow."""
+        datas: list[bytes | Tensor] = []
+        seconds = []
+        for index in indices[:_NUM_TIMED].tolist():
+            started = time.perf_counter()
+            datas += self._read([index])
+            seconds.append(time.perf_counter() - started)
+        rest = indices[_NUM_TIMED:]
+        if sorted(seconds)[len(seconds) // 4] < _SLOW_READ:
+            return datas + self._read(rest.tolist())
+        reading = [
+            self._submit(self.readers, self._read, chunk)
+            for chunk in _chunks(rest, _SLOW_CHUNK)
+        ]
+        return datas + [data for future in reading for data in future.result()]
 
     def _decode(self, indices: list[int], stream: Any) -> Part:
         loaded = []

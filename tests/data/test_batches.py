@@ -297,25 +297,25 @@ def test_sharing_out_the_decoding_keeps_the_order(
     assert sorted(damage.names) == sorted(f"picture-{index}" for index in damaged)
 
 
-def test_slow_storage_is_read_by_many_threads(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("seconds", "many"), [(0.005, True), (0.0, False)])
+def test_only_slow_storage_is_read_by_many_threads(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, many: bool
 ) -> None:
     monkeypatch.setattr(stream_module, "gpu_decoder_name", lambda device: "a test's")
-    source = Pictures()
-    active: set[int] = set()
-    most = 0
+    monkeypatch.setattr(stream_module, "_SLOW_READ", 0.004)
+    source = Pictures(num=24)
+    readers: set[int] = set()
 
     def wait(index: int) -> None:
-        nonlocal most
-        active.add(threading.get_ident())
-        most = max(most, len(active))
-        time.sleep(0.005)
-        active.discard(threading.get_ident())
+        readers.add(threading.get_ident())
+        time.sleep(seconds)
 
     source.on_read = wait
     feeding = Feeding(resident=False, num_workers=1, num_ahead=1)
-    list(opened(source, feeding, batch_size=20).steps(0, 3))
-    assert most >= 4
+    (batch,) = opened(source, feeding, batch_size=24).steps(0, 1)
+    assert len(readers) == (1 + (24 - 8) // 4 if many else 1)
+    means = batch.images.float().mean((1, 2, 3))
+    assert ((means - 10) / 10).round().long().tolist() == batch.indices.tolist()
 
 
 def test_who_decodes_depends_on_the_index_alone() -> None:
