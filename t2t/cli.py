@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import tyro
-from tyro.conf import FlagCreatePairsOff, Positional, UseAppendAction, arg, subcommand
+from tyro.conf import (
+    DisallowNone,
+    FlagCreatePairsOff,
+    Positional,
+    UseAppendAction,
+    arg,
+    subcommand,
+)
 
 from t2t import __version__
 from t2t.errors import UserError, suggest
@@ -96,13 +103,15 @@ def show(
     if image_size is not None:
         choices["image_size"] = parse_size(image_size)
     if num_classes is not None:
-        choices["num_classes"] = num_classes
+        choices["num_classes"] = at_least(0, "--num-classes", num_classes)
     if in_channels != 3:
-        choices["in_channels"] = in_channels
+        choices["in_channels"] = at_least(1, "--in-channels", in_channels)
 
     from t2t.analysis.summary import describe
     from t2t.screen import say, say_json
 
+    if depth is not None:
+        at_least(0, "--depth", depth)
     page = describe(name, choices)
     if json:
         say_json(page.as_json())
@@ -143,7 +152,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except SystemExit as leaving:
-        return leaving.code if isinstance(leaving.code, int) else 1
+        code = leaving.code
+        return code if isinstance(code, int) else int(code is not None)
     return 0
 
 
@@ -160,7 +170,7 @@ def run(words: list[str]) -> None:
             prog=f"t2t {words[0]}",
             description=inspect.getdoc(verb),
             args=words[1:],
-            config=(FlagCreatePairsOff,),
+            config=(FlagCreatePairsOff, DisallowNone),
         )
     else:
         raise UserError(f"There is no verb {words[0]!r}.{suggest(words[0], VERBS)}")
@@ -185,6 +195,13 @@ def print_verbs() -> None:
     }
     choice: Any = Union[tuple(verbs.values())]  # noqa: UP007
     tyro.cli(choice, prog="t2t", description=PURPOSE, args=["--help"])
+
+
+def at_least(least: int, option: str, number: int) -> int:
+    """The number given for an option, unless it is too small."""
+    if number < least:
+        raise UserError(f"{option} {number} is too small: give {least} or more.")
+    return number
 
 
 def parse_size(text: str) -> tuple[int, int]:
@@ -227,6 +244,8 @@ def parse_value(name: str, text: str, kind: Any) -> Any:
         value = float(value)
     if not fits(value, kind):
         raise UserError(f"--set {name}={text} will not do: {name} takes {KINDS[kind]}.")
+    if kind is int:
+        at_least(0 if name in ("num_classes", "growth") else 1, f"--set {name}", value)
     return value
 
 

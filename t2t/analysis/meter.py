@@ -217,7 +217,11 @@ class FusedAttentionMode(TorchFunctionMode):
         if func is not F.scaled_dot_product_attention:
             return func(*args, **kwargs)
         given = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
-        return FusedAttention.apply(given["query"], given["key"], given["value"])
+        factors = (given["query"], given["key"], given["value"])
+        # The fused kernels refuse channels that do not lie side by side.
+        if any(factor.stride(-1) != 1 for factor in factors):
+            return func(*args, **kwargs)
+        return FusedAttention.apply(*factors)
 
 
 class FusedAttention(torch.autograd.Function):

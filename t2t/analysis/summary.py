@@ -1,5 +1,6 @@
 """A model on one page: its parts as a tree, its tokens and what it multiplies."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -13,7 +14,6 @@ from rich.text import Text
 from torch import nn
 
 from t2t.analysis.cost import ITEMS, Cost, Part, count
-from t2t.errors import UserError
 from t2t.models.config import Size
 from t2t.models.create import create_model
 from t2t.models.vit import VisionTransformer
@@ -52,8 +52,6 @@ class Page:
         ours = isinstance(self.model, VisionTransformer)
         if depth is None:
             depth = 3 if ours else 2
-        if depth < 0:
-            raise UserError(f"depth={depth} shows nothing; 0 shows the whole alone.")
         gap = Text()
         parts = part_table(self.name, self.cost, depth)
         items = item_table(self.cost)
@@ -127,8 +125,10 @@ def token_line(model: VisionTransformer, image_size: Size) -> str:
     grids = model.tokenizer.grids(image_size)
     path = " → ".join(f"{rows}×{columns}" for rows, columns in [image_size, *grids])
     extra = {0: "", 1: " + class token", 2: " + class and distillation tokens"}
-    rows, columns = grids[-1]
-    return f"{path} = {rows * columns} tokens{extra[model.config.num_prefix_tokens]}"
+    num_tokens = math.prod(grids[-1])
+    plural = "" if num_tokens == 1 else "s"
+    prefix = extra[model.config.num_prefix_tokens]
+    return f"{path} = {num_tokens} token{plural}{prefix}"
 
 
 def parameter_line(cost: Cost) -> str:

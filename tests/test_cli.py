@@ -1,0 +1,208 @@
+"""The command line as users meet it, with right and wrong words."""
+
+import io
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+from rich.console import Console
+
+from t2t import __version__, cli
+from t2t.cli import VERBS, main
+from t2t.errors import UserError
+from t2t.models.zoo import ZOO
+from t2t.screen import find_models, model_table
+
+Output = pytest.CaptureFixture[str]
+HEAVY = ("torch", "timm", "torchvision", "matplotlib", "sklearn", "scipy")
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["show", "--help"], ["models", "--json"]], ids=" ".join
+)
+def test_nothing_heavy_is_imported_to_help_or_list(words: list[str]) -> None:
+    script = (
+        "import sys; from t2t.cli import main; code = main(sys.argv[1:]); "
+        f"heavy = [name for name in {HEAVY} if name in sys.modules]; "
+        "sys.exit(f'imported {heavy}' if heavy else code)"
+    )
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words], capture_output=True, text=True
+    )
+    seconds = time.perf_counter() - start
+    assert done.returncode == 0, done.stderr
+    assert seconds < 1.5
+
+
+def test_help_names_every_verb_and_gives_examples(capsys: Output) -> None:
+    assert main(["--help"]) == 0
+    overview = capsys.readouterr().out
+    for name in VERBS:
+        assert f"• {name} " in overview
+        assert main([name, "--help"]) == 0
+        assert f"  t2t {name} " in capsys.readouterr().out
+
+
+def test_no_words_show_the_verbs(capsys: Output) -> None:
+    assert main([]) == 0
+    assert "• models" in capsys.readouterr().out
+
+
+def test_version(capsys: Output) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"t2t {__version__}\n"
+
+
+def test_models_lists_all_in_full_where_there_is_no_terminal(capsys: Output) -> None:
+    assert main(["models"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[3:]] == list(ZOO)
+    assert all(
+        entry.about in line for entry, line in zip(ZOO.values(), lines[3:], strict=True)
+    )
+    (line,) = (line for line in lines if line.startswith("t2t_vit_14 "))
+    assert line.split()[1:7] == ["21.5", "4.800", "224", "21.5", "4.8", "81.5"]
+    assert not any("\x1b" in line or line != line.rstrip() for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("resnet1", {"resnet101", "resnet152"}),
+        ("t2t_vit_t_*", {"t2t_vit_t_14", "t2t_vit_t_19", "t2t_vit_t_24"}),
+        ("T2T-ViT-24", {"t2t_vit_24"}),
+    ],
+)
+def test_models_are_found_by_part_or_pattern(pattern: str, expected: set[str]) -> None:
+    assert set(find_models(pattern)) == expected
+
+
+def test_models_as_json(capsys: Output) -> None:
+    assert main(["models", "t2t_vit_14_384", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [
+        {
+            "name": "t2t_vit_14_384",
+            "about": ZOO["t2t_vit_14_384"].about,
+            "built_by": "t2t",
+            "parameters": 21_465_806,
+            "gmacs": 16.419,
+            "image_size": [384, 384],
+            "paper": {"params": 21.5, "macs": 17.1, "top1": 83.3},
+        }
+    ]
+
+
+@pytest.mark.parametrize(("width", "about"), [(80, False), (140, True)])
+def test_model_table_fits_the_terminal(width: int, about: bool) -> None:
+    file = io.StringIO()
+    console = Console(file=file, width=width, force_terminal=True, color_system=None)
+    console.print(model_table(ZOO, width))
+    lines = file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert not any("…" in line for line in lines)
+    assert any("what it is" in line for line in lines) is about
+
+
+def test_show_tells_tokens_parts_items_and_paper(capsys: Output) -> None:
+    assert main(["show", "t2t_vit_14"]) == 0
+    page = capsys.readouterr().out
+    for words in (
+        "224×224 → 56×56 → 28×28 → 14×14 = 196 tokens + class token",
+        "21,465,806 trained, 4,096 frozen",
+        "4.800 G",
+        "21.5 M parameters, 4.8 G MACs, 81.5 % ImageNet top-1",
+        "blocks.0–13   14 × Block                  20,692,224   4,494.7",
+        "└─ head",
+        "kernel features      16.1    0.3 %",
+        "Not counted: additions",
+    ):
+        assert words in page
+    assert "dropout" in page  # it keeps memory
+    assert "drop_path" not in page  # it costs nothing
+
+
+def test_show_takes_sizes_classes_channels_and_choices(capsys: Output) -> None:
+    words = "show t2t_vit_7 --image-size 64x96 --num-classes 5 --in-channels 1 --json"
+    choices = "--set positions=relative --set qkv-bias=true --set mlp_ratio=3"
+    assert main([*words.split(), *choices.split()]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["token_grids"] == [[16, 24], [8, 12], [4, 6]]
+    assert facts["prefix_tokens"] == 1
+    assert facts["in_channels"] == 1
+    assert facts["choices"]["qkv_bias"] is True
+    assert facts["macs"] == sum(facts["macs_by_item"].values())
+    parts = {part["name"]: part for part in facts["parts"]}
+    assert parts["head"]["parameters"] == 256 * 5 + 5
+    assert parts["encoder.blocks.0.mlp"]["parameters"] == 2 * 256 * 768 + 768 + 256
+    assert parts["encoder.positions"]["parameters"] > 0
+
+
+def test_show_knows_timms_models(capsys: Output) -> None:
+    assert main(["show", "resnet18", "--depth", "1", "--image-size", "64"]) == 0
+    page = capsys.readouterr().out
+    assert "resnet18  built by timm" in page
+    assert "├─ layer4    Sequential" in page
+    assert "11,689,512" in page
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("shwo t2t_vit_14", "There is no verb 'shwo'. Did you mean show?"),
+        ("models t2t_vit_41", "No model matches 't2t_vit_41'. Did you mean"),
+        ("show t2t_vit_144", "There is no model 't2t_vit_144'. Did you mean"),
+        ("show t2t_vit_14 --image-size big", "write 224 or, height first, 192x256"),
+        ("show t2t_vit_14 --image-size 1x2x3", "--image-size 1x2x3 is not a size"),
+        ("show t2t_vit_14 --in-channels 0", "--in-channels 0 is too small"),
+        ("show t2t_vit_14 --set mixer", "--set mixer gives no value"),
+        ("show t2t_vit_14 --set mixr=ghost", "Did you mean mixer?"),
+        ("show t2t_vit_14 --set mixer=gost", "allowed: attention, attention_se"),
+        ("show t2t_vit_14 --set depth=two", "depth takes a whole number"),
+        ("show t2t_vit_14 --set depth=0", "--set depth 0 is too small"),
+        ("show t2t_vit_14 --set splits=(3,2,1)", "splits takes triples, such as"),
+        ("show t2t_vit_14 --set qkv_bias=2", "qkv_bias takes true or false"),
+        ("show resnet18 --set depth=3", "resnet18 is built by timm"),
+        ("show inception_v3 --image-size 20", "cannot take images of 20×20 pixels"),
+    ],
+)
+def test_a_mistake_is_one_sentence(words: str, sentence: str, capsys: Output) -> None:
+    assert main(words.split()) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("t2t: ")
+    assert sentence in output.err
+    assert output.err.count("\n") == 1
+
+
+def test_an_unknown_option_is_met_with_the_likeliest(capsys: Output) -> None:
+    assert main(["models", "--jsn"]) == 2
+    assert "--json" in capsys.readouterr().err
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def verb() -> None:
+        raise error
+
+    return verb
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(KeyboardInterrupt(), 130), (UserError("No."), 2), (SystemExit(3), 3)],
+)
+def test_exit_codes(
+    error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(cli.VERBS, "fail", raising(error))
+    assert main(["fail"]) == code
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    command = f"{sys.executable} -m t2t models | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.returncode in (0, 141)
+    assert done.stderr == ""
