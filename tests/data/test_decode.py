@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, features
 
 from t2t.data import decode as decoding
 from t2t.data.decode import (
@@ -84,6 +84,19 @@ def test_every_colour_mode_becomes_rgb(mode, decoder):
     data = encoded(image, kind)
     expected = pixels_of(Image.open(io.BytesIO(data)))
     assert (decode(data).int() - expected.int()).abs().max() <= 3
+
+
+@pytest.mark.skipif(not features.check("avif"), reason="Pillow was built without AVIF")
+def test_avif(decoder):
+    data = encoded(Image.new("RGB", (20, 10), (10, 200, 30)), "AVIF", quality=100)
+    assert image_format(data) == "avif"
+    assert (decode(data)[:, 5, 5].int() - torch.tensor([10, 200, 30])).abs().max() <= 3
+
+
+def test_a_jpeg_with_a_second_picture_behind_it(decoder):
+    image = picture()
+    data = encoded(image, "MPO", save_all=True, append_images=[image], quality=95)
+    assert decode(data).shape == (3, 24, 40)
 
 
 def test_palette_with_transparency_keeps_its_colours_and_does_not_warn(decoder):

@@ -3,6 +3,7 @@
 import io
 import os
 import pickle
+import re
 from pathlib import Path
 from urllib.error import URLError
 
@@ -393,6 +394,15 @@ def test_the_split_in_a_files_name(path, split):
 def test_missing_files_by_their_own_count():
     assert num_missing(["train-00000-of-00004.tar", "train-00002-of-00004.tar"]) == 2
     assert num_missing(["a.tar", "b.tar"]) == 0
+
+
+def test_the_page_on_data_is_true(capsys):
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(program, {})
+    assert "digits: 1,437 images" in capsys.readouterr().out
+    for name in NAMES:
+        assert f"`{name}`" in page
 
 
 def test_encoded_bytes_come_out_as_they_are(tmp_path):

@@ -151,13 +151,13 @@ class ParquetSource(Source):
             raise DamagedImage(self.name(index), str(error)) from error
 
     def _bytes(self, group: int, row: int) -> bytes:
-        column = self._group(group)
+        image = self._group(group)[row]
         if not self._is_struct:
-            return column[row].as_py() or b""
-        data: bytes | None = column.field("bytes")[row].as_py()
+            return image.as_py() or b""
+        data: bytes | None = image["bytes"].as_py()
         if data is not None:
             return data
-        path = column.field("path")[row].as_py()
+        path = image["path"].as_py()
         if not path:
             return b""
         folder = os.path.dirname(self.files[int(self._group_file[group])])
