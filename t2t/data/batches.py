@@ -146,7 +146,12 @@ def _choose(
         reason = f"about {needed / 2**30:.2g} GiB, a quarter of what is free is less"
     num_images = f"{len(loader.source):,} images"
     if resident:
-        images = ResidentImages(loader, device, feeding.num_workers)
+        images = ResidentImages(
+            loader,
+            device,
+            num_workers=feeding.num_workers,
+            gpu_share=feeding.gpu_share,
+        )
         size = f"{images.ragged.pixels.numel() / 2**30:.2g} GiB"
         words = f"{num_images} decoded once and kept on {device}: {size}"
         return ResidentBatches(images, order, crop, description=words)

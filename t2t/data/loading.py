@@ -3,15 +3,16 @@
 import os
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Bool, UInt8
 from torch import Tensor
 
 from t2t.data.damage import Damage, DamagedImage
-from t2t.data.decode import decode
+from t2t.data.decode import decode, decode_each
 from t2t.data.order import Batch, Slots
 from t2t.data.sources.base import Indices, Source
 from t2t.errors import UserError
@@ -78,6 +79,25 @@ class Loader:
             return candidate, pixels
         raise UserError(f"None of the {num_images} images can be read: {reason}.")
 
+    def load_on_gpu(
+        self,
+        indices: Sequence[int],
+        datas: Sequence[bytes | Tensor],
+        device: torch.device,
+        pool: Executor,
+    ) -> tuple[list[int], list[ImagePixels]]:
+        """What was read, decoded by nvJPEG, or by the pool where that cannot."""
+        outcomes = decode_each(datas, channels=self.channels, device=device, pool=pool)
+        loaded = list(indices)
+        images = []
+        for place, outcome in enumerate(outcomes):
+            if isinstance(outcome, Tensor):
+                images.append(outcome)
+                continue
+            loaded[place], pixels = self.load_instead(loaded[place], outcome.reason)
+            images.append(pixels.to(device))
+        return loaded, images
+
     def _decode(self, index: int) -> ImagePixels:
         data = self.source.read(index)
         try:
@@ -85,6 +105,13 @@ class Loader:
         except DamagedImage as damaged:
             # Named here, since to name every image would cost more than reading it.
             raise DamagedImage(self.source.name(index), damaged.reason) from damaged
+
+
+def decoded_on_gpu(indices: Indices, share: float) -> Bool[np.ndarray, " batch"]:
+    """Which images nvJPEG decodes: about `share` of any of them, by their index."""
+    scattered = (indices * 2654435761) % 2**32
+    chosen: Bool[np.ndarray, " batch"] = scattered < share * 2**32
+    return chosen
 
 
 class Part(NamedTuple):

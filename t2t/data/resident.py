@@ -9,46 +9,82 @@ import torch
 from t2t.data.crops import Crop, apply_crop, as_batch
 from t2t.data.draws import Draws
 from t2t.data.loading import (
+    ImagePixels,
     Loader,
     Part,
     batch_of,
+    decoded_on_gpu,
     num_cores,
     part_of,
     ragged_of,
 )
+from t2t.data.nvjpeg import gpu_decoder_name
 from t2t.data.order import Batch, Order
 from t2t.data.sources.base import Indices
 from t2t.shapes import Pixels
 
-_CHUNK = 256
+_CHUNK = 64
 
 
 class ResidentImages:
-    """All images of a source as uint8 on a device, each at its own size."""
+    """All images of a source as uint8 on a device, each at its own size.
+
+    They are decoded as a stream would, so that keeping them changes no pixel.
+    """
 
     def __init__(
-        self, loader: Loader, device: torch.device, num_workers: int | None = None
+        self,
+        loader: Loader,
+        device: torch.device,
+        *,
+        num_workers: int | None = None,
+        gpu_share: float = 1.0,
     ) -> None:
         self.device = device
         self.labels = loader.source.labels
-        num_images = len(loader.source)
-        chunks = [
-            range(start, min(start + _CHUNK, num_images))
-            for start in range(0, num_images, _CHUNK)
-        ]
-        parts: list[Part] = []
+        self._loader = loader
+        self._gpu_share = gpu_share if gpu_decoder_name(device) else 0.0
+        starts = range(0, len(loader.source), _CHUNK)
         pool = ThreadPoolExecutor(num_workers or num_cores(), "t2t-decode")
         try:
-            for chunk in chunks:
-                results = list(pool.map(loader.load, chunk))
-                loaded = [index for index, _ in results]
-                images = [pixels for _, pixels in results]
-                parts.append(part_of(loaded, images, device))
+            if self._gpu_share:
+                parts = [self._decoded_on_gpu(start, pool) for start in starts]
+            else:
+                parts = list(pool.map(self._decoded, starts))
         finally:
             pool.shutdown(cancel_futures=True)
         self.loaded: Indices = np.array([i for part in parts for i in part.indices])
         """Which image stands at each index: another one where it was damaged."""
         self.ragged = ragged_of(parts, loader.channels)
+        if device.type == "cuda":
+            # A decoder on a stream of its own may get the parts' memory next.
+            torch.cuda.synchronize(device)
+
+    def _indices(self, start: int) -> Indices:
+        return np.arange(start, min(start + _CHUNK, len(self.labels)))
+
+    def _decoded(self, start: int) -> Part:
+        found = [self._loader.load(index) for index in self._indices(start).tolist()]
+        return part_of(*_apart(found), self.device)
+
+    def _decoded_on_gpu(self, start: int, pool: ThreadPoolExecutor) -> Part:
+        indices = self._indices(start)
+        chosen = decoded_on_gpu(indices, self._gpu_share)
+        there, here = indices[chosen].tolist(), indices[~chosen].tolist()
+        decoding = pool.map(self._loader.load, here)
+        datas = list(pool.map(self._loader.source.read, there))
+        by_gpu = self._loader.load_on_gpu(there, datas, self.device, pool)
+        found = dict(zip(there, zip(*by_gpu, strict=True), strict=True))
+        for index, (loaded, pixels) in zip(here, decoding, strict=True):
+            found[index] = loaded, pixels.to(self.device)
+        in_order = [found[index] for index in indices.tolist()]
+        return part_of(*_apart(in_order), self.device)
+
+
+def _apart(
+    found: list[tuple[int, ImagePixels]],
+) -> tuple[list[int], list[ImagePixels]]:
+    return [index for index, _ in found], [pixels for _, pixels in found]
 
 
 class ResidentBatches:

@@ -4,31 +4,29 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Bool
 from torch import Tensor
 
 from t2t.data.crops import Crop, apply_crop, as_batch
-from t2t.data.decode import decode_each
 from t2t.data.draws import Draws
 from t2t.data.loading import (
     ImagePixels,
     Loader,
     Part,
     batch_of,
+    decoded_on_gpu,
     num_cores,
     part_of,
     ragged_of,
 )
 from t2t.data.nvjpeg import gpu_decoder_name
 from t2t.data.order import Batch, Order, Slots
-from t2t.data.sources.base import Indices
 from t2t.shapes import Pixels
 
 Result = TypeVar("Result")
@@ -153,16 +151,19 @@ class _Work:
         wanted = self.loader.stand_ins(slots.indices)
         # An image that stands in for another is always decoded by a thread, so that
         # it looks the same when the damage is found and when it is known.
-        by_gpu = on_gpu(wanted, self.batches.gpu_share) & (wanted == slots.indices)
+        by_gpu = decoded_on_gpu(wanted, self.batches.gpu_share)
+        by_gpu &= wanted == slots.indices
         places = [np.flatnonzero(by_gpu), np.flatnonzero(~by_gpu)]
         decoding = [
             self._submit(self.workers, self._decode, chunk, stream)
-            for chunk in _chunks(wanted[places[1]], _CHUNK)
+            for chunk in _chunks(wanted[places[1]].tolist(), _CHUNK)
         ]
         parts = []
         if len(places[0]):
-            datas = self._read_all(wanted[places[0]])
-            parts.append(self._decode_on_gpu(wanted[places[0]], datas))
+            indices = wanted[places[0]].tolist()
+            datas = self._read_all(indices)
+            found = self.loader.load_on_gpu(indices, datas, self.device, self.workers)
+            parts.append(part_of(*found, self.device))
         parts += [future.result() for future in decoding]
 
         where = np.argsort(np.concatenate(places))
@@ -201,17 +202,17 @@ class _Work:
             datas.append(self.loader.source.read(index))
         return datas
 
-    def _read_all(self, indices: Indices) -> list[bytes | Tensor]:
+    def _read_all(self, indices: list[int]) -> list[bytes | Tensor]:
         """All of a step's files, by this thread or by many where that is slow."""
         datas: list[bytes | Tensor] = []
         seconds = []
-        for index in indices[:_NUM_TIMED].tolist():
+        for index in indices[:_NUM_TIMED]:
             started = time.perf_counter()
             datas += self._read([index])
             seconds.append(time.perf_counter() - started)
         rest = indices[_NUM_TIMED:]
         if sorted(seconds)[len(seconds) // 4] < _SLOW_READ:
-            return datas + self._read(rest.tolist())
+            return datas + self._read(rest)
         reading = [
             self._submit(self.readers, self._read, chunk)
             for chunk in _chunks(rest, _SLOW_CHUNK)
@@ -229,34 +230,6 @@ class _Work:
         with torch.cuda.stream(stream) if stream is not None else nullcontext():
             return part_of(loaded, images, self.device)
 
-    def _decode_on_gpu(self, indices: Indices, datas: Sequence[bytes | Tensor]) -> Part:
-        self._check_halted()
-        outcomes = decode_each(
-            datas,
-            channels=self.loader.channels,
-            device=self.device,
-            pool=self.workers,
-        )
-        loaded = indices.tolist()
-        images = []
-        for place, outcome in enumerate(outcomes):
-            if isinstance(outcome, Tensor):
-                images.append(outcome)
-                continue
-            found, pixels = self.loader.load_instead(loaded[place], outcome.reason)
-            loaded[place] = found
-            images.append(pixels.to(self.device))
-        return part_of(loaded, images, self.device)
 
-
-def _chunks(indices: Indices, size: int) -> list[list[int]]:
-    return [
-        indices[start : start + size].tolist() for start in range(0, len(indices), size)
-    ]
-
-
-def on_gpu(indices: Indices, share: float) -> Bool[np.ndarray, " batch"]:
-    """Which images the GPU decodes: about `share` of any of them, by their index."""
-    scattered = (indices * 2654435761) % 2**32
-    chosen: Bool[np.ndarray, " batch"] = scattered < share * 2**32
-    return chosen
+def _chunks(indices: list[int], size: int) -> list[list[int]]:
+    return [indices[start : start + size] for start in range(0, len(indices), size)]
