@@ -154,11 +154,10 @@ class Draws:
         normal = self.normal(f"{stream}.normal", 16)
         cube = (1.0 + normal / (9.0 * offset) ** 0.5) ** 3
         log_cube = cube.clamp(min=1e-12).log()
-        uniform = self.uniform(f"{stream}.accept", 16) + 2.0**-25
+        uniform = (self.uniform(f"{stream}.uniform", 18) + 2.0**-25).log()
         bound = 0.5 * normal**2 + offset * (1.0 - cube + log_cube)
-        accepted = (cube > 0) & (uniform.log() < bound)
+        accepted = (cube > 0) & (uniform[:, :16] < bound)
         first = accepted.unflatten(1, (2, 8)).int().argmax(2, keepdim=True)
         # log(offset) is left out: it is common to both and cancels in their share.
         drawn = log_cube.unflatten(1, (2, 8)).gather(2, first)[:, :, 0]
-        power = self.uniform(f"{stream}.power", 2) + 2.0**-25
-        return drawn + power.log() / alpha
+        return drawn + uniform[:, 16:] / alpha

@@ -19,6 +19,11 @@ def pictures(num: int = 8, size: tuple[int, int] = (40, 32), channels: int = 3):
     return ((images + 0.05 * noise) * 255).clamp(0, 255).to(torch.uint8)
 
 
+def matrix_of(terms, values):
+    chosen = torch.full(values.shape, True)
+    return geometry.choose_matrix([(chosen, terms(values, 40, 32))], values)
+
+
 def test_flip():
     images = pictures()
     chosen = torch.arange(8) % 3 == 0
@@ -46,22 +51,22 @@ def test_reflection_needs_pixels_to_reflect():
 
 @pytest.mark.parametrize("is_cubic", [False, True])
 @pytest.mark.parametrize(
-    ("matrix", "reference", "largest"),
+    ("terms", "reference", "largest"),
     [
-        (geometry.shear_x_matrix, timm_ops.shear_x, 0.3),
-        (geometry.shear_y_matrix, timm_ops.shear_y, 0.3),
-        (geometry.translate_x_matrix, timm_ops.translate_x_rel, 0.45),
-        (geometry.translate_y_matrix, timm_ops.translate_y_rel, 0.45),
-        (geometry.rotate_matrix, timm_ops.rotate, 30.0),
+        (geometry.shear_x_terms, timm_ops.shear_x, 0.3),
+        (geometry.shear_y_terms, timm_ops.shear_y, 0.3),
+        (geometry.translate_x_terms, timm_ops.translate_x_rel, 0.45),
+        (geometry.translate_y_terms, timm_ops.translate_y_rel, 0.45),
+        (geometry.rotate_terms, timm_ops.rotate, 30.0),
     ],
 )
-def test_affine_is_pils_to_one_level(matrix, reference, largest, is_cubic):
+def test_affine_is_pils_to_one_level(terms, reference, largest, is_cubic):
     images, fill = pictures(), (124, 116, 104)
     unit = torch.rand(8, generator=torch.Generator().manual_seed(7))
     values = largest * (2 * unit - 1)
     result = augment.affine(
         images,
-        matrix(values, 40, 32),
+        matrix_of(terms, values),
         fill,
         torch.full((8,), True) if is_cubic else None,
     )
@@ -86,7 +91,7 @@ def test_affine_is_pils_to_one_level(matrix, reference, largest, is_cubic):
 
 def test_interpolation_is_chosen_per_sample():
     images = pictures()
-    matrix = geometry.rotate_matrix(torch.linspace(-20, 20, 8), 40, 32)
+    matrix = matrix_of(geometry.rotate_terms, torch.linspace(-20, 20, 8))
     chosen = torch.arange(8) % 2 == 0
     mixed = augment.affine(images, matrix, (0, 0, 0), chosen)
     linear = augment.affine(images, matrix, (0, 0, 0))
@@ -98,12 +103,12 @@ def test_interpolation_is_chosen_per_sample():
 
 def test_moving_nothing_changes_nothing():
     images = pictures()
-    still = geometry.rotate_matrix(torch.zeros(8), 40, 32)
+    still = matrix_of(geometry.rotate_terms, torch.zeros(8))
     for is_cubic in (None, torch.full((8,), True)):
         assert torch.equal(augment.affine(images, still, (9, 9, 9), is_cubic), images)
 
 
 def test_fill_needs_one_level_per_channel():
-    matrix = geometry.rotate_matrix(torch.zeros(8), 40, 32)
+    matrix = matrix_of(geometry.rotate_terms, torch.zeros(8))
     with pytest.raises(UserError, match="3 values per channel were given"):
         augment.affine(pictures(channels=1), matrix, (1, 2, 3))

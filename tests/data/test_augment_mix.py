@@ -38,23 +38,20 @@ def test_erasing_equals_timms_on_the_same_draw(monkeypatch):
     num = 40
     draws, images = draws_of(num), torch.ones(num, 3, HEIGHT, WIDTH)
     result = erase(images, boxes(num, probability=0.5), draws, "constant")
-    area = draws.uniform("erase.area", 10, low=0.02, high=1 / 3)
-    log_aspect = math.log(1 / 0.3)
-    ratio = draws.uniform("erase.aspect", 10, low=-log_aspect, high=log_aspect)
-    apply = draws.uniform("erase.apply")
+    drawn = draws.uniform("erase", 23)
+    area = 0.02 + (1 / 3 - 0.02) * drawn[:, :10]
+    ratio = math.log(0.3) * (1 - 2 * drawn[:, 10:20])
     theirs = RandomErasing(probability=0.5, mode="const", device="cpu")
     num_erased = 0
     for number in range(num):
         pairs = torch.stack([area[number], ratio[number]], 1).flatten().tolist()
-        monkeypatch.setattr(random, "random", lambda n=number: apply[n].item())
+        monkeypatch.setattr(random, "random", lambda n=number: drawn[n, 22].item())
         monkeypatch.setattr(random, "uniform", lambda low, high, p=pairs: p.pop(0))
-        places = iter(("erase.top", "erase.left"))
+        places = iter(drawn[number, 20:22].tolist())
         monkeypatch.setattr(
             random,
             "randint",
-            lambda low, high, n=number, p=places: int(
-                draws.integers(next(p), high + 1)[n]
-            ),
+            lambda low, high, p=places: int(next(p) * (high + 1)),
         )
         expected = theirs(images[number].clone())
         num_erased += not torch.equal(expected, images[number])
@@ -116,11 +113,8 @@ def test_mixing_equals_timms_on_the_same_draw(mode, is_cutmix, monkeypatch):
         targets = mix_targets(soft_targets(labels, 10, 0.1), mixture)
         source = draws.shared() if mode == "batch" else draws
         kept = source.beta("mix.kept", 1.0 if is_cutmix else 0.8)
-        centres = [
-            source.integers("cutmix.row", HEIGHT),
-            source.integers("cutmix.column", WIDTH),
-        ]
-        order = iter(torch.cat(centres, 1).flatten().tolist())
+        places = source.uniform("mix", 4)[:, :2] * torch.tensor([HEIGHT, WIDTH])
+        order = iter(places.long().flatten().tolist())
         monkeypatch.setattr(
             np.random, "beta", lambda *a, size=None, k=kept: k[:, 0].numpy()
         )

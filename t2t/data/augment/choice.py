@@ -26,12 +26,12 @@ _HISTOGRAM_TABLES: dict[str, Callable[[tables.Histogram], tables.Table]] = {
     "auto_contrast": tables.auto_contrast_table,
     "equalize": tables.equalize_table,
 }
-_MATRICES: dict[str, Callable[[Values, int, int], geometry.Matrix]] = {
-    "rotate": geometry.rotate_matrix,
-    "shear_x": geometry.shear_x_matrix,
-    "shear_y": geometry.shear_y_matrix,
-    "translate_x": geometry.translate_x_matrix,
-    "translate_y": geometry.translate_y_matrix,
+_TERMS: dict[str, Callable[[Values, int, int], geometry.Terms]] = {
+    "rotate": geometry.rotate_terms,
+    "shear_x": geometry.shear_x_terms,
+    "shear_y": geometry.shear_y_terms,
+    "translate_x": geometry.translate_x_terms,
+    "translate_y": geometry.translate_y_terms,
 }
 _PIXELS: dict[str, Callable[[Pixels, Values], Pixels]] = {
     "saturation": colour.saturation,
@@ -42,7 +42,7 @@ _PIXELS: dict[str, Callable[[Pixels, Values], Pixels]] = {
 }
 
 OPERATIONS = frozenset(
-    {*_TABLES, *_HISTOGRAM_TABLES, *_MATRICES, *_PIXELS, "contrast", "invert"}
+    {*_TABLES, *_HISTOGRAM_TABLES, *_TERMS, *_PIXELS, "contrast", "invert"}
 )
 
 
@@ -81,14 +81,13 @@ def _apply_affine(
 ) -> tuple[Pixels, Bool[Tensor, " batch"]]:
     """The affine operations, merged into one matrix per sample; and who has any."""
     height, width = images.shape[2:]
-    matrix = geometry.translate_x_matrix(torch.zeros_like(values), height, width)
-    moved = torch.zeros_like(values, dtype=torch.bool)
-    for name, make in _MATRICES.items():
-        if name in chosen:
-            matrix = torch.where(
-                chosen[name][:, None], make(values, height, width), matrix
-            )
-            moved = moved | chosen[name]
+    choices = [
+        (chosen[name], terms(values, height, width))
+        for name, terms in _TERMS.items()
+        if name in chosen
+    ]
+    moved = torch.stack([mask for mask, _ in choices]).any(0)
+    matrix = geometry.choose_matrix(choices, values)
     return geometry.affine(images, matrix, fill, is_cubic), moved
 
 
@@ -111,7 +110,7 @@ def apply_chosen(
         if name in chosen:
             mask = _each(chosen[name], images)
             result = torch.where(mask, operation(images, values), result)
-    if any(name in chosen for name in _MATRICES):
+    if any(name in chosen for name in _TERMS):
         moved, is_moved = _apply_affine(images, chosen, values, fill, is_cubic)
         result = torch.where(_each(is_moved, images), moved, result)
     return result

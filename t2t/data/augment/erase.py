@@ -37,18 +37,18 @@ def draw_erase_box(
     The share of the area is uniform, the aspect ratio log-uniform between `aspect` and
     its inverse, in the first of ten tries that fits inside the image.
     """
-    share = draws.uniform("erase.area", _TRIES, low=area[0], high=area[1])
-    log_aspect = -math.log(aspect)
-    ratio = draws.uniform("erase.aspect", _TRIES, low=-log_aspect, high=log_aspect)
-    heights = (share * (height * width) * ratio.exp()).sqrt().round().long()
-    widths = (share * (height * width) / ratio.exp()).sqrt().round().long()
+    drawn = draws.uniform("erase", 2 * _TRIES + 3)
+    shares, aspects, places, apply = drawn.split((_TRIES, _TRIES, 2, 1), 1)
+    areas = (area[0] + (area[1] - area[0]) * shares) * (height * width)
+    ratios = (math.log(aspect) * (1.0 - 2.0 * aspects)).exp()
+    heights = (areas * ratios).sqrt().round().long()
+    widths = (areas / ratios).sqrt().round().long()
     fits = (heights < height) & (widths < width)
     first = fits.int().argmax(1, keepdim=True)
-    is_erased = draws.bernoulli("erase.apply", probability)
-    is_erased = is_erased & fits.gather(1, first)
+    is_erased = (apply < probability) & fits.gather(1, first)
     box_height, box_width = heights.gather(1, first), widths.gather(1, first)
-    top = draws.integers("erase.top", (height - box_height + 1).clamp(min=1))
-    left = draws.integers("erase.left", (width - box_width + 1).clamp(min=1))
+    top = (places[:, :1] * (height - box_height + 1)).long()
+    left = (places[:, 1:] * (width - box_width + 1)).long()
     box = torch.cat([top, top + box_height, left, left + box_width], 1)
     return torch.where(is_erased, box, 0)
 

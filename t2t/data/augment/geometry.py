@@ -15,6 +15,15 @@ Values = Float[Tensor, " batch"]
 # (a, b, c, d, e, f) of x = a·X + b·Y + c, y = d·X + e·Y + f: the place (x, y) in the
 # input that the place (X, Y) of the output shows, both in pixels from the corner.
 Matrix = Float[Tensor, "batch 6"]
+# The same six of one operation: a number where an image that stays has that number.
+Terms = tuple[
+    Values | float,
+    Values | float,
+    Values | float,
+    Values | float,
+    Values | float,
+    Values | float,
+]
 Padding = Literal["zero", "reflect"]
 
 
@@ -62,46 +71,49 @@ def padded_crop(
     return torch.where(inside[:, None], pixels, 0)
 
 
-def _matrix(values: Values, *coefficients: Values | float) -> Matrix:
-    """One row of six per sample; numbers stand for all samples."""
-    columns = [torch.zeros_like(values) + each for each in coefficients]
-    return torch.stack(columns, 1)
-
-
-def shear_x_matrix(factor: Values, height: int, width: int) -> Matrix:
+def shear_x_terms(factor: Values, height: int, width: int) -> Terms:
     """Rows move left in proportion to their distance from the top."""
-    return _matrix(factor, 1.0, factor, 0.0, 0.0, 1.0, 0.0)
+    return (1.0, factor, 0.0, 0.0, 1.0, 0.0)
 
 
-def shear_y_matrix(factor: Values, height: int, width: int) -> Matrix:
+def shear_y_terms(factor: Values, height: int, width: int) -> Terms:
     """Columns move up in proportion to their distance from the left."""
-    return _matrix(factor, 1.0, 0.0, 0.0, factor, 1.0, 0.0)
+    return (1.0, 0.0, 0.0, factor, 1.0, 0.0)
 
 
-def translate_x_matrix(share: Values, height: int, width: int) -> Matrix:
+def translate_x_terms(share: Values, height: int, width: int) -> Terms:
     """The image moves left by a share of its width."""
-    return _matrix(share, 1.0, 0.0, share * width, 0.0, 1.0, 0.0)
+    return (1.0, 0.0, share * width, 0.0, 1.0, 0.0)
 
 
-def translate_y_matrix(share: Values, height: int, width: int) -> Matrix:
+def translate_y_terms(share: Values, height: int, width: int) -> Terms:
     """The image moves up by a share of its height."""
-    return _matrix(share, 1.0, 0.0, 0.0, 0.0, 1.0, share * height)
+    return (1.0, 0.0, 0.0, 0.0, 1.0, share * height)
 
 
-def rotate_matrix(degrees: Values, height: int, width: int) -> Matrix:
+def rotate_terms(degrees: Values, height: int, width: int) -> Terms:
     """The image turns counter-clockwise about its centre."""
     angle = degrees * (-math.pi / 180)
     cosine, sine = angle.cos(), angle.sin()
     x, y = width / 2, height / 2
-    return _matrix(
-        degrees,
-        cosine,
-        sine,
-        x - cosine * x - sine * y,
-        -sine,
-        cosine,
-        y + sine * x - cosine * y,
-    )
+    right, down = x - cosine * x - sine * y, y + sine * x - cosine * y
+    return (cosine, sine, right, -sine, cosine, down)
+
+
+def choose_matrix(
+    choices: Sequence[tuple[Bool[Tensor, " batch"], Terms]], values: Values
+) -> Matrix:
+    """The terms that each sample chooses; the samples that choose none stay."""
+    matrix = []
+    for number, still in enumerate((1.0, 0.0, 0.0, 0.0, 1.0, 0.0)):
+        column = torch.full_like(values, still)
+        for chosen, terms in choices:
+            term = terms[number]
+            # A number is the term of an image that stays, the column's already.
+            if isinstance(term, Tensor):
+                column = torch.where(chosen, term, column)
+        matrix.append(column)
+    return torch.stack(matrix, 1)
 
 
 def _weights(

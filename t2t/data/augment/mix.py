@@ -57,15 +57,14 @@ def draw_mixture(
         draws = draws.shared()
     if not (mixup > 0 and cutmix > 0):
         switch = float(cutmix > 0)
-    is_cutmix = draws.bernoulli("mix.switch", switch)
+    places, apply, change = draws.uniform("mix", 4).split((2, 1, 1), 1)
+    is_cutmix = change < switch
     alpha = torch.where(is_cutmix, cutmix or mixup, mixup or cutmix)
-    is_mixed = draws.bernoulli("mix.apply", probability)
-    kept = torch.where(is_mixed, draws.beta("mix.kept", alpha), 1.0)
+    kept = torch.where(apply < probability, draws.beta("mix.kept", alpha), 1.0)
     side = (1.0 - kept).sqrt()
     edges = []
-    for size, stream in ((height, "cutmix.row"), (width, "cutmix.column")):
-        cut = (size * side).long()
-        centre = draws.integers(stream, size)
+    for size, place in zip((height, width), places.split(1, 1), strict=True):
+        cut, centre = (size * side).long(), (size * place).long()
         edges += [(centre - cut // 2).clamp(0, size)]
         edges += [(centre + (cut + 1) // 2).clamp(0, size)]
     box = torch.cat(edges, 1)

@@ -111,10 +111,10 @@ class RandAugment:
 
     def values(
         self,
-        choice: Int64[Tensor, " batch"],
-        magnitude: Float[Tensor, " batch"],
-        is_negative: Bool[Tensor, " batch"],
-    ) -> Float[Tensor, " batch"]:
+        choice: Int64[Tensor, "*shape"],
+        magnitude: Float[Tensor, "*shape"],
+        is_negative: Bool[Tensor, "*shape"],
+    ) -> Float[Tensor, "*shape"]:
         """The argument of each sample's operation at this magnitude."""
         level = magnitude / 10.0
         signed = torch.where(is_negative, -level, level)
@@ -146,29 +146,19 @@ class RandAugment:
     ) -> list[Layer]:
         """The layers of this batch, to be applied in turn."""
         num = self.num_operations
-        choice = draws.integers(
-            "rand_augment.operation", len(RAND_AUGMENT_OPERATIONS), num
-        )
-        is_applied = draws.bernoulli("rand_augment.apply", self.probability, num)
+        which, apply, sign, kind = draws.uniform("rand_augment", 4 * num).chunk(4, 1)
+        choice = (which * len(RAND_AUGMENT_OPERATIONS)).long()
+        choice = torch.where(apply < self.probability, choice, -1)
         if self.magnitude_std > 100:
             magnitude = self.magnitude * draws.uniform("rand_augment.magnitude", num)
         else:
             noise = draws.normal("rand_augment.magnitude", num)
             magnitude = self.magnitude + self.magnitude_std * noise
         magnitude = magnitude.clamp(0.0, self.magnitude_max)
-        is_negative = draws.bernoulli("rand_augment.sign", 0.5, num)
         share = {"bilinear": 0.0, "bicubic": 1.0, "random": 0.5}[interpolation]
-        is_cubic = draws.bernoulli("rand_augment.interpolation", share, num)
-        return [
-            Layer(
-                choice=torch.where(is_applied[:, layer], choice[:, layer], -1),
-                value=self.values(
-                    choice[:, layer], magnitude[:, layer], is_negative[:, layer]
-                ),
-                is_cubic=is_cubic[:, layer],
-            )
-            for layer in range(num)
-        ]
+        values = self.values(choice, magnitude, sign < 0.5)
+        layers = (each.unbind(1) for each in (choice, values, kind < share))
+        return [Layer(*layer) for layer in zip(*layers, strict=True)]
 
     def __call__(
         self,
