@@ -21,7 +21,9 @@ from t2t.data.sources import (
     ShardSource,
     open_source,
     open_splits,
+    parquet,
     shard_index,
+    shards,
     storage,
 )
 from t2t.errors import UserError
@@ -383,6 +385,28 @@ def test_a_tar_beside_unpacked_folders_is_not_the_data(tmp_path):
                 (folder / f"{number}.png").write_bytes(png(number))
     write_tar(tmp_path / "download.tar", range(3))
     assert len(open_splits(tmp_path).train) == 4
+
+
+def test_shards_in_split_folders(tmp_path):
+    write_tar(tmp_path / "train" / "0000.tar", range(6))
+    write_tar(tmp_path / "validation" / "0000.tar", range(10, 14))
+    splits = open_splits(tmp_path)
+    assert len(splits.train) == 6
+    assert [brightness(splits.val, n) for n in range(4)] == [10, 11, 12, 13]
+
+
+def test_more_files_than_may_be_open(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet, "_MAX_OPEN_FILES", 2)
+    monkeypatch.setattr(shards, "_MAX_OPEN_FILES", 2)
+    for number in range(5):
+        values = range(2 * number, 2 * number + 2)
+        write_parquet(tmp_path / "rows" / f"train-{number}.parquet", values)
+        write_tar(tmp_path / "tars" / f"train-{number}.tar", values)
+    for folder in ("rows", "tars"):
+        source = open_source(tmp_path / folder, "train")
+        order = [9, 0, 4, 2, 8, 1]
+        assert [brightness(source, n) for n in order] == order
+        assert len(source._open) <= 3
 
 
 def test_parquet_in_split_folders(tmp_path):

@@ -92,7 +92,7 @@ def find(spec: str | Path) -> Found:
     if text in NAMES:
         return Found(text, find_named_splits(text))
     if has_braces(text) or text.endswith(".tar") or is_url(text):
-        return Found(text, _find_patterned(text))
+        return Found(text, _find_patterned(os.path.expanduser(text)))
     path = Path(text).expanduser()
     if path.is_file():
         return Found(text, _find_file(path))

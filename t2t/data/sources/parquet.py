@@ -18,6 +18,7 @@ from t2t.data.sources.labels import labels_and_classes
 from t2t.errors import UserError
 
 CACHE_BYTES = 1 << 30
+_MAX_OPEN_FILES = 64
 _IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "bytes")
 _LABEL_NAMES = ("label", "labels", "fine_label", "class", "cls", "target")
 
@@ -77,7 +78,7 @@ class ParquetSource(Source):
 
     def _forget(self) -> None:
         """Close all files and empty the cache: both belong to one process."""
-        self._open: dict[int, Any] = {}
+        self._open: OrderedDict[int, Any] = OrderedDict()
         self._cache: OrderedDict[int, Any] = OrderedDict()
         self._cached_bytes = 0
         self._lock = threading.Lock()
@@ -102,6 +103,9 @@ class ParquetSource(Source):
                 raise UserError(
                     f"{path} cannot be read as parquet ({error}): copy it again."
                 ) from error
+            # Data sets have more files than a process may hold open.
+            while len(self._open) > _MAX_OPEN_FILES:
+                self._open.popitem(last=False)
         return self._open[number]
 
     def _read_labels(self) -> tuple[Indices, tuple[str, ...]]:

@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from t2t.data.sources.base import Source
 from t2t.data.sources.filenames import expand_braces, group_by_split, has_braces
 from t2t.data.sources.labels import labels_and_classes
 from t2t.data.sources.shard_index import load_or_build
-from t2t.data.sources.storage import list_files, open_storage
+from t2t.data.sources.storage import is_url, list_files, open_storage
 from t2t.errors import UserError
 
 PACK_FILE = "pack.json"
@@ -34,6 +35,8 @@ def find_shard_splits(spec: str) -> dict[str, Callable[[], Source]]:
         root = spec[: max(spec.rfind("/"), spec.rfind(os.sep)) + 1]
     else:
         shards = [path for path in list_files(spec) if path.endswith(".tar")]
+        if not shards and not is_url(spec):  # in a folder per split, then
+            shards = [str(path) for path in sorted(Path(spec).rglob("*.tar"))]
         root = spec
         if not shards:
             raise UserError(f"{spec} holds no .tar shards.")
