@@ -29,7 +29,7 @@ from t2t.data.decode import decode, decode_each
 from t2t.data.draws import Draws
 from t2t.data.pack import pack
 from t2t.data.sources import Source, open_source
-from t2t.ops.crop_resize import Ragged
+from t2t.ops.ragged import Ragged
 
 SIZE = (224, 224)
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from t2t.data.draws import Draws
 from t2t.errors import UserError
-from t2t.ops.crop_resize import Filter, Ragged, crop_resize
+from t2t.ops.crop_resize import Filter, crop_resize
+from t2t.ops.ragged import Ragged
 from t2t.shapes import Pixels
 
 Interpolation = Literal["random", "bilinear", "bicubic"]

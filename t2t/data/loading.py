@@ -16,7 +16,7 @@ from t2t.data.decode import decode, decode_each
 from t2t.data.order import Batch, Slots
 from t2t.data.sources.base import Indices, Source
 from t2t.errors import UserError
-from t2t.ops.crop_resize import Ragged, flat_pixels
+from t2t.ops.ragged import Ragged, flat_pixels
 from t2t.shapes import Pixels
 
 ImagePixels = UInt8[Tensor, "channels height width"]

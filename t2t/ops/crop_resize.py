@@ -2,16 +2,15 @@
 
 import importlib.util
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64, UInt8
+from jaxtyping import Bool, Float, Int64
 from PIL import Image
 from torch import Tensor
 
+from t2t.ops.ragged import Ragged
 from t2t.shapes import Pixels
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -28,88 +27,6 @@ _PILLOW = {
     Filter.BILINEAR: Image.Resampling.BILINEAR,
     Filter.BICUBIC: Image.Resampling.BICUBIC,
 }
-
-
-@dataclass(frozen=True)
-class Ragged:
-    """Images of different sizes end to end in one buffer.
-
-    Each is planar, C×H×W, or interleaved, H×W×C, as its decoder left it. Only the
-    pixels may live on a device: sizes stay on the host, where crops are drawn.
-    """
-
-    pixels: UInt8[Tensor, " pixels"]
-    offsets: Int64[Tensor, " batch"]
-    heights: Int64[Tensor, " batch"]
-    widths: Int64[Tensor, " batch"]
-    interleaved: Bool[Tensor, " batch"]
-    channels: int
-
-    def __len__(self) -> int:
-        return len(self.offsets)
-
-    @classmethod
-    def from_images(
-        cls, images: Sequence[UInt8[Tensor, "channels height width"]]
-    ) -> "Ragged":
-        """Copies images of one device and one number of channels into one buffer."""
-        flats = [flat_pixels(image) for image in images]
-        return cls.from_parts(
-            torch.cat([flat for flat, _ in flats]),
-            torch.tensor([image.shape[1] for image in images]),
-            torch.tensor([image.shape[2] for image in images]),
-            torch.tensor([interleaved for _, interleaved in flats]),
-            images[0].shape[0],
-        )
-
-    @classmethod
-    def from_parts(
-        cls,
-        pixels: UInt8[Tensor, " pixels"],
-        heights: Int64[Tensor, " batch"],
-        widths: Int64[Tensor, " batch"],
-        interleaved: Bool[Tensor, " batch"],
-        channels: int,
-    ) -> "Ragged":
-        """Takes a buffer whose images follow each other without gaps."""
-        ends = torch.cumsum(heights * widths * channels, 0)
-        if int(ends[-1]) != len(pixels):
-            raise ValueError(
-                f"{len(pixels)} pixels were given for sizes that add up to {ends[-1]}."
-            )
-        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), ends[:-1]])
-        return cls(pixels, offsets, heights, widths, interleaved, channels)
-
-    def select(self, indices: Int64[Tensor, " chosen"]) -> "Ragged":
-        """The chosen images in that order, sharing the buffer."""
-        return Ragged(
-            self.pixels,
-            self.offsets[indices],
-            self.heights[indices],
-            self.widths[indices],
-            self.interleaved[indices],
-            self.channels,
-        )
-
-    def image(self, index: int) -> UInt8[Tensor, "channels height width"]:
-        """One image as a view."""
-        height, width = int(self.heights[index]), int(self.widths[index])
-        start = int(self.offsets[index])
-        flat = self.pixels[start : start + self.channels * height * width]
-        if self.interleaved[index]:
-            return flat.view(height, width, self.channels).permute(2, 0, 1)
-        return flat.view(self.channels, height, width)
-
-
-def flat_pixels(
-    image: UInt8[Tensor, "channels height width"],
-) -> tuple[UInt8[Tensor, " pixels"], bool]:
-    """Pixels in the order they have in memory, and whether that is interleaved."""
-    if not image.is_contiguous():
-        rows = image.permute(1, 2, 0)
-        if rows.is_contiguous():
-            return rows.reshape(-1), True
-    return image.reshape(-1), False
 
 
 def crop_resize(
@@ -248,6 +165,33 @@ def crop_resize_pillow(
     return torch.from_numpy(output)
 
 
+def _table(
+    ragged: Ragged,
+    boxes: Float[Tensor, "batch 4"],
+    height: int,
+    flip: Bool[Tensor, " batch"],
+    filters: Int64[Tensor, " batch"],
+) -> tuple[Int64[Tensor, "batch 9"], Int64[Tensor, " batch"]]:
+    """What the kernels know of each sample, and how many of its rows matter."""
+    _, reach = _reach((boxes[:, 3] - boxes[:, 1]) / height, filters)
+    # A row more on each side than the window: the kernels round in float32.
+    first_row = (boxes[:, 1] - reach - 1).floor().clamp(min=0).long()
+    last_row = torch.minimum((boxes[:, 3] + reach + 2).long(), ragged.heights)
+    num_rows = last_row - first_row
+    columns = [
+        ragged.offsets,
+        ragged.heights,
+        ragged.widths,
+        torch.cumsum(num_rows, 0) - num_rows,
+        first_row,
+        num_rows,
+        flip.long(),
+        filters.long(),
+        ragged.interleaved.long(),
+    ]
+    return torch.stack(columns, dim=1), num_rows
+
+
 # Two threads that compile one kernel at the same time would do the work twice.
 _LAUNCH = threading.Lock()
 
@@ -266,33 +210,14 @@ def crop_resize_triton(
 
     device = ragged.pixels.device
     height, width = size
-    boxes = boxes.float()
-    # A row more on each side than the window: the kernels round in float32.
-    _, reach = _reach((boxes[:, 3] - boxes[:, 1]) / height, filters)
-    first_row = (boxes[:, 1] - reach - 1).floor().clamp(min=0).long()
-    last_row = torch.minimum((boxes[:, 3] + reach + 2).long(), ragged.heights)
-    num_rows = last_row - first_row
-    ends = torch.cumsum(num_rows, 0)
-    table = torch.stack(
-        [
-            ragged.offsets,
-            ragged.heights,
-            ragged.widths,
-            ends - num_rows,
-            first_row,
-            num_rows,
-            flip.long(),
-            filters.long(),
-            ragged.interleaved.long(),
-        ],
-        dim=1,
-    )
     batch, channels = len(ragged), ragged.channels
+    boxes = boxes.float()
+    table, num_rows = _table(ragged, boxes, height, flip, filters)
     if device.type == "cuda":
         table = table.pin_memory().to(device, non_blocking=True)
         boxes = boxes.pin_memory().to(device, non_blocking=True)
     narrowed = torch.empty(
-        int(ends[-1]) * channels * width, dtype=torch.uint8, device=device
+        int(num_rows.sum()) * channels * width, dtype=torch.uint8, device=device
     )
     output = torch.empty(
         (batch, channels, height, width), dtype=torch.uint8, device=device

@@ -1,6 +1,9 @@
 """Batches: the same for (seed, step), whoever decodes and however they are kept."""
 
 import io
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -253,6 +256,39 @@ def test_closing_early_ends_all_threads_soon(interrupted: bool) -> None:
     else:
         steps.close()  # type: ignore[attr-defined]
     assert time.perf_counter() - started < 1
+
+
+INTERRUPTED = """
+import sys, time
+import numpy as np, torch
+from t2t.data.batches import Feeding, open_batches
+from t2t.data.sources.base import Source
+class Slow(Source):
+    classes, labels = ("all",), np.zeros(8, dtype=np.int64)
+    def read(self, index):
+        time.sleep(0.05)
+        return torch.zeros(3, 4, 4, dtype=torch.uint8)
+    def name(self, index):
+        return "slow"
+feeding = Feeding(resident=False, num_workers=2)
+batches = open_batches(Slow(), batch_size=8, crop=None, device="cpu", feeding=feeding)
+try:
+    for number, batch in enumerate(batches.steps(0, 10**6)):
+        print(number, flush=True)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+def test_ctrl_c_ends_the_process_soon() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "0\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 130
 
 
 def test_small_sets_are_kept_and_large_ones_streamed(

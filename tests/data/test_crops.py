@@ -9,7 +9,8 @@ from PIL import Image
 
 from t2t.data.crops import CenterCrop, RandomCrop, apply_crop
 from t2t.data.draws import Draws
-from t2t.ops.crop_resize import Filter, Ragged
+from t2t.ops.crop_resize import Filter
+from t2t.ops.ragged import Ragged
 
 
 def draws_for(num: int, step: int = 0) -> Draws:

@@ -15,11 +15,11 @@ from torch import Tensor
 from t2t.ops.crop_resize import (
     HAS_TRITON,
     Filter,
-    Ragged,
     crop_resize,
     crop_resize_pillow,
     crop_resize_reference,
 )
+from t2t.ops.ragged import Ragged
 
 PIL_FILTER = {
     Filter.BILINEAR: Image.Resampling.BILINEAR,
@@ -169,7 +169,8 @@ def test_sizes_that_do_not_add_up_are_refused() -> None:
 INTERPRETED = """
 import sys
 import torch
-from t2t.ops.crop_resize import Ragged, crop_resize_reference, crop_resize_triton
+from t2t.ops.crop_resize import crop_resize_reference, crop_resize_triton
+from t2t.ops.ragged import Ragged
 images, boxes, flip, filters = torch.load(sys.argv[1])
 arguments = Ragged.from_images(images), boxes, (5, 9), flip, filters
 plain, fast = crop_resize_reference(*arguments), crop_resize_triton(*arguments)
