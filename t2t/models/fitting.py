@@ -1,0 +1,179 @@
+"""Makes tensors from a file fit a model, or says what differs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from t2t.errors import UserError
+from t2t.models.config import ModelConfig
+from t2t.models.published import State, translate
+from t2t.models.resizing import fit_grid, fix_positions, fixed_tables
+from t2t.models.vit import VisionTransformer
+
+HEADS = ("head", "distillation_head")
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """Tensors made ready for one model, which is as it was until they are applied."""
+
+    model: nn.Module
+    state: State
+    notes: tuple[str, ...]
+    """What was changed to make them fit, a sentence each."""
+    fixes_positions: bool = False
+
+    def apply(self) -> None:
+        """Puts the tensors into the model."""
+        if self.fixes_positions:
+            assert isinstance(self.model, VisionTransformer)
+            fix_positions(self.model)
+        self.model.load_state_dict(self.state)
+
+
+def fit(
+    model: nn.Module,
+    weights: Mapping[str, Tensor],
+    source: ModelConfig | None = None,
+    origin: str = "The file",
+) -> Fitting:
+    """Weights for a model, from one of another size or task, ours or published.
+
+    `source` is the config of the model they come from, where it is known.
+    """
+    state, notes, fixes = dict(weights), [], False
+    wanted: State = dict(model.state_dict())
+    heads: tuple[str, ...] = HEADS
+    if isinstance(model, VisionTransformer):
+        state = translate(state)
+        notes += fit_channels(state, wanted, model.config.in_channels, origin)
+        grid_notes, fixes = fit_grid(state, model, source)
+        notes += grid_notes
+        if fixes:
+            wanted |= fixed_tables(model)
+    else:
+        named = getattr(model, "pretrained_cfg", {}).get("classifier") or ()
+        heads = (named,) if isinstance(named, str) else tuple(named)
+    notes += fit_heads(state, wanted, heads)
+    differences = describe_differences(state, wanted)
+    if differences:
+        raise UserError(f"{origin} does not fit the model: {differences}.")
+    return Fitting(model, state, tuple(notes), fixes)
+
+
+def fit_names_and_positions(model: VisionTransformer, weights: State) -> State:
+    """Weights under our names and for the model's grid; nothing else is checked."""
+    state = translate(weights)
+    _, fixes = fit_grid(state, model, source=None)
+    if fixes:
+        fix_positions(model)
+    return state
+
+
+def fit_heads(state: State, wanted: State, heads: tuple[str, ...]) -> list[str]:
+    """Takes the model's own heads where the file's are for other classes."""
+
+    def of(tensors: State, head: str) -> State:
+        return {
+            name: tensor
+            for name, tensor in tensors.items()
+            if name.startswith(f"{head}.")
+        }
+
+    def classes(head: State) -> int:
+        return next(iter(head.values())).shape[0]
+
+    notes = []
+    has_any = any(of(wanted, head) for head in heads)
+    for head in heads:
+        given, own = of(state, head), of(wanted, head)
+        called = "distillation head" if head == "distillation_head" else "head"
+        if given and own and classes(given) != classes(own):
+            notes.append(
+                f"The {called} for {classes(given)} classes was replaced by a fresh "
+                f"one for {classes(own)}."
+            )
+        elif own and not given:
+            notes.append(f"There is no {called} in it: the model's is fresh.")
+        elif given and not has_any:
+            notes.append(f"The {called} was left out.")
+        else:
+            continue
+        for name in given:
+            del state[name]
+        state |= own
+    return notes
+
+
+def fit_channels(
+    state: State, wanted: State, in_channels: int, origin: str
+) -> list[str]:
+    """Turns a first layer for several channels into one for gray images.
+
+    The result is exactly that of repeating the gray image in every channel.
+    """
+    first = next(
+        (name for name, tensor in wanted.items() if tensor.ndim == 4),
+        "tokenizer.steps.0.norm1.weight",
+    )
+    if first not in state or first not in wanted:
+        return []
+    per_channel = wanted[first].numel() // in_channels
+    given, rest = divmod(state[first].numel(), per_channel)
+    if rest or given == in_channels:
+        return []
+    can_fold = wanted[first].ndim == 4 or "tokenizer.steps.0.qkv.bias" in state
+    if in_channels != 1 or not can_fold:
+        raise UserError(
+            f"{origin} is for images of {given} channels and the model takes "
+            f"{in_channels}; weights can be adapted to 1 channel only, and not those "
+            f"of softmax tokens: load with in_channels={given} and convert the images."
+        )
+    if wanted[first].ndim == 4:
+        state[first] = state[first].sum(1, keepdim=True)
+    else:
+        fold_window_channels(state, given)
+    return [f"The first layer for {given} channels was summed for gray images."]
+
+
+def fold_window_channels(state: State, num_channels: int) -> None:
+    """Sums LayerNorm and projection of the first soft split over equal channels."""
+    step = "tokenizer.steps.0."
+    weight = state[step + "qkv.weight"]
+    gain, shift = state[step + "norm1.weight"], state[step + "norm1.bias"]
+    # Equal channels have the mean and variance of one of them, so the norm's gain can
+    # move into the projection and its shift into the projection's bias.
+    by_channel = (weight * gain).unflatten(1, (num_channels, -1))
+    state[step + "qkv.bias"] = state[step + "qkv.bias"] + weight @ shift
+    state[step + "qkv.weight"] = by_channel.sum(1)
+    state[step + "norm1.weight"] = torch.ones_like(gain[: by_channel.shape[-1]])
+    state[step + "norm1.bias"] = torch.zeros_like(state[step + "norm1.weight"])
+
+
+def describe_differences(state: State, wanted: State) -> str:
+    """What is missing, what is too much and what has another shape, or nothing."""
+    missing = [name for name in wanted if name not in state]
+    unexpected = [name for name in state if name not in wanted]
+    shapes = [
+        f"{name} {tuple(state[name].shape)} instead of {tuple(tensor.shape)}"
+        for name, tensor in wanted.items()
+        if name in state and state[name].shape != tensor.shape
+    ]
+    parts = [
+        f"{len(names)} {what} ({shorten(names)})"
+        for names, what in (
+            (missing, "missing"),
+            (unexpected, "not the model's"),
+            (shapes, "of another shape"),
+        )
+        if names
+    ]
+    return "; ".join(parts)
+
+
+def shorten(names: list[str], num: int = 3) -> str:
+    """The first few names, and how many more there are."""
+    rest = f" and {len(names) - num} more" if len(names) > num else ""
+    return ", ".join(names[:num]) + rest

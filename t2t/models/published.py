@@ -1,0 +1,129 @@
+"""What published checkpoints call their tensors, in our names."""
+
+import re
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+State = dict[str, Tensor]
+
+POSITIONS = "encoder.positions.tables.0.table"
+STEP = r"^tokens_to_token\.attention(\d+)\."
+BLOCK = r"^blocks\.(\d+)\."
+
+# The first pattern that fits renames the front of a name; a name that none fits is
+# ours already, or foreign, and stays as it is.
+RENAMES = [
+    (r"^pos_embed$", POSITIONS),
+    (r"^head_dist\.", r"distillation_head."),
+    # Hard patches, in timm's words.
+    (r"^patch_embed\.proj\.", r"tokenizer.project."),
+    # Token transformers. The Performer's hold attention and MLP flat, softmax's nested.
+    (STEP + r"w$", r"tokenizer.steps.\1.features"),
+    (STEP + r"(?:attn\.)?(?:kqv|qkv)\.", r"tokenizer.steps.\1.qkv."),
+    (STEP + r"(?:attn\.)?proj\.", r"tokenizer.steps.\1.proj."),
+    (STEP + r"mlp\.(?:0|fc1)\.", r"tokenizer.steps.\1.mlp.expand.0."),
+    (STEP + r"mlp\.(?:2|fc2)\.", r"tokenizer.steps.\1.mlp.reduce."),
+    (STEP, r"tokenizer.steps.\1."),
+    (r"^tokens_to_token\.soft_split(\d)\.", r"tokenizer.convolutions.\1."),
+    (r"^tokens_to_token\.", r"tokenizer."),
+    # Squeeze-and-excitation.
+    (BLOCK + r"attn\.se_layer\.fc\.0\.", r"encoder.blocks.\1.mixer.gate.squeeze."),
+    (BLOCK + r"attn\.se_layer\.fc\.2\.", r"encoder.blocks.\1.mixer.gate.excite."),
+    # Ghost layers.
+    (BLOCK + r"attn\.([qkv])\.", r"encoder.blocks.\1.mixer.qkv.\2.linear."),
+    (
+        BLOCK + r"attn\.cheap_operation_([qkv])\.weight$",
+        r"encoder.blocks.\1.mixer.qkv.\2.scales.0",
+    ),
+    (
+        BLOCK + r"mlp\.cheap_operation2\.weight$",
+        r"encoder.blocks.\1.mlp.expand.scales.0",
+    ),
+    (
+        BLOCK + r"mlp\.cheap_operation3\.weight$",
+        r"encoder.blocks.\1.mlp.expand.scales.1",
+    ),
+    # Dense wiring: what narrows a block's output, and what halves a stage's width.
+    (BLOCK + r"dense_linear\.", r"encoder.blocks.\1.narrow."),
+    (BLOCK + r"linear\.", r"encoder.blocks.\1.halve."),
+    # What every block has.
+    (BLOCK + r"attn\.", r"encoder.blocks.\1.mixer."),
+    (BLOCK + r"mlp\.fc1\.", r"encoder.blocks.\1.mlp.expand.0."),
+    (BLOCK + r"mlp\.fc2\.", r"encoder.blocks.\1.mlp.reduce."),
+    (r"^blocks\.", r"encoder.blocks."),
+]
+
+
+def translate(published: Mapping[str, Tensor]) -> State:
+    """Published tensors under our names and in our shapes; ours pass unchanged."""
+    state: State = {}
+    for name, tensor in number_dense_blocks(published).items():
+        state[rename(name)] = tensor
+    join_prefix_tokens(state)
+    name_ghost_layers(state)
+    # Steps are counted from 1 in published names, and only there.
+    if any(name.startswith("tokens_to_token.attention") for name in published):
+        state = {count_step_from_zero(name): value for name, value in state.items()}
+    if "tokenizer.convolutions.0.weight" in state:
+        rename_front(state, "tokenizer.project.", "tokenizer.convolutions.2.")
+    if "pos_embed" in published:
+        state[POSITIONS] = state[POSITIONS].flatten(0, -2)
+    return state
+
+
+def rename(name: str) -> str:
+    """Our name of one published tensor, its numbers still as published."""
+    for pattern, ours in RENAMES:
+        renamed, fits = re.subn(pattern, ours, name)
+        if fits:
+            return renamed
+    return name
+
+
+def number_dense_blocks(published: Mapping[str, Tensor]) -> State:
+    """Blocks by our count: a published transition is one more block, ours is not."""
+    transitions = {
+        int(found[1])
+        for name in published
+        if (found := re.match(BLOCK + r"linear\.", name))
+    }
+
+    def ours(found: re.Match[str]) -> str:
+        number = int(found[1])
+        # A transition belongs to the block before it.
+        before = sum(transition <= number for transition in transitions)
+        return f"blocks.{number - before}."
+
+    return {re.sub(BLOCK, ours, name): value for name, value in published.items()}
+
+
+def join_prefix_tokens(state: State) -> None:
+    """Class and distillation token become one parameter."""
+    tokens = [state.pop(name) for name in ("cls_token", "dist_token") if name in state]
+    if tokens:
+        state["prefix"] = torch.cat(tokens, dim=1)
+
+
+def name_ghost_layers(state: State) -> None:
+    """A ghost layer's computed share is a layer of its own, and its scales are flat."""
+    for name in [name for name in state if re.search(r"\.scales\.\d+$", name)]:
+        state[name] = state[name].flatten()
+        layer = name[: name.index("scales.")]
+        rename_front(state, f"{layer}0.", f"{layer}linear.")
+
+
+def rename_front(state: State, old: str, new: str) -> None:
+    """Gives all names that begin one way another beginning."""
+    for name in [name for name in state if name.startswith(old)]:
+        state[new + name.removeprefix(old)] = state.pop(name)
+
+
+def count_step_from_zero(name: str) -> str:
+    """`tokenizer.steps.1` of a published name is our step 0."""
+    return re.sub(
+        r"^tokenizer\.steps\.(\d+)",
+        lambda found: f"tokenizer.steps.{int(found[1]) - 1}",
+        name,
+    )

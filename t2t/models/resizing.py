@@ -1,0 +1,159 @@
+"""Positions and projections of one token grid, interpolated for another."""
+
+import math
+from dataclasses import replace
+
+import torch
+
+from t2t.models.config import ModelConfig
+from t2t.models.layers import SequenceProjection
+from t2t.models.positions import (
+    AxisPositions,
+    FixedPositions,
+    Grid,
+    NoPositions,
+    RelativePositions,
+    SinusoidPositions,
+    resize_axis,
+    resize_offsets,
+    resize_tokens,
+    sinusoid,
+)
+from t2t.models.published import State
+from t2t.models.vit import VisionTransformer
+
+
+def fit_grid(
+    state: State, model: VisionTransformer, source: ModelConfig | None
+) -> tuple[list[str], bool]:
+    """Changes all that depends on the grid; says what, and if positions become fixed.
+
+    A sinusoid counts tokens row by row: computed afresh for another grid it would tell
+    trained layers wrong rows, so it is interpolated like a learned table.
+    """
+    old = None if source is None else model.tokenizer.grids(source.image_size)[-1]
+    if old and source and source.positions == "sinusoid":
+        write_sinusoids(state, model, old)
+    notes = set()
+    for front, module in model.named_modules():
+        if isinstance(module, NoPositions):
+            before = resize_positions(state, front, module, old)
+            what = "Positions"
+        elif isinstance(module, SequenceProjection):
+            before = resize_projection(state, front, module, old)
+            what = "Linformer's projections"
+        else:
+            continue
+        if before and before != module.grid:
+            notes.add(
+                f"{what} were interpolated from {before[0]}×{before[1]} to "
+                f"{module.grid[0]}×{module.grid[1]} tokens."
+            )
+    fixes = model.config.positions == "sinusoid" and not drop_sinusoids(state, model)
+    if fixes and not notes:
+        notes.add("Its positions, which are not the sinusoid, were kept.")
+    return sorted(notes), fixes
+
+
+def resize_positions(
+    state: State, front: str, positions: NoPositions, old: Grid | None
+) -> Grid | None:
+    """Interpolates positions in place and gives the grid they were for."""
+    new = positions.grid
+    if isinstance(positions, SinusoidPositions | FixedPositions):
+        if (table := state.get(f"{front}.table")) is None:
+            return None
+        before = guess_grid(len(table) - positions.num_prefix, old or new)
+        if before and before != new:
+            state[f"{front}.table"] = resize_tokens(
+                table.float(), positions.num_prefix, before, new
+            )
+        return before
+    if isinstance(positions, AxisPositions) and f"{front}.rows" in state:
+        rows, columns = state[f"{front}.rows"], state[f"{front}.columns"]
+        state[f"{front}.rows"] = resize_axis(rows.float(), new[0])
+        state[f"{front}.columns"] = resize_axis(columns.float(), new[1])
+        return len(rows), len(columns)
+    if isinstance(positions, RelativePositions) and f"{front}.offsets" in state:
+        offsets = state[f"{front}.offsets"]
+        state[f"{front}.offsets"] = resize_offsets(offsets.float(), new)
+        return (offsets.shape[1] + 1) // 2, (offsets.shape[2] + 1) // 2
+    return None
+
+
+def resize_projection(
+    state: State, front: str, projection: SequenceProjection, old: Grid | None
+) -> Grid | None:
+    """Interpolates what keys and values are mixed by, and gives the grid it was for."""
+    before = None
+    for name in (f"{front}.keys", f"{front}.values"):
+        if name not in state:
+            continue
+        by_token = state[name].T
+        num_spatial = len(by_token) - projection.num_prefix
+        before = guess_grid(num_spatial, old or projection.grid)
+        if before and before != projection.grid:
+            resized = resize_tokens(
+                by_token.float(), projection.num_prefix, before, projection.grid
+            )
+            # Sums over more tokens must keep their size.
+            state[name] = resized.T * (len(by_token) / len(resized))
+    return before
+
+
+def guess_grid(num_tokens: int, likely: Grid) -> Grid | None:
+    """The likely grid if it has so many tokens, else a square one."""
+    if num_tokens == likely[0] * likely[1]:
+        return likely
+    side = math.isqrt(max(0, num_tokens))
+    return (side, side) if side and side * side == num_tokens else None
+
+
+def write_sinusoids(state: State, model: VisionTransformer, grid: Grid) -> None:
+    """Adds the sinusoids that weights were trained with, where they do not hold any."""
+    if model.config.positions not in ("sinusoid", "fixed"):
+        return
+    num_tokens = model.config.num_prefix_tokens + grid[0] * grid[1]
+    for number, positions in enumerate(model.encoder.positions.tables):
+        table = positions.table
+        assert isinstance(table, torch.Tensor)
+        name = f"encoder.positions.tables.{number}.table"
+        if name not in state:
+            state[name] = sinusoid(num_tokens, table.shape[1])
+
+
+def drop_sinusoids(state: State, model: VisionTransformer) -> bool:
+    """Leaves out tables that the model computes anyway, if all of them are such."""
+    own = fixed_tables(model)
+    given = {name: state[name] for name in own if name in state}
+    for name, table in given.items():
+        tolerance = 4 * torch.finfo(table.dtype).eps
+        expected = own[name].to(table.device)
+        if table.shape != expected.shape or not torch.allclose(
+            table.float(), expected, rtol=0, atol=tolerance
+        ):
+            return False
+    for name in given:
+        del state[name]
+    return True
+
+
+def fixed_tables(model: VisionTransformer) -> State:
+    """The tables of a model's sinusoids, under the names that fixed ones have."""
+    return {
+        f"encoder.positions.tables.{number}.table": positions.table
+        for number, positions in enumerate(model.encoder.positions.tables)
+        if isinstance(positions, SinusoidPositions)
+    }
+
+
+def fix_positions(model: VisionTransformer) -> None:
+    """Replaces computed sinusoids by tables that are saved with the weights."""
+    tables = model.encoder.positions.tables
+    for number, positions in enumerate(tables):
+        assert isinstance(positions, SinusoidPositions)
+        fixed = FixedPositions(
+            positions.dim, positions.num_prefix, positions.grid, model.config.num_heads
+        )
+        tables[number] = fixed.to(positions.table.device)
+    model.config = replace(model.config, positions="fixed")
