@@ -1,0 +1,282 @@
+"""Files of weights: where they are, what is in them, and nothing they could run."""
+
+import argparse
+import hashlib
+import http.client
+import json
+import os
+import pickle
+import re
+import urllib.request
+import uuid
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from t2t.errors import UserError
+from t2t.models.config import ModelConfig
+from t2t.models.published import State
+
+FILE_NAME = "model.safetensors"
+AVERAGED = ("state_dict_ema", "model_ema")
+RAW = ("state_dict", "model")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What a file of ours says of its model."""
+
+    config: ModelConfig | None = None
+    """None for a network that timm builds, by its name and settings."""
+    name: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    class_names: tuple[str, ...] = ()
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """All of it as one line of JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str, origin: str) -> Self:
+        """What `to_json` wrote."""
+        try:
+            values = json.loads(text)
+            config = values.pop("config")
+            if config is not None:
+                known = {item.name for item in fields(ModelConfig)}
+                if unknown := sorted(config.keys() - known):
+                    raise UserError(
+                        f"{origin} has model options that this version does not know "
+                        f"({', '.join(unknown)}); update t2t."
+                    )
+                config = ModelConfig(**{k: as_tuple(v) for k, v in config.items()})
+            values["class_names"] = tuple(values["class_names"])
+            return cls(config=config, **values)
+        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+            raise UserError(
+                f"{origin} has a damaged description of its model ({error}); give "
+                "model= to load it all the same."
+            ) from error
+
+
+def as_tuple(value: Any) -> Any:
+    """JSON has lists where a config has tuples."""
+    return tuple(map(as_tuple, value)) if isinstance(value, list) else value
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The tensors of one file, and what it says of them."""
+
+    origin: str
+    """The path as the user gave it."""
+    tensors: State
+    weights: str
+    """Which of the file's weights these are."""
+    description: Description | None = None
+    hint: str = ""
+    """What names the model, if nothing better does: the checkpoint or the file."""
+
+
+def read(path: str | os.PathLike[str], *, averaged: bool = True) -> Checkpoint:
+    """The weights at a path, URL or hub name; of two kinds, the averaged or the raw."""
+    origin = str(path)
+    file = locate(path)
+    with file.open("rb") as stream:
+        start = stream.read(9)
+    if not start:
+        raise UserError(f"{origin} is empty.")
+    # A safetensors file starts with the length of its header and the header's brace.
+    if start[8:] == b"{" or file.suffix == ".safetensors":
+        return read_safetensors(file, origin)
+    if start[:1] in b"<{#" or start.startswith(b"version h"):
+        raise UserError(
+            f"{origin} is text, not weights: perhaps a web page or a pointer that was "
+            "downloaded in place of the file."
+        )
+    content = read_pickle(file, origin)
+    weights, tensors = pick_weights(content, averaged, origin)
+    hint = " ".join([str(content.get("arch", "")), file.name])
+    return Checkpoint(origin, tensors, weights, hint=hint)
+
+
+def read_safetensors(file: Path, origin: str) -> Checkpoint:
+    """The tensors and the description in a safetensors file."""
+    try:
+        with safe_open(file, framework="pt") as content:
+            tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
+            metadata = content.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise UserError(
+            f"{origin} is damaged or cut off ({error}); get it again."
+        ) from error
+    text = metadata.get("t2t")
+    description = None if text is None else Description.from_json(text, origin)
+    return Checkpoint(
+        origin, strip_wrappers(tensors), "weights", description, hint=file.name
+    )
+
+
+def read_pickle(file: Path, origin: str) -> dict[str, Any]:
+    """The content of a PyTorch file; only tensors and plain values are read."""
+    try:
+        # Published checkpoints hold their command line's options; a Namespace is data.
+        with (
+            torch.serialization.safe_globals([argparse.Namespace]),
+            warnings.catch_warnings(),
+        ):
+            # That an odd pickle may be refused is told by refusing it.
+            warnings.simplefilter("ignore")
+            content = torch.load(file, map_location="cpu", weights_only=True)
+    except (
+        pickle.UnpicklingError,
+        RuntimeError,
+        EOFError,
+        OSError,
+        ValueError,
+    ) as error:
+        # What comes before is advice to load without the safety.
+        reason = str(error).rpartition("WeightsUnpickler error:")[2].strip()
+        if asked := re.search(r"GLOBAL (\S+)|function (\S+)|class (\S+)", reason):
+            raise UserError(
+                f"{origin} was not loaded: it asks for {asked[asked.lastindex or 0]}, "
+                "which is code and not weights. Only tensors and plain values are read."
+            ) from error
+        raise UserError(
+            f"{origin} is not a file of weights, or is damaged or cut off "
+            f"({(reason.splitlines() or ['it ends early'])[0]})."
+        ) from error
+    if not isinstance(content, dict):
+        raise UserError(
+            f"{origin} holds a {type(content).__name__}, not weights by name."
+        )
+    return content
+
+
+def pick_weights(
+    content: Mapping[str, Any], averaged: bool, origin: str
+) -> tuple[str, State]:
+    """The averaged or the raw weights of a checkpoint, and which key they are under."""
+    present = [key for key in (*AVERAGED, *RAW) if isinstance(content.get(key), dict)]
+    if not averaged:
+        raw = [key for key in present if key in RAW]
+        if present and not raw:
+            raise UserError(
+                f"{origin} holds averaged weights only ({present[0]}); load it with "
+                "averaged=True."
+            )
+        present = raw
+    key = present[0] if present else ""
+    tensors = content[key] if key else content
+    if not tensors or not all(isinstance(value, Tensor) for value in tensors.values()):
+        raise UserError(
+            f"{origin} holds no weights: expected tensors by name, alone or as one of "
+            f"{', '.join((*AVERAGED, *RAW))}; found "
+            f"{', '.join(map(str, list(tensors)[:5])) or 'nothing'}."
+        )
+    return key or "weights", strip_wrappers(tensors)
+
+
+def strip_wrappers(tensors: Mapping[str, Tensor]) -> State:
+    """Names without what DistributedDataParallel and torch.compile put before them."""
+    return {
+        re.sub(r"^(?:module\.|_orig_mod\.)+", "", name): tensor
+        for name, tensor in tensors.items()
+    }
+
+
+def locate(path: str | os.PathLike[str]) -> Path:
+    """The local file of a file, run folder, URL or `hf-hub:owner/name[@revision]`."""
+    text = str(path)
+    if text.startswith(("http://", "https://")):
+        return download(text)
+    if text.startswith("hf-hub:"):
+        return from_hub(text.removeprefix("hf-hub:"))
+    file = Path(path).expanduser()
+    if file.is_dir():
+        if not (file / FILE_NAME).is_file():
+            raise UserError(f"The folder {text} has no {FILE_NAME} in it.")
+        return file / FILE_NAME
+    if not file.is_file():
+        raise UserError(
+            f"There is no file {text}; give a file, a run folder, an http(s) URL or "
+            "hf-hub:owner/name."
+        )
+    return file
+
+
+def from_hub(name: str) -> Path:
+    """The file of a repository on the Hugging Face hub, downloaded once."""
+    import huggingface_hub  # slow to import, and needed here only
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    repository, _, revision = name.partition("@")
+    owner, _, rest = repository.partition("/")
+    repository_name, _, file_name = rest.partition("/")
+    try:
+        file = huggingface_hub.hf_hub_download(
+            f"{owner}/{repository_name}",
+            file_name or FILE_NAME,
+            revision=revision or None,
+        )
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        raise UserError(
+            f"hf-hub:{name} could not be had ({first_line(error)}); the form is "
+            "hf-hub:owner/name, with /file and @revision where needed."
+        ) from error
+    return Path(file)
+
+
+def download(url: str) -> Path:
+    """The file behind a URL, downloaded once into torch's cache."""
+    # Files of one name from two places must not be taken for each other.
+    place = hashlib.sha256(url.encode()).hexdigest()[:12]
+    name = Path(urllib.request.url2pathname(url.partition("?")[0])).name
+    file = Path(torch.hub.get_dir()) / "checkpoints" / f"{place}-{name}"
+    if file.exists():
+        return file
+    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with (
+            urllib.request.urlopen(url, timeout=60) as response,
+            atomic_file(file) as part,
+            part.open("wb") as out,
+        ):
+            while chunk := response.read(1 << 20):
+                out.write(chunk)
+            expected = response.headers.get("Content-Length")
+            if expected is not None and out.tell() != int(expected):
+                raise UserError(
+                    f"{url} broke off at {out.tell()} of {expected} bytes; try again."
+                )
+    except (http.client.HTTPException, OSError) as error:
+        raise UserError(
+            f"{url} could not be downloaded ({first_line(error)})."
+        ) from error
+    return file
+
+
+@contextmanager
+def atomic_file(file: Path) -> Iterator[Path]:
+    """A path to write to; only when all went well does the file appear, complete."""
+    part = file.with_name(f".{file.name}.{uuid.uuid4().hex}.part")
+    try:
+        yield part
+        with part.open("rb+") as written:
+            os.fsync(written.fileno())
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what an error says."""
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,174 @@
+"""Saving and loading: one file is all it takes, and published ones will do."""
+
+import argparse
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file
+
+import t2t
+from t2t.errors import UserError
+from t2t.models.config import ModelConfig
+from t2t.models.vit import VisionTransformer
+from t2t.models.weights import load, load_weights, load_with_report, save
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+SMALL = ModelConfig(
+    dim=32,
+    depth=2,
+    num_heads=4,
+    mlp_ratio=2,
+    token_dim=16,
+    num_classes=5,
+    image_size=(32, 48),
+)
+GOLDEN_CONFIG = ModelConfig(
+    dim=48, depth=3, num_heads=4, mlp_ratio=2, token_dim=16, image_size=(64, 64)
+)
+
+
+def logits(model, images):
+    with torch.no_grad():
+        return model.eval()(images)
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def golden():
+    """A published checkpoint's tensors, its images and its logits."""
+    tensors = load_file(GOLDEN / "t2t_performer.safetensors")
+    weights = {
+        name.removeprefix("weights."): tensor
+        for name, tensor in tensors.items()
+        if name.startswith("weights.")
+    }
+    return weights, tensors["input"], tensors["logits"]
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {},
+        {"tokenizer": "t2t", "positions": "relative", "positions_at": "every_layer"},
+        {"tokenizer": "patch", "positions": "learned_2d", "distilled": True},
+        {"mixer": "linformer", "class_token": False, "pool": "mean"},
+        {"wiring": "dense", "dense_stages": (1, 1), "growth": 8, "num_classes": 0},
+        {"tokenizer": "hybrid", "stem": "resnet10t"},
+    ],
+)
+def test_a_file_is_all_that_loading_needs(choices, tmp_path):
+    model = VisionTransformer(replace(SMALL, **choices))
+    file = save(model, tmp_path / "run", name="mine", class_names=["a", "b"])
+    again, loaded = load_with_report(tmp_path / "run")
+    assert file == tmp_path / "run" / "model.safetensors"
+    assert again.config == model.config
+    assert not again.training
+    images = torch.randn(2, 3, 32, 48)
+    assert torch.equal(logits(again, images), logits(model, images))
+    assert (loaded.name, loaded.class_names, loaded.notes) == ("mine", ("a", "b"), ())
+
+
+def test_networks_of_timm_are_built_again_from_their_file(tmp_path):
+    model = t2t.create_model("resnet10t", num_classes=3, in_channels=1)
+    save(model, tmp_path / "m.safetensors", extra={"mean": [0.5]})
+    again, loaded = load_with_report(tmp_path / "m.safetensors")
+    images = torch.randn(2, 1, 64, 64)
+    assert torch.equal(logits(again, images), logits(model, images))
+    assert loaded.extra == {"mean": [0.5]}
+    other, loaded = load_with_report(tmp_path / "m.safetensors", num_classes=7)
+    assert logits(other, images).shape == (2, 7)
+    assert loaded.notes == (
+        "The head for 3 classes was replaced by a fresh one for 7.",
+    )
+
+
+def test_a_model_that_its_settings_do_not_build_is_not_saved(tmp_path):
+    model = timm.create_model("resnet10t", num_classes=3, stem_width=16)
+    with pytest.raises(UserError, match=r"could not be loaded again: .* another shape"):
+        save(model, tmp_path)
+    with pytest.raises(UserError, match="neither ours nor timm's"):
+        save(torch.nn.Linear(2, 2), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
+    model = VisionTransformer(SMALL)
+    file = save(model, tmp_path)
+    before = file.read_bytes()
+
+    def full(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    model.head.bias.data += 1
+    with pytest.raises(UserError, match=r"could not be written \(No space left"):
+        save(model, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("wrapper", ["", "module.", "_orig_mod.module."])
+def test_published_checkpoints_load_safely(wrapper, golden, tmp_path):
+    weights, images, expected = golden
+    averaged = {wrapper + name: tensor for name, tensor in weights.items()}
+    raw = {name: torch.zeros_like(tensor) for name, tensor in averaged.items()}
+    content = {
+        "epoch": 309,
+        "arch": "t2t_vit_14",
+        "args": argparse.Namespace(model="t2t_vit_14", lr=5e-4),
+        "state_dict": raw,
+        "state_dict_ema": averaged,
+    }
+    torch.save(content, tmp_path / "81.5.pth.tar")
+    model, loaded = load_with_report(tmp_path / "81.5.pth.tar", model=GOLDEN_CONFIG)
+    torch.testing.assert_close(logits(model, images), expected)
+    assert model.config.num_classes == 10
+    assert loaded.weights == "state_dict_ema"
+    assert "(state_dict_ema)" in str(loaded)
+    model, loaded = load_with_report(
+        tmp_path / "81.5.pth.tar", model=GOLDEN_CONFIG, averaged=False
+    )
+    assert loaded.weights == "state_dict"
+    assert not logits(model, images).any()
+
+
+def test_raw_weights_that_are_not_there_are_refused(golden, tmp_path):
+    torch.save({"state_dict_ema": golden[0]}, tmp_path / "a.pth")
+    with pytest.raises(UserError, match="averaged weights only"):
+        load(tmp_path / "a.pth", model=GOLDEN_CONFIG, averaged=False)
+
+
+def test_bare_published_weights_load_into_a_model(golden, tmp_path):
+    weights, images, expected = golden
+    torch.save(weights, tmp_path / "bare.pth")
+    model = VisionTransformer(replace(GOLDEN_CONFIG, num_classes=10))
+    assert load_weights(model, tmp_path / "bare.pth").notes == ()
+    assert model.config.positions == "sinusoid"
+    torch.testing.assert_close(logits(model, images), expected)
+
+
+def test_positions_that_are_not_the_sinusoid_are_kept(golden, tmp_path):
+    weights, images, expected = golden
+    other = weights["pos_embed"].flip(1)
+    torch.save(weights | {"pos_embed": other}, tmp_path / "a.pth")
+    model, loaded = load_with_report(tmp_path / "a.pth", model=GOLDEN_CONFIG)
+    assert model.config.positions == "fixed"
+    assert loaded.notes == ("Its positions, which are not the sinusoid, were kept.",)
+    table = model.encoder.positions.tables[0].table
+    assert torch.equal(table, other[0])
+    assert not torch.allclose(logits(model, images), expected)
+
+
+def test_a_file_trained_at_another_size_says_so_by_its_positions(golden, tmp_path):
+    weights, *_ = golden
+    torch.save(weights | {"pos_embed": torch.randn(1, 37, 48)}, tmp_path / "a.pth")
+    model = load(tmp_path / "a.pth", model=GOLDEN_CONFIG)
+    assert model.config.image_size == (96, 96)
