@@ -4,25 +4,37 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from t2t.errors import UserError, choose
-from t2t.shapes import Images
+from t2t.shapes import Images, Tokens
 
 if TYPE_CHECKING:
     from t2t.models.config import ModelConfig
     from t2t.models.encoders import Encoder
+    from t2t.models.positions import Grid
+    from t2t.models.tokenizers import Tokenizer
 
 POOL_OF_TIMM = {"token": "class", "avg": "mean", "": "none"}
 
 
-class TimmMethods:
+class TimmMethods(nn.Module):
     """timm's model interface, in terms of our parts."""
 
     config: "ModelConfig"
+    tokenizer: "Tokenizer"
     encoder: "Encoder"
+    norm: nn.Module
     head: nn.Module
     distillation_head: nn.Module | None
+    drop_rate: float = 0.0
+
+    if TYPE_CHECKING:
+
+        def tokenize(self, images: Images) -> tuple[Tokens, Grid]: ...
+
+        def new_head(self, num_classes: int) -> nn.Module: ...
 
     @property
     def num_classes(self) -> int:
@@ -46,7 +58,7 @@ class TimmMethods:
     def feature_info(self) -> list[dict[str, Any]]:
         """Width and stride of what each block gives."""
         height, width = self.config.image_size
-        rows, columns = self.tokenizer.grids((height, width))[-1]  # type: ignore[attr-defined]
+        rows, columns = self.tokenizer.grids((height, width))[-1]
         reduction = max(1, round(max(height / rows, width / columns)))
         return [
             {
@@ -63,19 +75,35 @@ class TimmMethods:
             return self.head
         return self.head, self.distillation_head
 
-    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+    def reset_classifier(
+        self, num_classes: int, global_pool: str | None = None
+    ) -> None:
         """Puts fresh heads in place, and another pooling where one is named."""
         pool = self.config.pool
         if global_pool is not None:
             pool = choose("global_pool", global_pool, POOL_OF_TIMM)
+            if pool == "class" and not self.config.class_token:
+                raise UserError(
+                    "global_pool='token' needs a class token, and this model has none; "
+                    "use 'avg'."
+                )
         self.config = replace(self.config, num_classes=num_classes, pool=pool)
+        near = next(self.parameters())
         for name in ("head", "distillation_head"):
             if getattr(self, name) is not None:
-                head = self.new_head(num_classes)  # type: ignore[attr-defined]
+                head = self.new_head(num_classes)
                 if isinstance(head, nn.Linear):
                     nn.init.trunc_normal_(head.weight, std=0.02)
                     nn.init.zeros_(head.bias)
-                setattr(self, name, head.to(self.norm.weight.device))  # type: ignore[attr-defined]
+                setattr(self, name, head.to(near.device, near.dtype))
+        self.drop_before_heads()
+
+    def drop_before_heads(self) -> None:
+        """Makes the heads drop what they read at timm's `drop_rate` while training."""
+        for name in ("head", "distillation_head"):
+            head = getattr(self, name)
+            if self.drop_rate and isinstance(head, nn.Linear):
+                setattr(self, name, DroppedLinear(head, self.drop_rate))
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recomputes each block in the backward pass instead of storing it."""
@@ -85,7 +113,7 @@ class TimmMethods:
         """Parameters that stand for places or tokens: decay would pull them to 0."""
         return {
             name
-            for name, _ in self.named_parameters()  # type: ignore[attr-defined]
+            for name, _ in self.named_parameters()
             if name == "prefix" or name.startswith("encoder.positions.")
         }
 
@@ -117,12 +145,12 @@ class TimmMethods:
             )
         blocks = self.encoder.blocks
         take = chosen_layers(len(blocks), indices)
-        tokens, grid = self.tokenize(x)  # type: ignore[attr-defined]
+        tokens, grid = self.tokenize(x)
         kept: list[Tensor] = []
         for layer in range(max(take) + 1 if stop_early else len(blocks)):
             tokens = self.encoder.step(layer, tokens, grid)
             if layer in take:
-                kept.append(self.norm(tokens) if norm else tokens)  # type: ignore[attr-defined]
+                kept.append(self.norm(tokens) if norm else tokens)
         num_prefix = self.num_prefix_tokens
         prefixes = [item[:, :num_prefix] for item in kept]
         features = [item[:, num_prefix:] for item in kept]
@@ -136,12 +164,12 @@ class TimmMethods:
             if return_prefix_tokens and num_prefix:
                 result["image_intermediates_prefix"] = prefixes
             if not intermediates_only:
-                result["image_features"] = self.norm(tokens)  # type: ignore[attr-defined]
+                result["image_features"] = self.norm(tokens)
             return result
         out: list[Any] = list(features)
         if return_prefix_tokens and num_prefix:
             out = list(zip(features, prefixes, strict=True))
-        return out if intermediates_only else (self.norm(tokens), out)  # type: ignore[attr-defined]
+        return out if intermediates_only else (self.norm(tokens), out)
 
     def prune_intermediate_layers(
         self,
@@ -152,11 +180,26 @@ class TimmMethods:
         """Removes the blocks behind the last one asked for, and what follows them."""
         take = chosen_layers(len(self.encoder.blocks), indices)
         self.encoder.keep(max(take) + 1)
+        positions = self.encoder.positions
+        if positions.place == "every_layer":
+            positions.tables = positions.tables[: max(take) + 1]
         if prune_norm:
             self.norm = nn.Identity()
         if prune_head:
             self.reset_classifier(0)
         return take
+
+
+class DroppedLinear(nn.Linear):
+    """A linear layer, sharing another's parameters, with dropout before it."""
+
+    def __init__(self, linear: nn.Linear, drop_rate: float) -> None:
+        super().__init__(linear.in_features, linear.out_features, device="meta")
+        self.weight, self.bias = linear.weight, linear.bias
+        self.drop_rate = drop_rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(F.dropout(x, self.drop_rate, self.training))
 
 
 def chosen_layers(depth: int, indices: int | Sequence[int] | None) -> list[int]:

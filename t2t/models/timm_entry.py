@@ -1,0 +1,146 @@
+"""Our models under timm's own `create_model`, `list_models` and data config."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import timm
+from timm.models import (
+    build_model_with_cfg,
+    generate_default_cfgs,
+    register_model,
+    resolve_pretrained_cfg,
+)
+
+from t2t.errors import UserError
+from t2t.models.config import ModelConfig
+from t2t.models.zoo import ZOO
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from t2t.models.vit import VisionTransformer
+
+# timm looks these up in the module that registers.
+default_cfgs: dict[str, Any] = {}
+
+
+def register() -> None:
+    """Adds every model of ours to timm's registry; timm's own names stay timm's."""
+    for name, entry in ZOO.items():
+        if entry.config is not None and not timm.is_model(name):
+            default_cfgs.update(
+                generate_default_cfgs({name: data_config(entry.config)})
+            )
+            register_model(entry_point(name))
+
+
+def data_config(config: ModelConfig) -> dict[str, Any]:
+    """What timm's data pipeline asks for; mean and deviation stay ImageNet's."""
+    height, width = config.image_size
+    return {
+        "input_size": (config.in_channels, height, width),
+        "num_classes": config.num_classes,
+        "interpolation": "bicubic",
+        # As published for ImageNet; small images are used whole.
+        "crop_pct": 0.9 if min(height, width) >= 128 else 1.0,
+        "classifier": ("head", "distillation_head") if config.distilled else "head",
+    }
+
+
+def entry_point(name: str) -> Callable[..., "nn.Module"]:
+    """The function that timm calls to build a model, under the model's name."""
+
+    def build(pretrained: bool = False, **settings: Any) -> "nn.Module":
+        source = {
+            key: settings.pop(key, None)
+            for key in ("pretrained_cfg", "pretrained_cfg_overlay")
+        }
+        if pretrained:
+            refuse_without_weights(name, **source)
+        source["pretrained_cfg_overlay"] = with_input_size(
+            name, source["pretrained_cfg_overlay"], settings
+        )
+        return build_model_with_cfg(
+            lambda **choices: build_for_timm(name, **choices),
+            name,
+            pretrained,
+            feature_cfg={"out_indices": 3, "feature_cls": "getter"},
+            **source,
+            **settings,
+        )
+
+    build.__name__ = build.__qualname__ = name
+    build.__doc__ = ZOO[name].about
+    return build
+
+
+def with_input_size(
+    name: str, overlay: dict[str, Any] | None, settings: dict[str, Any]
+) -> dict[str, Any]:
+    """The overlay with the image size and channels that the model was asked for."""
+    from t2t.models.create import as_size, model_config
+
+    config = model_config(name)
+    size = as_size(settings.get("img_size", config.image_size))
+    channels = settings.get("in_chans", config.in_channels)
+    return {"input_size": (channels, *size), **(overlay or {})}
+
+
+def build_for_timm(
+    name: str,
+    *,
+    img_size: int | tuple[int, int] | None = None,
+    in_chans: int = 3,
+    drop_path_rate: float = 0.0,
+    drop_rate: float = 0.0,
+    global_pool: str | None = None,
+    **choices: Any,
+) -> "VisionTransformer":
+    """One of our models by timm's names of its options."""
+    from t2t.models.create import model_config
+    from t2t.models.timm_methods import POOL_OF_TIMM
+    from t2t.models.vit import VisionTransformer
+
+    if global_pool is not None:
+        choices["pool"] = POOL_OF_TIMM.get(global_pool, global_pool)
+    config = model_config(
+        name,
+        image_size=img_size,
+        in_channels=in_chans,
+        drop_path=drop_path_rate,
+        **choices,
+    )
+    model = VisionTransformer(config)
+    if drop_rate:
+        model.drop_rate = drop_rate
+        model.drop_before_heads()
+    model.register_load_state_dict_pre_hook(fit_to_model)
+    return model
+
+
+def fit_to_model(
+    model: "VisionTransformer", state: dict[str, "Tensor"], prefix: str, *_: Any
+) -> None:
+    """Lets `load_state_dict`, and so timm's `checkpoint_path`, take published tensors.
+
+    Heads of another size are left for timm to refuse or to drop.
+    """
+    from t2t.models.fitting import fit_names_and_positions
+
+    own = {
+        name.removeprefix(prefix): state.pop(name)
+        for name in list(state)
+        if name.startswith(prefix)
+    }
+    fitted = fit_names_and_positions(model, own)
+    state.update({prefix + name: tensor for name, tensor in fitted.items()})
+
+
+def refuse_without_weights(name: str, **source: Any) -> None:
+    """Says how to load a file, since no weights are kept with the package."""
+    config = resolve_pretrained_cfg(name, **source)
+    if not (config.has_weights or config.state_dict):
+        raise UserError(
+            f"There are no hosted weights of {name} for pretrained=True; download a "
+            "published file and give checkpoint_path=FILE, or use t2t.load(FILE)."
+        )
