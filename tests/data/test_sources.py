@@ -1,9 +1,11 @@
 """Folders, named sets, and how any source is found, cut and refused."""
 
 import io
+import json
 import os
 import pickle
 import re
+import struct
 from pathlib import Path
 from urllib.error import URLError
 
@@ -219,6 +221,8 @@ class FileSet:
 
     def __init__(self, root, split, download, loader):
         folder = Path(root) / split
+        if not download and not folder.exists():
+            raise RuntimeError("Dataset not found. You can use download=True.")
         for number in range(2):
             write_image(folder / f"{number}.png", number)
         self.paths = sorted(folder.iterdir())
@@ -252,22 +256,81 @@ def test_torchvision_files_keep_their_bytes(tmp_path, monkeypatch):
     assert splits.train.read(3)[:4] == b"\x89PNG"
 
 
-def test_pets_by_its_own_list(tmp_path, monkeypatch):
-    class Pets:
-        classes = ("Abyssinian", "Beagle")
+def test_food101_as_torchvision_lays_it_out(tmp_path, monkeypatch):
+    monkeypatch.setenv("T2T_CACHE", str(tmp_path))
+    root = tmp_path / "data" / "food101" / "food-101"
+    (root / "meta").mkdir(parents=True)
+    for split, numbers in (("train", (1, 2)), ("test", (3,))):
+        names = {food: [f"{food}/{n}" for n in numbers] for food in ("pie", "soup")}
+        (root / "meta" / f"{split}.json").write_text(json.dumps(names))
+        for number in numbers:
+            for food in ("pie", "soup"):
+                write_image(root / "images" / food / f"{number}.jpg", 10 * number)
+    splits = open_splits("food101")
+    assert splits.train.classes == ("pie", "soup")
+    assert splits.train.labels.tolist() == [0, 0, 1, 1]
+    assert splits.train.name(2).endswith("food-101/images/soup/1.jpg")
+    assert decode(splits.val.read(1)).unique().tolist() == [30]
 
-        def __init__(self, root, split, download):
-            folder = Path(root) / "oxford-iiit-pet"
-            (folder / "annotations").mkdir(parents=True, exist_ok=True)
-            (folder / "annotations" / f"{split}.txt").write_text(
-                "Abyssinian_1 1 1 1\nbeagle_2 2 2 1\n"
-            )
+
+def test_pets_as_torchvision_lays_it_out(tmp_path, monkeypatch):
+    monkeypatch.setenv("T2T_CACHE", str(tmp_path))
+    root = tmp_path / "data" / "pets" / "oxford-iiit-pet"
+    (root / "annotations").mkdir(parents=True)
+    for split, number in (("trainval", 1), ("test", 2)):
+        names = [f"Abyssinian_{number}", f"great_pyrenees_{number}"]
+        lines = [f"{name} {n} 1 1" for n, name in enumerate(names, 1)]
+        (root / "annotations" / f"{split}.txt").write_text("\n".join(lines))
+        for name in names:
+            write_image(root / "images" / f"{name}.jpg", 10 * number)
+    splits = open_splits("pets")
+    assert splits.train.classes == ("Abyssinian", "Great Pyrenees")
+    assert splits.train.labels.tolist() == [0, 1]
+    assert splits.val.name(1).endswith("images/great_pyrenees_2.jpg")
+    assert decode(splits.val.read(1)).unique().tolist() == [20]
+
+
+def test_mnist_as_torchvision_lays_it_out(tmp_path, monkeypatch):
+    monkeypatch.setenv("T2T_CACHE", str(tmp_path))
+    folder = tmp_path / "data" / "mnist" / "MNIST" / "raw"
+    folder.mkdir(parents=True)
+    for split, num in (("train", 20), ("t10k", 10)):
+        labels = bytes(n % 10 for n in range(num))
+        pixels = bytes(n for n in range(num) for _ in range(28 * 28))
+        (folder / f"{split}-labels-idx1-ubyte").write_bytes(
+            struct.pack(">II", 2049, num) + labels
+        )
+        (folder / f"{split}-images-idx3-ubyte").write_bytes(
+            struct.pack(">IIII", 2051, num, 28, 28) + pixels
+        )
+    splits = open_splits("mnist")
+    assert len(splits.train) == 20
+    assert splits.val.labels.tolist() == list(range(10))
+    assert splits.train.read(7).shape == (1, 28, 28)
+    assert splits.train.read(7).unique().tolist() == [7]
+    assert splits.train.classes[3].startswith("3")
+
+
+def test_half_a_download_is_begun_again(tmp_path, monkeypatch):
+    attempts = []
+
+    def interrupted(root, train, download):
+        if download:
+            attempts.append(sorted(path.name for path in Path(root).iterdir()))
+            (Path(root) / f"attempt{len(attempts)}").touch()
+            if len(attempts) == 1:
+                raise KeyboardInterrupt
+        return ArraySet(root, train, download)
 
     monkeypatch.setenv("T2T_CACHE", str(tmp_path))
-    monkeypatch.setattr(torchvision.datasets, "OxfordIIITPet", Pets)
-    splits = open_splits("pets")
-    assert splits.train.labels.tolist() == [0, 1]
-    assert splits.val.name(1).endswith("images/beagle_2.jpg")
+    monkeypatch.setattr(torchvision.datasets, "CIFAR10", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        open_splits("cifar10")
+    assert not (tmp_path / "data" / "cifar10").exists()
+    assert len(open_splits("cifar10").train) == 4
+    assert attempts == [[], []]
+    names = sorted(path.name for path in (tmp_path / "data" / "cifar10").iterdir())
+    assert names == ["attempt2", "there"]
 
 
 def test_no_network_is_one_sentence(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Data sets known by name: scikit-learn's digits and torchvision's sets."""
 
 import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -148,28 +149,47 @@ def _make(
     name: str, known: TorchvisionSet, folder: Path, arguments: Mapping[str, Any]
 ) -> Any:
     import torchvision.datasets
-    from filelock import FileLock
 
     maker = getattr(torchvision.datasets, known.class_name)
     keywords: dict[str, Any] = {**known.options, **arguments}
     if known.layout == "files":
         keywords["loader"] = str  # the path itself: nothing is decoded here
-    folder.mkdir(parents=True, exist_ok=True)
+
+    def make(root: Path, download: bool) -> Any:
+        return maker(str(root), download=download, **keywords)
+
+    try:
+        return make(folder, False)
+    except (RuntimeError, OSError):
+        pass  # torchvision's way of saying that it is not there
+    try:
+        _download(folder, make)
+        return make(folder, False)
+    except (RuntimeError, OSError, ImportError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"Data set {name!r} is not in {folder} and could not be downloaded "
+            f"({reason}): try again where there is a network, or give the path of a "
+            "folder with your own copy."
+        ) from error
+
+
+def _download(folder: Path, make: Callable[[Path, bool], Any]) -> None:
+    """Bring a data set here, whole or not at all."""
+    from filelock import FileLock
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
     # Every process of a training run comes here at the same moment.
-    with FileLock(folder / "download.lock"):
-        try:
-            return maker(str(folder), download=False, **keywords)
-        except (RuntimeError, OSError):
-            pass  # torchvision's way of saying that it is not there
-        try:
-            return maker(str(folder), download=True, **keywords)
-        except (RuntimeError, OSError, ImportError) as error:
-            reason = " ".join(str(error).split())
-            raise UserError(
-                f"Data set {name!r} is not in {folder} and could not be downloaded "
-                f"({reason}): try again where there is a network, or give the path of "
-                "a folder with your own copy."
-            ) from error
+    with FileLock(folder.with_name(f"{folder.name}.lock")):
+        if folder.exists():  # by another process meanwhile, or a split is missing
+            make(folder, True)
+            return
+        # Half an archive looks like a whole one to torchvision.
+        part = folder.with_name(f"{folder.name}.part")
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir()
+        make(part, True)
+        part.rename(folder)
 
 
 def _read(
