@@ -131,26 +131,29 @@ def parts_of(
     model: nn.Module, macs: Mapping[str, Counter[str]], saved: Mapping[str, int]
 ) -> Iterator[Part]:
     """The whole and every part, with the parameters that modules hold themselves."""
+    all_macs = with_inside({name: items.total() for name, items in macs.items()})
+    all_saved = with_inside(saved)
     for name, module in model.named_modules():
-        inside = f"{name}." if name else ""
-
-        def total(
-            own: Mapping[str, int], name: str = name, inside: str = inside
-        ) -> int:
-            return sum(
-                number
-                for other, number in own.items()
-                if other == name or other.startswith(inside)
-            )
-
         yield Part(
             name,
             type(module).__name__,
             sum(p.numel() for p in module.parameters() if p.requires_grad),
-            total({other: items.total() for other, items in macs.items()}),
-            total(saved),
+            all_macs[name],
+            all_saved[name],
         )
         if any(module.children()):
             for own, parameter in module.named_parameters(recurse=False):
                 if parameter.requires_grad:
-                    yield Part(inside + own, "Parameter", parameter.numel(), 0, 0)
+                    place = f"{name}.{own}" if name else own
+                    yield Part(place, "Parameter", parameter.numel(), 0, 0)
+
+
+def with_inside(own: Mapping[str, int]) -> Counter[str]:
+    """A figure of each module, with that of all modules inside it."""
+    total = Counter[str]()
+    for name, figure in own.items():
+        total[name] += figure
+        while name:
+            name = name.rpartition(".")[0]
+            total[name] += figure
+    return total
