@@ -73,7 +73,6 @@ def save(
     if file.suffix != ".safetensors":
         file = file / FILE_NAME
     description = Description(
-        name=name,
         class_names=tuple(class_names),
         extra=dict(extra or {}),
         **describe(model, name, settings),
@@ -113,20 +112,21 @@ def describe(
 ) -> dict[str, Any]:
     """How to build a model again: its config, or timm's name and what was set."""
     if isinstance(model, VisionTransformer):
-        return {"config": model.config}
-    architecture = getattr(model, "pretrained_cfg", {}).get("architecture", "")
-    if not (name or architecture):
+        return {"name": name, "config": model.config}
+    name = name or getattr(model, "pretrained_cfg", {}).get("architecture", "")
+    if not name:
         raise UserError(
             f"A {type(model).__name__} is neither ours nor timm's; give the name that "
             "create_model builds it by."
         )
     if settings is None:
-        first = next(value for value in model.parameters() if value.ndim == 4)
-        settings = {"num_classes": model.num_classes, "in_channels": first.shape[1]}
+        first = next((value for value in model.parameters() if value.ndim == 4), None)
+        in_channels = 3 if first is None else first.shape[1]
+        settings = {"num_classes": model.num_classes, "in_channels": in_channels}
         size = getattr(getattr(model, "patch_embed", None), "img_size", None)
         if size is not None:
             settings["image_size"] = tuple(size)
-    return {"settings": {"name": name or architecture, **settings}}
+    return {"name": name, "settings": {"name": name, **settings}}
 
 
 def build(description: Description, **changes: Any) -> nn.Module:

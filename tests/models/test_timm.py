@@ -1,5 +1,6 @@
 """Our models as timm's users meet them."""
 
+import copy
 import subprocess
 import sys
 
@@ -172,6 +173,18 @@ def test_checkpoints_of_another_size_adapt_through_timm(model, tmp_path):
             checkpoint_path=tmp_path / "a.pth.tar",
             **(SMALL | {"num_classes": 6}),
         )
+
+
+def test_a_copy_of_a_model_loads_by_itself(model, images):
+    """timm's averaged models are deep copies, which are loaded like any other."""
+    copied = copy.deepcopy(model)
+    before = model(images)
+    published = as_published(model.state_dict())
+    published["pos_embed"] = torch.randn(1, 5, 32)
+    copied.load_state_dict(published)
+    assert (model.config.positions, copied.config.positions) == ("sinusoid", "fixed")
+    assert torch.equal(model(images), before)
+    assert not torch.allclose(copied(images), before)
 
 
 @pytest.mark.parametrize("norm", [True, False])

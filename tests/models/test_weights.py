@@ -82,7 +82,7 @@ def test_networks_of_timm_are_built_again_from_their_file(tmp_path):
     again, loaded = load_with_report(tmp_path / "m.safetensors")
     images = torch.randn(2, 1, 64, 64)
     assert torch.equal(logits(again, images), logits(model, images))
-    assert loaded.extra == {"mean": [0.5]}
+    assert (loaded.name, loaded.extra) == ("resnet10t", {"mean": [0.5]})
     other, loaded = load_with_report(tmp_path / "m.safetensors", num_classes=7)
     assert logits(other, images).shape == (2, 7)
     assert loaded.notes == (
