@@ -15,6 +15,7 @@ from t2t.data.augment import (
     colour_jitter,
     three_augment,
 )
+from t2t.data.augment.choice import apply_together
 from t2t.data.augment.policies import RAND_AUGMENT_OPERATIONS
 from t2t.data.draws import Draws
 from t2t.errors import UserError
@@ -204,6 +205,25 @@ def test_colour_jitter_on_the_same_draw(strength):
         differing += not torch.equal(result, TF.pil_to_tensor(picture))
     # A factor may round differently in its last bit, and one level then by one.
     assert differing <= 1
+
+
+def test_a_cpu_and_a_device_compute_the_same():
+    num = 150
+    images, draws = pictures(num), Draws.of(0, 1, torch.arange(num))
+    for layer in RandAugment.parse(PUBLISHED).draw(draws):
+        given = (layer.choice, layer.value, FILL, layer.is_cubic)
+        assert torch.equal(
+            apply_chosen(images, RAND_AUGMENT_OPERATIONS, *given),
+            apply_together(images, RAND_AUGMENT_OPERATIONS, *given),
+        )
+    others = ("grayscale", "gaussian_blur", "hue", "contrast")
+    choice = draws.integers("choice", 5)[:, 0]
+    value = draws.uniform("value")[:, 0] - 0.5
+    value = torch.where(choice == 2, value, value + 0.6)
+    assert torch.equal(
+        apply_chosen(images, others, choice, value),
+        apply_together(images, others, choice, value),
+    )
 
 
 def test_samples_without_an_operation_stay():

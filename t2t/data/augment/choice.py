@@ -1,8 +1,9 @@
 """One operation per sample, each sample its own, in a few passes over the batch.
 
-Nothing is gathered or split by operation, since that would need shapes that depend on
-the draws. All operations on single levels become one table per sample, all affine ones
-one matrix per sample; each kind is computed once and chosen by the sample's operation.
+On a device nothing is split by operation, since that would need shapes that depend on
+the draws, and waiting for them. All operations on single levels become one table per
+sample, all affine ones one matrix per sample; each kind is computed once and chosen by
+the sample's operation.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,11 +47,6 @@ OPERATIONS = frozenset(
 )
 
 
-def _each(chosen: Bool[Tensor, " batch"], like: Tensor) -> Tensor:
-    """The choice with as many axes as the tensor it chooses in."""
-    return chosen.view(-1, *[1] * (like.ndim - 1))
-
-
 def _apply_tables(
     images: Pixels, chosen: dict[str, Bool[Tensor, " batch"]], values: Values
 ) -> Pixels:
@@ -91,6 +87,27 @@ def _apply_affine(
     return geometry.affine(images, matrix, fill, is_cubic), moved
 
 
+def apply_together(
+    images: Pixels,
+    names: Sequence[str],
+    choice: Int64[Tensor, " batch"],
+    values: Values,
+    fill: Sequence[int] = (),
+    is_cubic: Bool[Tensor, " batch"] | None = None,
+) -> Pixels:
+    """`apply_chosen` for a device: each kind computed for all, the choice picks."""
+    chosen = {name: choice == number for number, name in enumerate(names)}
+    result = _apply_tables(images, chosen, values)
+    for name, operation in _PIXELS.items():
+        if name in chosen:
+            mask = chosen[name][:, None, None, None]
+            result = torch.where(mask, operation(images, values), result)
+    if any(name in chosen for name in _TERMS):
+        moved, is_moved = _apply_affine(images, chosen, values, fill, is_cubic)
+        result = torch.where(is_moved[:, None, None, None], moved, result)
+    return result
+
+
 def apply_chosen(
     images: Pixels,
     names: Sequence[str],
@@ -104,13 +121,19 @@ def apply_chosen(
     A choice outside the names leaves the sample as it is. The value is the operation's
     own argument; the fill and the kind of interpolation are for the affine ones.
     """
-    chosen = {name: choice == number for number, name in enumerate(names)}
-    result = _apply_tables(images, chosen, values)
-    for name, operation in _PIXELS.items():
-        if name in chosen:
-            mask = _each(chosen[name], images)
-            result = torch.where(mask, operation(images, values), result)
-    if any(name in chosen for name in _TERMS):
-        moved, is_moved = _apply_affine(images, chosen, values, fill, is_cubic)
-        result = torch.where(_each(is_moved, images), moved, result)
+    if images.device.type != "cpu" or torch.compiler.is_compiling():
+        return apply_together(images, names, choice, values, fill, is_cubic)
+    # On a CPU looking at the draws costs nothing: only what is chosen is computed.
+    result = images.clone()
+    for number, name in enumerate(names):
+        rows = (choice == number).nonzero()[:, 0]
+        if len(rows):
+            result[rows] = apply_together(
+                images[rows],
+                (name,),
+                torch.zeros_like(rows),
+                values[rows],
+                fill,
+                None if is_cubic is None else is_cubic[rows],
+            )
     return result

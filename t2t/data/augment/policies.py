@@ -1,6 +1,5 @@
 """Which operations a sample gets and how strongly: RandAugment and its relatives."""
 
-import re
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -80,12 +79,12 @@ class RandAugment:
             raise UserError(f"RandAugment is written rand-…, not {text!r}.{hint}")
         given: dict[str, float] = {}
         for section in sections:
-            match = re.fullmatch(r"([a-z]+)(\d+\.?\d*|\.\d+)", section)
-            if match is None:
+            key = section.rstrip("0123456789.")
+            number = section[len(key) :]
+            if not key.isalpha() or not number.replace(".", "", 1).isdigit():
                 raise UserError(
                     f"{section!r} in {text!r} is not a letter key and a number.{hint}"
                 )
-            key, number = match.groups()
             if key not in _KEYS:
                 raise UserError(
                     f"{key!r} in {text!r} is not a setting of RandAugment."
@@ -126,14 +125,17 @@ class RandAugment:
             enhance = level * 1.8 + 0.1
         by_name = {
             "rotate": signed * 30.0,
-            "posterize": bits.clamp(0, 8),
+            "posterize": bits,
             "solarize": threshold,
             "solarize_add": (level * 110).floor().clamp(max=128),
-            **dict.fromkeys(
-                ("saturation", "contrast", "brightness", "sharpness"), enhance
-            ),
-            **dict.fromkeys(("shear_x", "shear_y"), signed * 0.3),
-            **dict.fromkeys(("translate_x", "translate_y"), signed * 0.45),
+            "saturation": enhance,
+            "contrast": enhance,
+            "brightness": enhance,
+            "sharpness": enhance,
+            "shear_x": signed * 0.3,
+            "shear_y": signed * 0.3,
+            "translate_x": signed * 0.45,
+            "translate_y": signed * 0.45,
         }
         value = torch.zeros_like(magnitude)
         for number, name in enumerate(RAND_AUGMENT_OPERATIONS):

@@ -48,7 +48,8 @@ def contrast_table(factor: Values, images: Pixels) -> Table:
 
 def posterize_table(bits: Values) -> Table:
     """Keeps this many leading bits of the eight."""
-    dropped = 8 - bits.to(torch.int32)[:, None, None]
+    # Within its range also for samples that carry another operation's value.
+    dropped = 8 - bits.clamp(0, 8).to(torch.int32)[:, None, None]
     return ((levels(bits.device) >> dropped) << dropped).to(torch.uint8)
 
 
