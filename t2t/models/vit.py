@@ -42,8 +42,12 @@ class VisionTransformer(TimmMethods, nn.Module):
             self.distillation_head = self.new_head(config.num_classes)
         self.apply(initialise)
 
-    def forward(self, images: Images) -> Logits:
-        return self.forward_head(self.forward_features(images))
+    def forward(
+        self, images: Images, apart: bool = False
+    ) -> Logits | tuple[Logits, Logits]:
+        """Logits; with `apart`, those of class and distillation token by themselves."""
+        tokens = self.forward_features(images)
+        return self.heads_apart(tokens) if apart else self.forward_head(tokens)
 
     def forward_features(self, images: Images) -> Tokens:
         """Normalised tokens of the last layer, prefix tokens first."""
@@ -60,13 +64,12 @@ class VisionTransformer(TimmMethods, nn.Module):
             return (pooled + tokens[:, 1]) / 2
         return (self.head(pooled) + self.distillation_head(tokens[:, 1])) / 2
 
-    def forward_distilled(self, images: Images) -> tuple[Logits, Logits]:
-        """Logits of the class token and of the distillation token, apart."""
+    def heads_apart(self, tokens: Tokens) -> tuple[Logits, Logits]:
+        """Logits of the class token and of the distillation token."""
         if self.distillation_head is None:
             raise UserError(
                 "This model has no distillation token; create it with distilled=True."
             )
-        tokens = self.forward_features(images)
         return self.head(tokens[:, 0]), self.distillation_head(tokens[:, 1])
 
     def tokenize(self, images: Images) -> tuple[Tokens, Grid]:

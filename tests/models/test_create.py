@@ -77,7 +77,7 @@ def test_no_head_gives_features() -> None:
 def test_distilled_heads_are_read_apart_and_together() -> None:
     model = create_model("t2t_vit_7_distilled", num_classes=3, image_size=32).eval()
     images = torch.randn(2, 3, 32, 32)
-    both = model.forward_distilled(images)
+    both = model(images, apart=True)
     torch.testing.assert_close(model(images), (both[0] + both[1]) / 2)
     with pytest.raises(UserError, match="distilled=True"):
-        create_model("t2t_vit_7_32").forward_distilled(images)
+        create_model("t2t_vit_7_32")(images, apart=True)

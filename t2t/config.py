@@ -1,0 +1,126 @@
+"""Frozen dataclasses as JSON, and overrides of their fields by name."""
+
+import dataclasses
+import json
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from t2t.errors import UserError, suggest
+
+Config = TypeVar("Config")
+
+
+def to_json(config: Any) -> dict[str, Any]:
+    """A dataclass, with those inside it, as what JSON can hold."""
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
+    return plain
+
+
+def from_json(cls: type[Config], data: Mapping[str, Any]) -> Config:
+    """The dataclass that `to_json` wrote; what it does not know is refused."""
+    hints = get_type_hints(cls)
+    fields = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for name in data.keys() - fields:
+        raise UserError(f"{cls.__name__} has no field {name!r}.{suggest(name, fields)}")
+    values = {name: convert(value, hints[name], name) for name, value in data.items()}
+    return cls(**values)
+
+
+def override(config: Config, assignments: Sequence[str]) -> Config:
+    """The config with fields set from words like `epochs=10` or `optimizer.lr=1e-3`."""
+    for assignment in assignments:
+        path, equals, text = assignment.partition("=")
+        if not equals:
+            raise UserError(
+                f"{assignment!r} sets nothing; write field=value, like epochs=10."
+            )
+        config = replace_at(config, path.strip().split("."), text.strip(), path.strip())
+    return config
+
+
+def replace_at(config: Config, path: Sequence[str], text: str, whole: str) -> Config:
+    """The config with the field at a path set from text."""
+    name, *rest = path
+    if isinstance(config, dict):
+        value = parse(text) if not rest else replace_at(config[name], rest, text, whole)
+        return {**config, name: value}  # type: ignore[return-value]
+    fields = {field.name for field in dataclasses.fields(config)}  # type: ignore[arg-type]
+    if name not in fields:
+        raise UserError(f"There is no setting {whole!r}.{suggest(name, fields)}")
+    if rest:
+        inner = getattr(config, name)
+        if not dataclasses.is_dataclass(inner) and not isinstance(inner, dict):
+            raise UserError(f"{name} has no parts, so {whole!r} cannot be set.")
+        value = replace_at(inner, rest, text, whole)
+    else:
+        hint = get_type_hints(type(config))[name]
+        value = convert(parse(text), hint, whole, text)
+    return dataclasses.replace(config, **{name: value})  # type: ignore[type-var]
+
+
+def parse(text: str) -> Any:
+    """A number, list, true, false or null where the text is one, else the text."""
+    try:
+        return json.loads(text.replace("(", "[").replace(")", "]"))
+    except json.JSONDecodeError:
+        words = {"True": True, "False": False, "None": None}
+        return words.get(text, text)
+
+
+def convert(value: Any, hint: Any, name: str, text: str | None = None) -> Any:
+    """The value as its field's type wants it, or a sentence that says what it wants."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in args:
+            return None
+        (hint,) = [arg for arg in args if arg is not type(None)][:1]
+        return convert(value, hint, name, text)
+    if origin is tuple and isinstance(value, list):
+        inner = args[:1] * len(value) if args[-1] is Ellipsis else args
+        if len(inner) == len(value):
+            return tuple(
+                convert(item, each, name)
+                for item, each in zip(value, inner, strict=True)
+            )
+    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+        return from_json(hint, value)  # type: ignore[arg-type]
+    if origin is Literal and value in args:
+        return value
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if hint is str and text is not None:
+        return text
+    if hint is Any or (isinstance(hint, type) and type(value) is hint):
+        return value
+    if origin is dict and isinstance(value, Mapping):
+        return dict(value)
+    shown = text if text is not None else json.dumps(value)
+    raise UserError(f"{name}={shown} is not {describe(hint)}.")
+
+
+def describe(hint: Any) -> str:
+    """What a type allows, in words."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, args))
+    if origin is tuple:
+        return (
+            "a list like [" + ", ".join("…" for _ in args[:2]) + "] of the right length"
+        )
+    names = {int: "a whole number", float: "a number", bool: "true or false"}
+    return names.get(hint, f"a {getattr(hint, '__name__', str(hint))}")
+
+
+def differences(
+    old: Mapping[str, Any], new: Mapping[str, Any], at: str = ""
+) -> list[str]:
+    """The fields in which two JSON objects differ, as `field: old → new`."""
+    found = []
+    for name in sorted(old.keys() | new.keys()):
+        before, after = old.get(name), new.get(name)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            found += differences(before, after, f"{at}{name}.")
+        elif before != after:
+            found.append(f"{at}{name}: {json.dumps(before)} → {json.dumps(after)}")
+    return found

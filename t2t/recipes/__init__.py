@@ -1,0 +1,1 @@
+"""Named runs: functions that return a frozen Recipe."""

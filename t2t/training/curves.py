@@ -1,0 +1,40 @@
+"""A run's curves as one picture."""
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+
+def draw_curves(rows: list[dict[str, Any]], title: str, path: Path) -> None:
+    """Loss, accuracy and learning rate over the steps, into a PNG file."""
+    figure = Figure(figsize=(10, 3.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    loss, accuracy, rate = figure.subplots(1, 3)
+    steps = [row for row in rows if "loss" in row]
+    scores = [row for row in rows if "top1" in row]
+
+    def line(axes: Any, some: list[dict[str, Any]], key: str, label: str) -> None:
+        points = [(row["step"], row[key]) for row in some if row.get(key) is not None]
+        if points:
+            marker = "." if len(points) < 30 else None
+            axes.plot(*zip(*points, strict=True), label=label, marker=marker)
+
+    line(loss, steps, "loss", "training (augmented)")
+    line(loss, scores, "val_loss", "validation")
+    line(accuracy, scores, "top1", "averaged weights")
+    line(accuracy, scores, "top1_raw", "raw weights")
+    line(rate, steps, "lr", "learning rate")
+    loss.set_title("loss")
+    accuracy.set_title("top-1, %")
+    rate.set_title("learning rate")
+    for axes in (loss, accuracy, rate):
+        axes.set_xlabel("step")
+        axes.grid(alpha=0.3)
+        if axes.lines:
+            axes.legend(frameon=False, fontsize="small")
+    figure.suptitle(title)
+    draft = path.with_name(f".{path.name}.writing.png")
+    figure.savefig(draft, dpi=120)
+    draft.replace(path)

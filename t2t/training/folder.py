@@ -1,0 +1,102 @@
+"""A run's folder: what it holds, who may write into it, and what it says of itself."""
+
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import t2t
+from t2t.config import differences, from_json, to_json
+from t2t.errors import UserError
+from t2t.training.parallel import Processes
+from t2t.training.recipe import Recipe
+
+RECIPE, ENVIRONMENT, METRICS = "recipe.json", "environment.json", "metrics.jsonl"
+RESULT, CHECKPOINTS, CURVES = "result.json", "last", "curves.png"
+
+
+class RunFolder:
+    """The files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.metrics = path / METRICS
+        self.checkpoints = path / CHECKPOINTS
+        self.curves = path / CURVES
+
+    def claim(self, recipe: Recipe, machine: dict[str, Any], team: Processes) -> None:
+        """Makes the folder this run's, or refuses one that holds something else."""
+        wanted = to_json(recipe)
+        if (self.path / RECIPE).exists():
+            held = read_json(self.path / RECIPE)
+            changed = differences(held, wanted)
+            if changed:
+                raise UserError(
+                    f"{self.path} holds a run of another recipe "
+                    f"({'; '.join(changed[:4])}); name another --folder, or add "
+                    "--fresh to start over in it."
+                )
+        elif self.path.exists() and any(self.path.iterdir()):
+            raise UserError(
+                f"{self.path} holds files that are not a run's; name another --folder."
+            )
+        if team.leads:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_json(self.path / RECIPE, wanted)
+            write_json(self.path / ENVIRONMENT, environment(machine, team))
+
+    def finished(self) -> dict[str, Any] | None:
+        """What the run came to, once it has."""
+        path = self.path / RESULT
+        return read_json(path) if path.exists() else None
+
+    def finish(self, result: dict[str, Any]) -> None:
+        """Writes down what the run came to."""
+        write_json(self.path / RESULT, result)
+
+
+def read_recipe(folder: Path) -> Recipe:
+    """The recipe that a run folder was trained by."""
+    path = folder / RECIPE
+    if not path.exists():
+        raise UserError(f"{folder} is not a run folder: it holds no {RECIPE}.")
+    return from_json(Recipe, read_json(path))
+
+
+def environment(machine: dict[str, Any], team: Processes) -> dict[str, Any]:
+    """The machine and the versions, for whoever asks how a number came about."""
+    device = team.device.type
+    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor()
+    return {
+        "command": " ".join(["t2t", *sys.argv[1:]]),
+        "t2t": t2t.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": f"{device} {name}".strip(),
+        "num_processes": team.world_size,
+        **machine,
+    }
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file."""
+    try:
+        data: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}.") from error
+    return data
+
+
+def write_json(path: Path, data: dict[str, Any]) -> None:
+    """A JSON object into a file, whole or not at all."""
+    draft = path.with_name(f".{path.name}.writing")
+    with draft.open("w") as file:
+        json.dump(data, file, indent=1)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)

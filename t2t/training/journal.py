@@ -1,0 +1,340 @@
+"""What a run tells: progress on the screen, numbers in files, curves as a picture."""
+
+import importlib.util
+import json
+import math
+import statistics
+import sys
+import time
+from types import TracebackType
+from typing import IO, Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from t2t.training.curves import draw_curves
+from t2t.training.evaluate import Score
+from t2t.training.folder import RunFolder
+from t2t.training.optim import all_groups
+from t2t.training.parallel import Processes
+from t2t.training.recipe import Recipe
+from t2t.training.run import Run
+
+LOG_EVERY_SECONDS = 10.0
+
+
+class Journal:
+    """Tells a person on the screen and writes numbers down, in the leading process."""
+
+    def __init__(
+        self, place: RunFolder, recipe: Recipe, team: Processes, *, quiet: bool = False
+    ) -> None:
+        self.place, self.recipe, self.team = place, recipe, team
+        self.console = Console(
+            stderr=False, quiet=quiet or not team.leads, highlight=False
+        )
+        self.file: IO[str] | None = None
+        self.trackers: list[Any] = []
+        self.clock = Clock()
+        self.losses: list[float] = []
+        self.scores: dict[str, Any] = {}
+        self.progress: Progress | None = None
+        self.num_steps = self.per_epoch = 0
+        self.spoke_at = -math.inf
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.progress is not None:
+            self.progress.stop()
+        if self.file is not None:
+            self.file.close()
+        for tracker in self.trackers:
+            tracker.close()
+
+    def tell(self, sentence: str) -> None:
+        """Says a sentence."""
+        self.console.print(sentence, style="yellow")
+
+    def resume(self, step: int) -> None:
+        """Forgets the numbers of steps that will be done again, and opens the file."""
+        if not self.team.leads:
+            return
+        kept = [row for row in read_metrics(self.place) if row["step"] <= step]
+        draft = self.place.metrics.with_suffix(".writing")
+        draft.write_text("".join(json.dumps(row) + "\n" for row in kept))
+        draft.replace(self.place.metrics)
+        self.file = self.place.metrics.open("a", buffering=1)
+        self.trackers = open_trackers(self.place)
+        for row in kept:
+            if "top1" in row:
+                self.scores = row
+            self.clock.take_up(row)
+
+    def start(self, run: Run, num_steps: int, per_epoch: int, description: str) -> None:
+        """Says what begins."""
+        self.num_steps, self.per_epoch = num_steps, per_epoch
+        recipe, say = self.recipe, self.console.print
+        size = sum(p.numel() for p in run.plain.parameters() if p.requires_grad)
+        say(f"[bold]{recipe.name}[/]: {recipe.model}, {size / 1e6:.2f} M parameters")
+        say(f"{description}; {recipe.epochs} epochs of {per_epoch} steps")
+        say(f"Folder: {self.place.path}")
+        if run.step:
+            done = run.step / per_epoch
+            say(f"Resuming after step {run.step:,} (epoch {done:.1f}).")
+        self.clock.start()
+        if self.console.is_terminal and not self.console.quiet:
+            self.progress = Progress(
+                SpinnerColumn(),
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=None),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                console=self.console,
+                transient=True,
+            )
+            self.task = self.progress.add_task("", total=num_steps, completed=run.step)
+            self.progress.start()
+
+    def step(self, run: Run, loss: float, norm: float, stepped: bool) -> None:
+        """Takes note of a step, and speaks every few seconds."""
+        self.clock.step()
+        if stepped:
+            self.losses.append(loss)
+        else:
+            self.tell(
+                f"Step {run.step} was left out: its gradient is not finite "
+                f"({run.num_skipped} so far)."
+            )
+        now = time.monotonic()
+        last = run.step == self.num_steps
+        if now - self.spoke_at < LOG_EVERY_SECONDS and not last:
+            if self.progress is not None:
+                self.progress.update(self.task, completed=run.step)
+            return
+        self.spoke_at = now
+        loss_now = statistics.fmean(self.losses[-100:]) if self.losses else math.nan
+        rate = self.clock.steps_per_second * self.recipe.batch_size
+        lr = max(group["lr"] for group in all_groups(run.optimizers))
+        self.write(
+            run,
+            {
+                "loss": round(loss_now, 5),
+                "gradient_norm": round(norm, 4) if math.isfinite(norm) else None,
+                "lr": lr,
+                "images_per_second": round(rate, 1),
+            },
+        )
+        left = duration((self.num_steps - run.step) / self.clock.steps_per_second)
+        words = (
+            f"epoch {run.step / self.per_epoch:.1f}/{self.recipe.epochs}  loss "
+            f"{loss_now:.3f}  {self.accuracy()}{rate:,.0f} images/s  {left} left"
+        )
+        if self.progress is not None:
+            self.progress.update(self.task, completed=run.step, description=words)
+        elif not last:
+            self.console.print(words)
+
+    def epoch(self, run: Run, epoch: int, scores: dict[str, Score]) -> None:
+        """Takes note of an evaluation."""
+        best = scores.get("averaged", scores["raw"])
+        row = {
+            "epoch": epoch,
+            "top1": round(best.top1, 3),
+            "top5": round(best.top5, 3),
+            "val_loss": round(best.loss, 5),
+            "top1_raw": round(scores["raw"].top1, 3),
+            "val_loss_raw": round(scores["raw"].loss, 5),
+            "num_images": best.num_images,
+        }
+        if best.top1 >= run.best.get("top1", -1):
+            run.best = {"top1": best.top1, "epoch": float(epoch)}
+        self.clock.pause()
+        self.scores = row
+        self.write(run, row)
+        self.console.print(
+            f"epoch {epoch:>{len(str(self.recipe.epochs))}}/{self.recipe.epochs}  "
+            f"top-1 [bold]{best.top1:.2f} %[/]"
+            f"  raw {scores['raw'].top1:.2f} %  validation loss {best.loss:.3f}"
+            f"  {duration(self.clock.seconds)}"
+        )
+        if self.team.leads:
+            draw_curves(read_metrics(self.place), self.recipe.name, self.place.curves)
+
+    def interrupted(self, run: Run) -> None:
+        """Says how to go on."""
+        self.console.print(
+            f"Stopped at step {run.step:,} of {self.num_steps:,} with a checkpoint; "
+            "the same command goes on from here."
+        )
+
+    def accuracy(self) -> str:
+        """The last evaluation, for the line of progress."""
+        return f"top-1 {self.scores['top1']:.2f} %  " if self.scores else ""
+
+    def write(self, run: Run, row: dict[str, Any]) -> None:
+        """Adds a line to the metrics, and tells the trackers."""
+        row = {"step": run.step, **row, **self.clock.row()}
+        if self.file is not None:
+            self.file.write(json.dumps(row) + "\n")
+        for tracker in self.trackers:
+            tracker.log(run.step, row)
+
+    def summary(self, run: Run) -> dict[str, Any]:
+        """The run in a few numbers."""
+        recipe = self.recipe
+        return {
+            "recipe": recipe.name,
+            "data": recipe.data,
+            "model": recipe.model,
+            "parameters": sum(
+                p.numel() for p in run.plain.parameters() if p.requires_grad
+            ),
+            "epochs": recipe.epochs,
+            "seed": recipe.seed,
+            "steps": run.step,
+            "skipped_steps": run.num_skipped,
+            **{key: self.scores.get(key) for key in ("top1", "top5", "top1_raw")},
+            "val_loss": self.scores.get("val_loss"),
+            "train_minutes": round(self.clock.seconds / 60, 3),
+            "compile_minutes": round(self.clock.compile_seconds / 60, 3),
+            "images_per_second": round(
+                self.clock.steps_per_second * recipe.batch_size, 1
+            ),
+            "device": str(self.team.device),
+            "command": " ".join(["t2t", *sys.argv[1:]]),
+        }
+
+
+class Clock:
+    """Time spent in steps: without evaluations, and with compiling counted apart."""
+
+    NUM_FIRST = 2
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.compile_seconds = 0.0
+        self.num_here = 0
+        self.seconds_here = 0.0
+        self.last = time.monotonic()
+
+    def take_up(self, row: dict[str, Any]) -> None:
+        """Goes on from the times of an earlier process."""
+        self.seconds = row.get("train_seconds", self.seconds)
+        self.compile_seconds = row.get("compile_seconds", self.compile_seconds)
+
+    def start(self) -> None:
+        """Time counts from here."""
+        self.last = time.monotonic()
+
+    pause = start
+
+    def step(self) -> None:
+        """A step is done; the first ones of a process are those that compile."""
+        now = time.monotonic()
+        took, self.last = now - self.last, now
+        self.num_here += 1
+        if self.num_here <= self.NUM_FIRST:
+            self.compile_seconds += took
+        else:
+            self.seconds += took
+            self.seconds_here += took
+
+    @property
+    def steps_per_second(self) -> float:
+        """The mean rate of this process."""
+        if self.seconds_here:
+            return (self.num_here - self.NUM_FIRST) / self.seconds_here
+        return self.num_here / max(self.compile_seconds, 1e-9)
+
+    def row(self) -> dict[str, float]:
+        """The times, for the metrics."""
+        return {
+            "train_seconds": round(self.seconds, 3),
+            "compile_seconds": round(self.compile_seconds, 3),
+        }
+
+
+def read_metrics(place: RunFolder) -> list[dict[str, Any]]:
+    """The rows written so far; a last one that was cut off is left out."""
+    rows: list[dict[str, Any]] = []
+    if not place.metrics.exists():
+        return rows
+    for line in place.metrics.read_text().splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return rows
+
+
+class TensorBoardTracker:
+    """Numbers into TensorBoard's files beside the metrics."""
+
+    def __init__(self, place: RunFolder) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer = SummaryWriter(str(place.path / "tensorboard"))
+
+    def log(self, step: int, row: dict[str, Any]) -> None:
+        for key, value in row.items():
+            if isinstance(value, int | float) and key != "step":
+                self.writer.add_scalar(key, value, step)
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class WandbTracker:
+    """Numbers into a wandb run, where its user is logged in or offline by choice."""
+
+    def __init__(self, place: RunFolder) -> None:
+        import wandb
+
+        self.run = wandb.init(
+            project="t2t", name=place.path.name, dir=place.path, resume="allow"
+        )
+
+    def log(self, step: int, row: dict[str, Any]) -> None:
+        self.run.log(row, step=step)
+
+    def close(self) -> None:
+        self.run.finish()
+
+
+def open_trackers(place: RunFolder) -> list[Any]:
+    """The trackers that are installed; wandb only where it is configured."""
+    import os
+
+    trackers: list[Any] = []
+    if importlib.util.find_spec("tensorboard") is not None:
+        trackers.append(TensorBoardTracker(place))
+    configured = "WANDB_API_KEY" in os.environ or "WANDB_MODE" in os.environ
+    if configured and importlib.util.find_spec("wandb") is not None:
+        trackers.append(WandbTracker(place))
+    return trackers
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it."""
+    if not math.isfinite(seconds):
+        return "?"
+    whole = round(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 7200:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -1,0 +1,133 @@
+"""Parameter groups, optimizers and the learning rate of every step."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import timm.optim
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer as TorchOptimizer
+
+from t2t.errors import UserError, suggest
+from t2t.training.recipe import Optimizer, Recipe, Schedule
+
+OURS = ("adamw", "muon", "sgd")
+
+
+def build_optimizers(model: nn.Module, recipe: Recipe) -> list[TorchOptimizer]:
+    """The optimizers of a recipe over the parameters of a model."""
+    settings = recipe.optimizer
+    lr = settings.scaled(settings.lr, recipe.batch_size)
+    fused = all(parameter.is_cuda for parameter in model.parameters())
+    if settings.name == "adamw":
+        groups = parameter_groups(model, settings, lr)
+        return [torch.optim.AdamW(groups, betas=settings.betas, fused=fused)]
+    if settings.name == "sgd":
+        groups = parameter_groups(model, settings, lr)
+        return [torch.optim.SGD(groups, momentum=settings.momentum, fused=fused)]
+    if settings.name == "muon":
+        return muon_and_adamw(model, recipe, fused)
+    known = timm.optim.list_optimizers()
+    if settings.name not in known:
+        names = [*OURS, *known]
+        raise UserError(
+            f"There is no optimizer {settings.name!r}.{suggest(settings.name, names)}"
+        )
+    groups = parameter_groups(model, settings, lr)
+    return [timm.optim.create_optimizer_v2(groups, settings.name, lr=lr)]
+
+
+def muon_and_adamw(
+    model: nn.Module, recipe: Recipe, fused: bool
+) -> list[TorchOptimizer]:
+    """Muon for the matrices of the blocks, AdamW for all else."""
+    settings = recipe.optimizer
+    hidden = {
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.ndim == 2 and "blocks." in name
+    }
+    if not hidden:
+        raise UserError(
+            "optimizer.name=muon needs a model with blocks of matrices; use adamw."
+        )
+    lr = settings.scaled(settings.lr, recipe.batch_size)
+    rest_lr = settings.scaled(settings.adamw_lr or settings.lr, recipe.batch_size)
+    muon = torch.optim.Muon(
+        parameter_groups(model, settings, lr, only=hidden),
+        lr=lr,
+        momentum=0.95,
+        adjust_lr_fn="match_rms_adamw",
+    )
+    others = {name for name, _ in model.named_parameters()} - hidden
+    adamw = torch.optim.AdamW(
+        parameter_groups(model, settings, rest_lr, only=others),
+        betas=settings.betas,
+        fused=fused,
+    )
+    return [muon, adamw]
+
+
+def parameter_groups(
+    model: nn.Module, settings: Optimizer, lr: float, only: set[str] | None = None
+) -> list[dict[str, Any]]:
+    """Parameters by learning rate and decay; `peak` is what a schedule scales."""
+    exempt = model.no_weight_decay() if hasattr(model, "no_weight_decay") else set()
+    scales = layer_scales(model, settings.layer_decay)
+    groups: dict[tuple[float, float], list[Tensor]] = {}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad or (only is not None and name not in only):
+            continue
+        bare = parameter.ndim < 2 or name in exempt
+        decay = 0.0 if bare else settings.weight_decay
+        groups.setdefault((lr * scales.get(name, 1.0), decay), []).append(parameter)
+    return [
+        {"params": parameters, "lr": peak, "peak": peak, "weight_decay": decay}
+        for (peak, decay), parameters in groups.items()
+    ]
+
+
+def layer_scales(model: nn.Module, layer_decay: float) -> dict[str, float]:
+    """Each parameter's share of the learning rate: smaller the nearer to the image."""
+    if layer_decay == 1:
+        return {}
+    if not hasattr(model, "group_matcher"):
+        raise UserError(
+            "optimizer.layer_decay needs a model that names its layers, which "
+            f"{type(model).__name__} does not; set it to 1."
+        )
+    layers: dict[str, int] = timm.models.group_parameters(
+        model, model.group_matcher(), reverse=True
+    )
+    top = max(layers.values())
+    return {name: layer_decay ** (top - layer) for name, layer in layers.items()}
+
+
+def lr_share(schedule: Schedule, epoch: float, epochs: int) -> float:
+    """The learning rate at a fractional epoch, as a share of its peak."""
+    if epoch < schedule.warmup_epochs:
+        rise = epoch / schedule.warmup_epochs
+        return schedule.start + (1 - schedule.start) * rise
+    moving = epochs - schedule.warmup_epochs - schedule.floor_epochs
+    progress = 1.0
+    if moving > 0:
+        progress = min(1.0, (epoch - schedule.warmup_epochs) / moving)
+    remaining = {
+        "cosine": (1 + math.cos(math.pi * progress)) / 2,
+        "linear": 1 - progress,
+        "constant": 1.0,
+    }[schedule.name]
+    return schedule.floor + (1 - schedule.floor) * remaining
+
+
+def set_lr(optimizers: list[TorchOptimizer], share: float) -> None:
+    """Sets every group to its share of its peak."""
+    for group in all_groups(optimizers):
+        group["lr"] = group["peak"] * share
+
+
+def all_groups(optimizers: list[TorchOptimizer]) -> Iterator[dict[str, Any]]:
+    """The groups of all optimizers."""
+    for optimizer in optimizers:
+        yield from optimizer.param_groups
