@@ -106,10 +106,10 @@ def test_palette_with_transparency_keeps_its_colours_and_does_not_warn(decoder):
 
 
 def test_sixteen_bits_are_scaled_and_not_clipped(decoder):
-    values = np.array([[0, 257, 32896, 65535]], np.uint16)
+    values = np.array([[0, 257, 32896, 65279, 65535]], np.uint16)
     data = encoded(Image.fromarray(values), "PNG")
-    assert decode(data)[:, 0].tolist() == [[0, 1, 128, 255]] * 3
-    assert decode(data, channels=1)[:, 0].tolist() == [[0, 1, 128, 255]]
+    assert decode(data)[:, 0].tolist() == [[0, 1, 128, 254, 255]] * 3
+    assert decode(data, channels=1)[:, 0].tolist() == [[0, 1, 128, 254, 255]]
 
 
 def test_float_pixels_have_no_agreed_range():

@@ -100,6 +100,13 @@ def test_one_folder_is_split_by_a_seed_alike_in_every_class(tmp_path):
     assert len(open_source(tmp_path, "val", seed=3, val_fraction=0.25)) == 10
 
 
+def test_a_rare_class_is_in_both_parts(tmp_path):
+    make_folder(tmp_path, {"few": 2, "many": 48})
+    splits = open_splits(tmp_path, val_fraction=0.1)
+    assert np.bincount(splits.val.labels).tolist() == [1, 4]
+    assert np.bincount(splits.train.labels).tolist() == [1, 44]
+
+
 def test_images_deeper_in_a_class_and_other_files(tmp_path):
     make_folder(tmp_path, {"a": 1, "b": 2})
     write_image(tmp_path / "a" / "more" / "x.JPEG")
