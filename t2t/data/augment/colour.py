@@ -64,7 +64,7 @@ def border(
     return (row == 0) | (row == height - 1) | (column == 0) | (column == width - 1)
 
 
-def smooth(images: Pixels) -> Int32[Tensor, "batch channels height width"]:
+def smooth(images: Pixels) -> Pixels:
     """PIL's `ImageFilter.SMOOTH`: a 3 × 3 mean, centre weighing 5; borders stay."""
     height, width = images.shape[2:]
     levels = images.to(torch.int32)
@@ -73,13 +73,14 @@ def smooth(images: Pixels) -> Int32[Tensor, "batch channels height width"]:
     for top in range(3):
         for left in range(3):
             total = total + padded[:, :, top : top + height, left : left + width]
-    rounded = (2 * total + 13) // 26
-    return torch.where(border(height, width, images.device), levels, rounded)
+    rounded = ((2 * total + 13) // 26).to(torch.uint8)
+    return torch.where(border(height, width, images.device), images, rounded)
 
 
 def sharpness(images: Pixels, factor: Values) -> Pixels:
     """PIL's `ImageEnhance.Sharpness` with a factor per sample: 0 is smoothed."""
-    return blend(smooth(images), images.to(torch.int32), factor[:, None, None, None])
+    base = smooth(images).to(torch.int32)
+    return blend(base, images.to(torch.int32), factor[:, None, None, None])
 
 
 def double_precision(device: torch.device) -> torch.dtype:
