@@ -1,12 +1,11 @@
 """Softmax attention of a linear's packed q, k, v."""
 
-from importlib.util import find_spec
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from t2t.ops.availability import HAS_TRITON
 from t2t.shapes import Tokens
 
 PackedTokens = Float[Tensor, "batch tokens three_times_dim"]
@@ -30,7 +29,7 @@ def attention(qkv: PackedTokens, num_heads: int, scale: float) -> Tokens:
 def has_kernel(qkv: PackedTokens, num_heads: int) -> bool:
     """Whether the fast path takes these tokens."""
     return (
-        find_spec("triton") is not None
+        HAS_TRITON
         and qkv.is_cuda
         and qkv.dtype in (torch.bfloat16, torch.float16)
         and qkv.shape[1] <= MAX_TOKENS
@@ -48,6 +47,13 @@ def key_pieces(tokens: int) -> dict[str, int]:
     pieces.append(max(16, next_power_of_2(left)) if left > 0 else 0)
     first, second, third, *_ = *pieces, 0, 0
     return {"FIRST": first, "SECOND": second, "THIRD": third}
+
+
+def key_halves(tokens: int) -> dict[str, int]:
+    """The same in two pieces: narrow ones do not pay where gradients are summed."""
+    first = min(128, max(16, next_power_of_2(tokens)))
+    second = max(16, next_power_of_2(tokens - first)) if tokens > first else 0
+    return {"FIRST": first, "SECOND": second, "THIRD": 0}
 
 
 def next_power_of_2(number: int) -> int:
@@ -96,21 +102,19 @@ def packed_backward(
     qkv, grad_out = qkv.contiguous(), grad_out.contiguous()
     batch, tokens, width = qkv.shape
     grad_qkv = torch.empty_like(qkv)
-    grad_query = torch.empty_like(out, dtype=torch.float32)
     launch(attention_backward)[(batch * num_heads,)](
         qkv,
         out,
         log_sum,
         grad_out,
         grad_qkv,
-        grad_query,
         tokens,
         num_heads,
         scale,
         HEAD=width // 3 // num_heads,
-        **key_pieces(tokens),
+        **key_halves(tokens),
         QUERIES=32,
-        num_warps=4,
+        num_warps=8,
     )
     return grad_qkv
 

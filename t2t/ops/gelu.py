@@ -1,11 +1,11 @@
 """GELU, whose backward pass also sums the gradient of the bias before it."""
 
-from importlib.util import find_spec
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+
+from t2t.ops.availability import HAS_TRITON
 
 Hidden = Float[Tensor, "batch tokens hidden"]
 
@@ -35,7 +35,7 @@ def linear_gelu(
 def has_kernel(x: Tensor) -> bool:
     """Whether the fast path takes these tokens."""
     return (
-        find_spec("triton") is not None
+        HAS_TRITON
         and x.is_cuda
         and x.dtype in (torch.bfloat16, torch.float16)
     )

@@ -1,13 +1,12 @@
 """Residual sum, stochastic depth by whole samples and LayerNorm as one operation."""
 
-from importlib.util import find_spec
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int32
 from torch import Tensor
 
 from t2t.ops.attention import next_power_of_2
+from t2t.ops.availability import HAS_TRITON
 from t2t.shapes import Tokens
 
 Slots = Int32[Tensor, "batch"]
@@ -84,7 +83,7 @@ def residual_norm(
 def has_kernel(residual: Tokens, branch: Tokens) -> bool:
     """Whether the fast path takes these tokens."""
     return (
-        find_spec("triton") is not None
+        HAS_TRITON
         and residual.is_cuda
         and branch.dtype in (torch.bfloat16, torch.float16)
         and residual.shape[-1] <= 1024
@@ -132,7 +131,7 @@ def fused_forward(
         HAS_NORMED_SLOTS=normed_slots is not None,
         ROWS=tile,
         DIM=next_power_of_2(dim),
-        num_warps=4,
+        num_warps=2,
     )
     return total, normed
 
@@ -156,11 +155,10 @@ def fused_backward(
     batch, tokens, dim = total.shape
     grad_residual = torch.empty_like(total)
     grad_branch = grad_normed.new_empty(num_branch, tokens, dim)
-    rows = batch * tokens
-    tile = 4
-    programs = max(1, min(1056, rows // tile))
-    partial = total.new_empty(programs, 3, dim, dtype=torch.float32)
-    launch(residual_norm_backward)[(programs,)](
+    tile = 2
+    parts = max(1, min(-(-tokens // tile), -(-2048 // batch)))
+    partial = total.new_empty(batch * parts, 3, dim, dtype=torch.float32)
+    launch(residual_norm_backward)[(batch, parts)](
         total,
         grad_total,
         grad_normed,
@@ -170,7 +168,6 @@ def fused_backward(
         grad_residual,
         grad_branch,
         partial,
-        rows,
         tokens,
         dim,
         scale,
@@ -179,8 +176,8 @@ def fused_backward(
         HAS_NORMED_SLOTS=normed_slots is not None,
         ROWS=tile,
         DIM=next_power_of_2(dim),
-        STAGES=2,
-        num_warps=4,
+        STAGES=3,
+        num_warps=2,
     )
     return grad_residual, grad_branch, partial.sum(0)
 

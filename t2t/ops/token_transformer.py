@@ -1,12 +1,11 @@
 """The Performer token transformer that follows a soft split, as one operation."""
 
-from importlib.util import find_spec
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from t2t.ops.availability import HAS_TRITON
 from t2t.ops.performer import performer_attention
 
 Product = Float[Tensor, "batch tokens 192"]
@@ -94,7 +93,7 @@ def token_transformer(
 def has_kernel(product: Product) -> bool:
     """Whether the fast path takes this product."""
     return (
-        find_spec("triton") is not None
+        HAS_TRITON
         and product.is_cuda
         and product.dtype in (torch.bfloat16, torch.float16)
     )
@@ -182,6 +181,7 @@ def fused_forward(
         FEATURES=num_features,
         TILE=tile,
         num_warps=4,
+        num_stages=2,
     )
     return out, moments, hidden, log_mass, means
 
@@ -249,6 +249,7 @@ def fused_backward(
         EPS=eps,
         TILE=tile,
         num_warps=4,
+        num_stages=2,
     )
     inputs = (product, rstd, mean, centre, offset, features, log_mass)
     grad_product = torch.empty_like(product)

@@ -90,13 +90,44 @@ def attention_forward(
 
 
 @triton.jit
+def backward_piece(
+    query, key, gradients, scale, first, tokens, KEYS: tl.constexpr
+):
+    """What some queries add to the gradients of KEYS keys, values, and their own.
+
+    The weights are kept keys by queries: both sums over queries read them as they lie.
+    """
+    q, grad_out, log_sum, inner = query
+    k, v = key
+    grad_k, grad_v, grad_q = gradients
+    real = first + tl.arange(0, KEYS) < tokens
+    logits = tl.dot(k, tl.trans(q), input_precision="ieee")
+    logits = logits * (scale * 1.4426950408889634) - log_sum[None, :]
+    weights = tl.exp2(tl.where(real[:, None], logits, float("-inf")))
+    grad_v = tl.dot(weights.to(v.dtype), grad_out, grad_v, input_precision="ieee")
+    grad_weights = tl.dot(v, tl.trans(grad_out), input_precision="ieee")
+    grad_logits = (weights * (grad_weights - inner[None, :])).to(k.dtype)
+    grad_k = tl.dot(grad_logits, q, grad_k, input_precision="ieee")
+    grad_q = tl.dot(tl.trans(k), grad_logits, grad_q, input_precision="ieee")
+    return grad_k, grad_v, grad_q
+
+
+@triton.jit
+def store_keys(grad_base, gradient, first, width, tokens, HEAD: tl.constexpr):
+    """Rows of keys' or values' gradients."""
+    key = first + tl.arange(0, gradient.shape[0])
+    at = key[:, None] * (3 * width) + tl.arange(0, HEAD)[None, :]
+    gradient = gradient.to(grad_base.dtype.element_ty)
+    tl.store(grad_base + at, gradient, mask=(key < tokens)[:, None])
+
+
+@triton.jit
 def attention_backward(
     qkv_ptr,
     out_ptr,
     log_sum_ptr,
     grad_out_ptr,
     grad_qkv_ptr,
-    grad_query_ptr,
     tokens,
     num_heads,
     scale,
@@ -106,91 +137,64 @@ def attention_backward(
     THIRD: tl.constexpr,
     QUERIES: tl.constexpr,
 ):
-    """One program: one head of one sample, its keys piece by piece.
-
-    No gradient is added atomically: the program itself sums the queries' gradient over
-    the pieces, in float32 in a scratch that the cache holds.
-    """
+    """One program: one head of one sample, so that nothing is added atomically."""
+    scale = tl.cast(scale, tl.float32)
     which = tl.program_id(0)
     sample = (which // num_heads).to(tl.int64)
     head = which % num_heads
     width = num_heads * HEAD
-    offset = sample * tokens * 3 * width + head * HEAD
-    out_offset = sample * tokens * width + head * HEAD
-    pointers = (
-        qkv_ptr + offset,
-        out_ptr + out_offset,
-        log_sum_ptr + which * tokens,
-        grad_out_ptr + out_offset,
-        grad_qkv_ptr + offset,
-        grad_query_ptr + which.to(tl.int64) * tokens * HEAD,
-    )
-    scale = tl.cast(scale, tl.float32)
-    LAST: tl.constexpr = 0 if SECOND == 0 else (1 if THIRD == 0 else 2)
-    backward_piece(pointers, tokens, width, scale, 0, HEAD, FIRST, QUERIES, 0, LAST)
-    if SECOND > 0:
-        tl.debug_barrier()
-        backward_piece(
-            pointers, tokens, width, scale, FIRST, HEAD, SECOND, QUERIES, 1, LAST
-        )
-    if THIRD > 0:
-        tl.debug_barrier()
-        backward_piece(
-            pointers, tokens, width, scale, FIRST + SECOND, HEAD, THIRD, QUERIES, 2, LAST
-        )
-
-
-@triton.jit
-def backward_piece(
-    pointers,
-    tokens,
-    width,
-    scale,
-    first,
-    HEAD: tl.constexpr,
-    KEYS: tl.constexpr,
-    QUERIES: tl.constexpr,
-    PIECE: tl.constexpr,
-    LAST: tl.constexpr,
-):
-    """Gradients of KEYS keys and values, and their part of the queries'."""
-    base, out_base, log_sum_base, grad_out_base, grad_base, grad_query_base = pointers
     stride = 3 * width
-    factor = scale * 1.4426950408889634
-    dims = tl.arange(0, HEAD)
-    kind = grad_base.dtype.element_ty
-    k = rows_of(base + width, first, stride, tokens, KEYS, HEAD)
-    v = rows_of(base + 2 * width, first, stride, tokens, KEYS, HEAD)
-    key = first + tl.arange(0, KEYS)
-    grad_k = tl.zeros((KEYS, HEAD), tl.float32)
-    grad_v = tl.zeros((KEYS, HEAD), tl.float32)
+    offset = sample * tokens * stride + head * HEAD
+    base = qkv_ptr + offset
+    grad_base = grad_qkv_ptr + offset
+    out_base = out_ptr + sample * tokens * width + head * HEAD
+    grad_out_base = grad_out_ptr + sample * tokens * width + head * HEAD
+    k = rows_of(base + width, 0, stride, tokens, FIRST, HEAD)
+    v = rows_of(base + 2 * width, 0, stride, tokens, FIRST, HEAD)
+    grad_k = tl.zeros((FIRST, HEAD), tl.float32)
+    grad_v = tl.zeros((FIRST, HEAD), tl.float32)
+    if SECOND > 0:
+        k2 = rows_of(base + width, FIRST, stride, tokens, SECOND, HEAD)
+        v2 = rows_of(base + 2 * width, FIRST, stride, tokens, SECOND, HEAD)
+        grad_k2 = tl.zeros((SECOND, HEAD), tl.float32)
+        grad_v2 = tl.zeros((SECOND, HEAD), tl.float32)
+    if THIRD > 0:
+        k3 = rows_of(base + width, FIRST + SECOND, stride, tokens, THIRD, HEAD)
+        v3 = rows_of(base + 2 * width, FIRST + SECOND, stride, tokens, THIRD, HEAD)
+        grad_k3 = tl.zeros((THIRD, HEAD), tl.float32)
+        grad_v3 = tl.zeros((THIRD, HEAD), tl.float32)
     for start in range(0, tokens, QUERIES):
-        query = start + tl.arange(0, QUERIES)
-        real = query < tokens
+        place = start + tl.arange(0, QUERIES)
+        real = place < tokens
         q = rows_of(base, start, stride, tokens, QUERIES, HEAD)
         out = rows_of(out_base, start, width, tokens, QUERIES, HEAD)
         grad_out = rows_of(grad_out_base, start, width, tokens, QUERIES, HEAD)
-        log_sum = tl.load(log_sum_base + query, mask=real, other=0.0)
+        log_sum = tl.load(log_sum_ptr + which * tokens + place, mask=real, other=0.0)
         inner = tl.sum(out.to(tl.float32) * grad_out.to(tl.float32), 1)
-        # Keys by queries, so that both sums over queries read the weights as they lie.
-        logits = tl.dot(k, tl.trans(q), input_precision="ieee") * factor
-        logits = tl.where((key < tokens)[:, None], logits, float("-inf"))
-        weights = tl.exp2(logits - log_sum[None, :])
-        grad_v = tl.dot(weights.to(v.dtype), grad_out, grad_v, input_precision="ieee")
-        grad_weights = tl.dot(v, tl.trans(grad_out), input_precision="ieee")
-        grad_logits = weights * (grad_weights - inner[None, :]) * scale
-        grad_logits = grad_logits.to(k.dtype)
-        grad_k = tl.dot(grad_logits, q, grad_k, input_precision="ieee")
-        grad_q = tl.dot(tl.trans(k), grad_logits, input_precision="ieee")
-        at = query[None, :] * HEAD + dims[:, None]
-        if PIECE > 0:
-            grad_q += tl.load(grad_query_base + at, mask=real[None, :], other=0.0)
-        if PIECE < LAST:
-            tl.store(grad_query_base + at, grad_q, mask=real[None, :])
-        else:
-            at = query[None, :] * stride + dims[:, None]
-            tl.store(grad_base + at, grad_q.to(kind), mask=real[None, :])
-    at = key[:, None] * stride + dims[None, :]
-    real = (key < tokens)[:, None]
-    tl.store(grad_base + width + at, grad_k.to(kind), mask=real)
-    tl.store(grad_base + 2 * width + at, grad_v.to(kind), mask=real)
+        query = (q, grad_out, log_sum, inner)
+        grad_q = tl.zeros((HEAD, QUERIES), tl.float32)
+        grad_k, grad_v, grad_q = backward_piece(
+            query, (k, v), (grad_k, grad_v, grad_q), scale, 0, tokens, FIRST
+        )
+        if SECOND > 0:
+            gradients = (grad_k2, grad_v2, grad_q)
+            grad_k2, grad_v2, grad_q = backward_piece(
+                query, (k2, v2), gradients, scale, FIRST, tokens, SECOND
+            )
+        if THIRD > 0:
+            gradients = (grad_k3, grad_v3, grad_q)
+            grad_k3, grad_v3, grad_q = backward_piece(
+                query, (k3, v3), gradients, scale, FIRST + SECOND, tokens, THIRD
+            )
+        at = place[None, :] * stride + tl.arange(0, HEAD)[:, None]
+        grad_q = (grad_q * scale).to(grad_qkv_ptr.dtype.element_ty)
+        tl.store(grad_base + at, grad_q, mask=real[None, :])
+    store_keys(grad_base + width, grad_k * scale, 0, width, tokens, HEAD)
+    store_keys(grad_base + 2 * width, grad_v, 0, width, tokens, HEAD)
+    if SECOND > 0:
+        store_keys(grad_base + width, grad_k2 * scale, FIRST, width, tokens, HEAD)
+        store_keys(grad_base + 2 * width, grad_v2, FIRST, width, tokens, HEAD)
+    if THIRD > 0:
+        first = FIRST + SECOND
+        store_keys(grad_base + width, grad_k3 * scale, first, width, tokens, HEAD)
+        store_keys(grad_base + 2 * width, grad_v3, first, width, tokens, HEAD)

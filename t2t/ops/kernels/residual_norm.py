@@ -82,7 +82,6 @@ def residual_norm_backward(
     grad_residual_ptr,
     grad_branch_ptr,
     partial_ptr,
-    rows,
     tokens,
     dim,
     scale,
@@ -93,64 +92,58 @@ def residual_norm_backward(
     DIM: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """One program: every so many rows, summing the parameters' gradients on the way."""
+    """One program: some tokens of one sample; sums the parameters' gradients too."""
     scale = tl.cast(scale, tl.float32)
+    sample = tl.program_id(0)
+    branch_slot = sample
+    if HAS_BRANCH_SLOTS:
+        branch_slot = tl.load(branch_slots_ptr + sample)
+    normed_slot = sample
+    if HAS_NORMED_SLOTS:
+        normed_slot = tl.load(normed_slots_ptr + sample)
+    # A dropped sample has no rows to read or write.
+    num_branch = tl.where(branch_slot >= 0, tokens, 0)
+    num_normed = tl.where(normed_slot >= 0, tokens, 0)
+    size = tl.cast(tokens, tl.int64) * dim
+    sum_ptr += sample * size
+    grad_sum_ptr += sample * size
+    grad_residual_ptr += sample * size
+    grad_normed_ptr += normed_slot * size
+    grad_branch_ptr += branch_slot * size
     column = tl.arange(0, DIM)
     real_column = column < dim
     gain = tl.load(gain_ptr + column, mask=real_column, other=0.0).to(tl.float32)
     grad_gain = tl.zeros((ROWS, DIM), tl.float32)
     grad_shift = tl.zeros((ROWS, DIM), tl.float32)
     grad_bias = tl.zeros((ROWS, DIM), tl.float32)
-    step = tl.num_programs(0) * ROWS
-    for start in tl.range(tl.program_id(0) * ROWS, rows, step, num_stages=STAGES):
+    step = tl.num_programs(1) * ROWS
+    for start in tl.range(tl.program_id(1) * ROWS, tokens, step, num_stages=STAGES):
         row = start + tl.arange(0, ROWS)
-        real_row = row < rows
-        real = real_row[:, None] & real_column[None, :]
-        sample = row // tokens
-        token = row - sample * tokens
-        at = row.to(tl.int64)[:, None] * dim + column[None, :]
-        slot = sample
-        if HAS_NORMED_SLOTS:
-            slot = tl.load(normed_slots_ptr + sample, mask=real_row, other=-1)
-        kept = (slot >= 0) & real_row
-        normed_row = slot.to(tl.int64) * tokens + token
-        grad = tl.load(
-            grad_normed_ptr + normed_row[:, None] * dim + column[None, :],
-            mask=kept[:, None] & real_column[None, :],
-            other=0.0,
-        ).to(tl.float32)
+        real = (row < tokens)[:, None] & real_column[None, :]
+        at = row[:, None] * dim + column[None, :]
+        kept = (row < num_normed)[:, None] & real_column[None, :]
+        grad = tl.load(grad_normed_ptr + at, mask=kept, other=0.0).to(tl.float32)
         x = tl.load(sum_ptr + at, mask=real, other=0.0).to(tl.float32)
+        total = tl.load(grad_sum_ptr + at, mask=real, other=0.0).to(tl.float32)
         mean = tl.sum(x, 1) / dim
         centred = tl.where(real_column[None, :], x - mean[:, None], 0.0)
         rstd = tl.rsqrt(tl.sum(centred * centred, 1) / dim + EPS)
         unit = centred * rstd[:, None]
         grad_gain += grad * unit
         grad_shift += grad
-        grad_unit = grad * gain[None, :]
-        along = tl.sum(grad_unit * unit, 1) / dim
-        level = tl.sum(grad_unit, 1) / dim
-        total = (grad_unit - level[:, None] - unit * along[:, None]) * rstd[:, None]
-        total += tl.load(grad_sum_ptr + at, mask=real, other=0.0).to(tl.float32)
-        tl.store(
-            grad_residual_ptr + at,
-            total.to(grad_residual_ptr.dtype.element_ty),
-            mask=real,
-        )
-        slot = sample
-        if HAS_BRANCH_SLOTS:
-            slot = tl.load(branch_slots_ptr + sample, mask=real_row, other=-1)
-        kept = (slot >= 0) & real_row
-        branch_row = slot.to(tl.int64) * tokens + token
-        grad_branch = tl.where(
-            kept[:, None] & real_column[None, :], total * scale, 0.0
-        )
-        grad_bias += grad_branch
-        tl.store(
-            grad_branch_ptr + branch_row[:, None] * dim + column[None, :],
-            grad_branch.to(grad_branch_ptr.dtype.element_ty),
-            mask=kept[:, None] & real_column[None, :],
-        )
-    partial_at = partial_ptr + tl.program_id(0) * 3 * dim + column
+        grad *= gain[None, :]
+        along = tl.sum(grad * unit, 1) / dim
+        level = tl.sum(grad, 1) / dim
+        total += (grad - level[:, None] - unit * along[:, None]) * rstd[:, None]
+        kind = grad_residual_ptr.dtype.element_ty
+        tl.store(grad_residual_ptr + at, total.to(kind), mask=real)
+        kept = (row < num_branch)[:, None] & real_column[None, :]
+        total = tl.where(kept, total * scale, 0.0)
+        grad_bias += total
+        kind = grad_branch_ptr.dtype.element_ty
+        tl.store(grad_branch_ptr + at, total.to(kind), mask=kept)
+    part = sample * tl.num_programs(1) + tl.program_id(1)
+    partial_at = partial_ptr + part * 3 * dim + column
     tl.store(partial_at, tl.sum(grad_gain, 0), mask=real_column)
     tl.store(partial_at + dim, tl.sum(grad_shift, 0), mask=real_column)
     tl.store(partial_at + 2 * dim, tl.sum(grad_bias, 0), mask=real_column)

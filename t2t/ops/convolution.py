@@ -1,0 +1,54 @@
+"""A strided convolution of few channels, in a form that matrix units take."""
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from t2t.shapes import FeatureMap
+
+Kernel = Float[Tensor, "out_channels channels height width"]
+
+
+def convolution_reference(
+    image: FeatureMap, weight: Kernel, stride: int, padding: int
+) -> FeatureMap:
+    """The convolution as torch has it."""
+    return F.conv2d(image, weight, None, stride, padding)
+
+
+def convolution(
+    image: FeatureMap, weight: Kernel, stride: int, padding: int
+) -> FeatureMap:
+    """The same with every stride × stride square of pixels as one of many channels.
+
+    Three input channels leave a matrix unit idle; 7 × 7 by strides of 4 becomes 2 × 2
+    over 48 channels. Padding comes first, so that windows start where squares do.
+    """
+    few_channels = image.shape[1] < 16 and stride > 1
+    if not (image.is_cuda and few_channels):
+        return convolution_reference(image, weight, stride, padding)
+    return space_to_depth(image, weight, stride, padding)
+
+
+def space_to_depth(
+    image: FeatureMap, weight: Kernel, stride: int, padding: int
+) -> FeatureMap:
+    """The convolution by squares, channels last in memory."""
+    batch, channels, *size = image.shape
+    kernel = weight.shape[-1]
+    squares = -(-kernel // stride)
+    rows, columns = (
+        (length + 2 * padding - kernel) // stride + squares for length in size
+    )
+    after = [
+        count * stride - length - padding
+        for count, length in zip((columns, rows), reversed(size), strict=True)
+    ]
+    image = F.pad(image, (padding, after[0], padding, after[1]))
+    image = image.reshape(batch, channels, rows, stride, columns, stride)
+    image = image.permute(0, 2, 4, 3, 5, 1).flatten(3)
+    missing = squares * stride - kernel
+    weight = F.pad(weight, (0, missing, 0, missing))
+    weight = weight.reshape(-1, channels, squares, stride, squares, stride)
+    weight = weight.permute(0, 2, 4, 3, 5, 1).flatten(3)
+    return F.conv2d(image.permute(0, 3, 1, 2), weight.permute(0, 3, 1, 2))

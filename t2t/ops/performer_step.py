@@ -1,0 +1,150 @@
+"""One whole tokens-to-token step: soft split, LayerNorm, Performer and MLP."""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from t2t.ops.convolution import convolution
+from t2t.ops.soft_split import Split, soft_split_reference
+from t2t.ops.token_transformer import token_transformer, token_transformer_reference
+from t2t.shapes import FeatureMap
+
+Moments = Float[Tensor, "batch two rows columns"]
+
+
+class StepWeights(NamedTuple):
+    """Everything a step learns, and its frozen features."""
+
+    window_gain: Tensor
+    window_shift: Tensor
+    kqv: Float[Tensor, "192 window"]
+    kqv_bias: Float[Tensor, "192"]
+    features: Float[Tensor, "features 64"]
+    proj: Float[Tensor, "64 64"]
+    proj_bias: Float[Tensor, "64"]
+    gain: Float[Tensor, "64"]
+    shift: Float[Tensor, "64"]
+    fc1: Float[Tensor, "64 64"]
+    fc1_bias: Float[Tensor, "64"]
+    fc2: Float[Tensor, "64 64"]
+    fc2_bias: Float[Tensor, "64"]
+
+
+def performer_step_reference(
+    image: FeatureMap,
+    moments: Moments | None,
+    split: Split,
+    weights: StepWeights,
+    seed: Int64[Tensor, ""],
+    drop_rate: float,
+    eps: float,
+) -> tuple[FeatureMap, Moments]:
+    """Unfold, LayerNorm, linear, then the token transformer, as the paper reads.
+
+    `moments` are the sums over the image's channels of values and squares, when an
+    earlier step has computed them; the second result is the same of the first.
+    """
+    norm = (weights.window_gain, weights.window_shift, eps)
+    kqv = soft_split_reference(image, split, norm, weights.kqv, weights.kqv_bias)
+    tokens = kqv.flatten(2).transpose(1, 2)
+    nothing = tokens.new_zeros(192)
+    flat = tokens.new_zeros(tokens.shape[:2])
+    result = token_transformer_reference(
+        tokens,
+        flat + 1,
+        flat,
+        nothing,
+        nothing,
+        weights.features,
+        weights.proj,
+        *folded(weights),
+        seed,
+        drop_rate,
+        eps,
+    )
+    return as_maps(result, kqv.shape[-2:])
+
+
+def performer_step(
+    image: FeatureMap,
+    moments: Moments | None,
+    split: Split,
+    weights: StepWeights,
+    seed: Int64[Tensor, ""],
+    drop_rate: float,
+    eps: float,
+) -> tuple[FeatureMap, Moments]:
+    """The same by one convolution and two passes over the tokens, in half precision.
+
+    `soft_split` tells why the convolution's rows are centred and what `centre` mends.
+    """
+    dtype = compute_dtype(image)
+    with torch.autocast(image.device.type, enabled=False):
+        scaled = weights.kqv * weights.window_gain
+        scaled = scaled - scaled.mean(dim=1, keepdim=True)
+        offset = torch.addmv(weights.kqv_bias, weights.kqv, weights.window_shift)
+        rounded = scaled.to(dtype)
+        kernel_shape = (image.shape[1], split.kernel, split.kernel)
+        product = convolution(
+            image.to(dtype),
+            rounded.unflatten(1, kernel_shape),
+            split.stride,
+            split.padding,
+        )
+        if moments is None:
+            wide = image.float()
+            moments = torch.stack([wide.sum(1), wide.square().sum(1)], dim=1)
+        mean, mean_square = F.avg_pool2d(
+            moments,
+            split.kernel,
+            split.stride,
+            split.padding,
+            divisor_override=scaled.shape[1],
+        ).unbind(1)
+        # Rounding can make the variance of a flat window slightly negative.
+        rstd = torch.rsqrt((mean_square - mean.square()).clamp(min=0) + eps)
+        result = token_transformer(
+            product.permute(0, 2, 3, 1).flatten(1, 2),
+            rstd.flatten(1),
+            mean.detach().flatten(1),
+            rounded.detach().float().sum(1),
+            offset,
+            weights.features,
+            weights.proj,
+            *folded(weights),
+            seed,
+            drop_rate,
+            eps,
+        )
+    return as_maps(result, product.shape[-2:])
+
+
+def folded(weights: StepWeights) -> tuple[Tensor, Tensor, Tensor]:
+    """fc1 with LayerNorm's gain and shift in it, fc2, and the three biases."""
+    fc1_bias = torch.addmv(weights.fc1_bias, weights.fc1, weights.shift)
+    biases = torch.stack([weights.proj_bias, fc1_bias, weights.fc2_bias])
+    return weights.fc1 * weights.gain, weights.fc2, biases
+
+
+def as_maps(
+    result: tuple[Tensor, Tensor], grid: torch.Size
+) -> tuple[FeatureMap, Moments]:
+    """Tokens and moments as maps, channels last in memory."""
+    tokens, moments = (part.unflatten(1, grid).permute(0, 3, 1, 2) for part in result)
+    return tokens, moments
+
+
+def compute_dtype(image: Tensor) -> torch.dtype:
+    """What products are computed in: autocast's choice, or the image's own."""
+    device = image.device.type
+    if torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return image.dtype
+
+
+def has_kernel(image: FeatureMap) -> bool:
+    """Whether the fast path takes this image and is worth taking."""
+    return image.is_cuda and compute_dtype(image) in (torch.bfloat16, torch.float16)
