@@ -28,35 +28,46 @@ def from_json(cls: type[Config], data: Mapping[str, Any]) -> Config:
 
 
 def override(config: Config, assignments: Sequence[str]) -> Config:
-    """The config with fields set from words like `epochs=10` or `optimizer.lr=1e-3`."""
+    """The config with fields set from words like `epochs=10` or `optimizer.lr=1e-3`.
+
+    All are set before any is checked, so that several can change together.
+    """
+    plain = to_json(config)
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
         if not equals:
             raise UserError(
                 f"{assignment!r} sets nothing; write field=value, like epochs=10."
             )
-        config = replace_at(config, path.strip().split("."), text.strip(), path.strip())
-    return config
+        set_at(plain, type(config), path.strip(), text.strip())
+    return from_json(type(config), plain)
 
 
-def replace_at(config: Config, path: Sequence[str], text: str, whole: str) -> Config:
-    """The config with the field at a path set from text."""
-    name, *rest = path
-    if isinstance(config, dict):
-        value = parse(text) if not rest else replace_at(config[name], rest, text, whole)
-        return {**config, name: value}  # type: ignore[return-value]
-    fields = {field.name for field in dataclasses.fields(config)}  # type: ignore[arg-type]
+def set_at(plain: dict[str, Any], cls: Any, path: str, text: str) -> None:
+    """Sets the field at a dotted path of a config in JSON."""
+    *outer, last = path.split(".")
+    for name in outer:
+        cls = hint_of(cls, name, path)
+        if not isinstance(plain.get(name), dict):
+            raise UserError(f"{name} has no parts, so {path!r} cannot be set.")
+        plain = plain[name]
+    hint = hint_of(cls, last, path)
+    plain[last] = to_plain(convert(parse(text), hint, path, text))
+
+
+def hint_of(cls: Any, name: str, path: str) -> Any:
+    """The type of a field; anything goes in a dict."""
+    if not dataclasses.is_dataclass(cls):
+        return Any
+    fields = {field.name for field in dataclasses.fields(cls)}
     if name not in fields:
-        raise UserError(f"There is no setting {whole!r}.{suggest(name, fields)}")
-    if rest:
-        inner = getattr(config, name)
-        if not dataclasses.is_dataclass(inner) and not isinstance(inner, dict):
-            raise UserError(f"{name} has no parts, so {whole!r} cannot be set.")
-        value = replace_at(inner, rest, text, whole)
-    else:
-        hint = get_type_hints(type(config))[name]
-        value = convert(parse(text), hint, whole, text)
-    return dataclasses.replace(config, **{name: value})  # type: ignore[type-var]
+        raise UserError(f"There is no setting {path!r}.{suggest(name, fields)}")
+    return get_type_hints(cls)[name]
+
+
+def to_plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    return json.loads(json.dumps(value))
 
 
 def parse(text: str) -> Any:

@@ -2,12 +2,15 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.console import Console, Group, RenderableType
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
@@ -116,3 +119,60 @@ def size_text(image_size: tuple[int, int]) -> str:
     """A square by its side, anything else by both."""
     height, width = image_size
     return str(height) if height == width else f"{height}×{width}"
+
+
+def recipe_table(rows: Sequence[tuple[Any, str]], width: int) -> RenderableType:
+    """Recipes with what they train, on what and how long."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("recipe", style="cyan", no_wrap=True)
+    table.add_column("px", justify="right", no_wrap=True)
+    table.add_column("epochs", justify="right", no_wrap=True)
+    table.add_column("batch", justify="right", no_wrap=True)
+    table.add_column("what it is", no_wrap=width >= UNLIMITED)
+    for recipe, about in rows:
+        size = "×".join(map(str, dict.fromkeys(recipe.image_size)))
+        numbers = (size, str(recipe.epochs), str(recipe.batch_size))
+        table.add_row(recipe.name, *numbers, about)
+    return table
+
+
+def summary_of(folder: Path, summary: dict[str, Any]) -> RenderableType:
+    """How a run ended, where everything is, and what to type next."""
+    images = f"{summary['images_per_second']:,.0f} images/s"
+    lines = [
+        f"{summary['recipe']} is trained: top-1 {summary['top1']:.2f} % with averaged "
+        f"weights, {summary['top1_raw']:.2f} % with raw ones",
+        f"{summary['train_minutes']:.1f} minutes of training at {images}"
+        + (
+            f", {summary['skipped_steps']} steps left out"
+            if summary["skipped_steps"]
+            else ""
+        ),
+        "",
+        f"  {folder / 'model.safetensors'}   the model, with all that using it needs",
+        f"  {folder / 'curves.png'}   loss and accuracy over the steps",
+        f"  {folder / 'metrics.jsonl'}   the same as numbers",
+        "",
+        f"  t2t eval {folder}   every class, and what is taken for what",
+        f"  t2t predict {folder} IMAGE...   what it sees in images",
+    ]
+    return Text("\n".join(lines))
+
+
+@contextmanager
+def counting(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Shows how many of how many are done: a bar, or a line now and then."""
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with Progress(console=console, transient=True) as progress:
+            task = progress.add_task(what, total=None)
+            yield lambda done, total: progress.update(task, completed=done, total=total)
+        return
+    told = [0]
+
+    def tell(done: int, total: int) -> None:
+        if done * 10 // max(total, 1) > told[0]:
+            told[0] = done * 10 // max(total, 1)
+            console.print(f"{what}: {done:,} of {total:,}", highlight=False)
+
+    yield tell

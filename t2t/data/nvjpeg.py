@@ -1,6 +1,7 @@
 """JPEGs decoded on the GPU, by torchcodec or by a torchvision that still may."""
 
 import base64
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import version
@@ -10,6 +11,11 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from t2t.data.headers import image_format, jpeg_header
+
+# torch warns once of memory that it must not write to; decoders only read it.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    torch.frombuffer(b"0", dtype=torch.uint8)
 
 Decoder = Callable[[list[Tensor], str, torch.device], list[Tensor]]
 
@@ -64,8 +70,7 @@ def gpu_decoder_name(device: torch.device | str) -> str | None:
 
 def as_tensor(data: bytes) -> UInt8[Tensor, "bytes"]:
     """Encoded bytes as decoders take them."""
-    # Through a bytearray, since torch warns about memory it may not write to.
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    return torch.frombuffer(data, dtype=torch.uint8)
 
 
 def upright(pixels: Tensor, orientation: int) -> Tensor:

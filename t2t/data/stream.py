@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from t2t.data.crops import Crop, apply_crop, as_batch
+from t2t.data.damage import DamagedImage
 from t2t.data.draws import Draws
 from t2t.data.loading import (
     ImagePixels,
@@ -199,7 +200,10 @@ class _Work:
         datas = []
         for index in indices:
             self._check_halted()
-            datas.append(self.loader.source.read(index))
+            try:
+                datas.append(self.loader.source.read(index))
+            except DamagedImage:
+                datas.append(b"")  # no image: the loader names it and finds another
         return datas
 
     def _read_all(self, indices: list[int]) -> list[bytes | Tensor]:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from t2t.errors import UserError
+
 Size = tuple[int, int]
 SplitNumbers = tuple[int, int, int]
 
@@ -75,6 +77,15 @@ class ModelConfig:
     """Channels of the images."""
     drop_path: float = 0.0
     """Stochastic depth of the last block while training; grows linearly from 0."""
+
+    def __post_init__(self) -> None:
+        """Refuses sizes that no model can have."""
+        for name in ("dim", "depth", "num_heads", "token_dim", "patch_size",
+                     "in_channels", "linformer_dim"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name}={getattr(self, name)} must be 1 or more.")
+        if not 0 <= self.drop_path < 1:
+            raise UserError(f"drop_path={self.drop_path} must be from 0 to below 1.")
 
     @property
     def num_prefix_tokens(self) -> int:

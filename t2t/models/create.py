@@ -81,7 +81,12 @@ def model_config(
         choices["num_classes"] = num_classes
     if image_size is not None:
         choices["image_size"] = as_size(image_size)
-    return replace(entry.config, **choices)
+    return replace(entry.config, **{key: frozen(choices[key]) for key in choices})
+
+
+def frozen(value: Any) -> Any:
+    """Lists, as JSON has them, as the tuples that a config holds."""
+    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
 
 
 def check_choices(name: str, choices: dict[str, Any]) -> None:
@@ -105,4 +110,4 @@ def as_size(image_size: int | Size) -> Size:
 
 def suggest_model(name: str) -> str:
     """A closing sentence that names the likeliest meant models."""
-    return suggest(name, [*ZOO, *timm.list_models()]) or " See `t2t models`."
+    return suggest(name, {*ZOO, *timm.list_models()}) or " See `t2t models`."

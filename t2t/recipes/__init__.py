@@ -1,1 +1,37 @@
-"""Named runs: functions that return a frozen Recipe."""
+"""Named runs: functions that return a frozen Recipe, found as MODULE.FUNCTION."""
+
+import importlib
+import inspect
+from collections.abc import Callable
+
+from t2t.errors import UserError, suggest
+from t2t.training.recipe import Recipe
+
+MODULES = ("digits", "cifar10", "cifar100", "tiny_imagenet", "imagenet", "transfer")
+
+
+def all_recipes() -> dict[str, Callable[[], Recipe]]:
+    """Every recipe by its name."""
+    found: dict[str, Callable[[], Recipe]] = {}
+    for part in MODULES:
+        module = importlib.import_module(f"t2t.recipes.{part}")
+        for name, function in module.RECIPES.items():
+            found[f"{part}.{name}"] = function
+    return found
+
+
+def find_recipe(name: str) -> Recipe:
+    """The recipe of that name; a module alone means its first."""
+    recipes = all_recipes()
+    if name in MODULES:
+        name = next(each for each in recipes if each.startswith(f"{name}."))
+    if name not in recipes:
+        hint = suggest(name, recipes) or " `t2t recipes` lists them."
+        raise UserError(f"There is no recipe {name!r}.{hint}")
+    return recipes[name]()
+
+
+def about(function: Callable[[], Recipe]) -> str:
+    """The first sentence of a recipe's docstring."""
+    inner = getattr(function, "func", function)
+    return (inspect.getdoc(inner) or "").partition("\n")[0]

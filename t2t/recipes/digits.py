@@ -5,7 +5,10 @@ from t2t.training.recipe import Average, Optimizer, Recipe, Schedule
 
 
 def t2t_vit() -> Recipe:
-    """A small T2T-ViT on 1,797 scanned digits of 8×8 pixels."""
+    """A small T2T-ViT on 1,797 scanned digits of 8×8 pixels.
+
+    t2t train digits.t2t_vit
+    """
     return Recipe(
         name="digits.t2t_vit",
         model="t2t_vit_7_32",
@@ -19,12 +22,15 @@ def t2t_vit() -> Recipe:
         data="digits",
         image_size=(8, 8),
         channels=1,
-        epochs=40,
+        epochs=30,
         batch_size=64,
-        optimizer=Optimizer(lr=2e-3, reference_batch_size=64, weight_decay=0.05),
+        optimizer=Optimizer(lr=2e-3, reference_batch_size=64),
         schedule=Schedule(warmup_epochs=3, floor=0.01),
         average=Average(decay=0.99),
         augmentation=Augmentation(
             crop_padding=1, smoothing=0.1, mean=(0.305,), std=(0.376,)
         ),
     )
+
+
+RECIPES = {"t2t_vit": t2t_vit}

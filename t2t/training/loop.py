@@ -21,7 +21,7 @@ from t2t.data.order import Batch, steps_per_epoch
 from t2t.data.sources import Splits, hold_out, open_splits
 from t2t.errors import UserError, choose
 from t2t.models.create import create_model
-from t2t.models.weights import save
+from t2t.models.weights import load_weights, save
 from t2t.training.evaluate import Preparation, Score, autocast, evaluate
 from t2t.training.folder import RunFolder
 from t2t.training.journal import Journal
@@ -341,6 +341,8 @@ def new_run(recipe: Recipe, machine: Machine, team: Processes, classes: int) -> 
         drop_path=recipe.drop_path,
         **recipe.choices,
     ).to(team.device)
+    if recipe.weights is not None:
+        load_weights(model, recipe.weights)
     spread = spread_model(model, machine.spread, team)
     plain = getattr(spread, "module", spread)
     scaler = torch.amp.GradScaler(team.device.type, enabled=machine.precision == "fp16")

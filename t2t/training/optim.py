@@ -75,17 +75,28 @@ def parameter_groups(
     """Parameters by learning rate and decay; `peak` is what a schedule scales."""
     exempt = model.no_weight_decay() if hasattr(model, "no_weight_decay") else set()
     scales = layer_scales(model, settings.layer_decay)
+    heads = {id(parameter) for parameter in head_parameters(model)}
     groups: dict[tuple[float, float], list[Tensor]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad or (only is not None and name not in only):
             continue
         bare = parameter.ndim < 2 or name in exempt
         decay = 0.0 if bare else settings.weight_decay
-        groups.setdefault((lr * scales.get(name, 1.0), decay), []).append(parameter)
+        share = scales.get(name, 1.0)
+        if settings.body_lr is not None and id(parameter) not in heads:
+            share *= settings.body_lr / settings.lr
+        groups.setdefault((lr * share, decay), []).append(parameter)
     return [
         {"params": parameters, "lr": peak, "peak": peak, "weight_decay": decay}
         for (peak, decay), parameters in groups.items()
     ]
+
+
+def head_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters of what timm and we call the classifier."""
+    heads = model.get_classifier()
+    heads = heads if isinstance(heads, tuple) else (heads,)
+    return [parameter for head in heads for parameter in head.parameters()]
 
 
 def layer_scales(model: nn.Module, layer_decay: float) -> dict[str, float]:

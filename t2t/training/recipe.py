@@ -26,6 +26,8 @@ class Optimizer:
     """For sgd; Muon uses 0.95."""
     adamw_lr: float | None = None
     """With Muon: learning rate of the rest; None takes `lr`."""
+    body_lr: float | None = None
+    """Learning rate of everything but the head, for fine-tuning; None takes `lr`."""
     layer_decay: float = 1.0
     """Factor of the learning rate from each layer to the one below it."""
     clip_norm: float = 0.0
@@ -86,6 +88,8 @@ class Recipe:
     model: str
     choices: dict[str, Any] = field(default_factory=dict)
     """Choices put into the named model, as `create_model` takes them."""
+    weights: str | None = None
+    """Weights to start from: a file, run folder, URL or hf-hub:owner/name."""
     data: str = "digits"
     """Where images come from when no other data is named."""
     image_size: tuple[int, int] = (224, 224)

@@ -38,6 +38,8 @@ def test_a_misspelled_option_says_what_was_meant() -> None:
         ({"wiring": "dence"}, "residual"),
         ({"pool": "max"}, "mean"),
         ({"num_heads": 5}, "divides"),
+        ({"depth": 0}, "depth=0"),
+        ({"drop_path": 1.5}, "drop_path"),
         ({"class_token": False}, "pool='mean'"),
         ({"wiring": "dense"}, "dense_stages"),
         ({"mixer": "linformer", "positions": "relative"}, "linformer"),

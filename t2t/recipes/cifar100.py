@@ -1,0 +1,15 @@
+"""CIFAR-100 from scratch at its native 32 pixels."""
+
+from t2t.recipes.small_images import from_scratch
+from t2t.training.recipe import Recipe
+
+
+def t2t_vit_12() -> Recipe:
+    """T2T-ViT of 6.7 M parameters and 256 tokens, 300 epochs.
+
+    t2t train cifar100.t2t_vit_12 --data /path/to/cifar100
+    """
+    return from_scratch("cifar100.t2t_vit_12", "t2t_vit_12_32", "cifar100", 32, 300)
+
+
+RECIPES = {"t2t_vit_12": t2t_vit_12}

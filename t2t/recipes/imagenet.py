@@ -1,0 +1,57 @@
+"""ImageNet-1k by the published T2T-ViT recipe, for every model of the zoo."""
+
+from functools import partial
+
+from t2t.data.augment import Augmentation
+from t2t.models.zoo import ZOO
+from t2t.training.recipe import Average, Crop, Optimizer, Recipe, Schedule
+
+# Learning rate and weight decay, as published; everything else is as for T2T-ViT-14.
+PUBLISHED = {
+    **dict.fromkeys(
+        ("t2t_vit_7", "t2t_vit_10", "t2t_vit_12", "t2t_vit_7_distilled",
+         "t2t_vit_12_distilled"),
+        (1e-3, 0.03),
+    ),
+    **dict.fromkeys(
+        ("t2t_vit_19", "t2t_vit_24", "t2t_vit_t_19", "t2t_vit_t_24"), (5e-4, 0.065)
+    ),
+}  # fmt: skip
+
+
+def published(model: str) -> Recipe:
+    """ImageNet-1k at 224 px for 310 epochs, as T2T-ViT was trained.
+
+    t2t train imagenet.t2t_vit_14 --data /path/to/imagenet
+    """
+    lr, weight_decay = PUBLISHED.get(model, (5e-4, 0.05))
+    return Recipe(
+        name=f"imagenet.{model}",
+        model=model,
+        data="imagenet",
+        image_size=(224, 224),
+        epochs=310,
+        batch_size=512,
+        drop_path=0.1,
+        optimizer=Optimizer(lr=lr, weight_decay=weight_decay),
+        schedule=Schedule(
+            warmup_epochs=10, start=1e-6 / lr, floor=1e-5 / lr, floor_epochs=10
+        ),
+        average=Average(decay=0.99996),
+        crop=Crop(kind="random", evaluation_fraction=0.9),
+        augmentation=Augmentation(
+            flip=0.5,
+            rand_augment="rand-m9-mstd0.5-inc1",
+            mixup=0.8,
+            cutmix=1.0,
+            smoothing=0.1,
+            erase=0.25,
+        ),
+    )
+
+
+RECIPES = {
+    name: partial(published, name)
+    for name, entry in ZOO.items()
+    if entry.image_size == (224, 224)
+}

@@ -1,0 +1,66 @@
+"""A recipe for images of one's own: what to start with when none is named."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from t2t.data.augment import Augmentation
+from t2t.data.decode import decode
+from t2t.data.sources import Source, open_splits
+from t2t.recipes.small_images import from_scratch
+from t2t.training.recipe import Average, Crop, Optimizer, Recipe, Schedule
+
+NUM_LOOKED_AT = 16
+
+
+def for_images(data: str) -> Recipe:
+    """T2T-ViT for the size that the images have: 32, 64 or 224 pixels."""
+    train = open_splits(data).train
+    side = typical_side(train)
+    batch_size = fitting_batch(len(train))
+    if side <= 96:
+        size = 32 if side <= 48 else 64
+        recipe = from_scratch("own", f"t2t_vit_7_{size}", data, size, 100)
+        return with_batch(recipe, min(batch_size, 1024))
+    recipe = Recipe(
+        name="own",
+        model="t2t_vit_7",
+        data=data,
+        epochs=100,
+        batch_size=512,
+        drop_path=0.1,
+        optimizer=Optimizer(lr=1e-3, scaling="sqrt"),
+        schedule=Schedule(warmup_epochs=5),
+        average=Average(decay=0.9998),
+        crop=Crop(kind="random", scale=(0.2, 1.0), evaluation_fraction=0.9),
+        augmentation=Augmentation(
+            flip=0.5,
+            rand_augment="rand-m9-mstd0.5-inc1",
+            mixup=0.8,
+            cutmix=1.0,
+            smoothing=0.1,
+            erase=0.25,
+        ),
+    )
+    return with_batch(recipe, min(batch_size, 512))
+
+
+def typical_side(source: Source) -> int:
+    """The median of the short sides of a few images spread over the source."""
+    chosen = np.linspace(0, len(source) - 1, min(NUM_LOOKED_AT, len(source)))
+    sides: Sequence[int] = [
+        min(decode(source.read(int(index)), name=source.name(int(index))).shape[1:])
+        for index in chosen
+    ]
+    return int(np.median(sides))
+
+
+def fitting_batch(num_images: int) -> int:
+    """A power of two that leaves some 16 steps or more to an epoch of few images."""
+    return 1 << max(3, (num_images // 16).bit_length() - 1)
+
+
+def with_batch(recipe: Recipe, batch_size: int) -> Recipe:
+    """The recipe at another batch size; its learning rate follows by its own rule."""
+    return replace(recipe, batch_size=batch_size)

@@ -1,0 +1,40 @@
+"""What the recipes for small images at their native size share."""
+
+from t2t.data.augment import Augmentation
+from t2t.training.recipe import Average, Optimizer, Recipe, Schedule
+
+
+def from_scratch(name: str, model: str, data: str, side: int, epochs: int) -> Recipe:
+    """Muon on the blocks, mild augmentation with mixing, an average of the weights."""
+    return Recipe(
+        name=name,
+        model=model,
+        choices={"token_dropout": 0.0},
+        data=data,
+        image_size=(side, side),
+        epochs=epochs,
+        batch_size=1024,
+        drop_path=0.1,
+        evaluate_every=10,
+        optimizer=Optimizer(
+            name="muon",
+            lr=4e-3,
+            adamw_lr=1.6e-3,
+            reference_batch_size=1024,
+            scaling="sqrt",
+            weight_decay=0.05,
+        ),
+        schedule=Schedule(warmup_epochs=5, floor=0.01),
+        average=Average(decay=0.998),
+        augmentation=Augmentation(
+            crop_padding=side // 8,
+            flip=0.5,
+            rand_augment="rand-m5-mstd0.5-inc1",
+            mixup=0.8,
+            cutmix=1.0,
+            smoothing=0.1,
+            erase=0.25,
+            mean=(0.4914, 0.4822, 0.4465),
+            std=(0.247, 0.2435, 0.2616),
+        ),
+    )

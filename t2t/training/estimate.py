@@ -1,0 +1,108 @@
+"""What a run would take, measured on a few steps instead of all."""
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from t2t.config import to_json
+from t2t.data.order import steps_per_epoch
+from t2t.training.evaluate import autocast
+from t2t.training.journal import duration
+from t2t.training.loop import PRECISIONS, Machine, new_run, open_data, settle
+from t2t.training.objectives import build_objective
+from t2t.training.parallel import Processes, find_device
+from t2t.training.recipe import Recipe
+
+NUM_TRIED = {"cpu": 8, "mps": 32}
+
+
+def estimate(recipe: Recipe, machine: Machine) -> str:
+    """The recipe in full, its steps, and the time and memory they would take here."""
+    team = Processes(0, 1, find_device(machine.device))
+    machine = settle(machine, team)
+    splits = open_data(recipe)
+    num_classes = len(splits.train.classes)
+    per_epoch = steps_per_epoch(len(splits.train), recipe.batch_size)
+    seconds, kept = try_steps(recipe, machine, team, num_classes)
+    held = machine.micro_batch or recipe.batch_size
+    run = new_run(recipe, machine, team, num_classes)
+    weights = sum(p.numel() * p.element_size() for p in run.plain.parameters())
+    num_images = per_epoch * recipe.batch_size * recipe.epochs
+    lines = [
+        *(f"{key}: {shown}" for key, shown in flat(to_json(recipe))),
+        "",
+        f"{len(splits.train):,} training images and {len(splits.val):,} to validate "
+        f"on, {num_classes} classes",
+        f"{recipe.epochs} epochs of {per_epoch:,} steps of {recipe.batch_size} images: "
+        f"{per_epoch * recipe.epochs:,} steps",
+        f"About {duration(seconds * num_images)} on {team.device} at "
+        f"{1 / seconds:,.0f} images/s, judged by a few uncompiled steps in "
+        f"{machine.precision} without reading images",
+        f"About {(5 * weights + kept * held) / 2**30:.2g} GiB: "
+        f"{5 * weights / 2**30:.2g} for weights, gradients, optimizer and average, "
+        f"{kept * held / 2**30:.2g} for {held} images at once (see --micro-batch)",
+    ]
+    return "\n".join(lines)
+
+
+def flat(data: dict[str, Any], at: str = "") -> list[tuple[str, Any]]:
+    """Nested fields as dotted names, as --set takes them."""
+    rows: list[tuple[str, Any]] = []
+    for key, value in data.items():
+        if isinstance(value, dict) and key != "choices":
+            rows += flat(value, f"{at}{key}.")
+        else:
+            rows.append((f"{at}{key}", value))
+    return rows
+
+
+def try_steps(
+    recipe: Recipe, machine: Machine, team: Processes, num_classes: int
+) -> tuple[float, float]:
+    """Seconds and bytes that one image takes, from a few steps on random images."""
+    run = new_run(recipe, machine, team, num_classes)
+    objective = build_objective(recipe, team.device)
+    precision = PRECISIONS[machine.precision or "fp32"]
+    held = min(machine.micro_batch or recipe.batch_size, recipe.batch_size)
+    num = min(NUM_TRIED.get(team.device.type, held), held)
+    shape = (num, recipe.channels, *recipe.image_size)
+    images = torch.randn(shape, device=team.device)
+    targets = torch.full((num, num_classes), 1 / num_classes, device=team.device)
+    kept = 0.0
+    times = []
+    for _ in range(4):
+        started = time.perf_counter()
+        with Kept(run.plain) as saved, autocast(team.device, precision):
+            loss = objective(run.model, images, targets)
+        run.scaler.scale(loss).backward()
+        loss.item()
+        times.append(time.perf_counter() - started)
+        kept = saved.num_bytes / num
+    return min(times[1:]) / num, kept
+
+
+class Kept:
+    """Counts the bytes that a forward pass keeps for the backward pass."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.num_bytes = 0
+        self.seen = {p.untyped_storage().data_ptr() for p in model.parameters()}
+        self.hooks = saved_tensors_hooks(self.keep, lambda tensor: tensor)
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        """Takes note of a tensor whose storage is new."""
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self.seen:
+            self.seen.add(storage.data_ptr())
+            self.num_bytes += storage.nbytes()
+        return tensor
+
+    def __enter__(self) -> "Kept":
+        self.hooks.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.hooks.__exit__(*error)
