@@ -39,7 +39,7 @@ def has_kernel(qkv: PackedTokens, num_heads: int) -> bool:
 
 def key_pieces(tokens: int) -> dict[str, int]:
     """Three powers of two, zero for none, that hold the keys with little to spare."""
-    pieces = []
+    pieces: list[int] = []
     left = tokens
     while left > 0 and len(pieces) < 2:
         pieces.append(max(16, min(128, 1 << (left.bit_length() - 1))))
@@ -49,21 +49,12 @@ def key_pieces(tokens: int) -> dict[str, int]:
     return {"FIRST": first, "SECOND": second, "THIRD": third}
 
 
-def key_halves(tokens: int) -> dict[str, int]:
-    """The same in two pieces: narrow ones do not pay where gradients are summed."""
-    first = min(128, max(16, next_power_of_2(tokens)))
-    second = max(16, next_power_of_2(tokens - first)) if tokens > first else 0
-    return {"FIRST": first, "SECOND": second, "THIRD": 0}
-
-
 def next_power_of_2(number: int) -> int:
     """The smallest power of two that is no less."""
     return 1 << (number - 1).bit_length()
 
 
-def packed_forward(
-    qkv: Tensor, num_heads: int, scale: float
-) -> tuple[Tensor, Tensor]:
+def packed_forward(qkv: Tensor, num_heads: int, scale: float) -> tuple[Tensor, Tensor]:
     """Output and the rows' log-sums, in base 2."""
     from t2t.ops.kernels.attention import attention_forward
     from t2t.ops.kernels.launch import launch
@@ -112,7 +103,7 @@ def packed_backward(
         num_heads,
         scale,
         HEAD=width // 3 // num_heads,
-        **key_halves(tokens),
+        KEYS=max(16, next_power_of_2(tokens)),
         QUERIES=32,
         num_warps=8,
     )
@@ -140,4 +131,6 @@ def backward(ctx, grad_out, grad_log_sum):  # type: ignore[no-untyped-def]
     return grad, None, None
 
 
-packed_attention.register_autograd(backward, setup_context=save_for_backward)
+torch.library.register_autograd(
+    "t2t::packed_attention", backward, setup_context=save_for_backward
+)

@@ -7,13 +7,14 @@ from torch import Tensor
 
 from t2t.ops.availability import HAS_TRITON
 
+Bias = Float[Tensor, "hidden"]
 Hidden = Float[Tensor, "batch tokens hidden"]
 
 
 def linear_gelu_reference(
     x: Float[Tensor, "batch tokens dim"],
     weight: Float[Tensor, "hidden dim"],
-    bias: Float[Tensor, "hidden"],
+    bias: Bias,
 ) -> Hidden:
     """GELU(x·weightᵀ + bias)."""
     return F.gelu(F.linear(x, weight.to(x.dtype), bias.to(x.dtype)))
@@ -22,11 +23,11 @@ def linear_gelu_reference(
 def linear_gelu(
     x: Float[Tensor, "batch tokens dim"],
     weight: Float[Tensor, "hidden dim"],
-    bias: Float[Tensor, "hidden"],
+    bias: Bias,
 ) -> Hidden:
     """The same with one pass over the hidden layer each way besides the products."""
     if has_kernel(x):
-        return fused_gelu(  # type: ignore[no-any-return]
+        return fused_gelu(
             F.linear(x, weight.to(x.dtype), bias.detach().to(x.dtype)), bias
         )
     return linear_gelu_reference(x, weight, bias)
@@ -34,11 +35,7 @@ def linear_gelu(
 
 def has_kernel(x: Tensor) -> bool:
     """Whether the fast path takes these tokens."""
-    return (
-        HAS_TRITON
-        and x.is_cuda
-        and x.dtype in (torch.bfloat16, torch.float16)
-    )
+    return HAS_TRITON and x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)
 
 
 def fused_forward(inner: Tensor, bias: Tensor) -> Tensor:
@@ -100,4 +97,4 @@ def backward(ctx, grad):  # type: ignore[no-untyped-def]
     return grad_inner, grad_bias.to(ctx.dtype)
 
 
-fused_gelu.register_autograd(backward, setup_context=save_for_backward)
+torch.library.register_autograd("t2t::gelu", backward, setup_context=save_for_backward)

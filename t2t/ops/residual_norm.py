@@ -76,7 +76,7 @@ def residual_norm(
     arguments = (residual, branch, branch_bias, gain, shift)
     draws = (branch_slots, normed_slots, num_normed, scale, eps)
     if has_kernel(residual, branch):
-        return fused_residual_norm(*arguments, *draws)  # type: ignore[no-any-return]
+        return fused_residual_norm(*arguments, *draws)
     return residual_norm_reference(*arguments, *draws)
 
 
@@ -155,8 +155,8 @@ def fused_backward(
     batch, tokens, dim = total.shape
     grad_residual = torch.empty_like(total)
     grad_branch = grad_normed.new_empty(num_branch, tokens, dim)
-    tile = 2
-    parts = max(1, min(-(-tokens // tile), -(-2048 // batch)))
+    tile = 1
+    parts = max(1, min(-(-tokens // tile), -(-4096 // batch)))
     partial = total.new_empty(batch * parts, 3, dim, dtype=torch.float32)
     launch(residual_norm_backward)[(batch, parts)](
         total,
@@ -177,7 +177,7 @@ def fused_backward(
         ROWS=tile,
         DIM=next_power_of_2(dim),
         STAGES=3,
-        num_warps=2,
+        num_warps=1,
     )
     return grad_residual, grad_branch, partial.sum(0)
 
@@ -209,4 +209,6 @@ def backward(ctx, grad_total, grad_normed):  # type: ignore[no-untyped-def]
     return (grad_residual, grad_branch, bias, gain, shift, *(None,) * 5)
 
 
-fused_residual_norm.register_autograd(backward, setup_context=save_for_backward)
+torch.library.register_autograd(
+    "t2t::residual_norm", backward, setup_context=save_for_backward
+)

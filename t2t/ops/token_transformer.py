@@ -7,6 +7,7 @@ from torch import Tensor
 
 from t2t.ops.availability import HAS_TRITON
 from t2t.ops.performer import performer_attention
+from t2t.ops.token_passes import dropout_numbers, fused_backward, fused_forward
 
 Product = Float[Tensor, "batch tokens 192"]
 PerToken = Float[Tensor, "batch tokens"]
@@ -20,8 +21,7 @@ def dropout_masks(seed: Tensor, tokens: int, drop_rate: float) -> tuple[Tensor, 
     bits = (index + seed * 0x9E3779B9) & 0xFFFFFFFF
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1)):
         bits = ((bits ^ (bits >> shift)) * factor) & 0xFFFFFFFF
-    below = round(drop_rate * 65536)
-    scale = 65536 / (65536 - below)
+    below, scale = dropout_numbers(drop_rate)
     return ((bits & 0xFFFF) >= below) * scale, ((bits >> 16) >= below) * scale
 
 
@@ -43,9 +43,9 @@ def token_transformer_reference(
     """Token transformer of the projection (product − centre·mean)·rstd + offset.
 
     The projection holds key, query, value; `centre` and `mean` mend rounding and get no
-    gradient. `biases` are those of proj, fc1 and fc2. LayerNorm's
-    gain and shift are part of fc1 and its bias. The second result is, for every output token, the
-    sum of its channels and of their squares: what the next split's LayerNorm needs.
+    gradient. `biases` are those of proj, fc1 and fc2; LayerNorm's gain and shift are
+    part of fc1 and its bias. The second result is, for every output token, the sum of
+    its channels and of their squares: what the next split's LayerNorm needs.
     """
     dtype = product.dtype
     scaled = (product - centre * mean[..., None]) * rstd[..., None] + offset
@@ -99,220 +99,6 @@ def has_kernel(product: Product) -> bool:
     )
 
 
-def num_parts(batch: int, tokens: int, tile: int) -> int:
-    """Into how many programs a sample is divided, to keep a large GPU busy."""
-    return max(1, min(-(-tokens // tile), -(-1024 // batch)))
-
-
-def dropout_numbers(drop_rate: float) -> tuple[int, float]:
-    """The 16-bit draw below which a value is dropped, and what the kept are scaled by."""
-    below = round(drop_rate * 65536)
-    return below, 65536 / (65536 - below)
-
-
-def fused_forward(
-    product: Tensor,
-    rstd: Tensor,
-    mean: Tensor,
-    centre: Tensor,
-    offset: Tensor,
-    features: Tensor,
-    proj: Tensor,
-    fc1: Tensor,
-    fc2: Tensor,
-    biases: Tensor,
-    seed: Tensor,
-    drop_rate: float,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Output, moments, and for the backward pass: hidden, features' log-mass, means."""
-    from t2t.ops.kernels.launch import launch
-    from t2t.ops.kernels.token_transformer import key_sums, token_forward
-
-    product, rstd, mean, features, proj, fc1, fc2, biases = (
-        tensor.contiguous()
-        for tensor in (product, rstd, mean, features, proj, fc1, fc2, biases)
-    )
-    batch, tokens, _ = product.shape
-    num_features = features.shape[0]
-    tile = 64
-    parts = num_parts(batch, tokens, tile)
-    single = {"dtype": torch.float32, "device": product.device}
-    peak = torch.empty(batch, parts, num_features, **single)
-    mass = torch.empty(batch, parts, num_features, **single)
-    value = torch.empty(batch, parts, num_features, 64, **single)
-    inputs = (product, rstd, mean, centre, offset, features)
-    launch(key_sums)[(batch, parts)](
-        *inputs,
-        peak,
-        mass,
-        value,
-        tokens,
-        FEATURES=num_features,
-        TILE=tile,
-        num_warps=4,
-    )
-    highest = peak.amax(1, keepdim=True)
-    factor = torch.exp(peak - highest)
-    total = (mass * factor).sum(1)
-    log_mass = (highest.squeeze(1) + total.log()).contiguous()
-    means = ((value * factor[..., None]).sum(1) / total[..., None]).contiguous()
-    hidden = product.new_empty(batch, tokens, 64)
-    out = product.new_empty(batch, tokens, 64)
-    moments = torch.empty(batch, tokens, 2, **single)
-    below, keep_scale = dropout_numbers(drop_rate)
-    launch(token_forward)[(batch, parts)](
-        *inputs,
-        log_mass,
-        means,
-        proj,
-        fc1,
-        fc2,
-        biases,
-        seed,
-        hidden,
-        out,
-        moments,
-        tokens,
-        below,
-        keep_scale,
-        EPS=eps,
-        DROPOUT=below > 0,
-        FEATURES=num_features,
-        TILE=tile,
-        num_warps=4,
-        num_stages=2,
-    )
-    return out, moments, hidden, log_mass, means
-
-
-def fused_backward(
-    product: Tensor,
-    rstd: Tensor,
-    mean: Tensor,
-    centre: Tensor,
-    offset: Tensor,
-    features: Tensor,
-    proj: Tensor,
-    fc1: Tensor,
-    fc2: Tensor,
-    biases: Tensor,
-    seed: Tensor,
-    out: Tensor,
-    hidden: Tensor,
-    log_mass: Tensor,
-    means: Tensor,
-    grad_out: Tensor,
-    grad_moments: Tensor,
-    drop_rate: float,
-    eps: float,
-    need_rstd: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of product, rstd (if asked), offset, proj, fc1, fc2 and the biases."""
-    from t2t.ops.kernels.launch import launch
-    from t2t.ops.kernels.token_transformer import (
-        key_backward,
-        mlp_backward,
-        query_backward,
-    )
-
-    product, rstd, mean, features, proj, fc1, fc2, biases = (
-        tensor.contiguous()
-        for tensor in (product, rstd, mean, features, proj, fc1, fc2, biases)
-    )
-    grad_out, grad_moments = grad_out.contiguous(), grad_moments.contiguous()
-    batch, tokens, _ = product.shape
-    num_features = features.shape[0]
-    tile = 64
-    parts = num_parts(batch, tokens, tile)
-    single = {"dtype": torch.float32, "device": product.device}
-    below, keep_scale = dropout_numbers(drop_rate)
-    dropout = {"DROPOUT": below > 0}
-    grad_hidden = torch.empty_like(hidden)
-    programs = min(264, -(-batch * tokens // tile))
-    mlp_partial = torch.empty(programs, 8320, **single)
-    launch(mlp_backward)[(programs,)](
-        hidden,
-        out,
-        grad_out,
-        grad_moments,
-        fc1,
-        fc2,
-        biases,
-        seed,
-        grad_hidden,
-        mlp_partial,
-        batch * tokens,
-        below,
-        keep_scale,
-        **dropout,
-        EPS=eps,
-        TILE=tile,
-        num_warps=4,
-        num_stages=2,
-    )
-    inputs = (product, rstd, mean, centre, offset, features, log_mass)
-    grad_product = torch.empty_like(product)
-    grad_scale = torch.empty(batch, tokens, **single)
-    query_partial = torch.empty(batch * parts, 4224, **single)
-    grad_means = torch.empty(batch, parts, num_features, 64, **single)
-    grad_mass = torch.empty(batch, parts, num_features, **single)
-    launch(query_backward)[(batch, parts)](
-        *inputs,
-        means,
-        proj,
-        seed,
-        grad_hidden,
-        grad_product,
-        grad_scale,
-        query_partial,
-        grad_means,
-        grad_mass,
-        tokens,
-        below,
-        keep_scale,
-        **dropout,
-        NEED_RSTD=need_rstd,
-        FEATURES=num_features,
-        TILE=tile,
-        num_warps=4,
-    )
-    grad_means = grad_means.sum(1).contiguous()
-    grad_shift = (grad_mass.sum(1) - (means * grad_means).sum(-1)).contiguous()
-    grad_rstd = torch.empty(batch, tokens, **single)
-    key_partial = torch.empty(batch * parts, 128, **single)
-    launch(key_backward)[(batch, parts)](
-        *inputs,
-        grad_means,
-        grad_shift,
-        grad_hidden,
-        grad_product,
-        grad_scale,
-        grad_rstd,
-        key_partial,
-        tokens,
-        NEED_RSTD=need_rstd,
-        FEATURES=num_features,
-        TILE=tile,
-        num_warps=4,
-    )
-    mlp, query, key = mlp_partial.sum(0), query_partial.sum(0), key_partial.sum(0)
-    grad_offset = torch.cat([key[:64], query[4160:], key[64:]])
-    grad_biases = torch.cat([query[4096:4160], mlp[8192:]]).view(3, 64)
-    grad_proj = query[:4096].view(64, 64).clone()
-    grad_fc1 = mlp[:4096].view(64, 64).clone()
-    grad_fc2 = mlp[4096:8192].view(64, 64).clone()
-    return (
-        grad_product,
-        grad_rstd,
-        grad_offset,
-        grad_proj,
-        grad_fc1,
-        grad_fc2,
-        grad_biases,
-    )
-
-
 fused_token_transformer = torch.library.triton_op(
     "t2t::token_transformer", fused_forward, mutates_args=()
 )
@@ -338,4 +124,6 @@ def backward(ctx, grad_out, grad_moments, *_):  # type: ignore[no-untyped-def]
     )
 
 
-fused_token_transformer.register_autograd(backward, setup_context=save_for_backward)
+torch.library.register_autograd(
+    "t2t::token_transformer", backward, setup_context=save_for_backward
+)

@@ -12,9 +12,7 @@ from t2t.ops.convolution import convolution_reference, space_to_depth
 )
 def test_space_to_depth_changes_nothing(size, kernel, stride, padding):
     image = torch.randn(2, 3, *size, dtype=torch.float64, requires_grad=True)
-    weight = torch.randn(
-        5, 3, kernel, kernel, dtype=torch.float64, requires_grad=True
-    )
+    weight = torch.randn(5, 3, kernel, kernel, dtype=torch.float64, requires_grad=True)
     results = []
     for function in (space_to_depth, convolution_reference):
         out = function(image, weight, stride, padding)

@@ -1,8 +1,12 @@
 """Attention of short sequences straight from and to the packed q, k, v of a linear.
 
-All keys of a head are held at once, in up to three pieces whose widths are powers of
-two: 197 tokens as 128 + 64 + 16 compute a fifth less than as 256.
+All keys of a head are held at once. Forward they come in up to three pieces whose
+widths are powers of two: 197 tokens as 128 + 64 + 16 compute a fifth less than as 256.
+Backward, where their gradients are summed, narrow pieces cost more than they save.
 """
+
+# mypy: ignore-errors
+# Triton's functions are a language of their own, without Python's types.
 
 import triton
 import triton.language as tl
@@ -84,41 +88,7 @@ def attention_forward(
         at = query[:, None] * width + tl.arange(0, HEAD)[None, :]
         mixed = mixed.to(out_ptr.dtype.element_ty)
         tl.store(out_base + at, mixed, mask=real[:, None])
-        tl.store(
-            log_sum_ptr + which * tokens + query, peak + tl.log2(total), mask=real
-        )
-
-
-@triton.jit
-def backward_piece(
-    query, key, gradients, scale, first, tokens, KEYS: tl.constexpr
-):
-    """What some queries add to the gradients of KEYS keys, values, and their own.
-
-    The weights are kept keys by queries: both sums over queries read them as they lie.
-    """
-    q, grad_out, log_sum, inner = query
-    k, v = key
-    grad_k, grad_v, grad_q = gradients
-    real = first + tl.arange(0, KEYS) < tokens
-    logits = tl.dot(k, tl.trans(q), input_precision="ieee")
-    logits = logits * (scale * 1.4426950408889634) - log_sum[None, :]
-    weights = tl.exp2(tl.where(real[:, None], logits, float("-inf")))
-    grad_v = tl.dot(weights.to(v.dtype), grad_out, grad_v, input_precision="ieee")
-    grad_weights = tl.dot(v, tl.trans(grad_out), input_precision="ieee")
-    grad_logits = (weights * (grad_weights - inner[None, :])).to(k.dtype)
-    grad_k = tl.dot(grad_logits, q, grad_k, input_precision="ieee")
-    grad_q = tl.dot(tl.trans(k), grad_logits, grad_q, input_precision="ieee")
-    return grad_k, grad_v, grad_q
-
-
-@triton.jit
-def store_keys(grad_base, gradient, first, width, tokens, HEAD: tl.constexpr):
-    """Rows of keys' or values' gradients."""
-    key = first + tl.arange(0, gradient.shape[0])
-    at = key[:, None] * (3 * width) + tl.arange(0, HEAD)[None, :]
-    gradient = gradient.to(grad_base.dtype.element_ty)
-    tl.store(grad_base + at, gradient, mask=(key < tokens)[:, None])
+        tl.store(log_sum_ptr + which * tokens + query, peak + tl.log2(total), mask=real)
 
 
 @triton.jit
@@ -132,9 +102,7 @@ def attention_backward(
     num_heads,
     scale,
     HEAD: tl.constexpr,
-    FIRST: tl.constexpr,
-    SECOND: tl.constexpr,
-    THIRD: tl.constexpr,
+    KEYS: tl.constexpr,
     QUERIES: tl.constexpr,
 ):
     """One program: one head of one sample, so that nothing is added atomically."""
@@ -149,52 +117,34 @@ def attention_backward(
     grad_base = grad_qkv_ptr + offset
     out_base = out_ptr + sample * tokens * width + head * HEAD
     grad_out_base = grad_out_ptr + sample * tokens * width + head * HEAD
-    k = rows_of(base + width, 0, stride, tokens, FIRST, HEAD)
-    v = rows_of(base + 2 * width, 0, stride, tokens, FIRST, HEAD)
-    grad_k = tl.zeros((FIRST, HEAD), tl.float32)
-    grad_v = tl.zeros((FIRST, HEAD), tl.float32)
-    if SECOND > 0:
-        k2 = rows_of(base + width, FIRST, stride, tokens, SECOND, HEAD)
-        v2 = rows_of(base + 2 * width, FIRST, stride, tokens, SECOND, HEAD)
-        grad_k2 = tl.zeros((SECOND, HEAD), tl.float32)
-        grad_v2 = tl.zeros((SECOND, HEAD), tl.float32)
-    if THIRD > 0:
-        k3 = rows_of(base + width, FIRST + SECOND, stride, tokens, THIRD, HEAD)
-        v3 = rows_of(base + 2 * width, FIRST + SECOND, stride, tokens, THIRD, HEAD)
-        grad_k3 = tl.zeros((THIRD, HEAD), tl.float32)
-        grad_v3 = tl.zeros((THIRD, HEAD), tl.float32)
+    kind = grad_qkv_ptr.dtype.element_ty
+    dims = tl.arange(0, HEAD)
+    key = tl.arange(0, KEYS)
+    k = rows_of(base + width, 0, stride, tokens, KEYS, HEAD)
+    v = rows_of(base + 2 * width, 0, stride, tokens, KEYS, HEAD)
+    grad_k = tl.zeros((KEYS, HEAD), tl.float32)
+    grad_v = tl.zeros((KEYS, HEAD), tl.float32)
     for start in range(0, tokens, QUERIES):
-        place = start + tl.arange(0, QUERIES)
-        real = place < tokens
+        query = start + tl.arange(0, QUERIES)
+        real = query < tokens
         q = rows_of(base, start, stride, tokens, QUERIES, HEAD)
         out = rows_of(out_base, start, width, tokens, QUERIES, HEAD)
         grad_out = rows_of(grad_out_base, start, width, tokens, QUERIES, HEAD)
-        log_sum = tl.load(log_sum_ptr + which * tokens + place, mask=real, other=0.0)
+        log_sum = tl.load(log_sum_ptr + which * tokens + query, mask=real, other=0.0)
         inner = tl.sum(out.to(tl.float32) * grad_out.to(tl.float32), 1)
-        query = (q, grad_out, log_sum, inner)
-        grad_q = tl.zeros((HEAD, QUERIES), tl.float32)
-        grad_k, grad_v, grad_q = backward_piece(
-            query, (k, v), (grad_k, grad_v, grad_q), scale, 0, tokens, FIRST
-        )
-        if SECOND > 0:
-            gradients = (grad_k2, grad_v2, grad_q)
-            grad_k2, grad_v2, grad_q = backward_piece(
-                query, (k2, v2), gradients, scale, FIRST, tokens, SECOND
-            )
-        if THIRD > 0:
-            gradients = (grad_k3, grad_v3, grad_q)
-            grad_k3, grad_v3, grad_q = backward_piece(
-                query, (k3, v3), gradients, scale, FIRST + SECOND, tokens, THIRD
-            )
-        at = place[None, :] * stride + tl.arange(0, HEAD)[:, None]
-        grad_q = (grad_q * scale).to(grad_qkv_ptr.dtype.element_ty)
-        tl.store(grad_base + at, grad_q, mask=real[None, :])
-    store_keys(grad_base + width, grad_k * scale, 0, width, tokens, HEAD)
-    store_keys(grad_base + 2 * width, grad_v, 0, width, tokens, HEAD)
-    if SECOND > 0:
-        store_keys(grad_base + width, grad_k2 * scale, FIRST, width, tokens, HEAD)
-        store_keys(grad_base + 2 * width, grad_v2, FIRST, width, tokens, HEAD)
-    if THIRD > 0:
-        first = FIRST + SECOND
-        store_keys(grad_base + width, grad_k3 * scale, first, width, tokens, HEAD)
-        store_keys(grad_base + 2 * width, grad_v3, first, width, tokens, HEAD)
+        # Keys by queries, so that both sums over queries read the weights as they lie.
+        logits = tl.dot(k, tl.trans(q), input_precision="ieee")
+        logits = logits * (scale * 1.4426950408889634) - log_sum[None, :]
+        logits = tl.where((key < tokens)[:, None], logits, float("-inf"))
+        weights = tl.exp2(logits)
+        grad_v = tl.dot(weights.to(v.dtype), grad_out, grad_v, input_precision="ieee")
+        grad_weights = tl.dot(v, tl.trans(grad_out), input_precision="ieee")
+        grad_logits = (weights * (grad_weights - inner[None, :])).to(k.dtype)
+        grad_k = tl.dot(grad_logits, q, grad_k, input_precision="ieee")
+        grad_q = tl.dot(tl.trans(k), grad_logits, input_precision="ieee") * scale
+        at = query[None, :] * stride + dims[:, None]
+        tl.store(grad_base + at, grad_q.to(kind), mask=real[None, :])
+    at = key[:, None] * stride + dims[None, :]
+    real = (key < tokens)[:, None]
+    tl.store(grad_base + width + at, (grad_k * scale).to(kind), mask=real)
+    tl.store(grad_base + 2 * width + at, grad_v.to(kind), mask=real)

@@ -1,5 +1,8 @@
 """GELU by one exponential: Φ(x) as the sigmoid of an odd polynomial."""
 
+# mypy: ignore-errors
+# Triton's functions are a language of their own, without Python's types.
+
 import triton
 import triton.language as tl
 

@@ -1,10 +1,14 @@
-"""Runs every kernel in Triton's interpreter and prints its errors as JSON.
+"""Runs every kernel and prints its errors against float64 as JSON.
 
-Started by test_kernels.py in a process of its own: the interpreter is chosen by an
-environment variable that Triton reads once, at import.
+    TRITON_INTERPRET=1 python tests/ops/kernel_errors.py cpu float32
+    python tests/ops/kernel_errors.py cuda bfloat16
+
+The first is what test_kernels.py starts, in a process of its own: Triton reads the
+variable once, at import. The second runs the real thing.
 """
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +27,9 @@ from t2t.ops.token_transformer import (
     token_transformer_reference,
 )
 
+DEVICE = sys.argv[1]
+DTYPE = getattr(torch, sys.argv[2])
+
 
 def relative(found: Tensor, wanted: Tensor) -> float:
     """‖found − wanted‖ / ‖wanted‖."""
@@ -38,9 +45,18 @@ def errors(
 ) -> dict[str, list[float]]:
     """Errors of outputs and gradients against the reference in float64."""
     results = []
-    for function, dtype in ((fast, torch.float32), (reference, torch.float64)):
+    # Tokens are rounded to the precision tested; what they are compared to is not.
+    inputs = [
+        value.to(DEVICE, DTYPE if value.ndim == 3 else value.dtype)
+        if isinstance(value, Tensor)
+        else value
+        for value in inputs
+    ]
+    for function, double in ((fast, False), (reference, True)):
         arguments = [
-            value.to(dtype).requires_grad_(place in differentiable)
+            (value.double() if double else value)
+            .detach()
+            .requires_grad_(place in differentiable)
             if isinstance(value, Tensor) and value.is_floating_point()
             else value
             for place, value in enumerate(inputs)
@@ -48,7 +64,10 @@ def errors(
         outputs = function(*arguments)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         torch.manual_seed(1)
-        weights = [torch.randn_like(out.double()).to(out.dtype) for out in outputs]
+        weights = [
+            torch.randn(out.shape, dtype=torch.float64).to(out.device, out.dtype)
+            for out in outputs
+        ]
         wanted = [arguments[place] for place in differentiable]
         results.append((outputs, torch.autograd.grad(outputs, wanted, weights)))
     (fast_out, fast_grad), (true_out, true_grad) = results
@@ -128,6 +147,7 @@ def main() -> None:
     cases: dict[str, Callable[[], dict[str, list[float]]]] = {
         "attention one piece": lambda: attention_errors(16),
         "attention three pieces": lambda: attention_errors(37),
+        "attention of 197": lambda: attention_errors(197),
         "residual_norm": lambda: residual_norm_errors(dropping=False),
         "residual_norm dropping": lambda: residual_norm_errors(dropping=True),
         "gelu": gelu_errors,

@@ -1,249 +1,26 @@
-"""The Performer token transformer after a soft split, five passes over its tokens.
+"""The token transformer backward: the MLP, the queries, the keys."""
 
-Every kernel reads the convolution's product (key, query and value, 64 channels each,
-side by side) and makes the normalised projection of it on the way in:
-x = (product − centre·mean)·rstd + offset.
-"""
+# mypy: ignore-errors
+# Triton's functions are a language of their own, without Python's types.
 
 import triton
 import triton.language as tl
 
-from t2t.ops.kernels.gelu import gelu, normal_cdf, normal_density
-
-
-@triton.jit
-def projected(product_ptr, place, real, scales, vectors, PART: tl.constexpr):
-    """One part (0 key, 1 query, 2 value) of the tokens' projection, in float32."""
-    rstd, mean_rstd = scales
-    centre, offset = vectors
-    column = PART * 64 + tl.arange(0, 64)
-    at = place[:, None] * 192 + column[None, :]
-    product = tl.load(product_ptr + at, mask=real[:, None], other=0.0).to(tl.float32)
-    shift = offset[None, :] - centre[None, :] * mean_rstd[:, None]
-    return product * rstd[:, None] + shift
-
-
-@triton.jit
-def token_scales(rstd_ptr, mean_ptr, place, real):
-    """Reciprocal deviation of the tokens' windows, alone and times their mean."""
-    rstd = tl.load(rstd_ptr + place, mask=real, other=1.0)
-    return rstd, rstd * tl.load(mean_ptr + place, mask=real, other=0.0)
-
-
-@triton.jit
-def part_vectors(centre_ptr, offset_ptr, PART: tl.constexpr):
-    """Centre and offset of one part of the projection."""
-    column = PART * 64 + tl.arange(0, 64)
-    return tl.load(centre_ptr + column), tl.load(offset_ptr + column)
-
-
-@triton.jit
-def matrix(pointer, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """A whole small matrix, row by row in memory."""
-    row = tl.arange(0, ROWS)
-    column = tl.arange(0, COLUMNS)
-    return tl.load(pointer + row[:, None] * COLUMNS + column[None, :])
-
-
-@triton.jit
-def product_of(left, right):
-    """A matrix product whose float32 operands, used only by tests, are not rounded."""
-    return tl.dot(left, right, input_precision="ieee")
-
-
-@triton.jit
-def split_features(features_ptr, FEATURES: tl.constexpr, KIND: tl.constexpr):
-    """The features in two parts of half precision, since exponents magnify rounding."""
-    features = matrix(features_ptr, FEATURES, 64)
-    high = features.to(KIND)
-    return high, (features - high.to(tl.float32)).to(KIND)
-
-
-@triton.jit
-def exponents(x, features):
-    """x·wᵀ from both parts of w."""
-    high, low = features
-    total = tl.dot(x, tl.trans(high), input_precision="ieee")
-    return tl.dot(x, tl.trans(low), total, input_precision="ieee")
-
-
-@triton.jit
-def key_exponents(key, features):
-    """k·wᵀ − |k|²/2."""
-    wide = key.to(tl.float32)
-    return exponents(key, features) - tl.sum(wide * wide, 1)[:, None] * 0.5
-
-
-@triton.jit
-def query_weights(query, features, log_mass):
-    """How much of each feature's mean value a query takes."""
-    exponent = exponents(query, features) + log_mass[None, :]
-    weight = tl.exp(exponent - tl.max(exponent, 1)[:, None])
-    return weight / tl.sum(weight, 1)[:, None]
-
-
-@triton.jit
-def column_sums(total, x):
-    """Adds the sums over rows to each row of `total`: by a product, not by shuffles."""
-    ones = tl.full((16, x.shape[0]), 1.0, x.dtype)
-    return tl.dot(ones, x, total, input_precision="ieee")
-
-
-@triton.jit
-def store_sums(pointer, total):
-    """One row of what `column_sums` gathered."""
-    tl.store(pointer + tl.arange(0, 64), tl.sum(total, 0) / 16)
-
-
-@triton.jit
-def random_bits(seed, token):
-    """32 random bits for each of a token's 64 channels, the same in every pass."""
-    index = token.to(tl.uint32)[:, None] * 64 + tl.arange(0, 64).to(tl.uint32)[None, :]
-    bits = index + seed.to(tl.uint32) * 0x9E3779B9
-    bits ^= bits >> 16
-    bits *= 0x7FEB352D
-    bits ^= bits >> 15
-    bits *= 0x846CA68B
-    bits ^= bits >> 16
-    return bits
-
-
-@triton.jit
-def standardised(x, EPS: tl.constexpr):
-    """Rows less their mean, over their deviation; and one over the deviation."""
-    centred = x - (tl.sum(x, 1) / 64)[:, None]
-    rstd = tl.rsqrt(tl.sum(centred * centred, 1) / 64 + EPS)
-    return centred * rstd[:, None], rstd
-
-
-@triton.jit
-def key_sums(
-    product_ptr,
-    rstd_ptr,
-    mean_ptr,
-    centre_ptr,
-    offset_ptr,
-    features_ptr,
-    peak_ptr,
-    mass_ptr,
-    value_ptr,
-    tokens,
-    FEATURES: tl.constexpr,
-    TILE: tl.constexpr,
-):
-    """Softmax sums over some of a sample's keys: peak, mass, weighted values."""
-    sample = tl.program_id(0)
-    before = tl.program_id(0).to(tl.int64) * tokens
-    product_ptr += before * 192
-    rstd_ptr += before
-    mean_ptr += before
-    KIND: tl.constexpr = product_ptr.dtype.element_ty
-    features = split_features(features_ptr, FEATURES, KIND)
-    key_vectors = part_vectors(centre_ptr, offset_ptr, 0)
-    value_vectors = part_vectors(centre_ptr, offset_ptr, 2)
-    peak = tl.full((FEATURES,), float("-inf"), tl.float32)
-    mass = tl.zeros((FEATURES,), tl.float32)
-    values = tl.zeros((FEATURES, 64), tl.float32)
-    for start in range(tl.program_id(1) * TILE, tokens, tl.num_programs(1) * TILE):
-        place = start + tl.arange(0, TILE)
-        real = place < tokens
-        scales = token_scales(rstd_ptr, mean_ptr, place, real)
-        key = projected(product_ptr, place, real, scales, key_vectors, 0).to(KIND)
-        value = projected(product_ptr, place, real, scales, value_vectors, 2).to(KIND)
-        exponent = key_exponents(key, features)
-        exponent = tl.where(real[:, None], exponent, float("-inf"))
-        new_peak = tl.maximum(peak, tl.max(exponent, 0))
-        weight = tl.exp(exponent - new_peak[None, :])
-        shrink = tl.exp(peak - new_peak)
-        mass = mass * shrink + tl.sum(weight, 0)
-        values = values * shrink[:, None]
-        values += product_of(tl.trans(weight.to(KIND)), value)
-        peak = new_peak
-    feature = tl.arange(0, FEATURES)
-    part = sample * tl.num_programs(1) + tl.program_id(1)
-    tl.store(peak_ptr + part * FEATURES + feature, peak)
-    tl.store(mass_ptr + part * FEATURES + feature, mass)
-    at = (part * FEATURES + feature)[:, None] * 64 + tl.arange(0, 64)[None, :]
-    tl.store(value_ptr + at, values)
-
-
-@triton.jit
-def token_forward(
-    product_ptr,
-    rstd_ptr,
-    mean_ptr,
-    centre_ptr,
-    offset_ptr,
-    features_ptr,
-    log_mass_ptr,
-    means_ptr,
-    proj_ptr,
-    fc1_ptr,
-    fc2_ptr,
-    biases_ptr,
-    seed_ptr,
-    hidden_ptr,
-    out_ptr,
-    moments_ptr,
-    tokens,
-    drop_below,
-    keep_scale,
-    EPS: tl.constexpr,
-    DROPOUT: tl.constexpr,
-    FEATURES: tl.constexpr,
-    TILE: tl.constexpr,
-):
-    """Queries, quotient, proj, skip, LayerNorm and MLP of some of a sample's tokens."""
-    keep_scale = tl.cast(keep_scale, tl.float32)
-    sample = tl.program_id(0)
-    before = tl.program_id(0).to(tl.int64) * tokens
-    product_ptr += before * 192
-    rstd_ptr += before
-    mean_ptr += before
-    hidden_ptr += before * 64
-    out_ptr += before * 64
-    moments_ptr += before * 2
-    KIND: tl.constexpr = product_ptr.dtype.element_ty
-    channel = tl.arange(0, 64)
-    features = split_features(features_ptr, FEATURES, KIND)
-    query_vectors = part_vectors(centre_ptr, offset_ptr, 1)
-    value_vectors = part_vectors(centre_ptr, offset_ptr, 2)
-    log_mass = tl.load(log_mass_ptr + sample * FEATURES + tl.arange(0, FEATURES))
-    means = matrix(means_ptr + sample * FEATURES * 64, FEATURES, 64).to(KIND)
-    proj = tl.trans(matrix(proj_ptr, 64, 64).to(KIND))
-    fc1 = tl.trans(matrix(fc1_ptr, 64, 64).to(KIND))
-    fc2 = tl.trans(matrix(fc2_ptr, 64, 64).to(KIND))
-    proj_bias = tl.load(biases_ptr + channel)
-    fc1_bias = tl.load(biases_ptr + 64 + channel)
-    fc2_bias = tl.load(biases_ptr + 128 + channel)
-    for start in range(tl.program_id(1) * TILE, tokens, tl.num_programs(1) * TILE):
-        place = start + tl.arange(0, TILE)
-        real = place < tokens
-        scales = token_scales(rstd_ptr, mean_ptr, place, real)
-        query = projected(product_ptr, place, real, scales, query_vectors, 1).to(KIND)
-        value = projected(product_ptr, place, real, scales, value_vectors, 2)
-        weight = query_weights(query, features, log_mass)
-        mixed = product_of(weight.to(KIND), means)
-        hidden = product_of(mixed.to(KIND), proj) + proj_bias[None, :]
-        if DROPOUT:
-            bits = random_bits(tl.load(seed_ptr), sample * tokens + place)
-            kept = (bits & 0xFFFF).to(tl.int32) >= drop_below
-            hidden = tl.where(kept, hidden * keep_scale, 0.0)
-        hidden = (hidden + value).to(KIND)
-        at = place[:, None] * 64 + channel[None, :]
-        tl.store(hidden_ptr + at, hidden, mask=real[:, None])
-        hidden = hidden.to(tl.float32)
-        unit, _ = standardised(hidden, EPS)
-        inner = product_of(unit.to(KIND), fc1) + fc1_bias[None, :]
-        out = product_of(gelu(inner).to(KIND), fc2) + fc2_bias[None, :]
-        if DROPOUT:
-            kept = (bits >> 16).to(tl.int32) >= drop_below
-            out = tl.where(kept, out * keep_scale, 0.0)
-        out = (out + hidden).to(KIND)
-        tl.store(out_ptr + at, out, mask=real[:, None])
-        out = out.to(tl.float32)
-        tl.store(moments_ptr + place * 2, tl.sum(out, 1), mask=real)
-        tl.store(moments_ptr + place * 2 + 1, tl.sum(out * out, 1), mask=real)
+from t2t.ops.kernels.gelu import normal_cdf, normal_density
+from t2t.ops.kernels.token_parts import (
+    column_sums,
+    key_exponents,
+    matrix,
+    part_vectors,
+    product_of,
+    projected,
+    query_weights,
+    random_bits,
+    split_features,
+    standardised,
+    store_sums,
+    token_scales,
+)
 
 
 @triton.jit
@@ -476,9 +253,7 @@ def key_backward(
         grad_key = product_of(grad_exponent.to(KIND), features[0])
         grad_key -= key.to(tl.float32) * tl.sum(grad_exponent, 1)[:, None]
         key_offset = column_sums(key_offset, grad_key.to(KIND))
-        tl.store(
-            out_at, (grad_key * scales[0][:, None]).to(KIND), mask=real[:, None]
-        )
+        tl.store(out_at, (grad_key * scales[0][:, None]).to(KIND), mask=real[:, None])
         if NEED_RSTD:
             scaled = key.to(tl.float32) - key_vectors[1][None, :]
             along = tl.sum(grad_key * scaled, 1)

@@ -1,0 +1,151 @@
+"""The token transformer forward: keys summed, then everything by query."""
+
+# mypy: ignore-errors
+# Triton's functions are a language of their own, without Python's types.
+
+import triton
+import triton.language as tl
+
+from t2t.ops.kernels.gelu import gelu
+from t2t.ops.kernels.token_parts import (
+    key_exponents,
+    matrix,
+    part_vectors,
+    product_of,
+    projected,
+    query_weights,
+    random_bits,
+    split_features,
+    standardised,
+    token_scales,
+)
+
+
+@triton.jit
+def key_sums(
+    product_ptr,
+    rstd_ptr,
+    mean_ptr,
+    centre_ptr,
+    offset_ptr,
+    features_ptr,
+    peak_ptr,
+    mass_ptr,
+    value_ptr,
+    tokens,
+    FEATURES: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Softmax sums over some of a sample's keys: peak, mass, weighted values."""
+    sample = tl.program_id(0)
+    before = tl.program_id(0).to(tl.int64) * tokens
+    product_ptr += before * 192
+    rstd_ptr += before
+    mean_ptr += before
+    KIND: tl.constexpr = product_ptr.dtype.element_ty
+    features = split_features(features_ptr, FEATURES, KIND)
+    key_vectors = part_vectors(centre_ptr, offset_ptr, 0)
+    value_vectors = part_vectors(centre_ptr, offset_ptr, 2)
+    peak = tl.full((FEATURES,), float("-inf"), tl.float32)
+    mass = tl.zeros((FEATURES,), tl.float32)
+    values = tl.zeros((FEATURES, 64), tl.float32)
+    for start in range(tl.program_id(1) * TILE, tokens, tl.num_programs(1) * TILE):
+        place = start + tl.arange(0, TILE)
+        real = place < tokens
+        scales = token_scales(rstd_ptr, mean_ptr, place, real)
+        key = projected(product_ptr, place, real, scales, key_vectors, 0).to(KIND)
+        value = projected(product_ptr, place, real, scales, value_vectors, 2).to(KIND)
+        exponent = key_exponents(key, features)
+        exponent = tl.where(real[:, None], exponent, float("-inf"))
+        new_peak = tl.maximum(peak, tl.max(exponent, 0))
+        weight = tl.exp(exponent - new_peak[None, :])
+        shrink = tl.exp(peak - new_peak)
+        mass = mass * shrink + tl.sum(weight, 0)
+        values = values * shrink[:, None]
+        values += product_of(tl.trans(weight.to(KIND)), value)
+        peak = new_peak
+    feature = tl.arange(0, FEATURES)
+    part = sample * tl.num_programs(1) + tl.program_id(1)
+    tl.store(peak_ptr + part * FEATURES + feature, peak)
+    tl.store(mass_ptr + part * FEATURES + feature, mass)
+    at = (part * FEATURES + feature)[:, None] * 64 + tl.arange(0, 64)[None, :]
+    tl.store(value_ptr + at, values)
+
+
+@triton.jit
+def token_forward(
+    product_ptr,
+    rstd_ptr,
+    mean_ptr,
+    centre_ptr,
+    offset_ptr,
+    features_ptr,
+    log_mass_ptr,
+    means_ptr,
+    proj_ptr,
+    fc1_ptr,
+    fc2_ptr,
+    biases_ptr,
+    seed_ptr,
+    hidden_ptr,
+    out_ptr,
+    moments_ptr,
+    tokens,
+    drop_below,
+    keep_scale,
+    EPS: tl.constexpr,
+    DROPOUT: tl.constexpr,
+    FEATURES: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Queries, quotient, proj, skip, LayerNorm and MLP of some of a sample's tokens."""
+    keep_scale = tl.cast(keep_scale, tl.float32)
+    sample = tl.program_id(0)
+    before = tl.program_id(0).to(tl.int64) * tokens
+    product_ptr += before * 192
+    rstd_ptr += before
+    mean_ptr += before
+    hidden_ptr += before * 64
+    out_ptr += before * 64
+    moments_ptr += before * 2
+    KIND: tl.constexpr = product_ptr.dtype.element_ty
+    channel = tl.arange(0, 64)
+    features = split_features(features_ptr, FEATURES, KIND)
+    query_vectors = part_vectors(centre_ptr, offset_ptr, 1)
+    value_vectors = part_vectors(centre_ptr, offset_ptr, 2)
+    log_mass = tl.load(log_mass_ptr + sample * FEATURES + tl.arange(0, FEATURES))
+    means = matrix(means_ptr + sample * FEATURES * 64, FEATURES, 64).to(KIND)
+    proj = tl.trans(matrix(proj_ptr, 64, 64).to(KIND))
+    fc1 = tl.trans(matrix(fc1_ptr, 64, 64).to(KIND))
+    fc2 = tl.trans(matrix(fc2_ptr, 64, 64).to(KIND))
+    proj_bias = tl.load(biases_ptr + channel)
+    fc1_bias = tl.load(biases_ptr + 64 + channel)
+    fc2_bias = tl.load(biases_ptr + 128 + channel)
+    for start in range(tl.program_id(1) * TILE, tokens, tl.num_programs(1) * TILE):
+        place = start + tl.arange(0, TILE)
+        real = place < tokens
+        scales = token_scales(rstd_ptr, mean_ptr, place, real)
+        query = projected(product_ptr, place, real, scales, query_vectors, 1).to(KIND)
+        value = projected(product_ptr, place, real, scales, value_vectors, 2)
+        weight = query_weights(query, features, log_mass)
+        mixed = product_of(weight.to(KIND), means)
+        hidden = product_of(mixed.to(KIND), proj) + proj_bias[None, :]
+        if DROPOUT:
+            bits = random_bits(tl.load(seed_ptr), sample * tokens + place)
+            kept = (bits & 0xFFFF).to(tl.int32) >= drop_below
+            hidden = tl.where(kept, hidden * keep_scale, 0.0)
+        hidden = (hidden + value).to(KIND)
+        at = place[:, None] * 64 + channel[None, :]
+        tl.store(hidden_ptr + at, hidden, mask=real[:, None])
+        hidden = hidden.to(tl.float32)
+        unit, _ = standardised(hidden, EPS)
+        inner = product_of(unit.to(KIND), fc1) + fc1_bias[None, :]
+        out = product_of(gelu(inner).to(KIND), fc2) + fc2_bias[None, :]
+        if DROPOUT:
+            kept = (bits >> 16).to(tl.int32) >= drop_below
+            out = tl.where(kept, out * keep_scale, 0.0)
+        out = (out + hidden).to(KIND)
+        tl.store(out_ptr + at, out, mask=real[:, None])
+        out = out.to(tl.float32)
+        tl.store(moments_ptr + place * 2, tl.sum(out, 1), mask=real)
+        tl.store(moments_ptr + place * 2 + 1, tl.sum(out * out, 1), mask=real)

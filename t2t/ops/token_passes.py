@@ -1,0 +1,219 @@
+"""The token transformer's kernels in the order they run, with what they share."""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+TILE = 64
+
+
+def num_parts(batch: int, tokens: int) -> int:
+    """Into how many programs a sample is divided, to keep a large GPU busy."""
+    return max(1, min(-(-tokens // TILE), -(-1024 // batch)))
+
+
+def dropout_numbers(drop_rate: float) -> tuple[int, float]:
+    """The 16-bit draw below which a value is dropped, and the scale of the kept."""
+    below = round(drop_rate * 65536)
+    return below, 65536 / (65536 - below)
+
+
+def fused_forward(
+    product: Tensor,
+    rstd: Tensor,
+    mean: Tensor,
+    centre: Tensor,
+    offset: Tensor,
+    features: Tensor,
+    proj: Tensor,
+    fc1: Tensor,
+    fc2: Tensor,
+    biases: Tensor,
+    seed: Tensor,
+    drop_rate: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Output, moments, and for the backward pass: hidden, features' log-mass, means."""
+    from t2t.ops.kernels.launch import launch
+    from t2t.ops.kernels.token_forward import key_sums, token_forward
+
+    product, rstd, mean, features, proj, fc1, fc2, biases = (
+        tensor.contiguous()
+        for tensor in (product, rstd, mean, features, proj, fc1, fc2, biases)
+    )
+    batch, tokens, _ = product.shape
+    num_features = features.shape[0]
+    parts = num_parts(batch, tokens)
+    single = partial(torch.empty, dtype=torch.float32, device=product.device)
+    peak = single(batch, parts, num_features)
+    mass = single(batch, parts, num_features)
+    value = single(batch, parts, num_features, 64)
+    inputs = (product, rstd, mean, centre, offset, features)
+    launch(key_sums)[(batch, parts)](
+        *inputs,
+        peak,
+        mass,
+        value,
+        tokens,
+        FEATURES=num_features,
+        TILE=TILE,
+        num_warps=4,
+    )
+    highest = peak.amax(1, keepdim=True)
+    factor = torch.exp(peak - highest)
+    total = (mass * factor).sum(1)
+    log_mass = (highest.squeeze(1) + total.log()).contiguous()
+    means = ((value * factor[..., None]).sum(1) / total[..., None]).contiguous()
+    hidden = product.new_empty(batch, tokens, 64)
+    out = product.new_empty(batch, tokens, 64)
+    moments = single(batch, tokens, 2)
+    below, keep_scale = dropout_numbers(drop_rate)
+    launch(token_forward)[(batch, parts)](
+        *inputs,
+        log_mass,
+        means,
+        proj,
+        fc1,
+        fc2,
+        biases,
+        seed,
+        hidden,
+        out,
+        moments,
+        tokens,
+        below,
+        keep_scale,
+        EPS=eps,
+        DROPOUT=below > 0,
+        FEATURES=num_features,
+        TILE=TILE,
+        num_warps=4,
+        num_stages=2,
+    )
+    return out, moments, hidden, log_mass, means
+
+
+def fused_backward(
+    product: Tensor,
+    rstd: Tensor,
+    mean: Tensor,
+    centre: Tensor,
+    offset: Tensor,
+    features: Tensor,
+    proj: Tensor,
+    fc1: Tensor,
+    fc2: Tensor,
+    biases: Tensor,
+    seed: Tensor,
+    out: Tensor,
+    hidden: Tensor,
+    log_mass: Tensor,
+    means: Tensor,
+    grad_out: Tensor,
+    grad_moments: Tensor,
+    drop_rate: float,
+    eps: float,
+    need_rstd: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of product, rstd (if asked), offset, proj, fc1, fc2 and the biases."""
+    from t2t.ops.kernels.launch import launch
+    from t2t.ops.kernels.token_backward import (
+        key_backward,
+        mlp_backward,
+        query_backward,
+    )
+
+    product, rstd, mean, features, proj, fc1, fc2, biases = (
+        tensor.contiguous()
+        for tensor in (product, rstd, mean, features, proj, fc1, fc2, biases)
+    )
+    grad_out, grad_moments = grad_out.contiguous(), grad_moments.contiguous()
+    batch, tokens, _ = product.shape
+    num_features = features.shape[0]
+    parts = num_parts(batch, tokens)
+    single = partial(torch.empty, dtype=torch.float32, device=product.device)
+    below, keep_scale = dropout_numbers(drop_rate)
+    grad_hidden = torch.empty_like(hidden)
+    programs = min(264, -(-batch * tokens // TILE))
+    mlp_partial = single(programs, 8320)
+    launch(mlp_backward)[(programs,)](
+        hidden,
+        out,
+        grad_out,
+        grad_moments,
+        fc1,
+        fc2,
+        biases,
+        seed,
+        grad_hidden,
+        mlp_partial,
+        batch * tokens,
+        below,
+        keep_scale,
+        DROPOUT=below > 0,
+        EPS=eps,
+        TILE=TILE,
+        num_warps=4,
+        num_stages=2,
+    )
+    inputs = (product, rstd, mean, centre, offset, features, log_mass)
+    grad_product = torch.empty_like(product)
+    grad_scale = single(batch, tokens)
+    query_partial = single(batch * parts, 4224)
+    grad_means = single(batch, parts, num_features, 64)
+    grad_mass = single(batch, parts, num_features)
+    launch(query_backward)[(batch, parts)](
+        *inputs,
+        means,
+        proj,
+        seed,
+        grad_hidden,
+        grad_product,
+        grad_scale,
+        query_partial,
+        grad_means,
+        grad_mass,
+        tokens,
+        below,
+        keep_scale,
+        DROPOUT=below > 0,
+        NEED_RSTD=need_rstd,
+        FEATURES=num_features,
+        TILE=TILE,
+        num_warps=4,
+    )
+    grad_means = grad_means.sum(1).contiguous()
+    grad_shift = (grad_mass.sum(1) - (means * grad_means).sum(-1)).contiguous()
+    grad_rstd = single(batch, tokens)
+    key_partial = single(batch * parts, 128)
+    launch(key_backward)[(batch, parts)](
+        *inputs,
+        grad_means,
+        grad_shift,
+        grad_hidden,
+        grad_product,
+        grad_scale,
+        grad_rstd,
+        key_partial,
+        tokens,
+        NEED_RSTD=need_rstd,
+        FEATURES=num_features,
+        TILE=TILE,
+        num_warps=4,
+    )
+    mlp, query, key = mlp_partial.sum(0), query_partial.sum(0), key_partial.sum(0)
+    grad_offset = torch.cat([key[:64], query[4160:], key[64:]])
+    grad_biases = torch.cat([query[4096:4160], mlp[8192:]]).view(3, 64)
+    grad_proj = query[:4096].view(64, 64).clone()
+    grad_fc1 = mlp[:4096].view(64, 64).clone()
+    grad_fc2 = mlp[4096:8192].view(64, 64).clone()
+    return (
+        grad_product,
+        grad_rstd,
+        grad_offset,
+        grad_proj,
+        grad_fc1,
+        grad_fc2,
+        grad_biases,
+    )
