@@ -1,0 +1,134 @@
+"""A trained model with what using it takes: its classes, and how it sees images."""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import timm.data
+from torch import nn
+
+from t2t.errors import UserError
+from t2t.models.class_names import imagenet_classes, in_words
+from t2t.models.config import ModelConfig, Size
+from t2t.models.vit import VisionTransformer
+from t2t.models.weights import Loaded, load_with_report
+
+PUBLISHED_FRACTION = 0.9
+"""Of the resized image's sides, as T2T-ViT, ViT and DeiT were published."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A model ready to predict, and what its file says or had to be assumed."""
+
+    model: nn.Module
+    name: str
+    path: str
+    class_names: tuple[str, ...]
+    """As the training data had them: what other data is matched by."""
+    image_size: Size
+    channels: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    crop_fraction: float
+    data: str | None
+    """What it was trained on, where the file says so."""
+    seed: int = 0
+    """What such data was split by, where it came in one piece."""
+    notes: tuple[str, ...] = ()
+    """What the file does not say and was assumed, a sentence each."""
+
+    @property
+    def readable_names(self) -> tuple[str, ...]:
+        """The classes as people call them."""
+        return in_words(self.class_names)
+
+
+def load_trained(
+    path: str | os.PathLike[str], *, model: str | ModelConfig | None = None
+) -> Trained:
+    """The model in a file, run folder, URL or `hf-hub:owner/name`, ready to use."""
+    network, loaded = load_with_report(path, model=model)
+    num_classes = num_outputs(network)
+    if num_classes == 0:
+        raise UserError(f"{path} has no head, so it cannot tell classes apart.")
+    class_names, names_note = names_of(loaded, num_classes)
+    pixels, pixels_note = pixels_of(network, loaded)
+    return Trained(
+        model=network,
+        name=loaded.name or type(network).__name__,
+        path=str(path),
+        class_names=class_names,
+        data=loaded.extra.get("data"),
+        seed=loaded.extra.get("seed", 0),
+        notes=tuple(note for note in (names_note, pixels_note) if note),
+        **pixels,
+    )
+
+
+def num_outputs(network: nn.Module) -> int:
+    """How many classes a model tells apart."""
+    if isinstance(network, VisionTransformer):
+        return network.config.num_classes
+    return int(network.num_classes)  # type: ignore[arg-type]  # timm's networks have it
+
+
+def names_of(loaded: Loaded, num_classes: int) -> tuple[tuple[str, ...], str]:
+    """The classes' names, and a sentence where they had to be assumed."""
+    if len(loaded.class_names) == num_classes:
+        return loaded.class_names, ""
+    if num_classes == len(imagenet_classes()):
+        return imagenet_classes(), (
+            f"{loaded.path} does not name its {num_classes} classes; ImageNet's are "
+            "assumed."
+        )
+    return tuple(f"class {number}" for number in range(num_classes)), (
+        f"{loaded.path} does not name its {num_classes} classes; they are numbered."
+    )
+
+
+def pixels_of(network: nn.Module, loaded: Loaded) -> tuple[dict[str, Any], str]:
+    """How images become the model's input, and a sentence where that was assumed."""
+    extra = loaded.extra
+    assumed = published_pixels(network)
+    known = {key: extra[key] for key in assumed if key in extra}
+    pixels = {**assumed, **known}
+    for key in ("image_size", "mean", "std"):
+        pixels[key] = tuple(pixels[key])
+    if {"mean", "std", "crop_fraction"} <= known.keys():
+        return pixels, ""
+    mean = ", ".join(f"{value:.3g}" for value in pixels["mean"])
+    std = ", ".join(f"{value:.3g}" for value in pixels["std"])
+    height, width = pixels["image_size"]
+    return pixels, (
+        f"{loaded.path} does not say how its images were prepared; assumed are "
+        f"{height}×{width} pixels, the middle {pixels['crop_fraction']:.3g} of the "
+        f"image, mean ({mean}) and deviation ({std})."
+    )
+
+
+def published_pixels(network: nn.Module) -> dict[str, Any]:
+    """What published weights expect: timm's settings of a network, or ImageNet's."""
+    if isinstance(network, VisionTransformer):
+        config = network.config
+        size, channels = config.image_size, config.in_channels
+        mean: tuple[float, ...] = timm.data.IMAGENET_DEFAULT_MEAN
+        std: tuple[float, ...] = timm.data.IMAGENET_DEFAULT_STD
+        fraction = PUBLISHED_FRACTION
+    else:
+        settings = timm.data.resolve_model_data_config(network)
+        size, fraction = settings["input_size"][1:], settings["crop_pct"]
+        mean, std = settings["mean"], settings["std"]
+        first = next((each for each in network.parameters() if each.ndim == 4), None)
+        channels = 3 if first is None else first.shape[1]
+        patches = getattr(network, "patch_embed", None)
+        size = getattr(patches, "img_size", None) or size
+    if channels != len(mean):
+        mean, std = (sum(mean) / len(mean),), (sum(std) / len(std),)
+    return {
+        "image_size": size,
+        "channels": channels,
+        "mean": mean,
+        "std": std,
+        "crop_fraction": fraction,
+    }

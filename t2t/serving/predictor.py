@@ -1,0 +1,231 @@
+"""From images to the classes that a trained model sees in them."""
+
+import io
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, TextIO, TypeAlias
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from t2t.data.augment import normalise
+from t2t.data.crops import CenterCrop, apply_crop
+from t2t.data.damage import DamagedImage
+from t2t.data.decode import decode_each
+from t2t.data.draws import Draws
+from t2t.data.loading import num_cores
+from t2t.errors import UserError
+from t2t.models.trained import Trained, load_trained
+from t2t.ops.ragged import Ragged
+from t2t.serving.inputs import find_images
+from t2t.shapes import Pixels
+
+ImageLike: TypeAlias = str | os.PathLike[str] | bytes | Image.Image | Tensor | Any
+"""A path, an encoded file, a picture of Pillow's, or uint8 pixels.
+
+Tensors are channels × height × width, arrays of NumPy height × width (× channels).
+"""
+
+# Decoded photographs are large: this many are in memory before they are cropped.
+_NUM_DECODED = 16
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A class and how sure the model is of it."""
+
+    index: int
+    class_name: str
+    """As the training data had it."""
+    name: str
+    """As people call it; other than `class_name` for WordNet's numbers only."""
+    probability: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The likeliest classes of one image, best first."""
+
+    image: str
+    guesses: tuple[Guess, ...]
+
+    @property
+    def best(self) -> Guess:
+        """The likeliest class."""
+        return self.guesses[0]
+
+
+class Predictor:
+    """A trained model that takes images as they are."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | Trained,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self.trained = path if isinstance(path, Trained) else load_trained(path)
+        if device is None:
+            device = torch.accelerator.current_accelerator(check_available=True)
+        self.device = torch.device(device or "cpu")
+        self.model = self.trained.model.eval().to(self.device)
+        self.readable_names = self.trained.readable_names
+        self.crop = CenterCrop(
+            size=self.trained.image_size, fraction=self.trained.crop_fraction
+        )
+
+    def predict(
+        self,
+        images: ImageLike | Sequence[ImageLike],
+        top: int = 5,
+        batch_size: int = 32,
+    ) -> list[Prediction]:
+        """The likeliest classes of each image; one that cannot be read is an error."""
+        several = images if isinstance(images, list | tuple) else [images]
+        predictions = []
+        for outcome in self.predict_each(several, top, batch_size):
+            if isinstance(outcome, DamagedImage):
+                raise UserError(f"{outcome.name} cannot be read: {outcome.reason}.")
+            predictions.append(outcome)
+        return predictions
+
+    def predict_each(
+        self, images: Iterable[ImageLike], top: int = 5, batch_size: int = 32
+    ) -> Iterator[Prediction | DamagedImage]:
+        """What is seen in each image, or what is wrong with it, in order."""
+        if top < 1 or batch_size < 1:
+            raise UserError(
+                f"top={top} and batch_size={batch_size} must both be 1 or more."
+            )
+        numbered = enumerate(images)
+        with ThreadPoolExecutor(num_cores(), "t2t-decode") as pool:
+            while batch := list(islice(numbered, batch_size)):
+                yield from self._predict_batch(batch, top, pool)
+
+    def predict_named(
+        self, words: Iterable[str], listed: TextIO, top: int = 5, batch_size: int = 32
+    ) -> Iterator[Prediction | DamagedImage]:
+        """The same for files, for the images in folders and, with `-`, for a list."""
+        yield from self.predict_each(find_images(words, listed), top, batch_size)
+
+    def _predict_batch(
+        self, batch: list[tuple[int, ImageLike]], top: int, pool: ThreadPoolExecutor
+    ) -> Iterator[Prediction | DamagedImage]:
+        names = [name_of(image, number) for number, image in batch]
+        read = list(pool.map(read_image, [image for _, image in batch], names))
+        damaged: dict[int, DamagedImage] = {}
+        pixels: list[Pixels] = []
+        for start in range(0, len(batch), _NUM_DECODED):
+            places = range(start, min(start + _NUM_DECODED, len(batch)))
+            pixels += self._pixels(places, read, names, damaged, pool)
+        guesses = iter(self._guesses(torch.cat(pixels), top) if pixels else [])
+        for place, name in enumerate(names):
+            yield damaged.get(place) or Prediction(name, next(guesses))
+
+    def _pixels(
+        self,
+        places: Sequence[int],
+        read: Sequence[bytes | Tensor | DamagedImage],
+        names: Sequence[str],
+        damaged: dict[int, DamagedImage],
+        pool: ThreadPoolExecutor,
+    ) -> list[Pixels]:
+        """Some images as evaluation would show them; notes those that are damaged."""
+        whole = []
+        for place in places:
+            data = read[place]
+            if isinstance(data, DamagedImage):
+                damaged[place] = data
+            else:
+                whole.append((place, data))
+        outcomes = decode_each(
+            [data for _, data in whole],
+            channels=self.trained.channels,
+            device=self.device,
+            pool=pool,
+            names=[names[place] for place, _ in whole],
+        )
+        images = []
+        for (place, _), outcome in zip(whole, outcomes, strict=True):
+            if isinstance(outcome, DamagedImage):
+                damaged[place] = DamagedImage(names[place], outcome.reason)
+            else:
+                images.append(outcome)
+        if not images:
+            return []
+        draws = Draws.of(0, 0, torch.arange(len(images)))  # a centre draws nothing
+        return [apply_crop(self.crop, Ragged.from_images(images), draws)]
+
+    @torch.inference_mode()
+    def _guesses(self, pixels: Pixels, top: int) -> list[tuple[Guess, ...]]:
+        trained = self.trained
+        logits = self.model(normalise(pixels, trained.mean, trained.std)).float()
+        likely = logits.softmax(1).topk(min(top, logits.shape[1]), dim=1)
+        rows = zip(likely.indices.tolist(), likely.values.tolist(), strict=True)
+        return [
+            tuple(
+                Guess(
+                    index,
+                    trained.class_names[index],
+                    self.readable_names[index],
+                    probability,
+                )
+                for index, probability in zip(indices, probabilities, strict=True)
+            )
+            for indices, probabilities in rows
+        ]
+
+
+def name_of(image: ImageLike, number: int) -> str:
+    """What to call an image: its path, or its place among those given."""
+    if isinstance(image, DamagedImage):
+        return image.name
+    if isinstance(image, str | os.PathLike):
+        return os.fspath(image)
+    return getattr(image, "filename", "") or f"image {number}"
+
+
+def read_image(image: ImageLike, name: str) -> bytes | Tensor | DamagedImage:
+    """The encoded file or the pixels of an image, or why there are none."""
+    if isinstance(image, str | os.PathLike):
+        try:
+            return Path(image).expanduser().read_bytes()
+        except OSError as error:
+            return DamagedImage(name, error.strerror or str(error))
+    if isinstance(image, bytes | DamagedImage):
+        return image
+    if isinstance(image, Image.Image):
+        return encoded(image)
+    if isinstance(image, np.ndarray):
+        planes = image[None] if image.ndim == 2 else np.moveaxis(image, -1, 0)
+        image = torch.from_numpy(np.ascontiguousarray(planes))
+    if not isinstance(image, Tensor) or image.ndim != 3 or image.dtype != torch.uint8:
+        raise UserError(
+            f"{name} is a {kind_of(image)}; give a path, bytes, a picture of Pillow's, "
+            "or uint8 pixels (a tensor of channels × height × width, an array of "
+            "height × width × channels)."
+        )
+    return image
+
+
+def encoded(picture: Image.Image) -> bytes:
+    """A picture as a file without loss, so that it is seen as its own file would be."""
+    upright = ImageOps.exif_transpose(picture)
+    if upright.mode not in ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16"):
+        upright = upright.convert("RGB")
+    file = io.BytesIO()
+    upright.save(file, "PNG", compress_level=1)
+    return file.getvalue()
+
+
+def kind_of(image: object) -> str:
+    """What was given in place of an image, in words."""
+    if isinstance(image, Tensor):
+        shape = " × ".join(map(str, image.shape))
+        return f"{str(image.dtype).removeprefix('torch.')} tensor of {shape}"
+    return type(image).__name__

@@ -1,0 +1,173 @@
+"""Judging a trained model by some data, its own or other."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from t2t.data.batches import evaluation_batches
+from t2t.data.crops import CenterCrop
+from t2t.data.damage import Damage
+from t2t.data.sources import Source, open_source
+from t2t.errors import UserError, choose
+from t2t.models.checkpoints import FILE_NAME
+from t2t.models.trained import Trained, load_trained
+from t2t.training.evaluate import Preparation, evaluate
+from t2t.training.folder import RECIPE, read_recipe
+from t2t.training.loop import PRECISIONS, open_data
+from t2t.training.matching import Relabelled, match_classes
+from t2t.training.parallel import Processes, processes
+from t2t.training.real_labels import RealLabels
+from t2t.training.recipe import Recipe
+from t2t.training.report import Report
+
+
+def judge(
+    path: str | os.PathLike[str],
+    *,
+    data: str | Path | None = None,
+    split: str = "val",
+    batch_size: int = 256,
+    device: str | None = None,
+    precision: str | None = None,
+    real: bool = False,
+    damage_limit: int = 100,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Report | None:
+    """Evaluates a run or weights on their own data or on other.
+
+    Under torchrun all processes share the work and the first one gets the report, the
+    others None. `progress` is told how many images of how many are done.
+    """
+    with processes(device) as team:
+        on_cuda = team.device.type == "cuda"
+        precision = precision or ("bf16" if on_cuda else "fp32")
+        choose("precision", precision, PRECISIONS)
+        trained = load_trained(path)
+        found, where = find_data(trained, recipe_beside(path), data, split)
+        numbers, notes = match_classes(found.classes, trained.class_names, where)
+        source = Relabelled(found, numbers, trained.class_names)
+        watcher = RealLabels(source, trained.class_names, where) if real else None
+        damage = Damage(damage_limit)
+        batch_size = min(batch_size, max(len(source), team.world_size))
+        batches = evaluation_batches(
+            source,
+            batch_size=batch_size,
+            crop=CenterCrop(size=trained.image_size, fraction=trained.crop_fraction),
+            device=team.device,
+            rank=team.rank,
+            world_size=team.world_size,
+            channels=trained.channels,
+            damage=damage,
+        )
+        watch = Stopwatch(team.device, len(source), progress)
+        model = trained.model.to(team.device)
+        prepare = Preparation(trained.mean, trained.std)
+        if watcher is not None:
+            prepare = watcher.watch(model, prepare)
+        score = evaluate(
+            model,
+            batches,
+            prepare,
+            len(trained.class_names),
+            team,
+            PRECISIONS[precision],
+            watch.advance,
+        )
+        rate = watch.images_per_second()
+        real_score = None if watcher is None else watcher.score(team)
+        if not team.leads:
+            return None
+        return Report(
+            trained=trained,
+            data=where,
+            split=split,
+            score=score,
+            real=real_score,
+            images_per_second=rate,
+            device=device_name(team),
+            precision=precision,
+            batch_size=batch_size,
+            damaged=damage.names,
+            notes=(*trained.notes, *notes),
+        )
+
+
+class Stopwatch:
+    """Counts images, and times batches from the end of the first, when all is warm."""
+
+    def __init__(
+        self, device: torch.device, total: int, progress: Callable[[int, int], None]
+    ) -> None:
+        self.device, self.total, self.progress = device, total, progress
+        self.started: float | None = None
+        self.num_first = self.num_done = 0
+
+    def advance(self, num_images: int) -> None:
+        """Takes note of a batch."""
+        self.num_done += num_images
+        # The last batch is filled up with images that do not count.
+        self.progress(min(self.num_done, self.total), self.total)
+        if self.started is None:
+            self.wait()
+            self.started = time.perf_counter()
+            self.num_first = num_images
+
+    def images_per_second(self) -> float | None:
+        """The rate of all batches but the first."""
+        self.wait()
+        if self.started is None or self.num_done == self.num_first:
+            return None
+        seconds = time.perf_counter() - self.started
+        return (self.num_done - self.num_first) / seconds
+
+    def wait(self) -> None:
+        """Lets the device finish what it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def find_data(
+    trained: Trained,
+    recipe: Recipe | None,
+    data: str | Path | None,
+    split: str,
+) -> tuple[Source, str]:
+    """The images to judge by, and what to call them.
+
+    Data in one piece is split as the run split it, so that none was trained on.
+    """
+    own = trained.data if recipe is None else recipe.data
+    seed = trained.seed if recipe is None else recipe.seed
+    where = own if data is None else str(data)
+    if where is None:
+        raise UserError(
+            f"{trained.path} does not say what it was trained on: give --data."
+        )
+    try:
+        if recipe is not None and where == own and recipe.hold_out and split != "test":
+            splits = open_data(recipe)
+            return (splits.train if split == "train" else splits.val), where
+        return open_source(where, split, seed=seed), where
+    except UserError as error:
+        if data is not None:
+            raise
+        raise UserError(
+            f"{error} ({trained.path} was trained on {where}; --data names other data.)"
+        ) from error
+
+
+def recipe_beside(path: str | os.PathLike[str]) -> Recipe | None:
+    """The recipe of a run folder, given as such or by the model in it."""
+    place = Path(path).expanduser()
+    folder = place.parent if place.name == FILE_NAME else place
+    return read_recipe(folder) if (folder / RECIPE).is_file() else None
+
+
+def device_name(team: Processes) -> str:
+    """The device in words."""
+    kind = team.device.type
+    name = torch.cuda.get_device_name(team.device) if kind == "cuda" else kind
+    return f"{team.world_size} × {name}" if team.many else name

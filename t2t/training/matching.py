@@ -1,0 +1,103 @@
+"""Images of other data under the classes of a model, matched by their names."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+from t2t.data.sources import Source
+from t2t.data.sources.base import Indices
+from t2t.errors import UserError
+from t2t.models.class_names import aliases, words_of
+
+_NUM_NAMED = 5
+
+
+class Relabelled(Source):
+    """Another source, its labels numbered as a model numbers its classes."""
+
+    def __init__(self, source: Source, numbers: Indices, classes: Sequence[str]):
+        self.source = source
+        self.classes = tuple(classes)
+        self.labels = numbers[source.labels]
+
+    def read(self, index: int) -> bytes | Tensor:
+        return self.source.read(index)
+
+    def name(self, index: int) -> str:
+        return self.source.name(index)
+
+    @property
+    def blocks(self) -> Indices | None:
+        return self.source.blocks
+
+    @property
+    def num_blocks_at_once(self) -> int:
+        return self.source.num_blocks_at_once
+
+
+def match_classes(
+    given: Sequence[str], classes: Sequence[str], where: str
+) -> tuple[Indices, tuple[str, ...]]:
+    """The model's number of each of the data's classes, and what should be known.
+
+    Names may stand in any order and need not be all of the model's. Data whose classes
+    are only numbered goes by these numbers.
+    """
+    plain = tuple(str(number) for number in range(len(given)))
+    numbered = tuple(f"class {number}" for number in range(len(classes)))
+    by_number = np.arange(len(given))
+    if tuple(given) != tuple(classes):
+        if len(given) <= len(classes) and tuple(given) == plain:
+            return by_number, (f"The classes of {where} are matched by number.",)
+        if len(given) == len(classes) and tuple(classes) == numbered:
+            note = f"The model's classes have no names; those of {where} go in order."
+            return by_number, (note,)
+    meant: dict[str, list[int]] = {}
+    for number, name in enumerate(classes):
+        for alias in aliases(name):
+            meant.setdefault(alias, []).append(number)
+    # Lists of WordNet's words differ in their later synonyms.
+    shortened = all(words_of(name) for name in classes)
+    numbers = [
+        choose_number([name, *name.split(",")[: int(shortened)]], at, meant)
+        for at, name in enumerate(given)
+    ]
+    unknown = [
+        name for name, number in zip(given, numbers, strict=True) if number is None
+    ]
+    if unknown:
+        raise UserError(
+            f"{where} has classes that the model does not know: {listed(unknown)}; the "
+            f"model's {len(classes)} are {listed(classes)}. Rename or remove what "
+            "differs."
+        )
+    found = np.array(numbers, np.int64)
+    if len(set(found.tolist())) < len(found):
+        raise UserError(
+            f"Several classes of {where} are one class of the model: {listed(given)}."
+        )
+    if len(given) == len(classes):
+        return found, ()
+    note = f"{where} has {len(given)} of the model's {len(classes)} classes."
+    return found, (note,)
+
+
+def choose_number(
+    names: Sequence[str], at: int, meant: dict[str, list[int]]
+) -> int | None:
+    """The one class of these names; of two (two are called crane), the one in place."""
+    for word in names:
+        numbers = meant.get(word, [])
+        if at in numbers:
+            return at
+        if len(numbers) == 1:
+            return numbers[0]
+    return None
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first few names."""
+    more = len(names) - _NUM_NAMED
+    shown = ", ".join(repr(name) for name in names[:_NUM_NAMED])
+    return f"{shown} and {more} more" if more > 0 else shown
