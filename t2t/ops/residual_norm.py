@@ -28,6 +28,15 @@ def draw_slots(
     return torch.where(rank < limit, rank, -1).to(torch.int32)
 
 
+def kept_samples(tokens: Tokens, slots: Slots, count: int) -> Tokens:
+    """The kept samples of a batch, in the order of their slots."""
+    # Dropped samples all write to one place too many, which is cut off.
+    place = torch.where(slots >= 0, slots, count).long()
+    sample = torch.arange(len(place), device=place.device)
+    order = place.new_zeros(count + 1).scatter(0, place, sample)
+    return tokens[order[:count]]
+
+
 def residual_norm_reference(
     residual: Tokens,
     branch: Tokens,
@@ -52,11 +61,7 @@ def residual_norm_reference(
     total = residual + update.to(residual.dtype)
     normed = F.layer_norm(total, total.shape[-1:], gain, shift, eps)
     if normed_slots is not None:
-        # Dropped samples all write to one place too many, which is cut off.
-        place = torch.where(normed_slots >= 0, normed_slots, num_normed).long()
-        sample = torch.arange(len(place), device=place.device)
-        order = place.new_zeros(num_normed + 1).scatter(0, place, sample)
-        normed = normed[order[:num_normed]]
+        normed = kept_samples(normed, normed_slots, num_normed)
     return total, normed.to(branch.dtype)
 
 

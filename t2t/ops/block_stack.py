@@ -1,0 +1,161 @@
+"""A whole stack of pre-norm blocks, arranged so that nothing is computed in vain."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from t2t.ops.attention import attention
+from t2t.ops.gelu import linear_gelu
+from t2t.ops.residual_norm import draw_slots, kept_samples, num_kept, residual_norm
+from t2t.shapes import Tokens
+
+Vector = Float[Tensor, "dim"]
+Hidden = Float[Tensor, "hidden"]
+Packed = Float[Tensor, "three_times_dim"]
+
+
+class BlockWeights(NamedTuple):
+    """One block: LayerNorm, attention, LayerNorm, MLP."""
+
+    gain1: Vector
+    shift1: Vector
+    qkv: Float[Tensor, "three_times_dim dim"]
+    qkv_bias: Packed | None
+    proj: Float[Tensor, "dim dim"]
+    proj_bias: Vector
+    gain2: Vector
+    shift2: Vector
+    fc1: Float[Tensor, "hidden dim"]
+    fc1_bias: Hidden
+    fc2: Float[Tensor, "dim hidden"]
+    fc2_bias: Vector
+
+
+def block_stack_reference(
+    tokens: Tokens,
+    blocks: Sequence[BlockWeights],
+    final: tuple[Vector, Vector],
+    num_heads: int,
+    scale: float,
+    eps: float,
+    num_read: int,
+) -> Tokens:
+    """The blocks one after another, without stochastic depth, and the last LayerNorm.
+
+    Only the first `num_read` tokens of the result are returned: those a head reads.
+    """
+    shape = tokens.shape[-1:]
+    for block in blocks:
+        normed = F.layer_norm(tokens, shape, block.gain1, block.shift1, eps)
+        mixed = attention(linear(normed, block.qkv, block.qkv_bias), num_heads, scale)
+        tokens = tokens + linear(mixed, block.proj, block.proj_bias)
+        normed = F.layer_norm(tokens, shape, block.gain2, block.shift2, eps)
+        hidden = F.gelu(linear(normed, block.fc1, block.fc1_bias))
+        tokens = tokens + linear(hidden, block.fc2, block.fc2_bias)
+    return F.layer_norm(tokens[:, :num_read], shape, *final, eps)
+
+
+def block_stack(
+    tokens: Tokens,
+    blocks: Sequence[BlockWeights],
+    final: tuple[Vector, Vector],
+    num_heads: int,
+    scale: float,
+    eps: float,
+    num_read: int,
+    drop_rates: Sequence[float] | None = None,
+) -> Tokens:
+    """The same, with every residual sum, LayerNorm and GELU in one pass over memory.
+
+    A branch of drop rate p is computed for the (1 − p) of the samples that keep it and
+    scaled to mean one; the last block's for the tokens that are read. `tokens` have the
+    precision the residual stream is to have.
+    """
+    batch = tokens.shape[0]
+    rates = [0.0] * len(blocks) if drop_rates is None else drop_rates
+    counts = [num_kept(batch, rate) for rate in rates for _ in range(2)] + [batch]
+    slots: list[Tensor | None] = [None] * len(counts)
+    if min(counts) < batch:
+        drawn = draw_slots(batch, counts, tokens.device)
+        slots = [
+            None if count == batch else places
+            for count, places in zip(counts, drawn.unbind(0), strict=True)
+        ]
+    # The norm after a branch is the next branch's, or the one behind the last block.
+    norms = [(block.gain1, block.shift1) for block in blocks[1:]] + [final]
+    first = blocks[0]
+    normed = F.layer_norm(
+        tokens.float() if tokens.dtype.itemsize < 4 else tokens,
+        tokens.shape[-1:],
+        first.gain1,
+        first.shift1,
+        eps,
+    ).to(tokens.dtype)
+    if slots[0] is not None:
+        normed = kept_samples(normed, slots[0], counts[0])
+    for index, (block, after) in enumerate(zip(blocks, norms, strict=True)):
+        place = 2 * index
+        if index < len(blocks) - 1 or num_read >= tokens.shape[1]:
+            qkv = linear(normed, block.qkv, block.qkv_bias)
+            mixed = attention(qkv, num_heads, scale)
+        else:
+            mixed = attention_of_first(normed, block, num_heads, scale, num_read)
+            tokens = tokens[:, :num_read]
+        tokens, normed = residual_norm(
+            tokens,
+            linear(mixed, block.proj, None),
+            block.proj_bias,
+            block.gain2,
+            block.shift2,
+            slots[place],
+            slots[place + 1],
+            counts[place + 1],
+            batch / counts[place],
+            eps,
+        )
+        hidden = linear_gelu(normed, block.fc1, block.fc1_bias)
+        tokens, normed = residual_norm(
+            tokens,
+            linear(hidden, block.fc2, None),
+            block.fc2_bias,
+            *after,
+            slots[place + 1],
+            slots[place + 2],
+            counts[place + 2],
+            batch / counts[place + 1],
+            eps,
+        )
+    return normed[:, :num_read]
+
+
+def attention_of_first(
+    normed: Tokens, block: BlockWeights, num_heads: int, scale: float, num_read: int
+) -> Tokens:
+    """Attention for the queries of the first few tokens alone, in float32."""
+    dim = normed.shape[-1]
+    by_head = (num_heads, dim // num_heads)
+    bias = block.qkv_bias
+    query = linear(
+        normed[:, :num_read], block.qkv[:dim], None if bias is None else bias[:dim]
+    ).unflatten(-1, by_head)
+    key, value = (
+        linear(normed, block.qkv[dim:], None if bias is None else bias[dim:])
+        .unflatten(-1, (2, *by_head))
+        .unbind(2)
+    )
+    # Products and sums, not matrix products: one row would leave a matrix unit idle.
+    wide = torch.float32 if normed.dtype.itemsize < 4 else normed.dtype
+    query, key, value = query.to(wide), key.to(wide), value.to(wide)
+    logits = (query[:, :, None] * key[:, None]).sum(-1) * scale
+    weights = logits.softmax(dim=2)
+    mixed = (weights[..., None] * value[:, None]).sum(2)
+    return mixed.flatten(2).to(normed.dtype)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """A linear layer in the precision of its input."""
+    return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))

@@ -1,0 +1,64 @@
+"""A stack of blocks gives what its blocks give one by one."""
+
+import pytest
+import torch
+
+from t2t.ops.block_stack import BlockWeights, block_stack, block_stack_reference
+
+
+def random_block(dim: int, hidden: int, *, with_bias: bool) -> BlockWeights:
+    def draw(*shape: int) -> torch.Tensor:
+        return (torch.randn(shape, dtype=torch.float64) * 0.3).requires_grad_()
+
+    return BlockWeights(
+        *(draw(dim), draw(dim), draw(3 * dim, dim)),
+        draw(3 * dim) if with_bias else None,
+        *(draw(dim, dim), draw(dim), draw(dim), draw(dim)),
+        *(draw(hidden, dim), draw(hidden), draw(dim, hidden), draw(dim)),
+    )
+
+
+@pytest.mark.parametrize("num_read", [1, 2, 7])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_without_stochastic_depth_it_is_the_reference(num_read, with_bias):
+    torch.manual_seed(0)
+    blocks = [random_block(16, 24, with_bias=with_bias) for _ in range(3)]
+    final = (torch.randn(16).double(), torch.randn(16).double())
+    tokens = torch.randn(3, 7, 16, dtype=torch.float64, requires_grad=True)
+    learned = [weight for block in blocks for weight in block if weight is not None]
+    results = []
+    for function in (block_stack, block_stack_reference):
+        out = function(tokens, blocks, final, 2, 0.4, 1e-5, num_read)
+        assert out.shape == (3, num_read, 16)
+        grads = torch.autograd.grad(out.square().sum(), [tokens, *learned])
+        results.append((out, *grads))
+    for found, wanted in zip(*results, strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("num_read", [1, 5])
+def test_a_dropped_branch_leaves_its_samples_as_they_were(num_read):
+    """One block at rate one half: every sample has both branches, one, or none."""
+    torch.manual_seed(0)
+    block = random_block(16, 24, with_bias=False)
+    final = (torch.ones(16).double(), torch.zeros(16).double())
+    tokens = torch.randn(8, 5, 16, dtype=torch.float64)
+
+    def scaled(attention: float, mlp: float) -> torch.Tensor:
+        choice = block._replace(
+            proj=block.proj * attention,
+            proj_bias=block.proj_bias * attention,
+            fc2=block.fc2 * mlp,
+            fc2_bias=block.fc2_bias * mlp,
+        )
+        return block_stack_reference(tokens, [choice], final, 2, 0.4, 1e-5, num_read)
+
+    outcomes = [scaled(2, 2), scaled(0, 2), scaled(2, 0), scaled(0, 0)]
+    out = block_stack(tokens, [block], final, 2, 0.4, 1e-5, num_read, [0.5])
+    which = []
+    for sample in range(8):
+        same = [torch.allclose(out[sample], outcome[sample]) for outcome in outcomes]
+        which.append(same.index(True))
+    # Four of eight lose the attention (1 and 3), four the MLP (2 and 3).
+    assert sum(outcome in (1, 3) for outcome in which) == 4
+    assert sum(outcome in (2, 3) for outcome in which) == 4
