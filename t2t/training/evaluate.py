@@ -46,7 +46,7 @@ class Preparation:
         return normalise(batch.images, self.mean, self.std, self.dtype)
 
 
-@torch.inference_mode()
+@torch.no_grad()  # not inference_mode: sharded weights are gathered into what trains
 def evaluate(
     model: nn.Module,
     batches: EvaluationBatches,

@@ -1,9 +1,13 @@
 """A run's folder: what it holds, who may write into it, and what it says of itself."""
 
+import fcntl
 import json
 import os
 import platform
+import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,7 @@ from t2t.training.recipe import Recipe
 
 RECIPE, ENVIRONMENT, METRICS = "recipe.json", "environment.json", "metrics.jsonl"
 RESULT, CHECKPOINTS, CURVES = "result.json", "last", "curves.png"
+MODEL, LOCK = "model.safetensors", ".lock"
 
 
 class RunFolder:
@@ -27,27 +32,74 @@ class RunFolder:
         self.metrics = path / METRICS
         self.checkpoints = path / CHECKPOINTS
         self.curves = path / CURVES
+        self.model = path / MODEL
 
-    def claim(self, recipe: Recipe, machine: dict[str, Any], team: Processes) -> None:
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keeps others from training here; the system lets go even after kill -9."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise UserError(
+                f"{self.path} cannot be written ({error.strerror}); name another "
+                "--folder."
+            ) from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            raise UserError(
+                f"Another process is training in {self.path}; wait for it, or name "
+                "another --folder."
+            ) from None
+        except OSError:
+            pass  # Some network storage has no locks: then nothing guards the folder.
+        try:
+            yield
+        finally:
+            os.close(handle)
+
+    def claim(
+        self, recipe: Recipe, machine: dict[str, Any], team: Processes, fresh: bool
+    ) -> None:
         """Makes the folder this run's, or refuses one that holds something else."""
         wanted = to_json(recipe)
-        if (self.path / RECIPE).exists():
-            held = read_json(self.path / RECIPE)
-            changed = differences(held, wanted)
+        is_run = (self.path / RECIPE).exists()
+        if not is_run and any(not path.name.startswith(".") for path in self.files()):
+            raise UserError(
+                f"{self.path} holds files that are not a run's; name another --folder."
+            )
+        if fresh:
+            self.clear()
+        elif is_run:
+            changed = differences(read_json(self.path / RECIPE), wanted)
             if changed:
                 raise UserError(
                     f"{self.path} holds a run of another recipe "
                     f"({'; '.join(changed[:4])}); name another --folder, or add "
                     "--fresh to start over in it."
                 )
-        elif self.path.exists() and any(self.path.iterdir()):
-            raise UserError(
-                f"{self.path} holds files that are not a run's; name another --folder."
-            )
-        if team.leads:
-            self.path.mkdir(parents=True, exist_ok=True)
+        try:
             write_json(self.path / RECIPE, wanted)
             write_json(self.path / ENVIRONMENT, environment(machine, team))
+        except OSError as error:
+            raise UserError(
+                f"{self.path} cannot be written ({error.strerror}); make room, or "
+                "name another --folder."
+            ) from error
+
+    def files(self) -> list[Path]:
+        """What lies in the folder, its lock left out."""
+        return [path for path in self.path.iterdir() if path.name != LOCK]
+
+    def clear(self) -> None:
+        """Removes an earlier run; its recipe last, so that it stays a run till then."""
+        for path in sorted(self.files(), key=lambda path: path.name == RECIPE):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
     def finished(self) -> dict[str, Any] | None:
         """What the run came to, once it has."""
@@ -55,8 +107,9 @@ class RunFolder:
         return read_json(path) if path.exists() else None
 
     def finish(self, result: dict[str, Any]) -> None:
-        """Writes down what the run came to."""
+        """Writes down what the run came to; its checkpoints are then of no more use."""
         write_json(self.path / RESULT, result)
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
 
 
 def read_recipe(folder: Path) -> Recipe:

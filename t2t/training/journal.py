@@ -1,13 +1,12 @@
 """What a run tells: progress on the screen, numbers in files, curves as a picture."""
 
 import importlib.util
-import json
 import math
 import statistics
 import sys
 import time
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -22,6 +21,7 @@ from rich.progress import (
 from t2t.training.curves import draw_curves
 from t2t.training.evaluate import Score
 from t2t.training.folder import RunFolder
+from t2t.training.metrics import MetricsFile, read_rows
 from t2t.training.optim import all_groups
 from t2t.training.parallel import Processes
 from t2t.training.recipe import Recipe
@@ -40,7 +40,8 @@ class Journal:
         self.console = Console(
             stderr=False, quiet=quiet or not team.leads, highlight=False
         )
-        self.file: IO[str] | None = None
+        self.metrics: MetricsFile | None = None
+        self.could_write = True
         self.trackers: list[Any] = []
         self.clock = Clock()
         self.losses: list[float] = []
@@ -60,8 +61,8 @@ class Journal:
     ) -> None:
         if self.progress is not None:
             self.progress.stop()
-        if self.file is not None:
-            self.file.close()
+        if self.metrics is not None:
+            self.metrics.close()
         for tracker in self.trackers:
             tracker.close()
 
@@ -73,11 +74,8 @@ class Journal:
         """Forgets the numbers of steps that will be done again, and opens the file."""
         if not self.team.leads:
             return
-        kept = [row for row in read_metrics(self.place) if row["step"] <= step]
-        draft = self.place.metrics.with_suffix(".writing")
-        draft.write_text("".join(json.dumps(row) + "\n" for row in kept))
-        draft.replace(self.place.metrics)
-        self.file = self.place.metrics.open("a", buffering=1)
+        self.metrics = MetricsFile(self.place.metrics)
+        kept = self.metrics.open_until(step)
         self.trackers = open_trackers(self.place)
         for row in kept:
             if "top1" in row:
@@ -172,7 +170,7 @@ class Journal:
             f"  {duration(self.clock.seconds)}"
         )
         if self.team.leads:
-            draw_curves(read_metrics(self.place), self.recipe.name, self.place.curves)
+            self.draw()
 
     def interrupted(self, run: Run) -> None:
         """Says how to go on."""
@@ -188,10 +186,29 @@ class Journal:
     def write(self, run: Run, row: dict[str, Any]) -> None:
         """Adds a line to the metrics, and tells the trackers."""
         row = {"step": run.step, **row, **self.clock.row()}
-        if self.file is not None:
-            self.file.write(json.dumps(row) + "\n")
+        if self.metrics is not None:
+            try:
+                self.metrics.add(row)
+                self.could_write = True
+            except OSError as error:
+                self.tell_once(f"Numbers cannot be written ({error.strerror})")
         for tracker in self.trackers:
             tracker.log(run.step, row)
+
+    def draw(self) -> None:
+        """Draws the curves; a disk that is full does not stop a run."""
+        try:
+            draw_curves(
+                read_rows(self.place.metrics), self.recipe.name, self.place.curves
+            )
+        except OSError as error:
+            self.tell_once(f"Curves cannot be drawn ({error.strerror})")
+
+    def tell_once(self, trouble: str) -> None:
+        """Says that a file cannot be written, until one can."""
+        if self.could_write:
+            self.tell(f"{trouble}; training goes on. Look after {self.place.path}.")
+        self.could_write = False
 
     def summary(self, run: Run) -> dict[str, Any]:
         """The run in a few numbers."""
@@ -266,19 +283,6 @@ class Clock:
             "train_seconds": round(self.seconds, 3),
             "compile_seconds": round(self.compile_seconds, 3),
         }
-
-
-def read_metrics(place: RunFolder) -> list[dict[str, Any]]:
-    """The rows written so far; a last one that was cut off is left out."""
-    rows: list[dict[str, Any]] = []
-    if not place.metrics.exists():
-        return rows
-    for line in place.metrics.read_text().splitlines():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return rows
 
 
 class TensorBoardTracker:

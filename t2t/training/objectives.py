@@ -1,7 +1,8 @@
 """What training minimises: functions from a model and a batch to a loss."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -9,41 +10,47 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from t2t.errors import UserError, choose
+from t2t.models.weights import load_with_report
 from t2t.shapes import Images, Logits
 from t2t.training.recipe import Recipe
 
 Targets = Float[Tensor, "batch classes"]
 Loss = Float[Tensor, ""]
+Model = Callable[..., Any]
+"""A module, or what torch.compile made of one."""
 
 
 @dataclass(frozen=True)
 class Objective:
     """A loss and what it needs beside the model."""
 
-    function: Callable[["Objective", nn.Module, Images, Targets], Loss]
+    function: Callable[["Objective", Model, Images, Targets], Loss]
     teacher: nn.Module | None = None
     weight: float = 1.0
     temperature: float = 1.0
+    renormalise: tuple[Tensor, Tensor] | None = None
+    """Scale and shift of our images for a teacher that normalises otherwise."""
 
-    def __call__(self, model: nn.Module, images: Images, targets: Targets) -> Loss:
+    def __call__(self, model: Model, images: Images, targets: Targets) -> Loss:
         return self.function(self, model, images, targets)
 
     @torch.no_grad()
     def teach(self, images: Images) -> Logits:
         """What the teacher says of the images."""
         assert self.teacher is not None
+        if self.renormalise is not None:
+            scale, shift = self.renormalise
+            images = images * scale + shift
         return self.teacher(images)
 
 
-def classify(
-    given: Objective, model: nn.Module, images: Images, targets: Targets
-) -> Loss:
+def classify(given: Objective, model: Model, images: Images, targets: Targets) -> Loss:
     """Cross-entropy against the soft targets."""
     return F.cross_entropy(model(images), targets)
 
 
 def distill_soft(
-    given: Objective, model: nn.Module, images: Images, targets: Targets
+    given: Objective, model: Model, images: Images, targets: Targets
 ) -> Loss:
     """Cross-entropy plus the divergence from the teacher's softened opinion."""
     logits = model(images)
@@ -52,7 +59,7 @@ def distill_soft(
 
 
 def distill_token_soft(
-    given: Objective, model: nn.Module, images: Images, targets: Targets
+    given: Objective, model: Model, images: Images, targets: Targets
 ) -> Loss:
     """The class token learns the labels, the other the teacher's softened opinion."""
     logits, distilled = model(images, apart=True)
@@ -61,7 +68,7 @@ def distill_token_soft(
 
 
 def distill_token_hard(
-    given: Objective, model: nn.Module, images: Images, targets: Targets
+    given: Objective, model: Model, images: Images, targets: Targets
 ) -> Loss:
     """The class token learns the labels, the other the teacher's first choice."""
     logits, distilled = model(images, apart=True)
@@ -87,7 +94,9 @@ OBJECTIVES = {
 }
 
 
-def build_objective(recipe: Recipe, device: torch.device) -> Objective:
+def build_objective(
+    recipe: Recipe, device: torch.device, num_classes: int | None = None
+) -> Objective:
     """The objective of a recipe, with its teacher loaded where it has one."""
     function = choose("objective", recipe.objective, OBJECTIVES)
     if recipe.objective == "classify":
@@ -97,9 +106,34 @@ def build_objective(recipe: Recipe, device: torch.device) -> Objective:
             f"objective={recipe.objective} needs a teacher; set teacher=PATH to the "
             "weights or the run folder of a trained model."
         )
-    from t2t.models.weights import load
-
-    teacher = load(recipe.teacher).to(device).eval().requires_grad_(False)
+    teacher, loaded = load_with_report(recipe.teacher)
+    teacher = teacher.to(device).eval().requires_grad_(False)
+    knows = getattr(teacher, "num_classes", num_classes)
+    if num_classes is not None and knows != num_classes:
+        raise UserError(
+            f"The teacher {recipe.teacher} knows {knows} classes and the data has "
+            f"{num_classes}; give a teacher that was trained on this data."
+        )
     return Objective(
-        function, teacher, recipe.distillation_weight, recipe.distillation_temperature
+        function,
+        teacher,
+        recipe.distillation_weight,
+        recipe.distillation_temperature,
+        renormalisation(recipe, loaded.extra, device),
     )
+
+
+def renormalisation(
+    recipe: Recipe, teacher: Mapping[str, Any], device: torch.device
+) -> tuple[Tensor, Tensor] | None:
+    """From images normalised by a recipe to what its teacher was trained on."""
+
+    def values(numbers: Sequence[float]) -> Tensor:
+        return torch.tensor(numbers, device=device).reshape(1, -1, 1, 1)
+
+    ours = recipe.augmentation
+    mean, std = teacher.get("mean", ours.mean), teacher.get("std", ours.std)
+    if (tuple(mean), tuple(std)) == (ours.mean, ours.std):
+        return None
+    scale = values(ours.std) / values(std)
+    return scale, (values(ours.mean) - values(mean)) / values(std)

@@ -35,7 +35,16 @@ def build_optimizers(model: nn.Module, recipe: Recipe) -> list[TorchOptimizer]:
             f"There is no optimizer {settings.name!r}.{suggest(settings.name, names)}"
         )
     groups = parameter_groups(model, settings, lr)
-    return [timm.optim.create_optimizer_v2(groups, settings.name, lr=lr)]
+    takes_betas = timm.optim.get_optimizer_info(settings.name).has_betas
+    return [
+        timm.optim.create_optimizer_v2(
+            groups,
+            settings.name,
+            lr=lr,
+            momentum=settings.momentum,
+            **({"betas": settings.betas} if takes_betas else {}),
+        )
+    ]
 
 
 def muon_and_adamw(
@@ -73,7 +82,7 @@ def parameter_groups(
     model: nn.Module, settings: Optimizer, lr: float, only: set[str] | None = None
 ) -> list[dict[str, Any]]:
     """Parameters by learning rate and decay; `peak` is what a schedule scales."""
-    exempt = model.no_weight_decay() if hasattr(model, "no_weight_decay") else set()
+    exempt: set[str] = getattr(model, "no_weight_decay", set)()
     scales = layer_scales(model, settings.layer_decay)
     heads = {id(parameter) for parameter in head_parameters(model)}
     groups: dict[tuple[float, float], list[Tensor]] = {}
@@ -94,7 +103,7 @@ def parameter_groups(
 
 def head_parameters(model: nn.Module) -> list[nn.Parameter]:
     """The parameters of what timm and we call the classifier."""
-    heads = model.get_classifier()
+    heads: Any = getattr(model, "get_classifier", tuple)()
     heads = heads if isinstance(heads, tuple) else (heads,)
     return [parameter for head in heads for parameter in head.parameters()]
 
@@ -103,13 +112,14 @@ def layer_scales(model: nn.Module, layer_decay: float) -> dict[str, float]:
     """Each parameter's share of the learning rate: smaller the nearer to the image."""
     if layer_decay == 1:
         return {}
-    if not hasattr(model, "group_matcher"):
+    matcher = getattr(model, "group_matcher", None)
+    if matcher is None:
         raise UserError(
             "optimizer.layer_decay needs a model that names its layers, which "
             f"{type(model).__name__} does not; set it to 1."
         )
     layers: dict[str, int] = timm.models.group_parameters(
-        model, model.group_matcher(), reverse=True
+        model, matcher(), reverse=True
     )
     top = max(layers.values())
     return {name: layer_decay ** (top - layer) for name, layer in layers.items()}

@@ -1,21 +1,26 @@
 """Many devices: which process this is, and how a model is spread over them."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from t2t.errors import UserError
+from t2t.errors import UserError, choose
 
 Spread = Literal["ddp", "fsdp", "hybrid"]
+SPREADS = {"ddp": False, "fsdp": True, "hybrid": True}
+"""Whether each process holds only a shard of the weights."""
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,11 @@ class Processes:
     rank: int
     world_size: int
     device: torch.device
+    local_rank: int = 0
+    local_world_size: int = 1
+    """Processes on this machine."""
+    control: Any = None
+    """A group for words and files, which never wait for what the devices compute."""
 
     @property
     def leads(self) -> bool:
@@ -41,7 +51,6 @@ class Processes:
 def processes(device: str | None) -> Iterator[Processes]:
     """Joins the processes that torchrun started, or stands alone; leaves at the end."""
     world_size = int(os.environ.get("WORLD_SIZE", 1))
-    rank = int(os.environ.get("RANK", 0))
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
     chosen = find_device(device, local_rank)
     if chosen.type == "cuda":
@@ -51,9 +60,19 @@ def processes(device: str | None) -> Iterator[Processes]:
         return
     joined_here = not dist.is_initialized()
     if joined_here:
-        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+        on_cuda = chosen.type == "cuda"
+        dist.init_process_group(
+            "nccl" if on_cuda else "gloo", device_id=chosen if on_cuda else None
+        )
     try:
-        yield Processes(rank=rank, world_size=world_size, device=chosen)
+        yield Processes(
+            rank=int(os.environ["RANK"]),
+            world_size=world_size,
+            device=chosen,
+            local_rank=local_rank,
+            local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", world_size)),
+            control=dist.new_group(backend="gloo"),
+        )
     finally:
         if joined_here:
             dist.destroy_process_group()
@@ -74,18 +93,22 @@ def find_device(name: str | None, local_rank: int = 0) -> torch.device:
 
 def spread_model(model: nn.Module, spread: Spread, team: Processes) -> nn.Module:
     """The model as all processes train it together."""
+    is_sharded = choose("spread", spread, SPREADS)
     if not team.many:
         return model
-    if spread == "ddp":
-        ids = [team.device.index] if team.device.type == "cuda" else None
-        return DistributedDataParallel(
-            model, device_ids=ids, gradient_as_bucket_view=True
-        )
+    if is_sharded:
+        return shard(model, spread, team)
+    ids = [team.device.index] if team.device.type == "cuda" else None
+    return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
+
+
+def shard(model: nn.Module, spread: Spread, team: Processes) -> nn.Module:
+    """The model with its weights shared out over all processes, or over a machine's."""
     shape: tuple[int, ...] = (team.world_size,)
+    names: tuple[str, ...] = ("shard",)
     if spread == "hybrid":
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", team.world_size))
-        shape = (team.world_size // local, local)
-    names = ("replicate", "shard")[-len(shape) :]
+        shape = (team.world_size // team.local_world_size, team.local_world_size)
+        names = ("replicate", "shard")
     mesh = init_device_mesh(team.device.type, shape, mesh_dim_names=names)
     for block in blocks_of(model):
         fully_shard(block, mesh=mesh)
@@ -93,10 +116,58 @@ def spread_model(model: nn.Module, spread: Spread, team: Processes) -> nn.Module
     return model
 
 
+def spread_copy(model: nn.Module, spread: Spread, team: Processes) -> nn.Module:
+    """A model that is not trained, like the average: sharded, or whole everywhere."""
+    sharded = team.many and SPREADS[spread]
+    return shard(model, spread, team) if sharded else model
+
+
 def blocks_of(model: nn.Module) -> list[nn.Module]:
     """The repeated parts of a model, which are sharded one by one."""
-    lists = [part for part in model.modules() if isinstance(part, nn.ModuleList)]
-    return list(max(lists, key=len)) if lists else []
+    lists = [list(part) for part in model.modules() if isinstance(part, nn.ModuleList)]
+    return max(lists, key=num_parameters, default=[])
+
+
+def num_parameters(parts: list[nn.Module]) -> int:
+    """How many numbers the parameters of some modules hold."""
+    return sum(p.numel() for part in parts for p in part.parameters())
+
+
+def sync_gradients(model: nn.Module, enabled: bool) -> None:
+    """Whether backward passes from here on add up gradients over all processes."""
+    if isinstance(model, DistributedDataParallel):
+        model.require_backward_grad_sync = enabled
+    elif isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(enabled)
+
+
+def rest(model: nn.Module) -> None:
+    """Gives back what a forward pass gathered, so that parameters are shards again."""
+    if isinstance(model, FSDPModule):
+        model.reshard()
+
+
+def batch_statistics(model: nn.Module) -> list[Tensor]:
+    """What batch norms have counted: the only weights that a forward pass changes."""
+    norms = [part for part in model.modules() if isinstance(part, _BatchNorm)]
+    return [buffer for norm in norms for buffer in norm.buffers()]
+
+
+def share_statistics(model: nn.Module, team: Processes) -> None:
+    """Gives every process the leading one's batch statistics."""
+    if team.many:
+        for buffer in batch_statistics(model):
+            dist.broadcast(buffer, src=0)
+
+
+def full_state(model: nn.Module, team: Processes) -> dict[str, Tensor]:
+    """All weights whole in main memory, in the leading process; empty in the others."""
+    state: dict[str, Tensor] = {}
+    for name, tensor in model.state_dict().items():
+        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        if team.leads:
+            state[name] = whole.detach().cpu()
+    return state
 
 
 def sum_over_all(numbers: Tensor, team: Processes) -> Tensor:
@@ -106,7 +177,42 @@ def sum_over_all(numbers: Tensor, team: Processes) -> Tensor:
     return numbers
 
 
+def any_over_all(flags: tuple[bool, ...], team: Processes) -> tuple[bool, ...]:
+    """For each flag, whether it is up in any process."""
+    if not team.many:
+        return flags
+    told = torch.tensor(flags, dtype=torch.int32, device=team.device)
+    return tuple(count > 0 for count in sum_over_all(told, team).tolist())
+
+
+def from_leader(team: Processes, find: Callable[[], Found]) -> Found:
+    """What the leading process finds, told to all; a mistake is raised in all."""
+    if not team.many:
+        return find()
+    told: list[Any] = [None, None]
+    if team.leads:
+        try:
+            told[0] = find()
+        except UserError as error:
+            told[1] = str(error)
+    dist.broadcast_object_list(told, src=0, group=team.control)
+    found, mistake = told
+    if mistake is not None:
+        raise UserError(mistake)
+    return found
+
+
+def one_per_machine_first(team: Processes, find: Callable[[], Found]) -> Found:
+    """What every process finds, after one on its machine has downloaded it."""
+    if team.local_rank == 0:
+        found = find()
+        wait_for_all(team)
+        return found
+    wait_for_all(team)
+    return find()
+
+
 def wait_for_all(team: Processes) -> None:
     """Returns when every process has come here."""
     if team.many:
-        dist.barrier()
+        dist.barrier(group=team.control)

@@ -8,16 +8,21 @@ import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
-from t2t.training.parallel import Processes, wait_for_all
+from t2t.errors import UserError
+from t2t.training.parallel import Processes, from_leader, wait_for_all
+from t2t.training.run import Run, State
 
 NUM_KEPT = 2
-MANIFEST = "manifest.json"
+MANIFEST, NUMBERS = "manifest.json", "numbers.json"
 
 
 class CheckpointWriter:
@@ -30,59 +35,131 @@ class CheckpointWriter:
         self.team = team
         self.tell = tell
         self.thread: threading.Thread | None = None
+        self.failed = False
+        """Whether the last one could not be written."""
 
-    def save(self, state: dict[str, Any], step: int) -> None:
+    def __enter__(self) -> "CheckpointWriter":
+        if self.team.leads:
+            self.sweep()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.finish()
+
+    def save(self, state: State) -> None:
         """Takes a copy of the state and returns; a thread writes the copy."""
         self.finish()
-        if any(isinstance(leaf, DTensor) for leaf in leaves(state)):
-            # Every process holds a shard, and all write theirs together.
-            self.write(state, step)
+        alone = not is_sharded(state)
+        if alone and not self.team.leads:
+            return
+        copied = State(
+            copy_to_cpu(state.tensors), json.loads(json.dumps(state.numbers))
+        )
+        if self.team.leads:
+            self.sweep()
+        if not alone:
             wait_for_all(self.team)
-        elif self.team.leads:
-            copied = copy_to_cpu(state)
-            self.thread = threading.Thread(target=self.write, args=(copied, step))
-            self.thread.start()
+        self.thread = threading.Thread(target=self.write, args=(copied, alone))
+        self.thread.start()
 
     def finish(self) -> None:
-        """Returns when nothing is being written."""
+        """Returns when nothing is being written here."""
         if self.thread is not None:
             self.thread.join()
             self.thread = None
 
-    def write(self, state: dict[str, Any], step: int) -> None:
+    def sweep(self) -> None:
+        """Removes what a killed process had begun to write."""
+        for draft in self.folder.glob(".writing-*"):
+            shutil.rmtree(draft, ignore_errors=True)
+
+    def write(self, state: State, alone: bool) -> None:
         """Writes under another name, seals, renames, and then removes older ones."""
+        step = state.numbers["step"]
         final = self.folder / f"step-{step:09d}"
         draft = self.folder / f".writing-{step:09d}"
+        ignore_lone_saving()
         try:
+            draft.mkdir(parents=True, exist_ok=True)
+            group = None if alone else self.team.control
+            # When this returns in the leading process, all have written their shards.
+            save(state.tensors, checkpoint_id=draft, process_group=group, no_dist=alone)
             if self.team.leads:
-                shutil.rmtree(draft, ignore_errors=True)
-                draft.mkdir(parents=True)
-            alone = not any(isinstance(leaf, DTensor) for leaf in leaves(state))
-            if not alone:
-                wait_for_all(self.team)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # alone by intention, not by mistake
-                dcp.save(state, checkpoint_id=draft, no_dist=alone)
-            if self.team.leads:
+                (draft / NUMBERS).write_text(json.dumps(state.numbers))
                 seal(draft)
                 shutil.rmtree(final, ignore_errors=True)
                 draft.rename(final)
                 sync_folder(self.folder)
                 for old in checkpoints(self.folder)[NUM_KEPT:]:
                     shutil.rmtree(old, ignore_errors=True)
-        except (OSError, dcp.api.CheckpointException) as error:
-            shutil.rmtree(draft, ignore_errors=True)
-            kept = [path.name for path in checkpoints(self.folder)[:1]]
-            self.tell(
-                f"The checkpoint of step {step} could not be written "
-                f"({reason(error)}); training goes on, and would resume from "
-                f"{kept[0] if kept else 'the start'}. Free some space in {self.folder}."
-            )
+            self.failed = False
+        except (OSError, RuntimeError, CheckpointException) as error:
+            self.failed = True
+            if self.team.leads:
+                shutil.rmtree(draft, ignore_errors=True)
+                kept = [path.name for path in checkpoints(self.folder)[:1]]
+                self.tell(
+                    f"The checkpoint of step {step} could not be written "
+                    f"({reason(error)}); training goes on, and would resume from "
+                    f"{kept[0] if kept else 'the start'}. Look after {self.folder}."
+                )
+
+
+def resume(
+    run: Run, folder: Path, team: Processes, tell: Callable[[str], None]
+) -> bool:
+    """Takes up the newest whole checkpoint, where there is one."""
+    found = from_leader(team, lambda: newest_whole(folder, tell))
+    if found is None:
+        return False
+    if not found.exists():
+        raise UserError(
+            f"This machine does not see {found}, from which the run resumes; put the "
+            "run's folder where all machines see it."
+        )
+    read(found, run, team)
+    return True
+
+
+def read(path: Path, run: Run, team: Processes) -> None:
+    """Puts what a checkpoint holds into a run, spread as that run is spread."""
+    numbers = json.loads((path / NUMBERS).read_text())
+    tensors = run.weights()
+    stored = FileSystemReader(path).read_metadata().state_dict_metadata
+    missing = [name for name in tensors if name not in stored]
+    if missing:
+        raise UserError(
+            f"{path} holds no {missing[0]}, so it is of another program; add --fresh "
+            "to start over."
+        )
+    for key, entry in stored.items():
+        if key not in tensors and isinstance(entry, TensorStorageMetadata):
+            tensors[key] = run.empty_like(key, entry.size, entry.properties.dtype)
+    state = State(tensors, numbers)
+    alone = not is_sharded(state)
+    ignore_lone_saving()
+    load(
+        state.tensors,
+        checkpoint_id=path,
+        process_group=None if alone else team.control,
+        no_dist=alone,
+    )
+    run.restore(state)
+
+
+def ignore_lone_saving() -> None:
+    """Silences a warning: one process saves and loads alone by intention here."""
+    warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavail")
+
+
+def is_sharded(state: State) -> bool:
+    """Whether each process holds only its part."""
+    return any(isinstance(tensor, DTensor) for tensor in state.tensors.values())
 
 
 def reason(error: BaseException) -> str:
     """The first system error behind an error, in a few words."""
-    if isinstance(error, dcp.api.CheckpointException):
+    if isinstance(error, CheckpointException):
         error = next(iter(error.failures.values()))[0]
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
@@ -109,7 +186,7 @@ def is_whole(folder: Path) -> bool:
             and checksum(folder / name) == entry["sha256"]
             for name, entry in sums.items()
         )
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
 
@@ -123,16 +200,11 @@ def newest_whole(folder: Path, tell: Callable[[str], None]) -> Path | None:
     for path in checkpoints(folder):
         if is_whole(path):
             return path
-        tell(f"The checkpoint {path} is damaged and is left out.")
+        aside = path.with_name(f"damaged-{path.name}")
+        shutil.rmtree(aside, ignore_errors=True)
+        path.rename(aside)
+        tell(f"The checkpoint {path} is damaged; it is left out, as {aside.name}.")
     return None
-
-
-def read(path: Path, state: dict[str, Any]) -> None:
-    """Fills a state of the same make with what a checkpoint holds."""
-    alone = not any(isinstance(leaf, DTensor) for leaf in leaves(state))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        dcp.load(state, checkpoint_id=path, no_dist=alone)
 
 
 def checksum(path: Path) -> str:
@@ -150,21 +222,8 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def leaves(state: Any) -> list[Any]:
-    """Everything in nested dicts and lists."""
-    if isinstance(state, dict):
-        return [leaf for value in state.values() for leaf in leaves(value)]
-    if isinstance(state, list | tuple):
-        return [leaf for value in state for leaf in leaves(value)]
-    return [state]
-
-
-def copy_to_cpu(state: Any) -> Any:
-    """The state with every tensor copied to main memory."""
-    if isinstance(state, Tensor):
-        return state.detach().to("cpu", copy=True)
-    if isinstance(state, dict):
-        return {key: copy_to_cpu(value) for key, value in state.items()}
-    if isinstance(state, list | tuple):
-        return type(state)(copy_to_cpu(value) for value in state)
-    return state
+def copy_to_cpu(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Every tensor, or this process's shard of it, copied to main memory."""
+    return {
+        name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()
+    }

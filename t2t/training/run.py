@@ -1,19 +1,26 @@
-"""A run: all the state that changes while training, and its folder."""
+"""A run: all the state that changes while training."""
 
 import copy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_optimizer_state_dict,
-    set_optimizer_state_dict,
-)
 from torch.optim import Optimizer as TorchOptimizer
 
-from t2t.training.recipe import Average
+from t2t.models.create import create_model
+from t2t.models.weights import load_weights
+from t2t.training.machine import Machine
+from t2t.training.optim import build_optimizers
+from t2t.training.parallel import Processes, batch_statistics, spread_copy, spread_model
+from t2t.training.recipe import Average, Recipe
+
+
+class State(NamedTuple):
+    """A run at a moment: tensors by name, and numbers that JSON holds exactly."""
+
+    tensors: dict[str, Tensor]
+    numbers: dict[str, Any]
 
 
 @dataclass
@@ -42,41 +49,124 @@ class Run:
         """The averaged model, or the raw one where no average is kept."""
         return self.plain if self.average is None else self.average
 
-    def state(self) -> dict[str, Any]:
-        """All of it, by name, as tensors and numbers."""
-        state: dict[str, Any] = {
-            "model": self.plain.state_dict(),
-            "optimizers": {
-                str(number): get_optimizer_state_dict(
-                    self.plain, optimizer, options=OPTIONS
-                )
-                for number, optimizer in enumerate(self.optimizers)
+    def state(self) -> State:
+        """All of it as it is now; the tensors are the run's own, not copies."""
+        tensors, numbers = self.weights(), {}
+        for key, value in {**self.optimizer_state(), **self.group_state()}.items():
+            if isinstance(value, Tensor):
+                tensors[key] = value
+            else:
+                numbers[key] = value
+        return State(
+            tensors,
+            {
+                "step": self.step,
+                "num_skipped": self.num_skipped,
+                "best": self.best,
+                "scaler": self.scaler.state_dict(),
+                "optimizers": numbers,
             },
-            "scaler": self.scaler.state_dict(),
-            "step": self.step,
-            "num_skipped": self.num_skipped,
-            "best": dict(self.best),
+        )
+
+    def weights(self) -> dict[str, Tensor]:
+        """The tensors of the model and of the average."""
+        parts = {"model": self.plain, "average": self.average}
+        return {
+            f"{part}/{name}": tensor
+            for part, model in parts.items()
+            if model is not None
+            for name, tensor in model.state_dict().items()
         }
-        if self.average is not None:
-            state["average"] = self.average.state_dict()
-        return state
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Takes back what `state` gave."""
-        self.plain.load_state_dict(state["model"])
+    def optimizer_state(self) -> dict[str, Any]:
+        """What the optimizers remember, by parameter name; empty before any step."""
+        names: dict[Tensor, str] = {
+            parameter: name for name, parameter in self.plain.named_parameters()
+        }
+        return {
+            f"optimizer/{number}/{names[parameter]}/{key}": value
+            for number, optimizer in enumerate(self.optimizers)
+            for parameter, memory in optimizer.state.items()
+            for key, value in memory.items()
+        }
+
+    def group_state(self) -> dict[str, Any]:
+        """The settings of the optimizers' groups, where some keep counters too."""
+        return {
+            f"group/{number}/{place}/{key}": value
+            for number, optimizer in enumerate(self.optimizers)
+            for place, group in enumerate(optimizer.param_groups)
+            for key, value in group.items()
+            if key != "params"
+        }
+
+    def empty_like(self, key: str, size: torch.Size, dtype: torch.dtype) -> Tensor:
+        """An empty tensor for what an optimizer remembers, sharded as its parameter."""
+        if key.startswith("optimizer/"):
+            parameter = self.plain.get_parameter(key.split("/")[2])
+            if parameter.shape == size:
+                return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
+        return torch.empty(size, dtype=dtype)
+
+    def restore(self, state: State) -> None:
+        """Takes back what `state` gave; the weights were read into their own place."""
+        numbers = state.numbers
+        told = {**state.tensors, **numbers["optimizers"]}
+        names: dict[Tensor, str] = {p: n for n, p in self.plain.named_parameters()}
         for number, optimizer in enumerate(self.optimizers):
-            set_optimizer_state_dict(
-                self.plain, optimizer, state["optimizers"][str(number)], options=OPTIONS
-            )
-        if self.average is not None:
-            self.average.load_state_dict(state["average"])
-        self.scaler.load_state_dict(state["scaler"])
-        self.step = state["step"]
-        self.num_skipped = state["num_skipped"]
-        self.best = dict(state["best"])
+            memories: dict[str, dict[str, Any]] = {}
+            groups: dict[str, dict[str, Any]] = {}
+            for key, value in told.items():
+                part, _, path = key.partition(f"/{number}/")
+                owner, _, name = path.rpartition("/")
+                if part == "optimizer":
+                    memories.setdefault(owner, {})[name] = value
+                elif part == "group":
+                    groups.setdefault(owner, {})[name] = value
+            packed = optimizer.state_dict()
+            for place, group in enumerate(packed["param_groups"]):
+                here = optimizer.param_groups[place]
+                for name, value in groups[str(place)].items():
+                    as_was = isinstance(value, list) and isinstance(here[name], tuple)
+                    group[name] = tuple(value) if as_was else value
+                for index, parameter in zip(
+                    group["params"], here["params"], strict=True
+                ):
+                    if names[parameter] in memories:
+                        packed["state"][index] = memories[names[parameter]]
+            optimizer.load_state_dict(packed)
+        self.scaler.load_state_dict(numbers["scaler"])
+        self.step = numbers["step"]
+        self.num_skipped = numbers["num_skipped"]
+        self.best = dict(numbers["best"])
 
 
-OPTIONS = StateDictOptions(strict=True)
+def new_run(recipe: Recipe, machine: Machine, team: Processes, classes: int) -> Run:
+    """A run at step 0, the same in every process."""
+    torch.manual_seed(recipe.seed)
+    model = build_model(recipe, classes).to(team.device)
+    if recipe.weights is not None:
+        load_weights(model, recipe.weights)
+    average = new_average(model, recipe.average)
+    if average is not None:
+        average = spread_copy(average, machine.spread, team)
+    spread = spread_model(model, machine.spread, team)
+    scaler = torch.amp.GradScaler(team.device.type, enabled=machine.precision == "fp16")
+    run = Run(spread, average, [], scaler)
+    run.optimizers = build_optimizers(run.plain, recipe)
+    return run
+
+
+def build_model(recipe: Recipe, num_classes: int) -> nn.Module:
+    """The model of a recipe, untrained."""
+    return create_model(
+        recipe.model,
+        num_classes=num_classes,
+        image_size=recipe.image_size,
+        in_channels=recipe.channels,
+        drop_path=recipe.drop_path,
+        **recipe.choices,
+    )
 
 
 def new_average(model: nn.Module, settings: Average) -> nn.Module | None:
@@ -94,5 +184,8 @@ def update_average(run: Run, settings: Average) -> None:
     share = 1 - settings.decay_at(run.step)
     own: list[Tensor] = list(run.average.parameters())
     torch._foreach_lerp_(own, list(run.plain.parameters()), share)
-    for kept, now in zip(run.average.buffers(), run.plain.buffers(), strict=True):
+    counted = zip(
+        batch_statistics(run.average), batch_statistics(run.plain), strict=True
+    )
+    for kept, now in counted:
         kept.copy_(now)

@@ -1,0 +1,30 @@
+"""Requests to stop: Ctrl-C, and the SIGTERM of a scheduler."""
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+
+class Interruption:
+    """Notes a request to stop (Ctrl-C, SIGTERM); a second Ctrl-C stops at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Interruption":
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self.before[number] = signal.signal(number, self.note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """Remembers the first request and obeys the second."""
+        if self.asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.asked = True

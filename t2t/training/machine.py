@@ -1,0 +1,56 @@
+"""What the machine decides about a run, as against what its recipe does."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+
+from t2t.errors import UserError, choose
+from t2t.training.parallel import Processes, Spread
+
+PRECISIONS = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp32": torch.float32,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What the machine decides: none of it is part of the result's recipe."""
+
+    device: str | None = None
+    """cuda, mps or cpu; found by itself when None."""
+    precision: Literal["bf16", "fp16", "fp32"] | None = None
+    """bf16 on CUDA and fp32 elsewhere when None."""
+    compile: bool | None = None
+    """torch.compile; on CUDA when None."""
+    micro_batch: int | None = None
+    """Images a device computes at once; a batch is accumulated from several."""
+    spread: Spread = "ddp"
+    """With several processes: ddp, fsdp or hybrid."""
+    workers: int | None = None
+    """Threads that read and decode images; all cores when None."""
+    checkpoint_minutes: float = 5.0
+    """Time between checkpoints, beside those after evaluations."""
+    damage_limit: int = 100
+    """Damaged images that are named and skipped before the run stops."""
+
+
+def settle(machine: Machine, team: Processes) -> Machine:
+    """The machine with every open choice made for the device that was found."""
+    on_cuda = team.device.type == "cuda"
+    precision = machine.precision or ("bf16" if on_cuda else "fp32")
+    choose("precision", precision, PRECISIONS)
+    if machine.micro_batch is not None and machine.micro_batch < 1:
+        raise UserError(f"micro_batch={machine.micro_batch} must be 1 or more.")
+    compiled = on_cuda if machine.compile is None else machine.compile
+    return replace(
+        machine, precision=precision, compile=compiled, device=team.device.type
+    )
+
+
+def vars_of(machine: Machine) -> dict[str, Any]:
+    """The machine's settings that a record should tell."""
+    names = ("precision", "compile", "micro_batch", "spread")
+    return {name: getattr(machine, name) for name in names}

@@ -1,0 +1,55 @@
+"""A run's numbers, a line of JSON each: only whole lines, and none twice."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+class MetricsFile:
+    """Lines added to a file one system call each, or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.handle = -1
+
+    def open_until(self, step: int) -> list[dict[str, Any]]:
+        """Opens the file after removing what a resumed run does again; what is left."""
+        kept = [row for row in read_rows(self.path) if row["step"] <= step]
+        draft = self.path.with_name(f".{self.path.name}.writing")
+        draft.write_text("".join(json.dumps(row) + "\n" for row in kept))
+        draft.replace(self.path)
+        self.handle = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+        return kept
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Adds a line; where the disk is full, takes its beginning back."""
+        line = (json.dumps(row) + "\n").encode()
+        size = os.fstat(self.handle).st_size
+        try:
+            if os.write(self.handle, line) < len(line):
+                raise OSError(28, "No space left on device", str(self.path))
+        except OSError:
+            os.ftruncate(self.handle, size)
+            raise
+
+    def close(self) -> None:
+        """Lets the file go."""
+        if self.handle >= 0:
+            os.close(self.handle)
+            self.handle = -1
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a metrics file; a line that was cut off by a crash is left out."""
+    rows: list[dict[str, Any]] = []
+    if not path.exists():
+        return rows
+    for line in path.read_text(errors="replace").splitlines():
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if isinstance(row, dict) and "step" in row:
+            rows.append(row)
+    return rows

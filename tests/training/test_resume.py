@@ -1,0 +1,233 @@
+"""A run that is interrupted ends in the same bits as one that is not."""
+
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from t2t.training import loop
+from t2t.training.loop import Machine, train
+from t2t.training.machine import settle
+from t2t.training.parallel import Processes
+from t2t.training.recipe import Average, Optimizer, Recipe
+from t2t.training.resume import (
+    CheckpointWriter,
+    checkpoints,
+    is_whole,
+    newest_whole,
+    read,
+)
+from t2t.training.run import Run, State, new_run
+
+Tiny = Callable[..., Recipe]
+ALONE = Processes(0, 1, torch.device("cpu"))
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
+    """The runs that calls of `train` make, in order."""
+    made: list[Run] = []
+
+    def remember(*arguments: object) -> Run:
+        made.append(new_run(*arguments))  # type: ignore[arg-type]
+        return made[-1]
+
+    monkeypatch.setattr(loop, "new_run", remember)
+    return made
+
+
+def assert_same(ours: State, theirs: State) -> None:
+    assert ours.numbers == theirs.numbers
+    assert ours.tensors.keys() == theirs.tensors.keys()
+    for name, tensor in ours.tensors.items():
+        assert torch.equal(tensor, theirs.tensors[name]), name
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd", "lamb"])
+def test_interrupted_run_ends_in_the_same_bits(
+    optimizer: str,
+    tiny: Tiny,
+    cpu: Machine,
+    tmp_path: Path,
+    runs: list[Run],
+    interrupt_after: Callable[[int | None], None],
+) -> None:
+    recipe = tiny(random=True)
+    recipe = replace(recipe, optimizer=replace(recipe.optimizer, name=optimizer))
+    interrupt_after(None)
+    whole = train(recipe, folder=tmp_path / "whole", machine=cpu, quiet=True)
+    interrupt_after(5)
+    first = train(recipe, folder=tmp_path / "parts", machine=cpu, quiet=True)
+    assert (whole.finished, first.finished) == (True, False)
+    assert first.summary["steps"] == 5
+    interrupt_after(None)
+    second = train(recipe, folder=tmp_path / "parts", machine=cpu, quiet=True)
+    assert second.finished
+    uninterrupted, _, resumed = runs
+    assert resumed.step == 12
+    assert_same(uninterrupted.state(), resumed.state())
+    with (
+        safe_open(tmp_path / "whole/model.safetensors", "pt") as ours,
+        safe_open(tmp_path / "parts/model.safetensors", "pt") as theirs,
+    ):
+        assert ours.metadata() == theirs.metadata()
+        assert ours.keys() == theirs.keys()
+        for name in ours.keys():  # noqa: SIM118
+            assert torch.equal(ours.get_tensor(name), theirs.get_tensor(name))
+    for key in ("top1", "top5", "top1_raw", "val_loss", "skipped_steps"):
+        assert whole.summary[key] == second.summary[key]
+
+
+def test_fp16_goes_on_with_its_scale(
+    tiny: Tiny,
+    cpu: Machine,
+    tmp_path: Path,
+    runs: list[Run],
+    interrupt_after: Callable[[int | None], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = replace(cpu, precision="fp16")
+    # The scale starts where half precision overflows, so the first steps are left out
+    # and the interruption comes before the optimizer has anything to remember.
+    first_scale = 2.0**26
+    scaler = functools.partial(torch.amp.GradScaler, init_scale=first_scale)
+    monkeypatch.setattr(torch.amp, "GradScaler", scaler)
+    recipe = tiny(random=True)
+    interrupt_after(None)
+    train(recipe, folder=tmp_path / "whole", machine=machine, quiet=True)
+    interrupt_after(1)
+    train(recipe, folder=tmp_path / "parts", machine=machine, quiet=True)
+    interrupt_after(None)
+    train(recipe, folder=tmp_path / "parts", machine=machine, quiet=True)
+    whole, first, resumed = runs
+    assert whole.num_skipped >= 1
+    assert first.num_skipped == 1
+    assert first.optimizer_state() == {}
+    assert whole.scaler.get_scale() < first_scale
+    assert whole.num_skipped < 12
+    assert_same(whole.state(), resumed.state())
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon", "sgd", "lamb", "adafactor"])
+def test_checkpoint_gives_back_all_that_an_optimizer_remembers(
+    name: str, tiny: Tiny, cpu: Machine, tmp_path: Path
+) -> None:
+    recipe = tiny(optimizer=Optimizer(name=name, lr=1e-2))
+    machine = settle(cpu, ALONE)
+    run = new_run(recipe, machine, ALONE, 3)
+    for step in range(2):
+        loss = run.model(torch.randn(4, 3, 8, 8)).square().sum()
+        loss.backward()
+        for optimizer in run.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        run.step = step + 1
+    run.best = {"top1": 1 / 3}
+    writer = CheckpointWriter(tmp_path, ALONE, pytest.fail)
+    writer.save(run.state())
+    writer.finish()
+    other = new_run(replace(recipe, seed=1), machine, ALONE, 3)
+    read(checkpoints(tmp_path)[0], other, ALONE)
+    assert_same(run.state(), other.state())
+    assert all("peak" in group for o in other.optimizers for group in o.param_groups)
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(run.plain.parameters(), other.plain.parameters(), strict=True)
+    )
+
+
+def test_saving_changes_nothing(tiny: Tiny, cpu: Machine) -> None:
+    run = new_run(tiny(), settle(cpu, ALONE), ALONE, 3)
+    before = {key: value.clone() for key, value in run.state().tensors.items()}
+    assert run.state().tensors.keys() == before.keys()
+    assert run.optimizer_state() == {}
+
+
+@pytest.fixture
+def saved(tiny: Tiny, cpu: Machine, tmp_path: Path) -> tuple[Run, Path]:
+    """A run with the checkpoints of its steps 1, 2 and 3, of which two are kept."""
+    run = new_run(tiny(average=Average(decay=0)), settle(cpu, ALONE), ALONE, 3)
+    writer = CheckpointWriter(tmp_path, ALONE, pytest.fail)
+    for step in (1, 2, 3):
+        run.step = step
+        writer.save(run.state())
+    writer.finish()
+    return run, tmp_path
+
+
+def test_two_checkpoints_are_kept(saved: tuple[Run, Path]) -> None:
+    names = [path.name for path in checkpoints(saved[1])]
+    assert names == ["step-000000003", "step-000000002"]
+    assert all(is_whole(path) for path in checkpoints(saved[1]))
+
+
+@pytest.mark.parametrize("harm", ["flip", "cut", "delete", "no manifest", "manifest"])
+def test_damaged_checkpoint_gives_way_to_the_one_before(
+    harm: str, saved: tuple[Run, Path]
+) -> None:
+    newest, before = checkpoints(saved[1])
+    file = max(newest.iterdir(), key=lambda path: path.stat().st_size)
+    content = bytearray(file.read_bytes())
+    if harm == "flip":
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+    elif harm == "cut":
+        file.write_bytes(content[:-1])
+    elif harm == "delete":
+        file.unlink()
+    elif harm == "no manifest":
+        (newest / "manifest.json").unlink()
+    else:
+        (newest / "manifest.json").write_text('{"a"')
+    told: list[str] = []
+    assert newest_whole(saved[1], told.append) == before
+    assert len(told) == 1
+    assert "step-000000003 is damaged" in told[0]
+    assert checkpoints(saved[1]) == [before]
+
+
+def test_full_disk_leaves_the_last_checkpoint_and_is_told(
+    saved: tuple[Run, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, folder = saved
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    told: list[str] = []
+    writer = CheckpointWriter(folder, ALONE, told.append)
+    run.step = 4
+    with monkeypatch.context() as patch:
+        patch.setattr("torch.distributed.checkpoint.filesystem._write_item", full)
+        writer.save(run.state())
+        writer.finish()
+    assert len(told) == 1
+    assert "No space left on device" in told[0]
+    assert "resume from step-000000003" in told[0]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "step-000000002",
+        "step-000000003",
+    ]
+    assert all(is_whole(path) for path in checkpoints(folder))
+    writer.save(run.state())
+    writer.finish()
+    assert newest_whole(folder, pytest.fail) == folder / "step-000000004"
+
+
+def test_what_a_killed_process_began_is_swept(saved: tuple[Run, Path]) -> None:
+    draft = saved[1] / ".writing-000000009"
+    draft.mkdir()
+    (draft / "__0_0.distcp").write_bytes(b"half")
+    with CheckpointWriter(saved[1], ALONE, pytest.fail):
+        assert not draft.exists()
+
+
+def test_numbers_are_read_exactly(saved: tuple[Run, Path]) -> None:
+    run, folder = saved
+    held = json.loads((checkpoints(folder)[0] / "numbers.json").read_text())
+    assert held == json.loads(json.dumps(run.state().numbers))
