@@ -316,6 +316,12 @@ def pack(
     )
 
 
+ModelOfFile = Annotated[
+    str | None,
+    option("What a file of weights is, where it does not say.", "", "NAME"),
+]
+
+
 def eval(
     weights: Annotated[
         Positional[str],
@@ -327,8 +333,9 @@ def eval(
         option("Images to judge by.", "(default: what it was trained on)", "SOURCE"),
     ] = None,
     split: Annotated[
-        str, option("val, test, train or all.", "(default: val)", "SPLIT")
-    ] = "val",
+        str | None,
+        option("val, test, train or all.", "(default: val, else all)", "SPLIT"),
+    ] = None,
     batch_size: Annotated[
         int, option("Images computed at once.", "(default: 256)", "N")
     ] = 256,
@@ -341,6 +348,7 @@ def eval(
     real: Annotated[
         bool, option("Also by ImageNet's reassessed (ReaL) labels.")
     ] = False,
+    model: ModelOfFile = None,
     picture: Annotated[
         str | None, option("Draw what is taken for what, as a PNG.", "", "PATH")
     ] = None,
@@ -355,6 +363,8 @@ def eval(
       t2t eval runs/mine --json
     """
     at_least(1, "--batch-size", batch_size)
+    if picture is not None and not picture.lower().endswith((".png", ".pdf", ".svg")):
+        raise UserError(f"--picture {picture} must end in .png, .pdf or .svg.")
 
     from t2t.screen import counting, say, say_json
     from t2t.training.judging import judge
@@ -367,6 +377,7 @@ def eval(
             batch_size=batch_size,
             device=device,
             precision=precision,
+            model=model,
             real=real,
             progress=progress,
         )
@@ -403,6 +414,7 @@ def predict(
     batch_size: Annotated[
         int, option("Images computed at once.", "(default: 32)", "N")
     ] = 32,
+    model: ModelOfFile = None,
     device: Annotated[
         str | None, option("cuda, mps or cpu.", "(default: the best there is)")
     ] = None,
@@ -421,12 +433,14 @@ def predict(
     if not images:
         raise UserError("No images are named; give files, folders, or - for a list.")
 
+    from t2t.models.trained import load_trained
     from t2t.screen import say
     from t2t.serving.predictor import Prediction, Predictor
     from t2t.serving.printing import prediction_table, write_csv, write_json_lines
     from t2t.training.parallel import find_device
 
-    predictor = Predictor(weights, find_device(device))
+    chosen = find_device(device)
+    predictor = Predictor(load_trained(weights, model=model), chosen)
     warn(*predictor.trained.notes)
     outcomes = predictor.predict_named(images, sys.stdin, top, batch_size)
     if json:

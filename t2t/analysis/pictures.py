@@ -83,7 +83,8 @@ def draw_matrix(axes: Any, counts: Any, names: Sequence[str]) -> None:
     shown = diagonal[::every]
     labels = [names[number] for number in shown]
     size = 9 if num <= _NUM_WITH_NUMBERS else 7
-    flat = max(map(len, labels)) <= 2
+    room = axes.figure.get_size_inches()[1] * 72 / num
+    flat = max(map(len, labels)) * size * 0.8 < room
     axes.set_xticks(shown, labels, rotation=0 if flat else 90, fontsize=size)
     axes.set_yticks(shown, labels, fontsize=size)
     axes.set_xlabel("predicted")

@@ -3,14 +3,16 @@
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from t2t.data.batches import evaluation_batches
+from t2t.data.batches import EvaluationBatches, evaluation_batches
 from t2t.data.crops import CenterCrop
 from t2t.data.damage import Damage
 from t2t.data.sources import Source, open_source
+from t2t.data.sources.opening import find
 from t2t.errors import UserError, choose
 from t2t.models.checkpoints import FILE_NAME
 from t2t.models.trained import Trained, load_trained
@@ -28,10 +30,11 @@ def judge(
     path: str | os.PathLike[str],
     *,
     data: str | Path | None = None,
-    split: str = "val",
+    split: str | None = None,
     batch_size: int = 256,
     device: str | None = None,
     precision: str | None = None,
+    model: str | None = None,
     real: bool = False,
     damage_limit: int = 100,
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -42,39 +45,29 @@ def judge(
     others None. `progress` is told how many images of how many are done.
     """
     with processes(device) as team:
-        on_cuda = team.device.type == "cuda"
-        precision = precision or ("bf16" if on_cuda else "fp32")
+        precision = precision or ("bf16" if team.device.type == "cuda" else "fp32")
         choose("precision", precision, PRECISIONS)
-        trained = load_trained(path)
-        found, where = find_data(trained, recipe_beside(path), data, split)
-        numbers, notes = match_classes(found.classes, trained.class_names, where)
-        source = Relabelled(found, numbers, trained.class_names)
-        watcher = RealLabels(source, trained.class_names, where) if real else None
+        trained = load_trained(path, model=model)
+        chosen = find_data(trained, recipe_beside(path), data, split)
+        numbers, notes = match_classes(
+            chosen.source.classes, trained.class_names, chosen.where
+        )
+        source = Relabelled(chosen.source, numbers, trained.class_names)
+        watcher = (
+            RealLabels(source, trained.class_names, chosen.where) if real else None
+        )
         damage = Damage(damage_limit)
         batch_size = min(batch_size, max(len(source), team.world_size))
-        batches = evaluation_batches(
-            source,
-            batch_size=batch_size,
-            crop=CenterCrop(size=trained.image_size, fraction=trained.crop_fraction),
-            device=team.device,
-            rank=team.rank,
-            world_size=team.world_size,
-            channels=trained.channels,
-            damage=damage,
-        )
-        watch = Stopwatch(team.device, len(source), progress)
-        model = trained.model.to(team.device)
+        batches = open_batches(trained, source, batch_size, team, damage)
+        network = trained.model.to(team.device)
         prepare = Preparation(trained.mean, trained.std)
         if watcher is not None:
-            prepare = watcher.watch(model, prepare)
+            prepare = watcher.watch(network, prepare)
+        num_classes = len(trained.class_names)
+        watch = Stopwatch(team.device, len(source), progress)
+        dtype = PRECISIONS[precision]
         score = evaluate(
-            model,
-            batches,
-            prepare,
-            len(trained.class_names),
-            team,
-            PRECISIONS[precision],
-            watch.advance,
+            network, batches, prepare, num_classes, team, dtype, watch.advance
         )
         rate = watch.images_per_second()
         real_score = None if watcher is None else watcher.score(team)
@@ -82,8 +75,8 @@ def judge(
             return None
         return Report(
             trained=trained,
-            data=where,
-            split=split,
+            data=chosen.where,
+            split=chosen.split,
             score=score,
             real=real_score,
             images_per_second=rate,
@@ -91,8 +84,24 @@ def judge(
             precision=precision,
             batch_size=batch_size,
             damaged=damage.names,
-            notes=(*trained.notes, *notes),
+            notes=(*trained.notes, *chosen.notes, *notes),
         )
+
+
+def open_batches(
+    trained: Trained, source: Source, batch_size: int, team: Processes, damage: Damage
+) -> EvaluationBatches:
+    """All images once, as the model was trained to see them."""
+    return evaluation_batches(
+        source,
+        batch_size=batch_size,
+        crop=CenterCrop(size=trained.image_size, fraction=trained.crop_fraction),
+        device=team.device,
+        rank=team.rank,
+        world_size=team.world_size,
+        channels=trained.channels,
+        damage=damage,
+    )
 
 
 class Stopwatch:
@@ -129,15 +138,23 @@ class Stopwatch:
             torch.cuda.synchronize(self.device)
 
 
-def find_data(
-    trained: Trained,
-    recipe: Recipe | None,
-    data: str | Path | None,
-    split: str,
-) -> tuple[Source, str]:
-    """The images to judge by, and what to call them.
+@dataclass(frozen=True)
+class Chosen:
+    """The images to judge by."""
 
-    Data in one piece is split as the run split it, so that none was trained on.
+    source: Source
+    where: str
+    split: str
+    notes: tuple[str, ...] = ()
+
+
+def find_data(
+    trained: Trained, recipe: Recipe | None, data: str | Path | None, split: str | None
+) -> Chosen:
+    """The images asked for, or those that the run was judged by.
+
+    Data in one piece that the run split is split the same way again, so that none of
+    it was trained on; other data in one piece is taken whole.
     """
     own = trained.data if recipe is None else recipe.data
     seed = trained.seed if recipe is None else recipe.seed
@@ -147,16 +164,28 @@ def find_data(
             f"{trained.path} does not say what it was trained on: give --data."
         )
     try:
-        if recipe is not None and where == own and recipe.hold_out and split != "test":
-            splits = open_data(recipe)
-            return (splits.train if split == "train" else splits.val), where
-        return open_source(where, split, seed=seed), where
+        splits = find(where).openers
     except UserError as error:
         if data is not None:
             raise
         raise UserError(
-            f"{error} ({trained.path} was trained on {where}; --data names other data.)"
-        ) from error
+            f"{error} {trained.path} was trained on it: give --data."
+        ) from (error)
+    is_own = own is not None and same_data(where, own)
+    if split is None and "all" in splits and not is_own:
+        note = f"{where} comes in one piece, so all of it is used; --split val takes a "
+        return Chosen(splits["all"](), where, "all", (note + "tenth.",))
+    split = split or "val"
+    if recipe is not None and is_own and recipe.hold_out and split in ("train", "val"):
+        held = open_data(recipe)
+        return Chosen(held.train if split == "train" else held.val, where, split)
+    return Chosen(open_source(where, split, seed=seed), where, split)
+
+
+def same_data(given: str, own: str) -> bool:
+    """Whether two names of data mean the same."""
+    places = [os.path.realpath(os.path.expanduser(each)) for each in (given, own)]
+    return given == own or (places[0] == places[1] and os.path.exists(places[0]))
 
 
 def recipe_beside(path: str | os.PathLike[str]) -> Recipe | None:

@@ -108,7 +108,7 @@ class Report:
         return Text.assemble(
             (trained.path, "bold cyan"),
             f"  {trained.name}\n",
-            f"{self.data}, {self.split} split: {self.score.num_images:,} images of "
+            f"{self.data} ({self.split}): {self.score.num_images:,} images of "
             f"{len(self.classes())} classes, seen at {size} pixels",
         )
 
@@ -158,7 +158,9 @@ def class_table(rows: list[ClassRow]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("most often taken for", overflow="fold")
     for row in rows:
-        taken_for = ", ".join(f"{name} ({num})" for name, num in row.taken_for[:3])
+        taken_for = ", ".join(
+            f"{name.partition(',')[0]} ({num})" for name, num in row.taken_for[:3]
+        )
         table.add_row(
             row.name,
             f"{row.num_images:,}",
