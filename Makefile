@@ -7,8 +7,8 @@ STAMP := $(VENV)/.installed
 .PHONY: demo test lint types unit setup clean
 
 demo: setup
-	@$(BIN)/t2t models --filter t2t_vit_14
-	@$(BIN)/t2t show t2t_vit_14
+	@$(BIN)/t2t train --folder runs/demo
+	@$(BIN)/t2t eval runs/demo
 
 test: lint types unit
 

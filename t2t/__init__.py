@@ -11,17 +11,30 @@ if TYPE_CHECKING:
     from t2t.models.config import ModelConfig
     from t2t.models.create import create_model
     from t2t.models.weights import load, save
+    from t2t.recipes import find_recipe
+    from t2t.training.loop import train
 
 __version__ = "0.1.0"
 
-__all__ = ["ModelConfig", "UserError", "create_model", "list_models", "load", "save"]
+__all__ = [
+    "ModelConfig",
+    "UserError",
+    "create_model",
+    "find_recipe",
+    "list_models",
+    "load",
+    "save",
+    "train",
+]
 
 # PyTorch takes seconds to import, so what needs it is imported when first used.
 LAZY = {
     "ModelConfig": "t2t.models.config",
     "create_model": "t2t.models.create",
+    "find_recipe": "t2t.recipes",
     "load": "t2t.models.weights",
     "save": "t2t.models.weights",
+    "train": "t2t.training.loop",
 }
 
 

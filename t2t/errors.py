@@ -8,11 +8,11 @@ Choice = TypeVar("Choice")
 
 
 class UserError(ValueError):
-    """Says what was given, what is allowed and what to do; shown without a traceback."""
+    """Says what was given, what is allowed and what to do; shown in one sentence."""
 
 
 def suggest(word: str, allowed: Iterable[str], num: int = 3) -> str:
-    """A closing sentence that names the likeliest meant words, or all when they are few.
+    """A closing sentence that names the likeliest meant words, or all of a few.
 
     Starts with a space, so that it can follow the sentence that names the mistake.
     """

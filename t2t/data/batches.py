@@ -143,7 +143,7 @@ def _choose(
     if resident is None:
         needed = decoded_bytes(loader)
         resident = needed <= RESIDENT_SHARE * free_bytes(device)
-        reason = f"about {needed / 2**30:.2g} GiB, a quarter of what is free is less"
+        reason = f"about {in_words(needed)}, a quarter of what is free is less"
     num_images = f"{len(loader.source):,} images"
     if resident:
         images = ResidentImages(
@@ -152,7 +152,7 @@ def _choose(
             num_workers=feeding.num_workers,
             gpu_share=feeding.gpu_share,
         )
-        size = f"{images.ragged.pixels.numel() / 2**30:.2g} GiB"
+        size = in_words(images.ragged.pixels.numel())
         words = f"{num_images} decoded once and kept on {device}: {size}"
         return ResidentBatches(images, order, crop, description=words)
     num_workers = feeding.num_workers or num_cores()
@@ -180,6 +180,14 @@ def decoded_bytes(loader: Loader) -> int:
     probed = np.linspace(0, num_images - 1, num_probed).astype(int).tolist()
     total = sum(loader.load(index)[1].numel() for index in probed)
     return total * num_images // num_probed
+
+
+def in_words(num_bytes: int) -> str:
+    """Bytes as people say them."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.3g} {unit}"
+    return f"{num_bytes} bytes"
 
 
 def free_bytes(device: torch.device) -> int:

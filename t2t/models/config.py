@@ -80,8 +80,8 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         """Refuses sizes that no model can have."""
-        for name in ("dim", "depth", "num_heads", "token_dim", "patch_size",
-                     "in_channels", "linformer_dim"):
+        sizes = ("dim", "depth", "num_heads", "token_dim", "patch_size", "in_channels")
+        for name in (*sizes, "linformer_dim"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)} must be 1 or more.")
         if not 0 <= self.drop_path < 1:

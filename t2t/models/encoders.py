@@ -75,7 +75,7 @@ def plain_mlp(dim: int, hidden_dim: int) -> Mlp:
 
 
 def ghost_mlp(dim: int, hidden_dim: int) -> Mlp:
-    """An MLP that computes a share of its hidden channels and scales it for the rest."""
+    """An MLP that computes a share of its hidden channels, and scales it for others."""
     num_shares = max(1, round(hidden_dim / dim))
     expand = GhostLinear(dim, hidden_dim, num_shares, bias=True, activation=nn.GELU())
     return Mlp(expand, hidden_dim, dim)

@@ -58,7 +58,7 @@ def soft_split_reference(
     split: Split,
     norm: tuple[Tensor, Tensor, float] | None,
     weight: Float[Tensor, "width window"],
-    bias: Float[Tensor, "width"] | None,
+    bias: Float[Tensor, " width"] | None,
 ) -> FeatureMap:
     """Unfold, LayerNorm, linear, as the paper reads; the unfolded tokens are stored."""
     grid = split_grids(image.shape[-2:], [split])[0]
@@ -77,7 +77,7 @@ def soft_split(
     split: Split,
     norm: tuple[Tensor, Tensor, float] | None,
     weight: Float[Tensor, "width window"],
-    bias: Float[Tensor, "width"] | None,
+    bias: Float[Tensor, " width"] | None,
 ) -> FeatureMap:
     """The same result by one convolution and two box filters, storing no windows.
 

@@ -136,10 +136,9 @@ class Journal:
                 "images_per_second": round(rate, 1),
             },
         )
-        left = duration((self.num_steps - run.step) / self.clock.steps_per_second)
         words = (
             f"epoch {run.step / self.per_epoch:.1f}/{self.recipe.epochs}  loss "
-            f"{loss_now:.3f}  {self.accuracy()}{rate:,.0f} images/s  {left} left"
+            f"{loss_now:.3f}  {self.accuracy()}{self.pace(run.step)}"
         )
         if self.progress is not None:
             self.progress.update(self.task, completed=run.step, description=words)
@@ -178,6 +177,14 @@ class Journal:
             f"Stopped at step {run.step:,} of {self.num_steps:,} with a checkpoint; "
             "the same command goes on from here."
         )
+
+    def pace(self, step: int) -> str:
+        """The rate and the time left, once the first steps have shown them."""
+        if not self.clock.is_warm:
+            return "warming up"
+        left = duration((self.num_steps - step) / self.clock.steps_per_second)
+        rate = self.clock.steps_per_second * self.recipe.batch_size
+        return f"{rate:,.0f} images/s  {left} left"
 
     def accuracy(self) -> str:
         """The last evaluation, for the line of progress."""
@@ -269,6 +276,11 @@ class Clock:
         else:
             self.seconds += took
             self.seconds_here += took
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether a step was timed that did not compile."""
+        return self.num_here > self.NUM_FIRST
 
     @property
     def steps_per_second(self) -> float:
