@@ -1,0 +1,54 @@
+"""The README and the docs say what is there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from t2t.cli import VERBS
+from t2t.models.zoo import ZOO
+from t2t.recipes import find_recipe
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    path
+    for pattern in ("*.md", "docs/*.md", "records/**/*.md")
+    for path in ROOT.glob(pattern)
+)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
+    local = [target for target in targets if "://" not in target]
+    missing = [target for target in local if not (page.parent / target).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_are_verbs_and_recipes_that_exist(page: Path) -> None:
+    text = page.read_text()
+    verbs = re.findall(r"(?:^\$ |^|`)t2t ([a-z]+)\b", text, flags=re.MULTILINE)
+    assert [verb for verb in verbs if verb not in VERBS] == []
+    for recipe in re.findall(r"t2t train ([a-z0-9_]+\.[a-z0-9_]+)", text):
+        find_recipe(recipe)
+
+
+def test_the_readme_counts_the_models() -> None:
+    text = (ROOT / "README.md").read_text()
+    (count,) = re.findall(r"lists all (\d+)", text)
+    assert int(count) == len(ZOO)
+
+
+def test_no_machine_is_named() -> None:
+    pattern = re.compile(r"/(?:work|root|farm|home)/|bash_jobs")
+    wrong = [
+        str(path.relative_to(ROOT))
+        for path in ROOT.rglob("*")
+        if path.is_file()
+        and path.suffix in {".py", ".md", ".json", ".jsonl", ".txt", ".toml", ".sh"}
+        and not {".venv", ".git", "carry", "scratch", "runs"} & set(path.parts)
+        and path != Path(__file__)
+        and pattern.search(path.read_text(errors="ignore"))
+    ]
+    assert wrong == []

@@ -1,0 +1,100 @@
+"""Recipes: what is published, and that every one of them can start."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from t2t.config import from_json, to_json
+from t2t.errors import UserError
+from t2t.models.create import create_model
+from t2t.recipes import about, all_recipes, find_recipe
+from t2t.recipes.own import fitting_batch, for_images
+from t2t.training.recipe import Recipe
+
+
+@pytest.mark.parametrize("name", all_recipes())
+def test_every_recipe_is_whole(name: str) -> None:
+    function = all_recipes()[name]
+    recipe = function()
+    assert recipe.name == name
+    assert about(function).endswith(".")
+    assert from_json(Recipe, to_json(recipe)) == from_json(Recipe, to_json(recipe))
+    with torch.device("meta"):
+        model = create_model(
+            recipe.model,
+            num_classes=10,
+            image_size=recipe.image_size,
+            in_channels=recipe.channels,
+            drop_path=recipe.drop_path,
+            **recipe.choices,
+        )
+        logits = model(torch.zeros(2, recipe.channels, *recipe.image_size))
+    assert logits.shape == (2, 10)
+
+
+def test_a_recipe_survives_json() -> None:
+    recipe = find_recipe("imagenet.t2t_vit_14")
+    assert from_json(Recipe, to_json(recipe)) == recipe
+
+
+@pytest.mark.parametrize(
+    ("model", "lr", "decay"),
+    [
+        ("t2t_vit_7", 1e-3, 0.03),
+        ("t2t_vit_12", 1e-3, 0.03),
+        ("t2t_vit_14", 5e-4, 0.05),
+        ("t2t_vit_t_14", 5e-4, 0.05),
+        ("t2t_vit_24", 5e-4, 0.065),
+        ("t2t_vit_t_19", 5e-4, 0.065),
+    ],
+)
+def test_the_published_recipe(model: str, lr: float, decay: float) -> None:
+    recipe = find_recipe(f"imagenet.{model}")
+    optimizer, schedule = recipe.optimizer, recipe.schedule
+    assert (recipe.epochs, recipe.batch_size, recipe.drop_path) == (310, 512, 0.1)
+    assert (optimizer.name, optimizer.lr, optimizer.weight_decay) == (
+        "adamw",
+        lr,
+        decay,
+    )
+    assert optimizer.scaled(optimizer.lr, 512) == lr
+    assert schedule.floor * lr == pytest.approx(1e-5)
+    assert schedule.start * lr == pytest.approx(1e-6)
+    assert (schedule.warmup_epochs, schedule.floor_epochs) == (10, 10)
+    augmentation = recipe.augmentation
+    assert augmentation.rand_augment == "rand-m9-mstd0.5-inc1"
+    assert (augmentation.mixup, augmentation.cutmix) == (0.8, 1.0)
+    assert (augmentation.smoothing, augmentation.erase) == (0.1, 0.25)
+    assert recipe.average.decay == 0.99996
+    assert recipe.crop.evaluation_fraction == 0.9
+
+
+def test_a_misspelled_recipe_says_what_was_meant() -> None:
+    with pytest.raises(UserError, match=r"cifar10\.t2t_vit_7"):
+        find_recipe("cifar10.t2t_vit7")
+    assert find_recipe("digits").name == "digits.t2t_vit"
+
+
+@pytest.mark.parametrize(("side", "model"), [(30, "t2t_vit_7_32"), (200, "t2t_vit_7")])
+def test_own_images_get_a_model_of_their_size(
+    tmp_path: Path, side: int, model: str
+) -> None:
+    rng = np.random.default_rng(0)
+    for label in ("cat", "dog"):
+        folder = tmp_path / label
+        folder.mkdir()
+        for number in range(12):
+            pixels = rng.integers(0, 255, (side, side + 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / f"{number}.png")
+    recipe = for_images(str(tmp_path))
+    assert recipe.model == model
+    assert recipe.batch_size == 8
+
+
+def test_few_images_still_make_steps() -> None:
+    assert fitting_batch(20) == 8
+    assert fitting_batch(1000) == 32
+    assert fitting_batch(50_000) == 2048

@@ -1,0 +1,99 @@
+"""Configs as JSON, and their fields set by words."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pytest
+
+from t2t.config import differences, from_json, override, to_json
+from t2t.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner:
+    rate: float = 0.1
+    pair: tuple[float, float] = (0.9, 0.99)
+    kind: Literal["plain", "fancy"] = "plain"
+
+    def __post_init__(self) -> None:
+        if self.rate > self.pair[0]:
+            raise UserError("rate is above the pair")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer:
+    name: str
+    epochs: int = 3
+    flag: bool = False
+    limit: float | None = None
+    inner: Inner = field(default_factory=Inner)
+    free: dict[str, Any] = field(default_factory=dict)
+
+
+CONFIG = Outer(name="one", inner=Inner(rate=0.5), free={"splits": [[3, 1, 1]]})
+
+
+def test_json_and_back() -> None:
+    assert from_json(Outer, to_json(CONFIG)) == CONFIG
+
+
+@pytest.mark.parametrize(
+    ("word", "path", "value"),
+    [
+        ("epochs=7", "epochs", 7),
+        ("name=12", "name", "12"),
+        ("flag=true", "flag", True),
+        ("flag=False", "flag", False),
+        ("limit=2", "limit", 2.0),
+        ("limit=none", None, None),
+        ("limit=null", "limit", None),
+        ("limit=None", "limit", None),
+        ("inner.rate=1e-3", "inner.rate", 1e-3),
+        ("inner.pair=(0.8, 0.95)", "inner.pair", (0.8, 0.95)),
+        ("inner.kind=fancy", "inner.kind", "fancy"),
+        ("free.depth=4", "free.depth", 4),
+    ],
+)
+def test_words_set_fields(word: str, path: str | None, value: object) -> None:
+    if path is None:
+        with pytest.raises(UserError, match="a number"):
+            override(CONFIG, [word])
+        return
+    found: Any = override(CONFIG, [word])
+    for name in path.split("."):
+        found = found[name] if isinstance(found, dict) else getattr(found, name)
+    assert found == value
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("epocs=3", "Did you mean epochs"),
+        ("inner.rte=3", "Did you mean rate"),
+        ("epochs=many", "epochs=many is not a whole number"),
+        ("epochs=1.5", "whole number"),
+        ("flag=perhaps", "true or false"),
+        ("inner.kind=odd", "plain, fancy"),
+        ("inner.pair=[1]", "right length"),
+        ("name.first=x", "no parts"),
+        ("epochs", "field=value"),
+    ],
+)
+def test_mistakes_are_told_in_one_sentence(word: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        override(CONFIG, [word])
+
+
+def test_fields_that_belong_together_change_together() -> None:
+    changed = override(CONFIG, ["inner.rate=0.95", "inner.pair=[0.96,0.99]"])
+    assert changed.inner.rate == 0.95
+    with pytest.raises(UserError, match="above the pair"):
+        override(CONFIG, ["inner.rate=0.95"])
+
+
+def test_differences_name_the_field_and_both_values() -> None:
+    other = override(CONFIG, ["inner.rate=0.2", "epochs=4"])
+    assert differences(to_json(CONFIG), to_json(other)) == [
+        "epochs: 3 → 4",
+        "inner.rate: 0.5 → 0.2",
+    ]
