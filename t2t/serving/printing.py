@@ -38,6 +38,7 @@ def write_json_lines(
     """Writes a line of JSON for each image and passes it on."""
     for outcome in outcomes:
         out.write(json.dumps(as_json(outcome), ensure_ascii=False) + "\n")
+        out.flush()  # for whoever reads along
         yield outcome
 
 

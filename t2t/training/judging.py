@@ -64,7 +64,7 @@ def judge(
         if watcher is not None:
             prepare = watcher.watch(network, prepare)
         num_classes = len(trained.class_names)
-        watch = Stopwatch(team.device, len(source), progress)
+        watch = Stopwatch(team, len(source), progress)
         dtype = PRECISIONS[precision]
         score = evaluate(
             network, batches, prepare, num_classes, team, dtype, watch.advance
@@ -108,17 +108,18 @@ class Stopwatch:
     """Counts images, and times batches from the end of the first, when all is warm."""
 
     def __init__(
-        self, device: torch.device, total: int, progress: Callable[[int, int], None]
+        self, team: Processes, total: int, progress: Callable[[int, int], None]
     ) -> None:
-        self.device, self.total, self.progress = device, total, progress
+        self.team, self.total, self.progress = team, total, progress
         self.started: float | None = None
         self.num_first = self.num_done = 0
 
     def advance(self, num_images: int) -> None:
         """Takes note of a batch."""
         self.num_done += num_images
-        # The last batch is filled up with images that do not count.
-        self.progress(min(self.num_done, self.total), self.total)
+        if self.team.leads:
+            # The last batch is filled up with images that do not count.
+            self.progress(min(self.num_done, self.total), self.total)
         if self.started is None:
             self.wait()
             self.started = time.perf_counter()
@@ -134,8 +135,8 @@ class Stopwatch:
 
     def wait(self) -> None:
         """Lets the device finish what it was given."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        if self.team.device.type == "cuda":
+            torch.cuda.synchronize(self.team.device)
 
 
 @dataclass(frozen=True)

@@ -44,15 +44,6 @@ def match_classes(
     Names may stand in any order and need not be all of the model's. Data whose classes
     are only numbered goes by these numbers.
     """
-    plain = tuple(str(number) for number in range(len(given)))
-    numbered = tuple(f"class {number}" for number in range(len(classes)))
-    by_number = np.arange(len(given))
-    if tuple(given) != tuple(classes):
-        if len(given) <= len(classes) and tuple(given) == plain:
-            return by_number, (f"The classes of {where} are matched by number.",)
-        if len(given) == len(classes) and tuple(classes) == numbered:
-            note = f"The model's classes have no names; those of {where} go in order."
-            return by_number, (note,)
     meant: dict[str, list[int]] = {}
     for number, name in enumerate(classes):
         for alias in aliases(name):
@@ -66,6 +57,8 @@ def match_classes(
     unknown = [
         name for name, number in zip(given, numbers, strict=True) if number is None
     ]
+    if unknown and (note := why_in_order(given, classes, where)):
+        return np.arange(len(given)), (note,)
     if unknown:
         raise UserError(
             f"{where} has classes that the model does not know: {listed(unknown)}; the "
@@ -81,6 +74,16 @@ def match_classes(
         return found, ()
     note = f"{where} has {len(given)} of the model's {len(classes)} classes."
     return found, (note,)
+
+
+def why_in_order(given: Sequence[str], classes: Sequence[str], where: str) -> str:
+    """A sentence on why classes without names in common go in their order, if so."""
+    if len(given) <= len(classes) and list(given) == list(map(str, range(len(given)))):
+        return f"The classes of {where} are matched by number."
+    numbered = [f"class {number}" for number in range(len(given))]
+    if list(classes) == numbered:
+        return f"The model's classes have no names; those of {where} go in order."
+    return ""
 
 
 def choose_number(

@@ -1,0 +1,38 @@
+"""The picture of what is taken for what."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from t2t.analysis.pictures import draw_confusion
+from t2t.errors import UserError
+
+
+@pytest.mark.parametrize("num_classes", [2, 10, 200])
+def test_right_is_blue_and_wrong_is_red(num_classes: int, tmp_path: Path) -> None:
+    confusion = torch.eye(num_classes, dtype=torch.int64) * 6
+    confusion[0, 1] = 4
+    names = [f"class {number}" for number in range(num_classes)]
+    path = draw_confusion(confusion, names, tmp_path / "new" / "c.png", "photos")
+    pixels = np.asarray(Image.open(path).convert("RGB")).astype(int)
+    assert min(pixels.shape[:2]) > 500
+    red, blue = pixels[..., 0], pixels[..., 2]
+    assert (blue - red > 100).sum() > 50
+    assert (red - blue > 60).sum() > 20
+
+
+def test_nothing_wrong_and_classes_without_images(tmp_path: Path) -> None:
+    confusion = torch.zeros(1000, 1000, dtype=torch.int64)
+    confusion[[3, 5], [3, 5]] = 2
+    names = ["a very long name for a class of images", *map(str, range(999))]
+    with Image.open(draw_confusion(confusion, names, tmp_path / "c.png")) as small:
+        assert small.size[0] < 1500  # of two classes, not of a thousand
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="could not be written"):
+        draw_confusion(torch.eye(2).long(), "ab", tmp_path / "file" / "c.png")

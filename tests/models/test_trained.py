@@ -1,0 +1,84 @@
+"""What a file says of its model, and what is assumed where it says nothing."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from t2t.errors import UserError
+from t2t.models.class_names import aliases, imagenet_classes, in_words
+from t2t.models.create import create_model
+from t2t.models.trained import load_trained
+from t2t.models.weights import save
+
+SMALL = {"dim": 16, "depth": 1, "num_heads": 1, "token_dim": 8, "image_size": 16}
+
+
+def test_a_run_says_all(tmp_path: Path) -> None:
+    model = create_model("t2t_vit_7_32", num_classes=2, in_channels=1, **SMALL)
+    extra = {
+        "image_size": [16, 24],
+        "channels": 1,
+        "mean": [0.3],
+        "std": [0.4],
+        "crop_fraction": 1.0,
+        "data": "photos",
+    }
+    save(model, tmp_path, name="mine", class_names=["no", "yes"], extra=extra)
+    trained = load_trained(tmp_path)
+    assert trained.notes == ()
+    assert trained.class_names == trained.readable_names == ("no", "yes")
+    assert (trained.image_size, trained.channels) == ((16, 24), 1)
+    assert (trained.mean, trained.std, trained.crop_fraction) == ((0.3,), (0.4,), 1.0)
+    assert (trained.data, trained.name) == ("photos", "mine")
+
+
+def test_published_weights_are_taken_for_imagenets(tmp_path: Path) -> None:
+    model = create_model("t2t_vit_7")
+    path = tmp_path / "71.7_T2T_ViT_7.pth.tar"
+    torch.save({"state_dict_ema": model.state_dict()}, path)
+    trained = load_trained(path)
+    assert trained.class_names[0] == "n01440764"
+    assert trained.readable_names[0] == "tench, Tinca tinca"
+    assert trained.image_size == (224, 224)
+    assert trained.crop_fraction == 0.9
+    assert trained.mean == (0.485, 0.456, 0.406)
+    assert trained.data is None
+    names, pixels = trained.notes
+    assert "does not name its 1000 classes; ImageNet's are assumed" in names
+    assert "224×224 pixels, the middle 0.9 of the image" in pixels
+
+
+def test_a_network_of_timms_is_shown_images_as_timm_does(tmp_path: Path) -> None:
+    model = create_model("vit_tiny_patch16_224", num_classes=3, image_size=32)
+    save(model, tmp_path / "a.safetensors", name="vit_tiny_patch16_224")
+    trained = load_trained(tmp_path / "a.safetensors")
+    assert trained.mean == trained.std == (0.5, 0.5, 0.5)
+    assert trained.image_size == (32, 32)
+    assert trained.class_names == ("class 0", "class 1", "class 2")
+    assert "they are numbered" in trained.notes[0]
+
+
+def test_grey_images_get_the_mean_over_colours(tmp_path: Path) -> None:
+    model = create_model("t2t_vit_7_32", num_classes=2, in_channels=1, **SMALL)
+    save(model, tmp_path)
+    trained = load_trained(tmp_path)
+    assert trained.mean == pytest.approx((0.449,))
+    assert trained.channels == 1
+
+
+def test_a_model_without_head_is_refused(tmp_path: Path) -> None:
+    save(create_model("t2t_vit_7_32", num_classes=0, **SMALL), tmp_path)
+    with pytest.raises(UserError, match="has no head"):
+        load_trained(tmp_path)
+
+
+def test_wordnets_numbers_have_words() -> None:
+    assert len(imagenet_classes()) == 1000
+    assert in_words(["n02129604", "cat", "n00000000"]) == (
+        "tiger, Panthera tigris",
+        "cat",
+        "n00000000",
+    )
+    assert aliases("n02129604") == {"n02129604", "tiger, Panthera tigris", "tiger"}
+    assert aliases("cat, dog") == {"cat, dog"}

@@ -1,0 +1,132 @@
+"""A model that takes images as they are sees what evaluation shows it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from t2t.data.batches import Feeding, evaluation_batches
+from t2t.data.crops import CenterCrop
+from t2t.data.damage import DamagedImage
+from t2t.data.sources import open_source
+from t2t.errors import UserError
+from t2t.serving.predictor import Prediction, Predictor
+
+
+def test_probabilities_are_those_of_the_model(predictor: Predictor) -> None:
+    trained = predictor.trained
+    generator = torch.Generator().manual_seed(7)
+    pixels = torch.randint(256, (3, 20, 20), generator=generator, dtype=torch.uint8)
+    (prediction,) = predictor.predict(pixels, top=6)
+    # 16 pixels are 0.8 of 20: nothing is resized, only cut.
+    seen = pixels[:, 2:18, 2:18] / 255
+    mean, std = (torch.tensor(v)[:, None, None] for v in (trained.mean, trained.std))
+    with torch.inference_mode():
+        expected = predictor.model(((seen - mean) / std)[None]).softmax(1)[0]
+    for guess in prediction.guesses:
+        assert guess.class_name == trained.class_names[guess.index] == guess.name
+        assert guess.probability == pytest.approx(
+            float(expected[guess.index]), abs=1e-5
+        )
+    order = [guess.index for guess in prediction.guesses]
+    assert order == expected.argsort(descending=True).tolist()
+    assert prediction.best is prediction.guesses[0]
+
+
+def test_the_pixels_are_evaluations(predictor: Predictor, photos: Path) -> None:
+    trained = predictor.trained
+    source = open_source(photos, "all")
+    batches = evaluation_batches(
+        source,
+        batch_size=9,
+        crop=CenterCrop(size=trained.image_size, fraction=trained.crop_fraction),
+        device="cpu",
+        feeding=Feeding(resident=False, num_workers=1),
+    )
+    seen = []
+    original = predictor._guesses
+
+    def watched(pixels: torch.Tensor, top: int) -> object:
+        seen.append(pixels)
+        return original(pixels, top)
+
+    predictor._guesses = watched  # type: ignore[method-assign, assignment]
+    try:
+        predictor.predict([source.name(i) for i in range(len(source))], batch_size=20)
+    finally:
+        del predictor._guesses
+    expected = torch.cat([batch.images[batch.valid] for batch in batches])
+    assert torch.equal(torch.cat(seen), expected)
+
+
+def test_an_image_is_the_same_in_every_form(predictor: Predictor, photos: Path) -> None:
+    path = photos / "bee" / "01.png"
+    picture = Image.open(path)
+    forms = [
+        str(path),
+        path,
+        path.read_bytes(),
+        picture,
+        np.array(picture),
+        torch.from_numpy(np.array(picture)).permute(2, 0, 1),
+    ]
+    predictions = predictor.predict(forms, top=2)
+    assert len({prediction.guesses for prediction in predictions}) == 1
+    names = [str(path), str(path), "image 2", str(path), "image 4", "image 5"]
+    assert [prediction.image for prediction in predictions] == names
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK", "I;16"])
+def test_pictures_of_any_mode_are_taken(
+    mode: str, predictor: Predictor, photos: Path
+) -> None:
+    grey = Image.open(photos / "bee" / "01.png").convert("L")
+    picture = grey.convert(mode)
+    if mode == "I;16":
+        picture = Image.fromarray(np.array(grey).astype(np.uint16) * 257)
+    (of_mode,) = predictor.predict(picture)
+    if mode not in ("1", "CMYK"):
+        assert of_mode.guesses == predictor.predict(grey)[0].guesses
+
+
+def test_a_turned_photograph_is_turned_back(
+    predictor: Predictor, photos: Path, tmp_path: Path
+) -> None:
+    picture = Image.open(photos / "ant" / "00.jpg")
+    exif = picture.getexif()
+    exif[0x0112] = 6
+    picture.save(tmp_path / "turned.jpg", exif=exif, quality=100, subsampling=0)
+    turned = Image.open(tmp_path / "turned.jpg")
+    by_path, by_picture = predictor.predict([tmp_path / "turned.jpg", turned], top=1)
+    assert by_path.best.index == by_picture.best.index
+    assert by_path.best.probability == pytest.approx(by_picture.best.probability, 0.02)
+
+
+def test_each_goes_on_after_what_cannot_be_read(
+    predictor: Predictor, photos: Path, tmp_path: Path
+) -> None:
+    text = tmp_path / "text.png"
+    text.write_text("not a picture")
+    good = [str(photos / "ant" / "00.jpg"), str(photos / "bee" / "01.png")]
+    words = [str(tmp_path / "none.png"), good[0], str(text), good[1], str(tmp_path)]
+    for batch_size in (1, 2, 5):
+        outcomes = list(predictor.predict_each(words, top=1, batch_size=batch_size))
+        kinds = [type(outcome) for outcome in outcomes]
+        wrong, right = DamagedImage, Prediction
+        assert kinds == [wrong, right, wrong, right, wrong]
+        named = [getattr(each, "image", getattr(each, "name", "")) for each in outcomes]
+        assert named == words
+    with pytest.raises(UserError, match=r"none\.png cannot be read: No such file"):
+        predictor.predict(words)
+
+
+def test_what_is_no_image_is_refused(predictor: Predictor) -> None:
+    with pytest.raises(UserError, match="float32 tensor of 3 × 8 × 8"):
+        predictor.predict(torch.zeros(3, 8, 8))
+    with pytest.raises(UserError, match="image 0 is a int"):
+        predictor.predict(3)
+    with pytest.raises(UserError, match="must both be 1 or more"):
+        predictor.predict([], top=0)
+    assert predictor.predict([]) == []

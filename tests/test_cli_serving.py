@@ -1,0 +1,157 @@
+"""`t2t eval` and `t2t predict` as users meet them."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from t2t.cli import main
+from t2t.data.sources import open_source
+from t2t.models.create import create_model
+from t2t.models.weights import save
+
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    torch.manual_seed(1)
+    small = {"dim": 16, "depth": 1, "num_heads": 1, "token_dim": 8, "image_size": 8}
+    model = create_model("t2t_vit_7_32", num_classes=10, in_channels=1, **small)
+    nn.init.normal_(model.head.weight, std=3.0)
+    extra = {
+        "image_size": [8, 8],
+        "channels": 1,
+        "mean": [0.3],
+        "std": [0.4],
+        "crop_fraction": 1.0,
+        "data": "digits",
+    }
+    # Another order than the folders' below.
+    names = [str(number) for number in range(9, -1, -1)]
+    save(model, folder, name="t2t_vit_7_32", class_names=names, extra=extra)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("images")
+    source = open_source("digits")
+    for index in range(60):
+        place = folder / source.classes[source.labels[index]]
+        place.mkdir(exist_ok=True)
+        pixels = torch.as_tensor(source.read(index))[0].numpy()
+        picture = Image.fromarray(pixels).resize((8 + index, 60 - index // 2))
+        picture.convert("RGB" if index % 3 else "L").save(place / f"{index}.jpg")
+    return folder
+
+
+def test_eval_tells_and_draws(run: Path, tmp_path: Path, capsys: Output) -> None:
+    picture = tmp_path / "confusion.png"
+    words = ["eval", str(run), "--batch-size", "128", "--picture", str(picture)]
+    assert main(words) == 0
+    told = capsys.readouterr()
+    assert "digits (val): 360 images of 10 classes, seen at 8×8 pixels" in told.out
+    assert "top-1 " in told.out
+    assert "images/s, cpu, fp32, batches of 128" in told.out
+    assert "most often taken for" in told.out
+    assert f"Picture: {picture}" in told.err
+    assert picture.stat().st_size > 10_000
+
+
+def test_predict_and_eval_agree(run: Path, images: Path, capsys: Output) -> None:
+    assert main(["eval", str(run), "--data", str(images), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert main(["predict", str(run), str(images), "--top", "3", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(rows) == facts["num_images"] == 60
+    seen: dict[str, list[str]] = {}
+    for row in rows:
+        truth = Path(row["image"]).parent.name
+        seen.setdefault(truth, []).append(row["predictions"][0]["class"])
+        probabilities = [guess["probability"] for guess in row["predictions"]]
+        assert probabilities == sorted(probabilities, reverse=True)
+    right = sum(guess == truth for truth, some in seen.items() for guess in some)
+    assert 100 * right / 60 == pytest.approx(facts["top1"], abs=1e-3)
+    assert len({guess for some in seen.values() for guess in some}) > 3
+    for row in facts["classes"]:
+        taken_for = {other["name"]: other["num_images"] for other in row["taken_for"]}
+        mistakes = [guess for guess in seen[row["class"]] if guess != row["class"]]
+        assert taken_for == {name: mistakes.count(name) for name in mistakes}
+
+
+def test_predict_names_what_failed_and_goes_on(
+    run: Path,
+    images: Path,
+    tmp_path: Path,
+    capsys: Output,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    good = str(next((images / "3").iterdir()))
+    text = tmp_path / "text.jpg"
+    text.write_text("hello")
+    listed = f"{good}\n{text}\n{tmp_path / 'none.png'}\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO(listed))
+    assert main(["predict", str(run), "-", "--csv", "--top", "2"]) == 1
+    told = capsys.readouterr()
+    rows = list(csv.DictReader(told.out.splitlines()))
+    assert [row["image"] for row in rows] == [good, good]
+    assert f"{text} was left out: not an image that can be read." in told.err
+    assert "none.png was left out: No such file or directory." in told.err
+
+
+def test_predict_prints_a_plain_table(run: Path, images: Path, capsys: Output) -> None:
+    files = sorted(str(path) for path in (images / "7").iterdir())
+    assert main(["predict", str(run), *files, "--top", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["image", "class", "probability"]
+    assert [line.split()[0] for line in lines[2:]] == files
+    assert not any("\x1b" in line for line in lines)
+
+
+def test_predict_says_what_it_assumed(
+    images: Path, tmp_path: Path, capsys: Output
+) -> None:
+    model = create_model("resnet18", num_classes=2)
+    torch.save(model.state_dict(), tmp_path / "mine.pth")
+    words = ["predict", str(tmp_path / "mine.pth"), str(images / "3"), "--top", "9"]
+    assert main(words) == 2
+    assert "give its name" in capsys.readouterr().err
+    assert main([*words, "--model", "resnet18", "--json"]) == 0
+    told = capsys.readouterr()
+    assert "does not name its 2 classes; they are numbered" in told.err
+    assert "does not say how its images were prepared" in told.err
+    (first, *_) = map(json.loads, told.out.splitlines())
+    assert {guess["class"] for guess in first["predictions"]} == {"class 0", "class 1"}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("predict RUN EMPTY", "No image could be read"),
+        ("predict RUN", "No images are named"),
+        ("predict RUN EMPTY --top 0", "--top 0 is too small"),
+        ("predict RUN EMPTY --json --csv", "give one of them"),
+        ("predict EMPTY x.png", "has no model.safetensors in it"),
+        ("predict nowhere x.png", "There is no file nowhere"),
+        ("predict RUN x.png --device tpu", "device='tpu' is not on this machine"),
+        ("eval RUN --batch-size 0", "--batch-size 0 is too small"),
+        ("eval RUN --data EMPTY", "is empty: it should hold"),
+        ("eval RUN --data digitz", "Did you mean digits"),
+        ("eval RUN --picture a.txt", "must end in .png, .pdf or .svg"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    words: str, sentence: str, run: Path, tmp_path: Path, capsys: Output
+) -> None:
+    places = {"RUN": str(run), "EMPTY": str(tmp_path)}
+    assert main([places.get(word, word) for word in words.split()]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert sentence in told.err.splitlines()[-1]

@@ -1,0 +1,191 @@
+"""A trained model judged by its own data and by other."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from t2t.config import to_json
+from t2t.data.sources import open_source
+from t2t.errors import UserError
+from t2t.models.class_names import imagenet_classes
+from t2t.models.create import create_model
+from t2t.models.weights import save
+from t2t.recipes.digits import t2t_vit
+from t2t.training.judging import judge
+from t2t.training.report import Report
+
+SMALL = {"dim": 16, "depth": 1, "num_heads": 1, "token_dim": 8}
+
+
+def judged(path: Path, **options: object) -> Report:
+    report = judge(path, device="cpu", **options)  # type: ignore[arg-type]
+    assert report is not None
+    return report
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What training on the digits leaves, without the training."""
+    folder = tmp_path_factory.mktemp("run")
+    torch.manual_seed(0)
+    model = create_model(
+        "t2t_vit_7_32", num_classes=10, in_channels=1, image_size=8, **SMALL
+    )
+    nn.init.normal_(model.head.weight, std=3.0)
+    extra = {
+        "image_size": [8, 8],
+        "channels": 1,
+        "mean": [0.3],
+        "std": [0.4],
+        "crop_fraction": 1.0,
+        "data": "digits",
+    }
+    names = [str(number) for number in range(10)]
+    save(model, folder, name="t2t_vit_7_32", class_names=names, extra=extra)
+    (folder / "recipe.json").write_text(json.dumps(to_json(t2t_vit())))
+    return folder
+
+
+def test_a_run_is_judged_by_what_it_was_trained_on(run: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    report = judged(
+        run, batch_size=100, progress=lambda done, total: seen.append((done, total))
+    )
+    assert (report.data, report.split, report.score.num_images) == (
+        "digits",
+        "val",
+        360,
+    )
+    assert seen == [(100, 360), (200, 360), (300, 360), (360, 360)]
+    assert report.images_per_second is not None
+    assert report.images_per_second > 0
+    assert judged(run / "model.safetensors").score.top1 == report.score.top1
+    assert judged(run, split="train", batch_size=2000).score.num_images == 1437
+
+
+def test_the_score_is_what_the_model_says(run: Path) -> None:
+    report = judged(run)
+    source = open_source("digits")
+    images = torch.stack([torch.as_tensor(source.read(i)) for i in range(len(source))])
+    labels = torch.from_numpy(source.labels)
+    with torch.inference_mode():
+        logits = report.trained.model((images / 255 - 0.3) / 0.4)
+    right = logits.argmax(1) == labels
+    assert report.score.top1 == pytest.approx(100 * right.float().mean().item())
+    loss = nn.functional.cross_entropy(logits, labels).item()
+    assert report.score.loss == pytest.approx(loss, rel=1e-4)
+    rows = report.classes()
+    assert [row.top1 for row in rows] == sorted(row.top1 for row in rows)
+    assert sum(row.num_images for row in rows) == 360
+    worst = rows[0]
+    of_class = labels == int(worst.name)
+    assert worst.num_right == int((right & of_class).sum())
+    guesses = torch.bincount(logits.argmax(1)[of_class], minlength=10)
+    guesses[int(worst.name)] = 0
+    name, num = worst.taken_for[0]
+    assert (int(guesses.max()), int(guesses[int(name)])) == (num, num)
+
+
+def test_the_report_is_written_out(run: Path) -> None:
+    report = judged(run, batch_size=500)
+    facts = json.loads(json.dumps(report.as_json()))
+    assert facts["images_per_second"] is None  # one batch is the one that is left out
+    assert facts["num_images"] == 360
+    assert len(facts["classes"]) == 10
+    taken = sum(
+        other["num_images"] for row in facts["classes"] for other in row["taken_for"]
+    )
+    assert taken == round(360 * (1 - facts["top1"] / 100))
+
+
+def test_images_that_were_held_out_are_held_out_again(
+    run: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "model.safetensors").symlink_to(run / "model.safetensors")
+    recipe = replace(t2t_vit(), hold_out=100, seed=3)
+    (tmp_path / "recipe.json").write_text(json.dumps(to_json(recipe)))
+    assert judged(tmp_path).score.num_images == 100
+    assert judged(tmp_path, data="digits").score.num_images == 100
+    assert judged(tmp_path, split="train", batch_size=1500).score.num_images == 1337
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Half of the held-out digits as files, but their classes in another order."""
+    source = open_source("digits")
+    for index in range(0, len(source), 2):
+        place = tmp_path / "digits" / source.classes[source.labels[index]]
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = torch.as_tensor(source.read(index))[0].numpy()
+        Image.fromarray(pixels).save(place / f"{index}.png")
+    return tmp_path / "digits"
+
+
+def test_other_data_is_taken_whole_and_its_damage_named(
+    run: Path, folder: Path
+) -> None:
+    (folder / "3" / "broken.png").write_bytes(b"nothing")
+    report = judged(run, data=folder, batch_size=64)
+    assert (report.split, report.score.num_images) == ("all", 180)
+    assert report.damaged == (str(folder / "3" / "broken.png"),)
+    assert report.notes[0].endswith("--split val takes a tenth.")
+    tenth = judged(run, data=folder, split="val")
+    assert tenth.score.num_images == 18
+
+
+def test_some_classes_count_as_some(run: Path, folder: Path) -> None:
+    whole = judged(run, data=folder).score.confusion
+    for name in "0123456789"[:7]:
+        for file in (folder / name).iterdir():
+            file.unlink()
+        (folder / name).rmdir()
+    report = judged(run, data=folder)
+    assert torch.equal(report.score.confusion[7:], whole[7:])
+    assert not report.score.confusion[:7].any()
+    assert [row.class_name for row in report.classes()] == sorted(
+        "789", key=lambda name: report.score.per_class[int(name)]
+    )
+
+
+def test_mistakes_are_sentences(run: Path, folder: Path, tmp_path: Path) -> None:
+    (folder / "3").rename(folder / "three")
+    with pytest.raises(UserError, match="does not know: 'three'"):
+        judge(run, data=folder)
+    with pytest.raises(UserError, match="no split 'tset'"):
+        judge(run, split="tset")
+    with pytest.raises(UserError, match="precision='fp8' is not known"):
+        judge(run, precision="fp8")
+    with pytest.raises(UserError, match="ReaL labels belong to ImageNet's"):
+        judge(run, real=True)
+    save(create_model("t2t_vit_7_32", num_classes=3, **SMALL), tmp_path / "bare")
+    with pytest.raises(UserError, match="does not say what it was trained on"):
+        judge(tmp_path / "bare")
+    (tmp_path / "model.safetensors").symlink_to(run / "model.safetensors")
+    recipe = replace(t2t_vit(), data="gone/photos")
+    (tmp_path / "recipe.json").write_text(json.dumps(to_json(recipe)))
+    with pytest.raises(UserError, match=r"no file or folder gone/photos.* give --data"):
+        judge(tmp_path)
+
+
+def test_reassessed_labels_of_imagenet(tmp_path: Path) -> None:
+    model = create_model("t2t_vit_7_32", num_classes=1000, image_size=8, **SMALL)
+    # Always 795: the second of the two right answers for validation image 2.
+    nn.init.zeros_(model.head.weight)
+    model.head.bias = nn.Parameter(torch.eye(1000)[795])
+    save(model, tmp_path, extra={"image_size": [8, 8]})
+    # Image 1 has no reassessed label, 4 has another.
+    for number, label in ((1, 65), (2, 970), (4, 809)):
+        place = tmp_path / "val" / imagenet_classes()[label]
+        place.mkdir(parents=True)
+        pixels = np.zeros((8, 8, 3), np.uint8)
+        Image.fromarray(pixels).save(place / f"ILSVRC2012_val_{number:08}.JPEG")
+    report = judged(tmp_path, data=tmp_path / "val", real=True, batch_size=2)
+    assert report.score.top1 == 0
+    assert report.real is not None
+    assert (report.real.top1, report.real.num_images) == (50.0, 2)
