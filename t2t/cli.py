@@ -405,7 +405,7 @@ def predict(
     ],
     images: Annotated[
         Positional[tuple[str, ...]],
-        option("Files, folders, or - for a list on standard input.", "", "IMAGE"),
+        option("Files, folders, or - for a list on standard input.", "", "IMAGE..."),
     ],
     *,
     top: Annotated[int, option("Guesses to an image.", "(default: 5)", "N")] = 5,

@@ -72,8 +72,16 @@ class Predictor:
         self.trained = path if isinstance(path, Trained) else load_trained(path)
         if device is None:
             device = torch.accelerator.current_accelerator(check_available=True)
-        self.device = torch.device(device or "cpu")
-        self.model = self.trained.model.eval().to(self.device)
+        try:
+            self.device = torch.device(device or "cpu")
+            self.model = self.trained.model.eval().to(self.device)
+        # An AssertionError is how torch says that it was built without a device.
+        except (RuntimeError, AssertionError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise UserError(
+                f"device={str(device)!r} cannot be used here ({reason}); give cuda, "
+                "mps, cpu, or nothing for the best there is."
+            ) from error
         self.readable_names = self.trained.readable_names
         self.crop = CenterCrop(
             size=self.trained.image_size, fraction=self.trained.crop_fraction

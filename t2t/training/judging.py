@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 from t2t.data.batches import EvaluationBatches, evaluation_batches
 from t2t.data.crops import CenterCrop
@@ -71,6 +72,7 @@ def judge(
         )
         rate = watch.images_per_second()
         real_score = None if watcher is None else watcher.score(team)
+        damaged = all_names(damage.names, team)
         if not team.leads:
             return None
         return Report(
@@ -83,7 +85,7 @@ def judge(
             device=device_name(team),
             precision=precision,
             batch_size=batch_size,
-            damaged=damage.names,
+            damaged=damaged,
             notes=(*trained.notes, *chosen.notes, *notes),
         )
 
@@ -102,6 +104,15 @@ def open_batches(
         channels=trained.channels,
         damage=damage,
     )
+
+
+def all_names(names: tuple[str, ...], team: Processes) -> tuple[str, ...]:
+    """The names that any process has, each once."""
+    if not team.many:
+        return names
+    gathered: list[tuple[str, ...]] = [()] * team.world_size
+    dist.all_gather_object(gathered, names)
+    return tuple(dict.fromkeys(name for some in gathered for name in some))
 
 
 class Stopwatch:

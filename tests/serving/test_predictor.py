@@ -130,3 +130,11 @@ def test_what_is_no_image_is_refused(predictor: Predictor) -> None:
     with pytest.raises(UserError, match="must both be 1 or more"):
         predictor.predict([], top=0)
     assert predictor.predict([]) == []
+
+
+def test_a_device_that_is_not_there_is_one_sentence(predictor: Predictor) -> None:
+    with pytest.raises(UserError, match="device='gpu' cannot be used here"):
+        Predictor(predictor.trained, "gpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(UserError, match="device='cuda' cannot be used here"):
+            Predictor(predictor.trained, "cuda")
