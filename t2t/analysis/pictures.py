@@ -18,6 +18,7 @@ _WRONG = LinearSegmentedColormap.from_list("wrong", ["#ffffff", "#fc9272", "#a50
 _NUM_WITH_NUMBERS = 20
 _NUM_NAMES = 60
 _NUM_PAIRS = 20
+_PAIRS_PER_INCH = 2.5
 _LONGEST_NAME = 24
 
 Shares = Float[np.ndarray, "true predicted"]
@@ -44,7 +45,7 @@ def draw_confusion(
     FigureCanvasAgg(figure)
     matrix, pairs = figure.subplots(1, 2, width_ratios=[side + 1.6, 4.0])
     draw_matrix(matrix, counts, names)
-    list_pairs(pairs, counts, names)
+    list_pairs(pairs, counts, names, min(_NUM_PAIRS, int(side * _PAIRS_PER_INCH)))
     right = counts.trace() / counts.sum()
     figure.suptitle(f"{title}   top-1 {100 * right:.2f} %".strip(), fontsize=12)
     file = Path(path).expanduser()
@@ -99,11 +100,11 @@ def draw_matrix(axes: Any, counts: Any, names: Sequence[str]) -> None:
         edge.set_color("#bbbbbb")
 
 
-def list_pairs(axes: Any, counts: Any, names: Sequence[str]) -> None:
+def list_pairs(axes: Any, counts: Any, names: Sequence[str], most: int) -> None:
     """The commonest mistakes in words, as bars."""
     wrong = counts.copy()
     np.fill_diagonal(wrong, 0)
-    order = np.argsort(-wrong, axis=None, kind="stable")[:_NUM_PAIRS]
+    order = np.argsort(-wrong, axis=None, kind="stable")[:most]
     places = [divmod(int(place), len(names)) for place in order]
     pairs = [(row, column) for row, column in places if wrong[row, column]]
     axes.set_title("commonest mistakes: true → predicted", fontsize=10, loc="left")
@@ -122,7 +123,7 @@ def list_pairs(axes: Any, counts: Any, names: Sequence[str]) -> None:
         axes.text(0, place - 0.2, words, fontsize=8, va="center")
         axes.text(amount, place + 0.17, f" {amount}", fontsize=8, va="center")
     axes.set_xlim(0, max(amounts) * 1.15)
-    axes.set_ylim(max(_NUM_PAIRS, len(pairs)) - 0.4, -0.6)
+    axes.set_ylim(most - 0.4, -0.6)
     axes.set_xticks([])
     axes.set_yticks([])
 
