@@ -1,6 +1,9 @@
 """Tiny runs: a folder of 8×8 images, and a recipe that trains on it in a second."""
 
+import multiprocessing
+import multiprocessing.forkserver
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +18,9 @@ from t2t.data.augment import Augmentation
 from t2t.training import loop
 from t2t.training.loop import Machine
 from t2t.training.recipe import Average, Optimizer, Recipe, Schedule
+
+# Processes that tests start find what they run beside this file.
+sys.path.insert(0, str(Path(__file__).parent))
 
 EVERYTHING = Augmentation(
     crop_padding=1,
@@ -111,11 +117,24 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture
-def worker_environment() -> dict[str, str]:
-    """The environment of a process that a test starts."""
-    return {
-        **{key: value for key, value in os.environ.items() if key != "RANK"},
-        "OMP_NUM_THREADS": "1",
-        "PYTHONWARNINGS": "error",
-    }
+@pytest.fixture(scope="session")
+def start() -> Callable[..., multiprocessing.process.BaseProcess]:
+    """Starts a function of training_workers in a process of its own, within a blink."""
+    context = multiprocessing.get_context("forkserver")
+    # Torch is imported once, by the server that all processes are forks of.
+    context.set_forkserver_preload(["training_workers"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        multiprocessing.forkserver.ensure_running()
+
+    def start(name: str, *arguments: Any) -> multiprocessing.process.BaseProcess:
+        import training_workers
+
+        process = context.Process(
+            target=getattr(training_workers, name), args=arguments, daemon=True
+        )
+        process.start()
+        return process
+
+    return start

@@ -1,0 +1,101 @@
+"""Scores: every image once, by class, and as a table of confusions."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from t2t.data.batches import Feeding, evaluation_batches
+from t2t.data.sources import open_splits
+from t2t.errors import UserError
+from t2t.training.evaluate import Preparation, Score, evaluate
+from t2t.training.parallel import Processes
+
+ALONE = Processes(0, 1, torch.device("cpu"))
+AS_LEVELS = Preparation(mean=(0.0,) * 3, std=(1 / 255,) * 3)
+
+
+class BrightestChannel(nn.Module):
+    """Calls an image by its brightest channel, and class 0 by class 2's name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Tensor] = []
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.seen.append(images)
+        assert not self.training
+        means = images.mean((2, 3))
+        return means[:, [2, 1, 0]] / 10
+
+
+@pytest.fixture
+def validation(images: Path) -> Any:
+    source = open_splits(str(images)).val
+
+    def batches(batch_size: int, rank: int = 0, world_size: int = 1) -> Any:
+        return evaluation_batches(
+            source,
+            batch_size=batch_size,
+            crop=None,
+            device="cpu",
+            rank=rank,
+            world_size=world_size,
+            feeding=Feeding(num_workers=1),
+        )
+
+    return batches
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 13, 64])
+def test_every_image_counts_once_whatever_the_batch(
+    batch_size: int, validation: Any
+) -> None:
+    model = BrightestChannel().train()
+    score = evaluate(model, validation(batch_size), AS_LEVELS, 3, ALONE)
+    # 13 images: five of class 0, four each of 1 and 2; 0 and 2 are taken for another.
+    assert score.num_images == 13
+    assert score.confusion.tolist() == [[0, 0, 5], [0, 4, 0], [4, 0, 0]]
+    assert score.top1 == pytest.approx(100 * 4 / 13)
+    assert score.top5 == 100
+    assert score.per_class == [0, 100, 0]
+    assert model.training
+
+
+def test_loss_is_the_mean_over_images(validation: Any) -> None:
+    batches = validation(13)
+    (batch,) = batches
+    logits = BrightestChannel().eval()(AS_LEVELS(batch))
+    expected = nn.functional.cross_entropy(logits, batch.labels)
+    for size in (4, 13):
+        score = evaluate(BrightestChannel(), validation(size), AS_LEVELS, 3, ALONE)
+        assert score.loss == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_shares_of_two_processes_are_all_images(validation: Any) -> None:
+    shares = [
+        evaluate(BrightestChannel(), validation(4, rank, 2), AS_LEVELS, 3, ALONE)
+        for rank in (0, 1)
+    ]
+    assert sum(share.num_images for share in shares) == 13
+    both = shares[0].confusion + shares[1].confusion
+    assert both.tolist() == [[0, 0, 5], [0, 4, 0], [4, 0, 0]]
+
+
+def test_class_without_images_has_no_accuracy() -> None:
+    score = Score(0, 0, 0, 1, torch.tensor([[1, 0], [0, 0]]))
+    assert score.per_class[0] == 100
+    assert math.isnan(score.per_class[1])
+
+
+def test_nothing_to_evaluate_is_told(validation: Any) -> None:
+    class Nothing:
+        def __iter__(self) -> Any:
+            (batch,) = validation(13)
+            yield batch._replace(valid=torch.zeros(13, dtype=torch.bool))
+
+    with pytest.raises(UserError, match="all of them are damaged"):
+        evaluate(BrightestChannel(), Nothing(), AS_LEVELS, 3, ALONE)  # type: ignore[arg-type]

@@ -1,0 +1,169 @@
+"""The losses: by their formulae, on tensors small enough to check by hand."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from t2t.errors import UserError
+from t2t.models.create import create_model
+from t2t.models.weights import save
+from t2t.training.loop import Machine, train
+from t2t.training.objectives import (
+    Objective,
+    build_objective,
+    classify,
+    distill_soft,
+    distill_token_hard,
+    distill_token_soft,
+    soft_divergence,
+)
+from t2t.training.recipe import Recipe
+
+Tiny = Callable[..., Recipe]
+CPU = torch.device("cpu")
+
+
+class Table(nn.Module):
+    """A model that says the same whatever it sees."""
+
+    def __init__(self, *logits: Tensor) -> None:
+        super().__init__()
+        self.logits = nn.ParameterList(logits)
+
+    def forward(self, images: Tensor, apart: bool = False) -> Any:
+        said = tuple(logits.clone() for logits in self.logits)
+        return said if apart else said[0]
+
+
+@pytest.fixture
+def tables() -> tuple[Table, Table, Tensor, Tensor]:
+    """Student with two heads, teacher, images and soft targets, of 4 × 3."""
+    random = torch.Generator().manual_seed(0)
+    first, second, taught = (torch.randn(4, 3, generator=random) for _ in range(3))
+    targets = torch.rand(4, 3, generator=random).softmax(1)
+    return Table(first, second), Table(taught), torch.zeros(4, 1, 1, 1), targets
+
+
+def entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    return -(targets * (logits - logits.logsumexp(1, keepdim=True))).sum(1).mean()
+
+
+def divergence(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """KL(teacher ‖ student) × τ², written as the sum that it is."""
+    ours, theirs = (
+        (student / temperature).softmax(1),
+        (teacher / temperature).softmax(1),
+    )
+    return (theirs * (theirs / ours).log()).sum(1).mean() * temperature**2
+
+
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+@pytest.mark.parametrize("name", ["classify", "soft", "token soft", "token hard"])
+def test_loss_and_gradient(
+    name: str, temperature: float, tables: tuple[Table, Table, Tensor, Tensor]
+) -> None:
+    student, teacher, images, targets = tables
+    first, second = (
+        logits.detach().clone().requires_grad_() for logits in student.logits
+    )
+    taught = teacher.logits[0].detach()
+    chosen = torch.eye(3)[taught.argmax(1)]
+    function, expected = {
+        "classify": (classify, entropy(first, targets)),
+        "soft": (
+            distill_soft,
+            entropy(first, targets) + 0.7 * divergence(first, taught, temperature),
+        ),
+        "token soft": (
+            distill_token_soft,
+            entropy(first, targets) + 0.7 * divergence(second, taught, temperature),
+        ),
+        "token hard": (
+            distill_token_hard,
+            (entropy(first, targets) + entropy(second, chosen)) / 2,
+        ),
+    }[name]
+    loss = Objective(function, teacher, 0.7, temperature)(student, images, targets)
+    torch.testing.assert_close(loss, expected)
+    loss.backward()
+    expected.backward()
+    for ours, theirs in zip(student.logits, (first, second), strict=True):
+        if theirs.grad is None:
+            assert ours.grad is None
+        else:
+            torch.testing.assert_close(ours.grad, theirs.grad)
+    assert teacher.logits[0].grad is None
+
+
+def test_divergence_vanishes_where_both_agree() -> None:
+    logits = torch.randn(3, 5)
+    zero = soft_divergence(logits, logits + 7, 2.0)  # a shift changes no softmax
+    torch.testing.assert_close(zero, torch.tensor(0.0), atol=1e-6, rtol=0)
+
+
+@pytest.fixture(scope="module")
+def teacher(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder with a trained model of three classes, normalised in its own way."""
+    folder = tmp_path_factory.mktemp("teacher") / "run"
+    recipe = tiny()
+    other = replace(recipe.augmentation, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
+    torch.set_num_threads(1)
+    train(
+        replace(recipe, augmentation=other),
+        folder=folder,
+        machine=Machine(device="cpu"),
+        quiet=True,
+    )
+    return folder
+
+
+def test_teacher_sees_images_as_it_was_trained(tiny: Tiny, teacher: Path) -> None:
+    recipe = tiny(objective="distill_soft", teacher=str(teacher))
+    objective = build_objective(recipe, CPU, 3)
+    assert objective.teacher is not None
+    assert not any(p.requires_grad for p in objective.teacher.parameters())
+    assert not objective.teacher.training
+    levels = torch.rand(2, 3, 8, 8)
+
+    def normalised(mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+        shape = (1, 3, 1, 1)
+        return (levels - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape)
+
+    ours = normalised(recipe.augmentation.mean, recipe.augmentation.std)
+    theirs = normalised((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
+    with torch.no_grad():
+        torch.testing.assert_close(
+            objective.teach(ours), objective.teacher(theirs), rtol=1e-4, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("name", ["distill_soft", "distill_token_hard"])
+def test_students_train(
+    name: str, tiny: Tiny, cpu: Machine, teacher: Path, tmp_path: Path
+) -> None:
+    recipe = tiny(objective=name, teacher=str(teacher), epochs=1)
+    if "token" in name:
+        tokens = {"distilled": True, "class_token": True, "pool": "class"}
+        recipe = replace(recipe, choices={**recipe.choices, **tokens})
+    result = train(recipe, folder=tmp_path / "run", machine=cpu, quiet=True)
+    assert result.finished
+    assert result.summary["skipped_steps"] == 0
+
+
+def test_mistakes_are_told(tiny: Tiny, teacher: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="needs a teacher; set teacher=PATH"):
+        build_objective(tiny(objective="distill_soft"), CPU, 3)
+    with pytest.raises(UserError, match="objective='distil' is not known"):
+        build_objective(tiny(objective="distil"), CPU, 3)
+    recipe = tiny(objective="distill_soft", teacher=str(teacher))
+    with pytest.raises(UserError, match="knows 3 classes and the data has 10"):
+        build_objective(recipe, CPU, 10)
+    model = create_model("test_vit", num_classes=5)
+    save(model, tmp_path / "timm.safetensors", name="test_vit")
+    recipe = tiny(objective="distill_soft", teacher=str(tmp_path / "timm.safetensors"))
+    assert build_objective(recipe, CPU, 5).renormalise is None

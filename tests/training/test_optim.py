@@ -1,0 +1,158 @@
+"""Which parameters decay, which layers learn slowly, and how the rate moves."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from t2t.errors import UserError
+from t2t.training.optim import all_groups, build_optimizers, lr_share, set_lr
+from t2t.training.recipe import Optimizer, Recipe, Schedule
+from t2t.training.run import build_model
+
+Tiny = Callable[..., Recipe]
+
+
+def settings_of(model: nn.Module, recipe: Recipe) -> dict[str, dict[str, Any]]:
+    """The group of every parameter that is trained, by name."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    found = {}
+    for group in all_groups(build_optimizers(model, recipe)):
+        for parameter in group["params"]:
+            assert names[parameter] not in found
+            found[names[parameter]] = group
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert found.keys() == trained
+    return found
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon", "sgd", "lamb", "lion"])
+def test_norms_biases_tokens_and_positions_do_not_decay(name: str, tiny: Tiny) -> None:
+    recipe = tiny(optimizer=Optimizer(name=name, weight_decay=0.3))
+    choices = {**recipe.choices, "class_token": True, "pool": "class", "qkv_bias": True}
+    model = build_model(replace(recipe, choices=choices), 3)
+    groups = settings_of(model, recipe)
+    bare = {name for name, group in groups.items() if group["weight_decay"] == 0}
+    for part in ("prefix", "encoder.positions.", "norm", ".bias"):
+        chosen = {name for name in groups if part in name}
+        assert chosen
+        assert chosen <= bare
+    matrices = {name for name, p in model.named_parameters() if p.ndim > 1} - bare
+    assert {groups[name]["weight_decay"] for name in matrices} == {0.3}
+    assert {"head.weight", "encoder.blocks.0.mixer.qkv.weight"} <= matrices
+    assert bare | matrices == groups.keys()
+
+
+def test_muon_takes_the_matrices_of_the_blocks(tiny: Tiny) -> None:
+    recipe = tiny(optimizer=Optimizer(name="muon", lr=4e-3, adamw_lr=1e-3))
+    model = build_model(recipe, 3)
+    muon, adamw = build_optimizers(model, recipe)
+    assert isinstance(muon, torch.optim.Muon)
+    assert isinstance(adamw, torch.optim.AdamW)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    (group,) = muon.param_groups
+    taken = {names[parameter] for parameter in group["params"]}
+    assert taken == {
+        f"encoder.blocks.{layer}.{part}.weight"
+        for layer in (0, 1)
+        for part in ("mixer.qkv", "mixer.proj", "mlp.expand.0", "mlp.reduce")
+    }
+    scale = recipe.batch_size / 512
+    assert group["peak"] == pytest.approx(4e-3 * scale)
+    assert all(g["peak"] == pytest.approx(1e-3 * scale) for g in adamw.param_groups)
+
+
+def test_layer_decay_slows_each_layer_more_than_the_one_above(tiny: Tiny) -> None:
+    recipe = tiny(optimizer=Optimizer(lr=1.0, reference_batch_size=16, layer_decay=0.5))
+    groups = settings_of(build_model(recipe, 3), recipe)
+    peaks = {name: group["peak"] for name, group in groups.items()}
+    assert peaks["head.weight"] == 1
+    assert peaks["norm.weight"] == 0.5
+    assert peaks["encoder.blocks.1.mlp.reduce.weight"] == 0.5
+    assert peaks["encoder.blocks.0.mlp.reduce.weight"] == 0.25
+    stem = {peak for name, peak in peaks.items() if name.startswith("tokenizer")}
+    assert stem == {0.125}
+
+
+def test_layer_decay_needs_named_layers() -> None:
+    recipe = Recipe(name="x", model="x", optimizer=Optimizer(layer_decay=0.5))
+    with pytest.raises(UserError, match="names its layers, which Linear does not"):
+        build_optimizers(nn.Linear(2, 2), recipe)
+
+
+def test_body_can_learn_slower_than_the_head(tiny: Tiny) -> None:
+    settings = Optimizer(name="sgd", lr=0.05, body_lr=5e-4, reference_batch_size=16)
+    recipe = tiny(optimizer=settings)
+    groups = settings_of(build_model(recipe, 3), recipe)
+    for name, group in groups.items():
+        wanted = 0.05 if name.startswith("head.") else 5e-4
+        assert group["peak"] == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "factor"), [("linear", 4.0), ("sqrt", 2.0), ("none", 1.0)]
+)
+def test_learning_rate_follows_the_batch_by_a_stated_rule(
+    scaling: Any, factor: float
+) -> None:
+    settings = Optimizer(lr=1e-3, reference_batch_size=256, scaling=scaling)
+    assert settings.scaled(1e-3, 1024) == pytest.approx(1e-3 * factor)
+    assert settings.scaled(1e-3, 256) == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("epoch", "share"),
+    [
+        (0, 0.001),
+        (5, 0.5005),
+        (10, 1.0),
+        (155, 0.51),
+        (82.5, 0.51 + 0.49 * 2**-0.5),
+        (300, 0.02),
+        (305, 0.02),
+    ],
+)
+def test_cosine_of_the_published_recipe(epoch: float, share: float) -> None:
+    schedule = Schedule(warmup_epochs=10, floor=0.02, floor_epochs=10)
+    assert lr_share(schedule, epoch, 310) == pytest.approx(share)
+
+
+def test_other_schedules() -> None:
+    linear = Schedule(name="linear", warmup_epochs=0, floor=0.0)
+    assert [lr_share(linear, epoch, 4) for epoch in range(5)] == [1, 0.75, 0.5, 0.25, 0]
+    constant = Schedule(name="constant", warmup_epochs=2, start=0.0, floor=0.1)
+    found = [lr_share(constant, epoch, 4) for epoch in range(5)]
+    assert found == [0, 0.5, 1, 1, 1]
+
+
+def test_set_lr_scales_every_group_from_its_peak(tiny: Tiny) -> None:
+    recipe = tiny(optimizer=Optimizer(name="muon", lr=1e-2, layer_decay=0.7))
+    optimizers = build_optimizers(build_model(recipe, 3), recipe)
+    for share in (0.5, 0.1):
+        set_lr(optimizers, share)
+        assert all(
+            group["lr"] == group["peak"] * share for group in all_groups(optimizers)
+        )
+
+
+def test_settings_reach_the_optimizers_of_timm(tiny: Tiny) -> None:
+    model = build_model(tiny(), 3)
+    for name in ("lamb", "nadamw"):
+        recipe = tiny(optimizer=Optimizer(name=name, betas=(0.8, 0.95)))
+        groups = list(all_groups(build_optimizers(model, recipe)))
+        assert {tuple(group["betas"]) for group in groups} == {(0.8, 0.95)}
+
+
+def test_misspelt_optimizer_is_refused_with_a_suggestion(tiny: Tiny) -> None:
+    recipe = tiny(optimizer=Optimizer(name="muom"))
+    with pytest.raises(UserError, match=r"no optimizer 'muom'\. Did you mean muon"):
+        build_optimizers(build_model(tiny(), 3), recipe)
+
+
+def test_muon_needs_blocks() -> None:
+    recipe = Recipe(name="x", model="x", optimizer=Optimizer(name="muon"))
+    with pytest.raises(UserError, match="needs a model with blocks"):
+        build_optimizers(nn.Linear(2, 2), recipe)

@@ -1,0 +1,199 @@
+"""Two real processes train what one does, in every way of spreading a model."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import training_workers
+from safetensors.torch import load_file
+
+from t2t.config import to_json
+from t2t.errors import UserError
+from t2t.training.folder import write_json
+from t2t.training.loop import Machine, train
+from t2t.training.metrics import read_rows
+from t2t.training.parallel import Processes, find_device, spread_model
+from t2t.training.recipe import Optimizer, Recipe
+from t2t.training.resume import checkpoints
+
+Tiny = Callable[..., Recipe]
+Start = Callable[..., BaseProcess]
+# How a model can be spread over two processes: the last is over two machines of one.
+WAYS = {
+    "ddp": ("ddp", 2),
+    "fsdp": ("fsdp", 2),
+    "hybrid": ("hybrid", 2),
+    "hybrid over machines": ("hybrid", 1),
+}
+
+
+@pytest.fixture(scope="module")
+def recipe(tiny: Tiny) -> Recipe:
+    """Mixing within pairs, so that a sample's partner is in its process; clipped."""
+    return tiny(optimizer=Optimizer(lr=5e-3, reference_batch_size=16, clip_norm=0.5))
+
+
+@pytest.fixture(scope="module")
+def alone(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the recipe trained by one process."""
+    folder = tmp_path_factory.mktemp("alone") / "run"
+    torch.set_num_threads(1)
+    train(recipe, folder=folder, machine=Machine(device="cpu"), quiet=True)
+    return folder
+
+
+@pytest.fixture
+def train_in_two(start: Start, cpu: Machine) -> Callable[..., None]:
+    """Trains in two processes at once; stops after some steps where asked to."""
+
+    def run(
+        recipe: Recipe, folder: Path, way: str = "ddp", stop_after: int | None = None
+    ) -> None:
+        spread, local_world_size = WAYS[way]
+        machine = replace(cpu, spread=spread)  # type: ignore[arg-type]
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        common = {
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": str(local_world_size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
+        workers = [
+            start(
+                "train_together",
+                recipe,
+                folder,
+                machine,
+                {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stop_after,
+            )
+            for rank in (0, 1)
+        ]
+        for worker in workers:
+            worker.join(100)
+        assert [worker.exitcode for worker in workers] == [0, 0]
+
+    return run
+
+
+def scores(folder: Path) -> list[dict[str, Any]]:
+    return [row for row in read_rows(folder / "metrics.jsonl") if "top1" in row]
+
+
+def assert_same_run(found: Path, expected: Path) -> None:
+    for ours, theirs in zip(scores(found), scores(expected), strict=True):
+        assert ours["step"] == theirs["step"]
+        assert ours["num_images"] == theirs["num_images"] == 13
+        for key in ("val_loss", "val_loss_raw"):
+            assert ours[key] == pytest.approx(theirs[key], abs=2e-3)
+    ours, theirs = (load_file(f / "model.safetensors") for f in (found, expected))
+    assert ours.keys() == theirs.keys()
+    for name, weight in theirs.items():
+        torch.testing.assert_close(ours[name], weight, rtol=0, atol=3e-3, msg=name)
+
+
+@pytest.mark.parametrize("way", list(WAYS))
+def test_two_processes_train_what_one_does(
+    way: str,
+    recipe: Recipe,
+    alone: Path,
+    tmp_path: Path,
+    train_in_two: Callable[..., None],
+) -> None:
+    folder = tmp_path / "run"
+    train_in_two(recipe, folder, way)
+    assert_same_run(folder, alone)
+    losses = [read_rows(f / "metrics.jsonl")[-2]["loss"] for f in (folder, alone)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+    assert json.loads((folder / "environment.json").read_text())["num_processes"] == 2
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    told = [(row["step"], "top1" in row) for row in map(json.loads, lines)]
+    assert len(told) == len(set(told))  # one process writes
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp", "hybrid"])
+def test_two_processes_go_on_as_one(
+    way: str,
+    recipe: Recipe,
+    alone: Path,
+    cpu: Machine,
+    tmp_path: Path,
+    train_in_two: Callable[..., None],
+) -> None:
+    folder = tmp_path / "run"
+    train_in_two(recipe, folder, way, stop_after=5)
+    assert [path.name for path in checkpoints(folder / "last")] == ["step-000000005"]
+    assert train(recipe, folder=folder, machine=cpu, quiet=True).finished
+    assert_same_run(folder, alone)
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+def test_one_process_goes_on_as_two(
+    way: str,
+    recipe: Recipe,
+    alone: Path,
+    cpu: Machine,
+    tmp_path: Path,
+    train_in_two: Callable[..., None],
+    interrupt_after: Callable[[int | None], None],
+) -> None:
+    folder = tmp_path / "run"
+    interrupt_after(5)
+    assert not train(recipe, folder=folder, machine=cpu, quiet=True).finished
+    train_in_two(recipe, folder, way)
+    assert_same_run(folder, alone)
+
+
+def test_sharded_muon_trains_what_one_process_does(
+    tiny: Tiny, cpu: Machine, tmp_path: Path, train_in_two: Callable[..., None]
+) -> None:
+    recipe = tiny(
+        optimizer=Optimizer(name="muon", lr=2e-3, reference_batch_size=16), epochs=2
+    )
+    train(recipe, folder=tmp_path / "alone", machine=cpu, quiet=True)
+    train_in_two(recipe, tmp_path / "run", "fsdp", stop_after=3)
+    train_in_two(recipe, tmp_path / "run", "fsdp")
+    assert_same_run(tmp_path / "run", tmp_path / "alone")
+
+
+@pytest.mark.parametrize("spread", ["ddp", "fsdp"])
+def test_killed_worker_is_restarted_by_torchrun(
+    spread: str, recipe: Recipe, alone: Path, tmp_path: Path
+) -> None:
+    """The second process kills itself after step 8; torchrun starts both again."""
+    write_json(tmp_path / "recipe.json", to_json(recipe))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "--max-restarts", "2"]
+    command += [training_workers.__file__, str(tmp_path / "recipe.json")]
+    command += [str(tmp_path / "run"), spread]
+    finished = subprocess.run(
+        command,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    assert "Signal 9" in finished.stderr
+    assert_same_run(tmp_path / "run", alone)
+
+
+def test_unknown_ways_and_devices_are_refused() -> None:
+    team = Processes(0, 1, torch.device("cpu"))
+    with pytest.raises(UserError, match="allowed: ddp, fsdp, hybrid"):
+        spread_model(torch.nn.Linear(1, 1), "zero", team)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="not on this machine; there is: cpu"):
+        find_device("tpu")

@@ -1,0 +1,216 @@
+"""One step: accumulated, clipped, averaged, or left out whole."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from t2t.data.batches import Batches, Feeding, open_batches
+from t2t.data.sources import open_splits
+from t2t.errors import UserError
+from t2t.training import step as step_module
+from t2t.training.loop import Machine, train
+from t2t.training.machine import settle
+from t2t.training.metrics import read_rows
+from t2t.training.parallel import Processes
+from t2t.training.recipe import Average, Optimizer, Recipe
+from t2t.training.run import new_run
+from t2t.training.step import Stepper
+
+Tiny = Callable[..., Recipe]
+ALONE = Processes(0, 1, torch.device("cpu"))
+
+
+@pytest.fixture
+def batches(images: Path) -> Batches:
+    return open_batches(
+        open_splits(str(images)).train,
+        batch_size=16,
+        crop=None,
+        device="cpu",
+        feeding=Feeding(num_workers=1),
+    )
+
+
+def stepper(recipe: Recipe, machine: Machine) -> Stepper:
+    machine = settle(machine, ALONE)
+    return Stepper(recipe, machine, ALONE, new_run(recipe, machine, ALONE, 3), 3)
+
+
+@pytest.mark.parametrize("size", [1, 5, 8])
+def test_accumulated_step_is_the_whole_step(
+    size: int, tiny: Tiny, cpu: Machine, batches: Batches
+) -> None:
+    recipe = tiny(optimizer=Optimizer(lr=1e-2, clip_norm=0.1))
+    whole = stepper(recipe, cpu)
+    parts = stepper(recipe, replace(cpu, micro_batch=size))
+    for batch in batches.steps(0, 3):
+        expected, found = whole.train_step(batch), parts.train_step(batch)
+        assert found.loss == pytest.approx(expected.loss, rel=1e-5)
+        assert found.gradient_norm == pytest.approx(expected.gradient_norm, rel=1e-3)
+    for ours, theirs in zip(
+        parts.run.plain.parameters(), whole.run.plain.parameters(), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=2e-4)
+
+
+def test_step_is_a_function_of_the_seed_and_the_batch(
+    tiny: Tiny, cpu: Machine, batches: Batches
+) -> None:
+    recipe = tiny(random=True)
+    (batch,) = batches.steps(0, 1)
+    torch.manual_seed(1)
+    first = stepper(recipe, cpu).train_step(batch)
+    torch.manual_seed(2)
+    assert stepper(recipe, cpu).train_step(batch) == first
+    assert stepper(replace(recipe, seed=1), cpu).train_step(batch) != first
+
+
+def test_average_follows_the_weights_and_starts_close(
+    tiny: Tiny, cpu: Machine, batches: Batches
+) -> None:
+    recipe = tiny(average=Average(decay=0.9))
+    one = stepper(recipe, cpu)
+    assert one.run.average is not None
+    kept = [p.detach().clone() for p in one.run.average.parameters()]
+    for number, batch in enumerate(batches.steps(0, 3), start=1):
+        one.train_step(batch)
+        decay = min(0.9, (1 + number) / (10 + number))
+        now = list(one.run.plain.parameters())
+        kept = [decay * a + (1 - decay) * b for a, b in zip(kept, now, strict=True)]
+        for ours, theirs in zip(one.run.average.parameters(), kept, strict=True):
+            torch.testing.assert_close(ours, theirs.detach(), rtol=1e-5, atol=1e-6)
+
+
+class Broken:
+    """An objective whose loss or gradient is not finite at chosen calls."""
+
+    def __init__(self, plain: Any, kind: str, at: set[int]) -> None:
+        self.plain, self.kind, self.at, self.num_calls = plain, kind, at, 0
+
+    def __call__(self, model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+        self.num_calls += 1
+        if self.num_calls not in self.at:
+            return self.plain(model, images, targets)
+        if self.kind == "image":
+            return self.plain(model, images * float("nan"), targets)
+        loss = self.plain(model, images, targets)
+        if self.kind == "loss":
+            return loss + float("inf")
+        # The gradient of this root at 0 is infinite, while its value is finite.
+        return loss + (next(iter(model.parameters())).sum() * 0).sqrt()
+
+
+def snapshot(one: Stepper) -> dict[str, Any]:
+    state = one.run.state()
+    numbers = copy.deepcopy(state.numbers)
+    for counter in ("step", "num_skipped", "scaler"):
+        numbers.pop(counter)
+    return {**{k: v.clone() for k, v in state.tensors.items()}, "numbers": numbers}
+
+
+@pytest.mark.parametrize("kind", ["image", "loss", "gradient"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("model", ["t2t", "resnet"])
+def test_step_that_is_not_finite_changes_nothing(
+    kind: str, precision: Any, model: str, tiny: Tiny, cpu: Machine, batches: Batches
+) -> None:
+    recipe = tiny(random=True, optimizer=Optimizer(name="muon", lr=1e-2))
+    if model == "resnet":  # whose batch norms remember every forward pass
+        recipe = tiny(model="test_resnet", choices={})
+    one = stepper(recipe, replace(cpu, precision=precision))
+    one.objective = Broken(one.objective, kind, {2, 3})  # type: ignore[assignment]
+    first, second, third, fourth = batches.steps(0, 4)
+    assert one.train_step(first).stepped
+    before = snapshot(one)
+    scale = one.run.scaler.get_scale()
+    for number, batch in enumerate((second, third), start=1):
+        assert not one.train_step(batch).stepped
+        assert one.run.num_skipped == number
+    after = snapshot(one)
+    assert before.pop("numbers") == after.pop("numbers")
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    assert all(p.grad is None for p in one.run.plain.parameters())
+    if precision == "fp16" and kind != "loss":
+        assert one.run.scaler.get_scale() == scale / 4
+    assert one.train_step(fourth).stepped
+    assert one.run.step == 4
+
+
+@pytest.fixture
+def broken_training(monkeypatch: pytest.MonkeyPatch) -> Callable[[set[int]], None]:
+    """Lets the gradients of chosen steps of the next run be not finite."""
+
+    def at(steps: set[int]) -> None:
+        build = step_module.build_objective
+        monkeypatch.setattr(
+            step_module,
+            "build_objective",
+            lambda *arguments: Broken(build(*arguments), "image", steps),
+        )
+
+    return at
+
+
+def test_left_out_steps_are_counted_and_told(
+    tiny: Tiny,
+    cpu: Machine,
+    tmp_path: Path,
+    broken_training: Callable[[set[int]], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    broken_training({2, 3, 7})
+    result = train(tiny(), folder=tmp_path / "run", machine=cpu)
+    assert result.finished
+    assert result.summary["skipped_steps"] == 3
+    told = capsys.readouterr().out
+    assert "Step 2 was left out: its gradient is not finite (1 so far)." in told
+    assert "Step 7 was left out: its gradient is not finite (3 so far)." in told
+
+
+def test_run_that_stopped_learning_ends_with_advice(
+    tiny: Tiny,
+    cpu: Machine,
+    tmp_path: Path,
+    broken_training: Callable[[set[int]], None],
+) -> None:
+    broken_training(set(range(7, 13)))
+    with pytest.raises(UserError, match="5 steps in a row") as caught:
+        train(tiny(), folder=tmp_path / "run", machine=cpu, quiet=True)
+    assert "optimizer.lr" in str(caught.value)
+    assert "step 11" in str(caught.value)
+    assert [path.name for path in (tmp_path / "run/last").iterdir()] == [
+        "step-000000006"
+    ]
+
+
+def test_raw_and_averaged_accuracy_are_both_reported(
+    tiny: Tiny, cpu: Machine, tmp_path: Path
+) -> None:
+    slow = Average(decay=0.999999, warmup=False)  # the average stays where it began
+    result = train(tiny(average=slow), folder=tmp_path / "run", machine=cpu, quiet=True)
+    rows = [row for row in read_rows(tmp_path / "run/metrics.jsonl") if "top1" in row]
+    assert [row["epoch"] for row in rows] == [2, 4]
+    assert rows[-1]["top1_raw"] > rows[-1]["top1"]
+    assert result.summary["top1"] == rows[-1]["top1"]
+    assert result.summary["top1_raw"] == rows[-1]["top1_raw"]
+    assert rows[-1]["num_images"] == 13
+    without = train(
+        tiny(average=Average(decay=0)), folder=tmp_path / "raw", machine=cpu, quiet=True
+    )
+    assert without.summary["top1"] == without.summary["top1_raw"]
+
+
+@pytest.mark.parametrize(
+    ("precision", "enabled"), [("fp32", False), ("bf16", False), ("fp16", True)]
+)
+def test_only_fp16_scales_the_loss(
+    precision: Any, enabled: bool, tiny: Tiny, cpu: Machine
+) -> None:
+    one = stepper(tiny(), replace(cpu, precision=precision))
+    assert one.run.scaler.is_enabled() == enabled

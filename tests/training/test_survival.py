@@ -1,0 +1,254 @@
+"""Runs that are killed, stopped or out of room go on by the same call."""
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from t2t.errors import UserError
+from t2t.models import weights
+from t2t.training import loop, metrics
+from t2t.training.folder import RunFolder
+from t2t.training.loop import Machine, train
+from t2t.training.recipe import Recipe
+from t2t.training.resume import checkpoints, is_whole
+from t2t.training.run import Run, new_run
+
+Tiny = Callable[..., Recipe]
+Start = Callable[..., BaseProcess]
+
+
+@pytest.fixture
+def eager(cpu: Machine) -> Machine:
+    """Writes a checkpoint after every step."""
+    return replace(cpu, checkpoint_minutes=0.0)
+
+
+@pytest.fixture(scope="module")
+def recipe(tiny: Tiny) -> Recipe:
+    return tiny(random=True)
+
+
+@pytest.fixture(scope="module")
+def expected(
+    recipe: Recipe, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, torch.Tensor]:
+    """What the recipe comes to when nothing happens to it."""
+    folder = tmp_path_factory.mktemp("expected") / "run"
+    torch.set_num_threads(1)
+    train(recipe, folder=folder, machine=Machine(device="cpu"), quiet=True)
+    return load_file(folder / "model.safetensors")
+
+
+def assert_delivered(folder: Path, expected: dict[str, torch.Tensor]) -> None:
+    found = load_file(folder / "model.safetensors")
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def assert_metrics_are_whole(folder: Path) -> None:
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    told = [(row["step"], "top1" in row) for row in rows]
+    assert len(told) == len(set(told))
+    assert told == sorted(told)
+    assert [step for step, scored in told if scored] == [6, 12]
+
+
+def test_killed_at_random_moments(
+    recipe: Recipe,
+    eager: Machine,
+    tmp_path: Path,
+    start: Start,
+    expected: dict[str, torch.Tensor],
+) -> None:
+    folder = tmp_path / "run"
+    draw = random.Random(0)
+    num_killed = 0
+    while not (folder / "result.json").exists():
+        process = start("train_alone", recipe, folder, eager)
+        deadline = time.monotonic() + 60
+        # Each process may do a few steps, so that killing comes to an end.
+        while process.is_alive() and time.monotonic() < deadline:
+            if len(list((folder / "last").glob("step-*"))) > 0 and num_killed < 4:
+                break
+            time.sleep(0.01)
+        process.join(draw.uniform(0.2, 0.9) if num_killed < 4 else 60)
+        if process.is_alive():
+            num_killed += 1
+            process.kill()
+            process.join()
+            assert process.exitcode == -signal.SIGKILL
+            newest = checkpoints(folder / "last")[:1]
+            assert all(is_whole(path) for path in newest)
+    assert num_killed >= 2
+    assert_delivered(folder, expected)
+    assert_metrics_are_whole(folder)
+    assert not (folder / "last").exists()
+
+
+@pytest.mark.parametrize("at", ["save", "seal", "sync_folder"])
+def test_killed_while_a_checkpoint_is_written(
+    at: str,
+    recipe: Recipe,
+    eager: Machine,
+    tmp_path: Path,
+    start: Start,
+    expected: dict[str, torch.Tensor],
+    cpu: Machine,
+) -> None:
+    folder = tmp_path / "run"
+    process = start("train_and_die", recipe, folder, eager, at)
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    whole = 2 if at == "sync_folder" else 1
+    assert [is_whole(path) for path in checkpoints(folder / "last")] == [True] * whole
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2, "lo')  # as a power cut leaves it
+    train(recipe, folder=folder, machine=cpu, quiet=True)
+    assert_delivered(folder, expected)
+    assert_metrics_are_whole(folder)
+
+
+def test_sigterm_saves_and_leaves_in_peace(
+    recipe: Recipe,
+    cpu: Machine,
+    tmp_path: Path,
+    start: Start,
+    expected: dict[str, torch.Tensor],
+) -> None:
+    folder = tmp_path / "run"
+    process = start("train_alone", recipe, folder, cpu)
+    deadline = time.monotonic() + 60
+    metrics_file = folder / "metrics.jsonl"
+    while not (metrics_file.exists() and metrics_file.stat().st_size):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGTERM)
+    process.join(60)
+    assert process.exitcode == 0
+    (newest,) = checkpoints(folder / "last")
+    assert is_whole(newest)
+    assert train(recipe, folder=folder, machine=cpu, quiet=True).finished
+    assert_delivered(folder, expected)
+
+
+def test_finished_run_is_not_trained_again(
+    recipe: Recipe, cpu: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    short = replace(recipe, epochs=1)
+    first = train(short, folder=folder, machine=cpu, quiet=True)
+    monkeypatch.delattr(loop, "Training")
+    assert train(short, folder=folder, machine=cpu, quiet=True) == first
+    with pytest.raises(UserError, match=r"another recipe \(epochs: 1 → 5\)"):
+        train(replace(recipe, epochs=5), folder=folder, machine=cpu, quiet=True)
+
+
+def test_fresh_starts_over_but_never_in_a_folder_of_something_else(
+    recipe: Recipe, cpu: Machine, tmp_path: Path
+) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    for fresh in (False, True):
+        with pytest.raises(UserError, match="not a run's"):
+            train(recipe, folder=tmp_path, machine=cpu, fresh=fresh, quiet=True)
+    assert (tmp_path / "thesis.tex").read_text() == "x"
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / ".recipe.json.writing").write_text("{")  # killed at its very start
+    short = replace(recipe, epochs=1)
+    train(short, folder=folder, machine=cpu, quiet=True)
+    other = replace(short, seed=3)
+    result = train(other, folder=folder, machine=cpu, fresh=True, quiet=True)
+    assert result.summary["seed"] == 3
+
+
+def test_two_cannot_train_in_one_folder(
+    recipe: Recipe, cpu: Machine, tmp_path: Path
+) -> None:
+    with (
+        RunFolder(tmp_path / "run").held(),
+        pytest.raises(UserError, match="Another process is training"),
+    ):
+        train(recipe, folder=tmp_path / "run", machine=cpu, quiet=True)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[range], None]:
+    """Lets nothing be written while the run's step is in a range."""
+    made: list[Run] = []
+    full_at = range(0)
+
+    def remember(*arguments: object) -> Run:
+        made.append(new_run(*arguments))  # type: ignore[arg-type]
+        return made[-1]
+
+    def guarded(function: Callable[..., object]) -> Callable[..., object]:
+        def write(*arguments: object, **options: object) -> object:
+            if made and made[-1].step in full_at:
+                raise OSError(28, "No space left on device")
+            return function(*arguments, **options)
+
+        return write
+
+    def set_full(steps: range) -> None:
+        nonlocal full_at
+        full_at = steps
+
+    monkeypatch.setattr(loop, "new_run", remember)
+    dcp = "torch.distributed.checkpoint.filesystem._write_item"
+    monkeypatch.setattr(
+        dcp, guarded(torch.distributed.checkpoint.filesystem._write_item)
+    )
+    monkeypatch.setattr(weights, "save_file", guarded(weights.save_file))
+    monkeypatch.setattr(metrics.os, "write", guarded(os.write))
+    return set_full
+
+
+def test_full_disk_on_the_way_does_not_stop_a_run(
+    recipe: Recipe,
+    eager: Machine,
+    tmp_path: Path,
+    disk: Callable[[range], None],
+    expected: dict[str, torch.Tensor],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    disk(range(3, 9))
+    result = train(recipe, folder=tmp_path / "run", machine=eager)
+    assert result.finished
+    told = "".join(capsys.readouterr().out.split())  # lines break anywhere
+    for sentence in (
+        "The checkpoint of step 4 could not be written (",
+        "training goes on, and would resume from",
+        "model.safetensors could not be written",
+    ):
+        assert sentence.replace(" ", "") in told
+    assert_delivered(tmp_path / "run", expected)
+
+
+def test_full_disk_at_the_end_keeps_the_last_checkpoint(
+    recipe: Recipe,
+    cpu: Machine,
+    tmp_path: Path,
+    disk: Callable[[range], None],
+    expected: dict[str, torch.Tensor],
+) -> None:
+    folder = tmp_path / "run"
+    disk(range(12, 13))
+    with pytest.raises(UserError, match="result could not be written"):
+        train(recipe, folder=folder, machine=cpu, quiet=True)
+    assert [path.name for path in checkpoints(folder / "last")] == ["step-000000006"]
+    disk(range(0))
+    assert train(recipe, folder=folder, machine=cpu, quiet=True).finished
+    assert_delivered(folder, expected)
+    assert_metrics_are_whole(folder)

@@ -1,0 +1,77 @@
+"""What the processes run that tests start, and kill."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from t2t.config import from_json
+from t2t.training import resume
+from t2t.training.folder import read_json
+from t2t.training.loop import Machine, train
+from t2t.training.recipe import Recipe
+
+
+def train_alone(recipe: Recipe, folder: Path, machine: Machine) -> None:
+    """Trains as the command does."""
+    torch.set_num_threads(1)
+    train(recipe, folder=folder, machine=machine, quiet=True)
+
+
+def train_and_die(recipe: Recipe, folder: Path, machine: Machine, at: str) -> None:
+    """Trains until the second checkpoint comes to a function, and is killed in it."""
+    plain = getattr(resume, at)
+    calls = []
+
+    def die(*arguments: Any, **options: Any) -> Any:
+        calls.append(at)
+        if len(calls) == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return plain(*arguments, **options)
+
+    setattr(resume, at, die)
+    train_alone(recipe, folder, machine)
+
+
+def train_together(
+    recipe: Recipe,
+    folder: Path,
+    machine: Machine,
+    environment: dict[str, str],
+    stop_after: int | None,
+) -> None:
+    """Trains as one of several processes; asked to stop after so many steps."""
+    os.environ |= environment
+    if stop_after is not None and environment["RANK"] == "1":
+        stop_self_after(stop_after)
+    train_alone(recipe, folder, machine)
+
+
+def stop_self_after(num_steps: int, number: int = signal.SIGTERM) -> None:
+    """Lets this process send itself a signal after so many steps."""
+    from t2t.training.step import Stepper
+
+    plain = Stepper.train_step
+
+    def step(self: Stepper, batch: Any) -> Any:
+        outcome = plain(self, batch)
+        if self.run.step == num_steps:
+            os.kill(os.getpid(), number)
+        return outcome
+
+    Stepper.train_step = step  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    # torchrun starts this file: recipe.json, run folder, spread.
+    first_time = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    if first_time and os.environ["RANK"] == "1":
+        stop_self_after(8, signal.SIGKILL)
+    train_alone(
+        from_json(Recipe, read_json(Path(sys.argv[1]))),
+        Path(sys.argv[2]),
+        Machine(device="cpu", workers=1, spread=sys.argv[3]),  # type: ignore[arg-type]
+    )
