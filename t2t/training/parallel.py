@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from t2t.errors import UserError, choose
+from t2t.training.meeting import meeting_store
 
 Spread = Literal["ddp", "fsdp", "hybrid"]
 SPREADS = {"ddp": False, "fsdp": True, "hybrid": True}
@@ -58,15 +59,21 @@ def processes(device: str | None) -> Iterator[Processes]:
     if world_size == 1:
         yield Processes(rank=0, world_size=1, device=chosen)
         return
+    rank = int(os.environ["RANK"])
     joined_here = not dist.is_initialized()
     if joined_here:
         on_cuda = chosen.type == "cuda"
+        store = meeting_store(rank, world_size)
         dist.init_process_group(
-            "nccl" if on_cuda else "gloo", device_id=chosen if on_cuda else None
+            "nccl" if on_cuda else "gloo",
+            store=store,
+            rank=rank if store is not None else -1,
+            world_size=world_size if store is not None else -1,
+            device_id=chosen if on_cuda else None,
         )
     try:
         yield Processes(
-            rank=int(os.environ["RANK"]),
+            rank=rank,
             world_size=world_size,
             device=chosen,
             local_rank=local_rank,
