@@ -1,5 +1,7 @@
 """Frozen dataclasses as JSON, and overrides of their fields by name."""
 
+import ast
+import contextlib
 import dataclasses
 import json
 import types
@@ -33,14 +35,22 @@ def override(config: Config, assignments: Sequence[str]) -> Config:
     All are set before any is checked, so that several can change together.
     """
     plain = to_json(config)
-    for assignment in assignments:
-        path, equals, text = assignment.partition("=")
-        if not equals:
-            raise UserError(
-                f"{assignment!r} sets nothing; write field=value, like epochs=10."
-            )
-        set_at(plain, type(config), path.strip(), text.strip())
+    for word in assignments:
+        set_at(plain, type(config), *assignment(word))
     return from_json(type(config), plain)
+
+
+def assignment(word: str) -> tuple[str, str]:
+    """A field's name and the text to set it from, out of `name=text`."""
+    name, equals, text = word.partition("=")
+    if not equals:
+        raise UserError(f"{word!r} sets nothing; write NAME=VALUE, like epochs=10.")
+    return name.strip().replace("-", "_"), text.strip()
+
+
+def value_of(cls: type, name: str, text: str) -> Any:
+    """The value that a field of a dataclass gets from text; any for an unknown name."""
+    return convert(parse(text), get_type_hints(cls).get(name, Any), name, text)
 
 
 def set_at(plain: dict[str, Any], cls: Any, path: str, text: str) -> None:
@@ -71,12 +81,14 @@ def to_plain(value: Any) -> Any:
 
 
 def parse(text: str) -> Any:
-    """A number, list, true, false or null where the text is one, else the text."""
+    """A number, tuple, true, false or none where the text is one, else the text."""
+    words = {"true": True, "false": False, "none": None, "null": None}
+    if text.lower() in words:
+        return words[text.lower()]
     try:
-        return json.loads(text.replace("(", "[").replace(")", "]"))
-    except json.JSONDecodeError:
-        words = {"True": True, "False": False, "None": None}
-        return words.get(text, text)
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
 
 
 def convert(value: Any, hint: Any, name: str, text: str | None = None) -> Any:
@@ -85,29 +97,29 @@ def convert(value: Any, hint: Any, name: str, text: str | None = None) -> Any:
     if origin in (Union, types.UnionType):
         if value is None and type(None) in args:
             return None
-        (hint,) = [arg for arg in args if arg is not type(None)][:1]
+        hint = next(arg for arg in args if arg is not type(None))
         return convert(value, hint, name, text)
-    if origin is tuple and isinstance(value, list):
-        inner = args[:1] * len(value) if args[-1] is Ellipsis else args
-        if len(inner) == len(value):
-            return tuple(
-                convert(item, each, name)
-                for item, each in zip(value, inner, strict=True)
-            )
-    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
-        return from_json(hint, value)  # type: ignore[arg-type]
-    if origin is Literal and value in args:
-        return value
-    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
     if hint is str and text is not None:
         return text
-    if hint is Any or (isinstance(hint, type) and type(value) is hint):
+    if hint is float and type(value) is int:
+        return float(value)
+    if hint is Any or type(value) is hint or (origin is Literal and value in args):
         return value
     if origin is dict and isinstance(value, Mapping):
         return dict(value)
+    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+        return from_json(hint, value)  # type: ignore[arg-type]
+    if origin is tuple and isinstance(value, list | tuple):
+        inner = args[:1] * len(value) if args[-1] is Ellipsis else args
+        if len(inner) == len(value):
+            pairs = zip(value, inner, strict=True)
+            with contextlib.suppress(UserError):  # told below of the tuple as a whole
+                return tuple(
+                    convert(item, each, name, item if isinstance(item, str) else None)
+                    for item, each in pairs
+                )
     shown = text if text is not None else json.dumps(value)
-    raise UserError(f"{name}={shown} is not {describe(hint)}.")
+    raise UserError(f"{name}={shown} will not do: {name} takes {describe(hint)}.")
 
 
 def describe(hint: Any) -> str:
@@ -115,10 +127,12 @@ def describe(hint: Any) -> str:
     origin, args = get_origin(hint), get_args(hint)
     if origin is Literal:
         return "one of " + ", ".join(map(str, args))
+    if origin is tuple and args[-1] is Ellipsis and get_origin(args[0]) is tuple:
+        return "triples, such as (7,4,2),(3,2,1),(3,2,1)"
     if origin is tuple:
-        return (
-            "a list like [" + ", ".join("…" for _ in args[:2]) + "] of the right length"
-        )
+        number = {int: "whole numbers", float: "numbers"}.get(args[0], "values")
+        example = "3,6,6,4" if args[-1] is Ellipsis else ",".join("1" * len(args))
+        return f"{number}, such as {example}"
     names = {int: "a whole number", float: "a number", bool: "true or false"}
     return names.get(hint, f"a {getattr(hint, '__name__', str(hint))}")
 

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -134,29 +133,6 @@ def recipe_table(rows: Sequence[tuple[Any, str]], width: int) -> RenderableType:
         numbers = (size, str(recipe.epochs), str(recipe.batch_size))
         table.add_row(recipe.name, *numbers, about)
     return table
-
-
-def summary_of(folder: Path, summary: dict[str, Any]) -> RenderableType:
-    """How a run ended, where everything is, and what to type next."""
-    images = f"{summary['images_per_second']:,.0f} images/s"
-    lines = [
-        f"{summary['recipe']} is trained: top-1 {summary['top1']:.2f} % with averaged "
-        f"weights, {summary['top1_raw']:.2f} % with raw ones",
-        f"{summary['train_minutes']:.1f} minutes of training at {images}"
-        + (
-            f", {summary['skipped_steps']} steps left out"
-            if summary["skipped_steps"]
-            else ""
-        ),
-        "",
-        f"  {folder / 'model.safetensors'}   the model, with all that using it needs",
-        f"  {folder / 'curves.png'}   loss and accuracy over the steps",
-        f"  {folder / 'metrics.jsonl'}   the same as numbers",
-        "",
-        f"  t2t eval {folder}   every class, and what is taken for what",
-        f"  t2t predict {folder} IMAGE...   what it sees in images",
-    ]
-    return Text("\n".join(lines))
 
 
 @contextmanager

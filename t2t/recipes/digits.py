@@ -22,7 +22,7 @@ def t2t_vit() -> Recipe:
         data="digits",
         image_size=(8, 8),
         channels=1,
-        epochs=30,
+        epochs=16,
         batch_size=64,
         optimizer=Optimizer(lr=2e-3, reference_batch_size=64),
         schedule=Schedule(warmup_epochs=3, floor=0.01),

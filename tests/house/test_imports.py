@@ -8,7 +8,7 @@ import t2t
 PACKAGE = Path(t2t.__file__).parent
 # Higher may import lower; neighbours on one level may not import each other.
 LEVELS = [
-    {"cli", "screen", "__main__"},
+    {"cli", "verbs", "screen", "__main__"},
     {"recipes"},
     {"training", "analysis", "serving"},
     {"models", "data"},

@@ -1,0 +1,21 @@
+"""The verbs of the command line: a signature is the options, a docstring the help.
+
+Nothing heavy is imported before the words are understood.
+"""
+
+from collections.abc import Callable
+
+from t2t.verbs.models import models, show
+from t2t.verbs.packing import pack
+from t2t.verbs.running import recipes, train
+from t2t.verbs.using import eval, predict
+
+VERBS: dict[str, Callable[..., None]] = {
+    "train": train,
+    "eval": eval,
+    "predict": predict,
+    "recipes": recipes,
+    "models": models,
+    "show": show,
+    "pack": pack,
+}

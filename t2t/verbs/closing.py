@@ -1,0 +1,107 @@
+"""The page at the end of a run: how it went, a few predictions, what to type next."""
+
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from t2t.errors import UserError
+from t2t.models.trained import load_trained
+from t2t.serving.predictor import Predictor
+from t2t.training.folder import read_recipe
+from t2t.training.loop import open_data
+from t2t.training.metrics import read_rows
+
+BARS = "▁▂▃▄▅▆▇█"
+NUM_EXAMPLES = 6
+WIDTH = 40
+
+
+def closing_page(folder: Path, summary: dict[str, Any]) -> RenderableType:
+    """All of it."""
+    return Group(
+        Text(),
+        Text(outcome(summary)),
+        Text(),
+        curves(folder / "metrics.jsonl"),
+        *examples(folder),
+        Text(whereabouts(folder)),
+    )
+
+
+def outcome(summary: dict[str, Any]) -> str:
+    """What the run came to, in a sentence or two."""
+    skipped = summary["skipped_steps"]
+    return (
+        f"{summary['recipe']} is trained: top-1 {summary['top1']:.2f} % with averaged "
+        f"weights, {summary['top1_raw']:.2f} % with raw ones,\n"
+        f"after {summary['train_minutes']:.1f} minutes of training at "
+        f"{summary['images_per_second']:,.0f} images/s"
+        + (f"; {skipped} steps were left out." if skipped else ".")
+    )
+
+
+def curves(metrics: Path) -> RenderableType:
+    """Loss and accuracy over the run, a line of bars each."""
+    rows = read_rows(metrics)
+    table = Table(box=None, show_header=False, pad_edge=False)
+    names = {"loss": "loss", "val_loss": "validation loss", "top1": "top-1, %"}
+    for key, name in names.items():
+        values = [row[key] for row in rows if row.get(key) is not None]
+        if values:
+            ends = f"{values[0]:.4g} → {values[-1]:.4g}"
+            table.add_row(name, Text(sparkline(values), style="cyan"), ends)
+    return Group(table, Text())
+
+
+def sparkline(values: list[float]) -> str:
+    """Numbers as bars of eight heights."""
+    num = min(WIDTH, len(values))
+    chosen = [
+        values[round(i * (len(values) - 1) / max(num - 1, 1))] for i in range(num)
+    ]
+    low, high = min(chosen), max(chosen)
+    span = (high - low) or 1.0
+    return "".join(BARS[int((value - low) / span * 7.999)] for value in chosen)
+
+
+def examples(folder: Path) -> list[RenderableType]:
+    """A few validation images with what the model takes them for."""
+    try:
+        source = open_data(read_recipe(folder)).val
+        predictor = Predictor(load_trained(folder))
+        step = max(1, len(source) // NUM_EXAMPLES)
+        chosen = range(0, len(source), step)[:NUM_EXAMPLES]
+        guesses = predictor.predict([source.read(index) for index in chosen], top=1)
+    except UserError:  # the data has gone since: no reason to spoil the end
+        return []
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for heading in ("validation image", "is", "taken for", "sure"):
+        table.add_column(heading, no_wrap=True)
+    for index, guess in zip(chosen, guesses, strict=True):
+        truth = source.classes[int(source.labels[index])]
+        best = guess.best
+        style = "green" if best.class_name == truth else "red"
+        table.add_row(
+            source.name(index),
+            truth,
+            Text(best.name, style=style),
+            f"{100 * best.probability:.0f} %",
+        )
+    return [table, Text()]
+
+
+def whereabouts(folder: Path) -> str:
+    """Where everything is, and what to type next."""
+    rows = {
+        f"{folder / 'model.safetensors'}": "the model, with all that using it needs",
+        f"{folder / 'curves.png'}": "loss, accuracy and learning rate over the steps",
+        f"{folder / 'metrics.jsonl'}": "the same as numbers",
+        f"t2t eval {folder}": "every class, and what is taken for what",
+        f"t2t predict {folder} IMAGE...": "what it sees in your images",
+    }
+    width = max(map(len, rows))
+    return "\n".join(f"  {key:<{width}}   {value}" for key, value in rows.items())

@@ -1,0 +1,50 @@
+"""Packing: any data into shards that are fast to read."""
+
+from typing import Annotated
+
+from tyro.conf import Positional
+
+from t2t.verbs.options import option
+
+
+def pack(
+    source: Annotated[Positional[str], option("Any data source.", "", "SOURCE")],
+    destination: Annotated[Positional[str], option("A new folder.", "", "DEST")],
+    *,
+    short_side: Annotated[
+        int, option("Larger images are shrunk to this; 0 keeps all.", "", "PIXELS")
+    ] = 256,
+    quality: Annotated[int, option("JPEG quality of shrunk images.", "", "N")] = 90,
+    shard_size: Annotated[int, option("Images in a shard.", "", "N")] = 4096,
+    workers: Annotated[
+        int | None, option("Threads.", "(default: all cores)", "N")
+    ] = None,
+) -> None:
+    """Shrink and pack any data into tar shards that are fast to read.
+
+    Examples:
+      t2t pack path/to/imagenet packed/ --short-side 256
+      t2t pack photos/ packed/
+    """
+    from t2t.data.pack import pack as start
+    from t2t.screen import counting, say
+
+    with counting("packing") as progress:
+        done = start(
+            source,
+            destination,
+            short_side=short_side or None,
+            quality=quality,
+            shard_size=shard_size,
+            num_workers=workers,
+            progress=progress,
+        )
+    for name in done.skipped:
+        print(f"Left out, since it is damaged: {name}")
+    say(
+        lambda width: (
+            f"{done.num_images:,} images in {done.num_shards} shards: "
+            f"{done.bytes_before / 1e6:,.1f} MB → {done.bytes_after / 1e6:,.1f} MB\n"
+            f"Train on them: t2t train --data {done.folder}"
+        )
+    )

@@ -1,0 +1,161 @@
+"""Training: recipes, runs and what comes at their end."""
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+from tyro.conf import Positional
+
+from t2t.errors import UserError, suggest
+from t2t.verbs.options import JsonFlag, Overrides, option
+
+if TYPE_CHECKING:
+    from t2t.training.recipe import Recipe
+
+
+def recipes(
+    filter: Annotated[
+        Positional[str], option("Part of a name: 'cifar', 't2t_vit_14'.", "", "FILTER")
+    ] = "",
+    *,
+    json: JsonFlag = False,
+) -> None:
+    """List the recipes: named runs, with their model, epochs and data.
+
+    Examples:
+      t2t recipes
+      t2t recipes cifar --json
+    """
+    from t2t.recipes import about, all_recipes
+    from t2t.screen import recipe_table, say, say_json
+
+    found = {name: make for name, make in all_recipes().items() if filter in name}
+    if not found:
+        raise UserError(
+            f"No recipe has {filter!r} in its name.{suggest(filter, all_recipes())}"
+        )
+    rows = [(make(), about(make)) for make in found.values()]
+    if json:
+        from t2t.config import to_json
+
+        say_json([to_json(recipe) for recipe, _ in rows])
+    else:
+        say(lambda width: recipe_table(rows, width))
+
+
+def train(
+    recipe: Annotated[
+        Positional[str],
+        option("A name of `t2t recipes`, or a recipe.json.", "", "RECIPE"),
+    ] = "digits",
+    *,
+    data: Annotated[
+        str | None,
+        option("Images to train on: a folder, files or a name.", "", "SOURCE"),
+    ] = None,
+    folder: Annotated[
+        str | None, option("Where the run lives.", "(default: runs/NAME)", "PATH")
+    ] = None,
+    set: Overrides = (),
+    epochs: Annotated[int | None, option("As --set epochs=N.", "", "N")] = None,
+    seed: Annotated[int | None, option("As --set seed=N.", "", "N")] = None,
+    device: Annotated[
+        str | None, option("cuda, mps or cpu.", "(default: the best there is)")
+    ] = None,
+    precision: Annotated[
+        str | None, option("bf16, fp16 or fp32.", "(default: bf16 on CUDA, else fp32)")
+    ] = None,
+    compile: Annotated[
+        bool | None, option("Compile the model.", "(default: on CUDA)")
+    ] = None,
+    micro_batch: Annotated[
+        int | None,
+        option("Images a device holds at once, where memory is short.", "", "N"),
+    ] = None,
+    spread: Annotated[
+        str, option("With torchrun: ddp, fsdp or hybrid.", "(default: ddp)")
+    ] = "ddp",
+    workers: Annotated[
+        int | None, option("Threads that decode images.", "(default: all cores)", "N")
+    ] = None,
+    checkpoint_minutes: Annotated[
+        float, option("Time between checkpoints.", "(default: 5)", "N")
+    ] = 5.0,
+    fresh: Annotated[
+        bool, option("Delete what the folder holds and start over.")
+    ] = False,
+    dry_run: Annotated[
+        bool, option("Print the recipe, steps, time and memory; train nothing.")
+    ] = False,
+) -> None:
+    """Train a model; the same command again goes on where it was stopped.
+
+    Examples:
+      t2t train
+      t2t train --data photos/ --epochs 100
+      t2t train cifar10.t2t_vit_7 --data path/to/cifar10
+      t2t train imagenet.t2t_vit_14 --data path/to/imagenet --micro-batch 128
+      torchrun --nproc-per-node 8 -m t2t train imagenet.t2t_vit_14 --data path
+    """
+    from t2t.config import override
+
+    chosen = open_recipe(recipe, data)
+    words = [] if seed is None else [f"seed={seed}"]
+    if epochs is not None:
+        words += shorter_or_longer(chosen, epochs)
+    chosen = override(chosen, [*words, *set])
+
+    from t2t.training.loop import Machine
+    from t2t.training.loop import train as start
+
+    machine = Machine(
+        device=device,
+        precision=precision,  # type: ignore[arg-type]
+        compile=compile,
+        micro_batch=micro_batch,
+        spread=spread,  # type: ignore[arg-type]
+        workers=workers,
+        checkpoint_minutes=checkpoint_minutes,
+    )
+    if dry_run:
+        from t2t.training.estimate import estimate
+
+        print(estimate(chosen, machine))
+        return
+    result = start(chosen, folder=folder, machine=machine, fresh=fresh)
+    if result.finished and os.environ.get("RANK", "0") == "0":
+        from t2t.screen import say
+        from t2t.verbs.closing import closing_page
+
+        say(lambda width: closing_page(result.folder, result.summary))
+
+
+def shorter_or_longer(recipe: "Recipe", epochs: int) -> list[str]:
+    """Another number of epochs, with warm-up and floor in proportion if they must."""
+    schedule = recipe.schedule
+    words = [f"epochs={epochs}"]
+    if schedule.warmup_epochs + schedule.floor_epochs > epochs:
+        for name in ("warmup_epochs", "floor_epochs"):
+            share = getattr(schedule, name) * epochs / recipe.epochs
+            words.append(f"schedule.{name}={share}")
+    return words
+
+
+def open_recipe(name: str, data: str | None) -> "Recipe":
+    """A recipe by its name or from a file, with the data it is to be trained on."""
+    from dataclasses import replace
+    from pathlib import Path
+
+    from t2t.recipes import find_recipe
+
+    if name.endswith(".json") or Path(name, "recipe.json").exists():
+        from t2t.training.folder import read_recipe
+
+        path = Path(name)
+        chosen = read_recipe(path.parent if path.suffix == ".json" else path)
+    elif name == "digits" and data not in (None, "digits"):
+        from t2t.recipes.own import for_images
+
+        chosen = for_images(data)
+    else:
+        chosen = find_recipe(name)
+    return chosen if data is None else replace(chosen, data=data)

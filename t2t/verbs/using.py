@@ -1,0 +1,155 @@
+"""Trained models at work: judged by images, and asked what is in them."""
+
+import sys
+from typing import Annotated
+
+from tyro.conf import Positional
+
+from t2t.errors import UserError
+from t2t.verbs.options import JsonFlag, at_least, option, warn
+
+ModelOfFile = Annotated[
+    str | None,
+    option("What a file of weights is, where it does not say.", "", "NAME"),
+]
+
+
+def eval(
+    weights: Annotated[
+        Positional[str],
+        option("A run folder, weights, a URL or hf-hub:owner/name.", "", "RUN|WEIGHTS"),
+    ],
+    *,
+    data: Annotated[
+        str | None,
+        option("Images to judge by.", "(default: what it was trained on)", "SOURCE"),
+    ] = None,
+    split: Annotated[
+        str | None,
+        option("val, test, train or all.", "(default: val, else all)", "SPLIT"),
+    ] = None,
+    batch_size: Annotated[
+        int, option("Images computed at once.", "(default: 256)", "N")
+    ] = 256,
+    device: Annotated[
+        str | None, option("cuda, mps or cpu.", "(default: the best there is)")
+    ] = None,
+    precision: Annotated[
+        str | None, option("bf16, fp16 or fp32.", "(default: bf16 on CUDA, else fp32)")
+    ] = None,
+    real: Annotated[
+        bool, option("Also by ImageNet's reassessed (ReaL) labels.")
+    ] = False,
+    model: ModelOfFile = None,
+    picture: Annotated[
+        str | None, option("Draw what is taken for what, as a PNG.", "", "PATH")
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Judge a model by images: accuracy, loss, speed, and every class.
+
+    Examples:
+      t2t eval runs/digits.t2t_vit
+      t2t eval runs/mine --data photos/ --picture confusion.png
+      t2t eval 81.5_T2T_ViT_14.pth.tar --data path/to/imagenet --real
+      t2t eval runs/mine --json
+    """
+    at_least(1, "--batch-size", batch_size)
+    if picture is not None and not picture.lower().endswith((".png", ".pdf", ".svg")):
+        raise UserError(f"--picture {picture} must end in .png, .pdf or .svg.")
+
+    from t2t.screen import counting, say, say_json
+    from t2t.training.judging import judge
+
+    with counting("evaluating") as progress:
+        report = judge(
+            weights,
+            data=data,
+            split=split,
+            batch_size=batch_size,
+            device=device,
+            precision=precision,
+            model=model,
+            real=real,
+            progress=progress,
+        )
+    if report is None:  # another process of torchrun tells it
+        return
+    warn(
+        *report.notes, *(f"Left out, since it is damaged: {n}" for n in report.damaged)
+    )
+    if json:
+        say_json(report.as_json())
+    else:
+        say(lambda width: report.render())
+    if picture is not None:
+        from t2t.analysis.pictures import draw_confusion
+
+        names = report.trained.readable_names
+        file = draw_confusion(report.score.confusion, names, picture, report.data)
+        warn(f"Picture: {file}")
+
+
+def predict(
+    weights: Annotated[
+        Positional[str],
+        option("A run folder, weights, a URL or hf-hub:owner/name.", "", "WEIGHTS"),
+    ],
+    images: Annotated[
+        Positional[tuple[str, ...]],
+        option("Files, folders, or - for a list on standard input.", "", "IMAGE..."),
+    ],
+    *,
+    top: Annotated[int, option("Guesses to an image.", "(default: 5)", "N")] = 5,
+    json: Annotated[bool, option("Print a line of JSON for each image.")] = False,
+    csv: Annotated[bool, option("Print CSV, a row for each guess.")] = False,
+    batch_size: Annotated[
+        int, option("Images computed at once.", "(default: 32)", "N")
+    ] = 32,
+    model: ModelOfFile = None,
+    device: Annotated[
+        str | None, option("cuda, mps or cpu.", "(default: the best there is)")
+    ] = None,
+) -> None:
+    """Tell what a model sees in images.
+
+    Examples:
+      t2t predict runs/mine cat.jpg
+      t2t predict runs/mine photos/ --top 1 --csv > seen.csv
+      find . -name '*.jpg' | t2t predict runs/mine - --json
+    """
+    at_least(1, "--top", top)
+    at_least(1, "--batch-size", batch_size)
+    if json and csv:
+        raise UserError("--json and --csv are two forms of the same; give one of them.")
+    if not images:
+        raise UserError("No images are named; give files, folders, or - for a list.")
+
+    from t2t.models.trained import load_trained
+    from t2t.screen import say
+    from t2t.serving.predictor import Prediction, Predictor
+    from t2t.serving.printing import prediction_table, write_csv, write_json_lines
+    from t2t.training.parallel import find_device
+
+    chosen = find_device(device)
+    predictor = Predictor(load_trained(weights, model=model), chosen)
+    warn(*predictor.trained.notes)
+    outcomes = predictor.predict_named(images, sys.stdin, top, batch_size)
+    if json:
+        outcomes = write_json_lines(outcomes, sys.stdout)
+    elif csv:
+        outcomes = write_csv(outcomes, sys.stdout)
+    predictions: list[Prediction] = []
+    num_failed = 0
+    for outcome in outcomes:
+        if isinstance(outcome, Prediction):
+            predictions.append(outcome)
+        else:
+            num_failed += 1
+            warn(f"{outcome.name} was left out: {outcome.reason}.")
+    if not predictions:
+        raise UserError("No image could be read, so there is nothing to tell.")
+    if not json and not csv:
+        say(lambda width: prediction_table(predictions))
+    if num_failed:
+        raise SystemExit(1)
