@@ -30,6 +30,7 @@ from t2t.training.optim import lr_share, set_lr
 from t2t.training.parallel import (
     Processes,
     any_over_all,
+    batch_statistics,
     from_leader,
     full_state,
     one_per_machine_first,
@@ -157,7 +158,7 @@ class Training:
         models = {"raw": run.plain, "averaged": run.average}
         for name, model in models.items():
             if model is not None:
-                share_statistics(model, self.team)
+                share_statistics(batch_statistics(model), self.team)
                 scores[name] = evaluate(
                     model,
                     validation,

@@ -1,5 +1,6 @@
 """A run's numbers, a line of JSON each: only whole lines, and none twice."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -28,7 +29,7 @@ class MetricsFile:
         size = os.fstat(self.handle).st_size
         try:
             if os.write(self.handle, line) < len(line):
-                raise OSError(28, "No space left on device", str(self.path))
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         except OSError:
             os.ftruncate(self.handle, size)
             raise

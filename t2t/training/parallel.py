@@ -106,7 +106,13 @@ def spread_model(model: nn.Module, spread: Spread, team: Processes) -> nn.Module
     if is_sharded:
         return shard(model, spread, team)
     ids = [team.device.index] if team.device.type == "cuda" else None
-    return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
+    return DistributedDataParallel(
+        model,
+        device_ids=ids,
+        # Most buffers never change; `share_statistics` takes care of those that do.
+        broadcast_buffers=False,
+        gradient_as_bucket_view=True,
+    )
 
 
 def shard(model: nn.Module, spread: Spread, team: Processes) -> nn.Module:
@@ -160,10 +166,10 @@ def batch_statistics(model: nn.Module) -> list[Tensor]:
     return [buffer for norm in norms for buffer in norm.buffers()]
 
 
-def share_statistics(model: nn.Module, team: Processes) -> None:
+def share_statistics(statistics: list[Tensor], team: Processes) -> None:
     """Gives every process the leading one's batch statistics."""
     if team.many:
-        for buffer in batch_statistics(model):
+        for buffer in statistics:
             dist.broadcast(buffer, src=0)
 
 

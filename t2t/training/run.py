@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -48,6 +49,16 @@ class Run:
     def delivered(self) -> nn.Module:
         """The averaged model, or the raw one where no average is kept."""
         return self.plain if self.average is None else self.average
+
+    @cached_property
+    def averaged_pairs(self) -> list[tuple[list[Tensor], list[Tensor]]]:
+        """Parameters, and batch statistics, of the average and of the model."""
+        assert self.average is not None
+        own, raw = self.average, self.plain
+        return [
+            (list(own.parameters()), list(raw.parameters())),
+            (batch_statistics(own), batch_statistics(raw)),
+        ]
 
     def state(self) -> State:
         """All of it as it is now; the tensors are the run's own, not copies."""
@@ -182,10 +193,7 @@ def update_average(run: Run, settings: Average) -> None:
     if run.average is None:
         return
     share = 1 - settings.decay_at(run.step)
-    own: list[Tensor] = list(run.average.parameters())
-    torch._foreach_lerp_(own, list(run.plain.parameters()), share)
-    counted = zip(
-        batch_statistics(run.average), batch_statistics(run.plain), strict=True
-    )
-    for kept, now in counted:
+    (own, raw), (own_statistics, raw_statistics) = run.averaged_pairs
+    torch._foreach_lerp_(own, raw, share)
+    for kept, now in zip(own_statistics, raw_statistics, strict=True):
         kept.copy_(now)

@@ -63,7 +63,7 @@ class Stepper:
         size = self.machine.micro_batch or len(images)
         parts = list(zip(images.split(size), targets.split(size), strict=True))
         run.model.train()
-        share_statistics(run.plain, team)
+        share_statistics(self.statistics, team)
         statistics = [kept.clone() for kept in self.statistics]
         total = torch.zeros((), device=team.device)
         for number, (some, wanted) in enumerate(parts, start=1):

@@ -1,0 +1,42 @@
+"""Lines of numbers are whole, whatever happens to the disk or the process."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from t2t.training import metrics
+from t2t.training.metrics import MetricsFile, read_rows
+
+
+def test_rows_after_the_step_are_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 3}\n{"step": 5}\n{"st')
+    file = MetricsFile(path)
+    assert file.open_until(3) == [{"step": 1}, {"step": 3}]
+    file.add({"step": 4, "loss": 0.5})
+    file.close()
+    assert path.read_text() == '{"step": 1}\n{"step": 3}\n{"step": 4, "loss": 0.5}\n'
+
+
+def test_damaged_lines_cost_only_themselves(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n\xff\xfe\n[1]\n{"no": 1}\n{"step": 2}\n')
+    assert read_rows(path) == [{"step": 1}, {"step": 2}]
+    assert read_rows(tmp_path / "none.jsonl") == []
+
+
+def test_line_that_fits_in_part_is_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    file.open_until(0)
+    file.add({"step": 1})
+    write = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(metrics.os, "write", lambda handle, line: write(handle, line[:5]))
+        with pytest.raises(OSError, match="No space left"):
+            file.add({"step": 2})
+    file.add({"step": 3})
+    file.close()
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1}\n{"step": 3}\n'
