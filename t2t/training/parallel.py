@@ -1,5 +1,6 @@
 """Many devices: which process this is, and how a model is spread over them."""
 
+import inspect
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -106,12 +107,14 @@ def spread_model(model: nn.Module, spread: Spread, team: Processes) -> nn.Module
     if is_sharded:
         return shard(model, spread, team)
     ids = [team.device.index] if team.device.type == "cuda" else None
+    # Most buffers never change; `share_statistics` takes care of those that do.
+    taken = inspect.signature(DistributedDataParallel).parameters
+    renamed = "forward_sync_buffers" in taken
+    buffers: dict[str, Any] = {
+        "forward_sync_buffers" if renamed else "broadcast_buffers": False
+    }
     return DistributedDataParallel(
-        model,
-        device_ids=ids,
-        # Most buffers never change; `share_statistics` takes care of those that do.
-        broadcast_buffers=False,
-        gradient_as_bucket_view=True,
+        model, device_ids=ids, gradient_as_bucket_view=True, **buffers
     )
 
 
