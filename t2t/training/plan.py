@@ -88,6 +88,29 @@ class Plan:
             return None
         return self.state_gib + self.activations_gib < self.memory_gib
 
+    def rows(self) -> list[tuple[str, str]]:
+        """All of it for people: what it is, and how much."""
+        memory = f"{self.state_gib:.2f} GiB for weights, gradients, optimizer, average"
+        if self.activations_gib is not None:
+            memory += f"; {self.activations_gib:.1f} GiB for activations"
+        if self.fits is False:
+            memory += "; too much, so lower --micro-batch"
+        return [
+            (
+                "time",
+                f"{self.hours:.3g} h, {self.evaluation_hours:.2g} h of it scoring",
+            ),
+            ("steps", f"{self.steps:,} of {self.step_seconds * 1e3:.1f} ms"),
+            ("a step computes", f"{self.compute_seconds * 1e3:.1f} ms"),
+            (
+                "a step sends",
+                f"{self.sent_bytes / 2**20:,.0f} MiB a GPU, "
+                f"{self.network_seconds * 1e3:.1f} ms were nothing hidden",
+            ),
+            ("images a second", f"{self.images_per_second:,.0f} to be read"),
+            ("memory a GPU", f"{memory}; there are {self.memory_gib:.0f}"),
+        ]
+
     def as_json(self) -> dict[str, Any]:
         """All of it, for programs."""
         derived = ("images_per_second", "efficiency", "fits")
@@ -132,13 +155,8 @@ def plan(
     exposed = max(0.0, network - HIDDEN_SHARE[spread] * compute)
     step = compute + exposed + STEP_SECONDS
     steps = num_images // recipe.batch_size * recipe.epochs
-    # Raw and averaged weights, forward only: a third of the work of training.
-    num_scored = -(-recipe.epochs // recipe.evaluate_every) * num_validation
-    num_models = 2 if recipe.average.decay else 1
-    evaluation = num_scored * num_models / (3 * rate * num_gpus) / 3600
-    words = 2 + OPTIMIZER_WORDS.get(recipe.optimizer.name, 2)
-    words += 1 if recipe.average.decay else 0
-    state = words * BYTES * parameters / num_shards(num_gpus, per_machine, spread)
+    evaluation = num_scored(recipe, num_validation) / (3 * rate * num_gpus) / 3600
+    words = num_words(recipe) / num_shards(num_gpus, per_machine, spread)
     at_once = min(micro_batch or share, share)
     activations = None if activation_bytes is None else activation_bytes * at_once
     return Plan(
@@ -152,7 +170,7 @@ def plan(
         network_seconds=network,
         step_seconds=step,
         sent_bytes=near + far,
-        state_gib=state / 2**30,
+        state_gib=words * BYTES * parameters / 2**30,
         activations_gib=None if activations is None else activations / 2**30,
         memory_gib=wired.memory_gib,
         evaluation_hours=evaluation,
@@ -179,6 +197,21 @@ def counts(
             "list of models; give its parameters and gmacs, as `t2t show` counts them."
         )
     return parameters, gmacs
+
+
+def num_scored(recipe: Recipe, num_validation: int) -> int:
+    """Images that all evaluations score, by raw and by averaged weights.
+
+    Each costs a third of one that is trained on: there is no backward pass.
+    """
+    num_times = -(-recipe.epochs // recipe.evaluate_every)
+    return num_times * num_validation * (2 if recipe.average.decay else 1)
+
+
+def num_words(recipe: Recipe) -> int:
+    """Numbers kept for a parameter: weight, gradient, optimizer's, average."""
+    kept = 2 + OPTIMIZER_WORDS.get(recipe.optimizer.name, 2)
+    return kept + 1 if recipe.average.decay else kept
 
 
 def num_shards(num_gpus: int, per_machine: int, spread: Spread) -> int:

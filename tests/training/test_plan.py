@@ -46,6 +46,10 @@ def test_memory_counts_the_images_computed_at_once() -> None:
     small = plan(PUBLISHED, 4, activation_bytes=2**30, gpu="H100", micro_batch=64)
     assert small.activations_gib == 64
     assert small.fits is True
+    assert "too much, so lower --micro-batch" in dict(found.rows())["memory a GPU"]
+    assert (
+        "64.0 GiB for activations; there are 79" in dict(small.rows())["memory a GPU"]
+    )
     bare = replace(PUBLISHED, average=Average(decay=0), optimizer=Optimizer(name="sgd"))
     assert plan(bare, 4).state_gib == pytest.approx(12 * 21_465_806 / 2**30)
 
