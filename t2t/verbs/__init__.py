@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from t2t.verbs.models import models, show
 from t2t.verbs.packing import pack
+from t2t.verbs.planning import plan
 from t2t.verbs.running import recipes, train
 from t2t.verbs.using import eval, predict
 
@@ -15,6 +16,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "eval": eval,
     "predict": predict,
     "recipes": recipes,
+    "plan": plan,
     "models": models,
     "show": show,
     "pack": pack,

@@ -1,0 +1,118 @@
+"""Planning: what a run would take on machines that are not here."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+from tyro.conf import Positional
+
+from t2t.verbs.options import JsonFlag, Overrides, at_least, option
+
+if TYPE_CHECKING:
+    from t2t.training.plan import Plan
+
+
+def plan(
+    recipe: Annotated[
+        Positional[str],
+        option("A name of `t2t recipes`, or a recipe.json.", "", "RECIPE"),
+    ],
+    *,
+    gpus: Annotated[int, option("How many in all.", "(default: 8)", "N")] = 8,
+    gpu: Annotated[str, option("H200, H100 or A100.", "(default: H200)")] = "H200",
+    spread: Annotated[str, option("ddp, fsdp or hybrid.", "(default: ddp)")] = "ddp",
+    per_machine: Annotated[int, option("GPUs in a machine.", "(default: 8)", "N")] = 8,
+    images: Annotated[
+        int, option("Training images.", "(default: ImageNet's 1,281,167)", "N")
+    ] = 1_281_167,
+    micro_batch: Annotated[
+        int | None, option("Images a GPU computes at once.", "", "N")
+    ] = None,
+    rate: Annotated[
+        float | None,
+        option("Images/s of one GPU, where it was measured.", "", "IMAGES/S"),
+    ] = None,
+    set: Overrides = (),
+    rehearse: Annotated[
+        bool, option("Also build and step the program as one of so many processes.")
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Predict hours, memory and network of a run on many GPUs.
+
+    Examples:
+      t2t plan imagenet.t2t_vit_14 --gpus 8
+      t2t plan imagenet.vit_huge_14 --gpus 1024 --spread hybrid --set batch_size=4096
+      t2t plan imagenet.t2t_vit_14 --gpus 1024 --set batch_size=4096 --rehearse
+    """
+    at_least(1, "--gpus", gpus)
+    at_least(1, "--per-machine", per_machine)
+
+    import torch
+
+    from t2t.analysis.cost import count
+    from t2t.config import override
+    from t2t.screen import say, say_json
+    from t2t.training import plan as planning
+    from t2t.training.run import build_model
+    from t2t.verbs.running import open_recipe
+
+    chosen = override(open_recipe(recipe, None), set)
+    with torch.device("meta"):
+        model = build_model(chosen, num_classes=1000)
+    cost = count(model, chosen.image_size)
+    predicted = planning.plan(
+        chosen,
+        gpus,
+        gpu=gpu,
+        spread=spread,  # type: ignore[arg-type]
+        per_machine=per_machine,
+        num_images=at_least(1, "--images", images),
+        micro_batch=micro_batch,
+        parameters=cost.parameters,
+        gmacs=cost.macs / 1e9,
+        activation_bytes=cost.activation_bytes_bf16,
+        images_per_second=rate,
+    )
+    if json:
+        say_json(predicted.as_json())
+    else:
+        say(lambda width: plan_page(predicted))
+    if rehearse:
+        from t2t.training.rehearsal import rehearse as step_once
+
+        rehearsal = step_once(
+            chosen,
+            gpus,
+            spread=spread,  # type: ignore[arg-type]
+            per_machine=per_machine,
+        )
+        print(
+            f"Rehearsed as 1 of {rehearsal.num_processes:,} processes in "
+            f"{rehearsal.seconds:.0f} s: it holds {rehearsal.state_bytes / 2**30:.2f} "
+            f"GiB and would send {rehearsal.sent_bytes / 1e6:,.0f} MB in a step.",
+            file=sys.stderr,
+        )
+
+
+def plan_page(predicted: "Plan") -> str:
+    """A prediction in lines, each with what it rests on."""
+    memory = f"{predicted.state_gib:.1f} GiB of weights, gradients and optimizer"
+    if predicted.activations_gib is not None:
+        memory += f" + {predicted.activations_gib:.1f} GiB of activations"
+    room = "fits into" if predicted.fits else "DOES NOT FIT INTO"
+    rows = {
+        "time": f"{predicted.hours:.1f} h: {predicted.steps:,} steps of "
+        f"{1000 * predicted.step_seconds:.0f} ms, evaluation "
+        f"{predicted.evaluation_hours:.1f} h",
+        "rate": f"{predicted.images_per_second:,.0f} images/s, which storage has to "
+        f"deliver; GPUs compute {100 * predicted.efficiency:.0f} % of the time",
+        "memory": f"{memory} ({room} {predicted.memory_gib:.0f} GiB)",
+        "network": f"{predicted.sent_bytes / 1e6:,.0f} MB a step and GPU, "
+        f"{1000 * predicted.network_seconds:.1f} ms were none of it hidden",
+    }
+    title = (
+        f"{predicted.recipe} on {predicted.num_gpus} {predicted.gpu} "
+        f"({predicted.spread}), {predicted.images_per_gpu} images a GPU and step"
+    )
+    lines = [title, "", *(f"{key:<9}{text}" for key, text in rows.items())]
+    return "\n".join([*lines, "", "A prediction: docs/scaling.md states the model."])
