@@ -9,8 +9,8 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from t2t.config import to_json
 from t2t.data.order import steps_per_epoch
+from t2t.training.clock import duration
 from t2t.training.evaluate import autocast
-from t2t.training.journal import duration
 from t2t.training.loop import PRECISIONS, Machine, new_run, open_data, settle
 from t2t.training.objectives import build_objective
 from t2t.training.parallel import Processes, find_device

@@ -1,6 +1,5 @@
 """What a run tells: progress on the screen, numbers in files, curves as a picture."""
 
-import importlib.util
 import math
 import statistics
 import sys
@@ -18,6 +17,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from t2t.training.clock import Clock, duration
 from t2t.training.curves import draw_curves
 from t2t.training.evaluate import Score
 from t2t.training.folder import RunFolder
@@ -26,6 +26,7 @@ from t2t.training.optim import all_groups
 from t2t.training.parallel import Processes
 from t2t.training.recipe import Recipe
 from t2t.training.run import Run
+from t2t.training.trackers import open_trackers
 
 LOG_EVERY_SECONDS = 10.0
 
@@ -182,8 +183,8 @@ class Journal:
         """The rate and the time left, once the first steps have shown them."""
         if not self.clock.is_warm:
             return "warming up"
-        left = duration((self.num_steps - step) / self.clock.steps_per_second)
-        rate = self.clock.steps_per_second * self.recipe.batch_size
+        left = duration((self.num_steps - step) / self.clock.recent_steps_per_second)
+        rate = self.clock.recent_steps_per_second * self.recipe.batch_size
         return f"{rate:,.0f} images/s  {left} left"
 
     def accuracy(self) -> str:
@@ -241,116 +242,3 @@ class Journal:
             "device": str(self.team.device),
             "command": " ".join(["t2t", *sys.argv[1:]]),
         }
-
-
-class Clock:
-    """Time spent in steps: without evaluations, and with compiling counted apart."""
-
-    NUM_FIRST = 2
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.compile_seconds = 0.0
-        self.num_here = 0
-        self.seconds_here = 0.0
-        self.last = time.monotonic()
-
-    def take_up(self, row: dict[str, Any]) -> None:
-        """Goes on from the times of an earlier process."""
-        self.seconds = row.get("train_seconds", self.seconds)
-        self.compile_seconds = row.get("compile_seconds", self.compile_seconds)
-
-    def start(self) -> None:
-        """Time counts from here."""
-        self.last = time.monotonic()
-
-    pause = start
-
-    def step(self) -> None:
-        """A step is done; the first ones of a process are those that compile."""
-        now = time.monotonic()
-        took, self.last = now - self.last, now
-        self.num_here += 1
-        if self.num_here <= self.NUM_FIRST:
-            self.compile_seconds += took
-        else:
-            self.seconds += took
-            self.seconds_here += took
-
-    @property
-    def is_warm(self) -> bool:
-        """Whether a step was timed that did not compile."""
-        return self.num_here > self.NUM_FIRST
-
-    @property
-    def steps_per_second(self) -> float:
-        """The mean rate of this process."""
-        if self.seconds_here:
-            return (self.num_here - self.NUM_FIRST) / self.seconds_here
-        return self.num_here / max(self.compile_seconds, 1e-9)
-
-    def row(self) -> dict[str, float]:
-        """The times, for the metrics."""
-        return {
-            "train_seconds": round(self.seconds, 3),
-            "compile_seconds": round(self.compile_seconds, 3),
-        }
-
-
-class TensorBoardTracker:
-    """Numbers into TensorBoard's files beside the metrics."""
-
-    def __init__(self, place: RunFolder) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self.writer = SummaryWriter(str(place.path / "tensorboard"))
-
-    def log(self, step: int, row: dict[str, Any]) -> None:
-        for key, value in row.items():
-            if isinstance(value, int | float) and key != "step":
-                self.writer.add_scalar(key, value, step)
-
-    def close(self) -> None:
-        self.writer.close()
-
-
-class WandbTracker:
-    """Numbers into a wandb run, where its user is logged in or offline by choice."""
-
-    def __init__(self, place: RunFolder) -> None:
-        import wandb
-
-        self.run = wandb.init(
-            project="t2t", name=place.path.name, dir=place.path, resume="allow"
-        )
-
-    def log(self, step: int, row: dict[str, Any]) -> None:
-        self.run.log(row, step=step)
-
-    def close(self) -> None:
-        self.run.finish()
-
-
-def open_trackers(place: RunFolder) -> list[Any]:
-    """The trackers that are installed; wandb only where it is configured."""
-    import os
-
-    trackers: list[Any] = []
-    if importlib.util.find_spec("tensorboard") is not None:
-        trackers.append(TensorBoardTracker(place))
-    configured = "WANDB_API_KEY" in os.environ or "WANDB_MODE" in os.environ
-    if configured and importlib.util.find_spec("wandb") is not None:
-        trackers.append(WandbTracker(place))
-    return trackers
-
-
-def duration(seconds: float) -> str:
-    """A time as people say it."""
-    if not math.isfinite(seconds):
-        return "?"
-    whole = round(seconds)
-    if whole < 120:
-        return f"{whole} s"
-    if whole < 7200:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -95,24 +95,11 @@ def plan(
 
 
 def plan_page(predicted: "Plan") -> str:
-    """A prediction in lines, each with what it rests on."""
-    memory = f"{predicted.state_gib:.1f} GiB of weights, gradients and optimizer"
-    if predicted.activations_gib is not None:
-        memory += f" + {predicted.activations_gib:.1f} GiB of activations"
-    room = "fits into" if predicted.fits else "DOES NOT FIT INTO"
-    rows = {
-        "time": f"{predicted.hours:.1f} h: {predicted.steps:,} steps of "
-        f"{1000 * predicted.step_seconds:.0f} ms, evaluation "
-        f"{predicted.evaluation_hours:.1f} h",
-        "rate": f"{predicted.images_per_second:,.0f} images/s, which storage has to "
-        f"deliver; GPUs compute {100 * predicted.efficiency:.0f} % of the time",
-        "memory": f"{memory} ({room} {predicted.memory_gib:.0f} GiB)",
-        "network": f"{predicted.sent_bytes / 1e6:,.0f} MB a step and GPU, "
-        f"{1000 * predicted.network_seconds:.1f} ms were none of it hidden",
-    }
+    """A prediction in lines."""
     title = (
         f"{predicted.recipe} on {predicted.num_gpus} {predicted.gpu} "
         f"({predicted.spread}), {predicted.images_per_gpu} images a GPU and step"
     )
-    lines = [title, "", *(f"{key:<9}{text}" for key, text in rows.items())]
-    return "\n".join([*lines, "", "A prediction: docs/scaling.md states the model."])
+    lines = [f"{name:<17}{text}" for name, text in predicted.rows()]
+    note = "A prediction: docs/scaling.md states what it rests on."
+    return "\n".join([title, "", *lines, "", note])

@@ -1,0 +1,80 @@
+"""Time: what a run has taken, and what it still will."""
+
+import math
+import time
+from collections import deque
+from typing import Any
+
+
+class Clock:
+    """Time spent in steps: without evaluations, and with compiling counted apart."""
+
+    NUM_FIRST = 2
+    NUM_RECENT = 100
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.compile_seconds = 0.0
+        self.num_here = 0
+        self.seconds_here = 0.0
+        self.recent: deque[float] = deque(maxlen=self.NUM_RECENT)
+        self.last = time.monotonic()
+
+    def take_up(self, row: dict[str, Any]) -> None:
+        """Goes on from the times of an earlier process."""
+        self.seconds = row.get("train_seconds", self.seconds)
+        self.compile_seconds = row.get("compile_seconds", self.compile_seconds)
+
+    def start(self) -> None:
+        """Time counts from here."""
+        self.last = time.monotonic()
+
+    pause = start
+
+    def step(self) -> None:
+        """A step is done; the first ones of a process are those that compile."""
+        now = time.monotonic()
+        took, self.last = now - self.last, now
+        self.num_here += 1
+        if self.num_here <= self.NUM_FIRST:
+            self.compile_seconds += took
+        else:
+            self.seconds += took
+            self.seconds_here += took
+            self.recent.append(took)
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether a step was timed that did not compile."""
+        return self.num_here > self.NUM_FIRST
+
+    @property
+    def steps_per_second(self) -> float:
+        """The mean rate of this process."""
+        if self.seconds_here:
+            return (self.num_here - self.NUM_FIRST) / self.seconds_here
+        return self.num_here / max(self.compile_seconds, 1e-9)
+
+    @property
+    def recent_steps_per_second(self) -> float:
+        """The rate of the last steps, by which the time left is judged."""
+        return len(self.recent) / max(sum(self.recent), 1e-9)
+
+    def row(self) -> dict[str, float]:
+        """The times, for the metrics."""
+        return {
+            "train_seconds": round(self.seconds, 3),
+            "compile_seconds": round(self.compile_seconds, 3),
+        }
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it."""
+    if not math.isfinite(seconds):
+        return "?"
+    whole = round(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 7200:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
