@@ -59,10 +59,14 @@ def train_in_two(start: Start, cpu: Machine) -> Callable[..., None]:
     """Trains in two processes at once; stops after some steps where asked to."""
 
     def run(
-        recipe: Recipe, folder: Path, way: str = "ddp", stop_after: int | None = None
+        recipe: Recipe,
+        folder: Path,
+        way: str = "ddp",
+        stop_after: int | None = None,
+        **settings: Any,
     ) -> None:
         spread, local_world_size = WAYS[way]
-        machine = replace(cpu, spread=spread)  # type: ignore[arg-type]
+        machine = replace(cpu, spread=spread, **settings)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -115,7 +119,7 @@ def test_two_processes_train_what_one_does(
     train_in_two: Callable[..., None],
 ) -> None:
     folder = tmp_path / "run"
-    train_in_two(recipe, folder, way)
+    train_in_two(recipe, folder, way, micro_batch=3)  # of the 8 images of each
     assert_same_run(folder, alone)
     losses = [read_rows(f / "metrics.jsonl")[-2]["loss"] for f in (folder, alone)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
