@@ -91,7 +91,14 @@ def train(
         journal = leaving.enter_context(Journal(place, recipe, team, quiet=quiet))
         training = Training(recipe, settled, team, place, splits, journal)
         with training.writer:
-            return training.run_to_end(interruption)
+            try:
+                return training.run_to_end(interruption)
+            except Exception as error:
+                if not interruption.asked:
+                    raise
+                # Ctrl-C also ends compilers that the first step waits for.
+                journal.tell(f"Stopped within a step ({type(error).__name__}).")
+                return Result(place.path, False, journal.summary(training.run))
 
 
 class Training:
@@ -193,6 +200,7 @@ class Training:
                     "std": list(recipe.augmentation.std),
                     "crop_fraction": recipe.crop.evaluation_fraction,
                     "data": recipe.data,
+                    "seed": recipe.seed,
                 },
             )
             self.unsaved = ""

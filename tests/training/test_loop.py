@@ -1,0 +1,73 @@
+"""The loop as a whole: what a run leaves, and what it says when told to stop."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from t2t.models.weights import load_with_report
+from t2t.recipes.digits import t2t_vit
+from t2t.training import loop
+from t2t.training.interruption import Interruption
+from t2t.training.loop import train
+from t2t.training.recipe import Recipe, Schedule
+from t2t.training.step import Stepper
+
+
+def tiny() -> Recipe:
+    """A digits run of two short epochs."""
+    choices = {"dim": 16, "depth": 1, "num_heads": 1, "token_dim": 8}
+    recipe = t2t_vit()
+    return replace(
+        recipe,
+        choices=recipe.choices | choices,
+        epochs=2,
+        batch_size=512,
+        schedule=Schedule(warmup_epochs=0),
+    )
+
+
+def test_a_run_leaves_all_that_its_model_needs(tmp_path: Path) -> None:
+    result = train(tiny(), folder=tmp_path / "run", quiet=True)
+    assert result.finished
+    files = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"recipe.json", "environment.json", "metrics.jsonl", "curves.png"} <= files
+    rows = [
+        json.loads(line)
+        for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    ]
+    scored = [row for row in rows if "top1" in row]
+    assert [row["epoch"] for row in scored] == [1, 2]
+    assert all("top1_raw" in row for row in scored)
+    model, report = load_with_report(tmp_path / "run")
+    assert report.class_names == tuple("0123456789")
+    assert report.extra["image_size"] == [8, 8]
+    assert model(torch.zeros(1, 1, 8, 8)).shape == (1, 10)
+
+
+def test_a_stop_during_a_step_is_told_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Interruption()
+    monkeypatch.setattr(loop, "Interruption", lambda: asked)
+
+    def broken(*_: object) -> None:
+        asked.asked = True
+        raise RuntimeError("the compiler was ended")
+
+    monkeypatch.setattr(Stepper, "train_step", broken)
+    result = train(tiny(), folder=tmp_path / "run", quiet=True)
+    assert not result.finished
+
+
+def test_an_error_of_its_own_is_not_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(Stepper, "train_step", broken)
+    with pytest.raises(RuntimeError, match="a fault"):
+        train(tiny(), folder=tmp_path / "run", quiet=True)
