@@ -26,7 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A reader that has gone shows only when the last words are sent.
         sys.stdout.flush()
     except UserError as error:
-        print(f"t2t: {error}", file=sys.stderr)
+        if os.environ.get("RANK", "0") == "0":  # of torchrun's processes, one speaks
+            print(f"t2t: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

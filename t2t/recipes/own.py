@@ -1,12 +1,11 @@
 """A recipe for images of one's own: what to start with when none is named."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from t2t.data.augment import Augmentation
-from t2t.data.decode import decode
+from t2t.data.loading import Loader
 from t2t.data.sources import Source, open_splits
 from t2t.recipes.small_images import from_scratch
 from t2t.training.recipe import Average, Crop, Optimizer, Recipe, Schedule
@@ -49,10 +48,8 @@ def for_images(data: str) -> Recipe:
 def typical_side(source: Source) -> int:
     """The median of the short sides of a few images spread over the source."""
     chosen = np.linspace(0, len(source) - 1, min(NUM_LOOKED_AT, len(source)))
-    sides: Sequence[int] = [
-        min(decode(source.read(int(index)), name=source.name(int(index))).shape[1:])
-        for index in chosen
-    ]
+    loader = Loader(source)  # a damaged image is passed over
+    sides = [min(loader.load(int(index))[1].shape[1:]) for index in chosen]
     return int(np.median(sides))
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer as TorchOptimizer
 
 from t2t.errors import UserError, suggest
+from t2t.training.muon import Muon
 from t2t.training.recipe import Optimizer, Recipe, Schedule
 
 OURS = ("adamw", "muon", "sgd")
@@ -63,12 +64,7 @@ def muon_and_adamw(
         )
     lr = settings.scaled(settings.lr, recipe.batch_size)
     rest_lr = settings.scaled(settings.adamw_lr or settings.lr, recipe.batch_size)
-    muon = torch.optim.Muon(
-        parameter_groups(model, settings, lr, only=hidden),
-        lr=lr,
-        momentum=0.95,
-        adjust_lr_fn="match_rms_adamw",
-    )
+    muon = Muon(parameter_groups(model, settings, lr, only=hidden), lr=lr)
     others = {name for name, _ in model.named_parameters()} - hidden
     adamw = torch.optim.AdamW(
         parameter_groups(model, settings, rest_lr, only=others),

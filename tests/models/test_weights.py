@@ -172,3 +172,11 @@ def test_a_file_trained_at_another_size_says_so_by_its_positions(golden, tmp_pat
     torch.save(weights | {"pos_embed": torch.randn(1, 37, 48)}, tmp_path / "a.pth")
     model = load(tmp_path / "a.pth", model=GOLDEN_CONFIG)
     assert model.config.image_size == (96, 96)
+
+
+def test_a_saved_file_is_readable_like_any_other(tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.touch()
+    model = t2t.create_model("t2t_vit_7_32", dim=16, depth=1, num_heads=1)
+    file = t2t.save(model, tmp_path / "model.safetensors")
+    assert file.stat().st_mode == plain.stat().st_mode

@@ -89,6 +89,7 @@ def test_own_images_get_a_model_of_their_size(
         for number in range(12):
             pixels = rng.integers(0, 255, (side, side + 8, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(folder / f"{number}.png")
+    (tmp_path / "cat" / "broken.png").write_bytes(b"\x89PNG nothing")
     recipe = for_images(str(tmp_path))
     assert recipe.model == model
     assert recipe.batch_size == 8

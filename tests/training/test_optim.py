@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from t2t.errors import UserError
+from t2t.training.muon import Muon
 from t2t.training.optim import all_groups, build_optimizers, lr_share, set_lr
 from t2t.training.recipe import Optimizer, Recipe, Schedule
 from t2t.training.run import build_model
@@ -50,7 +51,7 @@ def test_muon_takes_the_matrices_of_the_blocks(tiny: Tiny) -> None:
     recipe = tiny(optimizer=Optimizer(name="muon", lr=4e-3, adamw_lr=1e-3))
     model = build_model(recipe, 3)
     muon, adamw = build_optimizers(model, recipe)
-    assert isinstance(muon, torch.optim.Muon)
+    assert isinstance(muon, Muon)
     assert isinstance(adamw, torch.optim.AdamW)
     names = {parameter: name for name, parameter in model.named_parameters()}
     (group,) = muon.param_groups
