@@ -1,6 +1,7 @@
 """Images that cannot be read, and how many of them a run bears."""
 
 import threading
+from collections.abc import Callable
 
 from t2t.errors import UserError
 
@@ -20,8 +21,11 @@ class DamagedImage(Exception):  # noqa: N818 (it names a thing, not a mistake)
 class Damage:
     """The damaged images met so far, which stop the run once they exceed a limit."""
 
-    def __init__(self, limit: int = 100) -> None:
+    def __init__(
+        self, limit: int = 100, tell: Callable[[str], None] | None = None
+    ) -> None:
         self.limit = limit
+        self.tell = tell
         self._reasons: dict[str, str] = {}
         self._lock = threading.Lock()
 
@@ -36,7 +40,10 @@ class Damage:
     def record(self, damaged: DamagedImage) -> None:
         """Remember an image to skip; raise with the whole list past the limit."""
         with self._lock:
+            is_new = damaged.name not in self._reasons
             self._reasons.setdefault(damaged.name, damaged.reason)
+            if is_new and self.tell is not None:
+                self.tell(f"{damaged}; it is skipped.")
             if len(self._reasons) <= self.limit:
                 return
             listed = "\n".join(f"  {n}: {r}" for n, r in self._reasons.items())

@@ -72,7 +72,7 @@ class RunFolder:
             )
         if fresh:
             self.clear()
-        elif is_run:
+        elif is_run and self.has_begun():
             changed = differences(read_json(self.path / RECIPE), wanted)
             if changed:
                 raise UserError(
@@ -88,6 +88,11 @@ class RunFolder:
                 f"{self.path} cannot be written ({error.strerror}); make room, or "
                 "name another --folder."
             ) from error
+
+    def has_begun(self) -> bool:
+        """Whether anything came of the run, which it did not if it was refused at once."""
+        numbers = self.metrics.exists() and self.metrics.stat().st_size > 0
+        return numbers or self.checkpoints.exists() or (self.path / RESULT).exists()
 
     def files(self) -> list[Path]:
         """What lies in the folder, its lock left out."""

@@ -118,7 +118,7 @@ class Training:
         self.num_classes = len(splits.train.classes)
         self.per_epoch = steps_per_epoch(len(splits.train), recipe.batch_size)
         self.num_steps = self.per_epoch * recipe.epochs
-        self.damage = Damage(machine.damage_limit)
+        self.damage = Damage(machine.damage_limit, journal.tell)
         self.unsaved = ""
         self.writer = CheckpointWriter(place.checkpoints, team, journal.tell)
         self.run = new_run(recipe, machine, team, self.num_classes)

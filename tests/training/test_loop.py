@@ -4,9 +4,12 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from t2t.errors import UserError
 from t2t.models.weights import load_with_report
 from t2t.recipes.digits import t2t_vit
 from t2t.training import loop
@@ -71,3 +74,26 @@ def test_an_error_of_its_own_is_not_hidden(
     monkeypatch.setattr(Stepper, "train_step", broken)
     with pytest.raises(RuntimeError, match="a fault"):
         train(tiny(), folder=tmp_path / "run", quiet=True)
+
+
+def test_a_run_refused_at_once_leaves_its_folder_free(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="batch size"):
+        train(replace(tiny(), batch_size=5000), folder=tmp_path / "run", quiet=True)
+    assert train(tiny(), folder=tmp_path / "run", quiet=True).finished
+
+
+def test_damaged_images_are_named_while_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for label in ("a", "b"):
+        (tmp_path / "images" / label).mkdir(parents=True)
+        for number in range(8):
+            pixels = np.full((8, 8), 20 * number + 100 * (label == "b"), np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "images" / label / f"{number}.png")
+    for number in range(4):
+        (tmp_path / "images" / "a" / f"cut{number}.png").write_bytes(b"\x89PNG\r\n")
+    recipe = replace(tiny(), data=str(tmp_path / "images"), batch_size=4)
+    assert train(recipe, folder=tmp_path / "run").finished
+    told = capsys.readouterr().out
+    assert "cut" in told
+    assert "skipped" in told
