@@ -5,7 +5,7 @@ from t2t.training.recipe import Average, Optimizer, Recipe, Schedule
 
 
 def t2t_vit() -> Recipe:
-    """A small T2T-ViT on 1,797 scanned digits of 8×8 pixels.
+    """A small T2T-ViT on 1,797 scanned digits of 8×8 pixels: 98 % in a minute.
 
     t2t train digits.t2t_vit
     """
@@ -14,7 +14,7 @@ def t2t_vit() -> Recipe:
         model="t2t_vit_7_32",
         choices={
             "dim": 96,
-            "depth": 4,
+            "depth": 3,
             "num_heads": 3,
             "token_dim": 32,
             "splits": ((3, 1, 1), (3, 1, 1), (3, 1, 1)),
@@ -22,10 +22,12 @@ def t2t_vit() -> Recipe:
         data="digits",
         image_size=(8, 8),
         channels=1,
-        epochs=16,
+        epochs=12,
         batch_size=64,
-        optimizer=Optimizer(lr=2e-3, reference_batch_size=64),
-        schedule=Schedule(warmup_epochs=3, floor=0.01),
+        optimizer=Optimizer(
+            name="muon", lr=4e-3, adamw_lr=2e-3, reference_batch_size=64
+        ),
+        schedule=Schedule(warmup_epochs=2, floor=0.01),
         average=Average(decay=0.99),
         augmentation=Augmentation(
             crop_padding=1, smoothing=0.1, mean=(0.305,), std=(0.376,)

@@ -90,7 +90,7 @@ class RunFolder:
             ) from error
 
     def has_begun(self) -> bool:
-        """Whether anything came of the run, which it did not if it was refused at once."""
+        """Whether anything came of the run; nothing does of one refused at once."""
         numbers = self.metrics.exists() and self.metrics.stat().st_size > 0
         return numbers or self.checkpoints.exists() or (self.path / RESULT).exists()
 

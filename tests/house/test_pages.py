@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from t2t.cli import VERBS
+from t2t.cli import VERBS, main
 from t2t.models.zoo import ZOO
 from t2t.recipes import find_recipe
 
@@ -38,6 +38,13 @@ def test_the_readme_counts_the_models() -> None:
     text = (ROOT / "README.md").read_text()
     (count,) = re.findall(r"lists all (\d+)", text)
     assert int(count) == len(ZOO)
+
+
+def test_the_readme_shows_what_the_command_prints(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["models", "t2t_vit_t"]) == 0
+    assert capsys.readouterr().out.rstrip() in (ROOT / "README.md").read_text()
 
 
 def test_no_machine_is_named() -> None:
