@@ -1,5 +1,6 @@
 """Images to tokens: hard patches, soft splits, convolutions or a CNN."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import timm
@@ -16,7 +17,7 @@ from t2t.ops.soft_split import Split, soft_split, split_grids
 from t2t.shapes import FeatureMap, Images, Tokens
 
 
-class TokenTransformer(nn.Module):
+class TokenTransformer(nn.Module, ABC):
     """One tokens-to-token step: a soft split, then attention among the new tokens.
 
     The skip runs through the values, since the split tokens have another width.
@@ -45,9 +46,9 @@ class TokenTransformer(nn.Module):
         tokens = tokens + self.dropout(self.mlp(self.norm2(tokens)))
         return tokens.transpose(1, 2).unflatten(2, qkv.shape[-2:])
 
+    @abstractmethod
     def attend(self, projected: Tokens) -> tuple[Tokens, Tokens]:
         """What attention makes of the projected tokens, and their values."""
-        raise NotImplementedError
 
 
 class SoftmaxTokenTransformer(TokenTransformer):
@@ -56,7 +57,8 @@ class SoftmaxTokenTransformer(TokenTransformer):
     qkv_bias = False
 
     def attend(self, projected: Tokens) -> tuple[Tokens, Tokens]:
-        query, key, value = projected.chunk(3, dim=-1)
+        # Fused attention wants the channels of a token side by side.
+        query, key, value = projected.contiguous().chunk(3, dim=-1)
         # As published: the scale is that of the window's width, not of the head's.
         mixed = F.scaled_dot_product_attention(
             query.unsqueeze(1),

@@ -1,6 +1,7 @@
 """What every model of the zoo promises, at a size that two cores can afford."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 from t2t.models.config import ModelConfig
 from t2t.models.create import create_model
 from t2t.models.vit import VisionTransformer
+from t2t.models.weights import load, save
 from t2t.models.zoo import ZOO
 
 OURS = [name for name, entry in ZOO.items() if entry.config is not None]
@@ -101,6 +103,15 @@ def test_another_image_size_at_construction(model: VisionTransformer) -> None:
 def test_other_channels(model: VisionTransformer, in_channels: int) -> None:
     other = VisionTransformer(replace(model.config, in_channels=in_channels)).eval()
     assert other(torch.randn(1, in_channels, SIDE, SIDE)).shape == (1, 5)
+
+
+def test_saved_and_loaded_it_says_the_same(
+    model: VisionTransformer, tmp_path: Path
+) -> None:
+    model.eval()
+    again = load(save(model, tmp_path / "model.safetensors"))
+    assert again.config == model.config
+    torch.testing.assert_close(again(images(2)), model(images(2)), rtol=0, atol=0)
 
 
 def test_checkpointing_changes_nothing(model: VisionTransformer) -> None:
