@@ -73,7 +73,8 @@ def model_rows(found: dict[str, Entry]) -> list[dict[str, Any]]:
 def model_table(found: dict[str, Entry], width: int) -> RenderableType:
     """The models as a table; what they are is left out where there is no room."""
     full = table_of(found, with_about=True)
-    needed = Console(width=UNLIMITED).measure(full).maximum
+    # A height too, since the width of a dumb terminal is else taken to be 80.
+    needed = Console(width=UNLIMITED, height=1).measure(full).maximum
     if needed <= width:
         return full
     note = f"From {needed} columns on, this table also says what each model is."

@@ -100,7 +100,9 @@ def test_models_as_json(capsys: Output) -> None:
 @pytest.mark.parametrize(("width", "about"), [(80, False), (140, True)])
 def test_model_table_fits_the_terminal(width: int, about: bool) -> None:
     file = io.StringIO()
-    console = Console(file=file, width=width, force_terminal=True, color_system=None)
+    console = Console(
+        file=file, width=width, height=50, force_terminal=True, color_system=None
+    )
     console.print(model_table(ZOO, width))
     lines = file.getvalue().splitlines()
     assert max(map(len, lines)) <= width
