@@ -39,17 +39,19 @@ class Muon(torch.optim.Optimizer):
         """Moves matrices of one shape by their orthogonal momentum."""
         gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
         kept = [self.momentum_of(matrix) for matrix in matrices]
+        decay = 1 - group["lr"] * group["weight_decay"]
+        size = -group["lr"] * 0.2 * max(matrices[0].shape) ** 0.5
+        if len(matrices) == 1:  # a shard, too: not every torch takes those in lists
+            kept[0].lerp_(gradients[0], 1 - group["momentum"])
+            step = orthogonal(gradients[0].lerp(kept[0], group["momentum"]))
+            matrices[0].mul_(decay).add_(step.to(matrices[0].dtype), alpha=size)
+            return
         torch._foreach_lerp_(kept, gradients, 1 - group["momentum"])
         # Nesterov's form: a look ahead from the gradient as it is now.
-        updates = torch._foreach_lerp(gradients, kept, group["momentum"])
-        if len(updates) > 1:
-            steps = list(orthogonal(torch.stack(list(updates))).unbind(0))
-        else:
-            steps = [orthogonal(updates[0])]
-        size = 0.2 * max(matrices[0].shape) ** 0.5
-        torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
-        steps = [step.to(matrices[0].dtype) for step in steps]
-        torch._foreach_add_(matrices, steps, alpha=-group["lr"] * size)
+        ahead = torch._foreach_lerp(gradients, kept, group["momentum"])
+        steps = orthogonal(torch.stack(list(ahead))).to(matrices[0].dtype)
+        torch._foreach_mul_(matrices, decay)
+        torch._foreach_add_(matrices, list(steps.unbind(0)), alpha=size)
 
     def momentum_of(self, matrix: Tensor) -> Tensor:
         """The momentum of a matrix, 0 at first."""

@@ -29,7 +29,7 @@ def small_form(config: ModelConfig, **choices: object) -> VisionTransformer:
         "linformer_dim": 4,
     }
     if config.mixer == "attention_se":
-        small["dim"] = 48
+        small["dim"] = 192  # few squeezed channels may all be switched off
     if config.wiring == "dense":
         small |= {"dense_stages": (1, 1, 1), "growth": 32, "dim": 32}
     if config.patch_size == 14:
