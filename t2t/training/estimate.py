@@ -11,10 +11,12 @@ from t2t.config import to_json
 from t2t.data.order import steps_per_epoch
 from t2t.training.clock import duration
 from t2t.training.evaluate import autocast
-from t2t.training.loop import PRECISIONS, Machine, new_run, open_data, settle
+from t2t.training.loop import open_data
+from t2t.training.machine import PRECISIONS, Machine, settle
 from t2t.training.objectives import build_objective
 from t2t.training.parallel import Processes, find_device
 from t2t.training.recipe import Recipe
+from t2t.training.run import Run, new_run
 
 NUM_TRIED = {"cpu": 8, "mps": 32}
 
@@ -26,9 +28,9 @@ def estimate(recipe: Recipe, machine: Machine) -> str:
     splits = open_data(recipe)
     num_classes = len(splits.train.classes)
     per_epoch = steps_per_epoch(len(splits.train), recipe.batch_size)
-    seconds, kept = try_steps(recipe, machine, team, num_classes)
-    held = machine.micro_batch or recipe.batch_size
     run = new_run(recipe, machine, team, num_classes)
+    seconds, kept = try_steps(run, recipe, machine, team, num_classes)
+    held = machine.micro_batch or recipe.batch_size
     weights = sum(p.numel() * p.element_size() for p in run.plain.parameters())
     num_images = per_epoch * recipe.batch_size * recipe.epochs
     lines = [
@@ -60,10 +62,9 @@ def flat(data: dict[str, Any], at: str = "") -> list[tuple[str, Any]]:
 
 
 def try_steps(
-    recipe: Recipe, machine: Machine, team: Processes, num_classes: int
+    run: Run, recipe: Recipe, machine: Machine, team: Processes, num_classes: int
 ) -> tuple[float, float]:
     """Seconds and bytes that one image takes, from a few steps on random images."""
-    run = new_run(recipe, machine, team, num_classes)
     objective = build_objective(recipe, team.device)
     precision = PRECISIONS[machine.precision or "fp32"]
     held = min(machine.micro_batch or recipe.batch_size, recipe.batch_size)

@@ -19,7 +19,8 @@ from t2t.models.checkpoints import FILE_NAME
 from t2t.models.trained import Trained, load_trained
 from t2t.training.evaluate import Preparation, evaluate
 from t2t.training.folder import RECIPE, read_recipe
-from t2t.training.loop import PRECISIONS, open_data
+from t2t.training.loop import open_data
+from t2t.training.machine import PRECISIONS
 from t2t.training.matching import Relabelled, match_classes
 from t2t.training.parallel import Processes, processes
 from t2t.training.real_labels import RealLabels

@@ -25,7 +25,7 @@ from t2t.training.evaluate import Preparation, Score, evaluate
 from t2t.training.folder import RunFolder
 from t2t.training.interruption import Interruption
 from t2t.training.journal import Journal
-from t2t.training.machine import PRECISIONS, Machine, settle, vars_of
+from t2t.training.machine import Machine, settle, vars_of
 from t2t.training.optim import lr_share, set_lr
 from t2t.training.parallel import (
     Processes,
@@ -43,7 +43,7 @@ from t2t.training.resume import CheckpointWriter, resume
 from t2t.training.run import build_model, new_run
 from t2t.training.step import Stepper
 
-__all__ = ["PRECISIONS", "Machine", "Result", "Training", "new_run", "settle", "train"]
+__all__ = ["Machine", "Result", "Training", "train"]
 
 # fp16 starts by finding its scale: a few steps are left out on the way.
 MOST_SKIPPED = {"bf16": 5, "fp32": 5, "fp16": 25}
