@@ -1,4 +1,4 @@
-"""Imports go down only: cli > recipes > training | analysis | serving > … > config."""
+"""Imports go down only: cli > bench > recipes > training | analysis | … > config."""
 
 import ast
 from pathlib import Path
@@ -9,6 +9,7 @@ PACKAGE = Path(t2t.__file__).parent
 # Higher may import lower; neighbours on one level may not import each other.
 LEVELS = [
     {"cli", "verbs", "screen", "__main__"},
+    {"bench"},
     {"recipes"},
     {"training", "analysis", "serving"},
     {"models", "data"},

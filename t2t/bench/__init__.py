@@ -1,0 +1,1 @@
+"""How fast models are: steps on the device, from files, and beside plain ones."""
