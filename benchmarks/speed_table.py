@@ -1,0 +1,116 @@
+"""README's speed section, made from records/speed/h200.json."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+# The reference implementation on the same GPU: its own fp16 mixed precision, 224 px,
+# batch 256, images/s of whole training steps and of inference.
+REFERENCE = {
+    ("t2t_vit_7", "train"): 3866,
+    ("t2t_vit_14", "train"): 2209,
+    ("t2t_vit_24", "train"): 1238,
+    ("t2t_vit_t_14", "train"): 1546,
+    ("t2t_vit_14", "infer"): 5474,
+}
+USUAL = {"image_size": 224, "batch": 256, "precision": "bf16"}
+
+
+def speed_section(records: Path) -> str:
+    """A heading, a sentence on how it was measured, and the tables."""
+    path = records / "speed" / "h200.json"
+    rows = json.loads(path.read_text()) if path.exists() else []
+    rows = [row for row in rows if row["images_per_second"] is not None]
+    steps = [row for row in rows if is_usual(row) and row["source"] == "synthetic"]
+    if not steps:
+        return ""
+    gpus, versions = (
+        " and ".join(sorted({row[key] for row in steps})) for key in ("gpu", "torch")
+    )
+    parts = [
+        "## Speed",
+        f"One {gpus}, torch {versions}, 224 px, batch 256, bf16, random images, by "
+        "`t2t bench`. A training step is all of it: forward, loss, backward, "
+        "optimizer and average of the weights. The reference is the paper's own code "
+        "on the same GPU. Every row with its command: "
+        "[records/speed](records/speed/README.md).",
+        step_table(steps),
+    ]
+    from_files = [row for row in rows if row["source"] in ("jpeg", "pack")]
+    if from_files:
+        parts += [
+            "The trainer itself, reading, decoding, augmenting and training, beside "
+            "its own rate on random images that lie on the GPU:",
+            file_table(from_files),
+        ]
+    return "\n\n".join(parts)
+
+
+def is_usual(row: Row) -> bool:
+    """Whether a row is of the step, size, batch and precision that the table shows."""
+    plain = row.get("recipe") is None and row.get("depth") is None
+    return plain and all(row[key] == value for key, value in USUAL.items())
+
+
+def step_table(rows: list[Row]) -> str:
+    """Ours and the peers' steps, fastest of each kind first."""
+    found = {(row["model"], row["mode"]): row for row in rows}
+    models = list(dict.fromkeys(row["model"] for row in rows))
+
+    def rate(model: str, mode: str) -> float:
+        return found.get((model, mode), {}).get("images_per_second", 0)
+
+    models.sort(key=lambda model: rate(model, "train"), reverse=True)
+    lines = [
+        "| model | training, images/s | peak GiB | reference | inference, images/s "
+        "| reference |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for model in models:
+        memory = found.get((model, "train"), {}).get("peak_memory_gib")
+        cells = [
+            model,
+            number(rate(model, "train")),
+            number(memory, lambda gib: f"{gib:.1f}"),
+            against(rate(model, "train"), REFERENCE.get((model, "train"))),
+            number(rate(model, "infer")),
+            against(rate(model, "infer"), REFERENCE.get((model, "infer"))),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def file_table(rows: list[Row]) -> str:
+    """Training from files, beside the same step on images that need no reading."""
+    lines = [
+        "| model | images from | images/s | of the step alone | GPU busy |",
+        "|---|---|---:|---:|---:|",
+    ]
+    words = {"jpeg": "JPEG files", "pack": "a pack"}
+    for row in rows:
+        cells = [
+            row["model"],
+            words[row["source"]],
+            number(row["images_per_second"]),
+            number(row.get("synthetic_share"), lambda share: f"{share:.0%}"),
+            number(row.get("busy_share"), lambda share: f"{share:.0%}"),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def number(
+    value: float | None, written: Callable[[float], str] = lambda rate: f"{rate:,.0f}"
+) -> str:
+    """A number in a cell, or that there is none."""
+    return written(value) if value else "–"
+
+
+def against(rate: float, reference: int | None) -> str:
+    """The reference's rate, and how many times as fast ours is."""
+    if reference is None or not rate:
+        return "–"
+    return f"{reference:,} (× {rate / reference:.1f})"

@@ -1,0 +1,43 @@
+"""Writes the parts of README.md that are made from records, each between its marks.
+
+    python benchmarks/tables.py      (or: make tables)
+
+A part that has no record yet stays empty.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from speed_table import speed_section
+
+ROOT = Path(__file__).parents[1]
+
+SECTIONS: dict[str, Callable[[Path], str]] = {"speed": speed_section}
+"""What makes each part from the folder of records; empty where there is nothing."""
+
+
+def fill(readme: str, name: str, table: str) -> str:
+    """The page with a table between the marks of that name, in place of the old one."""
+    first, last = f"<!-- table: {name} -->", f"<!-- end: {name} -->"
+    between = re.compile(f"{re.escape(first)}.*?{re.escape(last)}", re.DOTALL)
+    if len(between.findall(readme)) != 1:
+        raise ValueError(f"The page must hold {first} and then {last}, each once.")
+    inside = f"\n{table.strip()}\n" if table.strip() else "\n"
+    return between.sub(lambda _: f"{first}{inside}{last}", readme)
+
+
+def current(readme: str, records: Path) -> str:
+    """The page as the records would have it."""
+    for name, section in SECTIONS.items():
+        readme = fill(readme, name, section(records))
+    return readme
+
+
+def main() -> None:
+    page = ROOT / "README.md"
+    page.write_text(current(page.read_text(), ROOT / "records"))
+
+
+if __name__ == "__main__":
+    main()
