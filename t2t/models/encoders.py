@@ -9,6 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from t2t.errors import UserError, choose
 from t2t.models.config import ModelConfig
+from t2t.models.fused import FEWEST_DROPPED, are_plain, block_weights, is_fused
 from t2t.models.layers import (
     Bias,
     DropPath,
@@ -20,6 +21,8 @@ from t2t.models.layers import (
     SqueezeExcite,
 )
 from t2t.models.positions import Grid, PlacedPositions
+from t2t.ops.block_stack import BlockWeights, block_stack
+from t2t.ops.performer_step import compute_dtype
 from t2t.shapes import Tokens
 
 
@@ -169,10 +172,53 @@ class Encoder(nn.Module):
         self.blocks = self.blocks[:num_blocks]
         self.out_dims = self.out_dims[:num_blocks]
 
-    def forward(self, tokens: Tokens, grid: Grid) -> Tokens:
-        for layer in range(len(self.blocks)):
-            tokens = self.step(layer, tokens, grid)
-        return tokens
+    def forward(
+        self, tokens: Tokens, grid: Grid, norm: nn.Module, num_read: int | None = None
+    ) -> Tokens:
+        """Tokens behind the last block and the norm: the first few, or all."""
+        stack = self.stack(tokens, grid, norm)
+        if stack is None:
+            for layer in range(len(self.blocks)):
+                tokens = self.step(layer, tokens, grid)
+            return norm(tokens)[:, :num_read]
+        assert isinstance(norm, nn.LayerNorm)
+        first, rates = self.plain_blocks()[0], self.drop_rates()
+        tokens = self.positions.add_to(tokens, 0, grid)
+        return block_stack(
+            tokens.to(compute_dtype(tokens)),
+            stack,
+            (norm.weight, norm.bias),
+            first.mixer.num_heads,
+            first.mixer.scale,
+            norm.eps,
+            tokens.shape[1] if num_read is None else num_read,
+            rates if self.training and max(rates) > 0 else None,
+        )
+
+    def stack(
+        self, tokens: Tokens, grid: Grid, norm: nn.Module
+    ) -> list[BlockWeights] | None:
+        """The weights of all blocks where they can run fused, else None."""
+        blocks, positions = self.plain_blocks(), self.positions
+        if not is_fused(tokens) or len(blocks) < len(self.blocks):
+            return None
+        if positions.place != "stem" or positions.attention_bias(0, grid) is not None:
+            return None
+        dropped = len(tokens) * max(self.drop_rates())
+        if self.training and (self.checkpointing or 0 < dropped < FEWEST_DROPPED):
+            return None
+        found = [block_weights(block) for block in blocks]
+        stack = [weights for weights in found if weights is not None]
+        whole = len(stack) == len(blocks) and are_plain([norm])
+        return stack if whole else None
+
+    def plain_blocks(self) -> list[Block]:
+        """The blocks that are neither dense nor somebody else's."""
+        return [block for block in self.blocks if type(block) is Block]
+
+    def drop_rates(self) -> list[float]:
+        """The stochastic depth of every plain block."""
+        return [block.drop_path.rate for block in self.plain_blocks()]
 
     def step(self, layer: int, tokens: Tokens, grid: Grid) -> Tokens:
         """Tokens after one layer."""

@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 from t2t.errors import UserError
 from t2t.models.config import ModelConfig
+from t2t.models.fused import is_fused, step_weights
 from t2t.models.layers import Mlp
 from t2t.models.positions import Grid
 from t2t.ops.performer import performer_attention
+from t2t.ops.performer_step import Moments, has_kernel, performer_step
 from t2t.ops.soft_split import Split, soft_split, split_grids
 from t2t.shapes import FeatureMap, Images, Tokens
 
@@ -45,6 +47,12 @@ class TokenTransformer(nn.Module, ABC):
         tokens = value + self.dropout(self.proj(mixed))
         tokens = tokens + self.dropout(self.mlp(self.norm2(tokens)))
         return tokens.transpose(1, 2).unflatten(2, qkv.shape[-2:])
+
+    def fused(
+        self, image: FeatureMap, moments: Moments | None
+    ) -> tuple[FeatureMap, Moments] | None:
+        """What `forward` gives and its channels' moments, where one kernel does it."""
+        return None
 
     @abstractmethod
     def attend(self, projected: Tokens) -> tuple[Tokens, Tokens]:
@@ -83,6 +91,20 @@ class PerformerTokenTransformer(TokenTransformer):
         self.register_buffer("features", features * num_features**0.5)
         self.features: Tensor
 
+    def fused(
+        self, image: FeatureMap, moments: Moments | None
+    ) -> tuple[FeatureMap, Moments] | None:
+        weights = step_weights(self) if is_fused(image) else None
+        if weights is None or not has_kernel(image, weights):
+            return None
+        drop_rate = self.dropout.p if self.training else 0.0
+        seed = torch.zeros((), dtype=torch.int64, device=image.device)
+        if drop_rate:
+            seed = seed.random_(2**31)
+        return performer_step(
+            image, moments, self.split, weights, seed, drop_rate, self.norm1.eps
+        )
+
     def attend(self, projected: Tokens) -> tuple[Tokens, Tokens]:
         # As published: keys come first.
         key, query, value = projected.chunk(3, dim=-1)
@@ -120,8 +142,11 @@ class TokensToToken(Tokenizer):
         self.project = nn.Linear(channels[-1] * self.splits[-1].kernel ** 2, config.dim)
 
     def forward(self, images: Images) -> FeatureMap:
+        moments = None
         for step in self.steps:
-            images = step(images)
+            assert isinstance(step, TokenTransformer)
+            fused = step.fused(images, moments)
+            images, moments = (step(images), None) if fused is None else fused
         return soft_split(
             images, self.splits[-1], None, self.project.weight, self.project.bias
         )

@@ -46,13 +46,16 @@ class VisionTransformer(TimmMethods, nn.Module):
         self, images: Images, apart: bool = False
     ) -> Logits | tuple[Logits, Logits]:
         """Logits; with `apart`, those of class and distillation token by themselves."""
-        tokens = self.forward_features(images)
+        # A head that reads prefix tokens leaves the others of the last layer undone.
+        reads_prefix = self.config.pool == "class"
+        num_read = self.config.num_prefix_tokens if reads_prefix else None
+        tokens = self.encoder(*self.tokenize(images), self.norm, num_read)
         return self.heads_apart(tokens) if apart else self.forward_head(tokens)
 
     def forward_features(self, images: Images) -> Tokens:
         """Normalised tokens of the last layer, prefix tokens first."""
         tokens, grid = self.tokenize(images)
-        return self.norm(self.encoder(tokens, grid))
+        return self.encoder(tokens, grid, self.norm)
 
     def forward_head(self, tokens: Tokens, pre_logits: bool = False) -> Logits:
         """Logits from the tokens, or what the head would read."""

@@ -88,11 +88,12 @@ def block_stack(
     # The norm after a branch is the next branch's, or the one behind the last block.
     norms = [(block.gain1, block.shift1) for block in blocks[1:]] + [final]
     first = blocks[0]
+    wide = torch.promote_types(tokens.dtype, torch.float32)
     normed = F.layer_norm(
-        tokens.float() if tokens.dtype.itemsize < 4 else tokens,
+        tokens.to(wide),
         tokens.shape[-1:],
-        first.gain1,
-        first.shift1,
+        first.gain1.to(wide),
+        first.shift1.to(wide),
         eps,
     ).to(tokens.dtype)
     if slots[0] is not None:
@@ -148,7 +149,7 @@ def attention_of_first(
         .unbind(2)
     )
     # Products and sums, not matrix products: one row would leave a matrix unit idle.
-    wide = torch.float32 if normed.dtype.itemsize < 4 else normed.dtype
+    wide = torch.promote_types(normed.dtype, torch.float32)
     query, key, value = query.to(wide), key.to(wide), value.to(wide)
     logits = (query[:, :, None] * key[:, None]).sum(-1) * scale
     weights = logits.softmax(dim=2)

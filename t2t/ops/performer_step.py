@@ -154,6 +154,7 @@ def has_kernel(image: FeatureMap, weights: StepWeights) -> bool:
         and image.is_cuda
         and compute_dtype(image) in (torch.bfloat16, torch.float16)
         and weights.proj.shape == (64, 64)
+        and weights.proj.dtype == torch.float32
         and num_features >= 16
         and num_features & (num_features - 1) == 0
     )

@@ -1,0 +1,129 @@
+"""The fused path computes what the plain one does, and is taken only where it may."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import t2t
+from t2t.models import encoders, tokenizers
+from t2t.models.fused import block_weights
+from t2t.ops import performer_step
+
+SMALL: dict[str, Any] = {"image_size": 32, "num_classes": 5, "depth": 3}
+
+
+@pytest.fixture
+def fused(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Fused paths opened for float32 on a CPU; lists which of them ran."""
+    ran: list[str] = []
+
+    def noting(name: str, function: Any) -> Any:
+        def run(*arguments: Any) -> Any:
+            ran.append(name)
+            return function(*arguments)
+
+        return run
+
+    for module in (encoders, tokenizers):
+        monkeypatch.setattr(module, "is_fused", lambda x: True)
+    monkeypatch.setattr(tokenizers, "has_kernel", lambda image, weights: True)
+    stack, step = encoders.block_stack, performer_step.performer_step
+    monkeypatch.setattr(encoders, "block_stack", noting("blocks", stack))
+    monkeypatch.setattr(tokenizers, "performer_step", noting("tokens", step))
+    return ran
+
+
+def plain_and_fused(model: nn.Module, ran: list[str]) -> list[list[torch.Tensor]]:
+    """Logits and gradients by the plain path, then by the fused one."""
+    images = torch.randn(4, 3, 32, 32)
+    results = []
+    for listened in (True, False):
+        handles = []
+        if listened:
+            handles = [
+                part.register_forward_hook(lambda *_: None)
+                for part in model.modules()
+                if isinstance(part, nn.Linear)
+            ]
+        model.zero_grad()
+        logits = model(images)
+        logits.square().sum().backward()
+        results.append(
+            [logits.detach(), *(each.grad.clone() for each in model.parameters())]
+        )
+        assert not ran or not listened, "whoever hooks a module gets the plain path"
+        for handle in handles:
+            handle.remove()
+    return results
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {},
+        {"class_token": False, "pool": "mean"},
+        {"distilled": True},
+        {"qkv_bias": True, "positions": "learned_1d"},
+        {"positions": "none"},
+    ],
+)
+def test_fused_path_agrees(fused: list[str], choices: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model = t2t.create_model("t2t_vit_7", **SMALL, token_dropout=0.0, **choices)
+    for part in model.modules():
+        if isinstance(part, nn.LayerNorm):
+            nn.init.normal_(part.weight, 1, 0.1)
+            nn.init.normal_(part.bias, 0, 0.1)
+    plain, quick = plain_and_fused(model, fused)
+    assert fused == ["tokens", "tokens", "blocks"]
+    for wanted, found in zip(plain, quick, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "choices"),
+    [
+        ("t2t_vit_14_se", {}),
+        ("t2t_vit_16_ghost", {}),
+        ("t2t_vit_7", {"positions": "relative"}),
+        ("t2t_vit_7", {"positions": "learned_1d", "positions_at": "every_layer"}),
+        ("t2t_vit_7", {"mixer": "linformer"}),
+    ],
+)
+def test_other_designs_keep_the_plain_path(
+    fused: list[str], name: str, choices: dict[str, Any]
+) -> None:
+    model = t2t.create_model(name, **SMALL, **choices).eval()
+    model(torch.randn(2, 3, 32, 32))
+    assert "blocks" not in fused
+
+
+def test_all_features_are_returned_where_they_are_asked_for(fused: list[str]) -> None:
+    model = t2t.create_model("t2t_vit_7", **SMALL).eval()
+    assert model.forward_features(torch.randn(2, 3, 32, 32)).shape == (2, 5, 256)
+    assert "blocks" in fused
+
+
+def test_dropping_too_few_samples_is_left_to_the_plain_path(fused: list[str]) -> None:
+    model = t2t.create_model("t2t_vit_7", **SMALL, drop_path=0.1)
+    model(torch.randn(4, 3, 32, 32))
+    assert "blocks" not in fused
+    model(torch.randn(32, 3, 32, 32))
+    assert "blocks" in fused
+
+
+def test_gradient_checkpointing_keeps_the_plain_path(fused: list[str]) -> None:
+    model = t2t.create_model("t2t_vit_7", **SMALL)
+    model.set_grad_checkpointing()
+    model(torch.randn(2, 3, 32, 32))
+    assert "blocks" not in fused
+
+
+def test_a_replaced_layer_is_called() -> None:
+    model = t2t.create_model("t2t_vit_7", **SMALL)
+    block = model.encoder.blocks[0]
+    assert block_weights(block) is not None
+    block.mixer.proj = nn.Sequential(block.mixer.proj)
+    assert block_weights(block) is None
