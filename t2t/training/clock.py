@@ -9,7 +9,7 @@ from typing import Any
 class Clock:
     """Time spent in steps: without evaluations, and with compiling counted apart."""
 
-    NUM_FIRST = 2
+    NUM_FIRST = 3
     NUM_RECENT = 100
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Clock:
     pause = start
 
     def step(self) -> None:
-        """A step is done; the first ones of a process are those that compile."""
+        """A step is done; the first ones of a process compile, and capture graphs."""
         now = time.monotonic()
         took, self.last = now - self.last, now
         self.num_here += 1

@@ -44,14 +44,14 @@ class Muon(torch.optim.Optimizer):
         if len(matrices) == 1:  # a shard, too: not every torch takes those in lists
             kept[0].lerp_(gradients[0], 1 - group["momentum"])
             step = orthogonal(gradients[0].lerp(kept[0], group["momentum"]))
-            matrices[0].mul_(decay).add_(step.to(matrices[0].dtype), alpha=size)
+            matrices[0].mul_(decay).add_(step.to(matrices[0].dtype) * size)
             return
         torch._foreach_lerp_(kept, gradients, 1 - group["momentum"])
         # Nesterov's form: a look ahead from the gradient as it is now.
         ahead = torch._foreach_lerp(gradients, kept, group["momentum"])
-        steps = orthogonal(torch.stack(list(ahead))).to(matrices[0].dtype)
+        steps = orthogonal(torch.stack(list(ahead))).to(matrices[0].dtype) * size
         torch._foreach_mul_(matrices, decay)
-        torch._foreach_add_(matrices, list(steps.unbind(0)), alpha=size)
+        torch._foreach_add_(matrices, list(steps.unbind(0)))
 
     def momentum_of(self, matrix: Tensor) -> Tensor:
         """The momentum of a matrix, 0 at first."""

@@ -23,7 +23,7 @@ def build_optimizers(model: nn.Module, recipe: Recipe) -> list[TorchOptimizer]:
     fused = all(parameter.is_cuda for parameter in model.parameters())
     if settings.name == "adamw":
         groups = parameter_groups(model, settings, lr)
-        return [torch.optim.AdamW(groups, betas=settings.betas, fused=fused)]
+        return [adamw(groups, settings, fused)]
     if settings.name == "sgd":
         groups = parameter_groups(model, settings, lr)
         return [torch.optim.SGD(groups, momentum=settings.momentum, fused=fused)]
@@ -66,12 +66,17 @@ def muon_and_adamw(
     rest_lr = settings.scaled(settings.adamw_lr or settings.lr, recipe.batch_size)
     muon = Muon(parameter_groups(model, settings, lr, only=hidden), lr=lr)
     others = {name for name, _ in model.named_parameters()} - hidden
-    adamw = torch.optim.AdamW(
-        parameter_groups(model, settings, rest_lr, only=others),
-        betas=settings.betas,
-        fused=fused,
+    groups = parameter_groups(model, settings, rest_lr, only=others)
+    return [muon, adamw(groups, settings, fused)]
+
+
+def adamw(
+    groups: list[dict[str, Any]], settings: Optimizer, fused: bool
+) -> torch.optim.AdamW:
+    """AdamW in one kernel on a GPU, where CUDA graphs can hold it too."""
+    return torch.optim.AdamW(
+        groups, betas=settings.betas, fused=fused, capturable=fused
     )
-    return [muon, adamw]
 
 
 def parameter_groups(

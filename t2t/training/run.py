@@ -188,12 +188,16 @@ def new_average(model: nn.Module, settings: Average) -> nn.Module | None:
 
 
 @torch.no_grad()
-def update_average(run: Run, settings: Average) -> None:
-    """Moves the average towards the weights as they are after the run's step."""
+def update_average(run: Run, share: float | Tensor) -> None:
+    """Moves the average by a share of its way to the weights as they are now."""
     if run.average is None:
         return
-    share = 1 - settings.decay_at(run.step)
     (own, raw), (own_statistics, raw_statistics) = run.averaged_pairs
-    torch._foreach_lerp_(own, raw, share)
+    if isinstance(share, Tensor):  # which lists of tensors cannot be interpolated by
+        ways = torch._foreach_sub(raw, own)
+        torch._foreach_mul_(ways, share)
+        torch._foreach_add_(own, ways)
+    else:
+        torch._foreach_lerp_(own, raw, share)
     for kept, now in zip(own_statistics, raw_statistics, strict=True):
         kept.copy_(now)

@@ -6,12 +6,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from t2t.data.augment import augment
+from t2t.data.augment import Augmentation, augment
 from t2t.data.draws import Draws
 from t2t.data.order import Batch
+from t2t.shapes import Images, Labels, Pixels
 from t2t.training.evaluate import autocast
+from t2t.training.graphs import Replayed
 from t2t.training.machine import PRECISIONS, Machine
+from t2t.training.muon import Muon
 from t2t.training.objectives import build_objective
+from t2t.training.optim import all_groups
 from t2t.training.parallel import (
     Processes,
     batch_statistics,
@@ -21,6 +25,9 @@ from t2t.training.parallel import (
 )
 from t2t.training.recipe import Recipe
 from t2t.training.run import Run, update_average
+
+# The optimizers whose learning rate can be a number on the device.
+CAPTURED = (torch.optim.AdamW, torch.optim.SGD, Muon)
 
 
 class Outcome(NamedTuple):
@@ -33,7 +40,11 @@ class Outcome(NamedTuple):
 
 
 class Stepper:
-    """Takes a run's steps, each a function of the run, the batch and (seed, step)."""
+    """Takes a run's steps, each a function of the run, the batch and (seed, step).
+
+    On one CUDA device a step is two CUDA graphs: the gradient, then, once it is known
+    to be finite, what the optimizers and the average make of it.
+    """
 
     def __init__(
         self,
@@ -48,23 +59,61 @@ class Stepper:
         self.precision = PRECISIONS[machine.precision or "fp32"]
         self.objective = build_objective(recipe, team.device, num_classes)
         compiled = bool(machine.compile)
-        self.augment = torch.compile(augment, fullgraph=True) if compiled else augment
+        self.prepare = torch.compile(prepare, fullgraph=True) if compiled else prepare
         self.forward = torch.compile(run.model) if compiled else run.model
         self.statistics = batch_statistics(run.plain)
+        self.before: list[Tensor] = []
+        alone = team.device.type == "cuda" and not team.many
+        replays = compiled and alone and not run.scaler.is_enabled()
+        self.gradient = Replayed(self.find_gradient) if replays else self.find_gradient
+        self.update: Replayed | None = None
+        if replays and all(type(each) in CAPTURED for each in run.optimizers):
+            self.update = Replayed(self.use_gradient_by)
 
     def train_step(self, batch: Batch) -> Outcome:
         """One step of the optimizers; left out where the gradient is not finite."""
         run, recipe, team = self.run, self.recipe, self.team
         torch.manual_seed(step_seed(recipe.seed, run.step, team.rank))
-        draws = Draws.of(recipe.seed, run.step, batch.keys)
-        images, targets = self.augment(
-            batch.images, batch.labels, draws, recipe.augmentation, self.num_classes
+        step = torch.tensor(run.step, device=team.device)
+        found = self.gradient(batch.images, batch.labels, batch.keys, step)
+        loss, norm = found.tolist()
+        stepped = math.isfinite(loss) and math.isfinite(norm)
+        run.step += 1
+        if stepped:
+            share = 1 - recipe.average.decay_at(run.step)
+            if self.update is None:
+                self.use_gradient(share)
+            else:
+                rates = [group["lr"] for group in all_groups(run.optimizers)]
+                self.update(torch.tensor([*rates, share], device=team.device))
+        else:
+            run.num_skipped += 1
+            for now, before in zip(self.statistics, self.before, strict=True):
+                now.copy_(before)
+        run.scaler.update()
+        return Outcome(loss, norm, stepped)
+
+    def find_gradient(
+        self, pixels: Pixels, labels: Labels, keys: Tensor, step: Tensor
+    ) -> Tensor:
+        """Leaves the gradient with the parameters; the loss and the gradient's norm."""
+        run, recipe, team = self.run, self.recipe, self.team
+        for optimizer in run.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        images, targets = self.prepare(
+            pixels,
+            labels,
+            keys,
+            step,
+            recipe.seed,
+            recipe.augmentation,
+            self.num_classes,
         )
         size = self.machine.micro_batch or len(images)
         parts = list(zip(images.split(size), targets.split(size), strict=True))
         run.model.train()
         share_statistics(self.statistics, team)
-        statistics = [kept.clone() for kept in self.statistics]
+        self.before = [kept.clone() for kept in self.statistics]
         total = torch.zeros((), device=team.device)
         for number, (some, wanted) in enumerate(parts, start=1):
             sync_gradients(run.model, number == len(parts))
@@ -75,21 +124,25 @@ class Stepper:
             total += loss.detach() * share
         norm = self.gradient_norm()
         total = sum_over_all(total, team) / team.world_size
-        loss_now, norm_now = torch.stack([total, norm]).tolist()
-        stepped = math.isfinite(loss_now) and math.isfinite(norm_now)
-        for optimizer in run.optimizers:
-            if stepped:
-                optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        run.scaler.update()
-        run.step += 1
-        if stepped:
-            update_average(run, recipe.average)
-        else:
-            run.num_skipped += 1
-            for now, before in zip(self.statistics, statistics, strict=True):
-                now.copy_(before)
-        return Outcome(loss_now, norm_now, stepped)
+        return torch.stack([total, norm])
+
+    def use_gradient(self, share: float | Tensor) -> None:
+        """Steps the optimizers and moves the average by a share."""
+        for optimizer in self.run.optimizers:
+            optimizer.step()
+        update_average(self.run, share)
+
+    def use_gradient_by(self, numbers: Tensor) -> Tensor:
+        """The same by every group's learning rate and the share, from the device."""
+        groups = list(all_groups(self.run.optimizers))
+        rates = [group["lr"] for group in groups]
+        *by, share = numbers.unbind()
+        for group, rate in zip(groups, by, strict=True):
+            group["lr"] = rate
+        self.use_gradient(share)
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate
+        return numbers
 
     def gradient_norm(self) -> Tensor:
         """The norm of the gradient, clipped where the recipe says so."""
@@ -100,6 +153,20 @@ class Stepper:
         norm = nn.utils.clip_grad_norm_(run.model.parameters(), limit, foreach=True)
         full = getattr(norm, "full_tensor", None)
         return full() if full is not None else norm
+
+
+def prepare(
+    pixels: Pixels,
+    labels: Labels,
+    keys: Tensor,
+    step: Tensor,
+    seed: int,
+    augmentation: Augmentation,
+    num_classes: int,
+) -> tuple[Images, Tensor]:
+    """Augmented images and soft targets of a step."""
+    draws = Draws.of(seed, step, keys)
+    return augment(pixels, labels, draws, augmentation, num_classes)
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:

@@ -1,0 +1,64 @@
+"""CUDA graphs: a function whose kernels are launched once and replayed ever after."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+
+class Replayed:
+    """A function of tensors that launches its kernels twice, then replays them.
+
+    On a virtual machine, launching the kernels of a step one by one can take longer
+    than running them. The function must do the same at every call but for the numbers
+    in its tensors, and must not wait for the device. Its result is overwritten by the
+    next call.
+    """
+
+    # Compiling, the choice of algorithms and the first memory of an optimizer must be
+    # over before a graph is captured.
+    NUM_LAUNCHED = 2
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        self.function = function
+        self.num_calls = 0
+        self.inputs: list[Tensor] = []
+        self.result: Tensor | None = None
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        self.take(inputs)
+        self.num_calls += 1
+        if self.num_calls <= self.NUM_LAUNCHED:
+            return self.launch()
+        if self.graph is None:
+            self.capture()
+        assert self.graph is not None
+        assert self.result is not None
+        self.graph.replay()
+        return self.result
+
+    def take(self, inputs: Sequence[Tensor]) -> None:
+        """Puts the inputs where the graph reads them."""
+        if not self.inputs:
+            self.inputs = [torch.empty_like(each) for each in inputs]
+        for place, given in zip(self.inputs, inputs, strict=True):
+            place.copy_(given, non_blocking=True)
+
+    def launch(self) -> Tensor:
+        """One call without a graph, on a stream of its own as captures are."""
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            result = self.function(*self.inputs)
+        torch.cuda.current_stream().wait_stream(stream)
+        return result
+
+    def capture(self) -> None:
+        """Records the kernels of a call, which computes nothing and draws nothing."""
+        drawn = torch.cuda.get_rng_state()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.result = self.function(*self.inputs)
+        self.graph = graph
+        torch.cuda.set_rng_state(drawn)
