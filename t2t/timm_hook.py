@@ -17,9 +17,11 @@ def register_with_timm() -> None:
 
 def register() -> None:
     """Adds our models to timm's registry."""
+    from t2t.models.small_cnns import register as register_small_cnns
     from t2t.models.timm_entry import register as register_models
 
     register_models()
+    register_small_cnns()
 
 
 class TimmFinder(MetaPathFinder):

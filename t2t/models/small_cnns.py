@@ -1,0 +1,86 @@
+"""CNNs of timm for images of 32 pixels: their first strides are taken out.
+
+Made for 224 px, they would shrink 32 px to a single place before most of their layers.
+Nothing else is changed: blocks, widths and names of parameters stay timm's.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import timm
+from timm.models import (
+    generate_default_cfgs,
+    register_model,
+    resolve_pretrained_cfg,
+)
+from torch import nn
+
+from t2t.errors import UserError
+
+# timm looks these up in the module that registers.
+default_cfgs: dict[str, Any] = {}
+
+
+def resnet(name: str, **settings: Any) -> nn.Module:
+    """A ResNet that starts with a 3×3 convolution, without stride and pooling."""
+    network = timm.create_model(name, **settings)
+    first = network.conv1
+    network.conv1 = nn.Conv2d(
+        first.in_channels, first.out_channels, 3, padding=1, bias=False
+    )
+    # As timm starts its convolutions.
+    nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
+    network.maxpool = nn.Identity()
+    return network
+
+
+def mobilenet(name: str, **settings: Any) -> nn.Module:
+    """A MobileNetV2 whose stem and first wider stage keep the image's size."""
+    network = timm.create_model(name, **settings)
+    network.conv_stem.stride = (1, 1)
+    network.blocks[1][0].conv_dw.stride = (1, 1)
+    return network
+
+
+SMALL_CNNS: dict[str, tuple[Callable[..., nn.Module], str]] = {
+    "resnet18_32": (resnet, "resnet18"),
+    "resnet50_32": (resnet, "resnet50"),
+    "mobilenetv2_32": (mobilenet, "mobilenetv2_100"),
+}
+"""How each is built, and from what."""
+
+
+def register() -> None:
+    """Adds them to timm's registry."""
+    for name in SMALL_CNNS:
+        if not timm.is_model(name):
+            default_cfgs.update(generate_default_cfgs({name: DATA}))
+            register_model(entry_point(name))
+
+
+DATA = {"input_size": (3, 32, 32), "num_classes": 10, "crop_pct": 1.0}
+
+
+def entry_point(name: str) -> Callable[..., nn.Module]:
+    """The function that timm calls to build one, under its name."""
+    build, original = SMALL_CNNS[name]
+
+    def entry(
+        pretrained: bool = False,
+        pretrained_cfg: Any = None,
+        pretrained_cfg_overlay: Any = None,
+        **settings: Any,
+    ) -> nn.Module:
+        if pretrained:
+            raise UserError(
+                f"There are no hosted weights of {name} for pretrained=True; "
+                "`t2t study networks` trains it."
+            )
+        about = resolve_pretrained_cfg(name, pretrained_cfg, pretrained_cfg_overlay)
+        network = build(original, **{"num_classes": DATA["num_classes"], **settings})
+        network.pretrained_cfg = about.to_dict()
+        return network
+
+    entry.__name__ = entry.__qualname__ = name
+    entry.__doc__ = f"{original} for images of 32 pixels."
+    return entry

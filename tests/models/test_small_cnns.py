@@ -1,0 +1,40 @@
+"""timm's CNNs at 32 pixels."""
+
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+
+import t2t
+from t2t.errors import UserError
+from t2t.models.small_cnns import SMALL_CNNS
+
+
+@pytest.mark.parametrize("name", SMALL_CNNS)
+def test_only_the_first_strides_differ_from_timm(name: str) -> None:
+    network = t2t.create_model(name, num_classes=7, drop_path=0.1).eval()
+    original = timm.create_model(SMALL_CNNS[name][1], num_classes=7).eval()
+    images = torch.randn(2, 3, 32, 32)
+    # 32 px end in 4×4 places; as published they would end in one.
+    assert network.forward_features(images).shape[2:] == (4, 4)
+    assert original.forward_features(images).shape[2:] == (1, 1)
+    assert network(images).shape == (2, 7)
+    ours = {key: value.shape for key, value in network.state_dict().items()}
+    theirs = {key: value.shape for key, value in original.state_dict().items()}
+    changed = {key for key in ours if ours[key] != theirs[key]}
+    assert ours.keys() == theirs.keys()
+    assert changed == ({"conv1.weight"} if name.startswith("resnet") else set())
+
+
+def test_they_are_saved_and_loaded_by_name(tmp_path: Path) -> None:
+    network = t2t.create_model("mobilenetv2_32", num_classes=4).eval()
+    file = t2t.save(network, tmp_path / "small.safetensors", name="mobilenetv2_32")
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(t2t.load(file)(images), network(images))
+
+
+def test_there_are_no_hosted_weights() -> None:
+    with pytest.raises(UserError, match="no hosted weights of resnet18_32"):
+        timm.create_model("resnet18_32", pretrained=True)
