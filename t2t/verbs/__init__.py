@@ -5,10 +5,12 @@ Nothing heavy is imported before the words are understood.
 
 from collections.abc import Callable
 
+from t2t.verbs.bench import bench
 from t2t.verbs.models import models, show
 from t2t.verbs.packing import pack
 from t2t.verbs.planning import plan
 from t2t.verbs.running import recipes, train
+from t2t.verbs.study import study
 from t2t.verbs.using import eval, predict
 
 VERBS: dict[str, Callable[..., None]] = {
@@ -17,7 +19,9 @@ VERBS: dict[str, Callable[..., None]] = {
     "predict": predict,
     "recipes": recipes,
     "plan": plan,
+    "study": study,
     "models": models,
     "show": show,
     "pack": pack,
+    "bench": bench,
 }

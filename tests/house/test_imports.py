@@ -10,6 +10,7 @@ PACKAGE = Path(t2t.__file__).parent
 LEVELS = [
     {"cli", "verbs", "screen", "__main__"},
     {"bench"},
+    {"studies"},
     {"recipes"},
     {"training", "analysis", "serving"},
     {"models", "data"},

@@ -1,0 +1,91 @@
+"""What a study would take, before anything of it is trained."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from t2t.studies.outcome import Cost, costs_of, finished
+from t2t.studies.study import Study
+from t2t.training.loop import open_data
+from t2t.training.plan import plan
+
+GPU = "H200"
+
+
+@dataclass(frozen=True)
+class DataSize:
+    """How many images and classes there are."""
+
+    train: int
+    val: int
+    classes: int
+
+
+CIFAR10 = DataSize(50_000, 10_000, 10)
+
+
+def data_size(study: Study) -> DataSize:
+    """The size of the data that a study's arms name."""
+    splits = open_data(next(iter(study.arms.values())))
+    return DataSize(len(splits.train), len(splits.val), len(splits.train.classes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What one arm would take."""
+
+    arm: str
+    recipe: str
+    model: str
+    cost: Cost
+    epochs: int
+    num_runs: int
+    num_done: int
+    hours: float
+    """Of one run on one GPU."""
+    petamacs: float
+    """Multiplications of all runs, in 10¹⁵; a step's backward pass costs two."""
+
+    @property
+    def hours_left(self) -> float:
+        """Of the runs that are still to be done."""
+        return (self.num_runs - self.num_done) * self.hours
+
+
+def forecast(
+    study: Study,
+    seeds: Sequence[int],
+    folder: Path,
+    size: DataSize,
+    only: tuple[str, ...] = (),
+) -> list[Row]:
+    """Every arm with its costs; hours by the cost model of docs/scaling.md."""
+    costs = costs_of(study, size.classes)
+    rows = []
+    for name in study.chosen(only):
+        recipe, cost = study.arms[name], costs[name]
+        predicted = plan(
+            recipe,
+            1,
+            gpu=GPU,
+            num_images=size.train - recipe.hold_out,
+            num_validation=recipe.hold_out or size.val,
+            parameters=cost.parameters,
+            gmacs=cost.macs / 1e9,
+        )
+        done = [seed for seed in seeds if finished(folder, recipe, seed) is not None]
+        num_images = predicted.steps * recipe.batch_size
+        rows.append(
+            Row(
+                arm=name,
+                recipe=recipe.name,
+                model=recipe.model,
+                cost=cost,
+                epochs=recipe.epochs,
+                num_runs=len(seeds),
+                num_done=len(done),
+                hours=predicted.hours,
+                petamacs=len(seeds) * 3 * cost.macs * num_images / 1e15,
+            )
+        )
+    return rows

@@ -1,0 +1,67 @@
+"""Running a study: every arm with every seed, each in a run folder of its own."""
+
+import gc
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from t2t.studies.outcome import Outcome, costs_of, finished, gather, run_folder
+from t2t.studies.study import Study
+from t2t.studies.table import write
+from t2t.training.loop import Machine, open_data, train
+
+
+def run_study(
+    study: Study,
+    seeds: Sequence[int],
+    folder: Path,
+    *,
+    only: tuple[str, ...] = (),
+    machine: Machine | None = None,
+    tell: Callable[[str], None] = lambda sentence: None,
+    quiet: bool = False,
+) -> Outcome:
+    """Trains what is not trained yet and writes the table after every run.
+
+    Runs lie under `folder`/runs and are shared by all studies there; table, numbers and
+    picture under `folder`/NAME. The same call goes on with what was interrupted.
+    """
+    names = study.chosen(only)
+    costs = costs_of(study, len(open_data(study.arms[names[0]]).train.classes))
+    outcome = gather(study, seeds, folder, costs)
+    # A seed of every arm before the next seed: an early table already compares.
+    runs = [(seed, name) for seed in seeds for name in names]
+    for number, (seed, name) in enumerate(runs, start=1):
+        recipe = study.arms[name]
+        if finished(folder, recipe, seed) is not None:
+            continue
+        tell(f"{study.name}: arm {name}, seed {seed} (run {number} of {len(runs)})")
+        result = train(
+            replace(recipe, seed=seed),
+            folder=run_folder(folder, recipe, seed),
+            machine=machine,
+            quiet=quiet,
+        )
+        forget_programs()
+        if not result.finished:
+            break
+        outcome = gather(study, seeds, folder, costs)
+        write(outcome, folder / study.name)
+    if outcome.arms:
+        write(outcome, folder / study.name)
+    return outcome
+
+
+def forget_programs() -> None:
+    """Lets compiled code and memory of one run go before the next.
+
+    Compilers give up on code that was compiled for too many models before.
+    """
+    if "torch._dynamo" in sys.modules:  # else nothing was compiled
+        torch.compiler.reset()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

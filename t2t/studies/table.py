@@ -1,0 +1,153 @@
+"""A study's outcome as a page, as numbers for programs, and as a picture beside it."""
+
+from pathlib import Path
+from typing import Any
+
+from t2t.studies.outcome import Arm, Outcome, Values
+from t2t.studies.picture import draw
+from t2t.training.folder import write_json
+
+TABLE, NUMBERS, PICTURE = "table.md", "table.json", "picture.png"
+
+
+def write(outcome: Outcome, folder: Path) -> Path:
+    """Writes table, numbers and picture into the study's folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / NUMBERS, as_json(outcome))
+    draw(outcome, folder / PICTURE)
+    page = folder / TABLE
+    draft = page.with_name(f".{page.name}.writing")
+    draft.write_text(markdown(outcome))
+    draft.replace(page)
+    return page
+
+
+def markdown(outcome: Outcome) -> str:
+    """The outcome as a page."""
+    study = outcome.study
+    parts = [
+        f"# {study.name}",
+        study.question,
+        conditions(outcome),
+        "\n".join(
+            [
+                "| arm | parameters, M | MACs, G | images/s | top-1, % | raw, % "
+                "| seeds |",
+                "|---|---|---|---|---|---|---|",
+                *(row(arm) for arm in outcome.arms.values()),
+            ]
+        ),
+        f"![{study.name}]({PICTURE})",
+        "## Beside what was published",
+        study.paper,
+        "\n".join(f"- {finding}" for finding in outcome.findings)
+        or "Nothing to set beside it yet.",
+        f"How the arms compare: {study.notes}" if study.notes else "",
+        missing(outcome),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def row(arm: Arm) -> str:
+    """An arm in numbers."""
+    cells = [
+        f"`{arm.name}`",
+        f"{arm.cost.parameters / 1e6:.2f}",
+        f"{arm.cost.macs / 1e9:.3f}",
+        f"{arm.values('images_per_second').mean:,.0f}",
+        str(arm.top1),
+        str(arm.values("top1_raw")),
+        ", ".join(map(str, arm.results)),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def conditions(outcome: Outcome) -> str:
+    """What the numbers were made of, in a few sentences."""
+    recipes = [arm.recipe for arm in outcome.arms.values()]
+    epochs = joined(str(recipe.epochs) for recipe in recipes)
+    data = joined(recipe.data for recipe in recipes)
+    held = joined(str(recipe.hold_out) for recipe in recipes)
+    judge = "its validation set" if held == "0" else f"{held} held-out training images"
+    told = [each for arm in outcome.arms.values() for each in arm.environments]
+    devices = joined(str(each["device"]) for each in told)
+    torches = joined(str(each["torch"]) for each in told)
+    precisions = joined(str(each["precision"]) for each in told)
+    return (
+        f"{epochs} {'epoch' if epochs == '1' else 'epochs'} of {data}, judged by "
+        f"{judge}; mean ± standard deviation over the seeds, of averaged weights and "
+        f"(raw) of the last ones. On {devices}, {precisions}, torch {torches}."
+    )
+
+
+def joined(words: Any) -> str:
+    """Words that should all be one, or all of them."""
+    return ", ".join(dict.fromkeys(words))
+
+
+def missing(outcome: Outcome) -> str:
+    """What is still to be done, in a sentence."""
+    if outcome.num_missing == 0:
+        return ""
+    total = len(outcome.study.arms) * len(outcome.seeds)
+    return (
+        f"Not complete: {outcome.num_missing} of {total} runs are still to be done; "
+        "the same command goes on."
+    )
+
+
+def as_json(outcome: Outcome) -> dict[str, Any]:
+    """The outcome for programs."""
+    study = outcome.study
+    return {
+        "study": study.name,
+        "question": study.question,
+        "paper": study.paper,
+        "seeds": list(outcome.seeds),
+        "missing_runs": outcome.num_missing,
+        "arms": [arm_json(arm) for arm in outcome.arms.values()],
+        "findings": [
+            {
+                "first": finding.claim.first,
+                "second": finding.claim.second,
+                "where": finding.claim.where,
+                "published": finding.claim.published,
+                "difference": round(finding.difference, 4),
+                "error": None if finding.error is None else round(finding.error, 4),
+                "verdict": finding.verdict,
+                "sentence": str(finding),
+            }
+            for finding in outcome.findings
+        ],
+    }
+
+
+def arm_json(arm: Arm) -> dict[str, Any]:
+    """An arm for programs."""
+    recipe = arm.recipe
+    return {
+        "arm": arm.name,
+        "recipe": recipe.name,
+        "model": recipe.model,
+        "choices": recipe.choices,
+        "epochs": recipe.epochs,
+        "data": recipe.data,
+        "hold_out": recipe.hold_out,
+        "parameters": arm.cost.parameters,
+        "macs": arm.cost.macs,
+        **{
+            key: values_json(arm.values(key))
+            for key in ("top1", "top1_raw", "images_per_second", "train_minutes")
+        },
+        "devices": list(dict.fromkeys(each["device"] for each in arm.environments)),
+    }
+
+
+def values_json(values: Values) -> dict[str, Any]:
+    """A number of every seed, their mean and spread."""
+    spread = values.spread
+    return {
+        "by_seed": {str(seed): value for seed, value in values.by_seed.items()},
+        "mean": round(values.mean, 4),
+        "spread": None if spread is None else round(spread, 4),
+    }

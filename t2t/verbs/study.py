@@ -1,0 +1,222 @@
+"""Studies: several recipes side by side, with what was published of them."""
+
+from typing import TYPE_CHECKING, Annotated
+
+from tyro.conf import Positional
+
+from t2t.errors import UserError
+from t2t.verbs.options import JsonFlag, Overrides, option
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import RenderableType
+
+    from t2t.studies.forecast import Row
+    from t2t.studies.study import Study
+    from t2t.training.loop import Machine
+
+
+def study(
+    name: Annotated[
+        Positional[str], option("Which; without it, all are listed.", "", "NAME")
+    ] = "",
+    *,
+    data: Annotated[
+        str | None, option("Images to train on.", "(default: the recipe's)", "SOURCE")
+    ] = None,
+    seeds: Annotated[
+        tuple[int, ...], option("Runs of every arm.", "(default: 0 1 2)", "N")
+    ] = (0, 1, 2),
+    epochs: Annotated[
+        int | None, option("Epochs of every arm.", "(default: the study's)", "N")
+    ] = None,
+    only: Annotated[
+        tuple[str, ...], option("Some of the arms.", "(default: all)", "ARM")
+    ] = (),
+    folder: Annotated[
+        str, option("Where runs and tables live.", "(default: runs/studies)", "PATH")
+    ] = "runs/studies",
+    set: Overrides = (),
+    device: Annotated[
+        str | None, option("cuda, mps or cpu.", "(default: the best there is)")
+    ] = None,
+    precision: Annotated[
+        str | None, option("bf16, fp16 or fp32.", "(default: bf16 on CUDA, else fp32)")
+    ] = None,
+    compile: Annotated[
+        bool | None, option("Compile the models.", "(default: on CUDA)")
+    ] = None,
+    dry_run: Annotated[
+        bool, option("Print the arms and what they would take; train nothing.")
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Train the arms of a study with several seeds, and set them side by side.
+
+    The same command again goes on where it was stopped; studies in one folder share
+    the arms they have in common.
+
+    Examples:
+      t2t study
+      t2t study tokens --data path/to/cifar10 --dry-run
+      t2t study tokens --data path/to/cifar10
+      t2t study positions --data path/to/cifar10 --seeds 0 1 --epochs 30 --only 1d none
+    """
+    if not name:
+        list_studies(json)
+        return
+    if any(word.partition("=")[0].strip() == "seed" for word in set):
+        raise UserError("A study trains several seeds: give --seeds, not --set seed.")
+    if not seeds or len({*seeds}) < len(seeds):
+        raise UserError("--seeds takes one number or more, each once: --seeds 0 1 2.")
+
+    from pathlib import Path
+
+    chosen = open_study(name, data, epochs, set)
+    place = Path(folder).expanduser()
+    if dry_run:
+        from t2t.screen import say, say_json
+        from t2t.studies.forecast import CIFAR10, data_size, forecast
+
+        size = CIFAR10 if data is None else data_size(chosen)
+        rows = forecast(chosen, seeds, place, size, only)
+        if json:
+            say_json([forecast_row(row) for row in rows])
+        else:
+            say(lambda width: forecast_page(chosen, rows))
+        return
+
+    from t2t.training.loop import Machine
+
+    machine = Machine(
+        device=device,
+        precision=precision,  # type: ignore[arg-type]
+        compile=compile,
+    )
+    train_study(chosen, seeds, place, only, machine, json)
+
+
+def list_studies(json: bool) -> None:
+    """Prints the studies with their questions and arms."""
+    from rich import box
+    from rich.table import Table
+
+    from t2t.screen import say, say_json
+    from t2t.studies import STUDIES
+
+    studies = [make() for make in STUDIES.values()]
+    if json:
+        say_json(
+            [
+                {"study": each.name, "question": each.question, "arms": [*each.arms]}
+                for each in studies
+            ]
+        )
+        return
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("study", style="cyan", no_wrap=True)
+    table.add_column("question")
+    table.add_column("arms")
+    for each in studies:
+        table.add_row(each.name, each.question, ", ".join(each.arms))
+    say(lambda width: table)
+
+
+def open_study(
+    name: str, data: str | None, epochs: int | None, settings: tuple[str, ...]
+) -> "Study":
+    """A study by its name, all its arms changed alike."""
+    from dataclasses import replace
+
+    from t2t.config import override
+    from t2t.studies import find_study
+    from t2t.training.recipe import Recipe
+    from t2t.verbs.running import shorter_or_longer
+
+    def change(recipe: Recipe) -> Recipe:
+        words = [] if epochs is None else shorter_or_longer(recipe, epochs)
+        changed = override(recipe, [*words, *settings])
+        return changed if data is None else replace(changed, data=data)
+
+    return find_study(name).changed(change)
+
+
+def train_study(
+    chosen: "Study",
+    seeds: tuple[int, ...],
+    place: "Path",
+    only: tuple[str, ...],
+    machine: "Machine",
+    json: bool,
+) -> None:
+    """Trains what is missing, and shows the table."""
+    import sys
+
+    from t2t.screen import say_json
+    from t2t.studies.running import run_study
+    from t2t.studies.table import as_json, markdown
+
+    def tell(sentence: str) -> None:
+        print(sentence, file=sys.stderr, flush=True)
+
+    outcome = run_study(
+        chosen, seeds, place, only=only, machine=machine, tell=tell, quiet=json
+    )
+    if json:
+        say_json(as_json(outcome))
+    elif outcome.arms:
+        print(f"\n{markdown(outcome)}\nFolder: {place / chosen.name}")
+    else:
+        print("No run came to its end; the same command goes on.")
+
+
+def forecast_row(row: "Row") -> dict[str, object]:
+    """An arm's forecast for programs."""
+    return {
+        "arm": row.arm,
+        "recipe": row.recipe,
+        "model": row.model,
+        "parameters": row.cost.parameters,
+        "macs": row.cost.macs,
+        "epochs": row.epochs,
+        "runs": row.num_runs,
+        "done": row.num_done,
+        "petamacs": round(row.petamacs, 3),
+        "hours_left": round(row.hours_left, 4),
+    }
+
+
+def forecast_page(chosen: "Study", rows: "list[Row]") -> "RenderableType":
+    """The arms with their costs, and what all would take."""
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from t2t.studies.forecast import GPU
+    from t2t.training.clock import duration
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("arm", style="cyan", no_wrap=True)
+    table.add_column("model", no_wrap=True)
+    for heading in ("params M", "MACs G", "epochs", "done", "a run"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row.arm,
+            row.model,
+            f"{row.cost.parameters / 1e6:.2f}",
+            f"{row.cost.macs / 1e9:.3f}",
+            str(row.epochs),
+            f"{row.num_done} of {row.num_runs}",
+            duration(3600 * row.hours),
+        )
+    left = sum(row.num_runs - row.num_done for row in rows)
+    seconds = 3600 * sum(row.hours_left for row in rows)
+    total = (
+        f"{left} runs to do, {sum(row.petamacs for row in rows):,.1f} × 10¹⁵ MACs in "
+        f"all; about {duration(seconds)} on one {GPU} without compiling, as "
+        "docs/scaling.md predicts."
+    )
+    return Group(Text(chosen.question), Text(), table, Text(), Text(total))

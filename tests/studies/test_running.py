@@ -1,0 +1,147 @@
+"""Studies train, die, go on, and tell what they came to."""
+
+import json
+import os
+import pickle
+import signal
+import statistics
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from t2t.errors import UserError
+from t2t.studies.running import run_study
+from t2t.studies.study import Study
+from t2t.training.journal import Journal
+from t2t.training.loop import Machine
+from t2t.training.metrics import read_rows
+
+CPU = Machine(device="cpu", compile=False, workers=1)
+
+DYING = """
+import os, pickle, signal, sys
+from t2t.studies.running import run_study
+from t2t.training.journal import Journal
+
+study, folder, machine = pickle.load(sys.stdin.buffer)
+plain = Journal.epoch
+
+def epoch(self, run, epoch, scores):
+    if (self.recipe.seed, self.recipe.name, epoch) == (1, "tiny", 2):
+        os.kill(os.getpid(), signal.SIGKILL)
+    plain(self, run, epoch, scores)
+
+Journal.epoch = epoch
+run_study(study, (0, 1), folder, machine=machine, quiet=True)
+"""
+
+
+def result_of(folder: Path, name: str, seed: int) -> Path:
+    return folder / "runs" / f"{name}-seed{seed}" / "result.json"
+
+
+def test_a_killed_study_goes_on(tiny_study: Study, tmp_path: Path) -> None:
+    killed = subprocess.run(
+        [sys.executable, "-c", DYING],
+        input=pickle.dumps((tiny_study, tmp_path, CPU)),
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    # Both arms of seed 0 were done, and their table written; seed 1 died midway.
+    early = json.loads((tmp_path / "tiny_tokens/table.json").read_text())
+    assert early["missing_runs"] == 2
+    assert [[*arm["top1"]["by_seed"]] for arm in early["arms"]] == [["0"], ["0"]]
+    assert early["findings"][0]["verdict"] == "undecided"
+    done = [result_of(tmp_path, name, 0) for name in ("tiny", "tiny.patches")]
+    written = [path.stat().st_mtime_ns for path in done]
+    assert not result_of(tmp_path, "tiny", 1).exists()
+
+    told: list[str] = []
+    outcome = run_study(
+        tiny_study, (0, 1), tmp_path, machine=CPU, tell=told.append, quiet=True
+    )
+    assert told == [
+        "tiny_tokens: arm t2t, seed 1 (run 3 of 4)",
+        "tiny_tokens: arm patches, seed 1 (run 4 of 4)",
+    ]
+    assert [path.stat().st_mtime_ns for path in done] == written
+    rows = read_rows(tmp_path / "runs/tiny-seed1/metrics.jsonl")
+    assert [row["epoch"] for row in rows if "epoch" in row] == [1, 2]
+    assert outcome.num_missing == 0
+
+    page = (tmp_path / "tiny_tokens/table.md").read_text()
+    numbers = json.loads((tmp_path / "tiny_tokens/table.json").read_text())
+    assert numbers["missing_runs"] == 0
+    assert "Not complete" not in page
+    means = {}
+    for arm, name in zip(numbers["arms"], ("tiny", "tiny.patches"), strict=True):
+        runs = [
+            json.loads(result_of(tmp_path, name, seed).read_text()) for seed in (0, 1)
+        ]
+        first, second = (run["top1"] for run in runs)
+        mean, spread = (first + second) / 2, abs(first - second) / 2**0.5
+        means[arm["arm"]] = mean
+        assert arm["top1"]["by_seed"] == {"0": first, "1": second}
+        assert arm["top1"]["mean"] == pytest.approx(mean, abs=1e-4)
+        assert arm["top1"]["spread"] == pytest.approx(spread, abs=1e-4)
+        assert arm["parameters"] == runs[0]["parameters"]
+        assert f"| {mean:.2f} ± {spread:.2f} |" in page
+    (finding,) = numbers["findings"]
+    assert finding["difference"] == pytest.approx(
+        means["t2t"] - means["patches"], abs=1e-4
+    )
+    assert f"- {finding['sentence']}" in page
+    assert (tmp_path / "tiny_tokens/picture.png").stat().st_size > 5_000
+
+
+@pytest.fixture
+def stopped_at_seed_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the first epoch of seed 1."""
+    plain = Journal.epoch
+
+    def epoch(self: Journal, run: Any, number: int, scores: Any) -> None:
+        plain(self, run, number, scores)
+        if self.recipe.seed == 1 and number == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Journal, "epoch", epoch)
+
+
+@pytest.mark.usefixtures("stopped_at_seed_1")
+def test_ctrl_c_leaves_the_table_of_what_is_done(
+    tiny_study: Study, tmp_path: Path
+) -> None:
+    study = replace(tiny_study, against_cost=True)
+    outcome = run_study(
+        study, (0, 1), tmp_path, only=("patches",), machine=CPU, quiet=True
+    )
+    assert [*outcome.arms] == ["patches"]
+    assert [*outcome.arms["patches"].results] == [0]
+    page = (tmp_path / "tiny_tokens/table.md").read_text()
+    assert "Not complete: 3 of 4 runs are still to be done" in page
+    assert "Nothing to set beside it yet." in page
+    assert (tmp_path / "tiny_tokens/picture.png").exists()
+    assert (tmp_path / "runs/tiny.patches-seed1/last").is_dir()
+
+
+def test_a_run_of_another_recipe_is_refused(tiny_study: Study, tmp_path: Path) -> None:
+    one = replace(tiny_study, arms={"t2t": tiny_study.arms["t2t"]}, claims=())
+    run_study(one, (0,), tmp_path, machine=CPU, quiet=True)
+    longer = one.changed(lambda recipe: replace(recipe, epochs=3))
+    with pytest.raises(UserError, match="epochs: 2 → 3"):
+        run_study(longer, (0,), tmp_path, machine=CPU, quiet=True)
+
+
+def test_the_spread_is_the_sample_deviation() -> None:
+    from t2t.studies.outcome import Values
+
+    values = Values({0: 94.0, 1: 95.0, 2: 96.5})
+    assert values.mean == pytest.approx(95.1667, abs=1e-4)
+    assert values.spread == pytest.approx(statistics.stdev([94.0, 95.0, 96.5]))
+    assert str(values) == "95.17 ± 1.26"
+    assert str(Values({0: 94.0})) == "94.00"

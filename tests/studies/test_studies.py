@@ -1,0 +1,142 @@
+"""What the studies are made of, and how their verdicts come about."""
+
+from pathlib import Path
+
+import pytest
+
+from t2t.config import to_json
+from t2t.errors import UserError
+from t2t.studies import STUDIES, find_study
+from t2t.studies.forecast import CIFAR10, forecast
+from t2t.studies.outcome import Arm, Cost, costs_of, find
+from t2t.studies.study import Claim
+from t2t.training.recipe import Recipe
+
+
+def test_arms_of_one_name_are_one_recipe() -> None:
+    """Studies share run folders by the names of recipes."""
+    seen: dict[str, dict[str, object]] = {}
+    for make in STUDIES.values():
+        for recipe in make().arms.values():
+            plain = to_json(recipe)
+            assert seen.setdefault(recipe.name, plain) == plain
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_all_arms_are_trained_alike(name: str) -> None:
+    study = find_study(name)
+    assert study.name == name
+    ours = {"name", "model", "choices"}
+    rests = [
+        {key: value for key, value in to_json(recipe).items() if key not in ours}
+        for recipe in study.arms.values()
+    ]
+    assert all(rest == rests[0] for rest in rests)
+
+
+# Parameters and MACs over those of the first arm, as the studies' notes state them.
+STATED = {
+    "tokens": {"patches": (0.93, 0.92), "patches_deeper": (1.06, 1.06)},
+    "token_transformer": {"softmax": (1.00, 1.10), "convolution": (0.97, 0.96)},
+    "depth": {"shallow_wide": (1.18, 1.05)},
+    "designs": {
+        "se": (1.01, 1.00),
+        "dense": (0.96, 1.00),
+        "more_heads": (1.00, 1.00),
+        "ghost": (0.81, 0.87),
+    },
+    "head": {"class_token": (1.00, 1.00)},
+    "positions": {
+        "none": (0.98, 1.00),
+        "sinusoid": (0.98, 1.00),
+        "2d": (0.98, 1.00),
+        "relative": (0.99, 1.00),
+    },
+    "networks": {
+        "vit": (1.04, 0.96),
+        "deit": (1.00, 0.98),
+        "convolution_tokens": (0.93, 0.92),
+        "resnet18": (2.76, 0.43),
+        "resnet50": (5.82, 1.02),
+        "mobilenet_v2": (0.55, 0.07),
+    },
+}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_costs_are_as_stated(name: str) -> None:
+    first, *others = costs_of(find_study(name), 10).items()
+    for arm, cost in others:
+        parameters, macs = STATED[name][arm]
+        assert cost.parameters / first[1].parameters == pytest.approx(
+            parameters, abs=0.006
+        )
+        assert cost.macs / first[1].macs == pytest.approx(macs, abs=0.006)
+
+
+def arm(name: str, *top1: float) -> Arm:
+    return Arm(
+        name=name,
+        recipe=Recipe(name=name, model="t2t_vit_7_32"),
+        cost=Cost(parameters=1, macs=1),
+        results={seed: {"top1": value} for seed, value in enumerate(top1)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("published", "first", "second", "verdict"),
+    [
+        # Clearly better, as published, and the other way round.
+        ((81.5, 79.5), (95.0, 95.2, 95.4), (93.0, 93.2, 93.4), "agrees"),
+        ((79.5, 81.5), (95.0, 95.2, 95.4), (93.0, 93.2, 93.4), "disagrees"),
+        ((79.5, 81.5), (93.0, 93.2, 93.4), (95.0, 95.2, 95.4), "agrees"),
+        # 0.2 points apart with an error of 0.33: could be chance.
+        ((81.5, 79.5), (95.2, 95.4, 95.6), (95.0, 95.2, 95.4), "undecided"),
+        # Published as alike: 0.2 apart is, 2 apart is not.
+        ((81.6, 81.5), (95.2, 95.4, 95.6), (95.0, 95.2, 95.4), "agrees"),
+        (None, (95.0, 95.2, 95.4), (93.0, 93.2, 93.4), "disagrees"),
+        # One seed decides nothing.
+        ((81.5, 79.5), (95.0,), (93.0,), "undecided"),
+    ],
+)
+def test_verdicts_follow_means_and_spreads(
+    published: tuple[float, float] | None,
+    first: tuple[float, ...],
+    second: tuple[float, ...],
+    verdict: str,
+) -> None:
+    claim = Claim(first="a", second="b", where="Table 0", published=published)
+    finding = find(claim, {"a": arm("a", *first), "b": arm("b", *second)})
+    assert finding is not None
+    assert finding.verdict == verdict
+    assert str(finding).startswith(verdict.capitalize())
+
+
+def test_a_finding_in_words() -> None:
+    claim = Claim(first="a", second="b", where="Table 0", published=(81.5, 79.5))
+    arms = {"a": arm("a", 95.0, 95.2, 95.4), "b": arm("b", 93.0, 93.2, 93.4)}
+    # Twice the root of (0.2² + 0.2²) / 3.
+    assert str(find(claim, arms)) == (
+        "Agrees: `a` − `b` is +2.00 ± 0.33 points; published +2.0 (Table 0)."
+    )
+    assert find(claim, {"a": arms["a"]}) is None
+
+
+def test_a_forecast_counts_what_is_left(tmp_path: Path) -> None:
+    rows = forecast(find_study("depth"), (0, 1), tmp_path, CIFAR10)
+    assert [(row.arm, row.num_done, row.num_runs) for row in rows] == [
+        ("deep_narrow", 0, 2),
+        ("shallow_wide", 0, 2),
+    ]
+    steps = 50_000 // 1024 * 60
+    assert rows[0].petamacs == pytest.approx(
+        2 * 3 * rows[0].cost.macs * steps * 1024 / 1e15
+    )
+    assert rows[0].hours_left == 2 * rows[0].hours > 0
+
+
+def test_mistakes_are_told() -> None:
+    with pytest.raises(UserError, match=r"no study 'token'\. Did you mean tokens"):
+        find_study("token")
+    with pytest.raises(UserError, match="tokens has no arm 'patch'"):
+        find_study("tokens").chosen(("patch",))

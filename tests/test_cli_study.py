@@ -1,0 +1,65 @@
+"""`t2t study` as users meet it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from t2t.cli import main
+from t2t.studies import STUDIES
+
+Output = pytest.CaptureFixture[str]
+
+
+def test_it_lists_the_studies(capsys: Output) -> None:
+    assert main(["study"]) == 0
+    told = capsys.readouterr().out
+    assert all(name in told for name in STUDIES)
+    assert main(["study", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["study"] for row in rows] == [*STUDIES]
+
+
+def test_a_dry_run_tells_what_it_would_take(tmp_path: Path, capsys: Output) -> None:
+    words = ["study", "depth", "--dry-run", "--folder", str(tmp_path), "--epochs", "30"]
+    assert main(words) == 0
+    told = capsys.readouterr().out
+    assert "deep_narrow    t2t_vit_7_32       4.04    1.278       30   0 of 3" in told
+    assert "6 runs to do" in told
+    assert main([*words, "--only", "shallow_wide", "--seeds", "4", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["arm"], row["epochs"], row["runs"]) == ("shallow_wide", 30, 1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_trains_on_any_data(tmp_path: Path, capsys: Output) -> None:
+    words = [
+        *["study", "head", "--data", "digits", "--folder", str(tmp_path / "here")],
+        *["--seeds", "0", "--epochs", "1", "--device", "cpu", "--only", "class_token"],
+        *["--set", "image_size=8,8", "--set", "batch_size=360", "--set", "channels=1"],
+        *["--set", "choices.dim=16", "--set", "choices.depth=1"],
+        *["--set", "choices.num_heads=1", "--set", "choices.token_dim=8"],
+        *["--set", "augmentation.mean=0.3,", "--set", "augmentation.std=0.4,"],
+    ]
+    assert main(words) == 0
+    told = capsys.readouterr()
+    assert "head: arm class_token, seed 0 (run 1 of 1)" in told.err
+    assert "Not complete: 1 of 2 runs are still to be done" in told.out
+    page = (tmp_path / "here/head/table.md").read_text()
+    assert "1 epoch of digits" in page
+    assert page in told.out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["study", "heads"], "Did you mean head"),
+        (["study", "head", "--set", "seed=1"], "give --seeds"),
+        (["study", "head", "--seeds", "1", "1"], "each once"),
+        (["study", "head", "--dry-run", "--only", "means"], "no arm 'means'"),
+        (["study", "head", "--set", "epoch=1"], "no setting 'epoch'"),
+    ],
+)
+def test_mistakes_are_told(words: list[str], sentence: str, capsys: Output) -> None:
+    assert main(words) == 2
+    assert sentence in capsys.readouterr().err
