@@ -3,7 +3,7 @@
 import io
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,8 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from t2t.bench.as_published import AsPublished
+from t2t.bench.measure import Measured, Row
+from t2t.bench.timing import cpu_name
 from t2t.errors import UserError
 from t2t.models.class_names import imagenet_classes
 from t2t.models.create import create_model
@@ -44,6 +46,40 @@ class Comparison:
     largest_difference: float
     """Between the probabilities of the two, relative to them."""
     torch: str
+
+
+def measure_published(models: Sequence[str], command: str) -> Iterator[Measured]:
+    """Each model's prediction as ours and as published, a row each."""
+    for name in models:
+        yield from two_rows(name, command)
+
+
+def two_rows(name: str, command: str) -> Iterator[Measured]:
+    """One model, ours and as published."""
+    found = compare(name)
+    paths = {
+        name: found.milliseconds,
+        f"{name}, as published": found.milliseconds_as_published,
+    }
+    for model, milliseconds in paths.items():
+        row: Row = {
+            "model": model,
+            "mode": "infer",
+            "image_size": found.image_size,
+            "batch": 1,
+            "precision": "fp32",
+            "source": "jpeg",
+            "images_per_second": round(1e3 / milliseconds, 2),
+            "milliseconds": milliseconds,
+            "peak_memory_gib": None,
+            "torch": found.torch,
+            "gpu": f"{cpu_name()}, {found.threads} threads",
+            "command": command,
+        }
+        if model == name:
+            row["times_as_fast"] = found.ratio
+            row["times_as_fast_spread"] = list(found.spread)
+        yield Measured(row)
 
 
 def compare(name: str, *, rounds: int = 25, num_threads: int = 2) -> Comparison:

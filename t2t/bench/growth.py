@@ -1,0 +1,118 @@
+"""How speed and memory change with the image's size, the batch and the depth."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from t2t.bench.cases import Case, own_depth
+from t2t.errors import UserError
+
+Row = dict[str, Any]
+Axis = Literal["size", "batch", "depth"]
+
+SIZES = (96, 128, 160, 224, 288, 384, 512)
+FACTORS = {
+    "batch": (1 / 8, 1 / 4, 1 / 2, 1, 2, 4),
+    "depth": (1 / 4, 1 / 2, 1, 3 / 2, 2),
+}
+"""Of the batch and of the depth that each case starts from."""
+KEYS: dict[Axis, str] = {"size": "image_size", "batch": "batch", "depth": "depth"}
+TITLES = {"size": "image side, pixels", "batch": "batch", "depth": "blocks"}
+
+
+def growing(case: Case, axes: Sequence[Axis]) -> list[Case]:
+    """A case and what it grows into and from along each axis."""
+    cases = [case]
+    for axis in axes:
+        if axis == "size":
+            cases += [replace(case, image_size=size) for size in SIZES]
+        elif axis == "batch":
+            numbers = numbers_around(case.batch, FACTORS["batch"])
+            cases += [replace(case, batch=number) for number in numbers]
+        else:
+            own = own_depth(case.model)
+            numbers = numbers_around(own, FACTORS["depth"])
+            cases += [replace(case, depth=n) for n in numbers if n != own]
+    return list(dict.fromkeys(cases))
+
+
+def numbers_around(number: int, factors: Sequence[float]) -> list[int]:
+    """Smaller and larger whole numbers, each once."""
+    return sorted({max(1, round(number * factor)) for factor in factors})
+
+
+def draw_growth(
+    rows: Sequence[Row], bases: Sequence[Case], axes: Sequence[Axis], path: Path
+) -> Path:
+    """Images/s above and memory below, a column an axis and a line a model and mode."""
+    figure = Figure(figsize=(1.2 + 3.8 * len(axes), 6.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(2, len(axes), squeeze=False, sharex="col", sharey="row")
+    for column, axis in enumerate(axes):
+        for base in bases:
+            draw_line(panels[:, column], points(rows, base, axis), base)
+        for panel in panels[:, column]:
+            panel.set_xscale("log", base=2)
+            panel.set_yscale("log", base=2)
+            ticks = sorted({x for line in panel.lines for x in line.get_xdata()})
+            panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=8)
+            panel.minorticks_off()
+            panel.yaxis.set_major_formatter(lambda value, place: f"{value:,.6g}")
+            panel.grid(alpha=0.3)
+        panels[1, column].set_xlabel(TITLES[axis])
+        panels[0, column].set_title(held_fixed(bases[0], axis), fontsize=9)
+    panels[0, 0].set_ylabel("images/s")
+    panels[1, 0].set_ylabel("peak memory, GiB")
+    panels[0, 0].legend(frameon=False, fontsize=8)
+    first = next(row for row in rows if row["gpu"])
+    figure.suptitle(f"{first['gpu']}, {bases[0].precision}, torch {first['torch']}")
+    try:
+        figure.savefig(path, dpi=120)
+    except (OSError, ValueError) as error:
+        raise UserError(f"The picture {path} could not be written: {error}.") from error
+    return path
+
+
+def draw_line(panels: Any, found: Sequence[Row], base: Case) -> None:
+    """One model's rates and memory, with the point that all axes share marked."""
+    label = f"{base.model}, {'training' if base.mode == 'train' else 'inference'}"
+    dashes = "-" if base.mode == "train" else "--"
+    for panel, key in zip(
+        panels, ("images_per_second", "peak_memory_gib"), strict=True
+    ):
+        pairs = [(row["at"], row[key]) for row in found if row[key]]
+        if pairs:
+            panel.plot(*zip(*pairs, strict=True), f"o{dashes}", label=label, ms=4)
+
+
+def points(rows: Sequence[Row], base: Case, axis: Axis) -> list[Row]:
+    """The rows that differ from a case along one axis only, each with its place."""
+    fixed = {
+        "model": base.model,
+        "mode": base.mode,
+        "precision": base.precision,
+        "image_size": base.image_size,
+        "batch": base.batch,
+        "depth": base.depth,
+        "source": "synthetic",
+        "recipe": None,
+    }
+    fixed.pop(KEYS[axis])
+    found = []
+    for row in rows:
+        if all(row.get(key) == value for key, value in fixed.items()):
+            at = row.get(KEYS[axis]) or (
+                own_depth(base.model) if axis == "depth" else 0
+            )
+            found.append({**row, "at": at})
+    return sorted(found, key=lambda row: row["at"])
+
+
+def held_fixed(base: Case, axis: Axis) -> str:
+    """What does not change along an axis, in words."""
+    size, batch = f"{base.image_size} px", f"batch {base.batch}"
+    return {"size": batch, "batch": size, "depth": f"{size}, {batch}"}[axis]

@@ -1,0 +1,89 @@
+"""One step of each kind, the same for our models and for anybody's."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from t2t.bench.cases import Case
+from t2t.bench.timing import DTYPES, Step
+from t2t.training.evaluate import autocast
+
+NUM_CLASSES = 1000
+
+
+def training_step(model: nn.Module, case: Case, device: torch.device) -> Step:
+    """Everything between two batches: forward, loss, backward, optimizer, average."""
+    images, labels = random_batch(case, device)
+    model.train()
+
+    def loss_of(images: Tensor, labels: Tensor) -> Tensor:
+        with autocast(device, DTYPES[case.precision]):
+            logits = model(images)
+        return F.cross_entropy(logits.float(), labels, label_smoothing=0.1)
+
+    forward = as_launched(loss_of, case)
+    weights: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
+    average = [weight.detach().clone() for weight in weights]
+    optimizer = torch.optim.AdamW(
+        weights,
+        lr=5e-4,
+        weight_decay=0.05,
+        fused=True,
+        capturable=case.launch == "graph",
+    )
+    scaler = torch.amp.GradScaler(device.type, enabled=case.precision == "fp16")
+
+    def step() -> None:
+        scaler.scale(forward(images, labels)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            torch._foreach_lerp_(average, weights, 1 - 0.9999)
+
+    return step
+
+
+def inference_step(model: nn.Module, case: Case, device: torch.device) -> Step:
+    """One forward pass without gradients."""
+    images, _ = random_batch(case, device)
+    model.eval()
+
+    def logits_of(images: Tensor) -> Tensor:
+        with autocast(device, DTYPES[case.precision]):
+            return model(images)
+
+    forward = as_launched(logits_of, case)
+
+    @torch.inference_mode()
+    def step() -> None:
+        forward(images)
+
+    return step
+
+
+STEPS = {"train": training_step, "infer": inference_step}
+
+
+def random_batch(case: Case, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Random images, never zeros: some kernels run faster on those."""
+    shape = (case.batch, 3, case.image_size, case.image_size)
+    images = torch.randn(shape, device=device).to(DTYPES[case.precision])
+    labels = torch.randint(0, NUM_CLASSES, (case.batch,), device=device)
+    return images, labels
+
+
+def as_launched(function: Callable[..., Any], case: Case) -> Callable[..., Any]:
+    """Compiled, unless it is to run as it is written."""
+    return function if case.launch == "eager" else torch.compile(function)
+
+
+def captured(step: Step) -> Step:
+    """The step as one CUDA graph: its kernels are launched all at once."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay

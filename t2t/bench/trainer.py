@@ -1,0 +1,222 @@
+"""The trainer's own steps: on images that lie on the device, and from files."""
+
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+
+from t2t.bench.kernels import profile_steps
+from t2t.bench.measure import Measured, Row, failed, free, rounded
+from t2t.bench.timing import Peak, Timing, name_of, time_steps
+from t2t.data.batches import Feeding, open_batches
+from t2t.data.crops import CenterCrop, RandomCrop
+from t2t.data.order import Batch, steps_per_epoch
+from t2t.data.sources import (
+    FileSource,
+    ParquetSource,
+    ShardSource,
+    Source,
+    subset,
+)
+from t2t.data.sources.opening import find
+from t2t.errors import UserError
+from t2t.training.machine import Machine, settle
+from t2t.training.optim import lr_share, set_lr
+from t2t.training.parallel import Processes
+from t2t.training.recipe import Recipe
+from t2t.training.run import new_run
+from t2t.training.step import Stepper
+
+KINDS = {FileSource: "jpeg", ShardSource: "pack", ParquetSource: "parquet"}
+# Compiling, and whatever else a trainer puts off until its steps repeat.
+NUM_WARM_UPS = {"cuda": 12}
+LONGEST = 1_000_000
+"""More steps than anybody measures."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """Images to train from."""
+
+    data: str
+    repeat: int | None = None
+    """Times that the images are gone through in an epoch; None fills four batches."""
+    resident: bool = False
+    """Kept decoded on the device, as training does with small sets."""
+
+
+class Trainer:
+    """A run of a recipe without folder, validation and end."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        machine: Machine,
+        device: torch.device,
+        files: Files | None = None,
+    ) -> None:
+        self.recipe, self.device, self.files = recipe, device, files
+        self.team = Processes(rank=0, world_size=1, device=device)
+        self.machine = settle(machine, self.team)
+        self.kind = "synthetic"
+        self.num_classes = self.per_epoch = 1000
+        if files is not None:
+            self.source, self.kind = open_files(files, recipe.batch_size)
+            self.num_classes = len(self.source.classes)
+            self.per_epoch = steps_per_epoch(len(self.source), recipe.batch_size)
+
+    def start(self) -> None:
+        """Builds the model and all that its steps need."""
+        recipe, machine, team = self.recipe, self.machine, self.team
+        self.run = new_run(recipe, machine, team, self.num_classes)
+        self.stepper = Stepper(recipe, machine, team, self.run, self.num_classes)
+
+    def step(self, batch: Batch) -> None:
+        """One step as the training loop takes it."""
+        epoch = self.run.step / self.per_epoch
+        share = lr_share(self.recipe.schedule, epoch, self.recipe.epochs)
+        set_lr(self.run.optimizers, share)
+        self.stepper.train_step(batch)
+
+    def synthetic_batch(self) -> Batch:
+        """Random pixels that lie on the device."""
+        recipe, device = self.recipe, self.device
+        num = recipe.batch_size
+        shape = (num, recipe.channels, *recipe.image_size)
+        keys = torch.arange(num, device=device)
+        return Batch(
+            torch.randint(0, 256, shape, dtype=torch.uint8, device=device),
+            torch.randint(0, self.num_classes, (num,), device=device),
+            keys,
+            keys,
+            torch.ones(num, dtype=torch.bool, device=device),
+        )
+
+    def batches(self) -> Generator[Batch]:
+        """Batches from the files, as the training loop opens them."""
+        recipe, files = self.recipe, self.files
+        assert files is not None
+        crop = RandomCrop(
+            size=recipe.image_size,
+            scale=recipe.crop.scale,
+            ratio=recipe.crop.ratio,
+            interpolation=recipe.crop.interpolation,
+        )
+        whole = CenterCrop(
+            size=recipe.image_size, fraction=recipe.crop.evaluation_fraction
+        )
+        opened = open_batches(
+            self.source,
+            batch_size=recipe.batch_size,
+            crop=crop if recipe.crop.kind == "random" else whole,
+            device=self.device,
+            seed=recipe.seed,
+            repeats=recipe.repeats,
+            channels=recipe.channels,
+            feeding=Feeding(num_workers=self.machine.workers, resident=files.resident),
+        )
+        yield from opened.steps(0, LONGEST)
+
+
+def measure_recipes(
+    recipes: Sequence[Recipe],
+    machines: Sequence[Machine],
+    device: torch.device,
+    files: Files | None,
+    command: str,
+    *,
+    seconds: float = 3.0,
+) -> Iterator[Measured]:
+    """Rows of each recipe and machine; one that fails says why and stops no other."""
+    for recipe, machine in product(recipes, machines):
+        trainer = Trainer(recipe, machine, device, files)
+        about = described(trainer, command)
+        reason: Row = {}
+        try:
+            for measured in measure_trainer(trainer, seconds):
+                yield Measured({**about, **measured.row}, measured.profile)
+        except Exception as error:
+            reason = failed(error)
+        del trainer
+        free(device)
+        if reason:
+            yield Measured({**about, **reason})
+
+
+def measure_trainer(trainer: Trainer, seconds: float) -> Iterator[Measured]:
+    """The rate on random images, then from files, by one and the same step."""
+    device, batch_size = trainer.device, trainer.recipe.batch_size
+    peak = Peak(device)
+    trainer.start()
+    batch = trainer.synthetic_batch()
+    num_warm_ups = NUM_WARM_UPS.get(device.type, 1)
+    started = time.perf_counter()
+    for _ in range(num_warm_ups):
+        trainer.step(batch)
+    compiling = time.perf_counter() - started if trainer.machine.compile else 0.0
+    alone = time_steps(lambda: trainer.step(batch), device, seconds)
+    row = {**figures(alone, batch_size, peak), "compile_seconds": round(compiling, 1)}
+    yield Measured({**row, "source": "synthetic"})
+    if trainer.files is None:
+        return
+    with closing(trainer.batches()) as batches:
+
+        def step() -> None:
+            trainer.step(next(batches))
+
+        for _ in range(num_warm_ups):
+            step()
+        fed = time_steps(step, device, seconds)
+        row = figures(fed, batch_size, peak)
+        profile = profile_steps(step, device, num_steps=20)
+    row["synthetic_images_per_second"] = round(batch_size / alone.seconds, 1)
+    row["synthetic_share"] = round(alone.seconds / fed.seconds, 4)
+    row["busy_share"] = rounded(profile.busy_share, 4)
+    yield Measured(row, profile)
+
+
+def open_files(files: Files, batch_size: int) -> tuple[Source, str]:
+    """The images to train on, gone through often enough, and what kind they are."""
+    found = find(files.data)
+    split = next((name for name in ("train", "all") if name in found.openers), None)
+    if split is None:
+        raise UserError(f"{found.title} has no images to train on.")
+    source = found.openers[split]()
+    kind = next((KINDS[each] for each in KINDS if isinstance(source, each)), "array")
+    repeat = files.repeat or -(-4 * batch_size // len(source))
+    if repeat > 1:
+        source = subset(source, np.tile(np.arange(len(source)), repeat))
+    return source, kind
+
+
+def described(trainer: Trainer, command: str) -> Row:
+    """What the rows of a trainer are of."""
+    recipe = trainer.recipe
+    return {
+        "model": recipe.model,
+        "mode": "train",
+        "image_size": recipe.image_size[0],
+        "batch": recipe.batch_size,
+        "precision": trainer.machine.precision,
+        "source": trainer.kind,
+        "recipe": recipe.name,
+        "launch": "compiled" if trainer.machine.compile else "eager",
+        "torch": torch.__version__,
+        "gpu": name_of(trainer.device),
+        "command": command,
+    }
+
+
+def figures(timing: Timing, batch: int, peak: Peak) -> dict[str, Any]:
+    """What was measured of some steps."""
+    return {
+        "images_per_second": round(batch / timing.seconds, 1),
+        "spread": round(timing.spread, 4),
+        "milliseconds": round(1e3 * timing.seconds, 3),
+        "peak_memory_gib": rounded(peak.gib()),
+    }

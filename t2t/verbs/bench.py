@@ -1,0 +1,273 @@
+"""Speed: how many images a second a model trains on or looks at."""
+
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from tyro.conf import Positional
+
+from t2t.errors import UserError
+from t2t.verbs.options import JsonFlag, at_least, option, warn
+
+if TYPE_CHECKING:
+    from t2t.bench.kernels import Profile
+    from t2t.bench.measure import Measured
+    from t2t.training.recipe import Recipe
+
+
+def bench(
+    models: Annotated[
+        Positional[tuple[str, ...]],
+        option("Names of `t2t models`, or any of timm's.", "", "MODEL..."),
+    ] = (),
+    *,
+    batch: Annotated[
+        tuple[int, ...],
+        option("Images to a step.", "(default: 256, on a CPU 8)", "N..."),
+    ] = (),
+    precision: Annotated[
+        tuple[Literal["bf16", "fp16", "fp32"], ...],
+        option("One or several.", "(default: bf16 on CUDA, else fp32)"),
+    ] = (),
+    mode: Annotated[
+        Literal["train", "infer", "both"], option("What to time.", "(default: train)")
+    ] = "train",
+    image_size: Annotated[
+        tuple[int, ...],
+        option("Pixels of a side.", "(default: 224, or the recipe's)", "N..."),
+    ] = (),
+    launch: Annotated[
+        Literal["graph", "compiled", "eager"] | None,
+        option(
+            "As one CUDA graph, compiled only, or as written.",
+            "(default: graph on CUDA, else eager)",
+        ),
+    ] = None,
+    device: Annotated[
+        str | None, option("cuda, mps or cpu.", "(default: the best there is)")
+    ] = None,
+    seconds: Annotated[
+        float, option("Time to measure each row for.", "(default: 3)", "N")
+    ] = 3.0,
+    profile: Annotated[bool, option("Name the kernels that take longest.")] = False,
+    grow: Annotated[
+        tuple[Literal["size", "batch", "depth"], ...],
+        option("Also smaller and larger ones, and a picture beside --out.", ""),
+    ] = (),
+    data: Annotated[
+        str | None,
+        option("Train from these files by the trainer's own step.", "", "SOURCE"),
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        option(
+            "The trainer's own step, of this recipe.",
+            "(default with --data: ImageNet's)",
+            "RECIPE",
+        ),
+    ] = None,
+    repeat: Annotated[
+        int | None,
+        option("Times to go through few files in an epoch.", "(default: enough)", "N"),
+    ] = None,
+    resident: Annotated[
+        bool, option("Keep the files' images decoded on the device.")
+    ] = False,
+    workers: Annotated[
+        int | None, option("Threads that decode images.", "(default: all cores)", "N")
+    ] = None,
+    as_published: Annotated[
+        bool,
+        option("Predict one photo on two cores, by turns with the paper's operations."),
+    ] = False,
+    out: Annotated[
+        str | None, option("Keep the rows in this JSON file.", "", "PATH")
+    ] = None,
+    markdown: Annotated[bool, option("Print a table to paste.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Measure images a second, memory and the share of what the hardware can do.
+
+    A training step is all of it: forward, loss, backward, optimizer and average.
+
+    Examples:
+      t2t bench t2t_vit_14 deit_small_patch16_224 --mode both
+      t2t bench t2t_vit_14 --batch 128 256 512 --precision bf16 fp16 --out rows.json
+      t2t bench t2t_vit_14 --profile
+      t2t bench t2t_vit_14 --grow size batch depth --out growth.json
+      t2t bench t2t_vit_14 --data path/to/imagenet
+      t2t bench --recipe cifar10.t2t_vit_7
+      t2t bench t2t_vit_14 --as-published
+    """
+    check(models, recipe, data, mode, grow, out, json and markdown)
+    check_numbers(batch, image_size, seconds, repeat)
+
+    from t2t.bench.rows import read_rows
+    from t2t.training.parallel import find_device
+
+    path = None if out is None else Path(out).expanduser()
+    if path is not None:
+        read_rows(path)  # what holds something else is refused before anything runs
+    chosen = find_device(device)
+    on_cuda = chosen.type == "cuda"
+    if launch == "graph" and not on_cuda:
+        raise UserError(f"--launch graph needs CUDA; on {chosen} give another.")
+    precisions = precision or (("bf16",) if on_cuda else ("fp32",))
+    command = f"t2t {shlex.join(sys.argv[1:])}"
+    if as_published:
+        from t2t.bench.alternating import measure_published
+
+        show(measure_published(models, command), path, json, markdown)
+        return
+    if data is not None or recipe is not None:
+        from t2t.bench.trainer import Files, measure_recipes
+        from t2t.training.machine import Machine
+
+        files = None
+        if data is not None:
+            files = Files(data=data, repeat=repeat, resident=resident)
+        machines = [
+            Machine(
+                device=device,
+                precision=each,
+                compile=None if launch is None else launch != "eager",
+                workers=workers,
+            )
+            for each in precisions
+        ]
+        recipes = recipes_asked(models, recipe, image_size, batch)
+        measured = measure_recipes(
+            recipes, machines, chosen, files, command, seconds=seconds
+        )
+        show(measured, path, json, markdown, profiled=profile)
+        return
+
+    from t2t.bench.cases import all_cases
+    from t2t.bench.growth import draw_growth, growing
+    from t2t.bench.measure import measure_cases
+
+    bases = all_cases(
+        models,
+        ("train", "infer") if mode == "both" else (mode,),
+        image_size or (224,),
+        batch or ((256,) if on_cuda else (8,)),
+        precisions,
+        launch or ("graph" if on_cuda else "eager"),
+    )
+    cases = [case for base in bases for case in growing(base, grow)]
+    for case in cases:
+        case.operations()  # refuses what no model can be before anything runs
+    measured = measure_cases(cases, chosen, command, seconds=seconds, profiled=profile)
+    show(measured, path, json, markdown, profiled=profile)
+    if grow and path is not None:
+        picture = path.with_suffix(".png")
+        warn(f"Picture: {draw_growth(read_rows(path), bases, grow, picture)}")
+
+
+def check(
+    models: Sequence[str],
+    recipe: str | None,
+    data: str | None,
+    mode: str,
+    grow: Sequence[str],
+    out: str | None,
+    two_forms: bool,
+) -> None:
+    """Refuses words that do not go together."""
+    if two_forms:
+        raise UserError("--json and --markdown are two forms of the same; give one.")
+    if not models and recipe is None:
+        raise UserError("No model is named; give one of `t2t models`, or --recipe.")
+    if (recipe or data) and (mode != "train" or grow):
+        raise UserError(
+            "--data and --recipe time the trainer's own step: leave --mode and --grow "
+            "out."
+        )
+    if grow and out is None:
+        raise UserError("--grow draws its picture beside the rows: give --out PATH.")
+
+
+def check_numbers(
+    batches: Sequence[int],
+    image_sizes: Sequence[int],
+    seconds: float,
+    repeat: int | None,
+) -> None:
+    """Refuses numbers that nothing can be measured with."""
+    for number in batches:
+        at_least(1, "--batch", number)
+    for number in image_sizes:
+        at_least(1, "--image-size", number)
+    if repeat is not None:
+        at_least(1, "--repeat", repeat)
+    if not seconds > 0:
+        raise UserError(f"--seconds {seconds:g} must be more than 0.")
+
+
+def recipes_asked(
+    models: Sequence[str],
+    name: str | None,
+    image_sizes: Sequence[int],
+    batches: Sequence[int],
+) -> list["Recipe"]:
+    """Every combination: the recipe named, or ImageNet's as published."""
+    from dataclasses import replace
+
+    from t2t.recipes import imagenet
+    from t2t.verbs.running import open_recipe
+
+    if name is None:
+        chosen = [imagenet.published(model) for model in models]
+    else:
+        recipe = open_recipe(name, None)
+        chosen = [replace(recipe, model=model) for model in models or [recipe.model]]
+    return [
+        replace(
+            each,
+            image_size=(size, size) if size else each.image_size,
+            batch_size=batch or each.batch_size,
+        )
+        for each in chosen
+        for size in image_sizes or [0]
+        for batch in batches or [0]
+    ]
+
+
+def show(
+    measured: "Iterable[Measured]",
+    path: Path | None,
+    json: bool,
+    markdown: bool,
+    profiled: bool = False,
+) -> None:
+    """Keeps and tells each row when it is there, and shows them all at the end."""
+    from t2t.bench.rows import in_words, merge_row, row_table
+    from t2t.bench.rows import markdown as to_paste
+    from t2t.screen import say, say_json
+
+    rows: list[dict[str, Any]] = []
+    try:
+        for row, profile in measured:
+            rows.append(row)
+            if path is not None:
+                merge_row(path, row)
+            warn(in_words(row))
+            if profiled and profile is not None:
+                show_kernels(profile)
+    finally:  # stopped in the middle, it still tells what it has
+        if rows and json:
+            say_json(rows)
+        elif rows and markdown:
+            print(to_paste(rows))
+        elif rows:
+            say(lambda width: row_table(rows))
+
+
+def show_kernels(profile: "Profile") -> None:
+    """Prints where a step's time went."""
+    from t2t.bench.rows import kernel_table
+    from t2t.screen import say
+
+    say(lambda width: kernel_table(profile))
