@@ -9,11 +9,15 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from results_table import results_section
 from speed_table import speed_section
 
 ROOT = Path(__file__).parents[1]
 
-SECTIONS: dict[str, Callable[[Path], str]] = {"speed": speed_section}
+SECTIONS: dict[str, Callable[[Path], str]] = {
+    "results": results_section,
+    "speed": speed_section,
+}
 """What makes each part from the folder of records; empty where there is nothing."""
 
 

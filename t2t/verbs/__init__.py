@@ -9,6 +9,7 @@ from t2t.verbs.bench import bench
 from t2t.verbs.models import models, show
 from t2t.verbs.packing import pack
 from t2t.verbs.planning import plan
+from t2t.verbs.record import record
 from t2t.verbs.running import recipes, train
 from t2t.verbs.study import study
 from t2t.verbs.using import eval, predict
@@ -20,6 +21,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "recipes": recipes,
     "plan": plan,
     "study": study,
+    "record": record,
     "models": models,
     "show": show,
     "pack": pack,

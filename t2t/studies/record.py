@@ -1,0 +1,250 @@
+"""Records: finished runs of one recipe, gathered so that anyone can check them."""
+
+import shutil
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from t2t.config import differences
+from t2t.errors import UserError
+from t2t.training.folder import (
+    CURVES,
+    ENVIRONMENT,
+    METRICS,
+    RECIPE,
+    RunFolder,
+    read_json,
+    write_json,
+)
+from t2t.training.metrics import read_rows
+
+SUMMARY, LOG, PAGE = "summary.json", "log.txt", "README.md"
+SUMMARY_KEYS = (
+    "recipe",
+    "data",
+    "model",
+    "parameters",
+    "epochs",
+    "seeds",
+    "top1",
+    "top1_raw",
+    "train_minutes",
+    "compile_minutes",
+    "gpu",
+    "command",
+)
+"""What a record's summary holds: top-1 a value for each seed, minutes their mean."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedRun:
+    """What a finished run folder says."""
+
+    folder: Path
+    recipe: dict[str, Any]
+    environment: dict[str, Any]
+    result: dict[str, Any]
+    rows: list[dict[str, Any]]
+    log: Path | None
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+        return int(self.recipe["seed"])
+
+
+def record(
+    runs: Sequence[Path],
+    into: Path,
+    *,
+    data_name: str | None = None,
+    held_out: bool = False,
+    logs: Sequence[Path] = (),
+) -> dict[str, Any]:
+    """Gathers finished runs that differ in their seed into a record; its summary.
+
+    `data_name` stands for the data's path in all that is written. Runs judged by held
+    out training images are taken with `held_out` only, and labelled.
+    """
+    if logs and len(logs) != len(runs):
+        raise UserError(
+            f"{len(runs)} runs and {len(logs)} logs are given; give a log for each run."
+        )
+    given: Sequence[Path | None] = logs or [None] * len(runs)
+    opened = [open_run(run, log) for run, log in zip(runs, given, strict=True)]
+    opened.sort(key=lambda run: run.seed)
+    check_alike(opened)
+    check_judge(opened[0], held_out)
+    summary = summarise(opened)
+    into.mkdir(parents=True, exist_ok=True)
+    write_json(into / RECIPE, opened[0].recipe)
+    write_json(into / ENVIRONMENT, opened[0].environment)
+    write_json(into / SUMMARY, summary)
+    for run in opened:
+        write_json(into / f"seed{run.seed}.json", run.result)
+        shutil.copyfile(run.folder / METRICS, into / f"seed{run.seed}.jsonl")
+        if run.log is not None:
+            shutil.copyfile(run.log, into / f"seed{run.seed}.log")
+    draw_seeds(opened, into / CURVES)
+    if not (into / PAGE).exists():
+        (into / PAGE).write_text(first_page(summary))
+    if data_name is not None:
+        rename_data(into, opened[0].recipe["data"], data_name)
+    return read_json(into / SUMMARY)
+
+
+def open_run(folder: Path, log: Path | None) -> FinishedRun:
+    """A run folder, unless it is none or not finished."""
+    if not (folder / RECIPE).exists():
+        raise UserError(f"{folder} is not a run folder: it holds no {RECIPE}.")
+    result = RunFolder(folder).finished()
+    if result is None:
+        raise UserError(
+            f"{folder} is not trained to its end; `t2t train` with the same command "
+            "goes on, and then it can be recorded."
+        )
+    if log is None and (folder / LOG).exists():
+        log = folder / LOG
+    if log is not None and not log.is_file():
+        raise UserError(f"There is no log {log}.")
+    return FinishedRun(
+        folder=folder,
+        recipe=read_json(folder / RECIPE),
+        environment=read_json(folder / ENVIRONMENT),
+        result=result,
+        rows=read_rows(folder / METRICS),
+        log=log,
+    )
+
+
+def check_alike(runs: Sequence[FinishedRun]) -> None:
+    """Refuses runs that do not differ in their seed, or differ in anything else."""
+    first = runs[0]
+    for before, run in pairwise(runs):
+        if run.seed == before.seed:
+            raise UserError(
+                f"{before.folder} and {run.folder} have the same seed {run.seed}; a "
+                "record takes each seed once."
+            )
+        others = [
+            each
+            for each in differences(first.recipe, run.recipe)
+            if not each.startswith("seed:")
+        ]
+        if others:
+            raise UserError(
+                f"{first.folder} and {run.folder} are of different recipes "
+                f"({'; '.join(others[:4])}); a record holds one recipe."
+            )
+        if run.environment["device"] != first.environment["device"]:
+            raise UserError(
+                f"{first.folder} was trained on {first.environment['device']} and "
+                f"{run.folder} on {run.environment['device']}; a record holds one "
+                "machine's times."
+            )
+
+
+def check_judge(run: FinishedRun, held_out: bool) -> None:
+    """Refuses to let held-out training images pass for the test set, or the reverse."""
+    number = run.recipe["hold_out"]
+    if number and not held_out:
+        raise UserError(
+            f"{run.folder} was judged by {number:,} held-out training images, not by "
+            "the test set: train it with hold_out=0, or add --held-out to record it "
+            "labelled as such."
+        )
+    if held_out and not number:
+        raise UserError(
+            f"{run.folder} holds nothing out (hold_out=0): leave --held-out away."
+        )
+
+
+def summarise(runs: Sequence[FinishedRun]) -> dict[str, Any]:
+    """The record in a few numbers."""
+    first = runs[0]
+    results = [run.result for run in runs]
+    number = first.recipe["hold_out"]
+    judge = f", judged by {number:,} held-out training images" if number else ""
+    device = first.environment["device"]
+    kind, _, name = device.partition(" ")
+    values = {
+        **{key: results[0][key] for key in ("recipe", "model", "parameters", "epochs")},
+        "data": f"{first.recipe['data']}{judge}",
+        "seeds": [run.seed for run in runs],
+        "top1": [result["top1"] for result in results],
+        "top1_raw": [result["top1_raw"] for result in results],
+        "gpu": name if kind == "cuda" else f"none ({device})",
+        "command": results[0]["command"],
+        **{
+            key: round(statistics.fmean(result[key] for result in results), 3)
+            for key in ("train_minutes", "compile_minutes")
+        },
+    }
+    return {key: values[key] for key in SUMMARY_KEYS}
+
+
+def rename_data(folder: Path, path: str, name: str) -> None:
+    """Writes a name in place of a path on one's own machine."""
+    for file in folder.iterdir():
+        if file.suffix in {".json", ".jsonl", ".log", ".md"}:
+            text = file.read_text()
+            if path in text:
+                file.write_text(text.replace(path, name))
+
+
+def first_page(summary: dict[str, Any]) -> str:
+    """A page to begin with: the command and the numbers; what helped is to be added."""
+    rows = zip(summary["seeds"], summary["top1"], summary["top1_raw"], strict=True)
+    lines = [
+        f"# {summary['recipe']}",
+        "",
+        f"{summary['model']}, {summary['parameters'] / 1e6:.2f} M parameters, "
+        f"{summary['epochs']} epochs of {summary['data']}. GPU: {summary['gpu']}.",
+        f"{summary['train_minutes']:.2f} minutes of training and "
+        f"{summary['compile_minutes']:.2f} of compiling, mean over the seeds.",
+        "",
+        "```console",
+        f"$ {summary['command']}",
+        "```",
+        "",
+        "| seed | top-1 averaged | top-1 raw |",
+        "|---|---|---|",
+        *(f"| {seed} | {top1:.2f} | {raw:.2f} |" for seed, top1, raw in rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def draw_seeds(runs: Sequence[FinishedRun], path: Path) -> None:
+    """Training loss and both accuracies of every seed, over the steps."""
+    figure = Figure(figsize=(11, 3.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, 3)
+    titles = {
+        "loss": "training loss",
+        "top1": "top-1, %, averaged weights",
+        "top1_raw": "top-1, %, raw weights",
+    }
+    for axes, (key, title) in zip(panels, titles.items(), strict=True):
+        for run in runs:
+            points = [(row["step"], row[key]) for row in run.rows if key in row]
+            marker = "." if len(points) < 30 else None
+            axes.plot(
+                [step for step, _ in points],
+                [value for _, value in points],
+                marker=marker,
+                label=f"seed {run.seed}",
+            )
+        axes.set_title(title)
+        axes.set_xlabel("step")
+        axes.grid(alpha=0.3)
+    panels[0].legend(frameon=False, fontsize="small")
+    figure.suptitle(runs[0].result["recipe"])
+    draft = path.with_name(f".{path.name}.writing.png")
+    figure.savefig(draft, dpi=120)
+    draft.replace(path)

@@ -1,0 +1,54 @@
+"""Records: finished runs kept so that anyone can check them."""
+
+from typing import Annotated
+
+from tyro.conf import Positional, UseAppendAction
+
+from t2t.errors import UserError
+from t2t.verbs.options import option
+
+
+def record(
+    runs: Annotated[
+        Positional[tuple[str, ...]],
+        option("Finished runs of one recipe, a seed each.", "", "RUN..."),
+    ],
+    *,
+    into: Annotated[str, option("The record's folder.", "(required)", "PATH")],
+    data_name: Annotated[
+        str | None,
+        option("What to write in place of the data's path.", "", "NAME"),
+    ] = None,
+    log: Annotated[
+        UseAppendAction[tuple[str, ...]],
+        option("A run's log, where its folder has none.", "(once a run)", "PATH"),
+    ] = (),
+    held_out: Annotated[
+        bool, option("Runs judged by held-out training images: labelled so.")
+    ] = False,
+) -> None:
+    """Gather finished runs that differ in their seed into a record.
+
+    It holds summary.json, the recipe, the environment, curves, and every seed's
+    metrics and result; a README.md that is there already stays as it is.
+
+    Examples:
+      t2t record runs/mine runs/mine-seed1 runs/mine-seed2 --into records/mine
+      t2t record runs/tried --into records/tried --held-out --data-name path/to/cifar10
+    """
+    if not runs:
+        raise UserError("No runs are named; give the folders of finished runs.")
+
+    from pathlib import Path
+
+    from t2t.studies.record import record as gather
+
+    summary = gather(
+        [Path(run).expanduser() for run in runs],
+        Path(into).expanduser(),
+        data_name=data_name,
+        held_out=held_out,
+        logs=[Path(each).expanduser() for each in log],
+    )
+    told = ", ".join(f"{value:.2f}" for value in summary["top1"])
+    print(f"{into}: {summary['recipe']}, top-1 {told} % (seeds {summary['seeds']})")

@@ -1,0 +1,125 @@
+"""Finished runs become a record; others do not."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+
+from t2t.cli import main
+from t2t.errors import UserError
+from t2t.studies.record import SUMMARY_KEYS, record
+from t2t.studies.study import Study
+from t2t.training.loop import Machine, train
+
+CPU = Machine(device="cpu", compile=False, workers=1)
+
+
+@pytest.fixture(scope="module")
+def runs(tiny_study: Study, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two finished runs that differ in their seed."""
+    folder = tmp_path_factory.mktemp("runs")
+    recipe = replace(tiny_study.arms["patches"], epochs=1)
+    for seed in (0, 1):
+        train(
+            replace(recipe, seed=seed),
+            folder=folder / f"seed{seed}",
+            machine=CPU,
+            quiet=True,
+        )
+    return [folder / "seed0", folder / "seed1"]
+
+
+def changed(run: Path, place: Path, file: str, **values: object) -> Path:
+    """A copy of a run that says other things of itself."""
+    copytree(run, place)
+    path = place / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    return place
+
+
+def test_a_record_holds_what_its_runs_say(
+    runs: list[Path], images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text(f"what was told of {images}\n")
+    words = ["record", str(runs[1]), str(runs[0]), "--into", str(tmp_path / "here")]
+    words += ["--data-name", "path/to/images", "--log", str(log), "--log", str(log)]
+    assert main(words) == 0
+    assert "tiny.patches, top-1" in capsys.readouterr().out
+    here = tmp_path / "here"
+    results = [json.loads((run / "result.json").read_text()) for run in runs]
+    summary = json.loads((here / "summary.json").read_text())
+    assert [*summary] == [*SUMMARY_KEYS]
+    assert summary["recipe"] == "tiny.patches"
+    assert summary["data"] == "path/to/images"
+    assert summary["model"] == "t2t_vit_7_32"
+    assert summary["parameters"] == results[0]["parameters"]
+    assert summary["epochs"] == 1
+    assert summary["seeds"] == [0, 1]
+    assert summary["top1"] == [results[0]["top1"], results[1]["top1"]]
+    assert summary["top1_raw"] == [results[0]["top1_raw"], results[1]["top1_raw"]]
+    mean = (results[0]["train_minutes"] + results[1]["train_minutes"]) / 2
+    assert summary["train_minutes"] == pytest.approx(mean, abs=1e-3)
+    assert summary["gpu"].startswith("none (cpu")
+    names = {path.name for path in here.iterdir()}
+    assert names == {
+        *("summary.json", "recipe.json", "environment.json", "curves.png"),
+        *("README.md", "seed0.json", "seed0.jsonl", "seed0.log"),
+        *("seed1.json", "seed1.jsonl", "seed1.log"),
+    }
+    assert (here / "seed1.jsonl").read_text() == (runs[1] / "metrics.jsonl").read_text()
+    told = [path for path in here.iterdir() if path.suffix != ".png"]
+    assert not [path for path in told if str(images) in path.read_text()]
+
+
+def test_a_page_that_was_written_stays(runs: list[Path], tmp_path: Path) -> None:
+    record(runs, tmp_path)
+    first = (tmp_path / "README.md").read_text()
+    assert first.startswith("# tiny.patches\n")
+    (tmp_path / "README.md").write_text("What helped.\n")
+    record(runs, tmp_path)
+    assert (tmp_path / "README.md").read_text() == "What helped.\n"
+
+
+def test_what_is_no_record_is_refused(runs: list[Path], tmp_path: Path) -> None:
+    first, second = runs
+    unfinished = changed(second, tmp_path / "unfinished", "recipe.json")
+    (unfinished / "result.json").unlink()
+    other = changed(second, tmp_path / "other", "recipe.json", drop_path=0.1)
+    elsewhere = changed(
+        second, tmp_path / "elsewhere", "environment.json", device="cuda NVIDIA H200"
+    )
+    held = changed(second, tmp_path / "held", "recipe.json", hold_out=5000)
+    into = tmp_path / "record"
+    cases = {
+        "is not trained to its end": [first, unfinished],
+        r"different recipes \(drop_path: 0.0 → 0.1\)": [first, other],
+        "have the same seed 0": [first, first],
+        "a record holds one machine's times": [first, elsewhere],
+        "judged by 5,000 held-out training images, not by the test set": [held],
+        "is not a run folder": [tmp_path],
+    }
+    for sentence, some in cases.items():
+        with pytest.raises(UserError, match=sentence):
+            record(some, into)
+    with pytest.raises(UserError, match="2 runs and 1 logs"):
+        record(runs, into, logs=[first / "recipe.json"])
+    with pytest.raises(UserError, match="There is no log"):
+        record([first], into, logs=[tmp_path / "none"])
+    with pytest.raises(UserError, match="leave --held-out away"):
+        record(runs, into, held_out=True)
+    assert not into.exists()
+
+
+def test_held_out_numbers_and_gpus_are_labelled(
+    runs: list[Path], images: Path, tmp_path: Path
+) -> None:
+    held = changed(runs[0], tmp_path / "held", "recipe.json", hold_out=5000)
+    held = changed(
+        held, tmp_path / "there", "environment.json", device="cuda NVIDIA H200"
+    )
+    summary = record([held], tmp_path / "record", held_out=True)
+    assert summary["data"] == f"{images}, judged by 5,000 held-out training images"
+    assert summary["gpu"] == "NVIDIA H200"
