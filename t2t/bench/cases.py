@@ -1,5 +1,6 @@
 """What is measured: a model, a way of running it, a size."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -10,6 +11,7 @@ from torch import nn
 
 from t2t.analysis.cost import count
 from t2t.errors import UserError
+from t2t.models.config import Size
 from t2t.models.create import create_model
 from t2t.models.vit import VisionTransformer
 
@@ -41,14 +43,21 @@ class Case:
             **({} if self.depth is None else {"depth": self.depth}),
         )
 
-    def operations(self) -> int:
-        """Multiplications and additions of one image, counted on shapes alone."""
-        with torch.device("meta"):
-            model = self.build()
-        items = count(model, self.image_size).items
-        # Backward takes two products for each of forward: one a factor.
-        passes = 3 if self.mode == "train" else 1
-        return 2 * passes * sum(items[item] for item in PRODUCTS)
+
+@functools.cache
+def operations_of(case: Case) -> int:
+    """Multiplications and additions of one image, counted on shapes alone."""
+    with torch.device("meta"):
+        model = case.build()
+    return operations(model, (case.image_size, case.image_size), case.mode)
+
+
+def operations(model: nn.Module, image_size: Size, mode: Mode) -> int:
+    """Multiplications and additions that matrix units do for one image."""
+    items = count(model, image_size).items
+    # Backward takes two products for each of forward: one for either factor.
+    passes = 3 if mode == "train" else 1
+    return 2 * passes * sum(items[item] for item in PRODUCTS)
 
 
 def all_cases(

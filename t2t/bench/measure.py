@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from t2t.bench.cases import Case
+from t2t.bench.cases import Case, operations_of
 from t2t.bench.kernels import Profile, profile_steps
 from t2t.bench.steps import STEPS, captured
 from t2t.bench.timing import Peak, Step, matrix_rate, name_of, synchronise, time_steps
@@ -36,7 +36,7 @@ def measure(
     case: Case, device: torch.device, *, seconds: float = 3.0, profiled: bool = False
 ) -> tuple[Row, Profile | None]:
     """The row of a case, and where its time goes."""
-    operations = case.operations()
+    operations = operations_of(case)
     torch.manual_seed(0)
     ready = get_ready(case, device)
     timing = time_steps(ready.step, device, seconds)
@@ -61,9 +61,11 @@ def measure(
 def get_ready(case: Case, device: torch.device) -> Ready:
     """Builds, compiles, warms up and captures a step."""
     on_cuda = device.type == "cuda"
+    torch.backends.cudnn.benchmark = on_cuda
     peak = Peak(device)
     model = case.build().to(device)
     step = STEPS[case.mode](model, case, device)
+    synchronise(device)
     started = time.perf_counter()
     # Compiling, cuDNN's choices and capturing all want a stream of their own.
     with torch.cuda.stream(torch.cuda.Stream(device)) if on_cuda else nullcontext():

@@ -5,14 +5,14 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 import numpy as np
 import torch
 
+from t2t.bench.cases import operations
 from t2t.bench.kernels import profile_steps
 from t2t.bench.measure import Measured, Row, failed, free, rounded
-from t2t.bench.timing import Peak, Timing, name_of, time_steps
+from t2t.bench.timing import Peak, Timing, matrix_rate, name_of, time_steps
 from t2t.data.batches import Feeding, open_batches
 from t2t.data.crops import CenterCrop, RandomCrop
 from t2t.data.order import Batch, steps_per_epoch
@@ -29,7 +29,7 @@ from t2t.training.machine import Machine, settle
 from t2t.training.optim import lr_share, set_lr
 from t2t.training.parallel import Processes
 from t2t.training.recipe import Recipe
-from t2t.training.run import new_run
+from t2t.training.run import build_model, new_run
 from t2t.training.step import Stepper
 
 KINDS = {FileSource: "jpeg", ShardSource: "pack", ParquetSource: "parquet"}
@@ -131,6 +131,7 @@ def measure_recipes(
     command: str,
     *,
     seconds: float = 3.0,
+    profiled: bool = False,
 ) -> Iterator[Measured]:
     """Rows of each recipe and machine; one that fails says why and stops no other."""
     for recipe, machine in product(recipes, machines):
@@ -138,7 +139,7 @@ def measure_recipes(
         about = described(trainer, command)
         reason: Row = {}
         try:
-            for measured in measure_trainer(trainer, seconds):
+            for measured in measure_trainer(trainer, seconds, profiled):
                 yield Measured({**about, **measured.row}, measured.profile)
         except Exception as error:
             reason = failed(error)
@@ -148,35 +149,44 @@ def measure_recipes(
             yield Measured({**about, **reason})
 
 
-def measure_trainer(trainer: Trainer, seconds: float) -> Iterator[Measured]:
+def measure_trainer(
+    trainer: Trainer, seconds: float, profiled: bool
+) -> Iterator[Measured]:
     """The rate on random images, then from files, by one and the same step."""
     device, batch_size = trainer.device, trainer.recipe.batch_size
     peak = Peak(device)
     trainer.start()
     batch = trainer.synthetic_batch()
+
+    def step() -> None:
+        trainer.step(batch)
+
     num_warm_ups = NUM_WARM_UPS.get(device.type, 1)
     started = time.perf_counter()
     for _ in range(num_warm_ups):
-        trainer.step(batch)
+        step()
     compiling = time.perf_counter() - started if trainer.machine.compile else 0.0
-    alone = time_steps(lambda: trainer.step(batch), device, seconds)
-    row = {**figures(alone, batch_size, peak), "compile_seconds": round(compiling, 1)}
-    yield Measured({**row, "source": "synthetic"})
+    alone = time_steps(step, device, seconds)
+    profile = profile_steps(step, device) if profiled else None
+    row = {**figures(trainer, alone, peak), "compile_seconds": round(compiling, 1)}
+    yield Measured({**row, "source": "synthetic"}, profile)
     if trainer.files is None:
         return
     with closing(trainer.batches()) as batches:
 
-        def step() -> None:
+        def fed_step() -> None:
             trainer.step(next(batches))
 
         for _ in range(num_warm_ups):
-            step()
-        fed = time_steps(step, device, seconds)
-        row = figures(fed, batch_size, peak)
-        profile = profile_steps(step, device, num_steps=20)
+            fed_step()
+        fed = time_steps(fed_step, device, seconds)
+        profile = None
+        if profiled or device.type == "cuda":
+            profile = profile_steps(fed_step, device, num_steps=20)
+    row = figures(trainer, fed, peak)
     row["synthetic_images_per_second"] = round(batch_size / alone.seconds, 1)
     row["synthetic_share"] = round(alone.seconds / fed.seconds, 4)
-    row["busy_share"] = rounded(profile.busy_share, 4)
+    row["busy_share"] = rounded(profile.busy_share, 4) if profile else None
     yield Measured(row, profile)
 
 
@@ -212,11 +222,20 @@ def described(trainer: Trainer, command: str) -> Row:
     }
 
 
-def figures(timing: Timing, batch: int, peak: Peak) -> dict[str, Any]:
+def figures(trainer: Trainer, timing: Timing, peak: Peak) -> Row:
     """What was measured of some steps."""
+    recipe = trainer.recipe
+    rate = recipe.batch_size / timing.seconds
+    with torch.device("meta"):
+        model = build_model(recipe, trainer.num_classes)
+    fastest = matrix_rate(trainer.device, trainer.machine.precision or "fp32")
     return {
-        "images_per_second": round(batch / timing.seconds, 1),
+        "images_per_second": round(rate, 1),
         "spread": round(timing.spread, 4),
         "milliseconds": round(1e3 * timing.seconds, 3),
         "peak_memory_gib": rounded(peak.gib()),
+        "matrix_share": round(
+            rate * operations(model, recipe.image_size, "train") / fastest, 4
+        ),
+        "matrix_tflops": round(fastest / 1e12, 2),
     }

@@ -12,6 +12,7 @@ from t2t.errors import UserError
 from t2t.verbs.options import JsonFlag, at_least, option, warn
 
 if TYPE_CHECKING:
+    from t2t.bench.cases import Case
     from t2t.bench.kernels import Profile
     from t2t.bench.measure import Measured
     from t2t.training.recipe import Recipe
@@ -101,7 +102,9 @@ def bench(
       t2t bench --recipe cifar10.t2t_vit_7
       t2t bench t2t_vit_14 --as-published
     """
-    check(models, recipe, data, mode, grow, out, json and markdown)
+    if json and markdown:
+        raise UserError("--json and --markdown are two forms of the same; give one.")
+    check_words(models, recipe, data, mode, grow, out, as_published)
     check_numbers(batch, image_size, seconds, repeat)
 
     from t2t.bench.rows import read_rows
@@ -116,74 +119,76 @@ def bench(
         raise UserError(f"--launch graph needs CUDA; on {chosen} give another.")
     precisions = precision or (("bf16",) if on_cuda else ("fp32",))
     command = f"t2t {shlex.join(sys.argv[1:])}"
+    bases: list[Case] = []
     if as_published:
         from t2t.bench.alternating import measure_published
 
-        show(measure_published(models, command), path, json, markdown)
-        return
-    if data is not None or recipe is not None:
+        measured = measure_published(models, command)
+    elif data is not None or recipe is not None:
         from t2t.bench.trainer import Files, measure_recipes
         from t2t.training.machine import Machine
 
         files = None
         if data is not None:
             files = Files(data=data, repeat=repeat, resident=resident)
-        machines = [
-            Machine(
-                device=device,
-                precision=each,
-                compile=None if launch is None else launch != "eager",
-                workers=workers,
-            )
-            for each in precisions
-        ]
-        recipes = recipes_asked(models, recipe, image_size, batch)
+        compiled = None if launch is None else launch != "eager"
         measured = measure_recipes(
-            recipes, machines, chosen, files, command, seconds=seconds
+            recipes_asked(models, recipe, image_size, batch),
+            [
+                Machine(
+                    device=device, precision=each, compile=compiled, workers=workers
+                )
+                for each in precisions
+            ],
+            chosen,
+            files,
+            command,
+            seconds=seconds,
+            profiled=profile,
         )
-        show(measured, path, json, markdown, profiled=profile)
-        return
+    else:
+        from t2t.bench.cases import all_cases, operations_of
+        from t2t.bench.growth import growing
+        from t2t.bench.measure import measure_cases
 
-    from t2t.bench.cases import all_cases
-    from t2t.bench.growth import draw_growth, growing
-    from t2t.bench.measure import measure_cases
-
-    bases = all_cases(
-        models,
-        ("train", "infer") if mode == "both" else (mode,),
-        image_size or (224,),
-        batch or ((256,) if on_cuda else (8,)),
-        precisions,
-        launch or ("graph" if on_cuda else "eager"),
-    )
-    cases = [case for base in bases for case in growing(base, grow)]
-    for case in cases:
-        case.operations()  # refuses what no model can be before anything runs
-    measured = measure_cases(cases, chosen, command, seconds=seconds, profiled=profile)
+        bases = all_cases(
+            models,
+            ("train", "infer") if mode == "both" else (mode,),
+            image_size or (224,),
+            batch or ((256,) if on_cuda else (8,)),
+            precisions,
+            launch or ("graph" if on_cuda else "eager"),
+        )
+        cases = [case for base in bases for case in growing(base, grow)]
+        for case in cases:
+            operations_of(case)  # refuses what no model can be before anything runs
+        measured = measure_cases(
+            cases, chosen, command, seconds=seconds, profiled=profile
+        )
     show(measured, path, json, markdown, profiled=profile)
     if grow and path is not None:
+        from t2t.bench.growth import draw_growth
+
         picture = path.with_suffix(".png")
         warn(f"Picture: {draw_growth(read_rows(path), bases, grow, picture)}")
 
 
-def check(
+def check_words(
     models: Sequence[str],
     recipe: str | None,
     data: str | None,
     mode: str,
     grow: Sequence[str],
     out: str | None,
-    two_forms: bool,
+    as_published: bool,
 ) -> None:
     """Refuses words that do not go together."""
-    if two_forms:
-        raise UserError("--json and --markdown are two forms of the same; give one.")
-    if not models and recipe is None:
+    if not models and (recipe is None or as_published):
         raise UserError("No model is named; give one of `t2t models`, or --recipe.")
-    if (recipe or data) and (mode != "train" or grow):
+    if (recipe or data) and (mode != "train" or grow or as_published):
         raise UserError(
-            "--data and --recipe time the trainer's own step: leave --mode and --grow "
-            "out."
+            "--data and --recipe time the trainer's own step: leave --mode, --grow "
+            "and --as-published out."
         )
     if grow and out is None:
         raise UserError("--grow draws its picture beside the rows: give --out PATH.")

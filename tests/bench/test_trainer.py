@@ -1,0 +1,101 @@
+"""The trainer's own step, on random images and from files."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from t2t.bench.trainer import Files, Trainer, measure_recipes, open_files
+from t2t.data.pack import pack
+from t2t.errors import UserError
+from t2t.recipes.imagenet import published
+from t2t.training.machine import Machine
+from t2t.training.recipe import Recipe
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two JPEGs in each of three classes."""
+    folder = tmp_path_factory.mktemp("photos")
+    random = np.random.default_rng(0)
+    for name in ("a/1", "a/2", "b/1", "b/2", "c/1", "c/2"):
+        path = folder / f"{name}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        pixels = random.integers(0, 256, (40, 50, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(path)
+    return folder
+
+
+@pytest.fixture
+def recipe() -> Recipe:
+    small = {"dim": 16, "depth": 1, "num_heads": 1, "token_dim": 8}
+    return replace(
+        published("t2t_vit_7"), image_size=(32, 32), batch_size=4, choices=small
+    )
+
+
+def test_few_files_are_gone_through_until_they_fill_batches(
+    photos: Path, tmp_path: Path
+) -> None:
+    source, kind = open_files(Files(data=str(photos)), batch_size=4)
+    assert (len(source), kind) == (18, "jpeg")
+    assert source.read(0) == source.read(6)
+    pack(photos, tmp_path / "pack")
+    source, kind = open_files(Files(data=str(tmp_path / "pack"), repeat=2), 4)
+    assert (len(source), kind) == (2 * 3, "pack")  # three are kept to judge by
+
+
+def test_a_step_is_that_of_the_training_loop(photos: Path, recipe: Recipe) -> None:
+    trainer = Trainer(recipe, Machine(device="cpu"), CPU, Files(data=str(photos)))
+    trainer.start()
+    assert trainer.num_classes == 3
+    before = [weight.clone() for weight in trainer.run.plain.parameters()]
+    with_files = next(trainer.batches())
+    assert with_files.images.shape == trainer.synthetic_batch().images.shape
+    trainer.step(with_files)
+    assert trainer.run.step == 1
+    after = trainer.run.plain.parameters()
+    changed = [not torch.equal(a, b) for a, b in zip(after, before, strict=True)]
+    assert sum(changed) > len(changed) / 2
+
+
+def test_rows_from_files_stand_beside_the_step_alone(
+    photos: Path, recipe: Recipe
+) -> None:
+    files = Files(data=str(photos))
+    machine = Machine(device="cpu", workers=1)
+    alone, fed = (
+        measured.row
+        for measured in measure_recipes(
+            [recipe], [machine], CPU, files, "it", seconds=0.01
+        )
+    )
+    assert (alone["source"], fed["source"]) == ("synthetic", "jpeg")
+    for row in (alone, fed):
+        assert row["recipe"] == "imagenet.t2t_vit_7"
+        assert (row["image_size"], row["batch"], row["precision"]) == (32, 4, "fp32")
+    assert fed["synthetic_images_per_second"] == alone["images_per_second"]
+    share = fed["images_per_second"] / alone["images_per_second"]
+    assert fed["synthetic_share"] == pytest.approx(share, rel=1e-2)
+
+
+def test_a_recipe_that_fails_says_why_and_stops_no_other(recipe: Recipe) -> None:
+    broken = replace(recipe, choices={**recipe.choices, "num_heads": 3})
+    first, second = (
+        measured.row
+        for measured in measure_recipes(
+            [broken, recipe], [Machine(device="cpu")], CPU, None, "it", seconds=0.01
+        )
+    )
+    assert "num_heads=3" in first["failed"]
+    assert second["images_per_second"] > 0
+
+
+def test_data_that_is_not_there_is_told(recipe: Recipe) -> None:
+    with pytest.raises(UserError, match="no file or folder"):
+        Trainer(recipe, Machine(device="cpu"), CPU, Files(data="nowhere/at/all"))

@@ -1,0 +1,75 @@
+"""`t2t bench` as users meet it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from t2t.cli import main
+
+Output = pytest.CaptureFixture[str]
+QUICK = ["--image-size", "32", "--batch", "1", "--seconds", "0.01", "--device", "cpu"]
+
+
+def test_models_and_peers_stand_in_one_table(capsys: Output, tmp_path: Path) -> None:
+    out = tmp_path / "rows.json"
+    words = ["bench", "t2t_vit_7", "deit_tiny_patch16_224", "--mode", "both", *QUICK]
+    assert main([*words, "--out", str(out), "--markdown"]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("| model | mode |")
+    rows = json.loads(out.read_text())
+    assert [(row["model"], row["mode"]) for row in rows] == [
+        ("t2t_vit_7", "train"),
+        ("deit_tiny_patch16_224", "train"),
+        ("t2t_vit_7", "infer"),
+        ("deit_tiny_patch16_224", "infer"),
+    ]
+    for row in rows:
+        assert row["images_per_second"] > 0
+        assert f"| {row['model']} | {row['mode']} | 32 | 1 | fp32 |" in told.out
+        assert f"{row['model']}, {row['mode']}, 32 px" in told.err
+
+
+def test_a_profile_names_what_takes_longest(capsys: Output) -> None:
+    assert main(["bench", "t2t_vit_7", "--mode", "infer", "--profile", *QUICK]) == 0
+    told = capsys.readouterr().out
+    assert "aten::addmm" in told
+    assert "images/s" in told
+
+
+def test_growth_is_drawn_beside_the_rows(capsys: Output, tmp_path: Path) -> None:
+    out = tmp_path / "rows.json"
+    words = ["bench", "t2t_vit_7", "--mode", "infer", "--grow", "depth", *QUICK]
+    assert main([*words, "--out", str(out), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row.get("depth") for row in rows] == [None, 2, 4, 10, 14]
+    assert json.loads(out.read_text()) == rows
+    assert out.with_suffix(".png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["t2t_vit_1"], "There is no model 't2t_vit_1'. Did you mean"),
+        (["t2t_vit_7", "--batch", "0"], "--batch 0 is too small: give 1 or more."),
+        (["t2t_vit_7", "--image-size", "0"], "--image-size 0 is too small"),
+        (["t2t_vit_7", "--seconds", "0"], "--seconds 0 must be more than 0."),
+        (["t2t_vit_7", "--launch", "graph", "--device", "cpu"], "needs CUDA"),
+        (["t2t_vit_7", "--grow", "size"], "give --out PATH"),
+        (["deit_tiny_patch16_224", "--grow", "depth", "--out", "x.json"], "depth"),
+        (["t2t_vit_7", "--json", "--markdown"], "two forms"),
+        ([], "No model is named"),
+        (["--recipe", "cifar10.t2t_vit_8"], "There is no recipe"),
+        (["t2t_vit_7", "--data", "nowhere"], "no file or folder nowhere"),
+        (["t2t_vit_7", "--data", "digits", "--mode", "infer"], "leave --mode"),
+        (["resnet18", "--as-published"], "plain path"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_are_told_in_one_sentence(
+    capsys: Output, words: list[str], sentence: str
+) -> None:
+    assert main(["bench", *words]) == 2
+    told = capsys.readouterr().err
+    assert sentence in told
+    assert told.count("\n") == 1
