@@ -21,6 +21,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from t2t.errors import UserError
+from t2t.models.builtin import NAME as BUILTIN
+from t2t.models.builtin import builtin_file
 from t2t.models.config import ModelConfig
 from t2t.models.published import State
 
@@ -194,8 +196,10 @@ def strip_wrappers(tensors: Mapping[str, Tensor]) -> State:
 
 
 def locate(path: str | os.PathLike[str]) -> Path:
-    """The local file of a file, run folder, URL or `hf-hub:owner/name[@revision]`."""
+    """The local file of a file, run folder, URL, `hf-hub:owner/name`, or `builtin`."""
     text = str(path)
+    if text == BUILTIN:
+        return builtin_file()
     if text.startswith(("http://", "https://")):
         return download(text)
     if text.startswith("hf-hub:"):

@@ -1,142 +1,20 @@
-"""The backbone: blocks and how they are wired."""
+"""The backbone: blocks one after another, and where positions enter."""
 
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from t2t.errors import UserError, choose
+from t2t.models.blocks import Block, DenseBlock, DenseTransitionBlock
 from t2t.models.config import ModelConfig
 from t2t.models.fused import FEWEST_DROPPED, are_plain, block_weights, is_fused
-from t2t.models.layers import (
-    Bias,
-    DropPath,
-    GhostLinear,
-    GhostQKV,
-    Mlp,
-    SelfAttention,
-    SequenceProjection,
-    SqueezeExcite,
-)
-from t2t.models.positions import Grid, PlacedPositions
+from t2t.models.layers import Bias, SequenceProjection
+from t2t.models.positions import Grid, PlacedPositions, RelativePositions
 from t2t.ops.block_stack import BlockWeights, block_stack
 from t2t.ops.performer_step import compute_dtype
 from t2t.shapes import Tokens
-
-
-def attention(dim: int, grid: Grid, config: ModelConfig) -> SelfAttention:
-    """Plain multi-head attention."""
-    return SelfAttention(
-        dim,
-        config.num_heads,
-        qkv=nn.Linear(dim, 3 * dim, bias=config.qkv_bias),
-        scale=config.attention_scale,
-    )
-
-
-def attention_se(dim: int, grid: Grid, config: ModelConfig) -> SelfAttention:
-    """Attention with squeeze-and-excitation on its output."""
-    mixer = attention(dim, grid, config)
-    mixer.gate = SqueezeExcite(dim)
-    return mixer
-
-
-def ghost_attention(dim: int, grid: Grid, config: ModelConfig) -> SelfAttention:
-    """Attention that computes half of its queries, keys and values."""
-    mixer = attention(dim, grid, config)
-    mixer.qkv = GhostQKV(dim, bias=config.qkv_bias)
-    return mixer
-
-
-def linformer_attention(dim: int, grid: Grid, config: ModelConfig) -> SelfAttention:
-    """Attention to a fixed number of mixtures of keys and values."""
-    if config.positions == "relative":
-        raise UserError(
-            "mixer='linformer' mixes the keys of all places, so positions='relative' "
-            "cannot act; choose other positions."
-        )
-    mixer = attention(dim, grid, config)
-    mixer.shorten = SequenceProjection(
-        config.num_prefix_tokens, grid, config.linformer_dim
-    )
-    return mixer
-
-
-MIXERS: dict[str, Callable[[int, Grid, ModelConfig], SelfAttention]] = {
-    "attention": attention,
-    "attention_se": attention_se,
-    "ghost": ghost_attention,
-    "linformer": linformer_attention,
-}
-
-
-def plain_mlp(dim: int, hidden_dim: int) -> Mlp:
-    """Linear, GELU, linear."""
-    return Mlp(nn.Sequential(nn.Linear(dim, hidden_dim), nn.GELU()), hidden_dim, dim)
-
-
-def ghost_mlp(dim: int, hidden_dim: int) -> Mlp:
-    """An MLP that computes a share of its hidden channels, and scales it for others."""
-    num_shares = max(1, round(hidden_dim / dim))
-    expand = GhostLinear(dim, hidden_dim, num_shares, bias=True, activation=nn.GELU())
-    return Mlp(expand, hidden_dim, dim)
-
-
-MLPS: dict[str, Callable[[int, int], Mlp]] = {"mlp": plain_mlp, "ghost": ghost_mlp}
-
-
-class Block(nn.Module):
-    """Pre-norm attention and MLP, each with a skip."""
-
-    def __init__(
-        self, dim: int, grid: Grid, drop_path: float, config: ModelConfig
-    ) -> None:
-        super().__init__()
-        self.out_dim = dim
-        mixer = choose("mixer", config.mixer, MIXERS)
-        mlp = choose("mlp", config.mlp, MLPS)
-        self.norm1 = nn.LayerNorm(dim, eps=config.norm_eps)
-        self.mixer = mixer(dim, grid, config)
-        self.norm2 = nn.LayerNorm(dim, eps=config.norm_eps)
-        self.mlp = mlp(dim, int(dim * config.mlp_ratio))
-        self.drop_path = DropPath(drop_path)
-
-    def forward(self, tokens: Tokens, grid: Grid, bias: Bias | None) -> Tokens:
-        mixed = self.mixer(self.norm1(tokens), grid, bias)
-        tokens = tokens + self.drop_path(mixed)
-        return tokens + self.drop_path(self.mlp(self.norm2(tokens)))
-
-
-class DenseBlock(Block):
-    """A block whose output, narrowed, is concatenated to its input."""
-
-    def __init__(
-        self, dim: int, grid: Grid, drop_path: float, config: ModelConfig
-    ) -> None:
-        super().__init__(dim, grid, drop_path, config)
-        self.out_dim = dim + config.growth
-        self.narrow = nn.Linear(dim, config.growth)
-
-    def forward(self, tokens: Tokens, grid: Grid, bias: Bias | None) -> Tokens:
-        grown = self.narrow(super().forward(tokens, grid, bias))
-        return torch.cat([tokens, grown], dim=-1)
-
-
-class DenseTransitionBlock(DenseBlock):
-    """The last dense block of a stage: the width is halved after it."""
-
-    def __init__(
-        self, dim: int, grid: Grid, drop_path: float, config: ModelConfig
-    ) -> None:
-        super().__init__(dim, grid, drop_path, config)
-        width = self.out_dim
-        self.out_dim = width // 2
-        self.halve = nn.Linear(width, self.out_dim)
-
-    def forward(self, tokens: Tokens, grid: Grid, bias: Bias | None) -> Tokens:
-        return F.gelu(self.halve(super().forward(tokens, grid, bias)))
 
 
 class Encoder(nn.Module):
@@ -161,6 +39,8 @@ class Encoder(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.out_dims = [block.out_dim for block in blocks]
         self.checkpointing = False
+        self.num_prefix = config.num_prefix_tokens
+        self.token_share = 1.0
 
     @property
     def out_dim(self) -> int:
@@ -177,13 +57,20 @@ class Encoder(nn.Module):
     ) -> Tokens:
         """Tokens behind the last block and the norm: the first few, or all."""
         stack = self.stack(tokens, grid, norm)
-        if stack is None:
+        drops = self.training and self.token_share < 1
+        if stack is None and not drops:
             for layer in range(len(self.blocks)):
                 tokens = self.step(layer, tokens, grid)
             return norm(tokens)[:, :num_read]
+        tokens = self.positions.add_to(tokens, 0, grid)
+        if drops:
+            tokens = some_tokens(tokens, self.num_prefix, self.token_share)
+        if stack is None:
+            for block in self.blocks:
+                tokens = self.apply_block(block, tokens, grid, None)
+            return norm(tokens)[:, :num_read]
         assert isinstance(norm, nn.LayerNorm)
         first, rates = self.plain_blocks()[0], self.drop_rates()
-        tokens = self.positions.add_to(tokens, 0, grid)
         return block_stack(
             tokens.to(compute_dtype(tokens)),
             stack,
@@ -224,11 +111,41 @@ class Encoder(nn.Module):
         """Tokens after one layer."""
         tokens = self.positions.add_to(tokens, layer, grid)
         bias = self.positions.attention_bias(layer, grid)
-        block = self.blocks[layer]
+        return self.apply_block(self.blocks[layer], tokens, grid, bias)
+
+    def apply_block(
+        self, block: nn.Module, tokens: Tokens, grid: Grid, bias: Bias | None
+    ) -> Tokens:
+        """Tokens after a block, which is computed twice where memory is short."""
         if self.checkpointing and self.training:
             kept: Tokens = checkpoint(block, tokens, grid, bias, use_reentrant=False)
             return kept
         return block(tokens, grid, bias)
+
+    def keep_tokens(self, share: float) -> None:
+        """While training, the blocks see only a share of the image's tokens."""
+        positions = self.positions
+        by_place = positions.place == "stem" and not any(
+            isinstance(table, RelativePositions) for table in positions.tables
+        )
+        mixes = any(isinstance(part, SequenceProjection) for part in self.modules())
+        if share < 1 and (mixes or not by_place):
+            raise UserError(
+                "Tokens can only be dropped where blocks do not ask for their places: "
+                "with positions_at='stem', positions other than 'relative' and a mixer "
+                "other than 'linformer'; or set dropping.keep=1."
+            )
+        self.token_share = share
+
+
+def some_tokens(tokens: Tokens, num_prefix: int, share: float) -> Tokens:
+    """The prefix, and a share of each image's other tokens, drawn at random."""
+    prefix, image = tokens[:, :num_prefix], tokens[:, num_prefix:]
+    batch, num_tokens, dim = image.shape
+    count = max(1, round(num_tokens * share))
+    order = torch.rand(batch, num_tokens, device=tokens.device).argsort(1)[:, :count]
+    kept = image.gather(1, order[:, :, None].expand(-1, -1, dim))
+    return torch.cat([prefix, kept], dim=1)
 
 
 Plan = list[tuple[type[Block], int]]

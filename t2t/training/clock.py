@@ -15,8 +15,9 @@ class Clock:
     def __init__(self) -> None:
         self.seconds = 0.0
         self.compile_seconds = 0.0
-        self.num_here = 0
-        self.seconds_here = 0.0
+        self.num_cold = self.NUM_FIRST
+        self.num_warm = 0
+        self.seconds_warm = 0.0
         self.recent: deque[float] = deque(maxlen=self.NUM_RECENT)
         self.last = time.monotonic()
 
@@ -31,29 +32,35 @@ class Clock:
 
     pause = start
 
+    def cool(self) -> None:
+        """Another program begins: its first steps compile it, and capture graphs."""
+        self.num_cold = self.NUM_FIRST
+        self.recent.clear()
+
     def step(self) -> None:
-        """A step is done; the first ones of a process compile, and capture graphs."""
+        """A step is done."""
         now = time.monotonic()
         took, self.last = now - self.last, now
-        self.num_here += 1
-        if self.num_here <= self.NUM_FIRST:
+        if self.num_cold > 0:
+            self.num_cold -= 1
             self.compile_seconds += took
         else:
+            self.num_warm += 1
             self.seconds += took
-            self.seconds_here += took
+            self.seconds_warm += took
             self.recent.append(took)
 
     @property
     def is_warm(self) -> bool:
-        """Whether a step was timed that did not compile."""
-        return self.num_here > self.NUM_FIRST
+        """Whether a step of the present program was timed that did not compile."""
+        return len(self.recent) > 0
 
     @property
     def steps_per_second(self) -> float:
         """The mean rate of this process."""
-        if self.seconds_here:
-            return (self.num_here - self.NUM_FIRST) / self.seconds_here
-        return self.num_here / max(self.compile_seconds, 1e-9)
+        if self.num_warm:
+            return self.num_warm / self.seconds_warm
+        return self.NUM_FIRST / max(self.compile_seconds, 1e-9)
 
     @property
     def recent_steps_per_second(self) -> float:

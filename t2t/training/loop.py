@@ -25,7 +25,7 @@ from t2t.training.evaluate import Preparation, Score, evaluate
 from t2t.training.folder import RunFolder
 from t2t.training.interruption import Interruption
 from t2t.training.journal import Journal
-from t2t.training.machine import Machine, settle, vars_of
+from t2t.training.machine import Machine, make_exact, settle, vars_of
 from t2t.training.optim import lr_share, set_lr
 from t2t.training.parallel import (
     Processes,
@@ -78,6 +78,7 @@ def train(
         ExitStack() as leaving,
     ):
         settled = settle(machine, team)
+        make_exact(settled)
 
         def claim() -> dict[str, Any] | None:
             leaving.enter_context(place.held())
@@ -138,6 +139,9 @@ class Training:
         for batch in batches.steps(run.step, self.num_steps):
             share = lr_share(recipe.schedule, run.step / self.per_epoch, recipe.epochs)
             set_lr(run.optimizers, share)
+            kept = recipe.dropping.keep_at(run.step / self.num_steps)
+            if self.stepper.keep_tokens(kept):
+                journal.clock.cool()
             loss, norm, stepped = self.stepper.train_step(batch)
             skipped_in_a_row = 0 if stepped else skipped_in_a_row + 1
             journal.step(run, loss, norm, stepped)

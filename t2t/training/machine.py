@@ -50,6 +50,15 @@ def settle(machine: Machine, team: Processes) -> Machine:
     )
 
 
+def make_exact(machine: Machine) -> None:
+    """Chooses algorithms that give the same bits every time a run is repeated."""
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
+    if machine.precision != "fp32":
+        # What is left in float32 beside half precision need not be more exact than it.
+        torch.set_float32_matmul_precision("high")
+
+
 def vars_of(machine: Machine) -> dict[str, Any]:
     """The machine's settings that a record should tell."""
     names = ("precision", "compile", "micro_batch", "spread")

@@ -68,6 +68,32 @@ class Average:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TokenDropping:
+    """Training on some of an image's tokens first, and on all of them at the end.
+
+    Steps get cheaper by more than the share that is dropped, and images more varied.
+    """
+
+    keep: float = 1.0
+    """Share of the image's tokens that the blocks see, drawn anew at every step."""
+    until: float = 0.75
+    """Share of the epochs after which they see all tokens."""
+
+    def __post_init__(self) -> None:
+        """Refuses shares that are none."""
+        for name, least in (("keep", 0.01), ("until", 0.0)):
+            value = getattr(self, name)
+            if not least <= value <= 1:
+                raise UserError(
+                    f"dropping.{name}={value} is a share from {least} to 1."
+                )
+
+    def keep_at(self, progress: float) -> float:
+        """The share of tokens to keep when so much of the training is done."""
+        return self.keep if progress < self.until else 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Crop:
     """How images of any size get the model's size."""
 
@@ -100,6 +126,7 @@ class Recipe:
     repeats: int = 1
     """Repeated augmentation: how often an image stands in a batch."""
     drop_path: float = 0.0
+    dropping: TokenDropping = field(default_factory=TokenDropping)
     seed: int = 0
     hold_out: int = 0
     """Training images to evaluate on instead of the validation set."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from t2t.data.augment import Augmentation, augment
 from t2t.data.draws import Draws
 from t2t.data.order import Batch
+from t2t.errors import UserError
 from t2t.shapes import Images, Labels, Pixels
 from t2t.training.evaluate import autocast
 from t2t.training.graphs import Replayed
@@ -64,11 +65,27 @@ class Stepper:
         self.statistics = batch_statistics(run.plain)
         self.before: list[Tensor] = []
         alone = team.device.type == "cuda" and not team.many
-        replays = compiled and alone and not run.scaler.is_enabled()
-        self.gradient = Replayed(self.find_gradient) if replays else self.find_gradient
+        self.replays = compiled and alone and not run.scaler.is_enabled()
         self.update: Replayed | None = None
-        if replays and all(type(each) in CAPTURED for each in run.optimizers):
+        if self.replays and all(type(each) in CAPTURED for each in run.optimizers):
             self.update = Replayed(self.use_gradient_by)
+        self.keep_tokens(recipe.dropping.keep_at(0.0))
+
+    def keep_tokens(self, share: float) -> bool:
+        """Trains on a share of the tokens; whether that asks for another program."""
+        if share == getattr(self, "token_share", None):
+            return False
+        self.token_share = share
+        encoder = getattr(self.run.plain, "encoder", None)
+        if encoder is not None:
+            encoder.keep_tokens(share)
+        elif share < 1:
+            raise UserError(
+                f"{self.recipe.model} has no tokens to drop; set dropping.keep=1."
+            )
+        find = self.find_gradient
+        self.gradient = Replayed(find) if self.replays else find
+        return True
 
     def train_step(self, batch: Batch) -> Outcome:
         """One step of the optimizers; left out where the gradient is not finite."""

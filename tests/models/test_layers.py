@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from t2t.models.blocks import MIXERS
 from t2t.models.config import ModelConfig
-from t2t.models.encoders import MIXERS
 from t2t.models.layers import DropPath, GhostLinear, SqueezeExcite
 from t2t.models.tokenizers import Patches, SoftmaxTokenTransformer
 from t2t.ops.soft_split import Split

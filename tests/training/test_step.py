@@ -15,10 +15,10 @@ from t2t.data.sources import open_splits
 from t2t.errors import UserError
 from t2t.training import step as step_module
 from t2t.training.loop import Machine, train
-from t2t.training.machine import settle
+from t2t.training.machine import make_exact, settle
 from t2t.training.metrics import read_rows
 from t2t.training.parallel import Processes
-from t2t.training.recipe import Average, Optimizer, Recipe
+from t2t.training.recipe import Average, Optimizer, Recipe, TokenDropping
 from t2t.training.run import new_run
 from t2t.training.step import Stepper
 
@@ -213,3 +213,70 @@ def test_only_fp16_scales_the_loss(
 ) -> None:
     one = stepper(tiny(), replace(cpu, precision=precision))
     assert one.run.scaler.is_enabled() == enabled
+
+
+def test_tokens_are_dropped_until_the_recipe_says(
+    tiny: Tiny, cpu: Machine, tmp_path: Path, images: Path
+) -> None:
+    dropping = TokenDropping(keep=0.5, until=0.5)
+    assert [dropping.keep_at(done) for done in (0.0, 0.49, 0.5, 1.0)] == [
+        0.5,
+        0.5,
+        1,
+        1,
+    ]
+    recipe = tiny(epochs=2, dropping=dropping)
+    shares: list[float] = []
+    plain = step_module.Stepper.find_gradient
+
+    def noting(one: Stepper, *arguments: Any) -> Tensor:
+        shares.append(one.run.plain.encoder.token_share)  # type: ignore[union-attr]
+        return plain(one, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step_module.Stepper, "find_gradient", noting)
+        train(recipe, data=str(images), folder=tmp_path, machine=cpu, quiet=True)
+    half = len(shares) // 2
+    assert shares == [0.5] * half + [1.0] * half
+
+
+def test_models_without_tokens_refuse_to_drop_them(tiny: Tiny, cpu: Machine) -> None:
+    recipe = tiny(model="test_resnet", choices={}, dropping=TokenDropping(keep=0.5))
+    with pytest.raises(UserError, match="has no tokens to drop"):
+        stepper(recipe, cpu)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("optimizer", ["muon", "adamw", "sgd"])
+def test_replayed_steps_repeat_bit_for_bit_from_any_step(
+    optimizer: str, tiny: Tiny, images: Path
+) -> None:
+    team = Processes(0, 1, torch.device("cuda:0"))
+    machine = settle(Machine(), team)
+    make_exact(machine)
+    recipe = tiny(random=True, optimizer=Optimizer(name=optimizer, lr=1e-2))
+    # Widths that the fused operations take.
+    recipe = replace(recipe, choices={**recipe.choices, "dim": 128, "token_dim": 64})
+    batches = open_batches(
+        open_splits(str(images)).train, batch_size=16, crop=None, device="cuda:0"
+    )
+
+    def begun() -> Stepper:
+        return Stepper(recipe, machine, team, new_run(recipe, machine, team, 3), 3)
+
+    whole = begun()
+    for batch in batches.steps(0, 10):
+        whole.train_step(batch)
+    first, second = begun(), begun()
+    for batch in batches.steps(0, 5):
+        first.train_step(batch)
+    state = first.run.state()
+    tensors = {name: tensor.clone() for name, tensor in state.tensors.items()}
+    for name, own in second.run.weights().items():
+        own.copy_(tensors[name])
+    second.run.restore(state._replace(tensors=tensors))
+    for batch in batches.steps(5, 10):
+        second.train_step(batch)
+    assert whole.gradient.graph is not None  # type: ignore[union-attr]
+    for name, wanted in whole.run.state().tensors.items():
+        assert torch.equal(second.run.state().tensors[name], wanted), name

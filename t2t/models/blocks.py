@@ -1,0 +1,135 @@
+"""The blocks a backbone is made of: their mixers, MLPs and how each one is wired."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from t2t.errors import UserError, choose
+from t2t.models.config import ModelConfig
+from t2t.models.layers import (
+    Bias,
+    DropPath,
+    GhostLinear,
+    GhostQKV,
+    Mlp,
+    SelfAttention,
+    SequenceProjection,
+    SqueezeExcite,
+)
+from t2t.models.positions import Grid
+from t2t.shapes import Tokens
+
+
+def attention(dim: int, grid: Grid, config: ModelConfig) -> SelfAttention:
+    """Plain multi-head attention."""
+    return SelfAttention(
+        dim,
+        config.num_heads,
+        qkv=nn.Linear(dim, 3 * dim, bias=config.qkv_bias),
+        scale=config.attention_scale,
+    )
+
+
+def attention_se(dim: int, grid: Grid, config: ModelConfig) -> SelfAttention:
+    """Attention with squeeze-and-excitation on its output."""
+    mixer = attention(dim, grid, config)
+    mixer.gate = SqueezeExcite(dim)
+    return mixer
+
+
+def ghost_attention(dim: int, grid: Grid, config: ModelConfig) -> SelfAttention:
+    """Attention that computes half of its queries, keys and values."""
+    mixer = attention(dim, grid, config)
+    mixer.qkv = GhostQKV(dim, bias=config.qkv_bias)
+    return mixer
+
+
+def linformer_attention(dim: int, grid: Grid, config: ModelConfig) -> SelfAttention:
+    """Attention to a fixed number of mixtures of keys and values."""
+    if config.positions == "relative":
+        raise UserError(
+            "mixer='linformer' mixes the keys of all places, so positions='relative' "
+            "cannot act; choose other positions."
+        )
+    mixer = attention(dim, grid, config)
+    mixer.shorten = SequenceProjection(
+        config.num_prefix_tokens, grid, config.linformer_dim
+    )
+    return mixer
+
+
+MIXERS: dict[str, Callable[[int, Grid, ModelConfig], SelfAttention]] = {
+    "attention": attention,
+    "attention_se": attention_se,
+    "ghost": ghost_attention,
+    "linformer": linformer_attention,
+}
+
+
+def plain_mlp(dim: int, hidden_dim: int) -> Mlp:
+    """Linear, GELU, linear."""
+    return Mlp(nn.Sequential(nn.Linear(dim, hidden_dim), nn.GELU()), hidden_dim, dim)
+
+
+def ghost_mlp(dim: int, hidden_dim: int) -> Mlp:
+    """An MLP that computes a share of its hidden channels, and scales it for others."""
+    num_shares = max(1, round(hidden_dim / dim))
+    expand = GhostLinear(dim, hidden_dim, num_shares, bias=True, activation=nn.GELU())
+    return Mlp(expand, hidden_dim, dim)
+
+
+MLPS: dict[str, Callable[[int, int], Mlp]] = {"mlp": plain_mlp, "ghost": ghost_mlp}
+
+
+class Block(nn.Module):
+    """Pre-norm attention and MLP, each with a skip."""
+
+    def __init__(
+        self, dim: int, grid: Grid, drop_path: float, config: ModelConfig
+    ) -> None:
+        super().__init__()
+        self.out_dim = dim
+        mixer = choose("mixer", config.mixer, MIXERS)
+        mlp = choose("mlp", config.mlp, MLPS)
+        self.norm1 = nn.LayerNorm(dim, eps=config.norm_eps)
+        self.mixer = mixer(dim, grid, config)
+        self.norm2 = nn.LayerNorm(dim, eps=config.norm_eps)
+        self.mlp = mlp(dim, int(dim * config.mlp_ratio))
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, tokens: Tokens, grid: Grid, bias: Bias | None) -> Tokens:
+        mixed = self.mixer(self.norm1(tokens), grid, bias)
+        tokens = tokens + self.drop_path(mixed)
+        return tokens + self.drop_path(self.mlp(self.norm2(tokens)))
+
+
+class DenseBlock(Block):
+    """A block whose output, narrowed, is concatenated to its input."""
+
+    def __init__(
+        self, dim: int, grid: Grid, drop_path: float, config: ModelConfig
+    ) -> None:
+        super().__init__(dim, grid, drop_path, config)
+        self.out_dim = dim + config.growth
+        self.narrow = nn.Linear(dim, config.growth)
+
+    def forward(self, tokens: Tokens, grid: Grid, bias: Bias | None) -> Tokens:
+        grown = self.narrow(super().forward(tokens, grid, bias))
+        return torch.cat([tokens, grown], dim=-1)
+
+
+class DenseTransitionBlock(DenseBlock):
+    """The last dense block of a stage: the width is halved after it."""
+
+    def __init__(
+        self, dim: int, grid: Grid, drop_path: float, config: ModelConfig
+    ) -> None:
+        super().__init__(dim, grid, drop_path, config)
+        width = self.out_dim
+        self.out_dim = width // 2
+        self.halve = nn.Linear(width, self.out_dim)
+
+    def forward(self, tokens: Tokens, grid: Grid, bias: Bias | None) -> Tokens:
+        return F.gelu(self.halve(super().forward(tokens, grid, bias)))
