@@ -61,7 +61,11 @@ def measure(
 def get_ready(case: Case, device: torch.device) -> Ready:
     """Builds, compiles, warms up and captures a step."""
     on_cuda = device.type == "cuda"
+    # The best that convolutions can do, for peers too.
     torch.backends.cudnn.benchmark = on_cuda
+    # As the trainer: what stays in float32 beside half precision may be less exact.
+    exact = case.precision == "fp32"
+    torch.set_float32_matmul_precision("highest" if exact else "high")
     peak = Peak(device)
     model = case.build().to(device)
     step = STEPS[case.mode](model, case, device)
