@@ -11,6 +11,7 @@ from t2t.verbs.packing import pack
 from t2t.verbs.planning import plan
 from t2t.verbs.record import record
 from t2t.verbs.running import recipes, train
+from t2t.verbs.shipping import ship
 from t2t.verbs.study import study
 from t2t.verbs.using import eval, predict
 
@@ -22,6 +23,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "plan": plan,
     "study": study,
     "record": record,
+    "ship": ship,
     "models": models,
     "show": show,
     "pack": pack,

@@ -14,12 +14,23 @@ ModelOfFile = Annotated[
 ]
 
 
+NamedWeights = Annotated[
+    str | None,
+    option("The same by name: builtin is the model that ships.", "", "RUN|WEIGHTS"),
+]
+
+
 def eval(
-    weights: Annotated[
+    run: Annotated[
         Positional[str],
-        option("A run folder, weights, a URL or hf-hub:owner/name.", "", "RUN|WEIGHTS"),
-    ],
+        option(
+            "A run folder, weights, a URL, hf-hub:owner/name, or builtin.",
+            "",
+            "RUN|WEIGHTS",
+        ),
+    ] = "",
     *,
+    weights: NamedWeights = None,
     data: Annotated[
         str | None,
         option("Images to judge by.", "(default: what it was trained on)", "SOURCE"),
@@ -52,8 +63,14 @@ def eval(
       t2t eval runs/digits.t2t_vit
       t2t eval runs/mine --data photos/ --picture confusion.png
       t2t eval 81.5_T2T_ViT_14.pth.tar --data path/to/imagenet --real
+      t2t eval --weights builtin --data path/to/cifar10
       t2t eval runs/mine --json
     """
+    if bool(run) == bool(weights):
+        raise UserError(
+            "Name one run or file of weights: t2t eval runs/mine, or "
+            "t2t eval --weights builtin."
+        )
     at_least(1, "--batch-size", batch_size)
     if picture is not None and not picture.lower().endswith((".png", ".pdf", ".svg")):
         raise UserError(f"--picture {picture} must end in .png, .pdf or .svg.")
@@ -63,7 +80,7 @@ def eval(
 
     with counting("evaluating") as progress:
         report = judge(
-            weights,
+            weights or run,
             data=data,
             split=split,
             batch_size=batch_size,
@@ -91,15 +108,17 @@ def eval(
 
 
 def predict(
-    weights: Annotated[
-        Positional[str],
-        option("A run folder, weights, a URL or hf-hub:owner/name.", "", "WEIGHTS"),
-    ],
-    images: Annotated[
+    words: Annotated[
         Positional[tuple[str, ...]],
-        option("Files, folders, or - for a list on standard input.", "", "IMAGE..."),
+        option(
+            "A run folder, weights, a URL or hf-hub:owner/name (without one, the model "
+            "that ships); then files, folders, or - for a list on standard input.",
+            "",
+            "[WEIGHTS] IMAGE...",
+        ),
     ],
     *,
+    weights: NamedWeights = None,
     top: Annotated[int, option("Guesses to an image.", "(default: 5)", "N")] = 5,
     json: Annotated[bool, option("Print a line of JSON for each image.")] = False,
     csv: Annotated[bool, option("Print CSV, a row for each guess.")] = False,
@@ -114,6 +133,7 @@ def predict(
     """Tell what a model sees in images.
 
     Examples:
+      t2t predict cat.jpg
       t2t predict runs/mine cat.jpg
       t2t predict runs/mine photos/ --top 1 --csv > seen.csv
       find . -name '*.jpg' | t2t predict runs/mine - --json
@@ -122,6 +142,7 @@ def predict(
     at_least(1, "--batch-size", batch_size)
     if json and csv:
         raise UserError("--json and --csv are two forms of the same; give one of them.")
+    chosen_weights, images = weights_and_images(weights, words)
     if not images:
         raise UserError("No images are named; give files, folders, or - for a list.")
 
@@ -132,8 +153,14 @@ def predict(
     from t2t.training.parallel import find_device
 
     chosen = find_device(device)
-    predictor = Predictor(load_trained(weights, model=model), chosen)
-    warn(*predictor.trained.notes)
+    trained = load_trained(chosen_weights, model=model)
+    if weights is None and len(images) == len(words):
+        warn(
+            f"No weights are named, so this is the built-in {trained.name}, trained on "
+            f"{trained.data}: it knows {len(trained.class_names)} classes."
+        )
+    predictor = Predictor(trained, chosen)
+    warn(*trained.notes)
     outcomes = predictor.predict_named(images, sys.stdin, top, batch_size)
     if json:
         outcomes = write_json_lines(outcomes, sys.stdout)
@@ -153,3 +180,35 @@ def predict(
         say(lambda width: prediction_table(predictions))
     if num_failed:
         raise SystemExit(1)
+
+
+def weights_and_images(
+    weights: str | None, words: tuple[str, ...]
+) -> tuple[str, tuple[str, ...]]:
+    """What to predict with and what to look at; without weights, the model that ships.
+
+    The first word is weights unless it names images.
+    """
+    if weights is not None:
+        return weights, words
+    if not words:
+        return "", ()
+    if names_images(words[0]):
+        return "builtin", words
+    return words[0], words[1:]
+
+
+def names_images(word: str) -> bool:
+    """Whether a word stands for images: a list, a file, or a folder that is no run."""
+    from pathlib import Path
+
+    from t2t.data.sources.folder import is_image_name
+    from t2t.serving.inputs import walk
+
+    path = Path(word).expanduser()
+    if path.is_dir():
+        of_a_run = (path / "model.safetensors", path / "recipe.json")
+        is_run = any(file.exists() for file in of_a_run)
+        return not is_run and next(walk(str(path)), None) is not None
+    is_address = word.startswith(("http://", "https://", "hf-hub:"))
+    return word == "-" or (is_image_name(word) and not is_address)

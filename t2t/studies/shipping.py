@@ -1,0 +1,138 @@
+"""A finished run's model made small enough to ship, with a card that describes it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+import t2t
+from t2t.errors import UserError
+from t2t.models.builtin import CARD
+from t2t.models.checkpoints import Checkpoint, atomic_file, read
+from t2t.training.folder import RunFolder, read_recipe
+from t2t.training.judging import judge
+from t2t.training.recipe import Recipe
+from t2t.training.report import Report
+
+
+def ship(
+    run: Path,
+    into: Path,
+    *,
+    data: str | None = None,
+    data_name: str | None = None,
+    most_megabytes: float = 10.0,
+    device: str | None = None,
+) -> tuple[Path, Report]:
+    """Writes a finished run's weights at half precision beside a card, and judges them.
+
+    The accuracies on the card are those of the file that was written. `data_name` is
+    what the file and the card call the data.
+    """
+    result = RunFolder(run).finished()
+    if result is None:
+        raise UserError(f"{run} is not trained to its end, so it is not shipped.")
+    recipe = read_recipe(run)
+    where = data or recipe.data
+    name = data_name or recipe.data
+    checkpoint = read(run)
+    if checkpoint.description is None:
+        raise UserError(f"{checkpoint.origin} does not describe its model.")
+    file = into / f"{recipe.name}.safetensors"
+    into.mkdir(parents=True, exist_ok=True)
+    write_half(checkpoint, file, {"data": name, "recipe": recipe.name}, most_megabytes)
+    report = judge(file, data=where, device=device)
+    assert report is not None  # one process
+    (into / CARD).write_text(card(recipe, result, report, file, name))
+    return file, report
+
+
+def write_half(
+    checkpoint: Checkpoint, file: Path, extra: dict[str, Any], most_megabytes: float
+) -> None:
+    """The same weights in half the bytes, unless they do not fit the range or size."""
+    halved = {name: half(name, each) for name, each in checkpoint.tensors.items()}
+    num_bytes = sum(each.numel() * each.element_size() for each in halved.values())
+    if num_bytes > most_megabytes * 1e6:
+        raise UserError(
+            f"{checkpoint.origin} takes {num_bytes / 1e6:.1f} MB at half precision, "
+            f"more than {most_megabytes:g}; ship a smaller model, or raise --megabytes."
+        )
+    about = checkpoint.description
+    assert about is not None
+    about = replace(about, extra={**about.extra, **extra})
+    metadata = {"format": "pt", "t2t": about.to_json(), "version": t2t.__version__}
+    with atomic_file(file) as part:
+        save_file(halved, part, metadata)
+
+
+def half(name: str, tensor: Tensor) -> Tensor:
+    """A tensor in half precision; what is not a fraction stays as it is."""
+    if not tensor.is_floating_point():
+        return tensor
+    halved = tensor.to(torch.float16)
+    if not halved.isfinite().all():
+        raise UserError(f"{name} holds numbers that half precision cannot hold.")
+    return halved
+
+
+def card(
+    recipe: Recipe, result: dict[str, Any], report: Report, file: Path, data: str
+) -> str:
+    """What a model is, how it was made, how good it is, and what it is not for."""
+    trained, score = report.trained, report.score
+    size = "×".join(map(str, trained.image_size))
+    held = f", {recipe.hold_out:,} of its training images left out"
+    parts = [
+        f"# {recipe.name}",
+        f"`{file.name}`: {trained.name}, {result['parameters']:,} parameters at half "
+        f"precision, {file.stat().st_size / 1e6:.1f} MB. It takes images of {size} "
+        f"pixels for one of {len(trained.class_names)} classes.",
+        "## Data",
+        f"Trained from scratch on {data}{held if recipe.hold_out else ''}, without "
+        "other images and without pretrained weights.",
+        "## Recipe",
+        f"`{recipe.name}`, {recipe.epochs} epochs, seed {recipe.seed}; these are the "
+        "averaged weights.",
+        # The data's name for its path on the machine that trained it.
+        f"```console\n$ {result['command'].replace(recipe.data, data)}\n```",
+        "## Accuracy",
+        f"Top-1 {score.top1:.2f} % on {score.num_images:,} images ({data}, "
+        f"{report.split}), one view of each, measured with this file; "
+        f"{result['top1']:.2f} % at the end of training, before it was halved.",
+        class_table(report),
+        "## Limits",
+        limits(size, data),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def class_table(report: Report) -> str:
+    """Every class in the order of its name."""
+    lines = [
+        "| class | images | top-1, % | most often taken for |",
+        "|---|---|---|---|",
+    ]
+    for row in sorted(report.classes(), key=lambda row: row.name):
+        others = ", ".join(name for name, _ in row.taken_for[:2])
+        lines.append(f"| {row.name} | {row.num_images:,} | {row.top1:.1f} | {others} |")
+    return "\n".join(lines)
+
+
+def limits(size: str, data: str) -> str:
+    """What the model cannot do."""
+    return "\n".join(
+        [
+            "- It knows these classes and nothing else: an image of anything else gets "
+            "one of them too, often with a high probability.",
+            f"- It sees {size} pixels: a photograph is shrunk to that, and what is "
+            "small in it is lost. Crop to the thing first.",
+            f"- It learnt what {data} shows, and how: other views, drawings or several "
+            "things at once are new to it.",
+            "- It is a demonstration and a start for fine-tuning, not a basis for "
+            "decisions about people or safety.",
+        ]
+    )
