@@ -62,6 +62,7 @@ def test_growth_is_drawn_beside_the_rows(capsys: Output, tmp_path: Path) -> None
         (["--recipe", "cifar10.t2t_vit_8"], "There is no recipe"),
         (["t2t_vit_7", "--data", "nowhere"], "no file or folder nowhere"),
         (["t2t_vit_7", "--data", "digits", "--mode", "infer"], "leave --mode"),
+        (["--recipe", "digits", "--launch", "compiled"], "leave it out"),
         (["resnet18", "--as-published"], "plain path"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

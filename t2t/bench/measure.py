@@ -96,6 +96,8 @@ def measure_cases(
 ) -> Iterator[Measured]:
     """One row after the other; a case that fails says why and stops no other."""
     for case in cases:
+        operations_of(case)  # refuses what no model can be before anything runs
+    for case in cases:
         profile = None
         try:
             figures, profile = measure(case, device, seconds=seconds, profiled=profiled)

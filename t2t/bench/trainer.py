@@ -25,7 +25,7 @@ from t2t.data.sources import (
 )
 from t2t.data.sources.opening import find
 from t2t.errors import UserError
-from t2t.training.machine import Machine, settle
+from t2t.training.machine import Machine, make_exact, settle
 from t2t.training.optim import lr_share, set_lr
 from t2t.training.parallel import Processes
 from t2t.training.recipe import Recipe
@@ -39,7 +39,7 @@ LONGEST = 1_000_000
 """More steps than anybody measures."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Files:
     """Images to train from."""
 
@@ -73,8 +73,15 @@ class Trainer:
     def start(self) -> None:
         """Builds the model and all that its steps need."""
         recipe, machine, team = self.recipe, self.machine, self.team
+        make_exact(machine)
         self.run = new_run(recipe, machine, team, self.num_classes)
         self.stepper = Stepper(recipe, machine, team, self.run, self.num_classes)
+
+    @property
+    def launch(self) -> str:
+        """How the trainer chose to launch its step, in the words of a case."""
+        compiled = "compiled" if self.machine.compile else "eager"
+        return "graph" if self.stepper.replays else compiled
 
     def step(self, batch: Batch) -> None:
         """One step as the training loop takes it."""
@@ -215,7 +222,6 @@ def described(trainer: Trainer, command: str) -> Row:
         "precision": trainer.machine.precision,
         "source": trainer.kind,
         "recipe": recipe.name,
-        "launch": "compiled" if trainer.machine.compile else "eager",
         "torch": torch.__version__,
         "gpu": name_of(trainer.device),
         "command": command,
@@ -238,4 +244,5 @@ def figures(trainer: Trainer, timing: Timing, peak: Peak) -> Row:
             rate * operations(model, recipe.image_size, "train") / fastest, 4
         ),
         "matrix_tflops": round(fastest / 1e12, 2),
+        "launch": trainer.launch,
     }

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from t2t.bench.cases import Case
     from t2t.bench.kernels import Profile
     from t2t.bench.measure import Measured
+    from t2t.training.machine import Machine
     from t2t.training.recipe import Recipe
+
+Precision = Literal["bf16", "fp16", "fp32"]
 
 
 def bench(
@@ -29,7 +32,7 @@ def bench(
         option("Images to a step.", "(default: 256, on a CPU 8)", "N..."),
     ] = (),
     precision: Annotated[
-        tuple[Literal["bf16", "fp16", "fp32"], ...],
+        tuple[Precision, ...],
         option("One or several.", "(default: bf16 on CUDA, else fp32)"),
     ] = (),
     mode: Annotated[
@@ -126,28 +129,18 @@ def bench(
         measured = measure_published(models, command)
     elif data is not None or recipe is not None:
         from t2t.bench.trainer import Files, measure_recipes
-        from t2t.training.machine import Machine
 
-        files = None
-        if data is not None:
-            files = Files(data=data, repeat=repeat, resident=resident)
-        compiled = None if launch is None else launch != "eager"
         measured = measure_recipes(
             recipes_asked(models, recipe, image_size, batch),
-            [
-                Machine(
-                    device=device, precision=each, compile=compiled, workers=workers
-                )
-                for each in precisions
-            ],
+            machines_asked(device, precisions, launch, workers),
             chosen,
-            files,
+            None if data is None else Files(data, repeat, resident),
             command,
             seconds=seconds,
             profiled=profile,
         )
     else:
-        from t2t.bench.cases import all_cases, operations_of
+        from t2t.bench.cases import all_cases
         from t2t.bench.growth import growing
         from t2t.bench.measure import measure_cases
 
@@ -160,8 +153,6 @@ def bench(
             launch or ("graph" if on_cuda else "eager"),
         )
         cases = [case for base in bases for case in growing(base, grow)]
-        for case in cases:
-            operations_of(case)  # refuses what no model can be before anything runs
         measured = measure_cases(
             cases, chosen, command, seconds=seconds, profiled=profile
         )
@@ -237,6 +228,31 @@ def recipes_asked(
         for each in chosen
         for size in image_sizes or [0]
         for batch in batches or [0]
+    ]
+
+
+def machines_asked(
+    device: str | None,
+    precisions: Sequence[Precision],
+    launch: str | None,
+    workers: int | None,
+) -> list["Machine"]:
+    """One for each precision; how steps are launched is for the trainer to say."""
+    from t2t.training.machine import Machine
+
+    if launch in ("graph", "compiled"):
+        raise UserError(
+            f"--launch {launch}: the trainer itself chooses how to launch its step; "
+            "leave it out, or give eager."
+        )
+    return [
+        Machine(
+            device=device,
+            precision=each,
+            compile=False if launch == "eager" else None,
+            workers=workers,
+        )
+        for each in precisions
     ]
 
 

@@ -77,7 +77,7 @@ def test_rows_from_files_stand_beside_the_step_alone(
     )
     assert (alone["source"], fed["source"]) == ("synthetic", "jpeg")
     for row in (alone, fed):
-        assert row["recipe"] == "imagenet.t2t_vit_7"
+        assert (row["recipe"], row["launch"]) == ("imagenet.t2t_vit_7", "eager")
         assert (row["image_size"], row["batch"], row["precision"]) == (32, 4, "fp32")
     assert fed["synthetic_images_per_second"] == alone["images_per_second"]
     share = fed["images_per_second"] / alone["images_per_second"]
