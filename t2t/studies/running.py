@@ -32,12 +32,16 @@ def run_study(
     names = study.chosen(only)
     costs = costs_of(study, len(open_data(study.arms[names[0]]).train.classes))
     outcome = gather(study, seeds, folder, costs)
-    # A seed of every arm before the next seed: an early table already compares.
-    runs = [(seed, name) for seed in seeds for name in names]
-    for number, (seed, name) in enumerate(runs, start=1):
+    # All seeds of an arm before the next: they share what is compiled for the first.
+    runs = [(name, seed) for name in names for seed in seeds]
+    compiled_for = ""
+    for number, (name, seed) in enumerate(runs, start=1):
         recipe = study.arms[name]
         if finished(folder, recipe, seed) is not None:
             continue
+        if name != compiled_for:
+            forget_programs()
+            compiled_for = name
         tell(f"{study.name}: arm {name}, seed {seed} (run {number} of {len(runs)})")
         result = train(
             replace(recipe, seed=seed),
@@ -45,7 +49,6 @@ def run_study(
             machine=machine,
             quiet=quiet,
         )
-        forget_programs()
         if not result.finished:
             break
         outcome = gather(study, seeds, folder, costs)
@@ -56,9 +59,10 @@ def run_study(
 
 
 def forget_programs() -> None:
-    """Lets compiled code and memory of one run go before the next.
+    """Lets go of what was compiled for another arm, and of its memory.
 
-    Compilers give up on code that was compiled for too many models before.
+    torch.compile gives up, and goes on uncompiled, once it has compiled one function
+    for more than a few models.
     """
     if "torch._dynamo" in sys.modules:  # else nothing was compiled
         torch.compiler.reset()
