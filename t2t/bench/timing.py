@@ -96,6 +96,8 @@ class Peak:
     def reset(self) -> None:
         """Forgets what was in use until now."""
         if self.device.type == "cuda":
+            # There are no counts to reset before the first tensor.
+            torch.zeros(1, device=self.device)
             synchronise(self.device)
             torch.cuda.reset_peak_memory_stats(self.device)
         elif self.device.type == "cpu":

@@ -90,7 +90,8 @@ def performer_step(
         rounded = scaled.to(dtype)
         kernel_shape = (image.shape[1], split.kernel, split.kernel)
         product = convolution(
-            image.to(dtype),
+            # As the kernels want its result: the channels of a token side by side.
+            image.to(dtype, memory_format=torch.channels_last),
             rounded.unflatten(1, kernel_shape),
             split.stride,
             split.padding,

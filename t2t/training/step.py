@@ -65,7 +65,7 @@ class Stepper:
         self.statistics = batch_statistics(run.plain)
         self.before: list[Tensor] = []
         alone = team.device.type == "cuda" and not team.many
-        self.replays = compiled and alone and not run.scaler.is_enabled()
+        self.replays = alone and not run.scaler.is_enabled()
         self.update: Replayed | None = None
         if self.replays and all(type(each) in CAPTURED for each in run.optimizers):
             self.update = Replayed(self.use_gradient_by)
