@@ -16,7 +16,7 @@ ModelOfFile = Annotated[
 
 NamedWeights = Annotated[
     str | None,
-    option("The same by name: builtin is the model that ships.", "", "RUN|WEIGHTS"),
+    option("What to use, by name: builtin is the one that ships.", "", "RUN|WEIGHTS"),
 ]
 
 
