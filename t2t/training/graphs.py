@@ -58,7 +58,8 @@ class Replayed:
         """Records the kernels of a call, which computes nothing and draws nothing."""
         drawn = torch.cuda.get_rng_state()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # Other threads, which decode the next images, may use the device meanwhile.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self.result = self.function(*self.inputs)
         self.graph = graph
         torch.cuda.set_rng_state(drawn)

@@ -24,7 +24,7 @@ class Machine:
     precision: Literal["bf16", "fp16", "fp32"] | None = None
     """bf16 on CUDA and fp32 elsewhere when None."""
     compile: bool | None = None
-    """torch.compile; on CUDA when None."""
+    """torch.compile of the model; on CUDA when None."""
     micro_batch: int | None = None
     """Images a device computes at once; a batch is accumulated from several."""
     spread: Spread = "ddp"

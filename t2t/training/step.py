@@ -59,13 +59,15 @@ class Stepper:
         self.num_classes = num_classes
         self.precision = PRECISIONS[machine.precision or "fp32"]
         self.objective = build_objective(recipe, team.device, num_classes)
-        compiled = bool(machine.compile)
-        self.prepare = torch.compile(prepare, fullgraph=True) if compiled else prepare
-        self.forward = torch.compile(run.model) if compiled else run.model
+        on_cuda = team.device.type == "cuda"
+        # Hundreds of passes over the images become a few: this always pays on a GPU.
+        self.prepare = prepare
+        if on_cuda or machine.compile:
+            self.prepare = torch.compile(prepare, fullgraph=True)
+        self.forward = torch.compile(run.model) if machine.compile else run.model
         self.statistics = batch_statistics(run.plain)
         self.before: list[Tensor] = []
-        alone = team.device.type == "cuda" and not team.many
-        self.replays = alone and not run.scaler.is_enabled()
+        self.replays = on_cuda and not team.many and not run.scaler.is_enabled()
         self.update: Replayed | None = None
         if self.replays and all(type(each) in CAPTURED for each in run.optimizers):
             self.update = Replayed(self.use_gradient_by)

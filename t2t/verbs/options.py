@@ -1,7 +1,7 @@
 """What verbs share: how options are told, and how their words are read."""
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from tyro.conf import UseAppendAction, arg
 
@@ -13,6 +13,10 @@ def option(help: str, default: str = "", metavar: str | None = None) -> Any:
     return arg(help=help, help_behavior_hint=default, metavar=metavar)
 
 
+CompileChoice = Annotated[
+    Literal["on", "off"] | None,
+    option("Compile the model: on or off.", "(default: on with CUDA)"),
+]
 JsonFlag = Annotated[bool, option("Print JSON, for programs.")]
 
 

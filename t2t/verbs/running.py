@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional
 
 from t2t.errors import UserError, suggest
-from t2t.verbs.options import JsonFlag, Overrides, option
+from t2t.verbs.options import CompileChoice, JsonFlag, Overrides, option
 
 if TYPE_CHECKING:
     from t2t.training.recipe import Recipe
@@ -64,9 +64,7 @@ def train(
     precision: Annotated[
         str | None, option("bf16, fp16 or fp32.", "(default: bf16 on CUDA, else fp32)")
     ] = None,
-    compile: Annotated[
-        bool | None, option("Compile the model.", "(default: on CUDA)")
-    ] = None,
+    compile: CompileChoice = None,
     micro_batch: Annotated[
         int | None,
         option("Images a device holds at once, where memory is short.", "", "N"),
@@ -110,7 +108,7 @@ def train(
     machine = Machine(
         device=device,
         precision=precision,  # type: ignore[arg-type]
-        compile=compile,
+        compile=None if compile is None else compile == "on",
         micro_batch=micro_batch,
         spread=spread,  # type: ignore[arg-type]
         workers=workers,

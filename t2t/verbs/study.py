@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional
 
 from t2t.errors import UserError
-from t2t.verbs.options import JsonFlag, Overrides, option
+from t2t.verbs.options import CompileChoice, JsonFlag, Overrides, option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,7 +92,7 @@ def study(
     machine = Machine(
         device=device,
         precision=precision,  # type: ignore[arg-type]
-        compile=compile,
+        compile=None if compile is None else compile == "on",
     )
     train_study(chosen, seeds, place, only, machine, json)
 
