@@ -44,9 +44,7 @@ def study(
     precision: Annotated[
         str | None, option("bf16, fp16 or fp32.", "(default: bf16 on CUDA, else fp32)")
     ] = None,
-    compile: Annotated[
-        bool | None, option("Compile the models.", "(default: on CUDA)")
-    ] = None,
+    compile: CompileChoice = None,
     dry_run: Annotated[
         bool, option("Print the arms and what they would take; train nothing.")
     ] = False,
