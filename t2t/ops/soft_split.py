@@ -87,6 +87,9 @@ def soft_split(
     channels = image.shape[1]
     kernel_shape = (channels, split.kernel, split.kernel)
     step = {"stride": split.stride, "padding": split.padding}
+    if image.device.type == "cpu":
+        # oneDNN then writes whole tokens side by side, as what follows reads them.
+        image = image.contiguous(memory_format=torch.channels_last)
     if norm is None:
         return F.conv2d(image, weight.unflatten(1, kernel_shape), bias, **step)
     gain, shift, eps = norm
@@ -98,10 +101,13 @@ def soft_split(
     if bias is not None:
         offset = offset + bias
     product = F.conv2d(image, scaled.unflatten(1, kernel_shape), None, **step)
-    leftover = scaled.to(product.dtype).float().sum(1)
     mean, rstd = window_statistics(image.float(), split, eps)
-    centred = product.float() - leftover[:, None, None] * mean
-    return (centred * rstd + offset.float()[:, None, None]).to(product.dtype)
+    centred = product.float()
+    if product.dtype != scaled.dtype:
+        leftover = scaled.to(product.dtype).float().sum(1)
+        centred = torch.addcmul(centred, leftover[:, None, None], mean, value=-1)
+    shifted = torch.addcmul(offset.float()[:, None, None], centred, rstd)
+    return shifted.to(product.dtype)
 
 
 def window_statistics(
