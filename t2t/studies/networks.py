@@ -3,8 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from t2t.recipes.cifar10 import t2t_vit_7
-from t2t.studies.findings import EPOCHS, TRANSFERS
+from t2t.studies.findings import TRANSFERS, base
 from t2t.studies.study import Claim, Study
 from t2t.training.recipe import Recipe
 
@@ -28,18 +27,15 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def arm(name: str) -> Recipe:
     """The shared recipe with one network in it."""
-    base = t2t_vit_7()
+    shared = base()
     model, choices = MODELS[name]
-    optimizer = replace(
-        base.optimizer, name="adamw", lr=base.optimizer.adamw_lr or base.optimizer.lr
-    )
+    muon = shared.optimizer
     return replace(
-        base,
+        shared,
         name=f"cifar10.networks.{name}",
         model=model,
         choices=choices,
-        epochs=EPOCHS,
-        optimizer=optimizer,
+        optimizer=replace(muon, name="adamw", lr=muon.adamw_lr or muon.lr),
     )
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from t2t.config import to_json
 from t2t.errors import UserError
@@ -10,7 +11,9 @@ from t2t.studies import STUDIES, find_study
 from t2t.studies.forecast import CIFAR10, forecast
 from t2t.studies.outcome import Arm, Cost, costs_of, find
 from t2t.studies.study import Claim
+from t2t.training.optim import build_optimizers
 from t2t.training.recipe import Recipe
+from t2t.training.run import build_model
 
 
 def test_arms_of_one_name_are_one_recipe() -> None:
@@ -32,6 +35,16 @@ def test_all_arms_are_trained_alike(name: str) -> None:
         for recipe in study.arms.values()
     ]
     assert all(rest == rests[0] for rest in rests)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_arm_can_start(name: str) -> None:
+    for recipe in find_study(name).arms.values():
+        with torch.device("meta"):
+            model = build_model(recipe, 10)
+        assert build_optimizers(model, recipe)
+        # Networks without tokens, and those that ask for their places, can drop none.
+        assert recipe.dropping.keep_at(0.0) == 1
 
 
 # Parameters and MACs over those of the first arm, as the studies' notes state them.
