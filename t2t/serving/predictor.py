@@ -4,6 +4,7 @@ import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -22,6 +23,8 @@ from t2t.data.draws import Draws
 from t2t.data.loading import num_cores
 from t2t.errors import UserError
 from t2t.models.trained import Trained, load_trained
+from t2t.ops.freed_memory import keep_freed_memory
+from t2t.ops.prepared import Preparations
 from t2t.ops.ragged import Ragged
 from t2t.serving.inputs import find_images
 from t2t.shapes import Pixels
@@ -86,6 +89,10 @@ class Predictor:
         self.crop = CenterCrop(
             size=self.trained.image_size, fraction=self.trained.crop_fraction
         )
+        self.preparations = Preparations()
+        self.num_single = 0
+        if self.device.type == "cpu":
+            keep_freed_memory()
 
     def predict(
         self,
@@ -172,7 +179,12 @@ class Predictor:
     @torch.inference_mode()
     def _guesses(self, pixels: Pixels, top: int) -> list[tuple[Guess, ...]]:
         trained = self.trained
-        logits = self.model(normalise(pixels, trained.mean, trained.std)).float()
+        self.num_single += len(pixels) == 1
+        # Weights are packed for one image at a time, from the second such image on:
+        # packing takes longer than one image gains.
+        packs = self.device.type == "cpu" and len(pixels) == 1 < self.num_single
+        with self.preparations.in_use() if packs else nullcontext():
+            logits = self.model(normalise(pixels, trained.mean, trained.std)).float()
         likely = logits.softmax(1).topk(min(top, logits.shape[1]), dim=1)
         rows = zip(likely.indices.tolist(), likely.values.tolist(), strict=True)
         return [

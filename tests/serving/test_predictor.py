@@ -35,6 +35,28 @@ def test_probabilities_are_those_of_the_model(predictor: Predictor) -> None:
     assert prediction.best is prediction.guesses[0]
 
 
+def test_one_by_one_gives_what_a_batch_gives(
+    predictor: Predictor, photos: Path
+) -> None:
+    paths = [str(photos / "ant" / "00.jpg"), str(photos / "bee" / "01.png")]
+    one_by_one = Predictor(predictor.trained, "cpu")
+    head = predictor.model.get_parameter("head.weight")
+    for _ in range(2):
+        expected = predictor.predict(paths, top=6)
+        found = list(one_by_one.predict_each(paths * 2, top=6, batch_size=1))
+        for outcome, prediction in zip(found, expected * 2, strict=True):
+            assert isinstance(outcome, Prediction)
+            assert [guess.index for guess in outcome.guesses] == [
+                guess.index for guess in prediction.guesses
+            ]
+            for one, other in zip(outcome.guesses, prediction.guesses, strict=True):
+                assert one.probability == pytest.approx(other.probability, abs=1e-5)
+        with torch.no_grad():  # packed copies must follow what they were made of
+            for weight in predictor.model.parameters():
+                weight.neg_()
+    assert head is one_by_one.model.get_parameter("head.weight")
+
+
 def test_the_pixels_are_evaluations(predictor: Predictor, photos: Path) -> None:
     trained = predictor.trained
     source = open_source(photos, "all")

@@ -1,0 +1,72 @@
+"""What is made of weights is kept, and made again when they change."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from t2t.ops.packed_linear import HAS_MKL, linear, linear_reference
+from t2t.ops.prepared import (
+    Preparations,
+    infers_on_cpu,
+    keeps_preparations,
+    prepared,
+)
+
+
+def test_made_once_and_after_every_change() -> None:
+    made: list[int] = []
+
+    def doubled(weights: Sequence[Tensor], extra: int) -> Tensor:
+        made.append(extra)
+        return 2 * weights[0] + extra
+
+    weight, other = torch.ones(3), torch.ones(3)
+    assert prepared(doubled, (weight,), 0).tolist() == [2, 2, 2]
+    prepared(doubled, (weight,), 0)
+    assert len(made) == 2
+    assert not keeps_preparations()
+    preparations = Preparations()
+    for _ in range(2):
+        with preparations.in_use():
+            assert keeps_preparations()
+            for _ in range(2):
+                prepared(doubled, (weight,), 1)
+                prepared(doubled, (weight,), 2)
+                prepared(doubled, (other,), 1)
+    assert made == [0, 0, 1, 2, 1]
+    weight.add_(1)
+    with preparations.in_use():
+        assert prepared(doubled, (weight,), 1).tolist() == [5, 5, 5]
+        assert prepared(doubled, (weight[1:],), 1).tolist() == [5, 5]
+    assert len(made) == 7
+    assert not keeps_preparations()
+
+
+@pytest.mark.parametrize("shape", [(40, 24), (1, 40, 24), (2, 20, 24), (3, 24)])
+@pytest.mark.parametrize("biased", [True, False])
+def test_packed_linear_equals_the_reference(
+    shape: tuple[int, ...], biased: bool
+) -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(shape), torch.randn(56, 24)
+    bias = torch.randn(56) if biased else None
+    preparations = Preparations()
+    for _ in range(2):
+        expected = linear_reference(x, weight, bias)
+        with torch.no_grad(), preparations.in_use():
+            torch.testing.assert_close(linear(x, weight, bias), expected)
+        weight.mul_(-0.5)
+    assert bool(preparations._kept) == (HAS_MKL and shape != (3, 24))
+
+
+def test_only_plain_inference_on_a_cpu_takes_the_fast_path() -> None:
+    x = torch.zeros(2, 3)
+    assert not infers_on_cpu(x)
+    with torch.inference_mode():
+        assert infers_on_cpu(x)
+        assert not infers_on_cpu(x.double())
+        assert not infers_on_cpu(x.to("meta"))
+        with torch.autocast("cpu", torch.bfloat16):
+            assert not infers_on_cpu(x)
