@@ -68,9 +68,6 @@ class Stepper:
         self.statistics = batch_statistics(run.plain)
         self.before: list[Tensor] = []
         self.replays = on_cuda and not team.many and not run.scaler.is_enabled()
-        self.update: Replayed | None = None
-        if self.replays and all(type(each) in CAPTURED for each in run.optimizers):
-            self.update = Replayed(self.use_gradient_by)
         self.keep_tokens(recipe.dropping.keep_at(0.0))
 
     def keep_tokens(self, share: float) -> bool:
@@ -85,8 +82,12 @@ class Stepper:
             raise UserError(
                 f"{self.recipe.model} has no tokens to drop; set dropping.keep=1."
             )
-        find = self.find_gradient
+        find, use = self.find_gradient, self.use_gradient_by
         self.gradient = Replayed(find) if self.replays else find
+        # It reads the gradient where the other one leaves it, so both begin anew.
+        self.update: Replayed | None = None
+        if self.replays and all(type(each) in CAPTURED for each in self.run.optimizers):
+            self.update = Replayed(use)
         return True
 
     def train_step(self, batch: Batch) -> Outcome:
