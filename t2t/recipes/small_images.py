@@ -1,11 +1,14 @@
 """What the recipes for small images at their native size share."""
 
 from t2t.data.augment import Augmentation
-from t2t.training.recipe import Average, Optimizer, Recipe, Schedule
+from t2t.training.recipe import Average, Optimizer, Recipe, Schedule, TokenDropping
 
 
 def from_scratch(name: str, model: str, data: str, side: int, epochs: int) -> Recipe:
-    """Muon on the blocks, mild augmentation with mixing, an average of the weights."""
+    """Muon on the blocks, mild augmentation with mixing, an average of the weights.
+
+    Three quarters of the epochs see half of the tokens: twice as fast, and enough.
+    """
     return Recipe(
         name=name,
         model=model,
@@ -15,6 +18,7 @@ def from_scratch(name: str, model: str, data: str, side: int, epochs: int) -> Re
         epochs=epochs,
         batch_size=1024,
         drop_path=0.1,
+        dropping=TokenDropping(keep=0.5, until=0.75),
         evaluate_every=10,
         optimizer=Optimizer(
             name="muon",
