@@ -21,7 +21,7 @@ from t2t.training.recipe import Recipe
 
 RECIPE, ENVIRONMENT, METRICS = "recipe.json", "environment.json", "metrics.jsonl"
 RESULT, CHECKPOINTS, CURVES = "result.json", "last", "curves.png"
-MODEL, LOCK = "model.safetensors", ".lock"
+MODEL, LOG, LOCK = "model.safetensors", "log.txt", ".lock"
 
 
 class RunFolder:
@@ -33,6 +33,7 @@ class RunFolder:
         self.checkpoints = path / CHECKPOINTS
         self.curves = path / CURVES
         self.model = path / MODEL
+        self.log = path / LOG
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -80,6 +81,8 @@ class RunFolder:
                     f"({'; '.join(changed[:4])}); name another --folder, or add "
                     "--fresh to start over in it."
                 )
+        if self.finished() is not None:
+            return  # and keeps saying by which machine
         try:
             write_json(self.path / RECIPE, wanted)
             write_json(self.path / ENVIRONMENT, environment(machine, team))

@@ -16,6 +16,7 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.text import Text
 
 from t2t.training.clock import Clock, duration
 from t2t.training.curves import draw_curves
@@ -68,8 +69,24 @@ class Journal:
             tracker.close()
 
     def tell(self, sentence: str) -> None:
-        """Says a sentence."""
+        """Says a sentence that should not be missed."""
         self.console.print(sentence, style="yellow")
+        self.note(sentence)
+
+    def say(self, words: str) -> None:
+        """Says what everybody expects to hear."""
+        self.console.print(words)
+        self.note(words)
+
+    def note(self, words: str) -> None:
+        """Adds to the log, as plain text; a disk that is full does not stop a run."""
+        if not self.team.leads or not self.place.path.is_dir():
+            return
+        try:
+            with self.place.log.open("a") as file:
+                file.write(Text.from_markup(words).plain + "\n")
+        except OSError as error:
+            self.tell_once(f"The log cannot be written ({error.strerror})")
 
     def resume(self, step: int) -> None:
         """Forgets the numbers of steps that will be done again, and opens the file."""
@@ -86,7 +103,7 @@ class Journal:
     def start(self, run: Run, num_steps: int, per_epoch: int, description: str) -> None:
         """Says what begins."""
         self.num_steps, self.per_epoch = num_steps, per_epoch
-        recipe, say = self.recipe, self.console.print
+        recipe, say = self.recipe, self.say
         size = sum(p.numel() for p in run.plain.parameters() if p.requires_grad)
         say(f"[bold]{recipe.name}[/]: {recipe.model}, {size / 1e6:.2f} M parameters")
         say(f"{description}; {recipe.epochs} epochs of {per_epoch} steps")
@@ -143,8 +160,9 @@ class Journal:
         )
         if self.progress is not None:
             self.progress.update(self.task, completed=run.step, description=words)
+            self.note(words)
         elif not last:
-            self.console.print(words)
+            self.say(words)
 
     def epoch(self, run: Run, epoch: int, scores: dict[str, Score]) -> None:
         """Takes note of an evaluation."""
@@ -163,7 +181,7 @@ class Journal:
         self.clock.pause()
         self.scores = row
         self.write(run, row)
-        self.console.print(
+        self.say(
             f"epoch {epoch:>{len(str(self.recipe.epochs))}}/{self.recipe.epochs}  "
             f"top-1 [bold]{best.top1:.2f} %[/]"
             f"  raw {scores['raw'].top1:.2f} %  validation loss {best.loss:.3f}"
@@ -174,7 +192,7 @@ class Journal:
 
     def interrupted(self, run: Run) -> None:
         """Says how to go on."""
-        self.console.print(
+        self.say(
             f"Stopped at step {run.step:,} of {self.num_steps:,} with a checkpoint; "
             "the same command goes on from here."
         )
@@ -215,8 +233,8 @@ class Journal:
     def tell_once(self, trouble: str) -> None:
         """Says that a file cannot be written, until one can."""
         if self.could_write:
+            self.could_write = False
             self.tell(f"{trouble}; training goes on. Look after {self.place.path}.")
-        self.could_write = False
 
     def summary(self, run: Run) -> dict[str, Any]:
         """The run in a few numbers."""

@@ -14,7 +14,7 @@ from t2t.models.weights import load_with_report
 from t2t.recipes.digits import t2t_vit
 from t2t.training import loop
 from t2t.training.interruption import Interruption
-from t2t.training.loop import train
+from t2t.training.loop import Machine, train
 from t2t.training.recipe import Recipe, Schedule
 from t2t.training.step import Stepper
 
@@ -97,3 +97,19 @@ def test_damaged_images_are_named_while_training(
     told = capsys.readouterr().out
     assert "cut" in told
     assert "skipped" in told
+
+
+def test_what_was_said_is_kept_and_a_finished_run_is_left_as_it_is(
+    tmp_path: Path, cpu: Machine
+) -> None:
+    recipe = tiny()
+    train(recipe, folder=tmp_path, machine=cpu, quiet=True)
+    log = (tmp_path / "log.txt").read_text().splitlines()
+    assert log[0].startswith("digits.t2t_vit: t2t_vit_7_32, ")
+    assert sum("top-1" in line and "validation loss" in line for line in log) == 2
+    place = tmp_path / "environment.json"
+    place.write_text(place.read_text().replace("cpu", "another machine"))
+    kept = place.read_text()
+    train(recipe, folder=tmp_path, machine=cpu, quiet=True)
+    assert place.read_text() == kept
+    assert (tmp_path / "log.txt").read_text().splitlines() == log

@@ -167,10 +167,11 @@ def _make(
         return make(folder, False)
     except (RuntimeError, OSError, ImportError) as error:
         reason = " ".join(str(error).split())
+        here = f" Here is a folder of that name: write ./{name} to mean it."
         raise UserError(
             f"Data set {name!r} is not in {folder} and could not be downloaded "
             f"({reason}): try again where there is a network, or give the path of a "
-            "folder with your own copy."
+            f"folder with your own copy.{here if Path(name).is_dir() else ''}"
         ) from error
 
 
