@@ -13,7 +13,9 @@ from t2t.models.fused import FEWEST_DROPPED, are_plain, block_weights, is_fused
 from t2t.models.layers import Bias, SequenceProjection
 from t2t.models.positions import Grid, PlacedPositions, RelativePositions
 from t2t.ops.block_stack import BlockWeights, block_stack
+from t2t.ops.inference_stack import inference_stack
 from t2t.ops.performer_step import compute_dtype
+from t2t.ops.prepared import infers_on_cpu
 from t2t.shapes import Tokens
 
 
@@ -71,14 +73,18 @@ class Encoder(nn.Module):
             return norm(tokens)[:, :num_read]
         assert isinstance(norm, nn.LayerNorm)
         first, rates = self.plain_blocks()[0], self.drop_rates()
+        final = (norm.weight, norm.bias)
+        heads = (first.mixer.num_heads, first.mixer.scale)
+        num_read = tokens.shape[1] if num_read is None else num_read
+        if infers_on_cpu(tokens):
+            return inference_stack(tokens, stack, final, *heads, norm.eps, num_read)
         return block_stack(
             tokens.to(compute_dtype(tokens)),
             stack,
-            (norm.weight, norm.bias),
-            first.mixer.num_heads,
-            first.mixer.scale,
+            final,
+            *heads,
             norm.eps,
-            tokens.shape[1] if num_read is None else num_read,
+            num_read,
             rates if self.training and max(rates) > 0 else None,
         )
 
@@ -87,7 +93,8 @@ class Encoder(nn.Module):
     ) -> list[BlockWeights] | None:
         """The weights of all blocks where they can run fused, else None."""
         blocks, positions = self.plain_blocks(), self.positions
-        if not is_fused(tokens) or len(blocks) < len(self.blocks):
+        takes = is_fused(tokens) or (not self.training and infers_on_cpu(tokens))
+        if not takes or len(blocks) < len(self.blocks):
             return None
         if positions.place != "stem" or positions.attention_bias(0, grid) is not None:
             return None
