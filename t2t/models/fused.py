@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from t2t.ops.availability import HAS_TRITON
 from t2t.ops.block_stack import BlockWeights
 from t2t.ops.performer_step import StepWeights, compute_dtype
+from t2t.ops.softmax_step import SoftmaxWeights
 
 # With fewer dropped samples in a batch, whole numbers follow a drop rate too coarsely.
 FEWEST_DROPPED = 2
@@ -58,12 +59,29 @@ def block_weights(block: Any) -> BlockWeights | None:
 
 def step_weights(step: Any) -> StepWeights | None:
     """The weights of a step with a Performer; None where parts were changed."""
-    mlp = step.mlp
-    parts = [step.norm1, step.qkv, step.proj, step.norm2, mlp.expand[0], mlp.reduce]
-    around = [step, mlp, mlp.expand, mlp.expand[1], step.dropout]
-    if not are_plain(parts) or any(is_hooked(module) for module in around):
+    parts = plain_step(step)
+    if parts is None:
         return None
     first, qkv, *rest = ((part.weight, part.bias) for part in parts)
     return StepWeights(
         *first, *qkv, step.features, *(each for pair in rest for each in pair)
     )
+
+
+def softmax_weights(step: Any) -> SoftmaxWeights | None:
+    """The weights of a step with softmax attention; None where parts were changed."""
+    parts = plain_step(step)
+    if parts is None or step.qkv.bias is not None:
+        return None
+    first, qkv, *rest = ((part.weight, part.bias) for part in parts)
+    return SoftmaxWeights(*first, qkv[0], *(each for pair in rest for each in pair))
+
+
+def plain_step(step: Any) -> list[Any] | None:
+    """The layers of a tokens-to-token step, in order; None where they were changed."""
+    mlp = step.mlp
+    parts = [step.norm1, step.qkv, step.proj, step.norm2, mlp.expand[0], mlp.reduce]
+    around = [step, mlp, mlp.expand, mlp.expand[1], step.dropout]
+    if not are_plain(parts) or any(is_hooked(module) for module in around):
+        return None
+    return parts

@@ -10,14 +10,16 @@ from torch import Tensor, nn
 
 from t2t.errors import UserError
 from t2t.models.config import ModelConfig
-from t2t.models.fused import is_fused, step_weights
+from t2t.models.fused import is_fused, softmax_weights, step_weights
 from t2t.models.layers import Mlp
 from t2t.models.positions import Grid
 from t2t.ops.inference_step import inference_step
 from t2t.ops.performer import performer_attention
-from t2t.ops.performer_step import Moments, has_kernel, performer_step
+from t2t.ops.performer_step import has_kernel, performer_step
 from t2t.ops.prepared import infers_on_cpu
 from t2t.ops.soft_split import Split, soft_split, split_grids
+from t2t.ops.softmax_step import softmax_step
+from t2t.ops.window_projection import Moments
 from t2t.shapes import FeatureMap, Images, Tokens
 
 
@@ -52,8 +54,8 @@ class TokenTransformer(nn.Module, ABC):
 
     def fused(
         self, image: FeatureMap, moments: Moments | None
-    ) -> tuple[FeatureMap, Moments] | None:
-        """What `forward` gives and its channels' moments, where one kernel does it."""
+    ) -> tuple[FeatureMap, Moments | None] | None:
+        """What `forward` gives, by fused operations, and its channels' moments."""
         return None
 
     @abstractmethod
@@ -65,6 +67,15 @@ class SoftmaxTokenTransformer(TokenTransformer):
     """Token transformer with softmax attention in one head."""
 
     qkv_bias = False
+
+    def fused(
+        self, image: FeatureMap, moments: Moments | None
+    ) -> tuple[FeatureMap, Moments | None] | None:
+        drops = self.training and self.dropout.p > 0
+        weights = softmax_weights(self) if is_fused(image) and not drops else None
+        if weights is None:
+            return None
+        return softmax_step(image, self.split, weights, self.norm1.eps), None
 
     def attend(self, projected: Tokens) -> tuple[Tokens, Tokens]:
         # Fused attention wants the channels of a token side by side.
@@ -102,7 +113,7 @@ class PerformerTokenTransformer(TokenTransformer):
 
     def fused(
         self, image: FeatureMap, moments: Moments | None
-    ) -> tuple[FeatureMap, Moments] | None:
+    ) -> tuple[FeatureMap, Moments | None] | None:
         weights = step_weights(self) if is_fused(image) else None
         if weights is None or not has_kernel(image, weights):
             return None

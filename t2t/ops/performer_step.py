@@ -3,17 +3,14 @@
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
 from t2t.ops.availability import HAS_TRITON
-from t2t.ops.convolution import convolution
 from t2t.ops.soft_split import Split, soft_split_reference
 from t2t.ops.token_transformer import token_transformer, token_transformer_reference
+from t2t.ops.window_projection import Moments, project_windows
 from t2t.shapes import FeatureMap
-
-Moments = Float[Tensor, "batch two rows columns"]
 
 
 class StepWeights(NamedTuple):
@@ -78,42 +75,24 @@ def performer_step(
     drop_rate: float,
     eps: float,
 ) -> tuple[FeatureMap, Moments]:
-    """The same by one convolution and two passes over the tokens, in half precision.
-
-    `soft_split` tells why the convolution's rows are centred and what `centre` mends.
-    """
+    """The same by one convolution and two passes over the tokens, in half precision."""
     dtype = compute_dtype(image)
     with torch.autocast(image.device.type, enabled=False):
-        scaled = weights.kqv * weights.window_gain
-        scaled = scaled - scaled.mean(dim=1, keepdim=True)
-        offset = torch.addmv(weights.kqv_bias, weights.kqv, weights.window_shift)
-        rounded = scaled.to(dtype)
-        kernel_shape = (image.shape[1], split.kernel, split.kernel)
-        product = convolution(
-            # As the kernels want its result: the channels of a token side by side.
-            image.to(dtype, memory_format=torch.channels_last),
-            rounded.unflatten(1, kernel_shape),
-            split.stride,
-            split.padding,
-        )
-        if moments is None:
-            wide = image.float()
-            moments = torch.stack([wide.sum(1), wide.square().sum(1)], dim=1)
-        mean, mean_square = F.avg_pool2d(
+        windows = project_windows(
+            image,
             moments,
-            split.kernel,
-            split.stride,
-            split.padding,
-            divisor_override=scaled.shape[1],
-        ).unbind(1)
-        # Rounding can make the variance of a flat window slightly negative.
-        rstd = torch.rsqrt((mean_square - mean.square()).clamp(min=0) + eps)
+            split,
+            (weights.window_gain, weights.window_shift, eps),
+            weights.kqv,
+            weights.kqv_bias,
+            dtype,
+        )
         result = token_transformer(
-            product.permute(0, 2, 3, 1).flatten(1, 2),
-            rstd.flatten(1),
-            mean.detach().flatten(1),
-            rounded.detach().float().sum(1),
-            offset,
+            windows.product,
+            windows.rstd,
+            windows.mean,
+            windows.centre,
+            windows.offset,
             weights.features,
             weights.proj,
             *folded(weights),
@@ -121,7 +100,7 @@ def performer_step(
             drop_rate,
             eps,
         )
-    return as_maps(result, product.shape[-2:])
+    return as_maps(result, windows.grid)
 
 
 def folded(weights: StepWeights) -> tuple[Tensor, Tensor, Tensor]:

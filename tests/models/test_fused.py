@@ -30,6 +30,8 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monkeypatch.setattr(module, "is_fused", lambda x: True)
     monkeypatch.setattr(tokenizers, "has_kernel", lambda image, weights: True)
     stack, step = encoders.block_stack, performer_step.performer_step
+    softmax = tokenizers.softmax_step
+    monkeypatch.setattr(tokenizers, "softmax_step", noting("tokens", softmax))
     monkeypatch.setattr(encoders, "block_stack", noting("blocks", stack))
     monkeypatch.setattr(tokenizers, "performer_step", noting("tokens", step))
     return ran
@@ -63,6 +65,7 @@ def plain_and_fused(model: nn.Module, ran: list[str]) -> list[list[torch.Tensor]
     "choices",
     [
         {},
+        {"tokenizer": "t2t"},
         {"class_token": False, "pool": "mean"},
         {"distilled": True},
         {"qkv_bias": True, "positions": "learned_1d"},

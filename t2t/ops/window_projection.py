@@ -1,0 +1,78 @@
+"""What a soft split, its LayerNorm and a linear layer come to, left in its parts."""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from t2t.ops.convolution import convolution
+from t2t.ops.soft_split import Split
+from t2t.shapes import FeatureMap
+
+Moments = Float[Tensor, "batch two rows columns"]
+PerToken = Float[Tensor, "batch tokens"]
+Norm = tuple[Tensor, Tensor, float]
+
+
+class Windows(NamedTuple):
+    """The projection (product − centre·mean)·rstd + offset of every window.
+
+    `soft_split` tells why rows are centred and what `centre` mends.
+    """
+
+    product: Float[Tensor, "batch tokens width"]
+    rstd: PerToken
+    mean: PerToken
+    centre: Float[Tensor, " width"]
+    offset: Float[Tensor, " width"]
+    grid: torch.Size
+
+
+def project_windows(
+    image: FeatureMap,
+    moments: Moments | None,
+    split: Split,
+    norm: Norm,
+    weight: Float[Tensor, "width window"],
+    bias: Float[Tensor, " width"] | None,
+    dtype: torch.dtype,
+) -> Windows:
+    """The parts by one convolution in a precision and box filters over the moments.
+
+    `moments` are the sums over the image's channels of values and squares, when an
+    earlier step has computed them.
+    """
+    gain, shift, eps = norm
+    scaled = weight * gain
+    scaled = scaled - scaled.mean(dim=1, keepdim=True)
+    offset = torch.mv(weight, shift)
+    rounded = scaled.to(dtype)
+    product = convolution(
+        # As the kernels want its result: the channels of a token side by side.
+        image.to(dtype, memory_format=torch.channels_last),
+        rounded.unflatten(1, (image.shape[1], split.kernel, split.kernel)),
+        split.stride,
+        split.padding,
+    )
+    if moments is None:
+        wide = image.float()
+        moments = torch.stack([wide.sum(1), wide.square().sum(1)], dim=1)
+    mean, mean_square = F.avg_pool2d(
+        moments,
+        split.kernel,
+        split.stride,
+        split.padding,
+        divisor_override=scaled.shape[1],
+    ).unbind(1)
+    # Rounding can make the variance of a flat window slightly negative.
+    rstd = torch.rsqrt((mean_square - mean.square()).clamp(min=0) + eps)
+    return Windows(
+        product.permute(0, 2, 3, 1).flatten(1, 2),
+        rstd.flatten(1),
+        mean.detach().flatten(1),
+        rounded.detach().float().sum(1),
+        offset if bias is None else offset + bias,
+        product.shape[-2:],
+    )
