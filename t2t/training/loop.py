@@ -139,8 +139,7 @@ class Training:
         for batch in batches.steps(run.step, self.num_steps):
             share = lr_share(recipe.schedule, run.step / self.per_epoch, recipe.epochs)
             set_lr(run.optimizers, share)
-            kept = recipe.dropping.keep_at(run.step / self.num_steps)
-            if self.stepper.keep_tokens(kept):
+            if self.stepper.enter(recipe.phase_at(run.step / self.num_steps)):
                 journal.clock.cool()
             loss, norm, stepped = self.stepper.train_step(batch)
             skipped_in_a_row = 0 if stepped else skipped_in_a_row + 1

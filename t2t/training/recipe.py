@@ -1,7 +1,7 @@
 """A recipe: all that a result depends on, and nothing that the machine decides."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from t2t.data.augment import Augmentation
 from t2t.errors import UserError
@@ -106,6 +106,15 @@ class Crop:
     """Share of the resized image's sides that evaluation looks at."""
 
 
+class Phase(NamedTuple):
+    """What steps do alike for a part of the training; another one is compiled anew."""
+
+    keep: float
+    """Share of the tokens that the blocks see."""
+    calm: bool
+    """Whether images are only cropped and flipped."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """One training run, to the last number."""
@@ -127,6 +136,8 @@ class Recipe:
     """Repeated augmentation: how often an image stands in a batch."""
     drop_path: float = 0.0
     dropping: TokenDropping = field(default_factory=TokenDropping)
+    calm: float = 0.0
+    """Share of the epochs, at the end, whose images are only cropped and flipped."""
     seed: int = 0
     hold_out: int = 0
     """Training images to evaluate on instead of the validation set."""
@@ -155,8 +166,14 @@ class Recipe:
                 f"epochs={self.epochs}; set schedule.warmup_epochs and "
                 "schedule.floor_epochs lower."
             )
+        if not 0 <= self.calm <= 1:
+            raise UserError(f"calm={self.calm} is a share of the epochs, from 0 to 1.")
         if len(self.augmentation.mean) not in (1, self.channels):
             raise UserError(
                 f"augmentation.mean={self.augmentation.mean} does not fit "
                 f"channels={self.channels}; give one value a channel."
             )
+
+    def phase_at(self, progress: float) -> Phase:
+        """The phase when so much of the training is done."""
+        return Phase(self.dropping.keep_at(progress), progress >= 1 - self.calm)

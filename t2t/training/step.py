@@ -1,6 +1,7 @@
 """One step of training: from a batch to changed weights, or to unchanged ones."""
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -24,7 +25,7 @@ from t2t.training.parallel import (
     sum_over_all,
     sync_gradients,
 )
-from t2t.training.recipe import Recipe
+from t2t.training.recipe import Phase, Recipe
 from t2t.training.run import Run, update_average
 
 # The optimizers whose learning rate can be a number on the device.
@@ -68,20 +69,23 @@ class Stepper:
         self.statistics = batch_statistics(run.plain)
         self.before: list[Tensor] = []
         self.replays = on_cuda and not team.many and not run.scaler.is_enabled()
-        self.keep_tokens(recipe.dropping.keep_at(0.0))
+        self.phase: Phase | None = None
+        self.enter(recipe.phase_at(0.0))
 
-    def keep_tokens(self, share: float) -> bool:
-        """Trains on a share of the tokens; whether that asks for another program."""
-        if share == getattr(self, "token_share", None):
+    def enter(self, phase: Phase) -> bool:
+        """Makes steps those of a phase; whether that asks for another program."""
+        if phase == self.phase:
             return False
-        self.token_share = share
+        self.phase = phase
         encoder = getattr(self.run.plain, "encoder", None)
         if encoder is not None:
-            encoder.keep_tokens(share)
-        elif share < 1:
+            encoder.keep_tokens(phase.keep)
+        elif phase.keep < 1:
             raise UserError(
                 f"{self.recipe.model} has no tokens to drop; set dropping.keep=1."
             )
+        augmentation = self.recipe.augmentation
+        self.augmentation = calmed(augmentation) if phase.calm else augmentation
         find, use = self.find_gradient, self.use_gradient_by
         self.gradient = Replayed(find) if self.replays else find
         # It reads the gradient where the other one leaves it, so both begin anew.
@@ -126,7 +130,7 @@ class Stepper:
             keys,
             step,
             recipe.seed,
-            recipe.augmentation,
+            self.augmentation,
             self.num_classes,
         )
         size = self.machine.micro_batch or len(images)
@@ -187,6 +191,19 @@ def prepare(
     """Augmented images and soft targets of a step."""
     draws = Draws.of(seed, step, keys)
     return augment(pixels, labels, draws, augmentation, num_classes)
+
+
+def calmed(augmentation: Augmentation) -> Augmentation:
+    """Crops and flips alone."""
+    return replace(
+        augmentation,
+        rand_augment=None,
+        three_augment=False,
+        colour_jitter=(0.0, 0.0, 0.0, 0.0),
+        mixup=0.0,
+        cutmix=0.0,
+        erase=0.0,
+    )
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from t2t.data.augment import Augmentation
 from t2t.data.batches import Batches, Feeding, open_batches
 from t2t.data.sources import open_splits
 from t2t.errors import UserError
@@ -215,29 +216,32 @@ def test_only_fp16_scales_the_loss(
     assert one.run.scaler.is_enabled() == enabled
 
 
-def test_tokens_are_dropped_until_the_recipe_says(
-    tiny: Tiny, cpu: Machine, tmp_path: Path, images: Path
+def test_steps_follow_the_phases_of_the_recipe(
+    tiny: Tiny, cpu: Machine, tmp_path: Path
 ) -> None:
     dropping = TokenDropping(keep=0.5, until=0.5)
-    assert [dropping.keep_at(done) for done in (0.0, 0.49, 0.5, 1.0)] == [
-        0.5,
-        0.5,
-        1,
-        1,
-    ]
-    recipe = tiny(epochs=2, dropping=dropping)
-    shares: list[float] = []
+    recipe = tiny(epochs=4, dropping=dropping, calm=0.25, random=True)
+    seen: list[tuple[float, bool]] = []
     plain = step_module.Stepper.find_gradient
 
     def noting(one: Stepper, *arguments: Any) -> Tensor:
-        shares.append(one.run.plain.encoder.token_share)  # type: ignore[union-attr]
+        share = one.run.plain.encoder.token_share  # type: ignore[union-attr]
+        seen.append((share, one.augmentation.rand_augment is None))  # type: ignore[arg-type]
         return plain(one, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(step_module.Stepper, "find_gradient", noting)
-        train(recipe, data=str(images), folder=tmp_path, machine=cpu, quiet=True)
-    half = len(shares) // 2
-    assert shares == [0.5] * half + [1.0] * half
+        train(recipe, folder=tmp_path, machine=cpu, quiet=True)
+    assert seen == [(0.5, False)] * 6 + [(1.0, False)] * 3 + [(1.0, True)] * 3
+
+
+def test_a_calm_phase_crops_and_flips_alone(tiny: Tiny) -> None:
+    recipe = tiny(random=True)
+    calm = step_module.calmed(recipe.augmentation)
+    left = Augmentation(crop_padding=1, flip=0.5, smoothing=0.1)
+    assert calm == left
+    with pytest.raises(UserError, match="calm=2 is a share"):
+        tiny(calm=2)
 
 
 def test_models_without_tokens_refuse_to_drop_them(tiny: Tiny, cpu: Machine) -> None:
