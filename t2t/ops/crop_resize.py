@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int64
 from PIL import Image
 from torch import Tensor
 
-from t2t.ops.ragged import Ragged
+from t2t.ops.ragged import Ragged, roomy
 from t2t.shapes import Pixels
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -194,6 +194,10 @@ def _table(
 
 # Two threads that compile one kernel at the same time would do the work twice.
 _LAUNCH = threading.Lock()
+# Lines that one program of a kernel makes, and the warps that do it: all lines share
+# the filter's weights, which take longer to compute than to use.
+_LINES = 8
+_NUM_WARPS = 4
 
 
 def crop_resize_triton(
@@ -216,13 +220,11 @@ def crop_resize_triton(
     if device.type == "cuda":
         table = table.pin_memory().to(device, non_blocking=True)
         boxes = boxes.pin_memory().to(device, non_blocking=True)
-    narrowed = torch.empty(
-        int(num_rows.sum()) * channels * width, dtype=torch.uint8, device=device
-    )
+    narrowed = roomy(int(num_rows.sum()) * channels * width, device)
     output = torch.empty(
         (batch, channels, height, width), dtype=torch.uint8, device=device
     )
-    lines = 8
+    lines, num_warps = _LINES, _NUM_WARPS
     columns = min(triton.next_power_of_2(width), 256)
     num_blocks = triton.cdiv(width, columns)
     with _LAUNCH, torch.cuda.device(device if device.type == "cuda" else -1):
@@ -236,6 +238,7 @@ def crop_resize_triton(
             channels,
             LINES=lines,
             COLUMNS=columns,
+            num_warps=num_warps,
         )
         grid = (triton.cdiv(channels * height, lines), batch, num_blocks)
         shorten_rows[grid](
@@ -248,5 +251,6 @@ def crop_resize_triton(
             channels,
             LINES=lines,
             COLUMNS=columns,
+            num_warps=num_warps,
         )
     return output
