@@ -157,9 +157,9 @@ def _choose(
         return ResidentBatches(images, order, crop, description=words)
     num_workers = feeding.num_workers or num_cores()
     decoders = f"{num_workers} threads"
-    library = gpu_decoder_name(device)
-    if library and feeding.gpu_share > 0:
-        decoders = f"nvJPEG through {library} and {decoders}"
+    on_gpu = gpu_decoder_name(device)
+    if on_gpu and feeding.gpu_share > 0:
+        decoders = f"{on_gpu} and {decoders}"
     return StreamBatches(
         loader,
         order,

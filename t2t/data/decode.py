@@ -87,7 +87,7 @@ def decoder_name(device: torch.device | str = "cpu") -> str:
     """Which library decodes JPEGs for this device, for a log to say."""
     on_gpu = gpu_decoder_name(device)
     if on_gpu:
-        return f"{on_gpu} (nvJPEG)"
+        return on_gpu
     fast = _fast_decoder()
     return fast[0] if fast else "pillow"
 
@@ -152,13 +152,17 @@ def decode_each(
 ) -> list[Tensor | DamagedImage]:
     """Pixels on the device, or what is wrong, for each image.
 
-    On a CUDA device JPEGs are decoded by nvJPEG where torchcodec or torchvision
-    offers it; all else is decoded by threads of the CPU and sent there.
+    On a CUDA device nvJPEG decodes the JPEGs that it reads; all else is decoded by
+    threads of the CPU and sent there.
     """
     device = torch.device(device)
     outcomes: dict[int, Tensor | DamagedImage] = {}
     if device.type == "cuda" and channels in (1, 3):
-        outcomes.update(decode_jpegs(datas, channels, device))
+        found = decode_jpegs(datas, channels, device)
+        if found is not None:
+            places, ragged = found
+            for number, place in enumerate(places.tolist()):
+                outcomes[place] = ragged.image(number)
     rest = [index for index in range(len(datas)) if index not in outcomes]
 
     def decode_one(index: int) -> Tensor | DamagedImage:

@@ -1,71 +1,89 @@
-"""JPEGs decoded on the GPU, by torchcodec or by a torchvision that still may."""
+"""JPEGs decoded on the GPU: by nvJPEG itself, or through a library that has it."""
 
-import base64
+import io
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from importlib.metadata import version
+from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from jaxtyping import UInt8
+from PIL import Image
 from torch import Tensor
 
-from t2t.data.headers import image_format, jpeg_header
+from t2t.data.jpeg_engine import JpegEngines, has_library
+from t2t.data.jpegs import Jpegs, Numbers, gather_jpegs
+from t2t.ops.ragged import Ragged
 
 # torch warns once of memory that it must not write to; decoders only read it.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     torch.frombuffer(b"0", dtype=torch.uint8)
 
-Decoder = Callable[[list[Tensor], str, torch.device], list[Tensor]]
+LibraryFunction = Callable[[list[Tensor], str, torch.device], list[Tensor]]
 
-# One grey 8 × 8 block, to try a decoder with.
-_SMALLEST_JPEG = base64.b64decode(
-    "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAP//////////////////////////////////////////"
-    "////////////////////////////////////////////wAALCAAIAAgBAREA/8QAFAABAAAAAAAA"
-    "AAAAAAAAAAAAAP/EABQQAQAAAAAAAAAAAAAAAAAAAAD/2gAIAQEAAD8AP//Z"
-)
+
+class Decoder(Protocol):
+    """Decodes many JPEGs at once, for one thread at a time."""
+
+    is_upright: bool
+    """Whether it applies the Exif orientation."""
+
+    def accepts(self, data: bytes) -> bool: ...
+
+    def decode(self, jpegs: Jpegs, channels: int, device: torch.device) -> Ragged: ...
+
+
+class GpuDecoder(NamedTuple):
+    """A name, and decoders to borrow for one thread at a time."""
+
+    name: str
+    borrowed: Callable[[], AbstractContextManager[Decoder]]
+
+
+class LibraryDecoder:
+    """A function of torchcodec or torchvision, which any thread may call."""
+
+    def __init__(self, function: LibraryFunction, is_upright: bool) -> None:
+        self.function = function
+        self.is_upright = is_upright
+
+    @contextmanager
+    def borrowed(self) -> Iterator["LibraryDecoder"]:
+        yield self
+
+    def accepts(self, data: bytes) -> bool:
+        return True
+
+    def decode(self, jpegs: Jpegs, channels: int, device: torch.device) -> Ragged:
+        mode = "RGB" if channels == 3 else "GRAY"
+        return Ragged.from_images(self.function(jpegs.encoded(), mode, device))
 
 
 def decode_jpegs(
     datas: Sequence[bytes | Tensor], channels: int, device: torch.device
-) -> dict[int, Tensor]:
-    """Upright pixels of those images that nvJPEG reads, by their place in `datas`."""
+) -> tuple[Numbers, Ragged] | None:
+    """Upright pixels of those images that nvJPEG reads, and their places in `datas`."""
     found = _gpu_decoder(device)
     if found is None:
-        return {}
-    _, decoder, is_upright = found
-    encoded: dict[int, Tensor] = {}
-    orientations: dict[int, int] = {}
-    for index, data in enumerate(datas):
-        if isinstance(data, Tensor) or not _is_whole_jpeg(data):
-            continue
-        header = jpeg_header(data)
-        # Four components are CMYK, which nvJPEG would read as something else.
-        if header is not None and header.components in (1, 3):
-            encoded[index] = as_tensor(data)
-            orientations[index] = header.orientation
-    mode = "RGB" if channels == 3 else "GRAY"
-    decoded = _decode_or_halve(encoded, decoder, mode, device)
-    if is_upright:
-        return decoded
-    return {
-        index: upright(pixels, orientations[index]) for index, pixels in decoded.items()
-    }
-
-
-def _is_whole_jpeg(data: bytes) -> bool:
-    """Whether these bytes begin and end as a JPEG does, with a little after at most."""
-    # nvJPEG paints the rest of a truncated file grey and says nothing.
-    end = data.find(b"\xff\xd9", max(len(data) - 2048, 2))
-    return image_format(data) == "jpeg" and end >= 0
+        return None
+    with found.borrowed() as decoder:
+        jpegs = gather_jpegs(datas, decoder.accepts, pinned=device.type == "cuda")
+        parts = _decode_or_halve(jpegs, decoder, channels, device)
+    if not parts:
+        return None
+    places = np.concatenate([some.places for some, _ in parts])
+    return places, Ragged.joined([ragged for _, ragged in parts])
 
 
 def gpu_decoder_name(device: torch.device | str) -> str | None:
-    """Which library decodes JPEGs on this device, or None where the CPU does."""
+    """What decodes JPEGs on this device, or None where the CPU does."""
     device = torch.device(device)
     found = _gpu_decoder(device) if device.type == "cuda" else None
-    return found[0] if found else None
+    return found.name if found else None
 
 
 def as_tensor(data: bytes) -> UInt8[Tensor, "bytes"]:
@@ -93,60 +111,103 @@ def torchvision_decodes() -> bool:
 
 
 def _decode_or_halve(
-    encoded: dict[int, Tensor], decoder: Decoder, mode: str, device: torch.device
-) -> dict[int, Tensor]:
+    jpegs: Jpegs, decoder: Decoder, channels: int, device: torch.device
+) -> list[tuple[Jpegs, Ragged]]:
     """All that decode: one bad image fails its whole batch, so halves are tried."""
-    if not encoded:
-        return {}
+    if not len(jpegs):
+        return []
     try:
-        pixels = decoder(list(encoded.values()), mode, device)
+        ragged = decoder.decode(jpegs, channels, device)
     except (RuntimeError, ValueError):
-        if len(encoded) == 1:
-            return {}
-        items = list(encoded.items())
-        middle = len(items) // 2
-        return {
-            **_decode_or_halve(dict(items[:middle]), decoder, mode, device),
-            **_decode_or_halve(dict(items[middle:]), decoder, mode, device),
-        }
-    return dict(zip(encoded, pixels, strict=True))
+        if len(jpegs) == 1:
+            return []
+        middle = len(jpegs) // 2
+        halves = jpegs.part(0, middle), jpegs.part(middle, len(jpegs))
+        return [
+            part
+            for half in halves
+            for part in _decode_or_halve(half, decoder, channels, device)
+        ]
+    if not decoder.is_upright:
+        ragged = _turned(ragged, jpegs.orientations)
+    return [(jpegs, ragged)]
+
+
+def _turned(ragged: Ragged, orientations: Numbers) -> Ragged:
+    """The images upright, each in the memory it had."""
+    heights, widths = ragged.heights.clone(), ragged.widths.clone()
+    for index in np.flatnonzero(orientations != 1).tolist():
+        pixels = upright(ragged.image(index), int(orientations[index]))
+        heights[index], widths[index] = pixels.shape[1:]
+        if ragged.interleaved[index]:
+            pixels = pixels.permute(1, 2, 0)
+        start = int(ragged.offsets[index])
+        ragged.pixels[start : start + pixels.numel()] = pixels.reshape(-1)
+    return Ragged.from_parts(
+        ragged.pixels, heights, widths, ragged.interleaved, ragged.channels
+    )
 
 
 @cache
-def _gpu_decoder(device: torch.device) -> tuple[str, Decoder, bool] | None:
-    """Its name, the function, and whether that applies the Exif orientation."""
-    candidates: list[tuple[str, Decoder, bool]] = []
+def _gpu_decoder(device: torch.device) -> GpuDecoder | None:
+    """The first decoder that reads a test image right."""
+    for candidate in _candidates(device):
+        if _reads_well(candidate, device):
+            return candidate
+    return None
+
+
+def _candidates(device: torch.device) -> Iterator[GpuDecoder]:
+    if has_library():
+        yield GpuDecoder("nvJPEG", JpegEngines(device).borrowed)
     try:
         from torchcodec.decoders import decode_jpeg as by_torchcodec
     except (ImportError, RuntimeError, OSError):  # absent, or built for another torch
         pass
     else:
-        candidates.append(
-            (
-                "torchcodec",
-                lambda jpegs, mode, device: by_torchcodec(
-                    jpegs, mode=mode, device=device
-                ),
-                True,
-            )
-        )
+
+        def torchcodec(
+            jpegs: list[Tensor], mode: str, on: torch.device
+        ) -> list[Tensor]:
+            pixels: list[Tensor] = by_torchcodec(jpegs, mode=mode, device=on)
+            return pixels
+
+        decoder = LibraryDecoder(torchcodec, is_upright=True)
+        yield GpuDecoder("nvJPEG through torchcodec", decoder.borrowed)
     if torchvision_decodes():
         from torchvision.io import ImageReadMode
         from torchvision.io import decode_jpeg as by_torchvision
 
-        candidates.append(
-            (
-                "torchvision",
-                lambda jpegs, mode, device: by_torchvision(
-                    jpegs, ImageReadMode[mode], device=device
-                ),
-                False,
-            )
-        )
-    for candidate in candidates:
-        try:
-            candidate[1]([as_tensor(_SMALLEST_JPEG)], "RGB", device)
-        except (RuntimeError, ValueError):  # built without nvJPEG
-            continue
-        return candidate
-    return None
+        def torchvision(
+            jpegs: list[Tensor], mode: str, on: torch.device
+        ) -> list[Tensor]:
+            pixels: list[Tensor] = by_torchvision(jpegs, ImageReadMode[mode], device=on)
+            return pixels
+
+        decoder = LibraryDecoder(torchvision, is_upright=False)
+        yield GpuDecoder("nvJPEG through torchvision", decoder.borrowed)
+
+
+def _reads_well(candidate: GpuDecoder, device: torch.device) -> bool:
+    """Whether two images of known pixels, one wide and one tall, come out right."""
+    ramp = np.linspace(0, 255, 96 * 144).reshape(96, 144).astype(np.uint8)
+    wide = np.stack([ramp, ramp[:, ::-1], ramp[::-1] // 2], axis=2)
+    pictures = [np.ascontiguousarray(each) for each in (wide, wide.swapaxes(0, 1))]
+    datas = []
+    for picture in pictures:
+        file = io.BytesIO()
+        Image.fromarray(picture).save(file, "JPEG", quality=95)
+        datas.append(file.getvalue())
+    try:
+        with candidate.borrowed() as decoder:
+            jpegs = gather_jpegs(datas, decoder.accepts, pinned=device.type == "cuda")
+            if len(jpegs) < len(datas):
+                return False
+            ragged = decoder.decode(jpegs, 3, device)
+    except (RuntimeError, ValueError):  # no such hardware, or built without nvJPEG
+        return False
+    for index, picture in enumerate(pictures):
+        found = ragged.image(index).cpu().permute(1, 2, 0).numpy().astype(int)
+        if found.shape != picture.shape or np.abs(found - picture).mean() > 4:
+            return False
+    return True

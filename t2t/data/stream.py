@@ -1,12 +1,13 @@
 """Large sets: read and decoded ahead of the steps that need them."""
 
 import itertools
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -15,22 +16,25 @@ from torch import Tensor
 
 from t2t.data.crops import Crop, apply_crop, as_batch
 from t2t.data.damage import DamagedImage
+from t2t.data.decode import decode
 from t2t.data.draws import Draws
 from t2t.data.loading import (
     ImagePixels,
     Loader,
-    Part,
     batch_of,
     decoded_on_gpu,
     num_cores,
     part_of,
-    ragged_of,
 )
-from t2t.data.nvjpeg import gpu_decoder_name
+from t2t.data.nvjpeg import decode_jpegs, gpu_decoder_name
 from t2t.data.order import Batch, Order, Slots
+from t2t.data.sources.base import Indices
+from t2t.ops.ragged import Ragged
 from t2t.shapes import Pixels
 
+Data = bytes | Tensor
 Result = TypeVar("Result")
+Items = TypeVar("Items", list[int], Indices)
 
 # Images a thread decodes at once: enough that handing out work costs little.
 _CHUNK = 8
@@ -41,6 +45,19 @@ _NUM_TIMED = 8
 _SLOW_READ = 5e-4
 _SLOW_CHUNK = 4
 _NUM_READERS = 64
+# Before training's own kernels: the many small ones of a decoder would each wait for
+# a large one, and training then for its input.
+_PRIORITY = -1
+_SWITCH_INTERVAL = 5e-4
+
+
+class Piece(NamedTuple):
+    """Some images of a batch, on their way to the device."""
+
+    places: Indices
+    indices: list[int]
+    """Which images they are, after damaged ones were replaced."""
+    ragged: Ragged
 
 
 class Made(NamedTuple):
@@ -80,8 +97,9 @@ class StreamBatches:
         self.description = description
         self._streams: list[Any] = [None] * num_ahead
         if device.type == "cuda":
-            # Before training's own kernels, which would else starve on their input.
-            self._streams = [torch.cuda.Stream(device, -1) for _ in range(num_ahead)]
+            self._streams = [
+                torch.cuda.Stream(device, _PRIORITY) for _ in range(num_ahead)
+            ]
 
     def steps(self, start: int, stop: int) -> Iterator[Batch]:
         """The batches of these steps, in order; threads live while it is read."""
@@ -95,11 +113,12 @@ class StreamBatches:
             for step in itertools.islice(upcoming, self.num_ahead)
         )
         try:
-            while pending:
-                made = pending.popleft().result()
-                for step in itertools.islice(upcoming, 1):
-                    pending.append(makers.submit(work.make, step))
-                yield self._handed_over(made)
+            with _quick_handovers():
+                while pending:
+                    made = pending.popleft().result()
+                    for step in itertools.islice(upcoming, 1):
+                        pending.append(makers.submit(work.make, step))
+                    yield self._handed_over(made)
         finally:
             work.halted.set()
             for pool in (workers, readers):
@@ -154,35 +173,43 @@ class _Work:
         # it looks the same when the damage is found and when it is known.
         by_gpu = decoded_on_gpu(wanted, self.batches.gpu_share)
         by_gpu &= wanted == slots.indices
-        places = [np.flatnonzero(by_gpu), np.flatnonzero(~by_gpu)]
-        decoding = [
-            self._submit(self.workers, self._decode, chunk, stream)
-            for chunk in _chunks(wanted[places[1]].tolist(), _CHUNK)
-        ]
-        parts = []
-        if len(places[0]):
-            indices = wanted[places[0]].tolist()
-            datas = self._read_all(indices)
-            found = self.loader.load_on_gpu(indices, datas, self.device, self.workers)
-            parts.append(part_of(*found, self.device))
-        parts += [future.result() for future in decoding]
+        decoding = self._decode_by_threads(np.flatnonzero(~by_gpu), wanted, {}, stream)
+        pieces = []
+        places = np.flatnonzero(by_gpu)
+        if len(places):
+            datas = self._read_all(wanted[places].tolist())
+            found = decode_jpegs(datas, self.loader.channels, self.device)
+            if found is not None:
+                theirs = places[found[0]]
+                pieces.append(Piece(theirs, wanted[theirs].tolist(), found[1]))
+                by_gpu[theirs] = False
+            read = dict(zip(places.tolist(), datas, strict=True))
+            rest = np.flatnonzero(by_gpu)
+            decoding += self._decode_by_threads(rest, wanted, read, stream)
+        pieces += [future.result() for future in decoding]
 
-        where = np.argsort(np.concatenate(places))
-        loaded = np.array([i for part in parts for i in part.indices])[where]
-        images = self._images(step, slots, parts, torch.from_numpy(where))
+        where = np.argsort(np.concatenate([piece.places for piece in pieces]))
+        loaded = np.array([i for piece in pieces for i in piece.indices])[where]
+        ragged = Ragged.joined([piece.ragged for piece in pieces])
+        images = self._images(step, slots, ragged, torch.from_numpy(where))
         labels = self.loader.source.labels
         return batch_of(images, loaded, slots, labels, self.device)
 
-    def _images(
-        self, step: int, slots: Slots, parts: list[Part], where: Tensor
-    ) -> Pixels:
-        """The parts' images in the order of the slots, cropped where that is asked."""
-        ragged = ragged_of(parts, self.loader.channels)
+    def _images(self, step: int, slots: Slots, ragged: Ragged, where: Tensor) -> Pixels:
+        """The images in the order of the slots, cropped where that is asked."""
         if self.batches.crop is None:
             return as_batch(ragged)[where.to(self.device)]
         seed = self.batches.order.seed
         draws = Draws.of(seed, step, torch.from_numpy(slots.keys))
         return apply_crop(self.batches.crop, ragged.select(where), draws)
+
+    def _decode_by_threads(
+        self, places: Indices, wanted: Indices, read: dict[int, Data], stream: Any
+    ) -> list[Future[Piece]]:
+        return [
+            self._submit(self.workers, self._decode, chunk, wanted[chunk], read, stream)
+            for chunk in _chunks(places, _CHUNK)
+        ]
 
     def _submit(
         self, pool: ThreadPoolExecutor, task: Callable[..., Result], *arguments: Any
@@ -196,19 +223,19 @@ class _Work:
         if self.halted.is_set():
             raise CancelledError
 
-    def _read(self, indices: list[int]) -> list[bytes | Tensor]:
+    def _read(self, indices: list[int]) -> list[Data]:
         datas = []
         for index in indices:
             self._check_halted()
             try:
                 datas.append(self.loader.source.read(index))
             except DamagedImage:
-                datas.append(b"")  # no image: the loader names it and finds another
+                datas.append(b"")  # no image: the thread that decodes it names it
         return datas
 
-    def _read_all(self, indices: list[int]) -> list[bytes | Tensor]:
+    def _read_all(self, indices: list[int]) -> list[Data]:
         """All of a step's files, by this thread or by many where that is slow."""
-        datas: list[bytes | Tensor] = []
+        datas: list[Data] = []
         seconds = []
         for index in indices[:_NUM_TIMED]:
             started = time.perf_counter()
@@ -223,17 +250,52 @@ class _Work:
         ]
         return datas + [data for future in reading for data in future.result()]
 
-    def _decode(self, indices: list[int], stream: Any) -> Part:
+    def _decode(
+        self, places: Indices, indices: Indices, read: dict[int, Data], stream: Any
+    ) -> Piece:
+        """A thread's share, of which some may have been read already."""
         loaded = []
         images: list[ImagePixels] = []
-        for index in indices:
+        for place, index in zip(places.tolist(), indices.tolist(), strict=True):
             self._check_halted()
-            found, pixels = self.loader.load(index)
+            if place in read:
+                found, pixels = self._decode_read(index, read[place])
+            else:
+                found, pixels = self.loader.load(index)
             loaded.append(found)
             images.append(pixels)
         with torch.cuda.stream(stream) if stream is not None else nullcontext():
-            return part_of(loaded, images, self.device)
+            part = part_of(loaded, images, self.device)
+        ragged = Ragged.from_parts(
+            part.pixels[0],
+            torch.tensor(part.heights),
+            torch.tensor(part.widths),
+            torch.tensor(part.interleaved),
+            self.loader.channels,
+        )
+        return Piece(places, loaded, ragged)
+
+    def _decode_read(self, index: int, data: Data) -> tuple[int, ImagePixels]:
+        try:
+            return index, decode(data, channels=self.loader.channels)
+        except DamagedImage as damaged:
+            return self.loader.load_instead(index, damaged.reason)
 
 
-def _chunks(indices: list[int], size: int) -> list[list[int]]:
-    return [indices[start : start + size] for start in range(0, len(indices), size)]
+def _chunks(items: Items, size: int) -> list[Items]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+@contextmanager
+def _quick_handovers() -> Iterator[None]:
+    """A thread that waits for the GIL is given it soon, so that training is not late.
+
+    The training thread lets go of it whenever it waits for the device. With Python's
+    own interval it would get it back up to five milliseconds late, many times a step.
+    """
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(min(interval, _SWITCH_INTERVAL))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)

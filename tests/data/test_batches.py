@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ import torch
 from PIL import Image
 
 from t2t.data import batches as batches_module
-from t2t.data import decode, loading
+from t2t.data import decode, nvjpeg
 from t2t.data import resident as resident_module
 from t2t.data import stream as stream_module
 from t2t.data.batches import Batches, Feeding, evaluation_batches, open_batches
@@ -32,10 +31,13 @@ RANDOM = RandomCrop(size=(12, 12), flip=0.5)
 class Pictures(Source):
     """Encoded images of many sizes whose mean grey level tells their index."""
 
-    def __init__(self, num: int = 20, damaged: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, num: int = 20, damaged: tuple[int, ...] = (), kind: str = "PNG"
+    ) -> None:
         self.classes = ("even", "odd")
         self.labels = np.arange(num, dtype=np.int64) % 2
         self.on_read: Callable[[int], None] = lambda index: None
+        self.kind = kind
         self._datas = [
             b"no image" if index in damaged else self._encoded(index)
             for index in range(num)
@@ -46,7 +48,7 @@ class Pictures(Source):
         size = (20 + index % 5, 24 - index % 7, 3)
         pixels = rng.integers(-4, 5, size) + 10 + 10 * index
         file = io.BytesIO()
-        Image.fromarray(pixels.astype(np.uint8)).save(file, "PNG")
+        Image.fromarray(pixels.astype(np.uint8)).save(file, self.kind)
         return file.getvalue()
 
     def read(self, index: int) -> bytes:
@@ -319,32 +321,68 @@ def test_an_impossible_batch_is_refused_before_reading() -> None:
         stream(source, batch_size=21)
 
 
+@pytest.fixture
+def decoded_together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many images each call was given that a stand-in for nvJPEG decoded.
+
+    It refuses a batch of which one image is 23 wide.
+    """
+    sizes = []
+
+    def together(
+        encoded: list[torch.Tensor], mode: str, device: torch.device
+    ) -> list[torch.Tensor]:
+        images = [decode.decode(data.numpy().tobytes()) for data in encoded]
+        sizes.append(len(images))
+        if any(image.shape[2] == 23 for image in images):
+            raise RuntimeError("no partial results")
+        return images
+
+    fake = nvjpeg.GpuDecoder("a test's", nvjpeg.LibraryDecoder(together, True).borrowed)
+    monkeypatch.setattr(nvjpeg, "_gpu_decoder", lambda device: fake)
+    for module in (stream_module, resident_module):
+        monkeypatch.setattr(module, "gpu_decoder_name", lambda device: fake.name)
+    return sizes
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 @pytest.mark.parametrize("damaged", [(), (3, 4, 19)])
 @pytest.mark.parametrize("share", [0.5, 1.0])
 def test_sharing_out_the_decoding_keeps_the_order(
-    monkeypatch: pytest.MonkeyPatch, damaged: tuple[int, ...], share: float
+    decoded_together: list[int], kind: str, damaged: tuple[int, ...], share: float
 ) -> None:
-    by_threads = list(stream(Pictures(damaged=damaged)).steps(0, 6))
-    # The batch decoder also runs on a CPU: here it takes the place of nvJPEG.
-    calls = 0
-
-    def decode_each(*given: Any, **options: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        return decode.decode_each(*given, **options)
-
-    monkeypatch.setattr(loading, "decode_each", decode_each)
-    for module in (stream_module, resident_module):
-        monkeypatch.setattr(module, "gpu_decoder_name", lambda device: "a test's")
+    by_threads = list(stream(Pictures(damaged=damaged, kind=kind)).steps(0, 6))
+    decoded_together.clear()
     for keep in (False, True):
         feeding = Feeding(resident=keep, num_workers=2, gpu_share=share)
         damage = Damage(limit=3)
-        batches = opened(Pictures(damaged=damaged), feeding, damage=damage)
+        source = Pictures(damaged=damaged, kind=kind)
+        batches = opened(source, feeding, damage=damage)
         assert_same(by_threads, list(batches.steps(0, 6)))
         assert_same(by_threads, list(batches.steps(0, 6)))
         assert sorted(damage.names) == sorted(f"picture-{index}" for index in damaged)
-        assert calls > 0
-        calls = 0
+        assert bool(decoded_together) == (kind == "JPEG" and not keep)
+        decoded_together.clear()
+
+
+def test_what_the_gpu_refuses_is_not_read_again(decoded_together: list[int]) -> None:
+    source = Pictures(kind="JPEG")
+    read: list[int] = []
+    source.on_read = read.append
+    feeding = Feeding(resident=False, num_workers=2, num_ahead=1)
+    (batch,) = opened(source, feeding, batch_size=20).steps(0, 1)
+    assert len(decoded_together) > 1
+    assert sorted(read) == list(range(20))
+    assert sorted(batch.indices.tolist()) == list(range(20))
+
+
+def test_the_gil_changes_hands_fast_only_while_batches_are_made() -> None:
+    before = sys.getswitchinterval()
+    steps = stream(Pictures()).steps(0, 3)
+    next(steps)
+    assert sys.getswitchinterval() < before
+    steps.close()  # type: ignore[attr-defined]
+    assert sys.getswitchinterval() == before
 
 
 @pytest.mark.parametrize(("seconds", "many"), [(0.005, True), (0.0, False)])

@@ -10,7 +10,15 @@ from PIL import Image
 from t2t.data import decode as decoding
 from t2t.data import nvjpeg
 from t2t.data.decode import DamagedImage, decode, decode_each
-from t2t.data.nvjpeg import decode_jpegs, gpu_decoder_name, upright
+from t2t.data.jpegs import gather_jpegs
+from t2t.data.nvjpeg import (
+    GpuDecoder,
+    LibraryDecoder,
+    decode_jpegs,
+    gpu_decoder_name,
+    upright,
+)
+from t2t.ops.ragged import Ragged
 
 CPU = torch.device("cpu")
 
@@ -44,8 +52,16 @@ def calls(monkeypatch):
             raise RuntimeError("no partial results")
         return pixels
 
-    monkeypatch.setattr(nvjpeg, "_gpu_decoder", lambda device: ("fake", decoder, False))
+    fake = GpuDecoder("fake", LibraryDecoder(decoder, is_upright=False).borrowed)
+    monkeypatch.setattr(nvjpeg, "_gpu_decoder", lambda device: fake)
     return sizes
+
+
+def decoded(datas, channels):
+    """Images by their place among the data."""
+    places, ragged = decode_jpegs(datas, channels, CPU)
+    assert len(places) == len(ragged)
+    return {place: ragged.image(number) for number, place in enumerate(places.tolist())}
 
 
 def test_jpegs_go_in_one_batch_and_the_rest_stays(calls):
@@ -62,25 +78,34 @@ def test_jpegs_go_in_one_batch_and_the_rest_stays(calls):
         jpeg(mode="L"),
         b"",
     ]
-    decoded = decode_jpegs(datas, 3, CPU)
-    assert sorted(decoded) == [0, 5, 6]
+    images = decoded(datas, 3)
+    assert sorted(images) == [0, 5, 6]
     assert calls == [3]
-    for index in decoded:
-        difference = decoded[index].int() - decode(datas[index]).int()
+    for index, image in images.items():
+        difference = image.int() - decode(datas[index]).int()
         assert difference.abs().max() <= 2
 
 
 def test_one_bad_image_does_not_take_its_batch_along(calls):
     datas = [jpeg(), jpeg(), jpeg(width=13), jpeg()]
-    assert sorted(decode_jpegs(datas, 3, CPU)) == [0, 1, 3]
+    assert sorted(decoded(datas, 3)) == [0, 1, 3]
     assert calls == [4, 2, 2, 1, 1]
+
+
+def test_nothing_to_decode_is_no_batch(calls):
+    assert decode_jpegs([b"", jpeg(mode="CMYK"), jpeg(width=13)], 3, CPU) is None
+    assert calls == [1]
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_what_the_gpu_decodes_is_turned_upright(calls, orientation):
-    data = jpeg(orientation=orientation)
-    found = decode_jpegs([data], 1, CPU)[0]
-    assert (found.int() - decode(data, channels=1).int()).abs().max() <= 2
+    # Neighbours in the buffer stay as they are.
+    datas = [jpeg(width=17), jpeg(orientation=orientation), jpeg(height=9)]
+    for channels in (1, 3):
+        for place, found in decoded(datas, channels).items():
+            wanted = decode(datas[place], channels=channels)
+            assert found.shape == wanted.shape
+            assert (found.int() - wanted.int()).abs().max() <= 2
 
 
 def test_two_turns_undo_each_other():
@@ -92,15 +117,51 @@ def test_two_turns_undo_each_other():
 
 def test_images_come_back_in_order_from_both_ways(monkeypatch):
     taken = torch.ones(3, 2, 2, dtype=torch.uint8)
-    monkeypatch.setattr(
-        decoding, "decode_jpegs", lambda datas, channels, device: {1: taken}
-    )
+    found = np.array([1]), Ragged.from_images([taken])
+    monkeypatch.setattr(decoding, "decode_jpegs", lambda datas, channels, device: found)
     monkeypatch.setattr(torch.Tensor, "to", lambda self, device: self)
     outcomes = decode_each([jpeg(), jpeg(), b"junk"], device="cuda")
     assert outcomes[0].shape == (3, 24, 40)
-    assert outcomes[1] is taken
+    assert torch.equal(outcomes[1], taken)
     assert isinstance(outcomes[2], DamagedImage)
 
 
 def test_without_a_gpu_the_cpu_decodes():
     assert gpu_decoder_name("cpu") is None
+
+
+def test_jpegs_are_gathered_end_to_end_with_what_their_headers_tell():
+    datas = [jpeg(height=9), b"junk", jpeg(width=17, orientation=6), jpeg(mode="L")]
+    jpegs = gather_jpegs(datas, lambda data: data != datas[3], pinned=False)
+    assert jpegs.places.tolist() == [0, 2]
+    assert jpegs.heights.tolist() == [9, 24]
+    assert jpegs.widths.tolist() == [40, 17]
+    assert jpegs.orientations.tolist() == [1, 6]
+    for part, data in zip(jpegs.encoded(), [datas[0], datas[2]], strict=True):
+        assert part.numpy().tobytes() == data
+    second = jpegs.part(1, 2)
+    assert second.places.tolist() == [2]
+    assert second.encoded()[0].numpy().tobytes() == datas[2]
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_decoder_is_taken_only_if_it_reads_known_pixels(monkeypatch, right):
+    def decoder(encoded, mode, device):
+        return [stored(data, mode).flip(0 if right else 1) for data in encoded]
+
+    def decodes(encoded, mode, device):
+        return [stored(data, mode) for data in encoded]
+
+    candidates = [
+        GpuDecoder("no hardware", LibraryDecoder(fails, False).borrowed),
+        GpuDecoder("colours swapped", LibraryDecoder(decoder, False).borrowed),
+    ]
+    if right:
+        candidates.append(GpuDecoder("good", LibraryDecoder(decodes, False).borrowed))
+    monkeypatch.setattr(nvjpeg, "_candidates", lambda device: iter(candidates))
+    found = nvjpeg._gpu_decoder.__wrapped__(CPU)
+    assert (found.name if found else None) == ("good" if right else None)
+
+
+def fails(encoded, mode, device):
+    raise RuntimeError("built without nvJPEG")

@@ -1,0 +1,219 @@
+"""nvJPEG through its C interface: a batch by one call, on the caller's stream.
+
+PyTorch's own decoders call the same library, but on a stream that waits behind the
+kernels of training, with memory taken from the driver at every batch, which waits for
+the whole device, and under a lock that lets one thread decode at a time.
+"""
+
+import ctypes
+import ctypes.util
+import glob
+import queue
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from t2t.data.jpegs import Jpegs
+from t2t.ops.ragged import Ragged, roomy
+
+# Numbers of the library's enumerations.
+_HARDWARE, _HARDWARE_FROM_DEVICE = 3, 5
+_GREY, _PLANAR, _INTERLEAVED = 2, 3, 5
+_FULL_COLOUR = 0
+_MAJOR_VERSION = 0
+# The first release whose interface is declared here as it is.
+_OLDEST = 12
+
+_POINTER = ctypes.c_void_p
+_NUMBER = ctypes.c_int
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "nvjpegGetProperty": (_NUMBER, _POINTER),
+    "nvjpegCreateEx": (_NUMBER, _POINTER, _POINTER, ctypes.c_uint, _POINTER),
+    "nvjpegJpegStateCreate": (_POINTER, _POINTER),
+    "nvjpegJpegStreamCreate": (_POINTER, _POINTER),
+    "nvjpegDecodeBatchedPreAllocate": (_POINTER, _POINTER, *(_NUMBER,) * 5),
+    "nvjpegJpegStreamParseHeader": (
+        _POINTER,
+        ctypes.c_char_p,
+        ctypes.c_size_t,
+        _POINTER,
+    ),
+    "nvjpegDecodeBatchedSupported": (_POINTER, _POINTER, _POINTER),
+    "nvjpegDecodeBatchedInitialize": (_POINTER, _POINTER, *(_NUMBER,) * 3),
+    "nvjpegDecodeBatched": (_POINTER,) * 6,
+}
+# What reads a few bytes is called without letting go of the GIL: taking it back can
+# cost a thread milliseconds.
+_QUICK = ("nvjpegJpegStreamParseHeader", "nvjpegDecodeBatchedSupported")
+
+
+class JpegEngine:
+    """One decoder of nvJPEG's hardware backend, for one thread at a time.
+
+    It is never destroyed: at the end of the process CUDA may be gone before it.
+    """
+
+    is_upright = False
+    # Whether a batch's bytes are sent in one piece before the library is called,
+    # which then reads them on the device.
+    sends_bytes = False
+    interleaved = False
+    flags = 0
+
+    def __init__(self) -> None:
+        backend = _HARDWARE_FROM_DEVICE if self.sends_bytes else _HARDWARE
+        self._handle = _created("nvjpegCreateEx", backend, None, None, self.flags)
+        self._state = _created("nvjpegJpegStateCreate", self._handle)
+        self._header = _created("nvjpegJpegStreamCreate", self._handle)
+        self._answer = ctypes.c_int()
+        # From here on memory comes from a pool, whatever size is asked for.
+        sizes = (1, 1, 1, _FULL_COLOUR, _PLANAR)
+        _call("nvjpegDecodeBatchedPreAllocate", self._handle, self._state, *sizes)
+
+    def accepts(self, data: bytes) -> bool:
+        """Whether the hardware decodes this kind: baseline, in one scan."""
+        functions = _functions()
+        read = functions["nvjpegJpegStreamParseHeader"]
+        if read(self._handle, data, len(data), self._header):
+            return False
+        ask, answer = functions["nvjpegDecodeBatchedSupported"], self._answer
+        failed = ask(self._handle, self._header, ctypes.addressof(answer))
+        return not failed and answer.value == 0
+
+    def decode(self, jpegs: Jpegs, channels: int, device: torch.device) -> Ragged:
+        """Pixels as stored, in one buffer; raises RuntimeError where one is bad."""
+        sizes = jpegs.heights * jpegs.widths
+        total = int(sizes.sum()) * channels
+        pixels = roomy(total, device)
+        stream = torch.cuda.current_stream(device)
+        encoded = jpegs.buffer
+        if self.sends_bytes:
+            encoded = encoded.to(device, non_blocking=True)
+        inputs = (encoded.data_ptr() + jpegs.starts).astype(np.uint64)
+        lengths = jpegs.lengths.astype(np.uint64)
+        interleaved = self.interleaved and channels == 3
+        outputs = _outputs(pixels, jpegs, channels, interleaved)
+        kind = _INTERLEAVED if interleaved else _PLANAR if channels == 3 else _GREY
+        try:
+            _call(
+                "nvjpegDecodeBatchedInitialize",
+                self._handle,
+                self._state,
+                *(len(jpegs), 1, kind),
+            )
+            _call(
+                "nvjpegDecodeBatched",
+                self._handle,
+                self._state,
+                *(each.ctypes.data for each in (inputs, lengths, outputs)),
+                stream.cuda_stream,
+            )
+        finally:
+            # The library still reads the bytes, and writes where others may next.
+            done = torch.cuda.Event(blocking=True)
+            done.record(stream)
+            done.synchronize()
+        return Ragged.from_parts(
+            pixels,
+            torch.from_numpy(jpegs.heights),
+            torch.from_numpy(jpegs.widths),
+            torch.full((len(jpegs),), interleaved),
+            channels,
+        )
+
+
+def _outputs(
+    pixels: Tensor, jpegs: Jpegs, channels: int, interleaved: bool
+) -> np.ndarray:
+    """The library's records of four pointers and four bytes-per-row, one an image."""
+    sizes = jpegs.heights * jpegs.widths
+    starts = pixels.data_ptr() + channels * (np.cumsum(sizes) - sizes)
+    records = np.zeros((len(jpegs), 8), dtype=np.uint64)
+    for plane in range(1 if interleaved else channels):
+        records[:, plane] = starts + plane * sizes
+        records[:, 4 + plane] = jpegs.widths * (channels if interleaved else 1)
+    return records
+
+
+class JpegEngines:
+    """As many engines on a device as threads decode there at once."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._free: queue.SimpleQueue[JpegEngine] = queue.SimpleQueue()
+
+    @contextmanager
+    def borrowed(self) -> Iterator[JpegEngine]:
+        """An engine that no other thread uses meanwhile."""
+        with torch.cuda.device(self.device):
+            try:
+                engine = self._free.get_nowait()
+            except queue.Empty:
+                engine = JpegEngine()
+            try:
+                yield engine
+            finally:
+                self._free.put(engine)
+
+
+def has_library() -> bool:
+    """Whether a usable nvJPEG is installed with PyTorch's packages or the system."""
+    return bool(_functions())
+
+
+def _created(name: str, *arguments: Any) -> int:
+    made = ctypes.c_void_p()
+    _call(name, *arguments, ctypes.addressof(made))
+    assert made.value is not None
+    return made.value
+
+
+def _call(name: str, *arguments: Any) -> None:
+    status = _functions()[name](*arguments)
+    if status:
+        raise RuntimeError(f"{name} answered with status {status}.")
+
+
+@cache
+def _functions() -> dict[str, Any]:
+    """The library's functions by name; none where it is missing or too old."""
+    for path in _paths():
+        try:
+            library, quick = ctypes.CDLL(path), ctypes.PyDLL(path)
+            functions = {
+                name: getattr(quick if name in _QUICK else library, name)
+                for name in _SIGNATURES
+            }
+        except (OSError, AttributeError):
+            continue
+        for name, signature in _SIGNATURES.items():
+            functions[name].argtypes = signature
+        version = ctypes.c_int()
+        asked = functions["nvjpegGetProperty"]
+        failed = asked(_MAJOR_VERSION, ctypes.addressof(version))
+        if not failed and version.value >= _OLDEST:
+            return functions
+    return {}
+
+
+def _paths() -> list[str]:
+    """Where nvJPEG may lie: beside the packages that bring it, or in the system."""
+    patterns = []
+    for package, folder in (
+        ("torchvision", "../torchvision.libs"),
+        ("torchcodec", "../torchcodec.libs"),
+        ("nvidia", "*/lib"),
+    ):
+        spec = find_spec(package)
+        for place in (spec and spec.submodule_search_locations) or ():
+            patterns.append(str(Path(place) / folder / "libnvjpeg[.-]*so*"))
+    found = [path for pattern in patterns for path in sorted(glob.glob(pattern))]
+    system = ctypes.util.find_library("nvjpeg")
+    return [*found, system] if system else found
