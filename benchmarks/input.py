@@ -25,7 +25,7 @@ import torch
 
 from t2t.data.batches import Feeding, open_batches
 from t2t.data.crops import CenterCrop, RandomCrop, apply_crop
-from t2t.data.decode import decode, decode_each
+from t2t.data.decode import decode, decode_each, decoder_name
 from t2t.data.draws import Draws
 from t2t.data.pack import pack
 from t2t.data.sources import Source, open_source
@@ -62,6 +62,7 @@ def measure(arguments: argparse.Namespace, work: Path) -> Iterator[dict[str, Any
     machine = {
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
         "cores": len(os.sched_getaffinity(0)),
+        "decoder": decoder_name(device),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "command": " ".join(["python", *sys.argv]),

@@ -157,7 +157,7 @@ def decode_each(
     """
     device = torch.device(device)
     outcomes: dict[int, Tensor | DamagedImage] = {}
-    if device.type == "cuda" and channels in (1, 3):
+    if device.type == "cuda":
         found = decode_jpegs(datas, channels, device)
         if found is not None:
             places, ragged = found

@@ -84,5 +84,5 @@ def gather_jpegs(
 def is_whole_jpeg(data: bytes) -> bool:
     """Whether these bytes begin and end as a JPEG does, with a little after at most."""
     # nvJPEG paints the rest of a truncated file grey and says nothing.
-    end = data.find(b"\xff\xd9", max(len(data) - 2048, 2))
+    end = data.rfind(b"\xff\xd9", max(len(data) - 2048, 2))
     return image_format(data) == "jpeg" and end >= 0

@@ -67,7 +67,7 @@ def decode_jpegs(
     datas: Sequence[bytes | Tensor], channels: int, device: torch.device
 ) -> tuple[Numbers, Ragged] | None:
     """Upright pixels of those images that nvJPEG reads, and their places in `datas`."""
-    found = _gpu_decoder(device)
+    found = _gpu_decoder(device) if channels in (1, 3) else None
     if found is None:
         return None
     with found.borrowed() as decoder:

@@ -113,7 +113,7 @@ class StreamBatches:
             for step in itertools.islice(upcoming, self.num_ahead)
         )
         try:
-            with _quick_handovers():
+            with _quick_handovers(self.device):
                 while pending:
                     made = pending.popleft().result()
                     for step in itertools.islice(upcoming, 1):
@@ -287,14 +287,15 @@ def _chunks(items: Items, size: int) -> list[Items]:
 
 
 @contextmanager
-def _quick_handovers() -> Iterator[None]:
-    """A thread that waits for the GIL is given it soon, so that training is not late.
+def _quick_handovers(device: torch.device) -> Iterator[None]:
+    """A thread that waits for the GIL is given it soon, so that a GPU does not wait.
 
-    The training thread lets go of it whenever it waits for the device. With Python's
-    own interval it would get it back up to five milliseconds late, many times a step.
+    The training thread lets go of it whenever it waits for the GPU. With Python's own
+    interval it would get it back up to five milliseconds late, several times a step.
     """
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(min(interval, _SWITCH_INTERVAL))
+    if device.type == "cuda":
+        sys.setswitchinterval(min(interval, _SWITCH_INTERVAL))
     try:
         yield
     finally:

@@ -376,13 +376,12 @@ def test_what_the_gpu_refuses_is_not_read_again(decoded_together: list[int]) -> 
     assert sorted(batch.indices.tolist()) == list(range(20))
 
 
-def test_the_gil_changes_hands_fast_only_while_batches_are_made() -> None:
+def test_the_gil_changes_hands_fast_only_while_a_gpu_is_fed() -> None:
     before = sys.getswitchinterval()
-    steps = stream(Pictures()).steps(0, 3)
-    next(steps)
-    assert sys.getswitchinterval() < before
-    steps.close()  # type: ignore[attr-defined]
-    assert sys.getswitchinterval() == before
+    for device, fast in (("cuda", True), ("cpu", False)):
+        with stream_module._quick_handovers(torch.device(device)):
+            assert (sys.getswitchinterval() < before) == fast
+        assert sys.getswitchinterval() == before
 
 
 @pytest.mark.parametrize(("seconds", "many"), [(0.005, True), (0.0, False)])

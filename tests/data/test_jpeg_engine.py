@@ -2,6 +2,7 @@
 
 import ctypes
 import io
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,8 +11,10 @@ import torch
 from PIL import Image
 
 from t2t.data import jpeg_engine
+from t2t.data.decode import decode
 from t2t.data.jpeg_engine import JpegEngine, JpegEngines, has_library
 from t2t.data.jpegs import gather_jpegs
+from t2t.data.nvjpeg import decode_jpegs, gpu_decoder_name
 
 CPU = torch.device("cpu")
 REFUSED = 7
@@ -160,3 +163,61 @@ def test_threads_never_share_an_engine_and_leave_theirs_to_the_next(
 def test_without_a_gpu_the_library_says_so():
     with pytest.raises(RuntimeError, match="nvjpegCreateEx answered with status"):
         JpegEngine()
+
+
+def on_gpu(test):
+    """Runs where the hardware decodes JPEGs."""
+    found = torch.cuda.is_available() and gpu_decoder_name("cuda:0") == "nvJPEG"
+    return pytest.mark.skipif(not found, reason="needs nvJPEG's hardware")(test)
+
+
+def photographs(num):
+    """Smooth images of many sizes, a few grey, turned or in several scans."""
+    rng = np.random.default_rng(0)
+    datas = []
+    for index in range(num):
+        small = rng.integers(0, 256, (4, 5, 3), dtype=np.uint8)
+        size = tuple(rng.integers(60, 500, 2).tolist())
+        picture = Image.fromarray(small).resize(size, Image.Resampling.BICUBIC)
+        exif = Image.Exif()
+        exif[0x0112] = 1 + index % 8
+        file = io.BytesIO()
+        picture = picture.convert("L") if index % 7 == 3 else picture
+        picture.save(file, "JPEG", quality=90, progressive=index % 9 == 5, exif=exif)
+        datas.append(file.getvalue())
+    return datas
+
+
+@on_gpu
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_hardware_decodes_as_the_cpu_does(channels):
+    datas = photographs(40)
+    places, ragged = decode_jpegs(datas, channels, torch.device("cuda:0"))
+    assert set(places.tolist()) == {index for index in range(40) if index % 9 != 5}
+    for number, place in enumerate(places.tolist()):
+        found = ragged.image(number).cpu().int()
+        wanted = decode(datas[place], channels=channels).int()
+        assert found.shape == wanted.shape
+        assert (found - wanted).abs().float().mean() < 2
+
+
+@on_gpu
+def test_many_threads_decode_at_once_and_nothing_mixes():
+    datas = photographs(64)
+    device = torch.device("cuda:0")
+
+    def decoded(turn):
+        stream = torch.cuda.Stream(device, -1)
+        with torch.cuda.stream(stream):
+            order = np.random.default_rng(turn).permutation(len(datas))
+            places, ragged = decode_jpegs([datas[i] for i in order], 3, device)
+            return {
+                int(order[place]): ragged.image(number).cpu()
+                for number, place in enumerate(places.tolist())
+            }
+
+    alone = decoded(0)
+    with ThreadPoolExecutor(6) as threads:
+        for images in threads.map(decoded, range(24)):
+            assert images.keys() == alone.keys()
+            assert all(torch.equal(images[i], alone[i]) for i in alone)

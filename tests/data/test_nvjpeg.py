@@ -95,6 +95,7 @@ def test_one_bad_image_does_not_take_its_batch_along(calls):
 def test_nothing_to_decode_is_no_batch(calls):
     assert decode_jpegs([b"", jpeg(mode="CMYK"), jpeg(width=13)], 3, CPU) is None
     assert calls == [1]
+    assert decode_jpegs([jpeg()], 4, CPU) is None
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
