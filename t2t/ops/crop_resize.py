@@ -6,12 +6,17 @@ from enum import IntEnum
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Int32, Int64
 from PIL import Image
 from torch import Tensor
 
 from t2t.ops.ragged import Ragged, roomy
 from t2t.shapes import Pixels
+
+# Lines that one program of a kernel makes, and the warps that do it: all lines share
+# the filter's weights, which take longer to compute than to use.
+_LINES = 8
+_NUM_WARPS = 4
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 
@@ -171,13 +176,14 @@ def _table(
     height: int,
     flip: Bool[Tensor, " batch"],
     filters: Int64[Tensor, " batch"],
-) -> tuple[Int64[Tensor, "batch 9"], Int64[Tensor, " batch"]]:
-    """What the kernels know of each sample, and how many of its rows matter."""
+) -> tuple[Int64[Tensor, "batch 10"], Int32[Tensor, " programs"]]:
+    """What the kernels know of each sample, and whose lines each program makes."""
     _, reach = _reach((boxes[:, 3] - boxes[:, 1]) / height, filters)
     # A row more on each side than the window: the kernels round in float32.
     first_row = (boxes[:, 1] - reach - 1).floor().clamp(min=0).long()
     last_row = torch.minimum((boxes[:, 3] + reach + 2).long(), ragged.heights)
     num_rows = last_row - first_row
+    num_programs = -(-num_rows * ragged.channels // _LINES)
     columns = [
         ragged.offsets,
         ragged.heights,
@@ -188,16 +194,14 @@ def _table(
         flip.long(),
         filters.long(),
         ragged.interleaved.long(),
+        torch.cumsum(num_programs, 0) - num_programs,
     ]
-    return torch.stack(columns, dim=1), num_rows
+    samples = torch.arange(len(ragged), dtype=torch.int32)
+    return torch.stack(columns, dim=1), samples.repeat_interleave(num_programs)
 
 
 # Two threads that compile one kernel at the same time would do the work twice.
 _LAUNCH = threading.Lock()
-# Lines that one program of a kernel makes, and the warps that do it: all lines share
-# the filter's weights, which take longer to compute than to use.
-_LINES = 8
-_NUM_WARPS = 4
 
 
 def crop_resize_triton(
@@ -216,31 +220,32 @@ def crop_resize_triton(
     height, width = size
     batch, channels = len(ragged), ragged.channels
     boxes = boxes.float()
-    table, num_rows = _table(ragged, boxes, height, flip, filters)
+    table, owners = _table(ragged, boxes, height, flip, filters)
+    narrowed = roomy(int(table[:, 5].sum()) * channels * width, device)
     if device.type == "cuda":
-        table = table.pin_memory().to(device, non_blocking=True)
-        boxes = boxes.pin_memory().to(device, non_blocking=True)
-    narrowed = roomy(int(num_rows.sum()) * channels * width, device)
+        table, owners, boxes = (
+            each.pin_memory().to(device, non_blocking=True)
+            for each in (table, owners, boxes)
+        )
     output = torch.empty(
         (batch, channels, height, width), dtype=torch.uint8, device=device
     )
-    lines, num_warps = _LINES, _NUM_WARPS
     columns = min(triton.next_power_of_2(width), 256)
     num_blocks = triton.cdiv(width, columns)
     with _LAUNCH, torch.cuda.device(device if device.type == "cuda" else -1):
-        grid = (triton.cdiv(channels * int(num_rows.max()), lines), batch, num_blocks)
-        narrow_columns[grid](
+        narrow_columns[(len(owners), num_blocks)](
             ragged.pixels,
             narrowed,
             table,
+            owners,
             boxes,
             width,
             channels,
-            LINES=lines,
+            LINES=_LINES,
             COLUMNS=columns,
-            num_warps=num_warps,
+            num_warps=_NUM_WARPS,
         )
-        grid = (triton.cdiv(channels * height, lines), batch, num_blocks)
+        grid = (triton.cdiv(channels * height, _LINES), batch, num_blocks)
         shorten_rows[grid](
             narrowed,
             output,
@@ -249,8 +254,8 @@ def crop_resize_triton(
             height,
             width,
             channels,
-            LINES=lines,
+            LINES=_LINES,
             COLUMNS=columns,
-            num_warps=num_warps,
+            num_warps=_NUM_WARPS,
         )
     return output

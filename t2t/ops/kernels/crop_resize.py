@@ -31,6 +31,7 @@ def narrow_columns(
     pixels_ptr,
     narrowed_ptr,
     table_ptr,
+    owners_ptr,
     boxes_ptr,
     num_columns,
     channels,
@@ -38,58 +39,61 @@ def narrow_columns(
     COLUMNS: tl.constexpr,
 ):
     """Columns of the rows that matter: source C×H×W → C×rows×columns."""
-    sample = tl.program_id(1)
-    entry = table_ptr + sample * 9
+    # Every sample has as many programs as it has lines to make: one large image
+    # would else give all the others programs that find nothing to do.
+    program = tl.program_id(0)
+    sample = tl.load(owners_ptr + program)
+    entry = table_ptr + sample * 10
+    offset = tl.load(entry)
+    height = tl.load(entry + 1)
+    width = tl.load(entry + 2)
+    row_offset = tl.load(entry + 3)
     first_row = tl.load(entry + 4).to(tl.int32)
     num_rows = tl.load(entry + 5).to(tl.int32)
-    lines = tl.program_id(0) * LINES + tl.arange(0, LINES)
-    if tl.program_id(0) * LINES < channels * num_rows:
-        offset = tl.load(entry)
-        height = tl.load(entry + 1)
-        width = tl.load(entry + 2)
-        row_offset = tl.load(entry + 3)
-        flip = tl.load(entry + 6)
-        cubic = tl.load(entry + 7).to(tl.int32)
-        left = tl.load(boxes_ptr + sample * 4)
-        right = tl.load(boxes_ptr + sample * 4 + 2)
-        columns = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
-        target = tl.where(flip != 0, num_columns - 1 - columns, columns)
-        center, low, high, stretch, num_taps = filter_window(
-            target, left, right, num_columns, width.to(tl.int32), cubic
+    flip = tl.load(entry + 6)
+    cubic = tl.load(entry + 7).to(tl.int32)
+    interleaved = tl.load(entry + 8)
+    first_program = tl.load(entry + 9).to(tl.int32)
+    left = tl.load(boxes_ptr + sample * 4)
+    right = tl.load(boxes_ptr + sample * 4 + 2)
+    lines = (program - first_program) * LINES + tl.arange(0, LINES)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    target = tl.where(flip != 0, num_columns - 1 - columns, columns)
+    center, low, high, stretch, num_taps = filter_window(
+        target, left, right, num_columns, width.to(tl.int32), cubic
+    )
+    inside = lines < channels * num_rows
+    pixel_stride = tl.where(interleaved != 0, channels, 1)
+    channel_stride = tl.where(interleaved != 0, 1, height * width)
+    source = (
+        pixels_ptr
+        + offset
+        + (lines // num_rows) * channel_stride
+        + (first_row + lines % num_rows) * width * pixel_stride
+    )
+    value = tl.zeros((LINES, COLUMNS), dtype=tl.float32)
+    total = tl.zeros((COLUMNS,), dtype=tl.float32)
+    for tap in range(num_taps):
+        position = low + tap
+        used = (position < high) & (columns < num_columns)
+        distance = (position.to(tl.float32) + 0.5 - center) / stretch
+        weight = tl.where(used, filter_weight(distance, cubic), 0.0)
+        grey = tl.load(
+            source[:, None] + (position * pixel_stride)[None, :],
+            mask=inside[:, None] & used[None, :],
+            other=0,
         )
-        inside = lines < channels * num_rows
-        interleaved = tl.load(entry + 8)
-        pixel_stride = tl.where(interleaved != 0, channels, 1)
-        channel_stride = tl.where(interleaved != 0, 1, height * width)
-        source = (
-            pixels_ptr
-            + offset
-            + (lines // num_rows) * channel_stride
-            + (first_row + lines % num_rows) * width * pixel_stride
-        )
-        value = tl.zeros((LINES, COLUMNS), dtype=tl.float32)
-        total = tl.zeros((COLUMNS,), dtype=tl.float32)
-        for tap in range(num_taps):
-            position = low + tap
-            used = (position < high) & (columns < num_columns)
-            distance = (position.to(tl.float32) + 0.5 - center) / stretch
-            weight = tl.where(used, filter_weight(distance, cubic), 0.0)
-            grey = tl.load(
-                source[:, None] + (position * pixel_stride)[None, :],
-                mask=inside[:, None] & used[None, :],
-                other=0,
-            )
-            value += weight[None, :] * grey.to(tl.float32)
-            total += weight
-        total = tl.where(columns < num_columns, total, 1.0)
-        value = tl.floor(value / total[None, :] + 0.5)
-        value = tl.minimum(tl.maximum(value, 0.0), 255.0)
-        written = (row_offset * channels + lines) * num_columns
-        tl.store(
-            narrowed_ptr + written[:, None] + columns[None, :],
-            value.to(tl.uint8),
-            mask=inside[:, None] & (columns < num_columns)[None, :],
-        )
+        value += weight[None, :] * grey.to(tl.float32)
+        total += weight
+    total = tl.where(columns < num_columns, total, 1.0)
+    value = tl.floor(value / total[None, :] + 0.5)
+    value = tl.minimum(tl.maximum(value, 0.0), 255.0)
+    written = (row_offset * channels + lines) * num_columns
+    tl.store(
+        narrowed_ptr + written[:, None] + columns[None, :],
+        value.to(tl.uint8),
+        mask=inside[:, None] & (columns < num_columns)[None, :],
+    )
 
 
 @triton.jit
@@ -106,7 +110,7 @@ def shorten_rows(
 ):
     """Rows: C×rows×columns → one image of the batch."""
     sample = tl.program_id(1)
-    entry = table_ptr + sample * 9
+    entry = table_ptr + sample * 10
     height = tl.load(entry + 1).to(tl.int32)
     row_offset = tl.load(entry + 3)
     first_row = tl.load(entry + 4).to(tl.int32)
