@@ -1,8 +1,8 @@
 """nvJPEG through its C interface: a batch by one call, on the caller's stream.
 
-PyTorch's own decoders call the same library, but on a stream that waits behind the
-kernels of training, with memory taken from the driver at every batch, which waits for
-the whole device, and under a lock that lets one thread decode at a time.
+torchcodec and torchvision call the same library with ordinary memory and without its
+pool; torchvision, besides, on a stream that cannot go before training's kernels and
+under a lock that lets one thread decode at a time.
 """
 
 import ctypes
