@@ -1,6 +1,7 @@
 """The trainer's own steps: on images that lie on the device, and from files."""
 
 import time
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from t2t.training.optim import lr_share, set_lr
 from t2t.training.parallel import Processes
 from t2t.training.recipe import Recipe
 from t2t.training.run import build_model, new_run
-from t2t.training.step import Stepper
+from t2t.training.step import Pending, Stepper
 
 KINDS = {FileSource: "jpeg", ShardSource: "pack", ParquetSource: "parquet"}
 # Compiling, and whatever else a trainer puts off until its steps repeat.
@@ -76,6 +77,7 @@ class Trainer:
         make_exact(machine)
         self.run = new_run(recipe, machine, team, self.num_classes)
         self.stepper = Stepper(recipe, machine, team, self.run, self.num_classes)
+        self.under_way: deque[Pending] = deque()
 
     @property
     def launch(self) -> str:
@@ -88,7 +90,10 @@ class Trainer:
         epoch = self.run.step / self.per_epoch
         share = lr_share(self.recipe.schedule, epoch, self.recipe.epochs)
         set_lr(self.run.optimizers, share)
-        self.stepper.train_step(batch)
+        # As the loop does: one step is always under way.
+        self.under_way.append(self.stepper.start_step(batch))
+        if len(self.under_way) > 1:
+            self.under_way.popleft().get()
 
     def synthetic_batch(self) -> Batch:
         """Random pixels that lie on the device."""

@@ -23,10 +23,10 @@ from t2t.training.curves import draw_curves
 from t2t.training.evaluate import Score
 from t2t.training.folder import RunFolder
 from t2t.training.metrics import MetricsFile, read_rows
-from t2t.training.optim import all_groups
 from t2t.training.parallel import Processes
 from t2t.training.recipe import Recipe
 from t2t.training.run import Run
+from t2t.training.step import Outcome
 from t2t.training.trackers import open_trackers
 
 LOG_EVERY_SECONDS = 10.0
@@ -125,28 +125,28 @@ class Journal:
             self.task = self.progress.add_task("", total=num_steps, completed=run.step)
             self.progress.start()
 
-    def step(self, run: Run, loss: float, norm: float, stepped: bool) -> None:
+    def step(self, run: Run, outcome: Outcome, lr: float) -> None:
         """Takes note of a step, and speaks every few seconds."""
         self.clock.step()
+        step, loss, norm, stepped = outcome
         if stepped:
             self.losses.append(loss)
         else:
             self.tell(
-                f"Step {run.step} was left out: its gradient is not finite "
+                f"Step {step} was left out: its gradient is not finite "
                 f"({run.num_skipped} so far)."
             )
         now = time.monotonic()
-        last = run.step == self.num_steps
+        last = step == self.num_steps
         if now - self.spoke_at < LOG_EVERY_SECONDS and not last:
             if self.progress is not None:
-                self.progress.update(self.task, completed=run.step)
+                self.progress.update(self.task, completed=step)
             return
         self.spoke_at = now
         loss_now = statistics.fmean(self.losses[-100:]) if self.losses else math.nan
         rate = self.clock.steps_per_second * self.recipe.batch_size
-        lr = max(group["lr"] for group in all_groups(run.optimizers))
         self.write(
-            run,
+            step,
             {
                 "loss": round(loss_now, 5),
                 "gradient_norm": round(norm, 4) if math.isfinite(norm) else None,
@@ -155,11 +155,11 @@ class Journal:
             },
         )
         words = (
-            f"epoch {run.step / self.per_epoch:.1f}/{self.recipe.epochs}  loss "
-            f"{loss_now:.3f}  {self.accuracy()}{self.pace(run.step)}"
+            f"epoch {step / self.per_epoch:.1f}/{self.recipe.epochs}  loss "
+            f"{loss_now:.3f}  {self.accuracy()}{self.pace(step)}"
         )
         if self.progress is not None:
-            self.progress.update(self.task, completed=run.step, description=words)
+            self.progress.update(self.task, completed=step, description=words)
             self.note(words)
         elif not last:
             self.say(words)
@@ -180,7 +180,7 @@ class Journal:
             run.best = {"top1": best.top1, "epoch": float(epoch)}
         self.clock.pause()
         self.scores = row
-        self.write(run, row)
+        self.write(run.step, row)
         self.say(
             f"epoch {epoch:>{len(str(self.recipe.epochs))}}/{self.recipe.epochs}  "
             f"top-1 [bold]{best.top1:.2f} %[/]"
@@ -209,9 +209,9 @@ class Journal:
         """The last evaluation, for the line of progress."""
         return f"top-1 {self.scores['top1']:.2f} %  " if self.scores else ""
 
-    def write(self, run: Run, row: dict[str, Any]) -> None:
+    def write(self, step: int, row: dict[str, Any]) -> None:
         """Adds a line to the metrics, and tells the trackers."""
-        row = {"step": run.step, **row, **self.clock.row()}
+        row = {"step": step, **row, **self.clock.row()}
         if self.metrics is not None:
             try:
                 self.metrics.add(row)
@@ -219,7 +219,7 @@ class Journal:
             except OSError as error:
                 self.tell_once(f"Numbers cannot be written ({error.strerror})")
         for tracker in self.trackers:
-            tracker.log(run.step, row)
+            tracker.log(step, row)
 
     def draw(self) -> None:
         """Draws the curves; a disk that is full does not stop a run."""

@@ -1,6 +1,7 @@
 """The training loop, top to bottom."""
 
 import time
+from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from t2t.training.folder import RunFolder
 from t2t.training.interruption import Interruption
 from t2t.training.journal import Journal
 from t2t.training.machine import Machine, make_exact, settle, vars_of
-from t2t.training.optim import lr_share, set_lr
+from t2t.training.optim import all_groups, lr_share, set_lr
 from t2t.training.parallel import (
     Processes,
     any_over_all,
@@ -35,7 +36,7 @@ from t2t.training.parallel import (
 from t2t.training.recipe import Recipe
 from t2t.training.resume import CheckpointWriter, resume
 from t2t.training.run import build_model, new_run
-from t2t.training.step import Stepper
+from t2t.training.step import Pending, Stepper
 
 __all__ = ["Machine", "Result", "Training", "train"]
 
@@ -115,6 +116,8 @@ class Training:
         self.num_steps = self.per_epoch * recipe.epochs
         self.damage = Damage(machine.damage_limit, journal.tell)
         self.unsaved = ""
+        self.under_way: deque[tuple[Pending, float]] = deque()
+        self.skipped_in_a_row = 0
         self.writer = CheckpointWriter(place.checkpoints, team, journal.tell)
         self.run = new_run(recipe, machine, team, self.num_classes)
         self.stepper = Stepper(recipe, machine, team, self.run, self.num_classes)
@@ -132,23 +135,24 @@ class Training:
         validation = validation_batches(recipe, self.splits.val, *given)
         journal.start(run, self.num_steps, self.per_epoch, batches.description)
         saved_at = time.monotonic()
-        skipped_in_a_row = 0
         for batch in batches.steps(run.step, self.num_steps):
             share = lr_share(recipe.schedule, run.step / self.per_epoch, recipe.epochs)
             set_lr(run.optimizers, share)
-            if self.stepper.enter(recipe.phase_at(run.step / self.num_steps)):
+            phase = recipe.phase_at(run.step / self.num_steps)
+            if phase != self.stepper.phase:
+                self.await_steps(0)
+                self.stepper.enter(phase)
                 journal.clock.cool()
-            loss, norm, stepped = self.stepper.train_step(batch)
-            skipped_in_a_row = 0 if stepped else skipped_in_a_row + 1
-            journal.step(run, loss, norm, stepped)
-            self.stop_if_broken(skipped_in_a_row)
+            self.under_way.append((self.stepper.start_step(batch), share))
             epoch, into = divmod(run.step, self.per_epoch)
             last = run.step == self.num_steps
             evaluated = into == 0 and (last or epoch % recipe.evaluate_every == 0)
-            if evaluated:
-                self.evaluate(validation, epoch)
             waited = time.monotonic() - saved_at > 60 * self.machine.checkpoint_minutes
             stopping, due = any_over_all((interruption.asked, waited), self.team)
+            # The device has its next step before we look at what came of this one.
+            self.await_steps(0 if evaluated or stopping or due or last else 1)
+            if evaluated:
+                self.evaluate(validation, epoch)
             if (evaluated or stopping or due) and not last:
                 self.writer.save(run.state())
                 saved_at = time.monotonic()
@@ -157,6 +161,16 @@ class Training:
                 journal.interrupted(run)
                 return Result(self.place.path, False, journal.summary(run))
         return self.finish()
+
+    def await_steps(self, num_left: int) -> None:
+        """Takes note of steps, in order, until so few are under way."""
+        while len(self.under_way) > num_left:
+            pending, share = self.under_way.popleft()
+            outcome = pending.get()
+            self.skipped_in_a_row = 0 if outcome.stepped else self.skipped_in_a_row + 1
+            peak = max(group["peak"] for group in all_groups(self.run.optimizers))
+            self.journal.step(self.run, outcome, peak * share)
+            self.stop_if_broken(self.skipped_in_a_row)
 
     def evaluate(self, validation: EvaluationBatches, epoch: int) -> None:
         """Scores the raw and the averaged model, and keeps the averaged one."""

@@ -39,16 +39,24 @@ class Muon(torch.optim.Optimizer):
         """Moves matrices of one shape by their orthogonal momentum."""
         gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
         kept = [self.momentum_of(matrix) for matrix in matrices]
-        decay = 1 - group["lr"] * group["weight_decay"]
-        size = -group["lr"] * 0.2 * max(matrices[0].shape) ** 0.5
+        momentum, lr = group["momentum"], group["lr"]
+        weight = 1 - momentum
+        broken: Tensor | None = getattr(self, "found_inf", None)
+        if broken is not None:  # then all of it must come to nothing
+            gradients = [torch.where(broken > 0, 0, each) for each in gradients]
+            weight, lr = weight * (1 - broken), lr * (1 - broken)
+        decay = 1 - lr * group["weight_decay"]
+        size = -lr * 0.2 * max(matrices[0].shape) ** 0.5
         if len(matrices) == 1:  # a shard, too: not every torch takes those in lists
-            kept[0].lerp_(gradients[0], 1 - group["momentum"])
-            step = orthogonal(gradients[0].lerp(kept[0], group["momentum"]))
+            kept[0].lerp_(gradients[0], weight)
+            step = orthogonal(gradients[0].lerp(kept[0], momentum))
             matrices[0].mul_(decay).add_(step.to(matrices[0].dtype) * size)
             return
-        torch._foreach_lerp_(kept, gradients, 1 - group["momentum"])
+        ways = torch._foreach_sub(gradients, kept)
+        torch._foreach_mul_(ways, weight)
+        torch._foreach_add_(kept, ways)
         # Nesterov's form: a look ahead from the gradient as it is now.
-        ahead = torch._foreach_lerp(gradients, kept, group["momentum"])
+        ahead = torch._foreach_lerp(gradients, kept, momentum)
         steps = orthogonal(torch.stack(list(ahead))).to(matrices[0].dtype) * size
         torch._foreach_mul_(matrices, decay)
         torch._foreach_add_(matrices, list(steps.unbind(0)))

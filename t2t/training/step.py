@@ -1,11 +1,14 @@
 """One step of training: from a batch to changed weights, or to unchanged ones."""
 
 import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer as TorchOptimizer
 
 from t2t.data.augment import Augmentation, augment
 from t2t.data.draws import Draws
@@ -35,17 +38,42 @@ CAPTURED = (torch.optim.AdamW, torch.optim.SGD, Muon)
 class Outcome(NamedTuple):
     """What came of a step."""
 
+    step: int
+    """Counted from 1."""
     loss: float
     gradient_norm: float
     stepped: bool
     """False where the loss or the gradient was not finite, so nothing was changed."""
 
 
+class Pending:
+    """A step that the device may still be at."""
+
+    def __init__(self, run: Run, found: Tensor) -> None:
+        self.run, self.step = run, run.step
+        self.done: torch.cuda.Event | None = None
+        self.found = found
+        if found.is_cuda:
+            self.found = torch.empty(found.shape, pin_memory=True)
+            self.found.copy_(found, non_blocking=True)
+            self.done = torch.cuda.Event()
+            self.done.record()
+
+    def get(self) -> Outcome:
+        """Waits for the step; to be asked once."""
+        if self.done is not None:
+            self.done.synchronize()
+        loss, norm = self.found.tolist()
+        stepped = math.isfinite(loss) and math.isfinite(norm)
+        self.run.num_skipped += not stepped
+        return Outcome(self.step, loss, norm, stepped)
+
+
 class Stepper:
     """Takes a run's steps, each a function of the run, the batch and (seed, step).
 
-    On one CUDA device a step is two CUDA graphs: the gradient, then, once it is known
-    to be finite, what the optimizers and the average make of it.
+    On one CUDA device a step is one CUDA graph, which itself leaves everything as it
+    was where the gradient is not finite, so that the host need not look first.
     """
 
     def __init__(
@@ -86,36 +114,68 @@ class Stepper:
             )
         augmentation = self.recipe.augmentation
         self.augmentation = calmed(augmentation) if phase.calm else augmentation
-        find, use = self.find_gradient, self.use_gradient_by
-        self.gradient = Replayed(find) if self.replays else find
-        # It reads the gradient where the other one leaves it, so both begin anew.
-        self.update: Replayed | None = None
-        if self.replays and all(type(each) in CAPTURED for each in self.run.optimizers):
-            self.update = Replayed(use)
+        self.settle()
+        find, whole = self.find_gradient, self.whole_step
+        captured = all(type(each) in CAPTURED for each in self.run.optimizers)
+        self.gradient = Replayed(find) if self.replays and not captured else find
+        self.whole = Replayed(whole) if self.replays and captured else None
         return True
+
+    def settle(self) -> None:
+        """Waits until no graph runs any more that is about to be given back."""
+        if self.replays:
+            torch.cuda.synchronize(self.team.device)
 
     def train_step(self, batch: Batch) -> Outcome:
         """One step of the optimizers; left out where the gradient is not finite."""
+        return self.start_step(batch).get()
+
+    def start_step(self, batch: Batch) -> Pending:
+        """The same, without waiting for the device where that can be helped."""
         run, recipe, team = self.run, self.recipe, self.team
         torch.manual_seed(step_seed(recipe.seed, run.step, team.rank))
         step = on_device(run.step, team.device)
-        found = self.gradient(batch.images, batch.labels, batch.keys, step)
-        loss, norm = found.tolist()
-        stepped = math.isfinite(loss) and math.isfinite(norm)
+        inputs = (batch.images, batch.labels, batch.keys, step)
+        share = 1 - recipe.average.decay_at(run.step + 1)
+        if self.whole is not None:
+            rates = [group["lr"] for group in all_groups(run.optimizers)]
+            found = self.whole(*inputs, on_device([*rates, share], team.device))
+            run.step += 1
+            return Pending(run, found)
+        found = self.gradient(*inputs).cpu()
         run.step += 1
-        if stepped:
-            share = 1 - recipe.average.decay_at(run.step)
-            if self.update is None:
-                self.use_gradient(share)
-            else:
-                rates = [group["lr"] for group in all_groups(run.optimizers)]
-                self.update(on_device([*rates, share], team.device))
+        if found.isfinite().all():
+            for optimizer in run.optimizers:
+                optimizer.step()
+            update_average(run, share)
         else:
-            run.num_skipped += 1
             for now, before in zip(self.statistics, self.before, strict=True):
                 now.copy_(before)
         run.scaler.update()
-        return Outcome(loss, norm, stepped)
+        return Pending(run, found)
+
+    def whole_step(
+        self,
+        pixels: Pixels,
+        labels: Labels,
+        keys: Tensor,
+        step: Tensor,
+        numbers: Tensor,
+    ) -> Tensor:
+        """A step that changes nothing by itself where its gradient is not finite.
+
+        The numbers are every group's learning rate and the average's share.
+        """
+        found = self.find_gradient(pixels, labels, keys, step)
+        broken = 1 - found.isfinite().all().float()
+        *rates, share = numbers.unbind()
+        with learning_by(rates, broken, self.run.optimizers):
+            for optimizer in self.run.optimizers:
+                optimizer.step()
+        update_average(self.run, share * (1 - broken))
+        for now, before in zip(self.statistics, self.before, strict=True):
+            now.copy_(torch.where(broken > 0, before, now))
+        return found
 
     def find_gradient(
         self, pixels: Pixels, labels: Labels, keys: Tensor, step: Tensor
@@ -150,24 +210,6 @@ class Stepper:
         total = sum_over_all(total, team) / team.world_size
         return torch.stack([total, norm])
 
-    def use_gradient(self, share: float | Tensor) -> None:
-        """Steps the optimizers and moves the average by a share."""
-        for optimizer in self.run.optimizers:
-            optimizer.step()
-        update_average(self.run, share)
-
-    def use_gradient_by(self, numbers: Tensor) -> Tensor:
-        """The same by every group's learning rate and the share, from the device."""
-        groups = list(all_groups(self.run.optimizers))
-        rates = [group["lr"] for group in groups]
-        *by, share = numbers.unbind()
-        for group, rate in zip(groups, by, strict=True):
-            group["lr"] = rate
-        self.use_gradient(share)
-        for group, rate in zip(groups, rates, strict=True):
-            group["lr"] = rate
-        return numbers
-
     def gradient_norm(self) -> Tensor:
         """The norm of the gradient, clipped where the recipe says so."""
         run = self.run
@@ -191,6 +233,25 @@ def prepare(
     """Augmented images and soft targets of a step."""
     draws = Draws.of(seed, step, keys)
     return augment(pixels, labels, draws, augmentation, num_classes)
+
+
+@contextmanager
+def learning_by(
+    rates: Sequence[Tensor], broken: Tensor, optimizers: list[TorchOptimizer]
+) -> Iterator[None]:
+    """Learning rates from the device; where `broken` is 1, steps change nothing."""
+    groups = list(all_groups(optimizers))
+    before = [group["lr"] for group in groups]
+    for group, rate in zip(groups, rates, strict=True):
+        group["lr"] = rate
+    for optimizer in optimizers:
+        # By this name torch's fused optimizers know a step to leave out, and so ours.
+        optimizer.found_inf = broken  # type: ignore[attr-defined]
+    yield
+    for group, rate in zip(groups, before, strict=True):
+        group["lr"] = rate
+    for optimizer in optimizers:
+        del optimizer.found_inf  # type: ignore[attr-defined]
 
 
 def on_device(numbers: float | list[float], device: torch.device) -> Tensor:
