@@ -170,7 +170,7 @@ class Training:
             self.skipped_in_a_row = 0 if outcome.stepped else self.skipped_in_a_row + 1
             peak = max(group["peak"] for group in all_groups(self.run.optimizers))
             self.journal.step(self.run, outcome, peak * share)
-            self.stop_if_broken(self.skipped_in_a_row)
+            self.stop_if_broken(outcome.step)
 
     def evaluate(self, validation: EvaluationBatches, epoch: int) -> None:
         """Scores the raw and the averaged model, and keeps the averaged one."""
@@ -222,15 +222,15 @@ class Training:
             self.unsaved = str(error)
             self.journal.tell(f"{error} Training goes on.")
 
-    def stop_if_broken(self, skipped_in_a_row: int) -> None:
+    def stop_if_broken(self, step: int) -> None:
         """Ends a run that has stopped learning, with advice."""
         most = MOST_SKIPPED[self.machine.precision or "fp32"]
-        if skipped_in_a_row < most:
+        if self.skipped_in_a_row < most:
             return
         self.writer.finish()
         raise UserError(
-            f"The gradient was not finite {skipped_in_a_row} steps in a row (step "
-            f"{self.run.step}), so training stopped with its last checkpoint kept. Try "
+            f"The gradient was not finite {self.skipped_in_a_row} steps in a row "
+            f"(step {step}), so training stopped with its last checkpoint kept. Try "
             "a lower optimizer.lr, a longer schedule.warmup_epochs, "
             "optimizer.clip_norm=1, or --precision fp32."
         )

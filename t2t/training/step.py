@@ -172,9 +172,10 @@ class Stepper:
         with learning_by(rates, broken, self.run.optimizers):
             for optimizer in self.run.optimizers:
                 optimizer.step()
-        update_average(self.run, share * (1 - broken))
+        # The average takes statistics as they are, so these come first.
         for now, before in zip(self.statistics, self.before, strict=True):
             now.copy_(torch.where(broken > 0, before, now))
+        update_average(self.run, share * (1 - broken))
         return found
 
     def find_gradient(

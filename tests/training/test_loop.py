@@ -60,7 +60,7 @@ def test_a_stop_during_a_step_is_told_without_a_traceback(
         asked.asked = True
         raise RuntimeError("the compiler was ended")
 
-    monkeypatch.setattr(Stepper, "train_step", broken)
+    monkeypatch.setattr(Stepper, "start_step", broken)
     result = train(tiny(), folder=tmp_path / "run", quiet=True)
     assert not result.finished
 
@@ -71,7 +71,7 @@ def test_an_error_of_its_own_is_not_hidden(
     def broken(*_: object) -> None:
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr(Stepper, "train_step", broken)
+    monkeypatch.setattr(Stepper, "start_step", broken)
     with pytest.raises(RuntimeError, match="a fault"):
         train(tiny(), folder=tmp_path / "run", quiet=True)
 

@@ -281,6 +281,49 @@ def test_replayed_steps_repeat_bit_for_bit_from_any_step(
     second.run.restore(state._replace(tensors=tensors))
     for batch in batches.steps(5, 10):
         second.train_step(batch)
-    assert whole.gradient.graph is not None  # type: ignore[union-attr]
+    assert whole.whole is not None
+    assert whole.whole.graph is not None
     for name, wanted in whole.run.state().tensors.items():
         assert torch.equal(second.run.state().tensors[name], wanted), name
+
+
+@pytest.mark.parametrize("kind", ["fine", "image", "loss", "gradient"])
+@pytest.mark.parametrize("model", ["t2t", "resnet"])
+def test_a_step_without_the_host_is_the_same_step(
+    kind: str, model: str, tiny: Tiny, cpu: Machine, batches: Batches
+) -> None:
+    """What a CUDA graph holds, called without one."""
+    name = "adamw" if model == "resnet" else "muon"
+    recipe = tiny(random=True, optimizer=Optimizer(name=name, lr=1e-2))
+    if model == "resnet":
+        recipe = replace(recipe, model="test_resnet", choices={}, drop_path=0.0)
+    first, second = batches.steps(0, 2)
+    states = []
+    for alone in (False, True):
+        one = stepper(recipe, cpu)
+        for optimizer in one.run.optimizers:
+            if isinstance(optimizer, torch.optim.AdamW):
+                for group in optimizer.param_groups:
+                    group["fused"] = True  # the kernel that can leave out a step
+        one.train_step(first)
+        if kind != "fine":
+            one.objective = Broken(one.objective, kind, {1})  # type: ignore[assignment]
+        before = snapshot(one)
+        if alone:
+            torch.manual_seed(step_module.step_seed(recipe.seed, 1, 0))
+            share = 1 - recipe.average.decay_at(2)
+            rates = [
+                group["lr"]
+                for each in one.run.optimizers
+                for group in each.param_groups
+            ]
+            inputs = (second.images, second.labels, second.keys, torch.tensor(1))
+            one.whole_step(*inputs, torch.tensor([*rates, share]))
+        else:
+            one.train_step(second)
+        states.append(snapshot(one))
+        assert states[-1].pop("numbers") == before.pop("numbers")
+        same = all(torch.equal(states[-1][key], before[key]) for key in before)
+        assert same == (kind != "fine")
+    for key, wanted in states[0].items():
+        torch.testing.assert_close(states[1][key], wanted, rtol=1e-5, atol=1e-6)

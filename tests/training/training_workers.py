@@ -54,15 +54,15 @@ def stop_self_after(num_steps: int, number: int = signal.SIGTERM) -> None:
     """Lets this process send itself a signal after so many steps."""
     from t2t.training.step import Stepper
 
-    plain = Stepper.train_step
+    plain = Stepper.start_step
 
     def step(self: Stepper, batch: Any) -> Any:
-        outcome = plain(self, batch)
+        pending = plain(self, batch)
         if self.run.step == num_steps:
             os.kill(os.getpid(), number)
-        return outcome
+        return pending
 
-    Stepper.train_step = step  # type: ignore[method-assign]
+    Stepper.start_step = step  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":
