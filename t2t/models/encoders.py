@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from t2t.errors import UserError, choose
@@ -148,11 +148,32 @@ class Encoder(nn.Module):
 def some_tokens(tokens: Tokens, num_prefix: int, share: float) -> Tokens:
     """The prefix, and a share of each image's other tokens, drawn at random."""
     prefix, image = tokens[:, :num_prefix], tokens[:, num_prefix:]
-    batch, num_tokens, dim = image.shape
+    batch, num_tokens, _ = image.shape
     count = max(1, round(num_tokens * share))
     order = torch.rand(batch, num_tokens, device=tokens.device).argsort(1)[:, :count]
-    kept = image.gather(1, order[:, :, None].expand(-1, -1, dim))
-    return torch.cat([prefix, kept], dim=1)
+    first = torch.arange(batch, device=tokens.device)[:, None] * num_tokens
+    kept = TakeRows.apply(image.flatten(0, 1), (first + order).flatten())
+    return torch.cat([prefix, kept.unflatten(0, (batch, count))], dim=1)
+
+
+class TakeRows(torch.autograd.Function):
+    """Different rows of a matrix, whose gradients are put back without adding."""
+
+    @staticmethod
+    def forward(  # type: ignore[no-untyped-def]
+        ctx, matrix: Tensor, rows: Tensor
+    ) -> Tensor:
+        ctx.save_for_backward(rows)
+        ctx.num_rows = matrix.shape[0]
+        return matrix.index_select(0, rows)
+
+    @staticmethod
+    def backward(  # type: ignore[no-untyped-def]
+        ctx, grad: Tensor
+    ) -> tuple[Tensor, None]:
+        (rows,) = ctx.saved_tensors
+        whole = grad.new_zeros(ctx.num_rows, grad.shape[1])
+        return whole.index_copy(0, rows, grad), None
 
 
 Plan = list[tuple[type[Block], int]]

@@ -1,5 +1,7 @@
 """What the machine decides about a run, as against what its recipe does."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -48,6 +50,25 @@ def settle(machine: Machine, team: Processes) -> Machine:
     return replace(
         machine, precision=precision, compile=compiled, device=team.device.type
     )
+
+
+@contextmanager
+def repeatable() -> Iterator[None]:
+    """Lets torch's own attention sum gradients in one order, for the same bits again.
+
+    Only where a model is computed: elsewhere torch would choose slow ways for what is
+    exact already.
+    """
+    was = torch.are_deterministic_algorithms_enabled()
+    memory: Any = torch.utils.deterministic
+    filled = memory.fill_uninitialized_memory
+    memory.fill_uninitialized_memory = False
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(was)
+        memory.fill_uninitialized_memory = filled
 
 
 def make_exact(machine: Machine) -> None:

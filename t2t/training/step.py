@@ -17,7 +17,7 @@ from t2t.errors import UserError
 from t2t.shapes import Images, Labels, Pixels
 from t2t.training.evaluate import autocast
 from t2t.training.graphs import Replayed
-from t2t.training.machine import PRECISIONS, Machine
+from t2t.training.machine import PRECISIONS, Machine, repeatable
 from t2t.training.muon import Muon
 from t2t.training.objectives import build_objective
 from t2t.training.optim import all_groups
@@ -202,10 +202,11 @@ class Stepper:
         total = torch.zeros((), device=team.device)
         for number, (some, wanted) in enumerate(parts, start=1):
             sync_gradients(run.model, number == len(parts))
-            with autocast(team.device, self.precision):
-                loss = self.objective(self.forward, some, wanted)
             share = len(some) / len(images)
-            run.scaler.scale(loss * share).backward()
+            with repeatable():
+                with autocast(team.device, self.precision):
+                    loss = self.objective(self.forward, some, wanted)
+                run.scaler.scale(loss * share).backward()
             total += loss.detach() * share
         norm = self.gradient_norm()
         total = sum_over_all(total, team) / team.world_size

@@ -22,6 +22,17 @@ def test_kept_tokens_are_the_prefix_and_different_tokens_of_each_image() -> None
     assert rows[0] != rows[1]
 
 
+def test_gradients_go_back_to_the_tokens_that_were_kept() -> None:
+    tokens = torch.randn(3, 17, 4, dtype=torch.float64, requires_grad=True)
+    kept = some_tokens(tokens, 1, 0.5)
+    kept.square().sum().backward()
+    wanted = torch.where(
+        (tokens[:, :, None] == kept[:, None]).all(-1).any(2)[..., None], 2 * tokens, 0
+    )
+    assert tokens.grad is not None
+    torch.testing.assert_close(tokens.grad, wanted.detach())
+
+
 def test_blocks_see_fewer_tokens_in_training_alone() -> None:
     model = t2t.create_model("t2t_vit_7", **SMALL, class_token=False, pool="mean")
     images = torch.randn(2, 3, 32, 32)
