@@ -49,14 +49,20 @@ def operator(name: str) -> Callable[[Callable[..., Tensor]], Any]:
     return torch.library.custom_op(f"t2t::{name}", mutates_args=())
 
 
+def fitting(num: int, images: Tensor) -> int:
+    """So many pixels at a time, or fewer where a plane is smaller."""
+    while num >= 2 * images.shape[2] * images.shape[3] and num > BLOCK:
+        num //= 2
+    return num
+
+
 def layout(images: Tensor, tile: int) -> tuple[tuple[int], dict[str, int]]:
     """How many programs there are, and what they know of the images.
 
     Compiled for a size: dividing a place by a width that is not known is slow.
     """
     batch, channels, height, width = images.shape
-    while tile >= 2 * height * width and tile > BLOCK:
-        tile //= 2
+    tile = fitting(tile, images)
     sizes = {"HEIGHT": height, "WIDTH": width, "CHANNELS": channels, "TILE": tile}
     return (batch * channels * -(-height * width // tile),), sizes
 
@@ -101,7 +107,7 @@ def apply_operations(
             values,
             height * width,
             CHANNELS=channels,
-            BLOCK=COUNTED,
+            BLOCK=fitting(COUNTED, images),
             num_warps=8,
             **EXACT,
         )
@@ -162,7 +168,7 @@ def mix_normalise_erase(
             MIX=kept is not None,
             ERASE=box is not None,
             NOISE=keys is not None,
-            num_warps=4,
+            num_warps=8,
             **EXACT,
         )
     return out
