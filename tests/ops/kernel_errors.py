@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._library.triton import set_wrap_triton_enabled
 
 from t2t.ops.attention import (
     attention_reference,
@@ -90,7 +91,8 @@ class AttentionBy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, qkv, num_heads, scale, forward_tiles, backward_tiles):
-        out, log_sum = forward_by(forward_tiles, qkv, num_heads, scale)
+        with set_wrap_triton_enabled(False):
+            out, log_sum = forward_by(forward_tiles, qkv, num_heads, scale)
         ctx.save_for_backward(qkv, out, log_sum)
         ctx.others = (num_heads, scale, backward_tiles)
         return out
@@ -98,7 +100,8 @@ class AttentionBy(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_out):
         num_heads, scale, tiles = ctx.others
-        grad = backward_by(tiles, *ctx.saved_tensors, grad_out, num_heads, scale)
+        with set_wrap_triton_enabled(False):
+            grad = backward_by(tiles, *ctx.saved_tensors, grad_out, num_heads, scale)
         return grad, None, None, None, None
 
 

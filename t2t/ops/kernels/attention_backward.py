@@ -14,6 +14,7 @@ import triton.language as tl
 
 from t2t.ops.kernels.attention_parts import (
     LOG2_E,
+    head_offsets,
     numbers_of,
     product_of,
     rows_of,
@@ -172,34 +173,6 @@ def query_gradients(
 
 
 @triton.jit
-def head_pointers(
-    qkv_ptr,
-    out_ptr,
-    log_sum_ptr,
-    grad_out_ptr,
-    inner_ptr,
-    grad_qkv_ptr,
-    which,
-    TOKENS: tl.constexpr,
-    HEADS: tl.constexpr,
-    HEAD: tl.constexpr,
-):
-    """Where one head of one sample begins: q, out, grad_out, log-sums, sums, grad_q."""
-    sample = (which // HEADS).to(tl.int64)
-    packed = sample * (TOKENS * 3 * HEADS * HEAD) + which % HEADS * HEAD
-    alone = sample * (TOKENS * HEADS * HEAD) + which % HEADS * HEAD
-    number = which * TOKENS
-    return (
-        qkv_ptr + packed,
-        out_ptr + alone,
-        grad_out_ptr + alone,
-        log_sum_ptr + number,
-        inner_ptr + number,
-        grad_qkv_ptr + packed,
-    )
-
-
-@triton.jit
 def attention_backward_tiles(
     qkv_ptr,
     out_ptr,
@@ -231,9 +204,14 @@ def attention_backward_tiles(
     WHOLE: tl.constexpr = TOKENS // ROWS
     which = tl.program_id(0) // (KEY_TILES + QUERY_TILES)
     part = tl.program_id(0) % (KEY_TILES + QUERY_TILES)
-    pointers = head_pointers(
-        *(qkv_ptr, out_ptr, log_sum_ptr, grad_out_ptr, inner_ptr, grad_qkv_ptr),
-        *(which, TOKENS, HEADS, HEAD),
+    packed, alone, number = head_offsets(which, TOKENS, HEADS, HEAD)
+    pointers = (
+        qkv_ptr + packed,
+        out_ptr + alone,
+        grad_out_ptr + alone,
+        log_sum_ptr + number,
+        inner_ptr + number,
+        grad_qkv_ptr + packed,
     )
     if part < KEY_TILES:
         if part < WHOLE:

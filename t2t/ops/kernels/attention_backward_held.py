@@ -8,6 +8,7 @@ import triton.language as tl
 
 from t2t.ops.kernels.attention_parts import (
     LOG2_E,
+    head_offsets,
     numbers_of,
     product_of,
     rows_of,
@@ -35,15 +36,12 @@ def attention_backward_held(
     which = tl.program_id(0)
     WIDTH: tl.constexpr = HEADS * HEAD
     STRIDE: tl.constexpr = 3 * WIDTH
-    sample = (which // HEADS).to(tl.int64)
-    head = which % HEADS
-    offset = sample * (TOKENS * STRIDE) + head * HEAD
-    base = qkv_ptr + offset
-    grad_base = grad_qkv_ptr + offset
-    offset = sample * (TOKENS * WIDTH) + head * HEAD
-    out_base = out_ptr + offset
-    grad_out_base = grad_out_ptr + offset
-    log_sum_base = log_sum_ptr + which * TOKENS
+    packed, alone, number = head_offsets(which, TOKENS, HEADS, HEAD)
+    base = qkv_ptr + packed
+    grad_base = grad_qkv_ptr + packed
+    out_base = out_ptr + alone
+    grad_out_base = grad_out_ptr + alone
+    log_sum_base = log_sum_ptr + number
     kind = grad_qkv_ptr.dtype.element_ty
     dims = tl.arange(0, HEAD)
     PADDED: tl.constexpr = KEYS > TOKENS

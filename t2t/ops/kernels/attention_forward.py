@@ -8,6 +8,7 @@ import triton.language as tl
 
 from t2t.ops.kernels.attention_parts import (
     LOG2_E,
+    head_offsets,
     product_of,
     rows_of,
     store_numbers,
@@ -172,26 +173,6 @@ def attend_streamed(
 
 
 @triton.jit
-def head_pointers(
-    qkv_ptr,
-    out_ptr,
-    log_sum_ptr,
-    which,
-    TOKENS: tl.constexpr,
-    HEADS: tl.constexpr,
-    HEAD: tl.constexpr,
-):
-    """Where one head of one sample begins: q, output, log-sums."""
-    sample = (which // HEADS).to(tl.int64)
-    head = which % HEADS
-    return (
-        qkv_ptr + sample * (TOKENS * 3 * HEADS * HEAD) + head * HEAD,
-        out_ptr + sample * (TOKENS * HEADS * HEAD) + head * HEAD,
-        log_sum_ptr + which * TOKENS,
-    )
-
-
-@triton.jit
 def attention_forward_held(
     qkv_ptr,
     out_ptr,
@@ -211,9 +192,10 @@ def attention_forward_held(
     factor = tl.cast(scale, tl.float32) * LOG2_E
     which = tl.program_id(0) // PARTS
     part = tl.program_id(0) % PARTS
-    base, out_base, log_sum_base = head_pointers(
-        qkv_ptr, out_ptr, log_sum_ptr, which, TOKENS, HEADS, HEAD
-    )
+    packed, alone, number = head_offsets(which, TOKENS, HEADS, HEAD)
+    base = qkv_ptr + packed
+    out_base = out_ptr + alone
+    log_sum_base = log_sum_ptr + number
     WIDTH: tl.constexpr = HEADS * HEAD
     STRIDE: tl.constexpr = 3 * WIDTH
     k = key_pieces_of(base + WIDTH, STRIDE, TOKENS, HEAD, FIRST, SECOND, THIRD)
@@ -246,7 +228,8 @@ def attention_forward_streamed(
     PARTS: tl.constexpr = (TOKENS + QUERIES - 1) // QUERIES
     which = tl.program_id(0) // PARTS
     part = tl.program_id(0) % PARTS
-    pointers = head_pointers(qkv_ptr, out_ptr, log_sum_ptr, which, TOKENS, HEADS, HEAD)
+    packed, alone, number = head_offsets(which, TOKENS, HEADS, HEAD)
+    pointers = (qkv_ptr + packed, out_ptr + alone, log_sum_ptr + number)
     start = part * QUERIES
     if part < WHOLE:
         attend_streamed(

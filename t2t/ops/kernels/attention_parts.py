@@ -16,6 +16,17 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
+def head_offsets(which, TOKENS: tl.constexpr, HEADS: tl.constexpr, HEAD: tl.constexpr):
+    """Where one head of one sample begins: packed, alone, and as numbers by token."""
+    # Offsets, not pointers: torch.compile can tell what a kernel writes only while it
+    # sees where pointers come from, and does not see into what a function returns.
+    sample = (which // HEADS).to(tl.int64)
+    head = which % HEADS * HEAD
+    alone = sample * (TOKENS * HEADS * HEAD)
+    return 3 * alone + head, alone + head, which * TOKENS
+
+
+@triton.jit
 def rows_of(
     pointer,
     first,
