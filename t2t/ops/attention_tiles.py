@@ -59,7 +59,7 @@ class BackwardTiles(NamedTuple):
 def forward_tiles(tokens: int) -> HeldKeys | Tiles:
     """What the forward kernel is launched with."""
     if tokens % 128 == 0:
-        return Tiles(rows=128, columns=64, warps=8, stages=2)
+        return Tiles(rows=128, columns=64, warps=8, stages=3)
     return Tiles(rows=64, columns=64, warps=4, stages=2)
 
 
@@ -68,8 +68,8 @@ def backward_tiles(tokens: int) -> HeldKeys | Tiles | BackwardTiles:
     if tokens <= 128:
         return HeldKeys(queries=16, warps=8, stages=3)
     if tokens % 128 == 0:
-        return BackwardTiles(Tiles(128, 64, 8, 2), Tiles(128, 32, 8, 2))
-    return BackwardTiles(Tiles(64, 64, 4, 2), Tiles(64, 32, 4, 2))
+        return BackwardTiles(Tiles(128, 64, 8, 3), Tiles(128, 32, 8, 3))
+    return BackwardTiles(Tiles(64, 64, 4, 2), Tiles(64, 32, 4, 3))
 
 
 def key_pieces(tokens: int) -> dict[str, int]:
