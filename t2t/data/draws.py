@@ -12,48 +12,15 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from t2t.errors import UserError
-
-_TWO_64 = 1 << 64
-
-
-def _signed(word: int) -> int:
-    """The 64-bit word as the signed integer that an int64 tensor can hold."""
-    word %= _TWO_64
-    return word - _TWO_64 if word >= _TWO_64 >> 1 else word
+from t2t.ops.draw_bits import draw_bits, draw_keys, shift_right, signed
 
 
-# The increment and the multipliers of the splitmix64 generator.
-_INCREMENT = _signed(0x9E3779B97F4A7C15)
-_MULTIPLIERS = (_signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB))
-
-
-def _shift_right(word: Tensor, places: int) -> Tensor:
-    """A logical shift: int64's own is arithmetic and would copy the sign."""
-    return (word >> places) & ((1 << (64 - places)) - 1)
-
-
-def _finalise(word: Tensor) -> Tensor:
-    """The splitmix64 finaliser: every input bit flips each output bit half the time."""
-    word = (word ^ _shift_right(word, 30)) * _MULTIPLIERS[0]
-    word = (word ^ _shift_right(word, 27)) * _MULTIPLIERS[1]
-    return word ^ _shift_right(word, 31)
-
-
-def _absorb(state: Tensor, word: Tensor | int) -> Tensor:
-    """The next state after a word: a bijection of the word for a given state.
-
-    Joined by xor, since compilers would fold a counter's sums and products into
-    indices that overflow.
-    """
-    return _finalise((state ^ word) * _INCREMENT)
-
-
-def _stream_word(stream: str) -> int:
+def stream_word(stream: str) -> int:
     """A 64-bit FNV-1a hash of the name, in plain Python so that compilers fold it."""
     word = 0xCBF29CE484222325
     for character in stream:
-        word = ((word ^ ord(character)) * 0x100000001B3) % _TWO_64
-    return _signed(word)
+        word = ((word ^ ord(character)) * 0x100000001B3) % (1 << 64)
+    return signed(word)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,9 +49,10 @@ class Draws:
                 "Draws need a vector of int64 sample indices, not "
                 f"{indices.dtype} of shape {tuple(indices.shape)}."
             )
-        start = torch.full((), _INCREMENT, dtype=torch.int64, device=indices.device)
-        step_key = _absorb(_absorb(start, _signed(seed)), step)
-        return cls(keys=_absorb(step_key, indices), step_key=step_key)
+        if isinstance(step, int):
+            step = torch.full((), step, dtype=torch.int64, device=indices.device)
+        keys, step_key = draw_keys(signed(seed), step, indices)
+        return cls(keys=keys, step_key=step_key)
 
     def shared(self) -> "Draws":
         """Draws of the step alone, as a batch of one: equal for all samples."""
@@ -92,14 +60,13 @@ class Draws:
 
     def bits(self, stream: str, num: int = 1) -> Int64[Tensor, "batch num"]:
         """All 64 random bits, as signed integers."""
-        start = _absorb(self.keys, _stream_word(stream))
-        return _absorb(start[:, None], torch.arange(num, device=self.keys.device))
+        return draw_bits(self.keys, stream_word(stream), num)
 
     def uniform(
         self, stream: str, num: int = 1, low: float = 0.0, high: float = 1.0
     ) -> Float[Tensor, "batch num"]:
         """Floats in [low, high); by default multiples of 2⁻²⁴, equal on any device."""
-        unit = _shift_right(self.bits(stream, num), 40).float() * 2.0**-24
+        unit = shift_right(self.bits(stream, num), 40).float() * 2.0**-24
         if (low, high) == (0.0, 1.0):
             return unit
         return low + (high - low) * unit
@@ -114,7 +81,7 @@ class Draws:
         self, stream: str, high: int | Int64[Tensor, "#batch #num"], num: int = 1
     ) -> Int64[Tensor, "batch num"]:
         """Integers from 0 up to but without `high`, which stays below 2³¹."""
-        return (_shift_right(self.bits(stream, num), 32) * high) >> 32
+        return (shift_right(self.bits(stream, num), 32) * high) >> 32
 
     def normal(self, stream: str, num: int = 1) -> Float[Tensor, "batch num"]:
         """Standard normals by Box and Muller's formula, within ±5.9.
@@ -122,7 +89,7 @@ class Draws:
         Equal on any device to the rounding of its logarithm and cosine.
         """
         bits = self.bits(stream, num)
-        radius = (_shift_right(bits, 40).float() + 0.5) * 2.0**-24
+        radius = (shift_right(bits, 40).float() + 0.5) * 2.0**-24
         angle = ((bits >> 8) & 0xFFFFFF).float() * (2.0**-24 * 2.0 * math.pi)
         return (-2.0 * radius.log()).sqrt() * angle.cos()
 

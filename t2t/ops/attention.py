@@ -5,6 +5,15 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from t2t.ops.attention_tiles import (
+    BackwardTiles,
+    HeldKeys,
+    Tiles,
+    backward_tiles,
+    forward_tiles,
+    key_pieces,
+)
+from t2t.ops.attention_tiles import next_power_of_2 as next_power_of_2
 from t2t.ops.availability import HAS_TRITON
 from t2t.shapes import Tokens
 
@@ -20,8 +29,9 @@ def attention_reference(qkv: PackedTokens, num_heads: int, scale: float) -> Toke
 
 
 def attention(qkv: PackedTokens, num_heads: int, scale: float) -> Tokens:
-    """The same, in one kernel each way where the whole sequence fits one tile."""
-    if has_kernel(qkv, num_heads):
+    """The same by kernels for short sequences, which read and write it packed."""
+    # The kernels look for the largest logit before they scale.
+    if scale > 0 and has_kernel(qkv, num_heads):
         return packed_attention(qkv, num_heads, scale)[0]
     return attention_reference(qkv, num_heads, scale)
 
@@ -37,45 +47,132 @@ def has_kernel(qkv: PackedTokens, num_heads: int) -> bool:
     )
 
 
-def key_pieces(tokens: int) -> dict[str, int]:
-    """Three powers of two, zero for none, that hold the keys with little to spare."""
-    pieces: list[int] = []
-    left = tokens
-    while left > 0 and len(pieces) < 2:
-        pieces.append(max(16, min(128, 1 << (left.bit_length() - 1))))
-        left -= pieces[-1]
-    pieces.append(max(16, next_power_of_2(left)) if left > 0 else 0)
-    first, second, third, *_ = *pieces, 0, 0
-    return {"FIRST": first, "SECOND": second, "THIRD": third}
-
-
-def next_power_of_2(number: int) -> int:
-    """The smallest power of two that is no less."""
-    return 1 << (number - 1).bit_length()
-
-
-def packed_forward(qkv: Tensor, num_heads: int, scale: float) -> tuple[Tensor, Tensor]:
+def forward_by(
+    tiles: HeldKeys | Tiles, qkv: Tensor, num_heads: int, scale: float
+) -> tuple[Tensor, Tensor]:
     """Output and the rows' log-sums, in base 2."""
-    from t2t.ops.kernels.attention import attention_forward
+    from t2t.ops.kernels import attention_forward as kernels
     from t2t.ops.kernels.launch import launch
 
     qkv = qkv.contiguous()
     batch, tokens, width = qkv.shape
     out = qkv.new_empty(batch, tokens, width // 3)
     log_sum = qkv.new_empty(batch, num_heads, tokens, dtype=torch.float32)
-    launch(attention_forward)[(batch * num_heads,)](
-        qkv,
-        out,
-        log_sum,
-        tokens,
-        num_heads,
-        scale,
-        HEAD=width // 3 // num_heads,
-        **key_pieces(tokens),
-        QUERIES=64,
-        num_warps=4,
-    )
+    sizes = {"TOKENS": tokens, "HEADS": num_heads, "HEAD": width // 3 // num_heads}
+    heads = batch * num_heads
+    if isinstance(tiles, HeldKeys):
+        launch(kernels.attention_forward_held)[(heads * tiles.parts,)](
+            qkv,
+            out,
+            log_sum,
+            scale,
+            **sizes,
+            **key_pieces(tokens),
+            QUERIES=tiles.queries,
+            PARTS=tiles.parts,
+            STAGES=tiles.stages,
+            num_warps=tiles.warps,
+        )
+    else:
+        launch(kernels.attention_forward_streamed)[(heads * tiles.count(tokens),)](
+            qkv,
+            out,
+            log_sum,
+            scale,
+            **sizes,
+            QUERIES=tiles.rows,
+            LAST_QUERIES=tiles.last_rows(tokens),
+            KEYS=tiles.columns,
+            LAST_KEYS=tiles.last_columns(tokens),
+            STAGES=tiles.stages,
+            num_warps=tiles.warps,
+        )
     return out, log_sum
+
+
+def backward_by(
+    tiles: HeldKeys | Tiles | BackwardTiles,
+    qkv: Tensor,
+    out: Tensor,
+    log_sum: Tensor,
+    grad_out: Tensor,
+    num_heads: int,
+    scale: float,
+) -> Tensor:
+    """The packed gradient of q, k and v."""
+    from t2t.ops.kernels.attention_backward_held import attention_backward_held
+    from t2t.ops.kernels.launch import launch
+
+    qkv, grad_out = qkv.contiguous(), grad_out.contiguous()
+    batch, tokens, width = qkv.shape
+    grad_qkv = torch.empty_like(qkv)
+    if isinstance(tiles, HeldKeys):
+        launch(attention_backward_held)[(batch * num_heads,)](
+            qkv,
+            out,
+            log_sum,
+            grad_out,
+            grad_qkv,
+            scale,
+            TOKENS=tokens,
+            HEADS=num_heads,
+            HEAD=width // 3 // num_heads,
+            KEYS=max(16, next_power_of_2(tokens)),
+            QUERIES=tiles.queries,
+            STAGES=tiles.stages,
+            num_warps=tiles.warps,
+        )
+        return grad_qkv
+    # One launch has no sums to share: their place is taken by any other numbers.
+    together = isinstance(tiles, Tiles)
+    inner = log_sum if together else torch.empty_like(log_sum)
+    tensors = (qkv, out, log_sum, grad_out, inner, grad_qkv)
+    if isinstance(tiles, Tiles):
+        backward_launch(tiles, tensors, scale, queries=True, keys=True)
+    else:
+        backward_launch(tiles.queries, tensors, scale, queries=True)
+        backward_launch(tiles.keys, tensors, scale, keys=True)
+    return grad_qkv
+
+
+def backward_launch(
+    tiles: Tiles,
+    tensors: tuple[Tensor, ...],
+    scale: float,
+    queries: bool = False,
+    keys: bool = False,
+) -> None:
+    """The gradients of queries, which leaves sums for the keys', of keys, or both."""
+    from t2t.ops.kernels.attention_backward import attention_backward_tiles
+    from t2t.ops.kernels.launch import launch
+
+    qkv, _, log_sum, *_ = tensors
+    batch, num_heads, tokens = log_sum.shape
+    key_tiles, query_tiles = (
+        tiles.count(tokens) * wanted for wanted in (keys, queries)
+    )
+    programs = batch * num_heads * (key_tiles + query_tiles)
+    launch(attention_backward_tiles)[(programs,)](
+        *tensors,
+        scale,
+        TOKENS=tokens,
+        HEADS=num_heads,
+        HEAD=qkv.shape[2] // 3 // num_heads,
+        KEY_TILES=key_tiles,
+        QUERY_TILES=query_tiles,
+        ROWS=tiles.rows,
+        LAST_ROWS=tiles.last_rows(tokens),
+        COLUMNS=tiles.columns,
+        LAST_COLUMNS=tiles.last_columns(tokens),
+        STAGES=tiles.stages,
+        SHARED=queries != keys,
+        num_warps=tiles.warps,
+    )
+
+
+def packed_forward(qkv: Tensor, num_heads: int, scale: float) -> tuple[Tensor, Tensor]:
+    """Output and the rows' log-sums, in base 2."""
+    return forward_by(forward_tiles(qkv.shape[1]), qkv, num_heads, scale)
 
 
 def packed_backward(
@@ -87,27 +184,8 @@ def packed_backward(
     scale: float,
 ) -> Tensor:
     """The packed gradient of q, k and v."""
-    from t2t.ops.kernels.attention import attention_backward
-    from t2t.ops.kernels.launch import launch
-
-    qkv, grad_out = qkv.contiguous(), grad_out.contiguous()
-    batch, tokens, width = qkv.shape
-    grad_qkv = torch.empty_like(qkv)
-    launch(attention_backward)[(batch * num_heads,)](
-        qkv,
-        out,
-        log_sum,
-        grad_out,
-        grad_qkv,
-        tokens,
-        num_heads,
-        scale,
-        HEAD=width // 3 // num_heads,
-        KEYS=max(16, next_power_of_2(tokens)),
-        QUERIES=32,
-        num_warps=8,
-    )
-    return grad_qkv
+    tiles = backward_tiles(qkv.shape[1])
+    return backward_by(tiles, qkv, out, log_sum, grad_out, num_heads, scale)
 
 
 packed_attention = torch.library.triton_op(

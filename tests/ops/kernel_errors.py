@@ -14,8 +14,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._library.triton import set_wrap_triton_enabled
 
-from t2t.ops.attention import attention_reference, packed_attention
+from t2t.ops.attention import (
+    attention_reference,
+    backward_by,
+    forward_by,
+    packed_attention,
+)
+from t2t.ops.attention_tiles import BackwardTiles, HeldKeys, Tiles
 from t2t.ops.gelu import fused_gelu
 from t2t.ops.residual_norm import (
     draw_slots,
@@ -29,6 +36,8 @@ from t2t.ops.token_transformer import (
 
 DEVICE = sys.argv[1]
 DTYPE = getattr(torch, sys.argv[2])
+TILES = Tiles(rows=64, columns=64, warps=4, stages=2)
+WIDE = Tiles(rows=128, columns=32, warps=8, stages=2, narrow=False)
 
 
 def relative(found: Tensor, wanted: Tensor) -> float:
@@ -77,12 +86,38 @@ def errors(
     }
 
 
-def attention_errors(tokens: int) -> dict[str, list[float]]:
-    """Packed attention of two heads."""
+class AttentionBy(torch.autograd.Function):
+    """Attention by given tiles instead of those its operation chooses."""
+
+    @staticmethod
+    def forward(ctx, qkv, num_heads, scale, forward_tiles, backward_tiles):
+        with set_wrap_triton_enabled(False):
+            out, log_sum = forward_by(forward_tiles, qkv, num_heads, scale)
+        ctx.save_for_backward(qkv, out, log_sum)
+        ctx.others = (num_heads, scale, backward_tiles)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad_out):
+        num_heads, scale, tiles = ctx.others
+        with set_wrap_triton_enabled(False):
+            grad = backward_by(tiles, *ctx.saved_tensors, grad_out, num_heads, scale)
+        return grad, None, None, None, None
+
+
+def attention_errors(
+    tokens: int, *tiles: HeldKeys | Tiles | BackwardTiles, lowest: float = 0.0
+) -> dict[str, list[float]]:
+    """Packed attention of two heads; all logits lie about `lowest`."""
+    qkv = torch.randn(2, tokens, 3, 2, 64)
+    qkv[:, :, 0, :, 0] = 16.0
+    qkv[:, :, 1, :, 0] = lowest / (16.0 * 0.125)
     return errors(
-        lambda *arguments: packed_attention(*arguments)[0],
+        (lambda *arguments: AttentionBy.apply(*arguments, *tiles))
+        if tiles
+        else (lambda *arguments: packed_attention(*arguments)[0]),
         attention_reference,
-        (torch.randn(2, tokens, 3 * 2 * 64), 2, 0.125),
+        (qkv.flatten(2), 2, 0.125),
         [0],
     )
 
@@ -145,9 +180,20 @@ def main() -> None:
     """Prints one JSON object: case, then errors."""
     torch.manual_seed(0)
     cases: dict[str, Callable[[], dict[str, list[float]]]] = {
-        "attention one piece": lambda: attention_errors(16),
-        "attention three pieces": lambda: attention_errors(37),
+        "attention of 16": lambda: attention_errors(16),
+        "attention of 37": lambda: attention_errors(37),
+        "attention of 128": lambda: attention_errors(128),
         "attention of 197": lambda: attention_errors(197),
+        "attention far below zero": lambda: attention_errors(
+            *(150, TILES, BackwardTiles(TILES, TILES)), lowest=-400.0
+        ),
+        "attention held": lambda: attention_errors(
+            150, HeldKeys(64, 4, 1, parts=2), HeldKeys(32, 8, 2)
+        ),
+        "attention in one launch": lambda: attention_errors(150, TILES, TILES),
+        "attention in wide tiles": lambda: attention_errors(
+            150, WIDE, BackwardTiles(WIDE, WIDE)
+        ),
         "residual_norm": lambda: residual_norm_errors(dropping=False),
         "residual_norm dropping": lambda: residual_norm_errors(dropping=True),
         "gelu": gelu_errors,

@@ -1,9 +1,16 @@
-"""Attention of packed q, k, v, and how its keys are cut for the kernel."""
+"""Attention of packed q, k, v, and how its tokens are cut for the kernels."""
 
 import pytest
 import torch
 
-from t2t.ops.attention import MAX_TOKENS, attention, key_pieces
+from t2t.ops.attention import MAX_TOKENS, attention
+from t2t.ops.attention_tiles import (
+    BackwardTiles,
+    Tiles,
+    backward_tiles,
+    forward_tiles,
+    key_pieces,
+)
 
 
 def test_packed_attention_is_softmax_attention_by_heads():
@@ -15,6 +22,10 @@ def test_packed_attention_is_softmax_attention_by_heads():
     torch.testing.assert_close(attention(qkv, 4, 0.3), wanted)
 
 
+def is_side(side):
+    return side >= 16 and side & (side - 1) == 0
+
+
 @pytest.mark.parametrize("tokens", range(1, MAX_TOKENS + 1))
 def test_pieces_hold_all_keys_with_little_to_spare(tokens):
     pieces = list(key_pieces(tokens).values())
@@ -22,4 +33,28 @@ def test_pieces_hold_all_keys_with_little_to_spare(tokens):
     # Nothing is wasted beyond what one tile of the next power of two would hold.
     assert sum(pieces) <= max(16, 1 << (tokens - 1).bit_length())
     for piece in pieces:
-        assert piece == 0 or (piece >= 16 and piece & (piece - 1) == 0)
+        assert piece == 0 or is_side(piece)
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+@pytest.mark.parametrize("tokens", range(1, MAX_TOKENS + 1))
+def test_tiles_hold_all_tokens(tokens, narrow):
+    tiles = Tiles(rows=128, columns=32, warps=8, stages=2, narrow=narrow)
+    for side, last in (
+        (tiles.rows, tiles.last_rows(tokens)),
+        (tiles.columns, tiles.last_columns(tokens)),
+    ):
+        left = tokens % side
+        assert is_side(last)
+        assert left <= last <= side
+        # Half of a narrow tile is used, unless there is none narrower.
+        assert not narrow or left == 0 or last <= max(16, 2 * left - 1)
+    whole = (tiles.count(tokens) - 1) * tiles.rows
+    assert whole < tokens <= whole + tiles.rows
+
+
+def test_197_tokens_are_not_computed_as_256():
+    for tiles in (forward_tiles(197), backward_tiles(197)):
+        for part in tiles if isinstance(tiles, BackwardTiles) else (tiles,):
+            assert isinstance(part, Tiles)
+            assert (part.count(197) - 1) * part.rows + part.last_rows(197) == 208

@@ -10,9 +10,15 @@ import pytest
 
 # Set by arithmetic: float32 throughout, and GELU's polynomial where there is one.
 TOLERANCE = {
-    "attention one piece": 2e-6,
-    "attention three pieces": 2e-6,
+    "attention of 16": 2e-6,
+    "attention of 37": 2e-6,
+    "attention of 128": 2e-6,
     "attention of 197": 2e-6,
+    # The logits themselves are known to float32's 24 bits: 400 to 3e-5.
+    "attention far below zero": 1e-4,
+    "attention held": 2e-6,
+    "attention in one launch": 2e-6,
+    "attention in wide tiles": 2e-6,
     "residual_norm": 1e-6,
     "residual_norm dropping": 1e-6,
     "gelu": 1e-4,

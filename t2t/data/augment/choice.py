@@ -2,7 +2,8 @@
 
 On a device nothing is split by operation, since that would need shapes that depend on
 the draws, and waiting for them. All operations on single levels become one table per
-sample, all affine ones one matrix per sample; each kind is computed once and chosen by
+sample, all affine ones one matrix per sample. With Triton on CUDA, kernels do to each
+sample what it has drawn; elsewhere each kind is computed once for all and chosen by
 the sample's operation.
 """
 
@@ -13,6 +14,8 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from t2t.data.augment import blur, colour, geometry, tables
+from t2t.ops import augment_passes
+from t2t.ops.augment_passes import CODES
 from t2t.shapes import Pixels
 
 Values = Float[Tensor, " batch"]
@@ -45,6 +48,11 @@ _PIXELS: dict[str, Callable[[Pixels, Values], Pixels]] = {
 OPERATIONS = frozenset(
     {*_TABLES, *_HISTOGRAM_TABLES, *_TERMS, *_PIXELS, "contrast", "invert"}
 )
+# All that the kernels do: a blur is six passes and hue is rare.
+KERNELS = OPERATIONS - {"gaussian_blur", "hue"}
+# A grey image is one without saturation.
+_PART = {"grayscale": "saturation"}
+_COLOURED = {"contrast", "saturation", "grayscale"}
 
 
 def _apply_tables(
@@ -68,23 +76,17 @@ def _apply_tables(
     return tables.lookup(images, table)
 
 
-def _apply_affine(
-    images: Pixels,
-    chosen: dict[str, Bool[Tensor, " batch"]],
-    values: Values,
-    fill: Sequence[int],
-    is_cubic: Bool[Tensor, " batch"] | None,
-) -> tuple[Pixels, Bool[Tensor, " batch"]]:
-    """The affine operations, merged into one matrix per sample; and who has any."""
+def _matrix(
+    images: Pixels, chosen: dict[str, Bool[Tensor, " batch"]], values: Values
+) -> geometry.Matrix:
+    """The affine operations, merged into one matrix per sample."""
     height, width = images.shape[2:]
     choices = [
         (chosen[name], terms(values, height, width))
         for name, terms in _TERMS.items()
         if name in chosen
     ]
-    moved = torch.stack([mask for mask, _ in choices]).any(0)
-    matrix = geometry.choose_matrix(choices, values)
-    return geometry.affine(images, matrix, fill, is_cubic), moved
+    return geometry.choose_matrix(choices, values)
 
 
 def apply_together(
@@ -102,9 +104,40 @@ def apply_together(
         if name in chosen:
             mask = chosen[name][:, None, None, None]
             result = torch.where(mask, operation(images, values), result)
-    if any(name in chosen for name in _TERMS):
-        moved, is_moved = _apply_affine(images, chosen, values, fill, is_cubic)
+    affine = [mask for name, mask in chosen.items() if name in _TERMS]
+    if affine:
+        matrix = _matrix(images, chosen, values)
+        moved = geometry.affine(images, matrix, fill, is_cubic)
+        is_moved = torch.stack(affine).any(0)
         result = torch.where(is_moved[:, None, None, None], moved, result)
+    return result
+
+
+def apply_by_kernels(
+    images: Pixels,
+    names: Sequence[str],
+    choice: Int64[Tensor, " batch"],
+    values: Values,
+    fill: Sequence[int] = (),
+    is_cubic: Bool[Tensor, " batch"] | None = None,
+) -> Pixels:
+    """`apply_together` for the operations of `KERNELS`, each where it is chosen."""
+    if _COLOURED.intersection(names):
+        colour.check_channels(images)
+    chosen = {name: choice == number for number, name in enumerate(names)}
+    codes = torch.zeros_like(choice, dtype=torch.int32)
+    moving = codes + CODES["affine_linear"]
+    if is_cubic is not None:
+        moving = torch.where(is_cubic, CODES["affine_cubic"], moving)
+    for name, mask in chosen.items():
+        code = moving if name in _TERMS else CODES[_PART.get(name, name)]
+        codes = torch.where(mask, code, codes)
+        if name == "grayscale":
+            values = torch.where(mask, 0.0, values)
+    matrix = _matrix(images, chosen, values)
+    colours = geometry.channel_values(fill or (0,) * images.shape[1], images)
+    given = (codes, values, matrix, colours)
+    result: Pixels = augment_passes.apply_operations(images, *given)
     return result
 
 
@@ -121,6 +154,8 @@ def apply_chosen(
     A choice outside the names leaves the sample as it is. The value is the operation's
     own argument; the fill and the kind of interpolation are for the affine ones.
     """
+    if augment_passes.has_kernel(images) and KERNELS.issuperset(names):
+        return apply_by_kernels(images, names, choice, values, fill, is_cubic)
     if images.device.type != "cpu" or torch.compiler.is_compiling():
         return apply_together(images, names, choice, values, fill, is_cubic)
     # On a CPU looking at the draws costs nothing: only what is chosen is computed.

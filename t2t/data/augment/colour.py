@@ -25,15 +25,20 @@ def blend(
     return blended.clamp(0, 255).to(torch.uint8)
 
 
-def luma(images: Pixels) -> Int32[Tensor, "batch 1 height width"]:
-    """The grey level of each pixel as PIL converts RGB to L."""
-    if images.shape[1] == 1:
-        return images.to(torch.int32)
-    if images.shape[1] != 3:
+def check_channels(images: Pixels) -> None:
+    """Refuses images that have no colour to speak of."""
+    if images.shape[1] not in (1, 3):
         raise UserError(
             "Colour augmentation needs images of 1 or 3 channels, not "
             f"{images.shape[1]}: turn off RandAugment, three-augment and colour jitter."
         )
+
+
+def luma(images: Pixels) -> Int32[Tensor, "batch 1 height width"]:
+    """The grey level of each pixel as PIL converts RGB to L."""
+    check_channels(images)
+    if images.shape[1] == 1:
+        return images.to(torch.int32)
     red, green, blue = images.to(torch.int32).split(1, 1)
     return (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16
 
@@ -117,7 +122,7 @@ def hue(images: Pixels, turns: Values) -> Pixels:
     """Torchvision's `adjust_hue` on PIL images: turns of the colour circle, ±0.5."""
     if images.shape[1] == 1:
         return images
-    luma(images)  # refuses other numbers of channels
+    check_channels(images)
     high = images.amax(1, keepdim=True).to(torch.int32)
     low = images.amin(1, keepdim=True).to(torch.int32)
     angle, share = _hue_and_saturation(images, high, low)

@@ -11,6 +11,7 @@ from t2t.data.draws import Draws
 from t2t.shapes import Images
 
 EraseFill = Literal["noise", "constant"]
+NOISE_STREAM = "erase.noise"
 _TRIES = 10
 
 
@@ -60,7 +61,5 @@ def erase(
     inside = inside_box(box, *images.shape[2:])
     if fill == "constant":
         return torch.where(inside, 0.0, images)
-    noise: Float[Tensor, "batch pixels"] = draws.normal(
-        "erase.noise", images[0].numel()
-    )
+    noise: Float[Tensor, "batch pixels"] = draws.normal(NOISE_STREAM, images[0].numel())
     return torch.where(inside, noise.view_as(images).to(images.dtype), images)

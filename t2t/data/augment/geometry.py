@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from t2t.errors import UserError
+from t2t.ops import augment_passes
 from t2t.shapes import Pixels
 
 Values = Float[Tensor, " batch"]
@@ -27,6 +28,32 @@ Terms = tuple[
 Padding = Literal["zero", "reflect"]
 
 
+def crop_and_flip(
+    images: Pixels,
+    offset: Int64[Tensor, "batch 2"] | None,
+    is_flipped: Bool[Tensor, " batch"] | None,
+    padding: int,
+    fill: Padding = "zero",
+) -> Pixels:
+    """A padded crop at the offset's (top, left), then a flip, where they are given."""
+    if not augment_passes.has_kernel(images):
+        if offset is not None:
+            images = padded_crop(images, offset[:, 0], offset[:, 1], padding, fill)
+        return images if is_flipped is None else flip(images, is_flipped)
+    none = torch.zeros(len(images), dtype=torch.int32, device=images.device)
+    top = left = none
+    if offset is not None:
+        _check_padding(images, padding, fill)
+        top, left = (offset - padding).unbind(1)
+    if is_flipped is None:
+        is_flipped = none > 0
+    reflects = fill == "reflect"
+    moved: Pixels = augment_passes.crop_and_flip(
+        images, top, left, is_flipped, reflects
+    )
+    return moved
+
+
 def flip(images: Pixels, chosen: Bool[Tensor, " batch"]) -> Pixels:
     """The chosen samples mirrored left to right."""
     return torch.where(chosen[:, None, None, None], images.flip(3), images)
@@ -43,6 +70,16 @@ def _take_pixels(
     return flat.gather(2, places.expand(-1, images.shape[1], -1)).view_as(images)
 
 
+def _check_padding(images: Pixels, padding: int, fill: Padding) -> None:
+    """Refuses to reflect more than there is."""
+    height, width = images.shape[2:]
+    if fill == "reflect" and padding >= min(height, width):
+        raise UserError(
+            f"Reflecting {padding} pixels needs larger images than {height}x{width}: "
+            "take less crop padding, or fill with zero."
+        )
+
+
 def padded_crop(
     images: Pixels,
     top: Int64[Tensor, " batch"],
@@ -51,12 +88,8 @@ def padded_crop(
     fill: Padding = "zero",
 ) -> Pixels:
     """The window at (top, left), 0 to 2 · padding, of images padded on all sides."""
+    _check_padding(images, padding, fill)
     height, width = images.shape[2:]
-    if fill == "reflect" and padding >= min(height, width):
-        raise UserError(
-            f"Reflecting {padding} pixels needs larger images than {height}x{width}: "
-            "take less crop padding, or fill with zero."
-        )
     row = torch.arange(height, device=images.device) + (top[:, None] - padding)
     column = torch.arange(width, device=images.device) + (left[:, None] - padding)
     rows, columns = row[:, :, None], column[:, None, :]
@@ -187,9 +220,9 @@ def affine(
 
 
 def channel_values(
-    values: Sequence[float], images: Tensor
+    values: Sequence[float], images: Tensor, dtype: torch.dtype | None = None
 ) -> Float[Tensor, "channels 1 1"]:
-    """One number per channel, of the images' type, on their device.
+    """One number per channel, of the images' type or another, on their device.
 
     Filled there and not copied, so that compiled code has no traffic with the host.
     """
@@ -199,7 +232,7 @@ def channel_values(
             f"{images.shape[1]} channels: mean and std need one value per channel."
         )
     parts = [
-        torch.full((1,), value, dtype=images.dtype, device=images.device)
+        torch.full((1,), value, dtype=dtype or images.dtype, device=images.device)
         for value in values
     ]
     return torch.cat(parts)[:, None, None]

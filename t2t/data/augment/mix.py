@@ -3,7 +3,7 @@
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from t2t.data.augment.erase import inside_box
@@ -15,10 +15,28 @@ MixMode = Literal["batch", "sample"]
 
 
 class Mixture(NamedTuple):
-    """How much of itself a sample keeps: of each pixel, and of its label."""
+    """How much of itself a sample keeps: of its pixels, and of its label.
 
-    pixels: Float[Tensor, "#batch 1 height width"]
+    Inside the cut, a box of (top, bottom, left, right), it keeps nothing.
+    """
+
+    kept: Float[Tensor, "#batch 1"]
+    cut: Int64[Tensor, "#batch 4"]
     label: Float[Tensor, "#batch 1"]
+
+    def pixels(self, height: int, width: int) -> Float[Tensor, "#batch 1 height width"]:
+        """How much of each pixel a sample keeps."""
+        is_cut = inside_box(self.cut, height, width)
+        return torch.where(is_cut, 0.0, self.kept[:, :, None, None])
+
+
+def check_group(num_samples: int, group: int | None) -> None:
+    """Refuses groups that do not divide the batch."""
+    if group is not None and num_samples % group:
+        raise UserError(
+            f"A batch of {num_samples} cannot be mixed in groups of {group}: "
+            "choose a batch size that the group divides."
+        )
 
 
 def partner(samples: Tensor, group: int | None = None) -> Tensor:
@@ -27,13 +45,9 @@ def partner(samples: Tensor, group: int | None = None) -> Tensor:
     With a group, each run of so many neighbours is reversed by itself, so that a
     sample's partner does not depend on how a batch is divided over processes.
     """
+    check_group(len(samples), group)
     if group is None:
         return samples.flip(0)
-    if len(samples) % group:
-        raise UserError(
-            f"A batch of {len(samples)} cannot be mixed in groups of {group}: "
-            "choose a batch size that the group divides."
-        )
     return samples.unflatten(0, (-1, group)).flip(1).flatten(0, 1)
 
 
@@ -70,11 +84,9 @@ def draw_mixture(
     box = torch.cat(edges, 1)
     area = (box[:, 1] - box[:, 0]) * (box[:, 3] - box[:, 2])
     label = torch.where(is_cutmix, 1.0 - area[:, None] / (height * width), kept)
-    cut_out = 1.0 - inside_box(box, height, width).float()
     return Mixture(
-        pixels=torch.where(
-            is_cutmix[:, :, None, None], cut_out, kept[:, :, None, None]
-        ),
+        kept=torch.where(is_cutmix, 1.0, kept),
+        cut=torch.where(is_cutmix, box, 0),
         label=label,
     )
 
@@ -82,7 +94,8 @@ def draw_mixture(
 def mix_images(images: Images, mixture: Mixture, group: int | None = None) -> Images:
     """The images mixed with their partners."""
     other = partner(images, group)
-    return images * mixture.pixels + other * (1.0 - mixture.pixels)
+    kept = mixture.pixels(*images.shape[2:])
+    return images * kept + other * (1.0 - kept)
 
 
 def soft_targets(

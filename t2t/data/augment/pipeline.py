@@ -4,13 +4,15 @@ from dataclasses import dataclass
 from typing import get_args
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
-from t2t.data.augment.erase import EraseFill, draw_erase_box, erase
-from t2t.data.augment.geometry import Padding, channel_values, flip, padded_crop
+from t2t.data.augment.erase import NOISE_STREAM, EraseFill, draw_erase_box, erase
+from t2t.data.augment.geometry import Padding, channel_values, crop_and_flip
 from t2t.data.augment.mix import (
     MixMode,
+    Mixture,
+    check_group,
     draw_mixture,
     mix_images,
     mix_targets,
@@ -22,8 +24,9 @@ from t2t.data.augment.policies import (
     colour_jitter,
     three_augment,
 )
-from t2t.data.draws import Draws
+from t2t.data.draws import Draws, stream_word
 from t2t.errors import UserError, suggest
+from t2t.ops import augment_passes
 from t2t.shapes import Images, Labels, Pixels
 
 
@@ -103,17 +106,14 @@ def _require(name: str, value: float, low: float, high: float) -> None:
 
 def distort(images: Pixels, draws: Draws, settings: Augmentation) -> Pixels:
     """Each image by itself, still in uint8: crop, flip and colours."""
-    if settings.crop_padding:
-        offset = draws.integers("crop", 2 * settings.crop_padding + 1, 2)
-        images = padded_crop(
-            images,
-            offset[:, 0],
-            offset[:, 1],
-            settings.crop_padding,
-            settings.crop_fill,
-        )
+    offset = is_flipped = None
+    padding = settings.crop_padding
+    if padding:
+        offset = draws.integers("crop", 2 * padding + 1, 2)
     if settings.flip:
-        images = flip(images, draws.bernoulli("flip", settings.flip)[:, 0])
+        is_flipped = draws.bernoulli("flip", settings.flip)[:, 0]
+    if padding or settings.flip:
+        images = crop_and_flip(images, offset, is_flipped, padding, settings.crop_fill)
     if settings.rand_augment is not None:
         images = RandAugment.parse(settings.rand_augment)(
             images, draws, settings.fill, settings.interpolation
@@ -123,6 +123,18 @@ def distort(images: Pixels, draws: Draws, settings: Augmentation) -> Pixels:
     return colour_jitter(images, draws, settings.colour_jitter)
 
 
+def scale_and_shift(
+    images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]
+) -> tuple[Float[Tensor, "channels 1 1"], Float[Tensor, "channels 1 1"]]:
+    """What levels are multiplied by, then moved by, to have mean 0 and spread 1."""
+    scale = [1 / (255 * each) for each in std]
+    shift = [-centre / each for centre, each in zip(mean, std, strict=True)]
+    first, second = (
+        channel_values(each, images, torch.float32) for each in (scale, shift)
+    )
+    return first, second
+
+
 def normalise(
     images: Float[Tensor, "batch channels height width"] | Pixels,
     mean: tuple[float, ...],
@@ -130,12 +142,54 @@ def normalise(
     dtype: torch.dtype = torch.float32,
 ) -> Images:
     """Levels 0 to 255 as numbers of mean 0 and spread 1, in training and evaluation."""
-    levels = images.float()
-    scale = channel_values([1 / (255 * each) for each in std], levels)
-    shift = channel_values(
-        [-centre / each for centre, each in zip(mean, std, strict=True)], levels
+    scale, shift = scale_and_shift(images, mean, std)
+    return (images.float() * scale + shift).to(dtype)
+
+
+def finish_plainly(
+    pixels: Pixels,
+    mixture: Mixture | None,
+    box: Int64[Tensor, "batch 4"] | None,
+    draws: Draws,
+    settings: Augmentation,
+    dtype: torch.dtype,
+) -> Images:
+    """Mixes, normalises and erases, each where there is something to do."""
+    levels = pixels.float()
+    if mixture is not None:
+        levels = mix_images(levels, mixture, settings.mix_group)
+    floats = normalise(levels, settings.mean, settings.std)
+    if box is not None:
+        floats = erase(floats, box, draws, settings.erase_fill)
+    return floats.to(dtype)
+
+
+def finish_by_kernel(
+    pixels: Pixels,
+    mixture: Mixture | None,
+    box: Int64[Tensor, "batch 4"] | None,
+    draws: Draws,
+    settings: Augmentation,
+    dtype: torch.dtype,
+) -> Images:
+    """`finish_plainly` in one pass."""
+    kept = cut = None
+    if mixture is not None:
+        check_group(len(pixels), settings.mix_group)
+        kept, cut = mixture.kept, mixture.cut
+    is_noisy = box is not None and settings.erase_fill == "noise"
+    floats: Images = augment_passes.mix_normalise_erase(
+        pixels,
+        kept,
+        cut,
+        settings.mix_group or len(pixels),
+        *scale_and_shift(pixels, settings.mean, settings.std),
+        box,
+        draws.keys if is_noisy else None,
+        stream_word(NOISE_STREAM),
+        dtype,
     )
-    return (levels * scale + shift).to(dtype)
+    return floats
 
 
 def augment(
@@ -152,8 +206,9 @@ def augment(
     settings: shapes do not depend on the draws and nothing waits for the host.
     """
     height, width = images.shape[2:]
-    levels = distort(images, draws, settings).float()
+    pixels = distort(images, draws, settings)
     targets = soft_targets(labels, num_classes, settings.smoothing)
+    mixture = box = None
     if settings.mixup > 0 or settings.cutmix > 0:
         mixture = draw_mixture(
             draws,
@@ -165,9 +220,7 @@ def augment(
             settings.mix_switch,
             settings.mix_mode,
         )
-        levels = mix_images(levels, mixture, settings.mix_group)
         targets = mix_targets(targets, mixture, settings.mix_group)
-    floats = normalise(levels, settings.mean, settings.std)
     if settings.erase > 0:
         box = draw_erase_box(
             draws,
@@ -177,8 +230,10 @@ def augment(
             settings.erase_area,
             settings.erase_aspect,
         )
-        floats = erase(floats, box, draws, settings.erase_fill)
-    return floats.to(dtype), targets
+    by_kernel = augment_passes.has_kernel(pixels)
+    finish = finish_by_kernel if by_kernel else finish_plainly
+    floats = finish(pixels, mixture, box, draws, settings, dtype)
+    return floats, targets
 
 
 def preview(

@@ -159,7 +159,9 @@ class RandAugment:
         magnitude = magnitude.clamp(0.0, self.magnitude_max)
         share = {"bilinear": 0.0, "bicubic": 1.0, "random": 0.5}[interpolation]
         values = self.values(choice, magnitude, sign < 0.5)
-        layers = (each.unbind(1) for each in (choice, values, kind < share))
+        # Transposed, so that each layer's numbers lie side by side for a kernel.
+        drawn = (choice, values, kind < share)
+        layers = (each.T.contiguous().unbind(0) for each in drawn)
         return [Layer(*layer) for layer in zip(*layers, strict=True)]
 
     def __call__(

@@ -1,0 +1,189 @@
+"""The passes of augmentation over a batch on a CUDA device, as Triton kernels.
+
+Their plain references are `t2t.data.augment`'s own functions, which every other device
+uses. A program works on pixels of one sample and does what that sample has drawn, so
+an operation costs what it does to the samples that drew it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from t2t.ops.availability import HAS_TRITON
+
+# The numbers by which the kernels know the operations; 0 leaves a sample as it is.
+CODES = {
+    "brightness": 1,
+    "contrast": 2,
+    "posterize": 3,
+    "solarize": 4,
+    "solarize_add": 5,
+    "invert": 6,
+    "auto_contrast": 7,
+    "equalize": 8,
+    "saturation": 9,
+    "sharpness": 10,
+    "affine_linear": 11,
+    "affine_cubic": 12,
+}
+# Pixels of a program: of one plane, as many as keep enough bytes on their way.
+TILE, FLOAT_TILE = 2048, 1024
+# Pixels at a time of operations that need many registers, and of counting levels.
+BLOCK, COUNTED = 256, 4096
+
+# A product and a sum stay two roundings, as on a CPU and in PIL, whose truncation shows
+# the difference. Only plain launches have this option: hence operators that the
+# compiler does not look into, and not `triton_op`.
+EXACT = {"enable_fp_fusion": False}
+
+
+def has_kernel(images: Tensor) -> bool:
+    """Whether these passes take the images."""
+    return HAS_TRITON and images.is_cuda
+
+
+def operator(name: str) -> Callable[[Callable[..., Tensor]], Any]:
+    """Makes a function an operator that compiled programs call as it is."""
+    return torch.library.custom_op(f"t2t::{name}", mutates_args=())
+
+
+def fitting(num: int, images: Tensor) -> int:
+    """So many pixels at a time, or fewer where a plane is smaller."""
+    while num >= 2 * images.shape[2] * images.shape[3] and num > BLOCK:
+        num //= 2
+    return num
+
+
+def layout(images: Tensor, tile: int) -> tuple[tuple[int], dict[str, int]]:
+    """How many programs there are, and what they know of the images.
+
+    Compiled for a size: dividing a place by a width that is not known is slow.
+    """
+    batch, channels, height, width = images.shape
+    tile = fitting(tile, images)
+    sizes = {"HEIGHT": height, "WIDTH": width, "CHANNELS": channels, "TILE": tile}
+    return (batch * channels * -(-height * width // tile),), sizes
+
+
+@operator("crop_and_flip")
+def crop_and_flip(
+    images: Tensor, top: Tensor, left: Tensor, is_flipped: Tensor, reflects: bool
+) -> Tensor:
+    """The window that begins at (top, left), outside too, then mirrored if flipped."""
+    from t2t.ops.kernels.augment_pixels import crop_and_flip as kernel
+
+    images = images.contiguous()
+    out = torch.empty_like(images)
+    grid, sizes = layout(images, TILE)
+    starts = top.contiguous(), left.contiguous(), is_flipped.contiguous()
+    with torch.cuda.device_of(images):
+        kernel[grid](images, out, *starts, **sizes, REFLECT=reflects, num_warps=4)
+    return out
+
+
+@operator("apply_operations")
+def apply_operations(
+    images: Tensor, codes: Tensor, values: Tensor, matrix: Tensor, fill: Tensor
+) -> Tensor:
+    """Each sample through the operation of its code: first its table, then its pixels.
+
+    The matrix is for the affine ones, as is the fill, one level per channel.
+    """
+    from t2t.ops.kernels.augment_pixels import apply_operations as kernel
+    from t2t.ops.kernels.augment_tables import make_tables
+
+    images, codes, values = images.contiguous(), codes.contiguous(), values.contiguous()
+    out = torch.empty_like(images)
+    batch, channels, height, width = images.shape
+    tables = images.new_empty((batch, channels, 256))
+    grid, sizes = layout(images, TILE)
+    with torch.cuda.device_of(images):
+        make_tables[(batch * channels,)](
+            images,
+            tables,
+            codes,
+            values,
+            height * width,
+            CHANNELS=channels,
+            BLOCK=fitting(COUNTED, images),
+            num_warps=8,
+            **EXACT,
+        )
+        kernel[grid](
+            images,
+            out,
+            codes,
+            values,
+            matrix.contiguous(),
+            tables,
+            fill.contiguous(),
+            **sizes,
+            BLOCK=BLOCK,
+            num_warps=4,
+            **EXACT,
+        )
+    return out
+
+
+@operator("mix_normalise_erase")
+def mix_normalise_erase(
+    images: Tensor,
+    kept: Tensor | None,
+    cut: Tensor | None,
+    group: int,
+    scale: Tensor,
+    shift: Tensor,
+    box: Tensor | None,
+    keys: Tensor | None,
+    word: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Levels as floats: mixed if `kept`, scaled and shifted, erased in the `box`.
+
+    A sample keeps a share of each pixel, none inside its cut. Its box is filled with
+    the normal draws of its key and the stream's word, or with 0 if there are no keys.
+    """
+    from t2t.ops.kernels.augment_floats import mix_normalise_erase as kernel
+
+    images = images.contiguous()
+    out = torch.empty_like(images, dtype=dtype)
+    grid, sizes = layout(images, FLOAT_TILE)
+    with torch.cuda.device_of(images):
+        kernel[grid](
+            images,
+            out,
+            images if kept is None else kept.contiguous(),
+            images if cut is None else cut.contiguous(),
+            scale.contiguous(),
+            shift.contiguous(),
+            images if box is None else box.contiguous(),
+            images if keys is None else keys.contiguous(),
+            word,
+            group,
+            # One mixture for all samples, or one for each.
+            int(kept is not None and len(kept) == len(images)),
+            **sizes,
+            MIX=kept is not None,
+            ERASE=box is not None,
+            NOISE=keys is not None,
+            num_warps=8,
+            **EXACT,
+        )
+    return out
+
+
+def like_pixels(images: Tensor, *others: Any) -> Tensor:
+    """What comes of pixels, unless it is floats: pixels of the same shape."""
+    return torch.empty_like(images, memory_format=torch.contiguous_format)
+
+
+def like_floats(images: Tensor, *others: Any) -> Tensor:
+    """Floats of the type that is the last argument."""
+    return like_pixels(images).to(others[-1])
+
+
+crop_and_flip.register_fake(like_pixels)
+apply_operations.register_fake(like_pixels)
+mix_normalise_erase.register_fake(like_floats)

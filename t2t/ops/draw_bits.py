@@ -1,0 +1,144 @@
+"""Random bits by hashing: a key, a stream's word and a counter, mixed as splitmix64."""
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from t2t.ops.availability import HAS_TRITON
+
+Keys = tuple[Int64[Tensor, " batch"], Int64[Tensor, ""]]
+
+BLOCK = 256  # draws of a program
+_TWO_64 = 1 << 64
+
+
+def signed(word: int) -> int:
+    """The 64-bit word as the signed integer that an int64 tensor can hold."""
+    word %= _TWO_64
+    return word - _TWO_64 if word >= _TWO_64 >> 1 else word
+
+
+# The increment and the multipliers of the splitmix64 generator.
+INCREMENT = signed(0x9E3779B97F4A7C15)
+MULTIPLIERS = (signed(0xBF58476D1CE4E5B9), signed(0x94D049BB133111EB))
+
+
+def shift_right(word: Tensor, places: int) -> Tensor:
+    """A logical shift: int64's own is arithmetic and would copy the sign."""
+    return (word >> places) & ((1 << (64 - places)) - 1)
+
+
+def _finalise(word: Tensor) -> Tensor:
+    """The splitmix64 finaliser: every input bit flips each output bit half the time."""
+    word = (word ^ shift_right(word, 30)) * MULTIPLIERS[0]
+    word = (word ^ shift_right(word, 27)) * MULTIPLIERS[1]
+    return word ^ shift_right(word, 31)
+
+
+def absorb(state: Tensor, word: Tensor | int) -> Tensor:
+    """The next state after a word: a bijection of the word for a given state.
+
+    Joined by xor, since compilers would fold a counter's sums and products into
+    indices that overflow.
+    """
+    return _finalise((state ^ word) * INCREMENT)
+
+
+def draw_keys_reference(
+    seed: int, step: Int64[Tensor, ""], indices: Int64[Tensor, " batch"]
+) -> Keys:
+    """The seed, then the step, then each index; and the state before the index."""
+    start = torch.full((), INCREMENT, dtype=torch.int64, device=indices.device)
+    step_key = absorb(absorb(start, seed), step)
+    return absorb(step_key, indices), step_key
+
+
+def draw_bits_reference(
+    keys: Int64[Tensor, " batch"], word: int, num: int
+) -> Int64[Tensor, "batch num"]:
+    """The hash of each key with the word, then with 0 … num − 1."""
+    return absorb(absorb(keys, word)[:, None], torch.arange(num, device=keys.device))
+
+
+def draw_keys_triton(seed: int, step: Tensor, indices: Tensor) -> Keys:
+    """The fast path: one kernel."""
+    from t2t.ops.kernels.draw_bits import draw_keys as kernel
+
+    indices = indices.contiguous()
+    keys, step_key = torch.empty_like(indices), indices.new_empty(())
+    grid = (max(1, -(-len(indices) // BLOCK)),)
+    with torch.cuda.device_of(indices):
+        kernel[grid](
+            step.to(indices.device),
+            indices,
+            keys,
+            step_key,
+            seed,
+            len(indices),
+            BLOCK=BLOCK,
+            num_warps=4,
+        )
+    return keys, step_key
+
+
+def draw_bits_triton(keys: Tensor, word: int, num: int) -> Tensor:
+    """The fast path: one kernel."""
+    from t2t.ops.kernels.draw_bits import draw_bits as kernel
+
+    keys = keys.contiguous()
+    bits = keys.new_empty((len(keys), num))
+    grid = (-(-bits.numel() // BLOCK),)
+    if bits.numel():
+        with torch.cuda.device_of(keys):
+            kernel[grid](keys, bits, word, num, bits.numel(), BLOCK=BLOCK, num_warps=4)
+    return bits
+
+
+# Operators that compilers do not look into: they would compute a sample's draws again
+# for every pixel, and take long to do so, since each state is used twice.
+@torch.library.custom_op("t2t::draw_keys", mutates_args=())
+def draw_keys_operator(
+    seed: int, step: Tensor, indices: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Draws keys by a kernel where there is one."""
+    by_kernel = HAS_TRITON and indices.is_cuda
+    draw = draw_keys_triton if by_kernel else draw_keys_reference
+    return draw(seed, step, indices)
+
+
+@torch.library.custom_op("t2t::draw_bits", mutates_args=())
+def draw_bits_operator(keys: Tensor, word: int, num: int) -> Tensor:
+    """Draws bits by a kernel where there is one."""
+    by_kernel = HAS_TRITON and keys.is_cuda
+    draw = draw_bits_triton if by_kernel else draw_bits_reference
+    return draw(keys, word, num)
+
+
+@draw_keys_operator.register_fake
+def _(seed: int, step: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(indices), indices.new_empty(())
+
+
+@draw_bits_operator.register_fake
+def _(keys: Tensor, word: int, num: int) -> Tensor:
+    return keys.new_empty((len(keys), num))
+
+
+def draw_keys(
+    seed: int, step: Int64[Tensor, ""], indices: Int64[Tensor, " batch"]
+) -> Keys:
+    """`draw_keys_reference`, in one kernel on CUDA, apart from what is compiled."""
+    if indices.is_cuda or torch.compiler.is_compiling():
+        keys: Keys = draw_keys_operator(seed, step, indices)
+        return keys
+    return draw_keys_reference(seed, step, indices)
+
+
+def draw_bits(
+    keys: Int64[Tensor, " batch"], word: int, num: int
+) -> Int64[Tensor, "batch num"]:
+    """`draw_bits_reference`, in one kernel on CUDA, apart from what is compiled."""
+    if keys.is_cuda or torch.compiler.is_compiling():
+        bits: Tensor = draw_bits_operator(keys, word, num)
+        return bits
+    return draw_bits_reference(keys, word, num)

@@ -1,0 +1,238 @@
+"""Gradients of attention, tile by tile, straight to the packed q, k, v of a linear.
+
+A tile of keys goes through all queries, a tile of queries through all keys: weights are
+computed twice, but nothing is added from two places, and a tile's sums are so small
+that several programs share a processor. The second needs sums of out·grad_out for its
+own queries alone, the first for all of them.
+"""
+
+# mypy: ignore-errors
+# Triton's functions are a language of their own, without Python's types.
+
+import triton
+import triton.language as tl
+
+from t2t.ops.kernels.attention_parts import (
+    LOG2_E,
+    head_offsets,
+    numbers_of,
+    product_of,
+    rows_of,
+    store_numbers,
+    store_rows,
+)
+
+
+@triton.jit
+def add_queries(
+    sums,
+    k,
+    v,
+    pointers,
+    start,
+    factor,
+    TOKENS: tl.constexpr,
+    HEADS: tl.constexpr,
+    QUERIES: tl.constexpr,
+    SHARED: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """Adds what QUERIES queries make of the gradients of some keys and values."""
+    grad_k, grad_v = sums
+    base, out_base, grad_out_base, log_sum_base, inner_base, _ = pointers
+    HEAD: tl.constexpr = k.shape[1]
+    WIDTH: tl.constexpr = HEADS * HEAD
+    q = rows_of(base, start, 3 * WIDTH, QUERIES, HEAD, TOKENS, MASKED)
+    grad_out = rows_of(grad_out_base, start, WIDTH, QUERIES, HEAD, TOKENS, MASKED)
+    # Keys by queries, so that both sums over queries read the weights as they lie.
+    logits = product_of(k, tl.trans(q))
+    grad_weights = product_of(v, tl.trans(grad_out))
+    log_sum = numbers_of(log_sum_base, start, QUERIES, TOKENS, MASKED)
+    if SHARED:
+        inner = numbers_of(inner_base, start, QUERIES, TOKENS, MASKED)
+    else:
+        out = rows_of(out_base, start, WIDTH, QUERIES, HEAD, TOKENS, MASKED)
+        inner = tl.sum(out.to(tl.float32) * grad_out.to(tl.float32), 1)
+    # Past the last query q and grad_out are zero, so that nothing is added.
+    weights = tl.exp2(logits * factor - log_sum[None, :])
+    grad_v = tl.dot(weights.to(v.dtype), grad_out, grad_v, input_precision="ieee")
+    grad_logits = (weights * (grad_weights - inner[None, :])).to(k.dtype)
+    grad_k = tl.dot(grad_logits, q, grad_k, input_precision="ieee")
+    return grad_k, grad_v
+
+
+@triton.jit
+def key_gradients(
+    pointers,
+    first,
+    scale,
+    TOKENS: tl.constexpr,
+    HEADS: tl.constexpr,
+    HEAD: tl.constexpr,
+    KEYS: tl.constexpr,
+    QUERIES: tl.constexpr,
+    LAST_QUERIES: tl.constexpr,
+    STAGES: tl.constexpr,
+    SHARED: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """The gradients of KEYS keys and their values, to which queries come in tiles."""
+    base, _, _, _, _, grad_base = pointers
+    WIDTH: tl.constexpr = HEADS * HEAD
+    STRIDE: tl.constexpr = 3 * WIDTH
+    factor = scale * LOG2_E
+    k = rows_of(base + WIDTH, first, STRIDE, KEYS, HEAD, TOKENS, MASKED)
+    v = rows_of(base + 2 * WIDTH, first, STRIDE, KEYS, HEAD, TOKENS, MASKED)
+    grad_k = tl.zeros((KEYS, HEAD), tl.float32)
+    grad_v = tl.zeros((KEYS, HEAD), tl.float32)
+    WHOLE: tl.constexpr = TOKENS // QUERIES * QUERIES
+    for start in tl.range(0, WHOLE, QUERIES, num_stages=STAGES):
+        grad_k, grad_v = add_queries(
+            *((grad_k, grad_v), k, v, pointers, start, factor),
+            *(TOKENS, HEADS, QUERIES, SHARED, False),
+        )
+    if WHOLE < TOKENS:
+        grad_k, grad_v = add_queries(
+            *((grad_k, grad_v), k, v, pointers, WHOLE, factor),
+            *(TOKENS, HEADS, LAST_QUERIES, SHARED, True),
+        )
+    store_rows(grad_base + WIDTH, grad_k * scale, first, STRIDE, TOKENS, MASKED)
+    store_rows(grad_base + 2 * WIDTH, grad_v, first, STRIDE, TOKENS, MASKED)
+
+
+@triton.jit
+def add_keys(
+    grad_q,
+    q,
+    grad_out,
+    log_sum,
+    inner,
+    base,
+    first,
+    factor,
+    TOKENS: tl.constexpr,
+    HEADS: tl.constexpr,
+    KEYS: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """Adds what KEYS keys make of the gradient of some queries."""
+    HEAD: tl.constexpr = q.shape[1]
+    WIDTH: tl.constexpr = HEADS * HEAD
+    k = rows_of(base + WIDTH, first, 3 * WIDTH, KEYS, HEAD, TOKENS, MASKED)
+    v = rows_of(base + 2 * WIDTH, first, 3 * WIDTH, KEYS, HEAD, TOKENS, MASKED)
+    logits = product_of(q, tl.trans(k))
+    grad_weights = product_of(grad_out, tl.trans(v))
+    weights = tl.exp2(logits * factor - log_sum[:, None])
+    if MASKED:
+        # That keys past the last are zero would do, were their weights always finite.
+        real = first + tl.arange(0, KEYS) < TOKENS
+        weights = tl.where(real[None, :], weights, 0.0)
+    grad_logits = (weights * (grad_weights - inner[:, None])).to(k.dtype)
+    return tl.dot(grad_logits, k, grad_q, input_precision="ieee")
+
+
+@triton.jit
+def query_gradients(
+    pointers,
+    start,
+    scale,
+    TOKENS: tl.constexpr,
+    HEADS: tl.constexpr,
+    HEAD: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    LAST_KEYS: tl.constexpr,
+    STAGES: tl.constexpr,
+    SHARED: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """The gradient of QUERIES queries, to which keys and values come in tiles."""
+    base, out_base, grad_out_base, log_sum_base, inner_base, grad_base = pointers
+    WIDTH: tl.constexpr = HEADS * HEAD
+    factor = scale * LOG2_E
+    q = rows_of(base, start, 3 * WIDTH, QUERIES, HEAD, TOKENS, MASKED)
+    out = rows_of(out_base, start, WIDTH, QUERIES, HEAD, TOKENS, MASKED)
+    grad_out = rows_of(grad_out_base, start, WIDTH, QUERIES, HEAD, TOKENS, MASKED)
+    log_sum = numbers_of(log_sum_base, start, QUERIES, TOKENS, MASKED)
+    inner = tl.sum(out.to(tl.float32) * grad_out.to(tl.float32), 1)
+    if SHARED:
+        store_numbers(inner_base, inner, start, TOKENS, MASKED)
+    grad_q = tl.zeros((QUERIES, HEAD), tl.float32)
+    WHOLE: tl.constexpr = TOKENS // KEYS * KEYS
+    for first in tl.range(0, WHOLE, KEYS, num_stages=STAGES):
+        grad_q = add_keys(
+            *(grad_q, q, grad_out, log_sum, inner, base, first, factor),
+            *(TOKENS, HEADS, KEYS, False),
+        )
+    if WHOLE < TOKENS:
+        grad_q = add_keys(
+            *(grad_q, q, grad_out, log_sum, inner, base, WHOLE, factor),
+            *(TOKENS, HEADS, LAST_KEYS, True),
+        )
+    store_rows(grad_base, grad_q * scale, start, 3 * WIDTH, TOKENS, MASKED)
+
+
+@triton.jit
+def attention_backward_tiles(
+    qkv_ptr,
+    out_ptr,
+    log_sum_ptr,
+    grad_out_ptr,
+    inner_ptr,
+    grad_qkv_ptr,
+    scale,
+    TOKENS: tl.constexpr,
+    HEADS: tl.constexpr,
+    HEAD: tl.constexpr,
+    KEY_TILES: tl.constexpr,
+    QUERY_TILES: tl.constexpr,
+    ROWS: tl.constexpr,
+    LAST_ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    LAST_COLUMNS: tl.constexpr,
+    STAGES: tl.constexpr,
+    SHARED: tl.constexpr,
+):
+    """One program: a tile of keys, or one of queries, ROWS wide.
+
+    COLUMNS is the side of the tiles it goes through; the last of either are narrower.
+    Programs of one head lie side by side, so that all but the first find its tokens in
+    the cache. With SHARED, programs of queries leave their sums for programs of keys,
+    which must be launched later.
+    """
+    scale = tl.cast(scale, tl.float32)
+    WHOLE: tl.constexpr = TOKENS // ROWS
+    which = tl.program_id(0) // (KEY_TILES + QUERY_TILES)
+    part = tl.program_id(0) % (KEY_TILES + QUERY_TILES)
+    packed, alone, number = head_offsets(which, TOKENS, HEADS, HEAD)
+    pointers = (
+        qkv_ptr + packed,
+        out_ptr + alone,
+        grad_out_ptr + alone,
+        log_sum_ptr + number,
+        inner_ptr + number,
+        grad_qkv_ptr + packed,
+    )
+    if part < KEY_TILES:
+        if part < WHOLE:
+            key_gradients(
+                *(pointers, part * ROWS, scale, TOKENS, HEADS, HEAD, ROWS),
+                *(COLUMNS, LAST_COLUMNS, STAGES, SHARED, False),
+            )
+        elif WHOLE * ROWS < TOKENS:
+            key_gradients(
+                *(pointers, WHOLE * ROWS, scale, TOKENS, HEADS, HEAD, LAST_ROWS),
+                *(COLUMNS, LAST_COLUMNS, STAGES, SHARED, True),
+            )
+    elif QUERY_TILES > 0:
+        part -= KEY_TILES
+        if part < WHOLE:
+            query_gradients(
+                *(pointers, part * ROWS, scale, TOKENS, HEADS, HEAD, ROWS),
+                *(COLUMNS, LAST_COLUMNS, STAGES, SHARED, False),
+            )
+        elif WHOLE * ROWS < TOKENS:
+            query_gradients(
+                *(pointers, WHOLE * ROWS, scale, TOKENS, HEADS, HEAD, LAST_ROWS),
+                *(COLUMNS, LAST_COLUMNS, STAGES, SHARED, True),
+            )
