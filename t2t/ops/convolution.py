@@ -1,5 +1,6 @@
 """A strided convolution of few channels, in a form that matrix units take."""
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
@@ -23,11 +24,29 @@ def convolution(
 
     Three input channels leave a matrix unit idle; 7 × 7 by strides of 4 becomes 2 × 2
     over 48 channels. Padding comes first, so that windows start where squares do.
+    Where windows are at every pixel, channels of zeros make up the eight it takes.
     """
-    few_channels = image.shape[1] < 16 and stride > 1
-    if not (image.is_cuda and few_channels):
-        return convolution_reference(image, weight, stride, padding)
-    return space_to_depth(image, weight, stride, padding)
+    if image.is_cuda and image.shape[1] < 16 and stride > 1:
+        return space_to_depth(image, weight, stride, padding)
+    if image.is_cuda and image.shape[1] < 8:
+        return with_eight_channels(image, weight, stride, padding)
+    return convolution_reference(image, weight, stride, padding)
+
+
+def with_eight_channels(
+    image: FeatureMap, weight: Kernel, stride: int, padding: int
+) -> FeatureMap:
+    """The convolution with channels of zeros, channels last in memory."""
+    return F.conv2d(
+        eight_channels(image), eight_channels(weight), None, stride, padding
+    )
+
+
+def eight_channels(image: FeatureMap) -> FeatureMap:
+    """The image, or a kernel, with zeros as further channels, channels last."""
+    missing = 8 - image.shape[1]
+    padded = F.pad(image, (0, 0, 0, 0, 0, missing))
+    return padded.contiguous(memory_format=torch.channels_last)
 
 
 def space_to_depth(

@@ -86,5 +86,9 @@ def orthogonal(
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=SMALLEST_NORM)
     for _ in range(NUM_ITERATIONS):
         square = x @ x.mT
-        x = first * x + (third * square + fifth * square @ square) @ x
+        if x.ndim == 3:  # sums as part of the products: a third of the kernels
+            square = torch.baddbmm(square, square, square, beta=third, alpha=fifth)
+            x = torch.baddbmm(x, square, x, beta=first)
+        else:
+            x = first * x + (third * square + fifth * square @ square) @ x
     return x.mT if tall else x

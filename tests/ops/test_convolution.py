@@ -1,20 +1,25 @@
-"""A convolution by squares of pixels is the convolution."""
+"""A convolution by squares of pixels, or with more channels, is the convolution."""
 
 import pytest
 import torch
 
-from t2t.ops.convolution import convolution_reference, space_to_depth
+from t2t.ops.convolution import (
+    convolution_reference,
+    space_to_depth,
+    with_eight_channels,
+)
 
 
 @pytest.mark.parametrize("size", [(32, 32), (29, 45), (7, 50)])
 @pytest.mark.parametrize(
     ("kernel", "stride", "padding"), [(7, 4, 2), (3, 2, 1), (4, 4, 0), (2, 3, 1)]
 )
-def test_space_to_depth_changes_nothing(size, kernel, stride, padding):
+@pytest.mark.parametrize("by", [space_to_depth, with_eight_channels])
+def test_another_form_changes_nothing(by, size, kernel, stride, padding):
     image = torch.randn(2, 3, *size, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(5, 3, kernel, kernel, dtype=torch.float64, requires_grad=True)
     results = []
-    for function in (space_to_depth, convolution_reference):
+    for function in (by, convolution_reference):
         out = function(image, weight, stride, padding)
         grads = torch.autograd.grad(out.square().sum(), (image, weight))
         results.append((out, *grads))
