@@ -15,6 +15,7 @@ from t2t.training.loop import open_data
 from t2t.training.machine import PRECISIONS, Machine, settle
 from t2t.training.objectives import build_objective
 from t2t.training.parallel import Processes, find_device
+from t2t.training.plan import num_words
 from t2t.training.recipe import Recipe
 from t2t.training.run import Run, new_run
 
@@ -32,6 +33,7 @@ def estimate(recipe: Recipe, machine: Machine) -> str:
     seconds, kept = try_steps(run, recipe, machine, team, num_classes)
     held = machine.micro_batch or recipe.batch_size
     weights = sum(p.numel() * p.element_size() for p in run.plain.parameters())
+    state = num_words(recipe) * weights
     num_images = per_epoch * recipe.batch_size * recipe.epochs
     lines = [
         *(f"{key}: {shown}" for key, shown in flat(to_json(recipe))),
@@ -43,8 +45,8 @@ def estimate(recipe: Recipe, machine: Machine) -> str:
         f"About {duration(seconds * num_images)} on {team.device} at "
         f"{1 / seconds:,.0f} images/s, judged by a few uncompiled steps in "
         f"{machine.precision} without reading images",
-        f"About {(5 * weights + kept * held) / 2**30:.2g} GiB: "
-        f"{5 * weights / 2**30:.2g} for weights, gradients, optimizer and average, "
+        f"About {(state + kept * held) / 2**30:.2g} GiB: "
+        f"{state / 2**30:.2g} for weights, gradients, optimizer and average, "
         f"{kept * held / 2**30:.2g} for {held} images at once (see --micro-batch)",
     ]
     return "\n".join(lines)
