@@ -13,8 +13,7 @@ from t2t.bench.cases import operations
 from t2t.bench.kernels import profile_steps
 from t2t.bench.measure import Measured, Row, failed, free, rounded
 from t2t.bench.timing import Peak, Timing, matrix_rate, name_of, time_steps
-from t2t.data.batches import Feeding, open_batches
-from t2t.data.crops import CenterCrop, RandomCrop
+from t2t.data.batches import Feeding
 from t2t.data.order import Batch, steps_per_epoch
 from t2t.data.sources import (
     FileSource,
@@ -25,6 +24,7 @@ from t2t.data.sources import (
 )
 from t2t.data.sources.opening import find
 from t2t.errors import UserError
+from t2t.training.feeding import training_batches
 from t2t.training.machine import Machine, make_exact, settle
 from t2t.training.optim import lr_share, set_lr
 from t2t.training.parallel import Processes
@@ -106,27 +106,11 @@ class Trainer:
 
     def batches(self) -> Generator[Batch]:
         """Batches from the files, as the training loop opens them."""
-        recipe, files = self.recipe, self.files
-        assert files is not None
-        crop = RandomCrop(
-            size=recipe.image_size,
-            scale=recipe.crop.scale,
-            ratio=recipe.crop.ratio,
-            interpolation=recipe.crop.interpolation,
+        assert self.files is not None
+        feeding = Feeding(
+            num_workers=self.machine.workers, resident=self.files.resident
         )
-        whole = CenterCrop(
-            size=recipe.image_size, fraction=recipe.crop.evaluation_fraction
-        )
-        opened = open_batches(
-            self.source,
-            batch_size=recipe.batch_size,
-            crop=crop if recipe.crop.kind == "random" else whole,
-            device=self.device,
-            seed=recipe.seed,
-            repeats=recipe.repeats,
-            channels=recipe.channels,
-            feeding=Feeding(num_workers=self.machine.workers, resident=files.resident),
-        )
+        opened = training_batches(self.recipe, self.source, self.team, feeding)
         yield from opened.steps(0, LONGEST)
 
 

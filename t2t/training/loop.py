@@ -8,20 +8,14 @@ from typing import Any
 
 import torch
 
-from t2t.data.batches import (
-    Batches,
-    EvaluationBatches,
-    Feeding,
-    evaluation_batches,
-    open_batches,
-)
-from t2t.data.crops import CenterCrop, RandomCrop
+from t2t.data.batches import EvaluationBatches, Feeding
 from t2t.data.damage import Damage
 from t2t.data.order import steps_per_epoch
 from t2t.data.sources import Splits, hold_out, open_splits
 from t2t.errors import UserError
 from t2t.models.weights import save
 from t2t.training.evaluate import Preparation, Score, evaluate
+from t2t.training.feeding import training_batches, validation_batches
 from t2t.training.folder import RunFolder
 from t2t.training.interruption import Interruption
 from t2t.training.journal import Journal
@@ -132,7 +126,10 @@ class Training:
         run, recipe, journal = self.run, self.recipe, self.journal
         resume(run, self.place.checkpoints, self.team, journal.tell)
         journal.resume(run.step)
-        batches, validation = self.open_batches()
+        feeding = Feeding(num_workers=self.machine.workers)
+        given = (self.team, feeding, self.damage)
+        batches = training_batches(recipe, self.splits.train, *given)
+        validation = validation_batches(recipe, self.splits.val, *given)
         journal.start(run, self.num_steps, self.per_epoch, batches.description)
         saved_at = time.monotonic()
         skipped_in_a_row = 0
@@ -210,41 +207,6 @@ class Training:
         except UserError as error:
             self.unsaved = str(error)
             self.journal.tell(f"{error} Training goes on.")
-
-    def open_batches(self) -> tuple[Batches, EvaluationBatches]:
-        """Training batches, and the validation images in order."""
-        recipe, team = self.recipe, self.team
-        feeding = Feeding(num_workers=self.machine.workers)
-        whole = CenterCrop(
-            size=recipe.image_size, fraction=recipe.crop.evaluation_fraction
-        )
-        crop = RandomCrop(
-            size=recipe.image_size,
-            scale=recipe.crop.scale,
-            ratio=recipe.crop.ratio,
-            interpolation=recipe.crop.interpolation,
-        )
-        common: dict[str, Any] = {
-            "device": team.device,
-            "rank": team.rank,
-            "world_size": team.world_size,
-            "channels": recipe.channels,
-            "damage": self.damage,
-            "feeding": feeding,
-        }
-        batches = open_batches(
-            self.splits.train,
-            batch_size=recipe.batch_size,
-            crop=crop if recipe.crop.kind == "random" else whole,
-            seed=recipe.seed,
-            repeats=recipe.repeats,
-            **common,
-        )
-        num = min(recipe.batch_size, len(self.splits.val))
-        validation = evaluation_batches(
-            self.splits.val, batch_size=num, crop=whole, **common
-        )
-        return batches, validation
 
     def stop_if_broken(self, skipped_in_a_row: int) -> None:
         """Ends a run that has stopped learning, with advice."""

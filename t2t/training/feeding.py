@@ -1,0 +1,75 @@
+"""The batches of a recipe: to train on, and to validate by."""
+
+from typing import Any
+
+from t2t.data.batches import (
+    Batches,
+    EvaluationBatches,
+    Feeding,
+    evaluation_batches,
+    open_batches,
+)
+from t2t.data.crops import CenterCrop, RandomCrop
+from t2t.data.damage import Damage
+from t2t.data.sources import Source
+from t2t.training.parallel import Processes
+from t2t.training.recipe import Recipe
+
+
+def training_batches(
+    recipe: Recipe,
+    source: Source,
+    team: Processes,
+    feeding: Feeding,
+    damage: Damage | None = None,
+) -> Batches:
+    """Batches in the order and by the crops that the recipe's seed draws."""
+    crop = RandomCrop(
+        size=recipe.image_size,
+        scale=recipe.crop.scale,
+        ratio=recipe.crop.ratio,
+        interpolation=recipe.crop.interpolation,
+    )
+    return open_batches(
+        source,
+        batch_size=recipe.batch_size,
+        crop=crop if recipe.crop.kind == "random" else whole_image(recipe),
+        seed=recipe.seed,
+        repeats=recipe.repeats,
+        **shared(recipe, team, feeding, damage),
+    )
+
+
+def validation_batches(
+    recipe: Recipe,
+    source: Source,
+    team: Processes,
+    feeding: Feeding,
+    damage: Damage | None = None,
+) -> EvaluationBatches:
+    """All images once, in order."""
+    return evaluation_batches(
+        source,
+        batch_size=min(recipe.batch_size, len(source)),
+        crop=whole_image(recipe),
+        **shared(recipe, team, feeding, damage),
+    )
+
+
+def whole_image(recipe: Recipe) -> CenterCrop:
+    """The image at the recipe's size, with nothing drawn."""
+    return CenterCrop(size=recipe.image_size, fraction=recipe.crop.evaluation_fraction)
+
+
+def shared(
+    recipe: Recipe, team: Processes, feeding: Feeding, damage: Damage | None
+) -> dict[str, Any]:
+    """What both kinds of batches are opened with."""
+    return {
+        "device": team.device,
+        "rank": team.rank,
+        "world_size": team.world_size,
+        "channels": recipe.channels,
+        "damage": damage,
+        "feeding": feeding,
+    }
