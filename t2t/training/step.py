@@ -98,7 +98,7 @@ class Stepper:
         """One step of the optimizers; left out where the gradient is not finite."""
         run, recipe, team = self.run, self.recipe, self.team
         torch.manual_seed(step_seed(recipe.seed, run.step, team.rank))
-        step = torch.tensor(run.step, device=team.device)
+        step = on_device(run.step, team.device)
         found = self.gradient(batch.images, batch.labels, batch.keys, step)
         loss, norm = found.tolist()
         stepped = math.isfinite(loss) and math.isfinite(norm)
@@ -109,7 +109,7 @@ class Stepper:
                 self.use_gradient(share)
             else:
                 rates = [group["lr"] for group in all_groups(run.optimizers)]
-                self.update(torch.tensor([*rates, share], device=team.device))
+                self.update(on_device([*rates, share], team.device))
         else:
             run.num_skipped += 1
             for now, before in zip(self.statistics, self.before, strict=True):
@@ -191,6 +191,14 @@ def prepare(
     """Augmented images and soft targets of a step."""
     draws = Draws.of(seed, step, keys)
     return augment(pixels, labels, draws, augmentation, num_classes)
+
+
+def on_device(numbers: float | list[float], device: torch.device) -> Tensor:
+    """Numbers as a tensor there, without waiting for what the device is doing."""
+    tensor = torch.tensor(numbers)
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def calmed(augmentation: Augmentation) -> Augmentation:
