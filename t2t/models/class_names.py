@@ -1,20 +1,35 @@
 """What a model's classes are called, by itself and by people."""
 
+import csv
 from collections.abc import Sequence
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 
-from timm.data import ImageNetInfo
+
+def table_of_timm(name: str) -> list[str]:
+    """The lines of a table that timm ships, read without importing timm.
+
+    Naming classes is all that prediction asks of it, and importing takes seconds.
+    """
+    timm = find_spec("timm")
+    assert timm is not None
+    assert timm.origin is not None
+    file = Path(timm.origin).parent / "data" / "_info" / name
+    return file.read_text(encoding="utf-8").splitlines()
 
 
 @cache
-def imagenet() -> ImageNetInfo:
-    """The thousand classes of ImageNet-1k: WordNet numbers and their words."""
-    return ImageNetInfo()
-
-
 def imagenet_classes() -> tuple[str, ...]:
     """WordNet numbers such as n01440764, in the order that models are trained in."""
-    return tuple(imagenet().label_names())
+    return tuple(table_of_timm("imagenet_synsets.txt"))
+
+
+@cache
+def wordnet() -> dict[str, str]:
+    """The words of every WordNet number that ImageNet has, beyond its 1,000 classes."""
+    lines = table_of_timm("imagenet_synset_to_lemma.txt")
+    return dict(csv.reader(lines, delimiter="\t"))
 
 
 def in_words(class_names: Sequence[str]) -> tuple[str, ...]:
@@ -26,11 +41,7 @@ def words_of(name: str) -> str:
     """The words of a WordNet number; empty for any other name."""
     if len(name) != 9 or name[0] != "n" or not name[1:].isdecimal():
         return ""
-    try:
-        words: str = imagenet().label_name_to_description(name)
-    except KeyError:
-        return ""
-    return words
+    return wordnet().get(name, "")
 
 
 def aliases(name: str) -> set[str]:

@@ -3,7 +3,6 @@
 from dataclasses import fields, replace
 from typing import Any
 
-import timm
 from torch import nn
 
 from t2t.errors import UserError, suggest
@@ -44,6 +43,28 @@ def create_model(
             **choices,
         )
         return VisionTransformer(config)
+    return create_timm_model(
+        name,
+        num_classes=num_classes,
+        image_size=image_size,
+        in_channels=in_channels,
+        drop_path=drop_path,
+        **choices,
+    )
+
+
+def create_timm_model(
+    name: str,
+    *,
+    num_classes: int | None,
+    image_size: int | Size | None,
+    in_channels: int,
+    drop_path: float,
+    **choices: Any,
+) -> nn.Module:
+    """A network that timm builds; it takes no choices of ours."""
+    import timm  # slower to import than PyTorch, and not needed for models of ours
+
     timm_name = str(ZOO[name].build) if name in ZOO else name
     if not timm.is_model(timm_name):
         raise UserError(f"There is no model {name!r}.{suggest_model(name)}")
@@ -110,4 +131,6 @@ def as_size(image_size: int | Size) -> Size:
 
 def suggest_model(name: str) -> str:
     """A closing sentence that names the likeliest meant models."""
+    import timm
+
     return suggest(name, {*ZOO, *timm.list_models()}) or " See `t2t models`."

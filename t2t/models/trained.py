@@ -4,7 +4,6 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-import timm.data
 from torch import nn
 
 from t2t.errors import UserError
@@ -15,6 +14,10 @@ from t2t.models.weights import Loaded, load_with_report
 
 PUBLISHED_FRACTION = 0.9
 """Of the resized image's sides, as T2T-ViT, ViT and DeiT were published."""
+PUBLISHED_MEAN = (0.485, 0.456, 0.406)
+"""Of ImageNet's channels, from 0 to 1."""
+PUBLISHED_STD = (0.229, 0.224, 0.225)
+"""Deviation of ImageNet's channels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +115,12 @@ def published_pixels(network: nn.Module) -> dict[str, Any]:
     if isinstance(network, VisionTransformer):
         config = network.config
         size, channels = config.image_size, config.in_channels
-        mean: tuple[float, ...] = timm.data.IMAGENET_DEFAULT_MEAN
-        std: tuple[float, ...] = timm.data.IMAGENET_DEFAULT_STD
+        mean: tuple[float, ...] = PUBLISHED_MEAN
+        std: tuple[float, ...] = PUBLISHED_STD
         fraction = PUBLISHED_FRACTION
     else:
+        import timm.data
+
         settings = timm.data.resolve_model_data_config(network)
         size, fraction = settings["input_size"][1:], settings["crop_pct"]
         mean, std = settings["mean"], settings["std"]

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
@@ -237,6 +236,8 @@ def described(
 
 def timm_settings(model: str, checkpoint: Checkpoint) -> dict[str, Any]:
     """The number of classes of one of timm's networks, as its file has it."""
+    import timm
+
     timm_name = str(ZOO[model].build) if model in ZOO else model
     classifier = timm.get_pretrained_cfg_value(timm_name, "classifier")
     head = classifier if isinstance(classifier, str) else (classifier or ("",))[0]

@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import pytest
+import timm.data
 import torch
 
 from t2t.errors import UserError
 from t2t.models.class_names import aliases, imagenet_classes, in_words
 from t2t.models.create import create_model
-from t2t.models.trained import load_trained
+from t2t.models.trained import PUBLISHED_MEAN, PUBLISHED_STD, load_trained
 from t2t.models.weights import save
 
 SMALL = {"dim": 16, "depth": 1, "num_heads": 1, "token_dim": 8, "image_size": 16}
@@ -82,3 +83,11 @@ def test_wordnets_numbers_have_words() -> None:
     )
     assert aliases("n02129604") == {"n02129604", "tiger, Panthera tigris", "tiger"}
     assert aliases("cat, dog") == {"cat, dog"}
+
+
+def test_what_timm_ships_is_read_as_timm_reads_it() -> None:
+    classes = timm.data.ImageNetInfo()
+    assert imagenet_classes() == tuple(classes.label_names())
+    assert in_words(imagenet_classes()) == tuple(classes.label_descriptions())
+    assert PUBLISHED_MEAN == timm.data.IMAGENET_DEFAULT_MEAN
+    assert PUBLISHED_STD == timm.data.IMAGENET_DEFAULT_STD
