@@ -4,12 +4,12 @@ The fused operations read weights, not modules: whoever hooks, shards or replace
 module gets the plain path, which calls every module.
 """
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from t2t.ops.availability import HAS_TRITON
 from t2t.ops.block_stack import BlockWeights
@@ -30,10 +30,17 @@ def are_plain(modules: Sequence[nn.Module]) -> bool:
     """Whether these are torch's own linear layers and norms, neither hooked nor cut."""
     return all(
         type(module) in (nn.Linear, nn.LayerNorm)
-        and not isinstance(module.weight, DTensor)
+        and not is_cut(module.weight)
         and not is_hooked(module)
         for module in modules
     )
+
+
+def is_cut(weight: object) -> bool:
+    """Whether each process holds a shard of a weight."""
+    # Importing DTensor takes a while, and whoever made one has imported it.
+    tensor = sys.modules.get("torch.distributed.tensor")
+    return tensor is not None and isinstance(weight, tensor.DTensor)
 
 
 def is_hooked(module: nn.Module) -> bool:

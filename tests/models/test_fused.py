@@ -4,11 +4,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import distribute_tensor
 
 import t2t
 from t2t.models import encoders, tokenizers
-from t2t.models.fused import block_weights
+from t2t.models.fused import are_plain, block_weights
 from t2t.ops import performer_step
 
 SMALL: dict[str, Any] = {"image_size": 32, "num_classes": 5, "depth": 3}
@@ -130,3 +133,26 @@ def test_a_replaced_layer_is_called() -> None:
     assert block_weights(block) is not None
     block.mixer.proj = nn.Sequential(block.mixer.proj)
     assert block_weights(block) is None
+
+
+def test_a_layer_cut_into_shards_is_not_plain() -> None:
+    layer = nn.Linear(4, 4)
+    assert are_plain([layer])
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        layer.weight = nn.Parameter(distribute_tensor(layer.weight.detach(), mesh))
+        assert not are_plain([layer])
+    finally:
+        dist.destroy_process_group()
+
+
+def test_compiled_code_asks_whether_layers_are_plain_in_one_graph() -> None:
+    layer = nn.Linear(4, 4)
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def compute(x: Tensor) -> Tensor:
+        return layer(x) if are_plain([layer]) else x
+
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(compute(x), layer(x))
