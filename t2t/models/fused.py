@@ -6,7 +6,7 @@ module gets the plain path, which calls every module.
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,9 @@ from t2t.ops.availability import HAS_TRITON
 from t2t.ops.block_stack import BlockWeights
 from t2t.ops.performer_step import StepWeights, compute_dtype
 from t2t.ops.softmax_step import SoftmaxWeights
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 # With fewer dropped samples in a batch, whole numbers follow a drop rate too coarsely.
 FEWEST_DROPPED = 2
@@ -36,7 +39,7 @@ def are_plain(modules: Sequence[nn.Module]) -> bool:
     )
 
 
-def is_cut(weight: object) -> bool:
+def is_cut(weight: object) -> TypeGuard["DTensor"]:
     """Whether each process holds a shard of a weight."""
     # Importing DTensor takes a while, and whoever made one has imported it.
     tensor = sys.modules.get("torch.distributed.tensor")
