@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-import timm
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -208,6 +207,8 @@ class HybridTokens(Tokenizer):
     """The stride-16 features of a CNN, each through one linear layer."""
 
     def __init__(self, config: ModelConfig) -> None:
+        import timm  # slow to import, and needed here only
+
         # A ResNet up to stride 16 halves four times, each time rounding up.
         super().__init__((Split(1, 2, 0),) * 4)
         try:

@@ -23,7 +23,7 @@ POOLS: dict[str, Callable[[Tokens, int], Tensor]] = {
 class VisionTransformer(TimmMethods, nn.Module):
     """A vision transformer put together from the choices in its config."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, awaits_weights: bool = False) -> None:
         super().__init__()
         check_head(config)
         self.config = config
@@ -40,7 +40,11 @@ class VisionTransformer(TimmMethods, nn.Module):
         self.distillation_head = None
         if config.distilled:
             self.distillation_head = self.new_head(config.num_classes)
-        self.apply(initialise)
+        # Weights from a file replace all but the heads, and drawing takes longer than
+        # reading them.
+        for part in (self.head, self.distillation_head) if awaits_weights else (self,):
+            if part is not None:
+                part.apply(initialise)
 
     def forward(
         self, images: Images, apart: bool = False

@@ -128,13 +128,16 @@ def describe(
     return {"name": name, "settings": {"name": name, **settings}}
 
 
-def build(description: Description, **changes: Any) -> nn.Module:
+def build(
+    description: Description, awaits_weights: bool = False, **changes: Any
+) -> nn.Module:
     """A model as described, with changes; those that are None change nothing."""
     changes = {key: value for key, value in changes.items() if value is not None}
     if description.config is not None:
         if "image_size" in changes:
             changes["image_size"] = as_size(changes["image_size"])
-        return VisionTransformer(replace(description.config, **changes))
+        config = replace(description.config, **changes)
+        return VisionTransformer(config, awaits_weights)
     return create_model(**{**description.settings, **changes})
 
 
@@ -192,6 +195,7 @@ def load_with_report(
     description, note = described(checkpoint, model)
     built = build(
         description,
+        awaits_weights=True,
         num_classes=num_classes,
         image_size=image_size,
         in_channels=in_channels,

@@ -11,7 +11,8 @@ import torch
 from t2t.studies.outcome import Outcome, costs_of, finished, gather, run_folder
 from t2t.studies.study import Study
 from t2t.studies.table import write
-from t2t.training.loop import Machine, open_data, train
+from t2t.training.feeding import open_data
+from t2t.training.loop import Machine, train
 
 
 def run_study(

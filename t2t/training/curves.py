@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
 
 def draw_curves(rows: list[dict[str, Any]], title: str, path: Path) -> None:
     """Loss, accuracy and learning rate over the steps, into a PNG file."""
+    # Slow to import, and drawing comes late in a run.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(10, 3.4), layout="constrained")
     FigureCanvasAgg(figure)
     loss, accuracy, rate = figure.subplots(1, 3)

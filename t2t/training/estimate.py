@@ -11,7 +11,7 @@ from t2t.config import to_json
 from t2t.data.order import steps_per_epoch
 from t2t.training.clock import duration
 from t2t.training.evaluate import autocast
-from t2t.training.loop import open_data
+from t2t.training.feeding import open_data
 from t2t.training.machine import PRECISIONS, Machine, settle
 from t2t.training.objectives import build_objective
 from t2t.training.parallel import Processes, find_device

@@ -1,5 +1,6 @@
-"""The batches of a recipe: to train on, and to validate by."""
+"""The images of a recipe, and its batches: to train on, and to validate by."""
 
+from dataclasses import replace
 from typing import Any
 
 from t2t.data.batches import (
@@ -11,9 +12,18 @@ from t2t.data.batches import (
 )
 from t2t.data.crops import CenterCrop, RandomCrop
 from t2t.data.damage import Damage
-from t2t.data.sources import Source
+from t2t.data.sources import Source, Splits, hold_out, open_splits
 from t2t.training.parallel import Processes
 from t2t.training.recipe import Recipe
+
+
+def open_data(recipe: Recipe) -> Splits:
+    """The images of a recipe; some of the training set held out where it says so."""
+    splits = open_splits(recipe.data, seed=recipe.seed)
+    if recipe.hold_out:
+        kept, held = hold_out(splits.train, recipe.hold_out, recipe.seed)
+        splits = replace(splits, train=kept, val=held)
+    return splits
 
 
 def training_batches(

@@ -18,8 +18,8 @@ from t2t.errors import UserError, choose
 from t2t.models.checkpoints import FILE_NAME
 from t2t.models.trained import Trained, load_trained
 from t2t.training.evaluate import Preparation, evaluate
+from t2t.training.feeding import open_data
 from t2t.training.folder import RECIPE, read_recipe
-from t2t.training.loop import open_data
 from t2t.training.machine import PRECISIONS
 from t2t.training.matching import Relabelled, match_classes
 from t2t.training.parallel import Processes, processes

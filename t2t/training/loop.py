@@ -12,11 +12,11 @@ import torch
 from t2t.data.batches import EvaluationBatches, Feeding
 from t2t.data.damage import Damage
 from t2t.data.order import steps_per_epoch
-from t2t.data.sources import Splits, hold_out, open_splits
+from t2t.data.sources import Splits
 from t2t.errors import UserError
 from t2t.models.weights import save
 from t2t.training.evaluate import Preparation, Score, evaluate
-from t2t.training.feeding import training_batches, validation_batches
+from t2t.training.feeding import open_data, training_batches, validation_batches
 from t2t.training.folder import RunFolder
 from t2t.training.interruption import Interruption
 from t2t.training.journal import Journal
@@ -254,15 +254,6 @@ class Training:
 
         from_leader(self.team, deliver)
         return Result(self.place.path, True, summary)
-
-
-def open_data(recipe: Recipe) -> Splits:
-    """The images of a recipe; some of the training set held out where it says so."""
-    splits = open_splits(recipe.data, seed=recipe.seed)
-    if recipe.hold_out:
-        kept, held = hold_out(splits.train, recipe.hold_out, recipe.seed)
-        splits = replace(splits, train=kept, val=held)
-    return splits
 
 
 def run_name(recipe: Recipe) -> str:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-import timm.optim
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer as TorchOptimizer
@@ -29,6 +28,8 @@ def build_optimizers(model: nn.Module, recipe: Recipe) -> list[TorchOptimizer]:
         return [torch.optim.SGD(groups, momentum=settings.momentum, fused=fused)]
     if settings.name == "muon":
         return muon_and_adamw(model, recipe, fused)
+    import timm.optim  # slow to import, and needed for other names only
+
     known = timm.optim.list_optimizers()
     if settings.name not in known:
         names = [*OURS, *known]
@@ -113,6 +114,8 @@ def layer_scales(model: nn.Module, layer_decay: float) -> dict[str, float]:
     """Each parameter's share of the learning rate: smaller the nearer to the image."""
     if layer_decay == 1:
         return {}
+    import timm.models
+
     matcher = getattr(model, "group_matcher", None)
     if matcher is None:
         raise UserError(

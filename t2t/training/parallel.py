@@ -2,22 +2,25 @@
 
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from t2t.errors import UserError, choose
+from t2t.models.fused import is_cut
 from t2t.training.meeting import meeting_store
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
 
 Spread = Literal["ddp", "fsdp", "hybrid"]
 SPREADS = {"ddp": False, "fsdp": True, "hybrid": True}
@@ -101,10 +104,10 @@ def find_device(name: str | None, local_rank: int = 0) -> torch.device:
 
 def spread_model(model: nn.Module, spread: Spread, team: Processes) -> nn.Module:
     """The model as all processes train it together."""
-    is_sharded = choose("spread", spread, SPREADS)
+    shards = choose("spread", spread, SPREADS)
     if not team.many:
         return model
-    if is_sharded:
+    if shards:
         return shard(model, spread, team)
     ids = [team.device.index] if team.device.type == "cuda" else None
     # Most buffers never change; `share_statistics` takes care of those that do.
@@ -120,6 +123,8 @@ def spread_model(model: nn.Module, spread: Spread, team: Processes) -> nn.Module
 
 def shard(model: nn.Module, spread: Spread, team: Processes) -> nn.Module:
     """The model with its weights shared out over all processes, or over a machine's."""
+    from torch.distributed.fsdp import fully_shard  # slow to import, and seldom asked
+
     shape: tuple[int, ...] = (team.world_size,)
     names: tuple[str, ...] = ("shard",)
     if spread == "hybrid":
@@ -149,17 +154,23 @@ def num_parameters(parts: list[nn.Module]) -> int:
     return sum(p.numel() for part in parts for p in part.parameters())
 
 
+def is_sharded(model: nn.Module) -> TypeGuard["FSDPModule"]:
+    """Whether a model went through `shard`, which loads what is looked up here."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and isinstance(model, fsdp.FSDPModule)
+
+
 def sync_gradients(model: nn.Module, enabled: bool) -> None:
     """Whether backward passes from here on add up gradients over all processes."""
     if isinstance(model, DistributedDataParallel):
         model.require_backward_grad_sync = enabled
-    elif isinstance(model, FSDPModule):
+    elif is_sharded(model):
         model.set_requires_gradient_sync(enabled)
 
 
 def rest(model: nn.Module) -> None:
     """Gives back what a forward pass gathered, so that parameters are shards again."""
-    if isinstance(model, FSDPModule):
+    if is_sharded(model):
         model.reshard()
 
 
@@ -180,7 +191,7 @@ def full_state(model: nn.Module, team: Processes) -> dict[str, Tensor]:
     """All weights whole in main memory, in the leading process; empty in the others."""
     state: dict[str, Tensor] = {}
     for name, tensor in model.state_dict().items():
-        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        whole = tensor.full_tensor() if is_cut(tensor) else tensor
         if team.leads:
             state[name] = whole.detach().cpu()
     return state

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import torch
-from timm.data import RealLabelsImagenet
 from torch import Tensor, nn
 
 from t2t.data.order import Batch
@@ -23,6 +22,8 @@ NUM_VALIDATION = 50_000
 @cache
 def real_labels() -> list[list[int]]:
     """All right classes of each validation image of ImageNet, often several or none."""
+    from timm.data import RealLabelsImagenet  # slow to import, and seldom asked for
+
     known = RealLabelsImagenet(range(NUM_VALIDATION))
     return list(known.real_labels.values())
 

@@ -11,8 +11,8 @@ from rich.text import Text
 from t2t.errors import UserError
 from t2t.models.trained import load_trained
 from t2t.serving.predictor import Predictor
+from t2t.training.feeding import open_data
 from t2t.training.folder import read_recipe
-from t2t.training.loop import open_data
 from t2t.training.metrics import read_rows
 
 BARS = "▁▂▃▄▅▆▇█"
