@@ -21,7 +21,9 @@ HEAVY = ("torch", "timm", "torchvision", "matplotlib", "sklearn", "scipy")
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["show", "--help"], ["models", "--json"]], ids=" ".join
+    "words",
+    [["--help"], ["show", "--help"], ["models", "--json"], ["recipes"]],
+    ids=" ".join,
 )
 def test_nothing_heavy_is_imported_to_help_or_list(words: list[str]) -> None:
     script = (

@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -155,3 +157,16 @@ def test_a_mistake_is_one_sentence(
     told = capsys.readouterr()
     assert told.out == ""
     assert sentence in told.err.splitlines()[-1]
+
+
+def test_predicting_loads_only_what_it_needs(run: Path, images: Path) -> None:
+    script = (
+        "import sys; from t2t.cli import main; code = main(sys.argv[1:]); "
+        "heavy = {'timm', 'matplotlib', 'sklearn'} & sys.modules.keys(); "
+        "sys.exit(f'imported {heavy}' if heavy else code)"
+    )
+    words = ["predict", str(run), str(next(images.glob("*/*.jpg")))]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr

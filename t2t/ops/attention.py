@@ -32,6 +32,8 @@ def attention(qkv: PackedTokens, num_heads: int, scale: float) -> Tokens:
     """The same by kernels for short sequences, which read and write it packed."""
     # The kernels look for the largest logit before they scale.
     if scale > 0 and has_kernel(qkv, num_heads):
+        from t2t.ops.operators import packed_attention
+
         return packed_attention(qkv, num_heads, scale)[0]
     return attention_reference(qkv, num_heads, scale)
 
@@ -186,29 +188,3 @@ def packed_backward(
     """The packed gradient of q, k and v."""
     tiles = backward_tiles(qkv.shape[1])
     return backward_by(tiles, qkv, out, log_sum, grad_out, num_heads, scale)
-
-
-packed_attention = torch.library.triton_op(
-    "t2t::packed_attention", packed_forward, mutates_args=()
-)
-packed_attention_backward = torch.library.triton_op(
-    "t2t::packed_attention_backward", packed_backward, mutates_args=()
-)
-
-
-def save_for_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    qkv, ctx.num_heads, ctx.scale = inputs
-    ctx.save_for_backward(qkv, *output)
-
-
-def backward(ctx, grad_out, grad_log_sum):  # type: ignore[no-untyped-def]
-    qkv, out, log_sum = ctx.saved_tensors
-    grad = packed_attention_backward(
-        qkv, out, log_sum, grad_out, ctx.num_heads, ctx.scale
-    )
-    return grad, None, None
-
-
-torch.library.register_autograd(
-    "t2t::packed_attention", backward, setup_context=save_for_backward
-)

@@ -27,6 +27,8 @@ def linear_gelu(
 ) -> Hidden:
     """The same with one pass over the hidden layer each way besides the products."""
     if has_kernel(x):
+        from t2t.ops.operators import fused_gelu
+
         return fused_gelu(
             F.linear(x, weight.to(x.dtype), bias.detach().to(x.dtype)), bias
         )
@@ -78,23 +80,3 @@ def fused_backward(inner: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
         num_warps=4,
     )
     return grad_inner, partial.sum(0)
-
-
-fused_gelu = torch.library.triton_op("t2t::gelu", fused_forward, mutates_args=())
-fused_gelu_backward = torch.library.triton_op(
-    "t2t::gelu_backward", fused_backward, mutates_args=()
-)
-
-
-def save_for_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    inner, bias = inputs
-    ctx.save_for_backward(inner)
-    ctx.dtype = bias.dtype
-
-
-def backward(ctx, grad):  # type: ignore[no-untyped-def]
-    grad_inner, grad_bias = fused_gelu_backward(*ctx.saved_tensors, grad)
-    return grad_inner, grad_bias.to(ctx.dtype)
-
-
-torch.library.register_autograd("t2t::gelu", backward, setup_context=save_for_backward)

@@ -81,6 +81,8 @@ def residual_norm(
     arguments = (residual, branch, branch_bias, gain, shift)
     draws = (branch_slots, normed_slots, num_normed, scale, eps)
     if has_kernel(residual, branch):
+        from t2t.ops.operators import fused_residual_norm
+
         return fused_residual_norm(*arguments, *draws)
     return residual_norm_reference(*arguments, *draws)
 
@@ -185,35 +187,3 @@ def fused_backward(
         num_warps=1,
     )
     return grad_residual, grad_branch, partial.sum(0)
-
-
-fused_residual_norm = torch.library.triton_op(
-    "t2t::residual_norm", fused_forward, mutates_args=()
-)
-fused_residual_norm_backward = torch.library.triton_op(
-    "t2t::residual_norm_backward", fused_backward, mutates_args=()
-)
-
-
-def save_for_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    _, branch, bias, gain, shift, branch_slots, normed_slots, _, scale, eps = inputs
-    ctx.save_for_backward(output[0], gain, branch_slots, normed_slots)
-    ctx.numbers = (branch.shape[0], scale, eps)
-    ctx.dtypes = (gain.dtype, shift.dtype, bias.dtype)
-
-
-def backward(ctx, grad_total, grad_normed):  # type: ignore[no-untyped-def]
-    total, gain, branch_slots, normed_slots = ctx.saved_tensors
-    grad_residual, grad_branch, vectors = fused_residual_norm_backward(
-        total, grad_total, grad_normed, gain, branch_slots, normed_slots, *ctx.numbers
-    )
-    gain, shift, bias = (
-        vector.to(dtype)
-        for vector, dtype in zip(vectors.unbind(0), ctx.dtypes, strict=True)
-    )
-    return (grad_residual, grad_branch, bias, gain, shift, *(None,) * 5)
-
-
-torch.library.register_autograd(
-    "t2t::residual_norm", backward, setup_context=save_for_backward
-)

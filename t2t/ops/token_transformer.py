@@ -7,7 +7,7 @@ from torch import Tensor
 
 from t2t.ops.availability import HAS_TRITON
 from t2t.ops.performer import performer_attention
-from t2t.ops.token_passes import dropout_numbers, fused_backward, fused_forward
+from t2t.ops.token_passes import dropout_numbers
 
 Product = Float[Tensor, "batch tokens 192"]
 PerToken = Float[Tensor, "batch tokens"]
@@ -83,6 +83,8 @@ def token_transformer(
     """The same in two passes forward and three back, storing two tokens' worth."""
     tensors = (product, rstd, mean, centre, offset, features, proj, fc1, fc2)
     if has_kernel(product):
+        from t2t.ops.operators import fused_token_transformer
+
         out, moments, *_ = fused_token_transformer(
             *tensors, biases, seed, drop_rate, eps
         )
@@ -97,33 +99,3 @@ def has_kernel(product: Product) -> bool:
         and product.is_cuda
         and product.dtype in (torch.bfloat16, torch.float16)
     )
-
-
-fused_token_transformer = torch.library.triton_op(
-    "t2t::token_transformer", fused_forward, mutates_args=()
-)
-fused_token_transformer_backward = torch.library.triton_op(
-    "t2t::token_transformer_backward", fused_backward, mutates_args=()
-)
-
-
-def save_for_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    *tensors, ctx.drop_rate, ctx.eps = inputs
-    out, _, hidden, log_mass, means = output
-    ctx.save_for_backward(*tensors, out, hidden, log_mass, means)
-
-
-def backward(ctx, grad_out, grad_moments, *_):  # type: ignore[no-untyped-def]
-    need_rstd = ctx.needs_input_grad[1]
-    product, rstd, offset, proj, fc1, fc2, biases = fused_token_transformer_backward(
-        *ctx.saved_tensors, grad_out, grad_moments, ctx.drop_rate, ctx.eps, need_rstd
-    )
-    return (
-        *(product, rstd if need_rstd else None, None, None, offset, None),
-        *(proj, fc1, fc2, biases, None, None, None),
-    )
-
-
-torch.library.register_autograd(
-    "t2t::token_transformer", backward, setup_context=save_for_backward
-)

@@ -1,6 +1,6 @@
 """Scikit-learn's handwritten digits: a first run in a minute, without a download."""
 
-from t2t.data.augment import Augmentation
+from t2t.data.augmentation import Augmentation
 from t2t.training.recipe import Average, Optimizer, Recipe, Schedule
 
 

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from t2t.data.augment import Augmentation
+from t2t.data.augmentation import Augmentation
 from t2t.models.zoo import ZOO
 from t2t.training.recipe import Average, Crop, Optimizer, Recipe, Schedule
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from t2t.data.augment import Augmentation
+from t2t.data.augmentation import Augmentation
 from t2t.data.loading import Loader
 from t2t.data.sources import Source, open_splits
 from t2t.recipes.small_images import from_scratch

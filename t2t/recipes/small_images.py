@@ -1,6 +1,6 @@
 """What the recipes for small images at their native size share."""
 
-from t2t.data.augment import Augmentation
+from t2t.data.augmentation import Augmentation
 from t2t.training.recipe import Average, Optimizer, Recipe, Schedule, TokenDropping
 
 

@@ -1,6 +1,6 @@
 """Fine-tuning trained weights on other images, as published for T2T-ViT."""
 
-from t2t.data.augment import Augmentation
+from t2t.data.augmentation import Augmentation
 from t2t.training.recipe import Average, Crop, Optimizer, Recipe, Schedule
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from t2t.data.augment import Augmentation
+from t2t.data.augmentation import Augmentation
 from t2t.errors import UserError
 
 

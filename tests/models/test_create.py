@@ -1,5 +1,8 @@
 """Models by name: what is allowed, and what a mistake says."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -83,3 +86,14 @@ def test_distilled_heads_are_read_apart_and_together() -> None:
     torch.testing.assert_close(model(images), (both[0] + both[1]) / 2)
     with pytest.raises(UserError, match="distilled=True"):
         create_model("t2t_vit_7_32")(images, apart=True)
+
+
+def test_a_model_of_ours_loads_neither_timm_nor_the_compiler() -> None:
+    program = """import sys, torch, t2t
+model = t2t.create_model("t2t_vit_7_32", num_classes=2, depth=1).eval()
+with torch.inference_mode():
+    model(torch.zeros(1, 3, 32, 32))
+unneeded = {"timm", "torchvision", "torch._dynamo", "torch.distributed.tensor"}
+assert not unneeded & sys.modules.keys(), unneeded & sys.modules.keys()
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)

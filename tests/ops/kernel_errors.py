@@ -16,23 +16,16 @@ import torch
 from torch import Tensor
 from torch._library.triton import set_wrap_triton_enabled
 
-from t2t.ops.attention import (
-    attention_reference,
-    backward_by,
-    forward_by,
+from t2t.ops.attention import attention_reference, backward_by, forward_by
+from t2t.ops.attention_tiles import BackwardTiles, HeldKeys, Tiles
+from t2t.ops.operators import (
+    fused_gelu,
+    fused_residual_norm,
+    fused_token_transformer,
     packed_attention,
 )
-from t2t.ops.attention_tiles import BackwardTiles, HeldKeys, Tiles
-from t2t.ops.gelu import fused_gelu
-from t2t.ops.residual_norm import (
-    draw_slots,
-    fused_residual_norm,
-    residual_norm_reference,
-)
-from t2t.ops.token_transformer import (
-    fused_token_transformer,
-    token_transformer_reference,
-)
+from t2t.ops.residual_norm import draw_slots, residual_norm_reference
+from t2t.ops.token_transformer import token_transformer_reference
 
 DEVICE = sys.argv[1]
 DTYPE = getattr(torch, sys.argv[2])

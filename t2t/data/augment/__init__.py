@@ -17,7 +17,6 @@ from t2t.data.augment.mix import (
     soft_targets,
 )
 from t2t.data.augment.pipeline import (
-    Augmentation,
     augment,
     distort,
     normalise,
@@ -34,6 +33,7 @@ from t2t.data.augment.tables import (
     solarize,
     solarize_add,
 )
+from t2t.data.augmentation import Augmentation
 
 __all__ = [
     "OPERATIONS",

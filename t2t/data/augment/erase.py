@@ -1,16 +1,15 @@
 """Random erasing: a rectangle of noise or of the mean colour over some samples."""
 
 import math
-from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from t2t.data.augmentation import EraseFill
 from t2t.data.draws import Draws
 from t2t.shapes import Images
 
-EraseFill = Literal["noise", "constant"]
 NOISE_STREAM = "erase.noise"
 _TRIES = 10
 

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from t2t.data.augmentation import Padding
 from t2t.errors import UserError
 from t2t.ops import augment_passes
 from t2t.shapes import Pixels
@@ -25,7 +25,6 @@ Terms = tuple[
     Values | float,
     Values | float,
 ]
-Padding = Literal["zero", "reflect"]
 
 
 def crop_and_flip(

@@ -1,17 +1,16 @@
 """Mixup and cutmix: a sample becomes a mixture of itself and its partner."""
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
 from t2t.data.augment.erase import inside_box
+from t2t.data.augmentation import MixMode
 from t2t.data.draws import Draws
 from t2t.errors import UserError
 from t2t.shapes import Images, Labels
-
-MixMode = Literal["batch", "sample"]
 
 
 class Mixture(NamedTuple):

@@ -1,16 +1,12 @@
 """All augmentation of a batch on its device: from uint8 to floats and soft targets."""
 
-from dataclasses import dataclass
-from typing import get_args
-
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from t2t.data.augment.erase import NOISE_STREAM, EraseFill, draw_erase_box, erase
-from t2t.data.augment.geometry import Padding, channel_values, crop_and_flip
+from t2t.data.augment.erase import NOISE_STREAM, draw_erase_box, erase
+from t2t.data.augment.geometry import channel_values, crop_and_flip
 from t2t.data.augment.mix import (
-    MixMode,
     Mixture,
     check_group,
     draw_mixture,
@@ -19,89 +15,14 @@ from t2t.data.augment.mix import (
     soft_targets,
 )
 from t2t.data.augment.policies import (
-    Interpolation,
     RandAugment,
     colour_jitter,
     three_augment,
 )
+from t2t.data.augmentation import Augmentation
 from t2t.data.draws import Draws, stream_word
-from t2t.errors import UserError, suggest
 from t2t.ops import augment_passes
 from t2t.shapes import Images, Labels, Pixels
-
-
-@dataclass(frozen=True, kw_only=True)
-class Augmentation:
-    """What happens to training images after they have their size; all off by default.
-
-    In this order: padded crop, flip, RandAugment, three-augment, colour jitter, mixing,
-    normalising, erasing. Erasing comes after mixing as in the published recipe, so a
-    noise box covers both images of a mixture.
-    """
-
-    crop_padding: int = 0
-    crop_fill: Padding = "zero"
-    flip: float = 0.0
-    rand_augment: str | None = None
-    interpolation: Interpolation = "random"
-    three_augment: bool = False
-    colour_jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
-    mixup: float = 0.0
-    cutmix: float = 0.0
-    mix_probability: float = 1.0
-    mix_switch: float = 0.5
-    mix_mode: MixMode = "batch"
-    mix_group: int | None = None
-    smoothing: float = 0.0
-    erase: float = 0.0
-    erase_fill: EraseFill = "noise"
-    erase_area: tuple[float, float] = (0.02, 1 / 3)
-    erase_aspect: float = 0.3
-    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
-    std: tuple[float, ...] = (0.229, 0.224, 0.225)
-
-    def __post_init__(self) -> None:
-        """Refuses what could not be meant, before a run starts."""
-        for name in ("flip", "mix_probability", "mix_switch", "smoothing", "erase"):
-            _require(name, getattr(self, name), 0.0, 1.0)
-        for name in ("crop_padding", "mixup", "cutmix"):
-            _require(name, getattr(self, name), 0.0, float("inf"))
-        for number, strength in enumerate(self.colour_jitter):
-            limit = 0.5 if number == 3 else float("inf")
-            _require(f"colour_jitter[{number}]", strength, 0.0, limit)
-        _require("erase_aspect", self.erase_aspect, 1e-6, 1.0)
-        _require("erase_area[0]", self.erase_area[0], 0.0, self.erase_area[1])
-        _require("erase_area[1]", self.erase_area[1], self.erase_area[0], 1.0)
-        for name, allowed in (
-            ("crop_fill", Padding),
-            ("interpolation", Interpolation),
-            ("mix_mode", MixMode),
-            ("erase_fill", EraseFill),
-        ):
-            value, words = getattr(self, name), get_args(allowed)
-            if value not in words:
-                raise UserError(
-                    f"{name} cannot be {value!r}.{suggest(str(value), words)}"
-                )
-        if len(self.mean) != len(self.std) or not all(each > 0 for each in self.std):
-            raise UserError(
-                f"mean {self.mean} and std {self.std} need one value per channel, "
-                "with std above 0."
-            )
-        if self.mix_group is not None and self.mix_group < 2:
-            raise UserError(f"mix_group is 2 or more, or None, not {self.mix_group}.")
-        if self.rand_augment is not None:
-            RandAugment.parse(self.rand_augment)
-
-    @property
-    def fill(self) -> tuple[int, ...]:
-        """The mean colour in levels: what moves in at the borders."""
-        return tuple(min(255, round(255 * each)) for each in self.mean)
-
-
-def _require(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise UserError(f"{name} must be from {low:g} to {high:g}, not {value}.")
 
 
 def distort(images: Pixels, draws: Draws, settings: Augmentation) -> Pixels:

@@ -1,7 +1,6 @@
 """Which operations a sample gets and how strongly: RandAugment and its relatives."""
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -9,11 +8,9 @@ from torch import Tensor
 
 from t2t.data.augment.blur import MAX_SIGMA
 from t2t.data.augment.choice import apply_chosen
+from t2t.data.augmentation import Interpolation, RandAugmentSettings
 from t2t.data.draws import Draws
-from t2t.errors import UserError, suggest
 from t2t.shapes import Pixels
-
-Interpolation = Literal["bilinear", "bicubic", "random"]
 
 # In timm's order; with "inc0" posterize and solarize weaken as the magnitude grows.
 RAND_AUGMENT_OPERATIONS = (
@@ -36,15 +33,6 @@ RAND_AUGMENT_OPERATIONS = (
 THREE_AUGMENT_OPERATIONS = ("grayscale", "solarize", "gaussian_blur")
 JITTER_OPERATIONS = ("brightness", "contrast", "saturation", "hue")
 
-_KEYS = {
-    "m": "magnitude",
-    "n": "number of operations",
-    "p": "probability",
-    "mstd": "spread of the magnitude",
-    "mmax": "largest magnitude",
-    "inc": "1 for operations that strengthen with the magnitude",
-}
-
 
 class Layer(NamedTuple):
     """What one layer does to each sample; a choice of −1 is nothing."""
@@ -54,59 +42,8 @@ class Layer(NamedTuple):
     is_cubic: Bool[Tensor, " batch"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RandAugment:
-    """A few random operations of random strength per sample, with timm's meaning.
-
-    The operations are drawn with replacement; each is then applied with the
-    probability, at a magnitude that is normal about `magnitude` (uniform up to it when
-    the spread is above 100) and clipped to [0, `magnitude_max`].
-    """
-
-    magnitude: float = 10.0
-    magnitude_std: float = 0.0
-    magnitude_max: float = 10.0
-    num_operations: int = 2
-    probability: float = 0.5
-    increasing: bool = False
-
-    @classmethod
-    def parse(cls, text: str) -> "RandAugment":
-        """From timm's notation, as in `rand-m9-mstd0.5-inc1`."""
-        hint = " Write it like rand-m9-mstd0.5-inc1."
-        kind, *sections = text.split("-")
-        if kind != "rand":
-            raise UserError(f"RandAugment is written rand-…, not {text!r}.{hint}")
-        given: dict[str, float] = {}
-        for section in sections:
-            key = section.rstrip("0123456789.")
-            number = section[len(key) :]
-            if not key.isalpha() or not number.replace(".", "", 1).isdigit():
-                raise UserError(
-                    f"{section!r} in {text!r} is not a letter key and a number.{hint}"
-                )
-            if key not in _KEYS:
-                raise UserError(
-                    f"{key!r} in {text!r} is not a setting of RandAugment."
-                    f"{suggest(key, _KEYS)}"
-                )
-            if key in given:
-                raise UserError(f"{key!r} stands twice in {text!r}.")
-            if key in ("n", "inc") and not number.isdigit():
-                raise UserError(f"{section!r} in {text!r} needs a whole number.")
-            given[key] = float(number)
-        if not 0 <= given.get("p", 0.5) <= 1:
-            raise UserError(f"p in {text!r} is a probability: from 0 to 1.")
-        if given.get("inc", 0) not in (0, 1):
-            raise UserError(f"inc in {text!r} is either 0 or 1.")
-        return cls(
-            magnitude=given.get("m", 10.0),
-            magnitude_std=given.get("mstd", 0.0),
-            magnitude_max=given.get("mmax", 10.0) or 10.0,  # mmax0 is no bound of 0
-            num_operations=int(given.get("n", 2)),
-            probability=given.get("p", 0.5),
-            increasing=bool(given.get("inc", 0)),
-        )
+class RandAugment(RandAugmentSettings):
+    """A few random operations of random strength per sample, with timm's meaning."""
 
     def values(
         self,

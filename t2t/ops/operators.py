@@ -1,0 +1,118 @@
+"""The operations with Triton kernels as operators that PyTorch's compiler sees through.
+
+Registering them loads that compiler, which takes longer than all else on a CPU; so this
+file is imported where a kernel is about to run.
+"""
+
+import torch
+
+from t2t.ops import attention, gelu, residual_norm, token_passes
+
+packed_attention = torch.library.triton_op(
+    "t2t::packed_attention", attention.packed_forward, mutates_args=()
+)
+packed_attention_backward = torch.library.triton_op(
+    "t2t::packed_attention_backward", attention.packed_backward, mutates_args=()
+)
+
+
+def save_attention(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    qkv, ctx.num_heads, ctx.scale = inputs
+    ctx.save_for_backward(qkv, *output)
+
+
+def attention_gradients(ctx, grad_out, grad_log_sum):  # type: ignore[no-untyped-def]
+    qkv, out, log_sum = ctx.saved_tensors
+    grad = packed_attention_backward(
+        qkv, out, log_sum, grad_out, ctx.num_heads, ctx.scale
+    )
+    return grad, None, None
+
+
+torch.library.register_autograd(
+    "t2t::packed_attention", attention_gradients, setup_context=save_attention
+)
+
+
+fused_gelu = torch.library.triton_op("t2t::gelu", gelu.fused_forward, mutates_args=())
+fused_gelu_backward = torch.library.triton_op(
+    "t2t::gelu_backward", gelu.fused_backward, mutates_args=()
+)
+
+
+def save_gelu(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    inner, bias = inputs
+    ctx.save_for_backward(inner)
+    ctx.dtype = bias.dtype
+
+
+def gelu_gradients(ctx, grad):  # type: ignore[no-untyped-def]
+    grad_inner, grad_bias = fused_gelu_backward(*ctx.saved_tensors, grad)
+    return grad_inner, grad_bias.to(ctx.dtype)
+
+
+torch.library.register_autograd("t2t::gelu", gelu_gradients, setup_context=save_gelu)
+
+
+fused_residual_norm = torch.library.triton_op(
+    "t2t::residual_norm", residual_norm.fused_forward, mutates_args=()
+)
+fused_residual_norm_backward = torch.library.triton_op(
+    "t2t::residual_norm_backward", residual_norm.fused_backward, mutates_args=()
+)
+
+
+def save_residual_norm(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    _, branch, bias, gain, shift, branch_slots, normed_slots, _, scale, eps = inputs
+    ctx.save_for_backward(output[0], gain, branch_slots, normed_slots)
+    ctx.numbers = (branch.shape[0], scale, eps)
+    ctx.dtypes = (gain.dtype, shift.dtype, bias.dtype)
+
+
+def residual_norm_gradients(ctx, grad_total, grad_normed):  # type: ignore[no-untyped-def]
+    total, gain, branch_slots, normed_slots = ctx.saved_tensors
+    grad_residual, grad_branch, vectors = fused_residual_norm_backward(
+        total, grad_total, grad_normed, gain, branch_slots, normed_slots, *ctx.numbers
+    )
+    gain, shift, bias = (
+        vector.to(dtype)
+        for vector, dtype in zip(vectors.unbind(0), ctx.dtypes, strict=True)
+    )
+    return (grad_residual, grad_branch, bias, gain, shift, *(None,) * 5)
+
+
+torch.library.register_autograd(
+    "t2t::residual_norm", residual_norm_gradients, setup_context=save_residual_norm
+)
+
+
+fused_token_transformer = torch.library.triton_op(
+    "t2t::token_transformer", token_passes.fused_forward, mutates_args=()
+)
+fused_token_transformer_backward = torch.library.triton_op(
+    "t2t::token_transformer_backward", token_passes.fused_backward, mutates_args=()
+)
+
+
+def save_token_transformer(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    *tensors, ctx.drop_rate, ctx.eps = inputs
+    out, _, hidden, log_mass, means = output
+    ctx.save_for_backward(*tensors, out, hidden, log_mass, means)
+
+
+def token_transformer_gradients(ctx, grad_out, grad_moments, *_):  # type: ignore[no-untyped-def]
+    need_rstd = ctx.needs_input_grad[1]
+    product, rstd, offset, proj, fc1, fc2, biases = fused_token_transformer_backward(
+        *ctx.saved_tensors, grad_out, grad_moments, ctx.drop_rate, ctx.eps, need_rstd
+    )
+    return (
+        *(product, rstd if need_rstd else None, None, None, offset, None),
+        *(proj, fc1, fc2, biases, None, None, None),
+    )
+
+
+torch.library.register_autograd(
+    "t2t::token_transformer",
+    token_transformer_gradients,
+    setup_context=save_token_transformer,
+)
