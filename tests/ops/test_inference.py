@@ -72,10 +72,9 @@ def test_the_step_equals_its_reference(
 
 
 FAULTS = """
-import resource, sys, torch
+import resource, torch
 from t2t.ops.freed_memory import keep_freed_memory
-if "keep" in sys.argv:
-    keep_freed_memory()
+keep_freed_memory()
 for _ in range(3):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(10):
@@ -88,15 +87,8 @@ print(after - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's heap is meant")
 def test_freed_memory_is_used_again() -> None:
-    faults = {
-        word: int(
-            subprocess.run(
-                [sys.executable, "-c", FAULTS, word],
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout
-        )
-        for word in ("keep", "leave")
-    }
-    assert faults["keep"] < faults["leave"] / 20
+    """Fresh pages for all of it would be 24,400 faults; some systems keep some."""
+    told = subprocess.run(
+        [sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True
+    )
+    assert int(told.stdout) < 1000
