@@ -89,6 +89,14 @@ def train(
         with training.writer:
             try:
                 return training.run_to_end(interruption)
+            except torch.OutOfMemoryError as error:
+                held = settled.micro_batch or recipe.batch_size // team.world_size
+                raise UserError(
+                    f"The memory of {team.device} does not suffice for {held} images "
+                    f"at once: add --micro-batch {max(1, held // 2)}, which computes "
+                    "the same step in parts, or choose smaller images or a smaller "
+                    "model. The last checkpoint is kept."
+                ) from error
             except Exception as error:
                 if not interruption.asked:
                     raise

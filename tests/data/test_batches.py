@@ -277,8 +277,10 @@ batches = open_batches(Slow(), batch_size=8, crop=None, device="cpu", feeding=fe
 try:
     for number, batch in enumerate(batches.steps(0, 10**6)):
         print(number, flush=True)
-except KeyboardInterrupt:
-    sys.exit(130)
+except (KeyboardInterrupt, RuntimeError) as error:
+    # An interrupt within one of Python's own locks can come out as a RuntimeError.
+    interrupted = isinstance(error.__context__ or error, KeyboardInterrupt)
+    sys.exit(130 if interrupted else 1)
 """
 
 

@@ -76,6 +76,17 @@ def test_an_error_of_its_own_is_not_hidden(
         train(tiny(), folder=tmp_path / "run", quiet=True)
 
 
+def test_short_memory_is_told_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(Stepper, "train_step", broken)
+    with pytest.raises(UserError, match="512 images at once: add --micro-batch 256"):
+        train(tiny(), folder=tmp_path / "run", quiet=True)
+
+
 def test_a_run_refused_at_once_leaves_its_folder_free(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="batch size"):
         train(replace(tiny(), batch_size=5000), folder=tmp_path / "run", quiet=True)
