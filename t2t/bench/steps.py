@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from t2t.bench.cases import Case
-from t2t.bench.timing import DTYPES, Step
+from t2t.bench.timing import Step
 from t2t.training.evaluate import autocast
+from t2t.training.machine import PRECISIONS
 
 NUM_CLASSES = 1000
 
@@ -20,7 +21,7 @@ def training_step(model: nn.Module, case: Case, device: torch.device) -> Step:
     model.train()
 
     def loss_of(images: Tensor, labels: Tensor) -> Tensor:
-        with autocast(device, DTYPES[case.precision]):
+        with autocast(device, PRECISIONS[case.precision]):
             logits = model(images)
         return F.cross_entropy(logits.float(), labels, label_smoothing=0.1)
 
@@ -53,7 +54,7 @@ def inference_step(model: nn.Module, case: Case, device: torch.device) -> Step:
     model.eval()
 
     def logits_of(images: Tensor) -> Tensor:
-        with autocast(device, DTYPES[case.precision]):
+        with autocast(device, PRECISIONS[case.precision]):
             return model(images)
 
     forward = as_launched(logits_of, case)
@@ -71,7 +72,7 @@ STEPS = {"train": training_step, "infer": inference_step}
 def random_batch(case: Case, device: torch.device) -> tuple[Tensor, Tensor]:
     """Random images, never zeros: some kernels run faster on those."""
     shape = (case.batch, 3, case.image_size, case.image_size)
-    images = torch.randn(shape, device=device).to(DTYPES[case.precision])
+    images = torch.randn(shape, device=device).to(PRECISIONS[case.precision])
     labels = torch.randint(0, NUM_CLASSES, (case.batch,), device=device)
     return images, labels
 

@@ -15,10 +15,11 @@ from typing import Any
 
 import torch
 
+from t2t.training.machine import PRECISIONS
+
 Step = Callable[[], Any]
 
 NUM_ROUNDS = 5
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ def matrix_rate(device: torch.device, precision: str) -> float:
     side = 8192 if device.type == "cuda" else 1024
     # Random numbers: zeros draw less power, so that clocks rise.
     left, right = (
-        torch.randn(side, side, device=device).to(DTYPES[precision]) for _ in range(2)
+        torch.randn(side, side, device=device).to(PRECISIONS[precision])
+        for _ in range(2)
     )
     for _ in range(3):
         left @ right

@@ -10,8 +10,8 @@ from t2t.errors import UserError, choose
 from t2t.models.blocks import Block, DenseBlock, DenseTransitionBlock
 from t2t.models.config import ModelConfig
 from t2t.models.fused import FEWEST_DROPPED, are_plain, block_weights, is_fused
-from t2t.models.layers import Bias, SequenceProjection
-from t2t.models.positions import Grid, PlacedPositions, RelativePositions
+from t2t.models.layers import SequenceProjection
+from t2t.models.positions import Grid, PlacedPositions
 from t2t.ops.block_stack import BlockWeights, block_stack
 from t2t.ops.inference_stack import inference_stack
 from t2t.ops.performer_step import compute_dtype
@@ -58,18 +58,14 @@ class Encoder(nn.Module):
         self, tokens: Tokens, grid: Grid, norm: nn.Module, num_read: int | None = None
     ) -> Tokens:
         """Tokens behind the last block and the norm: the first few, or all."""
-        stack = self.stack(tokens, grid, norm)
-        drops = self.training and self.token_share < 1
-        if stack is None and not drops:
-            for layer in range(len(self.blocks)):
-                tokens = self.step(layer, tokens, grid)
-            return norm(tokens)[:, :num_read]
+        stack = self.stack(tokens, norm)
         tokens = self.positions.add_to(tokens, 0, grid)
-        if drops:
+        if self.training and self.token_share < 1:
             tokens = some_tokens(tokens, self.num_prefix, self.token_share)
         if stack is None:
-            for block in self.blocks:
-                tokens = self.apply_block(block, tokens, grid, None)
+            for layer in range(len(self.blocks)):
+                step = self.step if layer > 0 else self.apply_block
+                tokens = step(layer, tokens, grid)
             return norm(tokens)[:, :num_read]
         assert isinstance(norm, nn.LayerNorm)
         first, rates = self.plain_blocks()[0], self.drop_rates()
@@ -88,15 +84,13 @@ class Encoder(nn.Module):
             rates if self.training and max(rates) > 0 else None,
         )
 
-    def stack(
-        self, tokens: Tokens, grid: Grid, norm: nn.Module
-    ) -> list[BlockWeights] | None:
+    def stack(self, tokens: Tokens, norm: nn.Module) -> list[BlockWeights] | None:
         """The weights of all blocks where they can run fused, else None."""
-        blocks, positions = self.plain_blocks(), self.positions
+        blocks = self.plain_blocks()
         takes = is_fused(tokens) or (not self.training and infers_on_cpu(tokens))
         if not takes or len(blocks) < len(self.blocks):
             return None
-        if positions.place != "stem" or positions.attention_bias(0, grid) is not None:
+        if not self.positions.only_at_the_stem:
             return None
         dropped = len(tokens) * max(self.drop_rates())
         if self.training and (self.checkpointing or 0 < dropped < FEWEST_DROPPED):
@@ -117,13 +111,12 @@ class Encoder(nn.Module):
     def step(self, layer: int, tokens: Tokens, grid: Grid) -> Tokens:
         """Tokens after one layer."""
         tokens = self.positions.add_to(tokens, layer, grid)
-        bias = self.positions.attention_bias(layer, grid)
-        return self.apply_block(self.blocks[layer], tokens, grid, bias)
+        return self.apply_block(layer, tokens, grid)
 
-    def apply_block(
-        self, block: nn.Module, tokens: Tokens, grid: Grid, bias: Bias | None
-    ) -> Tokens:
+    def apply_block(self, layer: int, tokens: Tokens, grid: Grid) -> Tokens:
         """Tokens after a block, which is computed twice where memory is short."""
+        block = self.blocks[layer]
+        bias = self.positions.attention_bias(layer, grid)
         if self.checkpointing and self.training:
             kept: Tokens = checkpoint(block, tokens, grid, bias, use_reentrant=False)
             return kept
@@ -131,12 +124,8 @@ class Encoder(nn.Module):
 
     def keep_tokens(self, share: float) -> None:
         """While training, the blocks see only a share of the image's tokens."""
-        positions = self.positions
-        by_place = positions.place == "stem" and not any(
-            isinstance(table, RelativePositions) for table in positions.tables
-        )
         mixes = any(isinstance(part, SequenceProjection) for part in self.modules())
-        if share < 1 and (mixes or not by_place):
+        if share < 1 and (mixes or not self.positions.only_at_the_stem):
             raise UserError(
                 "Tokens can only be dropped where blocks do not ask for their places: "
                 "with positions_at='stem', positions other than 'relative' and a mixer "

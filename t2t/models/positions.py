@@ -219,6 +219,12 @@ class PlacedPositions(nn.Module):
             cls(dim, num_prefix, grid, num_heads) for dim in widths
         )
 
+    @property
+    def only_at_the_stem(self) -> bool:
+        """Whether positions are added before the first layer, and act nowhere else."""
+        biases = any(isinstance(table, RelativePositions) for table in self.tables)
+        return self.place == "stem" and not biases
+
     def add_to(self, tokens: Tokens, layer: int, grid: Grid) -> Tokens:
         """Tokens entering a layer, with what positions add there."""
         table = self.at(layer)

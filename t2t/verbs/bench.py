@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional
 
 from t2t.errors import UserError
-from t2t.verbs.options import JsonFlag, at_least, option, warn
+from t2t.verbs.options import DeviceChoice, JsonFlag, at_least, option, warn
 
 if TYPE_CHECKING:
     from t2t.bench.cases import Case
@@ -49,9 +49,7 @@ def bench(
             "(default: graph on CUDA, else eager)",
         ),
     ] = None,
-    device: Annotated[
-        str | None, option("cuda, mps or cpu.", "(default: the best there is)")
-    ] = None,
+    device: DeviceChoice = None,
     seconds: Annotated[
         float, option("Time to measure each row for.", "(default: 3)", "N")
     ] = 3.0,

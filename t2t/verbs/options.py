@@ -13,6 +13,12 @@ def option(help: str, default: str = "", metavar: str | None = None) -> Any:
     return arg(help=help, help_behavior_hint=default, metavar=metavar)
 
 
+DeviceChoice = Annotated[
+    str | None, option("cuda, mps or cpu.", "(default: the best there is)")
+]
+PrecisionChoice = Annotated[
+    str | None, option("bf16, fp16 or fp32.", "(default: bf16 on CUDA, else fp32)")
+]
 CompileChoice = Annotated[
     Literal["on", "off"] | None,
     option("Compile the model: on or off.", "(default: on with CUDA)"),
@@ -24,6 +30,11 @@ Overrides = Annotated[
     UseAppendAction[tuple[str, ...]],
     option("Any field of the recipe.", "(repeatable)", "FIELD=VALUE"),
 ]
+
+
+def as_bool(choice: Literal["on", "off"] | None) -> bool | None:
+    """A switch that may be left alone."""
+    return None if choice is None else choice == "on"
 
 
 def warn(*sentences: str) -> None:

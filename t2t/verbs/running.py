@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional
 
 from t2t.errors import UserError, suggest
-from t2t.verbs.options import CompileChoice, JsonFlag, Overrides, option
+from t2t.verbs.options import (
+    CompileChoice,
+    DeviceChoice,
+    JsonFlag,
+    Overrides,
+    PrecisionChoice,
+    as_bool,
+    option,
+)
 
 if TYPE_CHECKING:
     from t2t.training.recipe import Recipe
@@ -58,12 +66,8 @@ def train(
     set: Overrides = (),
     epochs: Annotated[int | None, option("As --set epochs=N.", "", "N")] = None,
     seed: Annotated[int | None, option("As --set seed=N.", "", "N")] = None,
-    device: Annotated[
-        str | None, option("cuda, mps or cpu.", "(default: the best there is)")
-    ] = None,
-    precision: Annotated[
-        str | None, option("bf16, fp16 or fp32.", "(default: bf16 on CUDA, else fp32)")
-    ] = None,
+    device: DeviceChoice = None,
+    precision: PrecisionChoice = None,
     compile: CompileChoice = None,
     micro_batch: Annotated[
         int | None,
@@ -108,7 +112,7 @@ def train(
     machine = Machine(
         device=device,
         precision=precision,  # type: ignore[arg-type]
-        compile=None if compile is None else compile == "on",
+        compile=as_bool(compile),
         micro_batch=micro_batch,
         spread=spread,  # type: ignore[arg-type]
         workers=workers,

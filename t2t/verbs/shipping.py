@@ -4,7 +4,7 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
-from t2t.verbs.options import option
+from t2t.verbs.options import DeviceChoice, option
 
 
 def ship(
@@ -22,9 +22,7 @@ def ship(
     megabytes: Annotated[
         float, option("The most it may take.", "(default: 10)", "N")
     ] = 10.0,
-    device: Annotated[
-        str | None, option("cuda, mps or cpu.", "(default: the best there is)")
-    ] = None,
+    device: DeviceChoice = None,
 ) -> None:
     """Write a run's model at half precision, with a card that tells what it is.
 

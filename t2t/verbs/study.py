@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional
 
 from t2t.errors import UserError
-from t2t.verbs.options import CompileChoice, JsonFlag, Overrides, option
+from t2t.verbs.options import (
+    CompileChoice,
+    DeviceChoice,
+    JsonFlag,
+    Overrides,
+    PrecisionChoice,
+    as_bool,
+    option,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,12 +46,8 @@ def study(
         str, option("Where runs and tables live.", "(default: runs/studies)", "PATH")
     ] = "runs/studies",
     set: Overrides = (),
-    device: Annotated[
-        str | None, option("cuda, mps or cpu.", "(default: the best there is)")
-    ] = None,
-    precision: Annotated[
-        str | None, option("bf16, fp16 or fp32.", "(default: bf16 on CUDA, else fp32)")
-    ] = None,
+    device: DeviceChoice = None,
+    precision: PrecisionChoice = None,
     compile: CompileChoice = None,
     dry_run: Annotated[
         bool, option("Print the arms and what they would take; train nothing.")
@@ -90,7 +94,7 @@ def study(
     machine = Machine(
         device=device,
         precision=precision,  # type: ignore[arg-type]
-        compile=None if compile is None else compile == "on",
+        compile=as_bool(compile),
     )
     train_study(chosen, seeds, place, only, machine, json)
 

@@ -6,7 +6,14 @@ from typing import Annotated
 from tyro.conf import Positional
 
 from t2t.errors import UserError
-from t2t.verbs.options import JsonFlag, at_least, option, warn
+from t2t.verbs.options import (
+    DeviceChoice,
+    JsonFlag,
+    PrecisionChoice,
+    at_least,
+    option,
+    warn,
+)
 
 ModelOfFile = Annotated[
     str | None,
@@ -42,12 +49,8 @@ def eval(
     batch_size: Annotated[
         int, option("Images computed at once.", "(default: 256)", "N")
     ] = 256,
-    device: Annotated[
-        str | None, option("cuda, mps or cpu.", "(default: the best there is)")
-    ] = None,
-    precision: Annotated[
-        str | None, option("bf16, fp16 or fp32.", "(default: bf16 on CUDA, else fp32)")
-    ] = None,
+    device: DeviceChoice = None,
+    precision: PrecisionChoice = None,
     real: Annotated[
         bool, option("Also by ImageNet's reassessed (ReaL) labels.")
     ] = False,
@@ -126,9 +129,7 @@ def predict(
         int, option("Images computed at once.", "(default: 32)", "N")
     ] = 32,
     model: ModelOfFile = None,
-    device: Annotated[
-        str | None, option("cuda, mps or cpu.", "(default: the best there is)")
-    ] = None,
+    device: DeviceChoice = None,
 ) -> None:
     """Tell what a model sees in images.
 
