@@ -28,7 +28,7 @@ from t2t.errors import UserError
 from t2t.training.feeding import training_batches
 from t2t.training.machine import Machine, make_exact, settle
 from t2t.training.optim import lr_share, set_lr
-from t2t.training.parallel import Processes
+from t2t.training.parallel import Processes, own_stream
 from t2t.training.recipe import Recipe
 from t2t.training.run import build_model, new_run
 from t2t.training.step import Pending, Stepper
@@ -135,8 +135,9 @@ def measure_recipes(
         about = described(trainer, command)
         reason: Row = {}
         try:
-            for measured in measure_trainer(trainer, seconds, profiled):
-                yield Measured({**about, **measured.row}, measured.profile)
+            with own_stream(device):
+                for measured in measure_trainer(trainer, seconds, profiled):
+                    yield Measured({**about, **measured.row}, measured.profile)
         except Exception as error:
             reason = failed(error)
         del trainer

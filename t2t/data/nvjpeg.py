@@ -158,6 +158,8 @@ def _gpu_decoder(device: torch.device) -> GpuDecoder | None:
 
 
 def _candidates(device: torch.device) -> Iterator[GpuDecoder]:
+    if has_library():
+        yield GpuDecoder("nvJPEG", JpegEngines(device).borrowed)
     try:
         from torchcodec.decoders import decode_jpeg as by_torchcodec
     except (ImportError, RuntimeError, OSError):  # absent, or built for another torch
@@ -184,8 +186,6 @@ def _candidates(device: torch.device) -> Iterator[GpuDecoder]:
 
         decoder = LibraryDecoder(torchvision, is_upright=False)
         yield GpuDecoder("nvJPEG through torchvision", decoder.borrowed)
-    if has_library():
-        yield GpuDecoder("nvJPEG", JpegEngines(device).borrowed)
 
 
 def _reads_well(candidate: GpuDecoder, device: torch.device) -> bool:

@@ -37,7 +37,7 @@ class ModelConfig:
     """timm network whose stride-16 features the hybrid tokenizer takes."""
 
     positions: str = "sinusoid"
-    """none, sinusoid, learned_1d, learned_2d, relative or fixed."""
+    """none, sinusoid, sinusoid_2d, learned_1d, learned_2d, relative or fixed."""
     positions_at: str = "stem"
     """Where positions enter: stem, every_layer or shared."""
 

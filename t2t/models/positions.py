@@ -62,10 +62,51 @@ class SinusoidPositions(NoPositions):
 
 def sinusoid(num_positions: int, dim: int) -> Float[Tensor, "positions dim"]:
     """sin at even and cos at odd channels, wavelengths from 2π to 20,000π."""
+    return waves(torch.arange(num_positions, dtype=torch.float64), dim)
+
+
+def waves(places: Float[Tensor, " places"], dim: int) -> Float[Tensor, "places dim"]:
+    """The same at any places on a line."""
     channel = torch.arange(dim, dtype=torch.float64)
     frequency = 10000.0 ** (-2 * (channel // 2) / dim)
-    angle = torch.arange(num_positions, dtype=torch.float64)[:, None] * frequency
+    angle = places[:, None] * frequency
     return torch.where(channel % 2 == 0, angle.sin(), angle.cos()).float()
+
+
+class PlaneSinusoidPositions(NoPositions):
+    """Fixed sinusoids: half of the channels tell a token's row, half its column.
+
+    On another grid a place keeps what it had: the grid's sides are scaled to the first
+    one's. Prefix tokens, which have no place, are left as they are.
+    """
+
+    def __init__(self, dim: int, num_prefix: int, grid: Grid, num_heads: int) -> None:
+        super().__init__(dim, num_prefix, grid, num_heads)
+        self.dim = dim
+        self.register_buffer("table", self.computed(grid), persistent=False)
+        self.table: Tensor
+
+    def computed(self, grid: Grid) -> Float[Tensor, "tokens dim"]:
+        """What is added to the tokens of a grid."""
+        halves = self.dim // 2, self.dim - self.dim // 2
+        rows, columns = (
+            waves(centres(side, first), half)
+            for side, first, half in zip(grid, self.grid, halves, strict=True)
+        )
+        rows = rows[:, None].expand(-1, grid[1], -1)
+        columns = columns[None].expand(grid[0], -1, -1)
+        table = torch.cat([rows, columns], dim=-1).flatten(0, 1)
+        return torch.cat([table.new_zeros(self.num_prefix, self.dim), table])
+
+    def add_to(self, tokens: Tokens, grid: Grid) -> Tokens:
+        same = grid == self.grid
+        return tokens + (self.table if same else self.computed(grid).to(self.table))
+
+
+def centres(side: int, first: int) -> Float[Tensor, " side"]:
+    """The middles of equal pieces of a line, in pieces of which it holds `first`."""
+    middles = torch.arange(side, dtype=torch.float64) + 0.5
+    return middles * (first / side) - 0.5
 
 
 class FixedPositions(NoPositions):
@@ -183,6 +224,7 @@ def relative_index(grid: Grid) -> Tensor:
 POSITIONS: dict[str, type[NoPositions]] = {
     "none": NoPositions,
     "sinusoid": SinusoidPositions,
+    "sinusoid_2d": PlaneSinusoidPositions,
     "learned_1d": LearnedPositions,
     "learned_2d": AxisPositions,
     "relative": RelativePositions,

@@ -13,6 +13,7 @@ from t2t.training.muon import Muon
 from t2t.training.recipe import Optimizer, Recipe, Schedule
 
 OURS = ("adamw", "muon", "sgd")
+MUON_PARTS = {"blocks": ("blocks.",), "tokens_too": ("blocks.", "tokenizer.")}
 
 
 def build_optimizers(model: nn.Module, recipe: Recipe) -> list[TorchOptimizer]:
@@ -52,12 +53,13 @@ def build_optimizers(model: nn.Module, recipe: Recipe) -> list[TorchOptimizer]:
 def muon_and_adamw(
     model: nn.Module, recipe: Recipe, fused: bool
 ) -> list[TorchOptimizer]:
-    """Muon for the matrices of the blocks, AdamW for all else."""
+    """Muon for the matrices inside the model, AdamW for all else."""
     settings = recipe.optimizer
+    parts = MUON_PARTS[settings.muon_on]
     hidden = {
         name
         for name, parameter in model.named_parameters()
-        if parameter.ndim == 2 and "blocks." in name
+        if parameter.ndim == 2 and any(part in name for part in parts)
     }
     if not hidden:
         raise UserError(

@@ -61,7 +61,8 @@ def processes(device: str | None) -> Iterator[Processes]:
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     if world_size == 1:
-        yield Processes(rank=0, world_size=1, device=chosen)
+        with own_stream(chosen):
+            yield Processes(rank=0, world_size=1, device=chosen)
         return
     rank = int(os.environ["RANK"])
     joined_here = not dist.is_initialized()
@@ -76,17 +77,33 @@ def processes(device: str | None) -> Iterator[Processes]:
             device_id=chosen if on_cuda else None,
         )
     try:
-        yield Processes(
-            rank=rank,
-            world_size=world_size,
-            device=chosen,
-            local_rank=local_rank,
-            local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", world_size)),
-            control=dist.new_group(backend="gloo"),
-        )
+        with own_stream(chosen):
+            yield Processes(
+                rank=rank,
+                world_size=world_size,
+                device=chosen,
+                local_rank=local_rank,
+                local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", world_size)),
+                control=dist.new_group(backend="gloo"),
+            )
     finally:
         if joined_here:
             dist.destroy_process_group()
+
+
+@contextmanager
+def own_stream(device: torch.device) -> Iterator[None]:
+    """Work for CUDA beside the default stream, on which other libraries' wait.
+
+    nvJPEG decodes on such streams: it would stand still while training computes.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    with torch.cuda.stream(torch.cuda.Stream(device)):
+        yield
+    # What was computed here may be read on the default stream next.
+    torch.cuda.synchronize(device)
 
 
 def find_device(name: str | None, local_rank: int = 0) -> torch.device:

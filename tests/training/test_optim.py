@@ -66,6 +66,22 @@ def test_muon_takes_the_matrices_of_the_blocks(tiny: Tiny) -> None:
     assert all(g["peak"] == pytest.approx(1e-3 * scale) for g in adamw.param_groups)
 
 
+def test_muon_takes_what_makes_the_tokens_where_asked(tiny: Tiny) -> None:
+    recipe = tiny(optimizer=Optimizer(name="muon", muon_on="tokens_too"))
+    model = build_model(recipe, 3)
+    muon, _ = build_optimizers(model, recipe)
+    taken = {id(each) for group in muon.param_groups for each in group["params"]}
+    named = dict(model.named_parameters())
+    matrices = {
+        name
+        for name, parameter in named.items()
+        if name.startswith("tokenizer.") and parameter.ndim == 2
+    }
+    assert {"tokenizer.steps.0.qkv.weight", "tokenizer.project.weight"} <= matrices
+    assert all(id(named[name]) in taken for name in matrices)
+    assert id(named["head.weight"]) not in taken
+
+
 def test_layer_decay_slows_each_layer_more_than_the_one_above(tiny: Tiny) -> None:
     recipe = tiny(optimizer=Optimizer(lr=1.0, reference_batch_size=16, layer_decay=0.5))
     groups = settings_of(build_model(recipe, 3), recipe)
