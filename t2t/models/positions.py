@@ -76,9 +76,12 @@ def waves(places: Float[Tensor, " places"], dim: int) -> Float[Tensor, "places d
 class PlaneSinusoidPositions(NoPositions):
     """Fixed sinusoids: half of the channels tell a token's row, half its column.
 
-    On another grid a place keeps what it had: the grid's sides are scaled to the first
-    one's. Prefix tokens, which have no place, are left as they are.
+    They tell the place within the image, so they mean the same on every grid. Prefix
+    tokens, which have no place, are left as they are.
     """
+
+    SIDE = 16.0
+    """Height and width of every image, in what the waves are as long as."""
 
     def __init__(self, dim: int, num_prefix: int, grid: Grid, num_heads: int) -> None:
         super().__init__(dim, num_prefix, grid, num_heads)
@@ -86,27 +89,30 @@ class PlaneSinusoidPositions(NoPositions):
         self.register_buffer("table", self.computed(grid), persistent=False)
         self.table: Tensor
 
+    def add_to(self, tokens: Tokens, grid: Grid) -> Tokens:
+        own = grid == self.grid
+        return tokens + (self.table if own else self.computed(grid).to(self.table))
+
+    def middles(self, num: int) -> Float[Tensor, " num"]:
+        """Where tokens stand along a side; 0, 1, 2, … where there are `SIDE`."""
+        return (torch.arange(num, dtype=torch.float64) + 0.5) * self.SIDE / num - 0.5
+
     def computed(self, grid: Grid) -> Float[Tensor, "tokens dim"]:
         """What is added to the tokens of a grid."""
-        halves = self.dim // 2, self.dim - self.dim // 2
+        half = self.dim // 2
         rows, columns = (
-            waves(centres(side, first), half)
-            for side, first, half in zip(grid, self.grid, halves, strict=True)
+            waves(self.middles(num), dim)
+            for num, dim in zip(grid, (half, self.dim - half), strict=True)
         )
-        rows = rows[:, None].expand(-1, grid[1], -1)
-        columns = columns[None].expand(grid[0], -1, -1)
-        table = torch.cat([rows, columns], dim=-1).flatten(0, 1)
-        return torch.cat([table.new_zeros(self.num_prefix, self.dim), table])
-
-    def add_to(self, tokens: Tokens, grid: Grid) -> Tokens:
-        same = grid == self.grid
-        return tokens + (self.table if same else self.computed(grid).to(self.table))
-
-
-def centres(side: int, first: int) -> Float[Tensor, " side"]:
-    """The middles of equal pieces of a line, in pieces of which it holds `first`."""
-    middles = torch.arange(side, dtype=torch.float64) + 0.5
-    return middles * (first / side) - 0.5
+        table = torch.cat(
+            [
+                rows[:, None].expand(-1, grid[1], -1),
+                columns[None].expand(grid[0], -1, -1),
+            ],
+            dim=-1,
+        )
+        prefix = table.new_zeros(self.num_prefix, self.dim)
+        return torch.cat([prefix, table.flatten(0, 1)])
 
 
 class FixedPositions(NoPositions):

@@ -21,11 +21,11 @@ def t2t_vit_12() -> Recipe:
 
 
 def sprint() -> Recipe:
-    """T2T-ViT of 4.2 M parameters, 60 epochs: 94 % in about a minute on an H200.
+    """T2T-ViT of 4.0 M parameters, 45 epochs with light augmentation.
 
-    t2t train cifar10.sprint --data /path/to/cifar10 --compile off
+    t2t train cifar10.sprint --data /path/to/cifar10
     """
-    return sprint_from_scratch("cifar10.sprint", "t2t_vit_7_32", "cifar10", 32, 60)
+    return sprint_from_scratch("cifar10.sprint", "t2t_vit_7_32", "cifar10", 32, 45)
 
 
 RECIPES = {"t2t_vit_7": t2t_vit_7, "t2t_vit_12": t2t_vit_12, "sprint": sprint}

@@ -57,11 +57,7 @@ def sprint_from_scratch(
     shared = from_scratch(name, model, data, side, epochs)
     return replace(
         shared,
-        choices={
-            **shared.choices,
-            "positions": "sinusoid_2d",
-            "splits": ((3, 1, 1), (3, 2, 1), (3, 1, 1), (3, 1, 1)),
-        },
+        choices={**shared.choices, "positions": "sinusoid_2d"},
         batch_size=512,
         drop_path=0.0,
         dropping=replace(shared.dropping, until=0.7),

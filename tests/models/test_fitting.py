@@ -61,6 +61,15 @@ def test_another_image_size_interpolates_as_at_run_time(positions, tmp_path):
     torch.testing.assert_close(logits(other, images), logits(model, images))
 
 
+def test_a_plane_of_sinusoids_needs_no_interpolation(tmp_path):
+    model = VisionTransformer(replace(SMALL, positions="sinusoid_2d"))
+    save(model, tmp_path)
+    other, loaded = load_with_report(tmp_path, image_size=(64, 64))
+    assert loaded.notes == ()
+    images = torch.randn(2, 3, 64, 64)
+    torch.testing.assert_close(logits(other, images), logits(model, images))
+
+
 def test_another_image_size_interpolates_linformers_projections(tmp_path):
     model = VisionTransformer(replace(SMALL, mixer="linformer", positions="none"))
     save(model, tmp_path)

@@ -13,6 +13,7 @@ from t2t.models.positions import (
     AxisPositions,
     FixedPositions,
     LearnedPositions,
+    PlaneSinusoidPositions,
     RelativePositions,
     resize_tokens,
     sinusoid,
@@ -62,6 +63,21 @@ def test_sinusoid_of_four_positions() -> None:
     torch.testing.assert_close(table[:, 1], angle.cos())
     torch.testing.assert_close(table[:, 2], (angle / 100).sin())
     torch.testing.assert_close(table[:, 3], (angle / 100).cos())
+
+
+def test_a_plane_of_sinusoids_tells_rows_and_columns_on_every_grid() -> None:
+    positions = PlaneSinusoidPositions(8, 1, (4, 16), 2)
+    table = positions.add_to(torch.zeros(1, 65, 8), (4, 16))[0]
+    assert not table[0].any()
+    image = table[1:].unflatten(0, (4, 16))
+    assert torch.equal(image[:, :1, :4].expand(-1, 16, -1), image[..., :4])
+    assert torch.equal(image[:1, :, 4:].expand(4, -1, -1), image[..., 4:])
+    torch.testing.assert_close(image[0, :, 4], torch.arange(16.0).sin())
+    torch.testing.assert_close(image[:, 0, 1], (torch.arange(4) * 4 + 1.5).cos())
+    # Three times as many rows: each middle one stands where one stood before.
+    larger = positions.add_to(torch.zeros(1, 12 * 16 + 1, 8), (12, 16))[0]
+    again = larger[1:].unflatten(0, (12, 16))
+    torch.testing.assert_close(again[1::3], image)
 
 
 def test_resizing_keeps_a_plane_and_the_prefix() -> None:
