@@ -40,7 +40,7 @@ GPUS = {
 # What a whole step reaches of the matrix rate: T2T-ViT-14 at batch 256 on one H200 with
 # all its augmentation, as docs/speed.md measured it. What of the sending hides behind
 # computing, and what a step costs however few images it has, are assumed.
-STEP_SHARE = 0.29
+STEP_SHARE = 0.39
 HIDDEN_SHARE = {"ddp": 2 / 3, "fsdp": 1.0, "hybrid": 1.0}
 STEP_SECONDS = 0.004
 
