@@ -1,10 +1,11 @@
 """Muon: momentum whose matrices are made orthogonal before they are applied."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributed.tensor import DTensor
@@ -16,7 +17,7 @@ SMALLEST_NORM = 1e-7
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon over matrices, those of one shape together; sizes of step are AdamW's."""
+    """Muon over many matrices together; sizes of step are AdamW's."""
 
     def __init__(
         self,
@@ -32,34 +33,45 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Changes every matrix that has a gradient."""
         for group in self.param_groups:
-            for matrices in by_shape(group["params"]):
-                self.change(matrices, group)
+            moving = [each for each in group["params"] if each.grad is not None]
+            whole = [each for each in moving if not isinstance(each, DTensor)]
+            if whole:
+                self.change(whole, group)
+            for shard in moving:  # not every torch takes those in lists
+                if isinstance(shard, DTensor):
+                    self.change_shard(shard, group)
 
     def change(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
-        """Moves matrices of one shape by their orthogonal momentum."""
+        """Moves matrices by their orthogonal momentum."""
         gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
         kept = [self.momentum_of(matrix) for matrix in matrices]
         momentum, lr = group["momentum"], group["lr"]
         weight = 1 - momentum
         broken: Tensor | None = getattr(self, "found_inf", None)
         if broken is not None:  # then all of it must come to nothing
-            gradients = [torch.where(broken > 0, 0, each) for each in gradients]
+            skips = broken > 0
+            gradients = [torch.where(skips, 0, each) for each in gradients]
             weight, lr = weight * (1 - broken), lr * (1 - broken)
-        decay = 1 - lr * group["weight_decay"]
-        size = -lr * 0.2 * max(matrices[0].shape) ** 0.5
-        if len(matrices) == 1:  # a shard, too: not every torch takes those in lists
-            kept[0].lerp_(gradients[0], weight)
-            step = orthogonal(gradients[0].lerp(kept[0], momentum))
-            matrices[0].mul_(decay).add_(step.to(matrices[0].dtype) * size)
-            return
         ways = torch._foreach_sub(gradients, kept)
         torch._foreach_mul_(ways, weight)
         torch._foreach_add_(kept, ways)
         # Nesterov's form: a look ahead from the gradient as it is now.
         ahead = torch._foreach_lerp(gradients, kept, momentum)
-        steps = orthogonal(torch.stack(list(ahead))).to(matrices[0].dtype) * size
-        torch._foreach_mul_(matrices, decay)
-        torch._foreach_add_(matrices, list(steps.unbind(0)))
+        steps = orthogonal_each(ahead)
+        torch._foreach_mul_(steps, [-size_of(matrix) for matrix in matrices])
+        torch._foreach_mul_(steps, lr)
+        torch._foreach_mul_(matrices, 1 - lr * group["weight_decay"])
+        torch._foreach_add_(matrices, steps)
+
+    def change_shard(self, matrix: Tensor, group: dict[str, Any]) -> None:
+        """The same for a matrix of which each process holds a part."""
+        assert matrix.grad is not None
+        kept = self.momentum_of(matrix)
+        momentum, lr = group["momentum"], group["lr"]
+        kept.lerp_(matrix.grad, 1 - momentum)
+        step = orthogonal(matrix.grad.lerp(kept, momentum)).to(matrix.dtype)
+        matrix.mul_(1 - lr * group["weight_decay"])
+        matrix.add_(step * (-lr * size_of(matrix)))
 
     def momentum_of(self, matrix: Tensor) -> Tensor:
         """The momentum of a matrix, 0 at first."""
@@ -70,14 +82,48 @@ class Muon(torch.optim.Optimizer):
         return kept
 
 
-def by_shape(matrices: list[Tensor]) -> list[list[Tensor]]:
-    """Matrices with a gradient, those of one shape together; shards one by one."""
-    groups: dict[Any, list[Tensor]] = defaultdict(list)
-    for number, matrix in enumerate(matrices):
-        if matrix.grad is not None:
-            alone = isinstance(matrix, DTensor)
-            groups[number if alone else matrix.shape].append(matrix)
-    return list(groups.values())
+def size_of(matrix: Tensor) -> float:
+    """What makes an orthogonal step as large as AdamW's."""
+    return float(0.2 * max(matrix.shape) ** 0.5)
+
+
+def orthogonal_each(updates: Sequence[Tensor]) -> list[Tensor]:
+    """`orthogonal` of every matrix: those with the same shorter side in one batch.
+
+    Zeros behind the longer side change nothing, and a GPU takes as long to launch a
+    product of one small matrix as of many.
+    """
+    by_shape: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for number, update in enumerate(updates):
+        by_shape[update.shape[0], update.shape[1]].append(number)
+    by_side: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for shape in by_shape:
+        by_side[min(shape)].append(shape)
+    found: dict[int, Tensor] = {}
+    for shapes in by_side.values():
+        stacks = [
+            torch.stack([updates[number] for number in by_shape[shape]])
+            for shape in shapes
+        ]
+        done = orthogonal_stacks(stacks)
+        for shape, stack in zip(shapes, done, strict=True):
+            found |= zip(by_shape[shape], stack.unbind(0), strict=True)
+    return [found[number] for number in range(len(updates))]
+
+
+def orthogonal_stacks(stacks: list[Tensor]) -> list[Tensor]:
+    """`orthogonal` of stacks of matrices whose shorter sides are the same."""
+    if len(stacks) == 1:
+        return [orthogonal(stacks[0]).to(stacks[0].dtype).contiguous()]
+    lying = [x.mT if x.shape[1] > x.shape[2] else x for x in stacks]
+    longest = max(x.shape[2] for x in lying)
+    together = torch.cat([F.pad(x, (0, longest - x.shape[2])) for x in lying])
+    parts = orthogonal(together).split([len(x) for x in lying])
+    cut = [part[..., : x.shape[2]] for part, x in zip(parts, lying, strict=True)]
+    return [
+        (part.mT if x.shape[1] > x.shape[2] else part).to(x.dtype).contiguous()
+        for part, x in zip(cut, stacks, strict=True)
+    ]
 
 
 def orthogonal(

@@ -82,7 +82,7 @@ def test_short_memory_is_told_with_what_to_do(
     def broken(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(Stepper, "train_step", broken)
+    monkeypatch.setattr(Stepper, "start_step", broken)
     with pytest.raises(UserError, match="512 images at once: add --micro-batch 256"):
         train(tiny(), folder=tmp_path / "run", quiet=True)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from t2t.training.muon import Muon, orthogonal
+from t2t.training.muon import Muon, orthogonal, orthogonal_each
 
 
 def matrices() -> list[nn.Parameter]:
@@ -36,6 +36,15 @@ def test_singular_values_come_near_one(shape: tuple[int, ...]) -> None:
     values = torch.linalg.svdvals(orthogonal(torch.randn(shape)))
     assert values.min() > 0.3
     assert values.max() < 1.4
+
+
+def test_matrices_of_all_shapes_together_come_out_as_each_alone() -> None:
+    torch.manual_seed(2)
+    shapes = [(8, 24), (8, 8), (4, 3), (24, 8), (8, 24), (16, 8), (5, 9), (9, 5)]
+    updates = [torch.randn(shape) for shape in shapes]
+    for update, found in zip(updates, orthogonal_each(updates), strict=True):
+        assert found.is_contiguous()
+        torch.testing.assert_close(found, orthogonal(update), atol=1e-5, rtol=1e-5)
 
 
 def test_a_matrix_without_gradient_stays() -> None:
