@@ -185,15 +185,10 @@ class Stepper:
         run, recipe, team = self.run, self.recipe, self.team
         for optimizer in run.optimizers:
             optimizer.zero_grad(set_to_none=True)
-        images, targets = self.prepare(
-            pixels,
-            labels,
-            keys,
-            step,
-            recipe.seed,
-            self.augmentation,
-            self.num_classes,
-        )
+        # Outside of what is compiled: that would be compiled anew for every seed.
+        draws = Draws.of(recipe.seed, step, keys)
+        given = (pixels, labels, draws.keys, draws.step_key)
+        images, targets = self.prepare(*given, self.augmentation, self.num_classes)
         size = self.machine.micro_batch or len(images)
         parts = list(zip(images.split(size), targets.split(size), strict=True))
         run.model.train()
@@ -227,13 +222,12 @@ def prepare(
     pixels: Pixels,
     labels: Labels,
     keys: Tensor,
-    step: Tensor,
-    seed: int,
+    step_key: Tensor,
     augmentation: Augmentation,
     num_classes: int,
 ) -> tuple[Images, Tensor]:
-    """Augmented images and soft targets of a step."""
-    draws = Draws.of(seed, step, keys)
+    """Augmented images and soft targets, by the keys of a step's draws."""
+    draws = Draws(keys=keys, step_key=step_key)
     return augment(pixels, labels, draws, augmentation, num_classes)
 
 
