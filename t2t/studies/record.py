@@ -18,8 +18,8 @@ from t2t.training.folder import (
     ENVIRONMENT,
     METRICS,
     RECIPE,
-    RunFolder,
     read_json,
+    read_result,
     write_json,
 )
 from t2t.training.metrics import read_rows
@@ -101,14 +101,7 @@ def record(
 
 def open_run(folder: Path, log: Path | None) -> FinishedRun:
     """A run folder, unless it is none or not finished."""
-    if not (folder / RECIPE).exists():
-        raise UserError(f"{folder} is not a run folder: it holds no {RECIPE}.")
-    result = RunFolder(folder).finished()
-    if result is None:
-        raise UserError(
-            f"{folder} is not trained to its end; `t2t train` with the same command "
-            "goes on, and then it can be recorded."
-        )
+    result = read_result(folder)
     if log is None and (folder / LOG).exists():
         log = folder / LOG
     if log is not None and not log.is_file():

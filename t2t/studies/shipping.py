@@ -12,7 +12,7 @@ import t2t
 from t2t.errors import UserError
 from t2t.models.builtin import CARD
 from t2t.models.checkpoints import Checkpoint, atomic_file, read
-from t2t.training.folder import RunFolder, read_recipe
+from t2t.training.folder import read_recipe, read_result
 from t2t.training.judging import judge
 from t2t.training.recipe import Recipe
 from t2t.training.report import Report
@@ -32,10 +32,7 @@ def ship(
     The accuracies on the card are those of the file that was written. `data_name` is
     what the file and the card call the data.
     """
-    result = RunFolder(run).finished()
-    if result is None:
-        raise UserError(f"{run} is not trained to its end, so it is not shipped.")
-    recipe = read_recipe(run)
+    result, recipe = read_result(run), read_recipe(run)
     where = data or recipe.data
     name = data_name or recipe.data
     checkpoint = read(run)

@@ -128,6 +128,18 @@ def read_recipe(folder: Path) -> Recipe:
     return from_json(Recipe, read_json(path))
 
 
+def read_result(folder: Path) -> dict[str, Any]:
+    """What a run came to; refuses what is no run, or not at its end."""
+    read_recipe(folder)
+    result = RunFolder(folder).finished()
+    if result is None:
+        raise UserError(
+            f"{folder} is not trained to its end; `t2t train` with the same command "
+            "goes on."
+        )
+    return result
+
+
 def environment(machine: dict[str, Any], team: Processes) -> dict[str, Any]:
     """The machine and the versions, for whoever asks how a number came about."""
     device = team.device.type

@@ -145,7 +145,10 @@ def predict(
         raise UserError("--json and --csv are two forms of the same; give one of them.")
     chosen_weights, images = weights_and_images(weights, words)
     if not images:
-        raise UserError("No images are named; give files, folders, or - for a list.")
+        beside = f" beside {words[0]}, which holds none" if words else ""
+        raise UserError(
+            f"No images are named{beside}; give files, folders, or - for a list."
+        )
 
     from t2t.models.trained import load_trained
     from t2t.screen import say

@@ -112,7 +112,7 @@ def test_a_build_without_a_model_says_so(
 def test_what_cannot_ship_is_refused(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"MB at half precision, more than 0\.001"):
         ship(run, tmp_path / "in", most_megabytes=0.001)
-    with pytest.raises(UserError, match="not trained to its end"):
+    with pytest.raises(UserError, match="is not a run folder"):
         ship(tmp_path, tmp_path / "in")
     with pytest.raises(UserError, match="head holds numbers that half precision"):
         half("head", torch.tensor([1e6]))
