@@ -7,7 +7,9 @@ import numpy as np
 import torch
 
 from t2t.data.crops import Crop, apply_crop, as_batch
+from t2t.data.damage import DamagedImage
 from t2t.data.draws import Draws
+from t2t.data.headers import image_format
 from t2t.data.loading import (
     ImagePixels,
     Loader,
@@ -23,7 +25,11 @@ from t2t.data.order import Batch, Order
 from t2t.data.sources.base import Indices
 from t2t.shapes import Pixels
 
+Found = tuple[int, ImagePixels | bytes]
+
+# Images that a thread decodes at once, and that wait at most to be sent.
 _CHUNK = 64
+_WINDOW = 64 * _CHUNK
 
 
 class ResidentImages:
@@ -44,13 +50,14 @@ class ResidentImages:
         self.labels = loader.source.labels
         self._loader = loader
         self._gpu_share = gpu_share if gpu_decoder_name(device) else 0.0
-        starts = range(0, len(loader.source), _CHUNK)
+        parts = []
         pool = ThreadPoolExecutor(num_workers or num_cores(), "t2t-decode")
         try:
-            if self._gpu_share:
-                parts = [self._decoded_on_gpu(start, pool) for start in starts]
-            else:
-                parts = list(pool.map(self._decoded, starts))
+            for first in range(0, len(self.labels), _WINDOW):
+                starts = range(first, min(first + _WINDOW, len(self.labels)), _CHUNK)
+                # Threads only decode: what they sent would be ordered with nothing.
+                for found in pool.map(self._decoded, starts):
+                    parts.append(self._sent(found, pool))
         finally:
             pool.shutdown(cancel_futures=True)
         self.loaded: Indices = np.array([i for part in parts for i in part.indices])
@@ -60,31 +67,41 @@ class ResidentImages:
             # A decoder on a stream of its own may get the parts' memory next.
             torch.cuda.synchronize(device)
 
-    def _indices(self, start: int) -> Indices:
-        return np.arange(start, min(start + _CHUNK, len(self.labels)))
-
-    def _decoded(self, start: int) -> Part:
-        found = [self._loader.load(index) for index in self._indices(start).tolist()]
-        return part_of(*_apart(found), self.device)
-
-    def _decoded_on_gpu(self, start: int, pool: ThreadPoolExecutor) -> Part:
-        indices = self._indices(start)
+    def _decoded(self, start: int) -> list[Found]:
+        """Images decoded by this thread, but for the JPEGs that nvJPEG is to decode."""
+        indices = np.arange(start, min(start + _CHUNK, len(self.labels)))
         chosen = decoded_on_gpu(indices, self._gpu_share)
-        there, here = indices[chosen].tolist(), indices[~chosen].tolist()
-        decoding = pool.map(self._loader.load, here)
-        datas = list(pool.map(self._loader.source.read, there))
-        by_gpu = self._loader.load_on_gpu(there, datas, self.device, pool)
-        found = dict(zip(there, zip(*by_gpu, strict=True), strict=True))
-        for index, (loaded, pixels) in zip(here, decoding, strict=True):
-            found[index] = loaded, pixels.to(self.device)
-        in_order = [found[index] for index in indices.tolist()]
-        return part_of(*_apart(in_order), self.device)
+        found: list[Found] = []
+        for index, by_gpu in zip(indices.tolist(), chosen.tolist(), strict=True):
+            jpeg = self._jpeg(index) if by_gpu else None
+            found.append(self._loader.load(index) if jpeg is None else (index, jpeg))
+        return found
 
+    def _jpeg(self, index: int) -> bytes | None:
+        """The bytes of a JPEG; None for all else, and for what cannot be read."""
+        try:
+            data = self._loader.source.read(index)
+        except DamagedImage:
+            return None
+        return (
+            data if isinstance(data, bytes) and image_format(data) == "jpeg" else None
+        )
 
-def _apart(
-    found: list[tuple[int, ImagePixels]],
-) -> tuple[list[int], list[ImagePixels]]:
-    return [index for index, _ in found], [pixels for _, pixels in found]
+    def _sent(self, found: list[Found], pool: ThreadPoolExecutor) -> Part:
+        """Decoded images on their way to the device, after nvJPEG has done its own."""
+        jpegs = [(index, data) for index, data in found if isinstance(data, bytes)]
+        if jpegs:
+            indices, datas = zip(*jpegs, strict=True)
+            loaded = self._loader.load_on_gpu(indices, datas, self.device, pool)
+            by_gpu = iter(zip(*loaded, strict=True))
+            found = [
+                next(by_gpu) if isinstance(data, bytes) else (index, data)
+                for index, data in found
+            ]
+        images = [data for _, data in found if isinstance(data, torch.Tensor)]
+        if jpegs:
+            images = [image.to(self.device) for image in images]
+        return part_of([index for index, _ in found], images, self.device)
 
 
 class ResidentBatches:
