@@ -20,7 +20,7 @@ from t2t.data.order import (
     TrainingOrder,
     shuffled,
 )
-from t2t.data.resident import ResidentBatches, ResidentImages
+from t2t.data.resident import ResidentBatches, kept_images
 from t2t.data.sources.base import Source
 from t2t.data.stream import StreamBatches
 
@@ -146,12 +146,7 @@ def _choose(
         reason = f"about {in_words(needed)}, a quarter of what is free is less"
     num_images = f"{len(loader.source):,} images"
     if resident:
-        images = ResidentImages(
-            loader,
-            device,
-            num_workers=feeding.num_workers,
-            gpu_share=feeding.gpu_share,
-        )
+        images = kept_images(loader, device, feeding.num_workers, feeding.gpu_share)
         size = in_words(images.ragged.pixels.numel())
         words = f"{num_images} decoded once and kept on {device}: {size}"
         return ResidentBatches(images, order, crop, description=words)

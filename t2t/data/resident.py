@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from t2t.data.loading import (
 )
 from t2t.data.nvjpeg import gpu_decoder_name
 from t2t.data.order import Batch, Order
-from t2t.data.sources.base import Indices
+from t2t.data.sources.base import Indices, Source
 from t2t.shapes import Pixels
 
 Found = tuple[int, ImagePixels | bytes]
@@ -63,6 +64,7 @@ class ResidentImages:
         self.loaded: Indices = np.array([i for part in parts for i in part.indices])
         """Which image stands at each index: another one where it was damaged."""
         self.ragged = ragged_of(parts, loader.channels)
+        del self._loader  # and with it the source, which may be done with
         if device.type == "cuda":
             # A decoder on a stream of its own may get the parts' memory next.
             torch.cuda.synchronize(device)
@@ -102,6 +104,23 @@ class ResidentImages:
         if jpegs:
             images = [image.to(self.device) for image in images]
         return part_of([index for index, _ in found], images, self.device)
+
+
+# The decoded images of sources that are still in use.
+_KEPT: WeakKeyDictionary[Source, dict[object, ResidentImages]] = WeakKeyDictionary()
+
+
+def kept_images(
+    loader: Loader, device: torch.device, num_workers: int | None, gpu_share: float
+) -> ResidentImages:
+    """All images of a source, decoded once however often the source is opened."""
+    kept = _KEPT.setdefault(loader.source, {})
+    key = (device, loader.channels, gpu_share)
+    if key not in kept:
+        kept[key] = ResidentImages(
+            loader, device, num_workers=num_workers, gpu_share=gpu_share
+        )
+    return kept[key]
 
 
 class ResidentBatches:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from t2t.data.sources import Splits
 from t2t.studies.outcome import Outcome, costs_of, finished, gather, run_folder
 from t2t.studies.study import Study
 from t2t.studies.table import write
@@ -36,6 +37,8 @@ def run_study(
     # All seeds of an arm before the next: they share what is compiled for the first.
     runs = [(name, seed) for name in names for seed in seeds]
     compiled_for = ""
+    # Opened once for all arms, so that small sets are decoded once.
+    opened: dict[tuple[str, int, int], Splits] = {}
     for number, (name, seed) in enumerate(runs, start=1):
         recipe = study.arms[name]
         if finished(folder, recipe, seed) is not None:
@@ -44,11 +47,16 @@ def run_study(
             forget_programs()
             compiled_for = name
         tell(f"{study.name}: arm {name}, seed {seed} (run {number} of {len(runs)})")
+        seeded = replace(recipe, seed=seed)
+        images = (recipe.data, seed, recipe.hold_out)
+        if images not in opened:
+            opened[images] = open_data(seeded)
         result = train(
-            replace(recipe, seed=seed),
+            seeded,
             folder=run_folder(folder, recipe, seed),
             machine=machine,
             quiet=quiet,
+            splits=opened[images],
         )
         if not result.finished:
             break

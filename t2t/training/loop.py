@@ -61,8 +61,12 @@ def train(
     machine: Machine | None = None,
     fresh: bool = False,
     quiet: bool = False,
+    splits: Splits | None = None,
 ) -> Result:
-    """Trains a recipe into a folder; the same call resumes what was interrupted."""
+    """Trains a recipe into a folder; the same call resumes what was interrupted.
+
+    `splits` are the recipe's images where the caller has opened them already.
+    """
     machine = machine or Machine()
     if data is not None:
         recipe = replace(recipe, data=str(data))
@@ -83,7 +87,8 @@ def train(
         done = from_leader(team, claim)
         if done is not None:
             return Result(place.path, True, done)
-        splits = one_per_machine_first(team, lambda: open_data(recipe))
+        if splits is None:
+            splits = one_per_machine_first(team, lambda: open_data(recipe))
         journal = leaving.enter_context(Journal(place, recipe, team, quiet=quiet))
         training = Training(recipe, settled, team, place, splits, journal)
         with training.writer:

@@ -1,11 +1,13 @@
 """Batches: the same for (seed, step), whoever decodes and however they are kept."""
 
+import gc
 import io
 import signal
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -110,6 +112,20 @@ def test_batches_hold_the_right_images_with_their_labels(
         assert ((means - 10) / 10).round().long().tolist() == batch.indices.tolist()
         assert (batch.labels == batch.indices % 2).all()
         assert batch.valid.all()
+
+
+def test_a_source_is_decoded_once_and_its_images_go_with_it() -> None:
+    source = Pictures()
+    first = list(resident(source).steps(0, 7))
+    read: list[int] = []
+    source.on_read = read.append
+    batches = resident(source)
+    assert_same(first, list(batches.steps(0, 7)))
+    assert read == []
+    images = weakref.ref(batches.images)  # type: ignore[attr-defined]
+    del source, batches
+    gc.collect()
+    assert images() is None
 
 
 def test_workers_and_keeping_change_nothing() -> None:
