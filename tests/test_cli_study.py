@@ -24,7 +24,7 @@ def test_a_dry_run_tells_what_it_would_take(tmp_path: Path, capsys: Output) -> N
     words = ["study", "depth", "--dry-run", "--folder", str(tmp_path), "--epochs", "30"]
     assert main(words) == 0
     told = capsys.readouterr().out
-    assert "deep_narrow    t2t_vit_7_32       4.04    1.278       30   0 of 3" in told
+    assert "deep_narrow    t2t_vit_7_32       3.98    1.278       30   0 of 3" in told
     assert "6 runs to do" in told
     assert main([*words, "--only", "shallow_wide", "--seeds", "4", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
