@@ -16,7 +16,10 @@ from t2t.models.create import create_model
 from t2t.models.vit import VisionTransformer
 
 Mode = Literal["train", "infer"]
-Launch = Literal["graph", "compiled", "eager"]
+Launch = Literal["graph", "eager_graph", "compiled", "eager"]
+# Those that replay a CUDA graph, and those that compile first.
+REPLAYED = ("graph", "eager_graph")
+COMPILED = ("graph", "compiled")
 # Multiplications that a matrix unit does; norms and scales are done elsewhere.
 PRODUCTS = ("linear", "convolution", "attention", "kernel features")
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from t2t.bench.cases import Case, operations_of
+from t2t.bench.cases import COMPILED, REPLAYED, Case, operations_of
 from t2t.bench.kernels import Profile, profile_steps
 from t2t.bench.steps import STEPS, captured
 from t2t.bench.timing import Peak, Step, matrix_rate, name_of, synchronise, time_steps
@@ -80,9 +80,10 @@ def get_ready(case: Case, device: torch.device) -> Ready:
         step()
         memory = peak.gib()
     synchronise(device)
-    if case.launch == "graph":
+    if case.launch in REPLAYED:
         step = captured(step)
-    compiling = 0.0 if case.launch == "eager" else time.perf_counter() - started
+    compiled = case.launch in COMPILED
+    compiling = time.perf_counter() - started if compiled else 0.0
     return Ready(step, memory, compiling)
 
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from t2t.bench.cases import Case
+from t2t.bench.cases import COMPILED, REPLAYED, Case
 from t2t.bench.timing import Step
 from t2t.training.evaluate import autocast
 from t2t.training.machine import PRECISIONS
@@ -33,7 +33,7 @@ def training_step(model: nn.Module, case: Case, device: torch.device) -> Step:
         lr=5e-4,
         weight_decay=0.05,
         fused=True,
-        capturable=case.launch == "graph",
+        capturable=case.launch in REPLAYED,
     )
     scaler = torch.amp.GradScaler(device.type, enabled=case.precision == "fp16")
 
@@ -79,7 +79,7 @@ def random_batch(case: Case, device: torch.device) -> tuple[Tensor, Tensor]:
 
 def as_launched(function: Callable[..., Any], case: Case) -> Callable[..., Any]:
     """Compiled, unless it is to run as it is written."""
-    return function if case.launch == "eager" else torch.compile(function)
+    return torch.compile(function) if case.launch in COMPILED else function
 
 
 def captured(step: Step) -> Step:

@@ -82,8 +82,9 @@ class Trainer:
     @property
     def launch(self) -> str:
         """How the trainer chose to launch its step, in the words of a case."""
-        compiled = "compiled" if self.machine.compile else "eager"
-        return "graph" if self.stepper.replays else compiled
+        if self.stepper.replays:
+            return "graph" if self.machine.compile else "eager_graph"
+        return "compiled" if self.machine.compile else "eager"
 
     def step(self, batch: Batch) -> None:
         """One step as the training loop takes it."""

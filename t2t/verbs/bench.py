@@ -43,9 +43,9 @@ def bench(
         option("Pixels of a side.", "(default: 224, or the recipe's)", "N..."),
     ] = (),
     launch: Annotated[
-        Literal["graph", "compiled", "eager"] | None,
+        Literal["graph", "eager_graph", "compiled", "eager"] | None,
         option(
-            "As one CUDA graph, compiled only, or as written.",
+            "Compiled or as written, with or without one CUDA graph of all kernels.",
             "(default: graph on CUDA, else eager)",
         ),
     ] = None,
@@ -116,8 +116,8 @@ def bench(
         read_rows(path)  # what holds something else is refused before anything runs
     chosen = find_device(device)
     on_cuda = chosen.type == "cuda"
-    if launch == "graph" and not on_cuda:
-        raise UserError(f"--launch graph needs CUDA; on {chosen} give another.")
+    if launch in ("graph", "eager_graph") and not on_cuda:
+        raise UserError(f"--launch {launch} needs CUDA; on {chosen} give another.")
     precisions = precision or (("bf16",) if on_cuda else ("fp32",))
     command = f"t2t {shlex.join(sys.argv[1:])}"
     bases: list[Case] = []
@@ -247,7 +247,7 @@ def machines_asked(
         Machine(
             device=device,
             precision=each,
-            compile=False if launch == "eager" else None,
+            compile=None if launch is None else False,
             workers=workers,
         )
         for each in precisions
