@@ -73,7 +73,7 @@ def test_rows_say_what_was_measured() -> None:
     assert (deep["mode"], deep["depth"]) == ("train", 2)
     for row in (infer, deep):
         rate = 1e3 * row["batch"] / row["milliseconds"]
-        assert row["images_per_second"] == pytest.approx(rate, rel=1e-2)
+        assert row["images_per_second"] == pytest.approx(rate, rel=1e-2, abs=0.06)
         assert row["matrix_share"] > 0
 
 
