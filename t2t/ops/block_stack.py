@@ -10,7 +10,7 @@ from torch import Tensor
 
 from t2t.ops.attention import attention
 from t2t.ops.gelu import linear_gelu
-from t2t.ops.residual_norm import draw_slots, kept_samples, num_kept, residual_norm
+from t2t.ops.residual_norm import draw_slots, norm, num_kept, residual_norm
 from t2t.shapes import Tokens
 
 Vector = Float[Tensor, "dim"]
@@ -88,16 +88,7 @@ def block_stack(
     # The norm after a branch is the next branch's, or the one behind the last block.
     norms = [(block.gain1, block.shift1) for block in blocks[1:]] + [final]
     first = blocks[0]
-    wide = torch.promote_types(tokens.dtype, torch.float32)
-    normed = F.layer_norm(
-        tokens.to(wide),
-        tokens.shape[-1:],
-        first.gain1.to(wide),
-        first.shift1.to(wide),
-        eps,
-    ).to(tokens.dtype)
-    if slots[0] is not None:
-        normed = kept_samples(normed, slots[0], counts[0])
+    normed = norm(tokens, first.gain1, first.shift1, slots[0], counts[0], eps)
     for index, (block, after) in enumerate(zip(blocks, norms, strict=True)):
         place = 2 * index
         if index < len(blocks) - 1 or num_read >= tokens.shape[1]:

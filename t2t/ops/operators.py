@@ -74,6 +74,8 @@ def residual_norm_gradients(ctx, grad_total, grad_normed):  # type: ignore[no-un
     grad_residual, grad_branch, vectors = fused_residual_norm_backward(
         total, grad_total, grad_normed, gain, branch_slots, normed_slots, *ctx.numbers
     )
+    if not len(grad_branch):
+        grad_branch = grad_residual
     gain, shift, bias = (
         vector.to(dtype)
         for vector, dtype in zip(vectors.unbind(0), ctx.dtypes, strict=True)
@@ -84,6 +86,30 @@ def residual_norm_gradients(ctx, grad_total, grad_normed):  # type: ignore[no-un
 torch.library.register_autograd(
     "t2t::residual_norm", residual_norm_gradients, setup_context=save_residual_norm
 )
+
+
+fused_norm = torch.library.triton_op(
+    "t2t::norm", residual_norm.norm_forward, mutates_args=()
+)
+fused_norm_backward = torch.library.triton_op(
+    "t2t::norm_backward", residual_norm.norm_backward, mutates_args=()
+)
+
+
+def save_norm(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    tokens, gain, shift, slots, _, ctx.eps = inputs
+    ctx.save_for_backward(tokens, gain, slots)
+    ctx.dtypes = (gain.dtype, shift.dtype)
+
+
+def norm_gradients(ctx, grad):  # type: ignore[no-untyped-def]
+    tokens, gain, slots = ctx.saved_tensors
+    grad_tokens, vectors = fused_norm_backward(tokens, grad, gain, slots, ctx.eps)
+    gain, shift = (vectors[place].to(dtype) for place, dtype in enumerate(ctx.dtypes))
+    return (grad_tokens, gain, shift, None, None, None)
+
+
+torch.library.register_autograd("t2t::norm", norm_gradients, setup_context=save_norm)
 
 
 fused_token_transformer = torch.library.triton_op(

@@ -87,6 +87,40 @@ def residual_norm(
     return residual_norm_reference(*arguments, *draws)
 
 
+def norm_reference(
+    tokens: Tokens,
+    gain: Vector,
+    shift: Vector,
+    slots: Slots | None,
+    num_normed: int,
+    eps: float,
+) -> Tokens:
+    """LayerNorm, computed in float32 or better, for the kept samples alone."""
+    wide = torch.promote_types(tokens.dtype, torch.float32)
+    normed = F.layer_norm(
+        tokens.to(wide), tokens.shape[-1:], gain.to(wide), shift.to(wide), eps
+    ).to(tokens.dtype)
+    return normed if slots is None else kept_samples(normed, slots, num_normed)
+
+
+def norm(
+    tokens: Tokens,
+    gain: Vector,
+    shift: Vector,
+    slots: Slots | None,
+    num_normed: int,
+    eps: float,
+) -> Tokens:
+    """The same in one pass over memory each way."""
+    arguments = (tokens, gain, shift, slots, num_normed, eps)
+    if has_kernel(tokens, tokens):
+        from t2t.ops.operators import fused_norm
+
+        normed: Tokens = fused_norm(*arguments)
+        return normed
+    return norm_reference(*arguments)
+
+
 def has_kernel(residual: Tokens, branch: Tokens) -> bool:
     """Whether the fast path takes these tokens."""
     return (
@@ -110,37 +144,75 @@ def fused_forward(
     eps: float,
 ) -> tuple[Tensor, Tensor]:
     """The sum and the normed tokens."""
+    residual, branch = residual.contiguous(), branch.contiguous()
+    total = torch.empty_like(residual)
+    normed = branch.new_empty(num_normed, *residual.shape[1:])
+    tensors = (residual, branch, branch_bias, branch_slots, normed_slots, gain, shift)
+    launch_forward(tensors, total, normed, scale, eps)
+    return total, normed
+
+
+def norm_forward(
+    tokens: Tensor,
+    gain: Tensor,
+    shift: Tensor,
+    slots: Tensor | None,
+    num_normed: int,
+    eps: float,
+) -> Tensor:
+    """The normed tokens of the kept samples."""
+    tokens = tokens.contiguous()
+    normed = tokens.new_empty(num_normed, *tokens.shape[1:])
+    tensors = (tokens, None, None, None, slots, gain, shift)
+    launch_forward(tensors, None, normed, 1.0, eps)
+    return normed
+
+
+def launch_forward(
+    tensors: tuple[Tensor | None, ...],
+    total: Tensor | None,
+    normed: Tensor,
+    scale: float,
+    eps: float,
+) -> None:
+    """Residual, branch, bias, both slots, gain and shift; without a branch, no sum."""
     from t2t.ops.kernels.launch import launch
     from t2t.ops.kernels.residual_norm import residual_norm_forward
 
-    residual, branch = residual.contiguous(), branch.contiguous()
+    residual, branch, bias, branch_slots, normed_slots, gain, shift = tensors
+    assert residual is not None
     batch, tokens, dim = residual.shape
-    total = torch.empty_like(residual)
-    normed = branch.new_empty(num_normed, tokens, dim)
     rows = batch * tokens
     tile = 4
     launch(residual_norm_forward)[((rows + tile - 1) // tile,)](
         residual,
-        branch,
-        branch_bias,
+        branch if branch is not None else residual,
+        bias if bias is not None else gain,
         branch_slots if branch_slots is not None else gain,
         normed_slots if normed_slots is not None else gain,
         gain,
         shift,
-        total,
+        total if total is not None else normed,
         normed,
         rows,
         tokens,
         dim,
         scale,
         EPS=eps,
+        HAS_BRANCH=branch is not None,
         HAS_BRANCH_SLOTS=branch_slots is not None,
         HAS_NORMED_SLOTS=normed_slots is not None,
         ROWS=tile,
         DIM=next_power_of_2(dim),
         num_warps=2,
     )
-    return total, normed
+
+
+def shares_gradient(
+    total: Tensor, grad_normed: Tensor, branch_slots: Tensor | None, scale: float
+) -> bool:
+    """Whether the branch's gradient is the residual's: nothing dropped or scaled."""
+    return branch_slots is None and scale == 1 and total.dtype == grad_normed.dtype
 
 
 def fused_backward(
@@ -154,36 +226,70 @@ def fused_backward(
     scale: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of the residual, the branch, and gain, shift and bias stacked."""
+    """Gradients of the residual, the branch, and gain, shift and bias stacked.
+
+    That of the branch is empty where it is the residual's own.
+    """
+    shares = shares_gradient(total, grad_normed, branch_slots, scale)
+    kept = 0 if shares else num_branch
+    grad_branch = grad_normed.new_empty(kept, *total.shape[1:])
+    grads = (grad_total.contiguous(), grad_normed.contiguous(), grad_branch)
+    slots = (branch_slots, normed_slots)
+    grad_residual, vectors = launch_backward(total, grads, gain, slots, scale, eps)
+    return grad_residual, grad_branch, vectors
+
+
+def norm_backward(
+    tokens: Tensor, grad_normed: Tensor, gain: Tensor, slots: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the tokens, and of gain and shift stacked above a third."""
+    grads = (None, grad_normed.contiguous(), grad_normed.new_empty(0))
+    return launch_backward(tokens.contiguous(), grads, gain, (None, slots), 1.0, eps)
+
+
+def launch_backward(
+    total: Tensor,
+    grads: tuple[Tensor | None, Tensor, Tensor],
+    gain: Tensor,
+    slots: tuple[Tensor | None, Tensor | None],
+    scale: float,
+    eps: float,
+) -> tuple[Tensor, Tensor]:
+    """From the gradients of sum and norm; that of the branch is filled, unless empty.
+
+    Gives the gradient of the residual, and those of gain, shift and bias stacked.
+    """
     from t2t.ops.kernels.launch import launch
     from t2t.ops.kernels.residual_norm import residual_norm_backward
 
-    grad_total, grad_normed = grad_total.contiguous(), grad_normed.contiguous()
+    grad_total, grad_normed, grad_branch = grads
+    branch_slots, normed_slots = slots
     batch, tokens, dim = total.shape
     grad_residual = torch.empty_like(total)
-    grad_branch = grad_normed.new_empty(num_branch, tokens, dim)
     tile = 1
     parts = max(1, min(-(-tokens // tile), -(-4096 // batch)))
     partial = total.new_empty(batch * parts, 3, dim, dtype=torch.float32)
     launch(residual_norm_backward)[(batch, parts)](
         total,
-        grad_total,
+        grad_total if grad_total is not None else total,
         grad_normed,
         branch_slots if branch_slots is not None else gain,
         normed_slots if normed_slots is not None else gain,
         gain,
         grad_residual,
-        grad_branch,
+        grad_branch if len(grad_branch) else grad_residual,
         partial,
         tokens,
         dim,
         scale,
         EPS=eps,
+        HAS_GRAD_SUM=grad_total is not None,
         HAS_BRANCH_SLOTS=branch_slots is not None,
         HAS_NORMED_SLOTS=normed_slots is not None,
+        WRITES_BRANCH=len(grad_branch) > 0,
         ROWS=tile,
         DIM=next_power_of_2(dim),
         STAGES=3,
         num_warps=1,
     )
-    return grad_residual, grad_branch, partial.sum(0)
+    return grad_residual, partial.sum(0)

@@ -20,11 +20,16 @@ from t2t.ops.attention import attention_reference, backward_by, forward_by
 from t2t.ops.attention_tiles import BackwardTiles, HeldKeys, Tiles
 from t2t.ops.operators import (
     fused_gelu,
+    fused_norm,
     fused_residual_norm,
     fused_token_transformer,
     packed_attention,
 )
-from t2t.ops.residual_norm import draw_slots, residual_norm_reference
+from t2t.ops.residual_norm import (
+    draw_slots,
+    norm_reference,
+    residual_norm_reference,
+)
 from t2t.ops.token_transformer import token_transformer_reference
 
 DEVICE = sys.argv[1]
@@ -115,7 +120,7 @@ def attention_errors(
     )
 
 
-def residual_norm_errors(dropping: bool) -> dict[str, list[float]]:
+def residual_norm_errors(dropping: bool, scale: float = 1.3) -> dict[str, list[float]]:
     """Residual sum and LayerNorm, with and without dropped samples."""
     batch, tokens, dim = 6, 5, 48
     slots: tuple[Tensor | None, Tensor | None, int]
@@ -130,8 +135,23 @@ def residual_norm_errors(dropping: bool) -> dict[str, list[float]]:
     return errors(
         fused_residual_norm,
         residual_norm_reference,
-        (*tensors, *vectors, *slots, 1.3, 1e-5),
+        (*tensors, *vectors, *slots, scale, 1e-5),
         [0, 1, 2, 3, 4],
+    )
+
+
+def norm_errors(dropping: bool) -> dict[str, list[float]]:
+    """LayerNorm alone, of all samples or of those kept."""
+    slots = draw_slots(6, [4], torch.device("cpu"))[0] if dropping else None
+    return errors(
+        fused_norm,
+        norm_reference,
+        (
+            torch.randn(6, 5, 48),
+            *(torch.randn(48) for _ in range(2)),
+            *(slots, 4 if dropping else 6, 1e-5),
+        ),
+        [0, 1, 2],
     )
 
 
@@ -188,7 +208,10 @@ def main() -> None:
             150, WIDE, BackwardTiles(WIDE, WIDE)
         ),
         "residual_norm": lambda: residual_norm_errors(dropping=False),
+        "residual_norm of one gradient": lambda: residual_norm_errors(False, 1.0),
         "residual_norm dropping": lambda: residual_norm_errors(dropping=True),
+        "norm": lambda: norm_errors(dropping=False),
+        "norm dropping": lambda: norm_errors(dropping=True),
         "gelu": gelu_errors,
         "token_transformer": lambda: token_transformer_errors(0.0, 1.0),
         "token_transformer dropout": lambda: token_transformer_errors(0.1, 1.0),

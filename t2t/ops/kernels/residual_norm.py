@@ -23,6 +23,7 @@ def residual_norm_forward(
     dim,
     scale,
     EPS: tl.constexpr,
+    HAS_BRANCH: tl.constexpr,
     HAS_BRANCH_SLOTS: tl.constexpr,
     HAS_NORMED_SLOTS: tl.constexpr,
     ROWS: tl.constexpr,
@@ -39,23 +40,24 @@ def residual_norm_forward(
     token = row - sample * tokens
     at = row.to(tl.int64)[:, None] * dim + column[None, :]
     x = tl.load(residual_ptr + at, mask=real, other=0.0).to(tl.float32)
-    slot = sample
-    if HAS_BRANCH_SLOTS:
-        slot = tl.load(branch_slots_ptr + sample, mask=real_row, other=-1)
-    kept = (slot >= 0) & real_row
-    branch_row = slot.to(tl.int64) * tokens + token
-    branch = tl.load(
-        branch_ptr + branch_row[:, None] * dim + column[None, :],
-        mask=kept[:, None] & real_column[None, :],
-        other=0.0,
-    ).to(tl.float32)
-    bias = tl.load(branch_bias_ptr + column, mask=real_column, other=0.0)
-    branch += bias.to(tl.float32)[None, :]
-    x += tl.where(kept[:, None], branch * scale, 0.0)
-    stored = x.to(sum_ptr.dtype.element_ty)
-    tl.store(sum_ptr + at, stored, mask=real)
-    # The backward pass sees the rounded sum: normalise the same numbers here.
-    x = stored.to(tl.float32)
+    if HAS_BRANCH:
+        slot = sample
+        if HAS_BRANCH_SLOTS:
+            slot = tl.load(branch_slots_ptr + sample, mask=real_row, other=-1)
+        kept = (slot >= 0) & real_row
+        branch_row = slot.to(tl.int64) * tokens + token
+        branch = tl.load(
+            branch_ptr + branch_row[:, None] * dim + column[None, :],
+            mask=kept[:, None] & real_column[None, :],
+            other=0.0,
+        ).to(tl.float32)
+        bias = tl.load(branch_bias_ptr + column, mask=real_column, other=0.0)
+        branch += bias.to(tl.float32)[None, :]
+        x += tl.where(kept[:, None], branch * scale, 0.0)
+        stored = x.to(sum_ptr.dtype.element_ty)
+        tl.store(sum_ptr + at, stored, mask=real)
+        # The backward pass sees the rounded sum: normalise the same numbers here.
+        x = stored.to(tl.float32)
     mean = tl.sum(x, 1) / dim
     centred = tl.where(real_column[None, :], x - mean[:, None], 0.0)
     rstd = tl.rsqrt(tl.sum(centred * centred, 1) / dim + EPS)
@@ -89,8 +91,10 @@ def residual_norm_backward(
     dim,
     scale,
     EPS: tl.constexpr,
+    HAS_GRAD_SUM: tl.constexpr,
     HAS_BRANCH_SLOTS: tl.constexpr,
     HAS_NORMED_SLOTS: tl.constexpr,
+    WRITES_BRANCH: tl.constexpr,
     ROWS: tl.constexpr,
     DIM: tl.constexpr,
     STAGES: tl.constexpr,
@@ -127,7 +131,9 @@ def residual_norm_backward(
         kept = (row < num_normed)[:, None] & real_column[None, :]
         grad = tl.load(grad_normed_ptr + at, mask=kept, other=0.0).to(tl.float32)
         x = tl.load(sum_ptr + at, mask=real, other=0.0).to(tl.float32)
-        total = tl.load(grad_sum_ptr + at, mask=real, other=0.0).to(tl.float32)
+        total = tl.zeros((ROWS, DIM), tl.float32)
+        if HAS_GRAD_SUM:
+            total = tl.load(grad_sum_ptr + at, mask=real, other=0.0).to(tl.float32)
         mean = tl.sum(x, 1) / dim
         centred = tl.where(real_column[None, :], x - mean[:, None], 0.0)
         rstd = tl.rsqrt(tl.sum(centred * centred, 1) / dim + EPS)
@@ -143,8 +149,9 @@ def residual_norm_backward(
         kept = (row < num_branch)[:, None] & real_column[None, :]
         total = tl.where(kept, total * scale, 0.0)
         grad_bias += total
-        kind = grad_branch_ptr.dtype.element_ty
-        tl.store(grad_branch_ptr + at, total.to(kind), mask=kept)
+        if WRITES_BRANCH:
+            kind = grad_branch_ptr.dtype.element_ty
+            tl.store(grad_branch_ptr + at, total.to(kind), mask=kept)
     part = sample * tl.num_programs(1) + tl.program_id(1)
     partial_at = partial_ptr + part * 3 * dim + column
     tl.store(partial_at, tl.sum(grad_gain, 0), mask=real_column)
