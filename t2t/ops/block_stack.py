@@ -75,6 +75,7 @@ def block_stack(
     scaled to mean one; the last block's for the tokens that are read. `tokens` have the
     precision the residual stream is to have.
     """
+    blocks = in_precision(blocks, tokens.dtype)
     batch = tokens.shape[0]
     rates = [0.0] * len(blocks) if drop_rates is None else drop_rates
     counts = [num_kept(batch, rate) for rate in rates for _ in range(2)] + [batch]
@@ -146,6 +147,48 @@ def attention_of_first(
     weights = logits.softmax(dim=2)
     mixed = (weights[..., None] * value[:, None]).sum(2)
     return mixed.flatten(2).to(normed.dtype)
+
+
+def in_precision(
+    blocks: Sequence[BlockWeights], dtype: torch.dtype
+) -> Sequence[BlockWeights]:
+    """The blocks with matrices of this type, all converted by one kernel."""
+    names = ("qkv", "proj", "fc1", "fc2")
+    weights = [getattr(block, name) for block in blocks for name in names]
+    # The compiler makes its own kernels of conversions.
+    if torch.compiler.is_compiling() or all(each.dtype == dtype for each in weights):
+        return blocks
+    found = iter(Converted.apply(dtype, *weights))
+    return [block._replace(**dict(zip(names, found, strict=False))) for block in blocks]
+
+
+class Converted(torch.autograd.Function):
+    """Tensors in another precision, and their gradients back in the first."""
+
+    @staticmethod
+    def forward(  # type: ignore[no-untyped-def]
+        ctx, dtype: torch.dtype, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.dtypes = [tensor.dtype for tensor in tensors]
+        return converted(tensors, [dtype] * len(tensors))
+
+    @staticmethod
+    def backward(  # type: ignore[no-untyped-def]
+        ctx, *grads: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        return None, *converted(grads, ctx.dtypes)
+
+
+def converted(
+    tensors: Sequence[Tensor], dtypes: Sequence[torch.dtype]
+) -> tuple[Tensor, ...]:
+    """Copies of other types, written together."""
+    copies = [
+        torch.empty_like(tensor, dtype=dtype)
+        for tensor, dtype in zip(tensors, dtypes, strict=True)
+    ]
+    torch._foreach_copy_(copies, list(tensors))
+    return tuple(copies)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

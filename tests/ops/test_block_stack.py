@@ -62,3 +62,25 @@ def test_a_dropped_branch_leaves_its_samples_as_they_were(num_read):
     # Four of eight lose the attention (1 and 3), four the MLP (2 and 3).
     assert sum(outcome in (1, 3) for outcome in which) == 4
     assert sum(outcome in (2, 3) for outcome in which) == 4
+
+
+def test_matrices_are_converted_and_get_their_gradients_back():
+    torch.manual_seed(0)
+    wide = [random_block(16, 24, with_bias=True) for _ in range(2)]
+    mixed = [
+        BlockWeights(*(each if each.ndim == 2 else each.float() for each in block))
+        for block in wide
+    ]
+    final = (torch.randn(16), torch.randn(16))
+    tokens = torch.randn(3, 7, 16)
+    learned = [weight for block in wide for weight in block if weight.ndim == 2]
+    out = block_stack(tokens, mixed, final, 2, 0.4, 1e-5, 7)
+    assert out.dtype == torch.float32
+    grads = torch.autograd.grad(out.square().sum(), learned)
+    wanted = block_stack_reference(
+        tokens.double(), wide, [each.double() for each in final], 2, 0.4, 1e-5, 7
+    )
+    exact = torch.autograd.grad(wanted.square().sum(), learned)
+    torch.testing.assert_close(out.double(), wanted, rtol=1e-4, atol=1e-4)
+    for found, grad in zip(grads, exact, strict=True):
+        torch.testing.assert_close(found, grad, rtol=1e-3, atol=1e-3)
