@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from t2t.data import batches as batches_module
-from t2t.data import decode, nvjpeg
+from t2t.data import decode, filling, nvjpeg
 from t2t.data import resident as resident_module
 from t2t.data import stream as stream_module
 from t2t.data.batches import Batches, Feeding, evaluation_batches, open_batches
@@ -378,20 +378,12 @@ def test_what_the_gpu_refuses_is_not_read_again(decoded_together: list[int]) -> 
     assert sorted(batch.indices.tolist()) == list(range(20))
 
 
-def test_the_gil_changes_hands_fast_only_while_a_gpu_is_fed() -> None:
-    before = sys.getswitchinterval()
-    for device, fast in (("cuda", True), ("cpu", False)):
-        with stream_module._quick_handovers(torch.device(device)):
-            assert (sys.getswitchinterval() < before) == fast
-        assert sys.getswitchinterval() == before
-
-
 @pytest.mark.parametrize(("seconds", "many"), [(0.005, True), (0.0, False)])
 def test_only_slow_storage_is_read_by_many_threads(
     monkeypatch: pytest.MonkeyPatch, seconds: float, many: bool
 ) -> None:
     monkeypatch.setattr(stream_module, "gpu_decoder_name", lambda device: "a test's")
-    monkeypatch.setattr(stream_module, "_SLOW_READ", 0.004)
+    monkeypatch.setattr(filling, "_SLOW_READ", 0.004)
     source = Pictures(num=24)
     readers: set[int] = set()
 
