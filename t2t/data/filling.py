@@ -68,26 +68,28 @@ class Filler:
 
     def fill(self, wanted: Wanted, decodes: bool, block: Block) -> Filled:
         """Writes images to a block one after the other, until all are or it is full."""
-        rows = np.zeros((len(wanted), NUM_COLUMNS), dtype=np.int64)
+        rows: list[tuple[int, ...]] = []
         reasons: dict[int, str] = {}
         start, end = block.start, block.start + block.size
-        for row, data in enumerate(self._read_all(wanted)):
+        missing = 0
+        for data in self._read_all(wanted):
             self._check_halted()
             try:
                 if isinstance(data, DamagedImage):
                     raise data
-                described, stored = self._stored(data, decodes)
+                (kind, *sizes), stored = self._stored(data, decodes)
             except DamagedImage as damaged:
-                rows[row, 0] = Kind.DAMAGED
-                reasons[row] = damaged.reason
+                reasons[len(rows)] = damaged.reason
+                rows.append((Kind.DAMAGED, 0, 0, 0, 0, 1))
                 continue
             if start + stored.size > end:
-                return Filled(rows[:row], reasons, stored.size)
+                missing = stored.size
+                break
             self.array[start : start + stored.size] = stored.reshape(-1)
-            kind, *sizes = described
-            rows[row] = kind, start, stored.size, *sizes
+            rows.append((kind, start, stored.size, *sizes))
             start += stored.size
-        return Filled(rows, reasons)
+        table = np.array(rows, dtype=np.int64).reshape(-1, NUM_COLUMNS)
+        return Filled(table, reasons, missing)
 
     def close(self) -> None:
         """Ends its threads; the next slow read would start others."""
@@ -117,25 +119,25 @@ class Filler:
     def _read_all(self, wanted: Wanted) -> list[bytes | Tensor | DamagedImage]:
         """All files, by this thread or by many where that is slow."""
         datas: list[bytes | Tensor | DamagedImage] = []
-        rest = wanted.tolist()
-        while rest:
+        each = wanted.tolist()
+        # These are read alone: many at once look slow wherever they are.
+        for number in range(min(_NUM_TIMED, len(each))):
+            started = time.perf_counter()
+            datas.append(self._read(each[number]))
+            self._seconds.append(time.perf_counter() - started)
             if self._is_slow():
-                return datas + list(self._many().map(self._read, rest))
-            datas.append(self._read(rest.pop(0)))
-        return datas
+                return datas + list(self._many().map(self._read, each[number + 1 :]))
+        return datas + [self._read(one) for one in each[_NUM_TIMED:]]
 
     def _read(self, wanted: tuple[int, int, int]) -> bytes | Tensor | DamagedImage:
         self._check_halted()
         index, start, length = wanted
         if length:
             return self.array[start : start + length].tobytes()
-        started = time.perf_counter()
         try:
             return self.source.read(index)
         except DamagedImage as damaged:
             return damaged
-        finally:
-            self._seconds.append(time.perf_counter() - started)
 
     def _is_slow(self) -> bool:
         seconds = sorted(self._seconds)

@@ -49,12 +49,9 @@ class Memory:
         self._free: list[Block] = []
         self._end = 0
         self._lock = threading.Lock()
-        given = (self.descriptor, self._locked_pages, device, os.getpid())
-        self._close = weakref.finalize(self, _close, *given)
-
-    def close(self) -> None:
-        """Unlocks its pages; nobody may use it any more."""
-        self._close()
+        weakref.finalize(
+            self, _close, self.descriptor, self._locked_pages, device, os.getpid()
+        )
 
     @property
     def num_bytes(self) -> int:

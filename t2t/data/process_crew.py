@@ -19,7 +19,7 @@ from t2t.data.sources.base import Indices, Source
 from t2t.data.worker import LONGEST_MESSAGE, start_workers
 
 # Images of a task: enough that handing out work costs little.
-_MOST_READ = 32
+_MOST_READ = 64
 _MOST_DECODED = 8
 # Tasks a process is given at once: one that it does and one to go on with.
 _NUM_GIVEN = 2
@@ -53,7 +53,7 @@ class ProcessCrew:
     ) -> None:
         self.memory = Memory(device, shared=True)
         self._source = source
-        self._close, sockets = start_workers(self, told, num_workers, self.memory)
+        self.keeper, sockets = start_workers(self, told, num_workers, self.memory)
         self.workers = [Worker(socket) for socket in sockets]
         self._spare = ThreadCrew(source, channels, num_workers, self.memory)
         self._cutter = Cutter(_MOST_READ, _MOST_DECODED, num_workers)
@@ -65,11 +65,6 @@ class ProcessCrew:
         self._open = ExitStack()
         self._spare_works = False
         self._reason = ""
-
-    def close(self) -> None:
-        """Ends the processes; without it they end with this object."""
-        self._close()
-        self.memory.close()
 
     @contextmanager
     def at_work(self) -> Iterator[None]:

@@ -131,6 +131,9 @@ class Cutter:
             yield Task(request, some, decodes, is_read, room)
 
     def learn(self, task: Task, filled: Filled) -> None:
-        """Follows the mean of the last tasks."""
-        mean = float(filled.rows[:, 2].mean()) if len(filled.rows) else 0.0
-        self._mean_bytes[task.decodes] += (mean - self._mean_bytes[task.decodes]) / 16
+        """Follows what images need, of which a single huge one says little."""
+        missing = filled.num_bytes_missing
+        num = len(filled.rows) + (missing > 0)
+        mean = (int(filled.rows[:, 2].sum()) + missing) / max(num, 1)
+        known = self._mean_bytes[task.decodes]
+        self._mean_bytes[task.decodes] += (min(mean, 2 * known) - known) / 8

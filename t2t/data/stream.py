@@ -90,7 +90,7 @@ class StreamBatches:
         self.gpu_share = default_gpu_share() if gpu_share is None else gpu_share
         if on_gpu is None:
             self.gpu_share = 0.0
-        self._told, kind = self._hand_over(processes)
+        self._told, kind = told_to_processes(loader, device, processes)
         self.description = f"decoded by {self.num_workers} {kind}"
         if self.gpu_share:
             self.description = (
@@ -150,25 +150,6 @@ class StreamBatches:
         return ProcessCrew(
             source, channels, self.num_workers, self.device, self._told, tell
         )
-
-    def _hand_over(self, processes: bool | None) -> tuple[bytes | None, str]:
-        """What processes are told, None where threads work, and how to call them."""
-        if processes is False or (processes is None and self.device.type != "cuda"):
-            return None, "threads"
-        source = self.loader.source
-        reason = ""
-        if not (sys.executable and hasattr(os, "memfd_create")):
-            reason = "processes need Linux"
-        elif source.is_in_memory and processes is None:
-            reason = "each process would need all that the source keeps in memory"
-        else:
-            try:
-                return pickled(source, self.loader.channels), "processes"
-            except NotPortable as error:
-                reason = f"the source cannot be sent to processes: {error}"
-        if processes:
-            raise UserError(f"processes=True cannot be: {reason}.")
-        return None, f"threads ({reason})"
 
     def _handed_over(self, made: Made) -> Batch:
         """The batch, ordered before what the caller's stream does next."""
@@ -297,3 +278,23 @@ class _Work:
         seed = self.batches.order.seed
         draws = Draws.of(seed, step, torch.from_numpy(slots.keys))
         return apply_crop(self.batches.crop, ragged.select(where), draws)
+
+
+def told_to_processes(
+    loader: Loader, device: torch.device, asked: bool | None
+) -> tuple[bytes | None, str]:
+    """What worker processes are told, None where threads work; and both in words."""
+    if asked is False or (asked is None and device.type != "cuda"):
+        return None, "threads"
+    if not (sys.executable and hasattr(os, "memfd_create")):
+        reason = "processes need Linux"
+    elif asked is None and loader.source.is_in_memory:
+        reason = "processes would each need what the source keeps in memory"
+    else:
+        try:
+            return pickled(loader.source, loader.channels), "processes"
+        except NotPortable as error:
+            reason = f"the source cannot be sent to processes: {error}"
+    if asked:
+        raise UserError(f"processes=True is not possible: {reason}.")
+    return None, f"threads ({reason})"

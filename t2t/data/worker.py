@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -29,7 +28,7 @@ from t2t.data.sources.base import Source
 LONGEST_MESSAGE = 1 << 16
 
 # Reads that a process has under way at once where the storage is far.
-_NUM_READERS = 8
+_NUM_READERS = 16
 # The training process goes first where there are not enough cores.
 _NICENESS = 5
 _KILL_WITH_PARENT = 1  # PR_SET_PDEATHSIG
@@ -69,8 +68,8 @@ def pickled(source: Source, channels: int) -> bytes:
 
 def start_workers(
     owner: object, told: bytes, num_workers: int, memory: Memory
-) -> tuple[Callable[[], Any], list[socket.socket]]:
-    """A function that ends the workers, as `owner`'s end does, and a socket of each."""
+) -> tuple[subprocess.Popen[bytes], list[socket.socket]]:
+    """Their keeper, and a socket of each worker; all end with `owner`."""
     pairs = [
         socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for _ in range(num_workers)
@@ -94,8 +93,8 @@ def start_workers(
     for _, theirs in pairs:
         theirs.close()
     sockets = [ours for ours, _ in pairs]
-    close = weakref.finalize(owner, _end, process, sockets, os.getpid())
-    return close, sockets
+    weakref.finalize(owner, _end, process, sockets, os.getpid())
+    return process, sockets
 
 
 def _end(
@@ -107,7 +106,7 @@ def _end(
     process.stdin.close()
     if os.getpid() == owner:  # and not a fork of it
         try:
-            process.wait(timeout=5)
+            process.wait(timeout=1)
         except subprocess.TimeoutExpired:  # still importing
             process.kill()
             process.wait()
@@ -143,6 +142,7 @@ def main(arguments: list[str]) -> None:
     # Another process may hold the other end of the pipe: its end is not enough.
     while os.getppid() == parent and not select.select([0], [], [], _CHECK_EVERY)[0]:
         pass
+    os._exit(0)  # tidying up would only keep those waiting who close us
 
 
 def serve(connection: socket.socket, filler: Filler, keeper: int) -> NoReturn:

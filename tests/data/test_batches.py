@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from t2t.data import batches as batches_module
-from t2t.data import decode, filling, nvjpeg
+from t2t.data import decode, filling, loading, nvjpeg
 from t2t.data import resident as resident_module
 from t2t.data import stream as stream_module
 from t2t.data.batches import Batches, Feeding, evaluation_batches, open_batches
@@ -406,6 +406,14 @@ def test_who_decodes_depends_on_the_index_alone() -> None:
     np.testing.assert_array_equal(decoded_on_gpu(indices[::-1], 0.75), chosen[::-1])
     assert not decoded_on_gpu(indices, 0.0).any()
     assert decoded_on_gpu(indices, 1.0).all()
+
+
+def test_the_default_share_follows_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = []
+    for cores in (1, 3, 8, 16, 64):
+        monkeypatch.setattr(loading, "num_cores", lambda cores=cores: cores)
+        shares.append(loading.default_gpu_share())
+    assert shares == [1.0, 1.0, 0.86, 0.7, 0.5]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
