@@ -4,6 +4,7 @@ import pickle
 import selectors
 import socket
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -16,7 +17,7 @@ from t2t.data.crew import ThreadCrew
 from t2t.data.memory import Block, Memory
 from t2t.data.requests import Cutter, Request, Task
 from t2t.data.sources.base import Indices, Source
-from t2t.data.worker import LONGEST_MESSAGE, start_workers
+from t2t.data.worker import LONGEST_MESSAGE, answer_of, pickled, start_workers
 
 # Images of a task: enough that handing out work costs little.
 _MOST_READ = 64
@@ -48,11 +49,11 @@ class ProcessCrew:
         channels: int,
         num_workers: int,
         device: torch.device,
-        told: bytes,
         tell: Callable[[str], None],
     ) -> None:
         self.memory = Memory(device, shared=True)
         self._source = source
+        told = pickled(source, channels)
         self.keeper, sockets = start_workers(self, told, num_workers, self.memory)
         self.workers = [Worker(socket) for socket in sockets]
         self._spare = ThreadCrew(source, channels, num_workers, self.memory)
@@ -65,14 +66,19 @@ class ProcessCrew:
         self._open = ExitStack()
         self._spare_works = False
         self._reason = ""
+        self._error: BaseException | None = None
+        self._requests: weakref.WeakSet[Request] = weakref.WeakSet()
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        self._spare_works = False
+        self._spare_works, self._error = False, None
         ours, theirs = socket.socketpair()
         with ExitStack() as self._open, ours, theirs:
             listener = threading.Thread(
-                target=self._listen, args=(theirs,), name="t2t-listen", daemon=True
+                target=self._listen_or_fail,
+                args=(theirs,),
+                name="t2t-listen",
+                daemon=True,
             )
             listener.start()
             try:
@@ -89,6 +95,9 @@ class ProcessCrew:
         tasks = [*self._cutter.tasks(request, places, decodes=decodes, is_read=is_read)]
         request.expect(len(tasks))
         with self._lock:
+            if self._error is not None:
+                raise self._error
+            self._requests.add(request)
             # What a batch that is nearly made still lacks goes first.
             if is_read:
                 self._queue.extendleft(reversed(tasks))
@@ -128,6 +137,16 @@ class ProcessCrew:
         while self._queue:
             self._spare.submit(self._queue.popleft())
 
+    def _listen_or_fail(self, stop: socket.socket) -> None:
+        """Listens; should that end too early, nobody waits for what cannot come."""
+        try:
+            self._listen(stop)
+        except BaseException as error:
+            with self._lock:
+                self._error = error
+                for request in self._requests:
+                    request.failed(error)
+
     def _listen(self, stop: socket.socket) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(stop, selectors.EVENT_READ)
@@ -152,7 +171,7 @@ class ProcessCrew:
                 self._bury(worker)
                 self._give_out()
             return False
-        number, answer = pickle.loads(memoryview(self._buffer)[:length])
+        number, answer = answer_of(memoryview(self._buffer)[:length])
         if number == 0:
             self._greeted(worker, answer)
             return True
@@ -185,7 +204,6 @@ class ProcessCrew:
         """Shares out what a dead worker had to do; the caller holds the lock."""
         self.workers.remove(worker)
         worker.socket.close()
-        self._tell_of(worker)
         for position, (task, block) in enumerate(worker.tasks.values()):
             self.memory.give_back(block)
             # The first is what it was doing; the others were still to come.
@@ -197,6 +215,7 @@ class ProcessCrew:
             names = "\n".join(f"  {self._source.name(index)}" for index in indices)
             reason = f"One of these images ended {again.num_deaths} worker processes:"
             task.request.failed(RuntimeError(f"{reason}\n{names}"))
+        self._tell_of(worker)
 
     def _tell_of(self, worker: Worker) -> None:
         num_left = len(self.workers)

@@ -90,7 +90,7 @@ class StreamBatches:
         self.gpu_share = default_gpu_share() if gpu_share is None else gpu_share
         if on_gpu is None:
             self.gpu_share = 0.0
-        self._told, kind = told_to_processes(loader, device, processes)
+        self._by_processes, kind = by_processes(loader, device, processes)
         self.description = f"decoded by {self.num_workers} {kind}"
         if self.gpu_share:
             self.description = (
@@ -143,13 +143,11 @@ class StreamBatches:
 
     def _new_crew(self) -> Crew:
         source, channels = self.loader.source, self.loader.channels
-        if self._told is None:
+        if not self._by_processes:
             memory = Memory(self.device)
             return ThreadCrew(source, channels, self.num_workers, memory)
         tell = self.loader.damage.tell or warnings.warn
-        return ProcessCrew(
-            source, channels, self.num_workers, self.device, self._told, tell
-        )
+        return ProcessCrew(source, channels, self.num_workers, self.device, tell)
 
     def _handed_over(self, made: Made) -> Batch:
         """The batch, ordered before what the caller's stream does next."""
@@ -280,21 +278,23 @@ class _Work:
         return apply_crop(self.batches.crop, ragged.select(where), draws)
 
 
-def told_to_processes(
+def by_processes(
     loader: Loader, device: torch.device, asked: bool | None
-) -> tuple[bytes | None, str]:
-    """What worker processes are told, None where threads work; and both in words."""
+) -> tuple[bool, str]:
+    """Whether processes read and decode, or threads; and that in words."""
     if asked is False or (asked is None and device.type != "cuda"):
-        return None, "threads"
+        return False, "threads"
     if not (sys.executable and hasattr(os, "memfd_create")):
         reason = "processes need Linux"
     elif asked is None and loader.source.is_in_memory:
         reason = "processes would each need what the source keeps in memory"
     else:
         try:
-            return pickled(loader.source, loader.channels), "processes"
+            pickled(loader.source, loader.channels)
         except NotPortable as error:
             reason = f"the source cannot be sent to processes: {error}"
+        else:
+            return True, "processes"
     if asked:
         raise UserError(f"processes=True is not possible: {reason}.")
-    return None, f"threads ({reason})"
+    return False, f"threads ({reason})"

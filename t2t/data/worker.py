@@ -128,7 +128,7 @@ def main(arguments: list[str]) -> None:
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         for each in sockets:
-            each.send(pickle.dumps((0, reason[: LONGEST_MESSAGE // 4])))
+            each.send(answered(0, reason[: LONGEST_MESSAGE // 8]))
         return
     keeper = os.getpid()
     for each in sockets:
@@ -150,7 +150,7 @@ def serve(connection: socket.socket, filler: Filler, keeper: int) -> NoReturn:
     ctypes.CDLL(None).prctl(_KILL_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
     try:
         os.nice(_NICENESS)
-        connection.send(pickle.dumps((0, os.getpid())))
+        connection.send(answered(0, os.getpid()))
         while os.getppid() == keeper and (message := connection.recv(LONGEST_MESSAGE)):
             number, start, size, decodes, numbers = pickle.loads(message)
             wanted = np.frombuffer(numbers, dtype=np.int64).reshape(-1, 3)
@@ -158,11 +158,25 @@ def serve(connection: socket.socket, filler: Filler, keeper: int) -> NoReturn:
                 answer: Any = filler.fill(wanted, decodes, Block(start, size))
             except Exception as error:
                 answer = portable(error)
-            connection.send(pickle.dumps((number, answer)))
+            connection.send(answered(number, answer))
     except OSError:
         pass  # the other end is gone
     finally:
         os._exit(0)
+
+
+def answered(number: int, answer: Any) -> bytes:
+    """A worker's message: which task it answers, 0 for none, and what."""
+    return number.to_bytes(8, "little") + pickle.dumps(answer)
+
+
+def answer_of(message: bytes | bytearray | memoryview) -> tuple[int, Any]:
+    """The parts of a worker's message; an answer that cannot be read is an error."""
+    try:
+        answer = pickle.loads(message[8:])
+    except Exception as error:
+        answer = RuntimeError(f"A worker's answer cannot be read: {error}")
+    return int.from_bytes(message[:8], "little"), answer
 
 
 def portable(error: Exception) -> Exception:
