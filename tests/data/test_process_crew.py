@@ -351,6 +351,18 @@ def test_only_a_cuda_device_and_a_portable_source_call_for_processes(
         by_processes(Loader(Local()), cuda, True)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_a_gpu_gets_the_same_from_processes_as_from_threads(
+    source: FileSource, share: float
+) -> None:
+    options = {"device": "cuda", "share": share}
+    wanted = list(opened(source, False, **options).steps(0, 9))  # type: ignore[arg-type]
+    found = opened(source, True, **options)  # type: ignore[arg-type]
+    assert_same(wanted, list(found.steps(0, 9)))
+    assert_same(wanted[3:], list(found.steps(3, 9)))
+
+
 ALONE = """
 import os, sys, time
 import numpy as np
