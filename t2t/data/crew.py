@@ -46,7 +46,7 @@ class ThreadCrew:
         self.memory = memory
         self._num_workers = num_workers
         self._filler = Filler(source, channels, memory.array, _NUM_READERS)
-        self._cutter = Cutter(_MOST_READ, _MOST_DECODED, num_workers)
+        self._cutter = Cutter(_MOST_READ, _MOST_DECODED)
         self._pool: ThreadPoolExecutor | None = None
 
     @contextmanager

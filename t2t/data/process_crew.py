@@ -57,12 +57,12 @@ class ProcessCrew:
         self.keeper, sockets = start_workers(self, told, num_workers, self.memory)
         self.workers = [Worker(socket) for socket in sockets]
         self._spare = ThreadCrew(source, channels, num_workers, self.memory)
-        self._cutter = Cutter(_MOST_READ, _MOST_DECODED, num_workers)
+        self._cutter = Cutter(_MOST_READ, _MOST_DECODED)
         self._tell = tell
         self._queue: deque[Task] = deque()
         self._number = 0
         self._buffer = bytearray(LONGEST_MESSAGE)
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._open = ExitStack()
         self._spare_works = False
         self._reason = ""

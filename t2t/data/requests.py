@@ -52,7 +52,8 @@ class Request:
             if done < len(task.places):
                 return task.rest(done, filled.num_bytes_missing)
             self._num_left -= 1
-            self._changed.notify_all()
+            if not self._num_left:
+                self._changed.notify_all()
         return None
 
     def failed(self, error: BaseException) -> None:
@@ -111,23 +112,17 @@ class Task:
 class Cutter:
     """Cuts requests into tasks, and learns how much memory images need."""
 
-    def __init__(self, most_read: int, most_decoded: int, num_workers: int) -> None:
+    def __init__(self, most_read: int, most_decoded: int) -> None:
         self._most = {False: most_read, True: most_decoded}
-        self._num_workers = num_workers
         self._mean_bytes = {False: 2.0**17, True: 2.0**19}
 
     def tasks(
         self, request: Request, places: Indices, *, decodes: bool, is_read: bool = False
     ) -> Iterator[Task]:
-        """Tasks of about equal size; all workers have one before any has a second."""
-        if not len(places):
-            return
-        each = min(-(-len(places) // self._num_workers), self._most[decodes])
-        if not decodes:  # quick: fewer messages matter more than who gets them
-            each = self._most[decodes]
-        num = -(-len(places) // each)
-        room = int(_ROOM * self._mean_bytes[decodes] * -(-len(places) // num))
-        for some in np.array_split(places, num):
+        """As few tasks as may be, of about equal size."""
+        num = -(-len(places) // self._most[decodes])
+        for some in np.array_split(places, num) if num else ():
+            room = int(_ROOM * self._mean_bytes[decodes] * len(some))
             yield Task(request, some, decodes, is_read, room)
 
     def learn(self, task: Task, filled: Filled) -> None:
