@@ -15,7 +15,8 @@ from t2t.errors import UserError
 
 Bytes = UInt8[np.ndarray, " bytes"]
 
-_LARGEST = 1 << 36
+_LARGEST_RANGE = 1 << 36
+_SMALLEST_RANGE = 1 << 28
 _SMALLEST_BLOCK = 1 << 16
 _PORTABLE = 1  # page-locked for every device, as CUDA numbers it
 
@@ -36,13 +37,8 @@ class Memory:
     """
 
     def __init__(self, device: torch.device, *, shared: bool = False) -> None:
-        self.descriptor = -1
-        if shared:
-            self.descriptor = os.memfd_create("t2t")
-            os.ftruncate(self.descriptor, _half_of_all())
-            self.array = mapped(self.descriptor)
-        else:
-            self.array = np.empty(_half_of_all(), dtype=np.uint8)
+        self.descriptor = os.memfd_create("t2t") if shared else -1
+        self.array = self._range(_half_of_all())
         self.tensor = torch.from_numpy(self.array)
         self._device = device
         self._locked_pages: list[int] = []
@@ -52,6 +48,18 @@ class Memory:
         weakref.finalize(
             self, _close, self.descriptor, self._locked_pages, device, os.getpid()
         )
+
+    def _range(self, num_bytes: int) -> Bytes:
+        """So many bytes, or as many as the system lends."""
+        try:
+            if self.descriptor < 0:
+                return np.empty(num_bytes, dtype=np.uint8)
+            os.ftruncate(self.descriptor, num_bytes)
+            return mapped(self.descriptor)
+        except (OSError, MemoryError):
+            if num_bytes < _SMALLEST_RANGE:
+                raise
+            return self._range(num_bytes // 2)
 
     @property
     def num_bytes(self) -> int:
@@ -72,7 +80,7 @@ class Memory:
             if is_full:
                 raise UserError(
                     f"Images prepared ahead need more than {len(self.array):,} bytes, "
-                    "half of this machine's memory: choose a smaller batch size."
+                    "which is all there is for them: choose a smaller batch size."
                 )
             block = Block(self._end, size)
             self._end += size
@@ -124,7 +132,9 @@ def _half_of_all() -> int:
     """Half of the machine's memory: more than any sensible number of batches need."""
     if not hasattr(os, "sysconf"):
         return 1 << 33
-    return min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2, _LARGEST)
+    return min(
+        os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2, _LARGEST_RANGE
+    )
 
 
 def _rounded(num_bytes: int) -> int:

@@ -59,3 +59,18 @@ def test_the_gpu_fetches_from_it_by_itself(shared: bool) -> None:
     memory = Memory(torch.device("cuda:0"), shared=shared)
     block = memory.take(1 << 20)
     assert memory.tensor[block.start : block.start + block.size].is_pinned()
+
+
+def test_as_much_is_reserved_as_the_system_lends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    empty = np.empty
+
+    def lend(num_bytes: int, dtype: type) -> np.ndarray:
+        if num_bytes > 1 << 29:
+            raise MemoryError
+        return empty(num_bytes, dtype=dtype)
+
+    monkeypatch.setattr(memory_module, "_half_of_all", lambda: 1 << 31)
+    monkeypatch.setattr(np, "empty", lend)
+    assert len(Memory(CPU).array) == 1 << 29
