@@ -80,7 +80,10 @@ def start_workers(
         writing.flush()
         descriptors = [file, memory.descriptor, *(pair[1].fileno() for pair in pairs)]
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, *map(str, descriptors)],
+            [
+                *(sys.executable, "-P", "-m", __name__),
+                *map(str, (os.getpid(), *descriptors)),
+            ],
             stdin=subprocess.PIPE,
             pass_fds=descriptors,
             env={
@@ -116,8 +119,7 @@ def main(arguments: list[str]) -> None:
     """Forks the workers, then waits for the end of the process that asked for them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how workers ended
-    parent = os.getppid()
-    source_file, memory_file, *descriptors = map(int, arguments)
+    parent, source_file, memory_file, *descriptors = map(int, arguments)
     sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
     try:
         array = mapped(memory_file)
@@ -147,6 +149,7 @@ def main(arguments: list[str]) -> None:
 
 def serve(connection: socket.socket, filler: Filler, keeper: int) -> NoReturn:
     """Does one task after the other, until there is nobody to do them for."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_KILL_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
     try:
         os.nice(_NICENESS)
