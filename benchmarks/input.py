@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--seconds", type=float, default=3.0, help="time of each row")
     parser.add_argument("--workers", type=int, nargs="+", default=[os.cpu_count() or 1])
-    parser.add_argument("--ahead", type=int, nargs="+", default=[4])
+    parser.add_argument("--ahead", type=int, nargs="+", default=[3])
     parser.add_argument("--shares", type=float, nargs="+", default=[0, 1])
     parser.add_argument("--sources", nargs="+", default=["jpeg", "pack"])
     parser.add_argument("--skip-stages", action="store_true")

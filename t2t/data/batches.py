@@ -10,8 +10,7 @@ import torch
 
 from t2t.data.crops import Crop
 from t2t.data.damage import Damage
-from t2t.data.loading import Loader, num_cores
-from t2t.data.nvjpeg import gpu_decoder_name
+from t2t.data.loading import Loader
 from t2t.data.order import (
     Batch,
     BlockShuffle,
@@ -47,11 +46,13 @@ class Feeding:
     resident: bool | None = None
     """Keep decoded images on the device; None decides by what is free."""
     num_workers: int | None = None
-    """Threads that read and decode; None takes all cores this process may use."""
-    num_ahead: int = 4
+    """Who read and decode; None takes as many as there are cores for this process."""
+    num_ahead: int = 3
     """Steps prepared ahead."""
-    gpu_share: float = 1.0
-    """Share of the images nvJPEG decodes, by their index; threads decode the rest."""
+    gpu_share: float | None = None
+    """Share of the images nvJPEG decodes, by their index; None asks the cores."""
+    processes: bool | None = None
+    """Whether workers are processes; None decides by the device and the source."""
 
 
 def open_batches(
@@ -150,22 +151,20 @@ def _choose(
         size = in_words(images.ragged.pixels.numel())
         words = f"{num_images} decoded once and kept on {device}: {size}"
         return ResidentBatches(images, order, crop, description=words)
-    num_workers = feeding.num_workers or num_cores()
-    decoders = f"{num_workers} threads"
-    on_gpu = gpu_decoder_name(device)
-    if on_gpu and feeding.gpu_share > 0:
-        decoders = f"{on_gpu} and {decoders}"
-    return StreamBatches(
+    batches = StreamBatches(
         loader,
         order,
         crop,
         device=device,
-        num_workers=num_workers,
+        num_workers=feeding.num_workers,
         num_ahead=feeding.num_ahead,
         gpu_share=feeding.gpu_share,
-        description=f"{num_images} streamed to {device}, decoded by {decoders}:"
-        f" {reason}",
+        processes=feeding.processes,
     )
+    batches.description = (
+        f"{num_images} streamed to {device}, {batches.description}: {reason}"
+    )
+    return batches
 
 
 def decoded_bytes(loader: Loader) -> int:

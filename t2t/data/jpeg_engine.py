@@ -18,13 +18,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
 from t2t.data.jpegs import Jpegs
 from t2t.ops.ragged import Ragged, roomy
 
 # Numbers of the library's enumerations.
-_HARDWARE, _HARDWARE_FROM_DEVICE = 3, 5
+_HARDWARE = 3
 _GREY, _PLANAR, _INTERLEAVED = 2, 3, 5
 _FULL_COLOUR = 0
 _MAJOR_VERSION = 0
@@ -39,12 +40,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "nvjpegJpegStateCreate": (_POINTER, _POINTER),
     "nvjpegJpegStreamCreate": (_POINTER, _POINTER),
     "nvjpegDecodeBatchedPreAllocate": (_POINTER, _POINTER, *(_NUMBER,) * 5),
-    "nvjpegJpegStreamParseHeader": (
-        _POINTER,
-        ctypes.c_char_p,
-        ctypes.c_size_t,
-        _POINTER,
-    ),
+    "nvjpegJpegStreamParseHeader": (_POINTER, _POINTER, ctypes.c_size_t, _POINTER),
     "nvjpegDecodeBatchedSupported": (_POINTER, _POINTER, _POINTER),
     "nvjpegDecodeBatchedInitialize": (_POINTER, _POINTER, *(_NUMBER,) * 3),
     "nvjpegDecodeBatched": (_POINTER,) * 6,
@@ -61,15 +57,11 @@ class JpegEngine:
     """
 
     is_upright = False
-    # Whether a batch's bytes are sent in one piece before the library is called,
-    # which then reads them on the device.
-    sends_bytes = False
     interleaved = False
     flags = 0
 
     def __init__(self) -> None:
-        backend = _HARDWARE_FROM_DEVICE if self.sends_bytes else _HARDWARE
-        self._handle = _created("nvjpegCreateEx", backend, None, None, self.flags)
+        self._handle = _created("nvjpegCreateEx", _HARDWARE, None, None, self.flags)
         self._state = _created("nvjpegJpegStateCreate", self._handle)
         self._header = _created("nvjpegJpegStreamCreate", self._handle)
         self._answer = ctypes.c_int()
@@ -77,15 +69,20 @@ class JpegEngine:
         sizes = (1, 1, 1, _FULL_COLOUR, _PLANAR)
         _call("nvjpegDecodeBatchedPreAllocate", self._handle, self._state, *sizes)
 
-    def accepts(self, data: bytes) -> bool:
-        """Whether the hardware decodes this kind: baseline, in one scan."""
+    def accepts(self, jpegs: Jpegs) -> Bool[np.ndarray, " images"]:
+        """Which of them the hardware decodes: baseline, in one scan."""
         functions = _functions()
         read = functions["nvjpegJpegStreamParseHeader"]
-        if read(self._handle, data, len(data), self._header):
-            return False
-        ask, answer = functions["nvjpegDecodeBatchedSupported"], self._answer
-        failed = ask(self._handle, self._header, ctypes.addressof(answer))
-        return not failed and answer.value == 0
+        ask = functions["nvjpegDecodeBatchedSupported"]
+        answer, handle, header = self._answer, self._handle, self._header
+        place = ctypes.addressof(answer)
+        accepted = np.zeros(len(jpegs), dtype=bool)
+        addresses = (jpegs.buffer.data_ptr() + jpegs.starts).tolist()
+        for number, length in enumerate(jpegs.lengths.tolist()):
+            failed = read(handle, addresses[number], length, header)
+            failed = failed or ask(handle, header, place)
+            accepted[number] = not failed and answer.value == 0
+        return accepted
 
     def decode(self, jpegs: Jpegs, channels: int, device: torch.device) -> Ragged:
         """Pixels as stored, in one buffer; raises RuntimeError where one is bad."""
@@ -93,10 +90,7 @@ class JpegEngine:
         total = int(sizes.sum()) * channels
         pixels = roomy(total, device)
         stream = torch.cuda.current_stream(device)
-        encoded = jpegs.buffer
-        if self.sends_bytes:
-            encoded = encoded.to(device, non_blocking=True)
-        inputs = (encoded.data_ptr() + jpegs.starts).astype(np.uint64)
+        inputs = (jpegs.buffer.data_ptr() + jpegs.starts).astype(np.uint64)
         lengths = jpegs.lengths.astype(np.uint64)
         interleaved = self.interleaved and channels == 3
         outputs = _outputs(pixels, jpegs, channels, interleaved)

@@ -1,11 +1,11 @@
 """Encoded JPEGs gathered for a decoder that takes many at once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Int64, UInt8
+from jaxtyping import Bool, Int64, UInt8
 from torch import Tensor
 
 from t2t.data.headers import JpegHeader, image_format, jpeg_header
@@ -29,16 +29,16 @@ class Jpegs:
     def __len__(self) -> int:
         return len(self.places)
 
-    def part(self, first: int, last: int) -> "Jpegs":
+    def chosen(self, which: Numbers | Bool[np.ndarray, " images"] | slice) -> "Jpegs":
         """Some of them, sharing the buffer."""
         return Jpegs(
             self.buffer,
-            self.places[first:last],
-            self.starts[first:last],
-            self.lengths[first:last],
-            self.heights[first:last],
-            self.widths[first:last],
-            self.orientations[first:last],
+            self.places[which],
+            self.starts[which],
+            self.lengths[which],
+            self.heights[which],
+            self.widths[which],
+            self.orientations[which],
         )
 
     def encoded(self) -> list[UInt8[Tensor, " bytes"]]:
@@ -48,21 +48,17 @@ class Jpegs:
         return [self.buffer[start:end] for start, end in pairs]
 
 
-def gather_jpegs(
-    datas: Sequence[bytes | Tensor], accepts: Callable[[bytes], bool], pinned: bool
-) -> Jpegs:
-    """Whole JPEGs of one or three colours that a decoder accepts, all else left out.
+def gather_jpegs(datas: Sequence[bytes | Tensor], pinned: bool) -> Jpegs:
+    """Whole JPEGs of one or three colours in new memory, all else left out.
 
     In page-locked memory the GPU fetches them by itself; from any other, the driver
     copies every image first, one after the other.
     """
     chosen: list[tuple[int, bytes, JpegHeader]] = []
     for place, data in enumerate(datas):
-        if isinstance(data, Tensor) or not is_whole_jpeg(data):
-            continue
-        header = jpeg_header(data)
-        # Four components are CMYK, which nvJPEG would read as something else.
-        if header and header.components in (1, 3) and accepts(data):
+        header = None if isinstance(data, Tensor) else header_for_gpu(data)
+        if header is not None:
+            assert isinstance(data, bytes)
             chosen.append((place, data, header))
     lengths = np.array([len(data) for _, data, _ in chosen], dtype=np.int64)
     starts = np.cumsum(lengths) - lengths
@@ -81,8 +77,13 @@ def gather_jpegs(
     )
 
 
-def is_whole_jpeg(data: bytes) -> bool:
-    """Whether these bytes begin and end as a JPEG does, with a little after at most."""
-    # nvJPEG paints the rest of a truncated file grey and says nothing.
+def header_for_gpu(data: bytes) -> JpegHeader | None:
+    """The header of a JPEG that nvJPEG may be given, None for all else."""
+    # It paints the rest of a truncated file grey and says nothing: these bytes must
+    # begin and end as a JPEG does, with a little after at most.
     end = data.rfind(b"\xff\xd9", max(len(data) - 2048, 2))
-    return image_format(data) == "jpeg" and end >= 0
+    if end < 0 or image_format(data) != "jpeg":
+        return None
+    header = jpeg_header(data)
+    # Four components are CMYK, which it would read as something else.
+    return header if header and header.components in (1, 3) else None

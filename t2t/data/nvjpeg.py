@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Bool, UInt8
 from PIL import Image
 from torch import Tensor
 
@@ -23,6 +23,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     torch.frombuffer(b"0", dtype=torch.uint8)
 
+CHANNELS = (1, 3)
+"""Channels that nvJPEG decodes to."""
 LibraryFunction = Callable[[list[Tensor], str, torch.device], list[Tensor]]
 
 
@@ -32,7 +34,7 @@ class Decoder(Protocol):
     is_upright: bool
     """Whether it applies the Exif orientation."""
 
-    def accepts(self, data: bytes) -> bool: ...
+    def accepts(self, jpegs: Jpegs) -> Bool[np.ndarray, " images"]: ...
 
     def decode(self, jpegs: Jpegs, channels: int, device: torch.device) -> Ragged: ...
 
@@ -55,8 +57,8 @@ class LibraryDecoder:
     def borrowed(self) -> Iterator["LibraryDecoder"]:
         yield self
 
-    def accepts(self, data: bytes) -> bool:
-        return True
+    def accepts(self, jpegs: Jpegs) -> Bool[np.ndarray, " images"]:
+        return np.ones(len(jpegs), dtype=bool)
 
     def decode(self, jpegs: Jpegs, channels: int, device: torch.device) -> Ragged:
         mode = "RGB" if channels == 3 else "GRAY"
@@ -67,16 +69,29 @@ def decode_jpegs(
     datas: Sequence[bytes | Tensor], channels: int, device: torch.device
 ) -> tuple[Numbers, Ragged] | None:
     """Upright pixels of those images that nvJPEG reads, and their places in `datas`."""
-    found = _gpu_decoder(device) if channels in (1, 3) else None
-    if found is None:
+    if channels not in CHANNELS or _gpu_decoder(device) is None:
+        return None
+    return decode_gathered(gather_jpegs(datas, _pinned(device)), channels, device)
+
+
+def decode_gathered(
+    jpegs: Jpegs, channels: int, device: torch.device
+) -> tuple[Numbers, Ragged] | None:
+    """Upright pixels and the places of those JPEGs that nvJPEG reads, if any."""
+    found = _gpu_decoder(device)
+    if found is None or not len(jpegs):
         return None
     with found.borrowed() as decoder:
-        jpegs = gather_jpegs(datas, decoder.accepts, pinned=device.type == "cuda")
-        parts = _decode_or_halve(jpegs, decoder, channels, device)
+        accepted = jpegs.chosen(decoder.accepts(jpegs))
+        parts = _decode_or_halve(accepted, decoder, channels, device)
     if not parts:
         return None
     places = np.concatenate([some.places for some, _ in parts])
     return places, Ragged.joined([ragged for _, ragged in parts])
+
+
+def _pinned(device: torch.device) -> bool:
+    return device.type == "cuda"
 
 
 def gpu_decoder_name(device: torch.device | str) -> str | None:
@@ -122,7 +137,7 @@ def _decode_or_halve(
         if len(jpegs) == 1:
             return []
         middle = len(jpegs) // 2
-        halves = jpegs.part(0, middle), jpegs.part(middle, len(jpegs))
+        halves = jpegs.chosen(slice(middle)), jpegs.chosen(slice(middle, None))
         return [
             part
             for half in halves
@@ -200,8 +215,8 @@ def _reads_well(candidate: GpuDecoder, device: torch.device) -> bool:
         datas.append(file.getvalue())
     try:
         with candidate.borrowed() as decoder:
-            jpegs = gather_jpegs(datas, decoder.accepts, pinned=device.type == "cuda")
-            if len(jpegs) < len(datas):
+            jpegs = gather_jpegs(datas, _pinned(device))
+            if not decoder.accepts(jpegs).all():
                 return False
             ragged = decoder.decode(jpegs, 3, device)
     except (RuntimeError, ValueError):  # no such hardware, or built without nvJPEG

@@ -17,6 +17,7 @@ from t2t.data.loading import (
     Part,
     batch_of,
     decoded_on_gpu,
+    default_gpu_share,
     num_cores,
     part_of,
     ragged_of,
@@ -45,12 +46,13 @@ class ResidentImages:
         device: torch.device,
         *,
         num_workers: int | None = None,
-        gpu_share: float = 1.0,
+        gpu_share: float | None = None,
     ) -> None:
         self.device = device
         self.labels = loader.source.labels
         self._loader = loader
-        self._gpu_share = gpu_share if gpu_decoder_name(device) else 0.0
+        share = default_gpu_share() if gpu_share is None else gpu_share
+        self._gpu_share = share if gpu_decoder_name(device) else 0.0
         parts = []
         pool = ThreadPoolExecutor(num_workers or num_cores(), "t2t-decode")
         try:
@@ -111,7 +113,10 @@ _KEPT: WeakKeyDictionary[Source, dict[object, ResidentImages]] = WeakKeyDictiona
 
 
 def kept_images(
-    loader: Loader, device: torch.device, num_workers: int | None, gpu_share: float
+    loader: Loader,
+    device: torch.device,
+    num_workers: int | None,
+    gpu_share: float | None,
 ) -> ResidentImages:
     """All images of a source, decoded once however often the source is opened."""
     kept = _KEPT.setdefault(loader.source, {})

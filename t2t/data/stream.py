@@ -1,63 +1,54 @@
 """Large sets: read and decoded ahead of the steps that need them."""
 
 import itertools
+import os
 import sys
-import threading
-import time
+import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from t2t.data.crew import Crew, ThreadCrew
 from t2t.data.crops import Crop, apply_crop, as_batch
-from t2t.data.damage import DamagedImage
-from t2t.data.decode import decode
 from t2t.data.draws import Draws
+from t2t.data.filling import Kind
+from t2t.data.jpegs import Jpegs
 from t2t.data.loading import (
-    ImagePixels,
     Loader,
     batch_of,
     decoded_on_gpu,
+    default_gpu_share,
     num_cores,
-    part_of,
 )
-from t2t.data.nvjpeg import decode_jpegs, gpu_decoder_name
+from t2t.data.memory import Memory
+from t2t.data.nvjpeg import CHANNELS, decode_gathered, gpu_decoder_name
 from t2t.data.order import Batch, Order, Slots
+from t2t.data.process_crew import ProcessCrew
+from t2t.data.requests import Request
 from t2t.data.sources.base import Indices
-from t2t.ops.ragged import Ragged
+from t2t.data.worker import NotPortable, pickled
+from t2t.errors import UserError
+from t2t.ops.ragged import Ragged, roomy
 from t2t.shapes import Pixels
 
-Data = bytes | Tensor
-Result = TypeVar("Result")
-Items = TypeVar("Items", list[int], Indices)
-
-# Images a thread decodes at once: enough that handing out work costs little.
-_CHUNK = 8
-# What is in memory already is read by the one thread that makes the step: more would
-# queue for the GIL at every system call. Where most of the first reads take longer
-# than `_SLOW_READ` seconds, the storage is far and many threads wait for it at once.
-_NUM_TIMED = 8
-_SLOW_READ = 5e-4
-_SLOW_CHUNK = 4
-_NUM_READERS = 64
 # Before training's own kernels: the many small ones of a decoder would each wait for
 # a large one, and training then for its input.
 _PRIORITY = -1
-_SWITCH_INTERVAL = 5e-4
+# Steps whose files are read before a thread is free to make their batch.
+_NUM_READ_AHEAD = 2
 
 
-class Piece(NamedTuple):
-    """Some images of a batch, on their way to the device."""
+class Asked(NamedTuple):
+    """A step whose images are on their way."""
 
-    places: Indices
-    indices: list[int]
-    """Which images they are, after damaged ones were replaced."""
-    ragged: Ragged
+    slots: Slots
+    request: Request
 
 
 class Made(NamedTuple):
@@ -68,11 +59,13 @@ class Made(NamedTuple):
 
 
 class StreamBatches:
-    """Batches made several steps ahead by threads, the same whatever their number.
+    """Batches made several steps ahead, the same whatever the number of workers.
 
-    On a CUDA device nvJPEG decodes `gpu_share` of the images and threads the others.
-    Which one decodes an image is a function of its index, since the two differ by a
-    few grey levels. Pixels travel as uint8; cropping happens on the device.
+    Workers read the files. On a CUDA device nvJPEG decodes `gpu_share` of the images
+    and the workers the others. Which one decodes an image is a function of its index,
+    since the two differ by a few grey levels. Pixels travel as uint8; cropping happens
+    on the device. Workers are processes for a CUDA device, whose training thread would
+    else wait for the GIL, and threads for any other.
     """
 
     def __init__(
@@ -83,9 +76,9 @@ class StreamBatches:
         *,
         device: torch.device,
         num_workers: int | None = None,
-        num_ahead: int = 4,
-        gpu_share: float = 1.0,
-        description: str = "",
+        num_ahead: int = 3,
+        gpu_share: float | None = None,
+        processes: bool | None = None,
     ) -> None:
         self.loader = loader
         self.order = order
@@ -93,8 +86,18 @@ class StreamBatches:
         self.device = device
         self.num_workers = num_workers or num_cores()
         self.num_ahead = num_ahead
-        self.gpu_share = gpu_share if gpu_decoder_name(device) else 0.0
-        self.description = description
+        on_gpu = gpu_decoder_name(device) if loader.channels in CHANNELS else None
+        self.gpu_share = default_gpu_share() if gpu_share is None else gpu_share
+        if on_gpu is None:
+            self.gpu_share = 0.0
+        self._by_processes, kind = by_processes(loader, device, processes)
+        self.description = f"decoded by {self.num_workers} {kind}"
+        if self.gpu_share:
+            self.description = (
+                f"{self.gpu_share:.0%} decoded by {on_gpu}, the rest by"
+                f" {self.num_workers} {kind}"
+            )
+        self._idle: list[Crew] = []
         self._streams: list[Any] = [None] * num_ahead
         if device.type == "cuda":
             self._streams = [
@@ -103,28 +106,48 @@ class StreamBatches:
 
     def steps(self, start: int, stop: int) -> Iterator[Batch]:
         """The batches of these steps, in order; threads live while it is read."""
-        workers = ThreadPoolExecutor(self.num_workers, "t2t-decode")
-        readers = ThreadPoolExecutor(_NUM_READERS, "t2t-read")
-        makers = ThreadPoolExecutor(self.num_ahead, "t2t-batch")
-        work = _Work(self, workers, readers)
-        upcoming = iter(range(start, stop))
-        pending: deque[Future[Made]] = deque(
-            makers.submit(work.make, step)
-            for step in itertools.islice(upcoming, self.num_ahead)
-        )
-        try:
-            with _quick_handovers(self.device):
+        with self._crew() as crew, crew.at_work():
+            asking = ThreadPoolExecutor(1, "t2t-ask")
+            making = ThreadPoolExecutor(self.num_ahead, "t2t-batch")
+            work = _Work(self, crew)
+            upcoming = iter(range(start, stop))
+            pending: deque[tuple[Future[Asked], Future[Made]]] = deque()
+
+            def begin(num_steps: int) -> None:
+                for step in itertools.islice(upcoming, num_steps):
+                    asked = asking.submit(work.ask, step)
+                    pending.append((asked, making.submit(work.make, step, asked)))
+
+            try:
+                begin(self.num_ahead + _NUM_READ_AHEAD)
                 while pending:
-                    made = pending.popleft().result()
-                    for step in itertools.islice(upcoming, 1):
-                        pending.append(makers.submit(work.make, step))
+                    made = pending[0][1].result()
+                    pending.popleft()
+                    begin(1)
                     yield self._handed_over(made)
+            finally:
+                asking.shutdown(wait=True, cancel_futures=True)
+                for asked, _ in pending:
+                    if not asked.cancelled() and asked.exception() is None:
+                        asked.result().request.release()
+                making.shutdown(wait=True, cancel_futures=True)
+
+    @contextmanager
+    def _crew(self) -> Iterator[Crew]:
+        """Workers that no other iteration has; they are kept for the next one."""
+        crew = self._idle.pop() if self._idle else self._new_crew()
+        try:
+            yield crew
         finally:
-            work.halted.set()
-            for pool in (workers, readers):
-                pool.shutdown(wait=False, cancel_futures=True)
-            for pool in (makers, workers, readers):
-                pool.shutdown(wait=True, cancel_futures=True)
+            self._idle.append(crew)
+
+    def _new_crew(self) -> Crew:
+        source, channels = self.loader.source, self.loader.channels
+        if not self._by_processes:
+            memory = Memory(self.device)
+            return ThreadCrew(source, channels, self.num_workers, memory)
+        tell = self.loader.damage.tell or warnings.warn
+        return ProcessCrew(source, channels, self.num_workers, self.device, tell)
 
     def _handed_over(self, made: Made) -> Batch:
         """The batch, ordered before what the caller's stream does next."""
@@ -139,61 +162,112 @@ class StreamBatches:
 class _Work:
     """What the threads of one iteration do."""
 
-    def __init__(
-        self,
-        batches: StreamBatches,
-        workers: ThreadPoolExecutor,
-        readers: ThreadPoolExecutor,
-    ) -> None:
+    def __init__(self, batches: StreamBatches, crew: Crew) -> None:
         self.batches = batches
-        self.readers = readers
+        self.crew = crew
         self.loader = batches.loader
         self.device = batches.device
-        self.workers = workers
-        self.halted = threading.Event()
 
-    def make(self, step: int) -> Made:
-        """All of one step, on a stream that no other step uses meanwhile."""
-        stream = self.batches._streams[step % self.batches.num_ahead]
-        if stream is None:
-            return Made(self._batch(step, None), None)
-        # Memory that earlier work of this stream still reads may be handed to the
-        # decoder, which writes to it on a stream of its own.
-        stream.synchronize()
-        with torch.cuda.stream(stream):
-            batch = self._batch(step, stream)
-            event = torch.cuda.Event()
-            event.record(stream)
-        return Made(batch, event)
-
-    def _batch(self, step: int, stream: Any) -> Batch:
+    def ask(self, step: int) -> Asked:
+        """Has the workers read the images of a step, and decode their share."""
         slots = self.batches.order.slots(step)
         wanted = self.loader.stand_ins(slots.indices)
-        # An image that stands in for another is always decoded by a thread, so that
+        # An image that stands in for another is always decoded by a worker, so that
         # it looks the same when the damage is found and when it is known.
         by_gpu = decoded_on_gpu(wanted, self.batches.gpu_share)
         by_gpu &= wanted == slots.indices
-        decoding = self._decode_by_threads(np.flatnonzero(~by_gpu), wanted, {}, stream)
-        pieces = []
-        places = np.flatnonzero(by_gpu)
-        if len(places):
-            datas = self._read_all(wanted[places].tolist())
-            found = decode_jpegs(datas, self.loader.channels, self.device)
-            if found is not None:
-                theirs = places[found[0]]
-                pieces.append(Piece(theirs, wanted[theirs].tolist(), found[1]))
-                by_gpu[theirs] = False
-            read = dict(zip(places.tolist(), datas, strict=True))
-            rest = np.flatnonzero(by_gpu)
-            decoding += self._decode_by_threads(rest, wanted, read, stream)
-        pieces += [future.result() for future in decoding]
+        request = Request(wanted, self.crew.memory)
+        self.crew.ask(request, np.flatnonzero(~by_gpu), decodes=True)
+        self.crew.ask(request, np.flatnonzero(by_gpu), decodes=False)
+        return Asked(slots, request)
 
-        where = np.argsort(np.concatenate([piece.places for piece in pieces]))
-        loaded = np.array([i for piece in pieces for i in piece.indices])[where]
-        ragged = Ragged.joined([piece.ragged for piece in pieces])
+    def make(self, step: int, asking: Future[Asked]) -> Made:
+        """All of one step, on a stream that no other step uses meanwhile."""
+        slots, request = asking.result()
+        try:
+            request.wait()
+            stream = self.batches._streams[step % self.batches.num_ahead]
+            if stream is None:
+                return Made(self._batch(step, slots, request), None)
+            # Memory that earlier work of this stream still reads may be handed to the
+            # decoder, which writes to it on a stream of its own.
+            stream.synchronize()
+            with torch.cuda.stream(stream):
+                batch = self._batch(step, slots, request)
+                event = torch.cuda.Event()
+                event.record(stream)
+            return Made(batch, event)
+        finally:
+            request.release()
+
+    def _batch(self, step: int, slots: Slots, request: Request) -> Batch:
+        kinds = request.rows[:, 0]
+        refused = (kinds == Kind.JPEG) | (kinds == Kind.FILE)
+        pieces = []
+        found = self._decode_on_gpu(request)
+        if found is not None:
+            pieces.append(found)
+            refused[found[0]] = False
+        # What nvJPEG does not read is decoded by workers, without reading it again.
+        rest = np.flatnonzero(refused)
+        self.crew.ask(request, rest, decodes=True, is_read=True)
+        request.wait()
+        decoded = (kinds == Kind.PLANAR) | (kinds == Kind.INTERLEAVED)
+        if decoded.any():
+            pieces.append(self._sent(request, np.flatnonzero(decoded)))
+        loaded = request.indices.copy()
+        for place, reason in sorted(request.reasons.items()):
+            loaded[place], pixels = self.loader.load_instead(int(loaded[place]), reason)
+            ragged = Ragged.from_images([pixels.to(self.device)])
+            pieces.append((np.array([place]), ragged))
+        where = np.argsort(np.concatenate([places for places, _ in pieces]))
+        ragged = Ragged.joined([ragged for _, ragged in pieces])
+        self._let_go(request)
         images = self._images(step, slots, ragged, torch.from_numpy(where))
-        labels = self.loader.source.labels
-        return batch_of(images, loaded, slots, labels, self.device)
+        return batch_of(images, loaded, slots, self.loader.source.labels, self.device)
+
+    def _decode_on_gpu(self, request: Request) -> tuple[Indices, Ragged] | None:
+        places = np.flatnonzero(request.rows[:, 0] == Kind.JPEG)
+        columns = request.rows[places, 1:].T.copy()
+        jpegs = Jpegs(self.crew.memory.tensor, places, *columns)
+        return decode_gathered(jpegs, self.loader.channels, self.device)
+
+    def _sent(self, request: Request, places: Indices) -> tuple[Indices, Ragged]:
+        """What workers decoded, on its way to the device, in the order it lay in."""
+        places = places[np.argsort(request.rows[places, 1])]
+        kinds, starts, lengths, heights, widths, _ = request.rows[places].T.copy()
+        ends = starts + lengths
+        # Images that lie one behind the other travel together.
+        cuts = np.flatnonzero(starts[1:] != ends[:-1])
+        firsts = starts[np.concatenate([[0], cuts + 1])].tolist()
+        lasts = ends[np.concatenate([cuts, [-1]])].tolist()
+        pixels = roomy(int(lengths.sum()), self.device)
+        memory = self.crew.memory
+        target = 0
+        for first, last in zip(firsts, lasts, strict=True):
+            piece = pixels[target : target + last - first]
+            if self.device.type == "cpu":
+                # NumPy copies in this thread, where torch would start a team.
+                piece.numpy()[:] = memory.array[first:last]
+            else:
+                piece.copy_(memory.tensor[first:last], non_blocking=True)
+            target += last - first
+        ragged = Ragged.from_parts(
+            pixels,
+            torch.from_numpy(heights),
+            torch.from_numpy(widths),
+            torch.from_numpy(kinds == Kind.INTERLEAVED),
+            self.loader.channels,
+        )
+        return places, ragged
+
+    def _let_go(self, request: Request) -> None:
+        """Releases the request's memory once the device has fetched all."""
+        if self.device.type == "cuda":
+            fetched = torch.cuda.Event(blocking=True)
+            fetched.record(torch.cuda.current_stream(self.device))
+            fetched.synchronize()
+        request.release()
 
     def _images(self, step: int, slots: Slots, ragged: Ragged, where: Tensor) -> Pixels:
         """The images in the order of the slots, cropped where that is asked."""
@@ -203,100 +277,24 @@ class _Work:
         draws = Draws.of(seed, step, torch.from_numpy(slots.keys))
         return apply_crop(self.batches.crop, ragged.select(where), draws)
 
-    def _decode_by_threads(
-        self, places: Indices, wanted: Indices, read: dict[int, Data], stream: Any
-    ) -> list[Future[Piece]]:
-        return [
-            self._submit(self.workers, self._decode, chunk, wanted[chunk], read, stream)
-            for chunk in _chunks(places, _CHUNK)
-        ]
 
-    def _submit(
-        self, pool: ThreadPoolExecutor, task: Callable[..., Result], *arguments: Any
-    ) -> Future[Result]:
+def by_processes(
+    loader: Loader, device: torch.device, asked: bool | None
+) -> tuple[bool, str]:
+    """Whether processes read and decode, or threads; and that in words."""
+    if asked is False or (asked is None and device.type != "cuda"):
+        return False, "threads"
+    if not (sys.executable and hasattr(os, "memfd_create")):
+        reason = "processes need Linux"
+    elif asked is None and loader.source.is_in_memory:
+        reason = "processes would each need what the source keeps in memory"
+    else:
         try:
-            return pool.submit(task, *arguments)
-        except RuntimeError as error:  # the pool was shut while this step began
-            raise CancelledError from error
-
-    def _check_halted(self) -> None:
-        if self.halted.is_set():
-            raise CancelledError
-
-    def _read(self, indices: list[int]) -> list[Data]:
-        datas = []
-        for index in indices:
-            self._check_halted()
-            try:
-                datas.append(self.loader.source.read(index))
-            except DamagedImage:
-                datas.append(b"")  # no image: the thread that decodes it names it
-        return datas
-
-    def _read_all(self, indices: list[int]) -> list[Data]:
-        """All of a step's files, by this thread or by many where that is slow."""
-        datas: list[Data] = []
-        seconds = []
-        for index in indices[:_NUM_TIMED]:
-            started = time.perf_counter()
-            datas += self._read([index])
-            seconds.append(time.perf_counter() - started)
-        rest = indices[_NUM_TIMED:]
-        if sorted(seconds)[len(seconds) // 4] < _SLOW_READ:
-            return datas + self._read(rest)
-        reading = [
-            self._submit(self.readers, self._read, chunk)
-            for chunk in _chunks(rest, _SLOW_CHUNK)
-        ]
-        return datas + [data for future in reading for data in future.result()]
-
-    def _decode(
-        self, places: Indices, indices: Indices, read: dict[int, Data], stream: Any
-    ) -> Piece:
-        """A thread's share, of which some may have been read already."""
-        loaded = []
-        images: list[ImagePixels] = []
-        for place, index in zip(places.tolist(), indices.tolist(), strict=True):
-            self._check_halted()
-            if place in read:
-                found, pixels = self._decode_read(index, read[place])
-            else:
-                found, pixels = self.loader.load(index)
-            loaded.append(found)
-            images.append(pixels)
-        with torch.cuda.stream(stream) if stream is not None else nullcontext():
-            part = part_of(loaded, images, self.device)
-        ragged = Ragged.from_parts(
-            part.pixels[0],
-            torch.tensor(part.heights),
-            torch.tensor(part.widths),
-            torch.tensor(part.interleaved),
-            self.loader.channels,
-        )
-        return Piece(places, loaded, ragged)
-
-    def _decode_read(self, index: int, data: Data) -> tuple[int, ImagePixels]:
-        try:
-            return index, decode(data, channels=self.loader.channels)
-        except DamagedImage as damaged:
-            return self.loader.load_instead(index, damaged.reason)
-
-
-def _chunks(items: Items, size: int) -> list[Items]:
-    return [items[start : start + size] for start in range(0, len(items), size)]
-
-
-@contextmanager
-def _quick_handovers(device: torch.device) -> Iterator[None]:
-    """A thread that waits for the GIL is given it soon, so that a GPU does not wait.
-
-    The training thread lets go of it whenever it waits for the GPU. With Python's own
-    interval it would get it back up to five milliseconds late, several times a step.
-    """
-    interval = sys.getswitchinterval()
-    if device.type == "cuda":
-        sys.setswitchinterval(min(interval, _SWITCH_INTERVAL))
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval)
+            pickled(loader.source, loader.channels)
+        except NotPortable as error:
+            reason = f"the source cannot be sent to processes: {error}"
+        else:
+            return True, "processes"
+    if asked:
+        raise UserError(f"processes=True is not possible: {reason}.")
+    return False, f"threads ({reason})"

@@ -32,7 +32,7 @@ class Machine:
     spread: Spread = "ddp"
     """With several processes: ddp, fsdp or hybrid."""
     workers: int | None = None
-    """Threads that read and decode images; all cores when None."""
+    """Who read and decode images, threads or processes; as many as cores when None."""
     checkpoint_minutes: float = 5.0
     """Time between checkpoints, beside those after evaluations."""
     damage_limit: int = 100

@@ -78,7 +78,7 @@ def bench(
         bool, option("Keep the files' images decoded on the device.")
     ] = False,
     workers: Annotated[
-        int | None, option("Threads that decode images.", "(default: all cores)", "N")
+        int | None, option("Workers that read images.", "(default: all cores)", "N")
     ] = None,
     as_published: Annotated[
         bool,

@@ -77,7 +77,7 @@ def train(
         str, option("With torchrun: ddp, fsdp or hybrid.", "(default: ddp)")
     ] = "ddp",
     workers: Annotated[
-        int | None, option("Threads that decode images.", "(default: all cores)", "N")
+        int | None, option("Workers that read images.", "(default: all cores)", "N")
     ] = None,
     checkpoint_minutes: Annotated[
         float, option("Time between checkpoints.", "(default: 5)", "N")

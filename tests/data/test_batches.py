@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from t2t.data import batches as batches_module
-from t2t.data import decode, nvjpeg
+from t2t.data import decode, filling, loading, nvjpeg
 from t2t.data import resident as resident_module
 from t2t.data import stream as stream_module
 from t2t.data.batches import Batches, Feeding, evaluation_batches, open_batches
@@ -394,20 +394,12 @@ def test_what_the_gpu_refuses_is_not_read_again(decoded_together: list[int]) -> 
     assert sorted(batch.indices.tolist()) == list(range(20))
 
 
-def test_the_gil_changes_hands_fast_only_while_a_gpu_is_fed() -> None:
-    before = sys.getswitchinterval()
-    for device, fast in (("cuda", True), ("cpu", False)):
-        with stream_module._quick_handovers(torch.device(device)):
-            assert (sys.getswitchinterval() < before) == fast
-        assert sys.getswitchinterval() == before
-
-
 @pytest.mark.parametrize(("seconds", "many"), [(0.005, True), (0.0, False)])
 def test_only_slow_storage_is_read_by_many_threads(
     monkeypatch: pytest.MonkeyPatch, seconds: float, many: bool
 ) -> None:
     monkeypatch.setattr(stream_module, "gpu_decoder_name", lambda device: "a test's")
-    monkeypatch.setattr(stream_module, "_SLOW_READ", 0.004)
+    monkeypatch.setattr(filling, "_SLOW_READ", 0.004)
     source = Pictures(num=24)
     readers: set[int] = set()
 
@@ -430,6 +422,14 @@ def test_who_decodes_depends_on_the_index_alone() -> None:
     np.testing.assert_array_equal(decoded_on_gpu(indices[::-1], 0.75), chosen[::-1])
     assert not decoded_on_gpu(indices, 0.0).any()
     assert decoded_on_gpu(indices, 1.0).all()
+
+
+def test_the_default_share_follows_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = []
+    for cores in (1, 3, 8, 16, 64):
+        monkeypatch.setattr(loading, "num_cores", lambda cores=cores: cores)
+        shares.append(loading.default_gpu_share())
+    assert shares == [1.0, 1.0, 0.86, 0.7, 0.5]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

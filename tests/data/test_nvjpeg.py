@@ -133,16 +133,17 @@ def test_without_a_gpu_the_cpu_decodes():
 
 def test_jpegs_are_gathered_end_to_end_with_what_their_headers_tell():
     datas = [jpeg(height=9), b"junk", jpeg(width=17, orientation=6), jpeg(mode="L")]
-    jpegs = gather_jpegs(datas, lambda data: data != datas[3], pinned=False)
-    assert jpegs.places.tolist() == [0, 2]
-    assert jpegs.heights.tolist() == [9, 24]
-    assert jpegs.widths.tolist() == [40, 17]
-    assert jpegs.orientations.tolist() == [1, 6]
-    for part, data in zip(jpegs.encoded(), [datas[0], datas[2]], strict=True):
-        assert part.numpy().tobytes() == data
-    second = jpegs.part(1, 2)
-    assert second.places.tolist() == [2]
-    assert second.encoded()[0].numpy().tobytes() == datas[2]
+    jpegs = gather_jpegs(datas, pinned=False)
+    assert jpegs.places.tolist() == [0, 2, 3]
+    assert jpegs.heights.tolist() == [9, 24, 24]
+    assert jpegs.widths.tolist() == [40, 17, 40]
+    assert jpegs.orientations.tolist() == [1, 6, 1]
+    for part, place in zip(jpegs.encoded(), [0, 2, 3], strict=True):
+        assert part.numpy().tobytes() == datas[place]
+    for which in (slice(1, 2), np.array([False, True, False])):
+        second = jpegs.chosen(which)
+        assert second.places.tolist() == [2]
+        assert second.encoded()[0].numpy().tobytes() == datas[2]
 
 
 @pytest.mark.parametrize("right", [True, False])

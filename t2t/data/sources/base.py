@@ -46,6 +46,11 @@ class Source(ABC):
         """How many blocks can be kept in memory together."""
         return 1
 
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether it keeps images, so that every process would need their memory."""
+        return False
+
 
 @dataclass(frozen=True)
 class Splits:
@@ -86,6 +91,10 @@ class Subset(Source):
     def num_blocks_at_once(self) -> int:
         return self.source.num_blocks_at_once
 
+    @property
+    def is_in_memory(self) -> bool:
+        return self.source.is_in_memory
+
 
 class Concatenation(Source):
     """Several sources of the same classes, one after the other."""
@@ -107,6 +116,10 @@ class Concatenation(Source):
     def name(self, index: int) -> str:
         source, inner = self._locate(index)
         return source.name(inner)
+
+    @property
+    def is_in_memory(self) -> bool:
+        return any(source.is_in_memory for source in self.sources)
 
 
 class FileSource(Source):

@@ -46,6 +46,10 @@ class ArraySource(Source):
     def name(self, index: int) -> str:
         return f"{self.title}[{index}]"
 
+    @property
+    def is_in_memory(self) -> bool:
+        return True
+
 
 @dataclass(frozen=True)
 class TorchvisionSet:

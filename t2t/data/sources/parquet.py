@@ -185,6 +185,10 @@ class ParquetSource(Source):
     def num_blocks_at_once(self) -> int:
         return max(self.cache_bytes // self._largest_group, 1)
 
+    @property
+    def is_in_memory(self) -> bool:
+        return True
+
 
 def import_pyarrow() -> Any:
     """The pyarrow package with its parquet part, or a sentence on how to get it."""

@@ -1,0 +1,416 @@
+"""Worker processes: the same batches as by threads, and nothing left of them."""
+
+import gc
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from t2t.data import nvjpeg
+from t2t.data import stream as stream_module
+from t2t.data.batches import Feeding, evaluation_batches, open_batches
+from t2t.data.crops import RandomCrop, apply_crop
+from t2t.data.damage import Damage
+from t2t.data.decode import decode
+from t2t.data.draws import Draws
+from t2t.data.loading import Loader
+from t2t.data.order import Batch
+from t2t.data.sources.base import FileSource, Source
+from t2t.data.sources.named import ArraySource
+from t2t.data.stream import StreamBatches, by_processes
+from t2t.errors import UserError
+from t2t.ops.ragged import Ragged
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "memfd_create"), reason="processes need Linux"
+)
+NUM = 24
+DAMAGED = (5, 17)
+CROP = RandomCrop(size=(12, 12), flip=0.5)
+
+
+def encoded(index: int) -> bytes:
+    """Every kind of file that workers and decoders treat differently."""
+    rng = np.random.default_rng(index)
+    size = (40 + index % 5, 30 + 7 * (index % 3))
+    if index == 7:  # larger than the block of memory that is taken for it
+        size = (2000, 1500)
+    image = Image.fromarray(rng.integers(0, 256, (5, 4, 3), dtype=np.uint8))
+    image = image.resize(size, Image.Resampling.BICUBIC)
+    exif = Image.Exif()
+    exif[0x0112] = 1 + index % 8
+    kind, options = "JPEG", {"exif": exif, "progressive": index % 4 == 3}
+    if index % 6 == 2:
+        kind, options = "PNG", {}
+    elif index % 6 == 4:
+        image = image.convert("CMYK" if index % 12 == 4 else "L")
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    data = file.getvalue()
+    return data[: len(data) // 2] if index == DAMAGED[0] else data
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> FileSource:
+    root = tmp_path_factory.mktemp("images")
+    names = [f"{index}.image" for index in range(NUM)]
+    for index, name in enumerate(names):
+        (root / name).write_bytes(encoded(index))
+    (root / names[DAMAGED[1]]).unlink()
+    labels = np.arange(NUM, dtype=np.int64) % 3
+    return FileSource(root, names, labels, ("a", "b", "c"))
+
+
+@pytest.fixture(scope="module")
+def batches(source: FileSource) -> "StreamBatches":
+    """Shared by tests that leave its workers alive: starting them takes seconds."""
+    return opened(source)
+
+
+@pytest.fixture
+def on_gpu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many images each call was given that a stand-in for nvJPEG decoded.
+
+    It turns no image upright and refuses those in several scans.
+    """
+    sizes = []
+
+    def together(
+        datas: list[torch.Tensor], mode: str, device: torch.device
+    ) -> list[torch.Tensor]:
+        sizes.append(len(datas))
+        images = []
+        for data in datas:
+            file = data.numpy().tobytes()
+            if b"\xff\xc2" in file:
+                raise RuntimeError("several scans")
+            with Image.open(io.BytesIO(file)) as image:
+                rows = np.array(image.convert(mode))
+            images.append(torch.from_numpy(rows).permute(2, 0, 1))
+        return images
+
+    decoder = nvjpeg.LibraryDecoder(together, is_upright=False)
+    fake = nvjpeg.GpuDecoder("a test's", decoder.borrowed)
+    monkeypatch.setattr(nvjpeg, "_gpu_decoder", lambda device: fake)
+    monkeypatch.setattr(stream_module, "gpu_decoder_name", lambda device: fake.name)
+    return sizes
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+    yield
+    gc.collect()
+    assert [t.name for t in threading.enumerate() if t.name.startswith("t2t-")] == []
+    if before:
+        assert set(os.listdir("/dev/shm")) <= before
+
+
+def opened(
+    source: Source, processes: bool = True, share: float = 0.0, **options: object
+) -> StreamBatches:
+    feeding = Feeding(
+        resident=False, num_workers=2, processes=processes, gpu_share=share
+    )
+    defaults = {"batch_size": 8, "crop": CROP, "device": "cpu", "seed": 5}
+    batches = open_batches(source, feeding=feeding, **{**defaults, **options})  # type: ignore[arg-type]
+    assert isinstance(batches, StreamBatches)
+    return batches
+
+
+def pids(batches: StreamBatches) -> list[int]:
+    (crew,) = batches._idle
+    return [worker.pid for worker in crew.workers]  # type: ignore[attr-defined]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that ended and that nobody asked about does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def await_ends(numbers: list[int], seconds: float = 5.0) -> None:
+    until = time.monotonic() + seconds
+    while any(map(is_alive, numbers)):
+        assert time.monotonic() < until, "a worker is still there"
+        time.sleep(0.02)
+
+
+def assert_same(left: list[Batch], right: list[Batch]) -> None:
+    assert len(left) == len(right)
+    for one, other in zip(left, right, strict=True):
+        for name in Batch._fields:
+            assert torch.equal(getattr(one, name), getattr(other, name)), name
+
+
+def test_processes_make_the_batches_that_threads_make(
+    source: FileSource, batches: StreamBatches, on_gpu: list[int]
+) -> None:
+    for share in (0.5, 0.0, 1.0):
+        damages = Damage(limit=2), Damage(limit=2)
+        wanted = list(opened(source, False, share, damage=damages[0]).steps(0, 6))
+        on_gpu.clear()
+        batches.loader = Loader(source, damage=damages[1])
+        batches.gpu_share = share
+        assert_same(wanted, list(batches.steps(0, 6)))
+        assert bool(on_gpu) == (share > 0)
+        # Now the damage is known, and the workers wait for more.
+        assert_same(wanted[2:], list(batches.steps(2, 6)))
+        for damage in damages:
+            named = sorted(damage.names)
+            assert named == sorted(source.name(index) for index in DAMAGED)
+        for step, batch in enumerate(wanted):
+            assert_right(batch, step, source)
+
+
+def assert_right(batch: Batch, step: int, source: FileSource) -> None:
+    """Upright images with the crops that are drawn, whoever decoded them."""
+    images = [decode(source.read(index)) for index in batch.indices.tolist()]
+    draws = Draws.of(5, step, batch.keys)
+    wanted = apply_crop(CROP, Ragged.from_images(images), draws)
+    assert (batch.images.int() - wanted.int()).abs().max() <= 2
+
+
+def test_a_killed_worker_is_told_of_and_its_work_done(source: FileSource) -> None:
+    wanted = list(opened(source, False).steps(0, 12))
+    told: list[str] = []
+    batches = opened(source, damage=Damage(tell=told.append))
+    assert_same(wanted, list(batches.steps(0, 12)))
+    told.clear()
+    (first, second) = pids(batches)
+    steps = batches.steps(0, 12)
+    seen = [next(steps)]
+    os.kill(first, signal.SIGKILL)
+    seen += list(steps)
+    assert_same(wanted, seen)
+    assert told == [
+        f"Worker process {first} ended, perhaps for lack of memory; "
+        "the other 1 do its work."
+    ]
+    # Nobody waits for a message that cannot be told.
+    batches._idle[0]._tell = warnings.warn  # type: ignore[attr-defined]
+    os.kill(second, signal.SIGKILL)
+    with pytest.raises(UserWarning, match="it was the last: threads do its work"):
+        list(batches.steps(0, 12))
+    assert_same(wanted, list(batches.steps(0, 12)))
+    assert_same(wanted[3:], list(batches.steps(3, 12)))
+    assert len(told) == 1
+
+
+def test_closing_early_is_quick_and_leaks_nothing(batches: StreamBatches) -> None:
+    wanted = list(batches.steps(4, 8))
+    crew = batches._idle[-1]
+    num_bytes = crew.memory.num_bytes
+    num_files = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        steps = batches.steps(0, 10**6)
+        next(steps)
+        started = time.perf_counter()
+        steps.close()  # type: ignore[attr-defined]
+        assert time.perf_counter() - started < 1
+    assert_same(wanted, list(batches.steps(4, 8)))
+    assert len(os.listdir("/proc/self/fd")) == num_files
+    assert crew.memory.num_bytes < 4 * num_bytes
+    assert sum(block.size for block in crew.memory._free) == crew.memory.num_bytes
+
+
+def test_two_iterations_at_once_have_workers_of_their_own(
+    batches: StreamBatches,
+) -> None:
+    wanted = list(batches.steps(0, 6))
+    both = zip(batches.steps(0, 6), batches.steps(0, 6), strict=True)
+    for one, pair in zip(wanted, both, strict=True):
+        for other in pair:
+            assert_same([one], [other])
+    assert len(batches._idle) == 2
+
+
+ODD = """
+import os, signal, threading
+import numpy as np, torch
+from t2t.data.sources.base import Source
+class OwnError(Exception):
+    def __init__(self, one, two):
+        super().__init__(f"{one} and {two}")
+class Odd(Source):
+    classes = ("all",)
+    def __init__(self, how):
+        self.labels = np.zeros(32, dtype=np.int64)
+        self.how, self.home = how, os.getpid()
+    def __setstate__(self, state):
+        if not state["how"]:
+            raise ValueError("no network here")
+        self.__dict__.update(state)
+    def read(self, index):
+        how = self.how.get(index)
+        if how == "raises":
+            raise LookupError(f"lost at {index}")
+        if how == "raises its own":
+            raise OwnError("this", "that")
+        if how == "kills" and os.getpid() != self.home:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return torch.full((3, 4, 4), index, dtype=torch.uint8)
+    def name(self, index):
+        return f"odd-{index}"
+"""
+
+
+@pytest.fixture
+def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Source]:
+    (tmp_path / "odd_source.py").write_text(ODD)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "odd_source", raising=False)
+    import odd_source  # type: ignore[import-not-found]
+
+    return odd_source.Odd  # type: ignore[no-any-return]
+
+
+def test_what_goes_wrong_in_a_worker_is_raised_here(odd: Callable[..., Source]) -> None:
+    told: list[str] = []
+    batches = evaluation_batches(
+        odd({3: "raises", 9: "raises its own", 17: "kills"}),
+        batch_size=8,
+        crop=None,
+        device="cpu",
+        damage=Damage(tell=told.append),
+        feeding=Feeding(resident=False, num_workers=4, processes=True),
+    ).batches
+    assert isinstance(batches, StreamBatches)
+    with pytest.raises(LookupError, match="lost at 3"):
+        next(batches.steps(0, 1))
+    with pytest.raises(RuntimeError, match="OwnError: this and that"):
+        next(batches.steps(1, 2))
+    assert told == []
+    with pytest.raises(
+        RuntimeError, match=r"ended 3 worker processes:\n(.*\n)*  odd-17"
+    ):
+        next(batches.steps(2, 3))
+    assert len(told) == 3
+    (batch,) = batches.steps(3, 4)
+    assert batch.images[:, 0, 0, 0].tolist() == list(range(24, 32))
+    left = pids(batches)
+    assert [is_alive(pid) for pid in left] == [True]
+    del batches
+    gc.collect()
+    await_ends(left)
+
+
+def test_where_processes_cannot_start_threads_do_it_and_it_is_said(
+    odd: Callable[..., Source],
+) -> None:
+    told: list[str] = []
+    batches = opened(odd({}), crop=None, damage=Damage(tell=told.append))
+    (batch,) = batches.steps(0, 1)
+    assert batch.images[:, 0, 0, 0].tolist() == batch.indices.tolist()
+    reason = "ValueError: no network here"
+    assert told == [f"Worker processes could not start ({reason}): threads do it."]
+
+
+class Local(ArraySource):
+    """A source with something that cannot be pickled."""
+
+    is_in_memory = False  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        images = torch.zeros(4, 3, 2, 2, dtype=torch.uint8)
+        super().__init__(images, [0] * 4, ("all",), "local")
+        self.on_read = lambda index: None
+
+
+def test_only_a_cuda_device_and_a_portable_source_call_for_processes(
+    source: FileSource,
+) -> None:
+    cuda, cpu = torch.device("cuda"), torch.device("cpu")
+    files = Loader(source)
+    assert by_processes(files, cuda, None) == (True, "processes")
+    assert by_processes(files, cuda, False) == (False, "threads")
+    assert by_processes(files, cpu, None) == (False, "threads")
+    assert by_processes(files, cpu, True) == (True, "processes")
+    array = ArraySource(torch.zeros(4, 3, 2, 2).byte(), [0] * 4, ("all",), "array")
+    yes, words = by_processes(Loader(array), cuda, None)
+    assert not yes
+    assert "keeps in memory" in words
+    yes, words = by_processes(Loader(Local()), cuda, None)
+    assert not yes
+    assert "cannot be sent to processes" in words
+    with pytest.raises(UserError, match="processes=True is not possible"):
+        by_processes(Loader(Local()), cuda, True)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_a_gpu_gets_the_same_from_processes_as_from_threads(
+    source: FileSource, share: float
+) -> None:
+    options = {"device": "cuda", "share": share}
+    wanted = list(opened(source, False, **options).steps(0, 9))  # type: ignore[arg-type]
+    found = opened(source, True, **options)  # type: ignore[arg-type]
+    assert_same(wanted, list(found.steps(0, 9)))
+    assert_same(wanted[3:], list(found.steps(3, 9)))
+
+
+ALONE = """
+import os, sys, time
+import numpy as np
+from pathlib import Path
+from t2t.data.batches import Feeding, open_batches
+from t2t.data.loading import Loader
+from t2t.data.sources.base import FileSource
+from t2t.data.stream import by_processes
+import torch
+class Mine(FileSource):
+    pass
+if __name__ == "__main__":
+    root = Path(sys.argv[1])
+    given = (root, ["0.image", "1.image"], np.zeros(2, np.int64), ("all",))
+    loader = Loader(Mine(*given))
+    words = by_processes(loader, torch.device("cuda"), None)[1]
+    assert "Mine is defined in the script itself" in words
+    feeding = Feeding(resident=False, num_workers=2, processes=True)
+    from t2t.data.crops import RandomCrop
+    batches = open_batches(FileSource(*given), batch_size=2,
+        crop=RandomCrop(size=(8, 8)), device="cpu", feeding=feeding)
+    list(batches.steps(0, 20))
+    (crew,) = batches._idle
+    steps = batches.steps(0, 10**6)
+    next(steps)
+    if os.fork() == 0:  # a process that holds all that this one had open
+        time.sleep(60)
+    print(crew.keeper.pid, *(worker.pid for worker in crew.workers), flush=True)
+    for _ in steps:
+        pass
+"""
+
+
+def test_workers_end_with_a_killed_parent(source: FileSource) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", ALONE, source.root],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    with process:
+        assert process.stdout is not None
+        numbers = [int(word) for word in process.stdout.readline().split()]
+        try:
+            assert len(numbers) == 3
+            assert all(map(is_alive, numbers))
+            process.kill()
+            process.wait()
+            await_ends(numbers)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
