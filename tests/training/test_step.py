@@ -1,7 +1,7 @@
 """One step: accumulated, clipped, averaged, or left out whole."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,15 @@ from torch import Tensor, nn
 
 from t2t.data.augment import Augmentation
 from t2t.data.batches import Batches, Feeding, open_batches
+from t2t.data.order import Batch
 from t2t.data.sources import open_splits
 from t2t.errors import UserError
 from t2t.training import step as step_module
 from t2t.training.loop import Machine, train
 from t2t.training.machine import make_exact, settle
 from t2t.training.metrics import read_rows
+from t2t.training.muon import Muon
+from t2t.training.optim import all_groups
 from t2t.training.parallel import Processes
 from t2t.training.recipe import Average, Optimizer, Recipe, TokenDropping
 from t2t.training.run import new_run
@@ -287,12 +290,31 @@ def test_replayed_steps_repeat_bit_for_bit_from_any_step(
         assert torch.equal(second.run.state().tensors[name], wanted), name
 
 
+def fused(one: Stepper) -> Stepper:
+    """With torch's kernels that can leave out a step, as on a GPU."""
+    for optimizer in one.run.optimizers:
+        if not isinstance(optimizer, Muon):
+            for group in optimizer.param_groups:
+                group["fused"] = True
+    return one
+
+
+def step_without_the_host(one: Stepper, batch: Batch) -> None:
+    """What a CUDA graph holds, called without one."""
+    run, recipe = one.run, one.recipe
+    torch.manual_seed(step_module.step_seed(recipe.seed, run.step, 0))
+    share = 1 - recipe.average.decay_at(run.step + 1)
+    rates = [group["lr"] for group in all_groups(run.optimizers)]
+    inputs = (batch.images, batch.labels, batch.keys, torch.tensor(run.step))
+    one.whole_step(*inputs, torch.tensor([*rates, share]))
+    run.step += 1
+
+
 @pytest.mark.parametrize("kind", ["fine", "image", "loss", "gradient"])
 @pytest.mark.parametrize("model", ["t2t", "resnet"])
 def test_a_step_without_the_host_is_the_same_step(
     kind: str, model: str, tiny: Tiny, cpu: Machine, batches: Batches
 ) -> None:
-    """What a CUDA graph holds, called without one."""
     name = "adamw" if model == "resnet" else "muon"
     recipe = tiny(random=True, optimizer=Optimizer(name=name, lr=1e-2))
     if model == "resnet":
@@ -300,25 +322,13 @@ def test_a_step_without_the_host_is_the_same_step(
     first, second = batches.steps(0, 2)
     states = []
     for alone in (False, True):
-        one = stepper(recipe, cpu)
-        for optimizer in one.run.optimizers:
-            if isinstance(optimizer, torch.optim.AdamW):
-                for group in optimizer.param_groups:
-                    group["fused"] = True  # the kernel that can leave out a step
+        one = fused(stepper(recipe, cpu))
         one.train_step(first)
         if kind != "fine":
             one.objective = Broken(one.objective, kind, {1})  # type: ignore[assignment]
         before = snapshot(one)
         if alone:
-            torch.manual_seed(step_module.step_seed(recipe.seed, 1, 0))
-            share = 1 - recipe.average.decay_at(2)
-            rates = [
-                group["lr"]
-                for each in one.run.optimizers
-                for group in each.param_groups
-            ]
-            inputs = (second.images, second.labels, second.keys, torch.tensor(1))
-            one.whole_step(*inputs, torch.tensor([*rates, share]))
+            step_without_the_host(one, second)
         else:
             one.train_step(second)
         states.append(snapshot(one))
@@ -327,3 +337,32 @@ def test_a_step_without_the_host_is_the_same_step(
         assert same == (kind != "fine")
     for key, wanted in states[0].items():
         torch.testing.assert_close(states[1][key], wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.fixture
+def no_new_memory_is_zero() -> Iterator[None]:
+    """New memory holds NaN until something is written to it."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("no_new_memory_is_zero")
+@pytest.mark.parametrize("name", ["adamw", "muon", "sgd"])
+def test_a_first_step_that_is_left_out_leaves_nothing_behind(
+    name: str, tiny: Tiny, cpu: Machine, batches: Batches
+) -> None:
+    recipe = tiny(optimizer=Optimizer(name=name, lr=1e-2))
+    first, second = batches.steps(0, 2)
+    states = []
+    for breaks in (False, True):
+        one = fused(stepper(recipe, cpu))
+        if breaks:
+            one.objective = Broken(one.objective, "image", {1})  # type: ignore[assignment]
+            step_without_the_host(one, first)
+        one.run.step = 1
+        step_without_the_host(one, second)
+        states.append(snapshot(one))
+    assert states[0].pop("numbers") == states[1].pop("numbers")
+    for key, wanted in states[0].items():
+        assert torch.equal(states[1][key], wanted), key
