@@ -60,6 +60,7 @@ def repeatable() -> Iterator[None]:
     exact already.
     """
     was = torch.are_deterministic_algorithms_enabled()
+    warned = torch.is_deterministic_algorithms_warn_only_enabled()
     memory: Any = torch.utils.deterministic
     filled = memory.fill_uninitialized_memory
     memory.fill_uninitialized_memory = False
@@ -67,7 +68,7 @@ def repeatable() -> Iterator[None]:
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(was)
+        torch.use_deterministic_algorithms(was, warn_only=warned)
         memory.fill_uninitialized_memory = filled
 
 

@@ -17,7 +17,7 @@ from t2t.data.sources import open_splits
 from t2t.errors import UserError
 from t2t.training import step as step_module
 from t2t.training.loop import Machine, train
-from t2t.training.machine import make_exact, settle
+from t2t.training.machine import make_exact, repeatable, settle
 from t2t.training.metrics import read_rows
 from t2t.training.muon import Muon
 from t2t.training.optim import all_groups
@@ -366,3 +366,14 @@ def test_a_first_step_that_is_left_out_leaves_nothing_behind(
     assert states[0].pop("numbers") == states[1].pop("numbers")
     for key, wanted in states[0].items():
         assert torch.equal(states[1][key], wanted), key
+
+
+@pytest.mark.parametrize("warns", [False, True])
+@pytest.mark.usefixtures("no_new_memory_is_zero")
+def test_torch_is_left_as_deterministic_as_it_was(warns: bool) -> None:
+    torch.use_deterministic_algorithms(True, warn_only=warns)
+    with repeatable():
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    assert torch.are_deterministic_algorithms_enabled()
+    assert torch.is_deterministic_algorithms_warn_only_enabled() == warns
+    assert torch.utils.deterministic.fill_uninitialized_memory
