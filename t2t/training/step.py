@@ -97,13 +97,10 @@ class Stepper:
         self.statistics = batch_statistics(run.plain)
         self.before: list[Tensor] = []
         self.replays = on_cuda and not team.many and not run.scaler.is_enabled()
-        self.phase: Phase | None = None
         self.enter(recipe.phase_at(0.0))
 
-    def enter(self, phase: Phase) -> bool:
-        """Makes steps those of a phase; whether that asks for another program."""
-        if phase == self.phase:
-            return False
+    def enter(self, phase: Phase) -> None:
+        """Makes steps those of a phase, which is a program of its own."""
         self.phase = phase
         encoder = getattr(self.run.plain, "encoder", None)
         if encoder is not None:
@@ -119,7 +116,6 @@ class Stepper:
         captured = all(type(each) in CAPTURED for each in self.run.optimizers)
         self.gradient = Replayed(find) if self.replays and not captured else find
         self.whole = Replayed(whole) if self.replays and captured else None
-        return True
 
     def settle(self) -> None:
         """Waits until no graph runs any more that is about to be given back."""
