@@ -183,11 +183,6 @@ def test_a_mistake_is_one_sentence(words: str, sentence: str, capsys: Output) ->
     assert output.err.count("\n") == 1
 
 
-def test_an_unknown_option_is_met_with_the_likeliest(capsys: Output) -> None:
-    assert main(["models", "--jsn"]) == 2
-    assert "--json" in capsys.readouterr().err
-
-
 def raising(error: BaseException) -> Callable[[], None]:
     def verb() -> None:
         raise error
