@@ -133,7 +133,9 @@ class Training:
         self.skipped_in_a_row = 0
         self.writer = CheckpointWriter(place.checkpoints, team, journal.tell)
         self.run = new_run(recipe, machine, team, self.num_classes)
-        self.stepper = Stepper(recipe, machine, team, self.run, self.num_classes)
+        self.stepper = Stepper(
+            recipe, machine, team, self.run, self.num_classes, journal.tell
+        )
         augmentation = recipe.augmentation
         self.prepare = Preparation(augmentation.mean, augmentation.std)
 

@@ -254,16 +254,26 @@ def test_models_without_tokens_refuse_to_drop_them(tiny: Tiny, cpu: Machine) -> 
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("optimizer", ["muon", "adamw", "sgd"])
+@pytest.mark.parametrize(
+    ("optimizer", "choices"),
+    [
+        # Widths that the fused operations take.
+        *((name, {"dim": 128, "token_dim": 64}) for name in ("muon", "adamw", "sgd")),
+        # Torch's own attention.
+        ("muon", {"dim": 32}),
+        ("muon", {"dim": 32, "tokenizer": "t2t", "token_dropout": 0.0}),
+        ("muon", {"dim": 128, "positions": "relative"}),
+    ],
+)
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_replayed_steps_repeat_bit_for_bit_from_any_step(
-    optimizer: str, tiny: Tiny, images: Path
+    optimizer: str, choices: dict[str, Any], precision: Any, tiny: Tiny, images: Path
 ) -> None:
     team = Processes(0, 1, torch.device("cuda:0"))
-    machine = settle(Machine(), team)
+    machine = settle(Machine(precision=precision), team)
     make_exact(machine)
     recipe = tiny(random=True, optimizer=Optimizer(name=optimizer, lr=1e-2))
-    # Widths that the fused operations take.
-    recipe = replace(recipe, choices={**recipe.choices, "dim": 128, "token_dim": 64})
+    recipe = replace(recipe, choices={**recipe.choices, **choices})
     batches = open_batches(
         open_splits(str(images)).train, batch_size=16, crop=None, device="cuda:0"
     )
@@ -372,8 +382,55 @@ def test_a_first_step_that_is_left_out_leaves_nothing_behind(
 @pytest.mark.usefixtures("no_new_memory_is_zero")
 def test_torch_is_left_as_deterministic_as_it_was(warns: bool) -> None:
     torch.use_deterministic_algorithms(True, warn_only=warns)
-    with repeatable():
-        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    for strictly in (True, False):
+        with repeatable(strictly):
+            told = torch.is_deterministic_algorithms_warn_only_enabled()
+            assert told != strictly
     assert torch.are_deterministic_algorithms_enabled()
     assert torch.is_deterministic_algorithms_warn_only_enabled() == warns
     assert torch.utils.deterministic.fill_uninitialized_memory
+
+
+@pytest.mark.filterwarnings("ignore:put_ does not have a deterministic")
+@pytest.mark.parametrize("model", ["t2t", "resnet"])
+def test_a_kernel_that_cannot_repeat_is_told_and_taken(
+    model: str, tiny: Tiny, cpu: Machine, batches: Batches
+) -> None:
+    recipe = tiny(random=True)
+    if model == "resnet":
+        recipe = replace(recipe, model="test_resnet", choices={}, drop_path=0.0)
+    told: list[str] = []
+    plain, other = stepper(recipe, cpu), stepper(recipe, cpu)
+    other.tell = told.append
+    objective = other.objective
+
+    def unordered(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+        loss = objective(model, images, targets)
+        place, nothing = torch.tensor([1]), torch.zeros(1)
+        return loss + torch.zeros(2).put_(place, nothing).sum()
+
+    other.objective = unordered  # type: ignore[assignment]
+    for batch in batches.steps(0, 2):
+        assert other.train_step(batch) == plain.train_step(batch)
+    assert [sentence.split(":")[0] for sentence in told] == [
+        "This run may differ in the last bits when repeated"
+    ]
+    assert "put_ does not have a deterministic implementation" in told[0]
+    states = snapshot(plain), snapshot(other)
+    assert states[0].pop("numbers") == states[1].pop("numbers")
+    for key, wanted in states[0].items():
+        assert torch.equal(states[1][key], wanted), key
+
+
+def test_other_errors_of_a_model_are_not_taken_for_that(
+    tiny: Tiny, cpu: Machine, batches: Batches
+) -> None:
+    one = stepper(tiny(), cpu)
+
+    def broken(*given: object) -> Tensor:
+        raise RuntimeError("shapes do not fit")
+
+    one.objective = broken  # type: ignore[assignment]
+    (batch,) = batches.steps(0, 1)
+    with pytest.raises(RuntimeError, match="shapes do not fit"):
+        one.train_step(batch)
