@@ -138,6 +138,12 @@ def read_pickle(file: Path, origin: str) -> dict[str, Any]:
             # That an odd pickle may be refused is told by refusing it.
             warnings.simplefilter("ignore")
             content = torch.load(file, map_location="cpu", weights_only=True)
+    except (LookupError, TypeError, AttributeError) as error:
+        # Text and other bytes that only look like a pickle at first.
+        raise UserError(
+            f"{origin} is not a file of weights, or is damaged: its bytes make no "
+            "sense as a PyTorch file."
+        ) from error
     except (
         pickle.UnpicklingError,
         RuntimeError,
