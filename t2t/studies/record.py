@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from t2t.config import differences
 from t2t.errors import UserError
+from t2t.studies.place import make_folder
 from t2t.training.folder import (
     CURVES,
     ENVIRONMENT,
@@ -82,7 +83,7 @@ def record(
     check_alike(opened)
     check_judge(opened[0], held_out)
     summary = summarise(opened)
-    into.mkdir(parents=True, exist_ok=True)
+    make_place(into)
     write_json(into / RECIPE, opened[0].recipe)
     write_json(into / ENVIRONMENT, opened[0].environment)
     write_json(into / SUMMARY, summary)
@@ -97,6 +98,16 @@ def record(
     if data_name is not None:
         rename_data(into, opened[0].recipe["data"], data_name)
     return read_json(into / SUMMARY)
+
+
+def make_place(into: Path) -> None:
+    """A folder that is new, a record already, or holds no more than its page."""
+    there = {path.name for path in into.iterdir()} if into.is_dir() else set()
+    if there - {PAGE} and SUMMARY not in there:
+        raise UserError(
+            f"{into} holds something that is no record; give --into a new folder."
+        )
+    make_folder(into)
 
 
 def open_run(folder: Path, log: Path | None) -> FinishedRun:

@@ -113,6 +113,18 @@ def test_what_is_no_record_is_refused(runs: list[Path], tmp_path: Path) -> None:
     assert not into.exists()
 
 
+def test_a_record_overwrites_nothing_else(runs: list[Path], tmp_path: Path) -> None:
+    photos, file = tmp_path / "photos", tmp_path / "cat.jpg"
+    photos.mkdir()
+    file.touch()
+    (photos / "1.jpg").touch()
+    with pytest.raises(UserError, match=r"photos holds something that is no record"):
+        record(runs, photos)
+    with pytest.raises(UserError, match=r"cat\.jpg cannot be a folder"):
+        record(runs, file)
+    assert [path.name for path in photos.iterdir()] == ["1.jpg"]
+
+
 def test_held_out_numbers_and_gpus_are_labelled(
     runs: list[Path], images: Path, tmp_path: Path
 ) -> None:
