@@ -273,11 +273,13 @@ def learning_by(
     for optimizer in optimizers:
         # By this name torch's fused optimizers know a step to leave out, and so ours.
         optimizer.found_inf = broken  # type: ignore[attr-defined]
-    yield
-    for group, rate in zip(groups, before, strict=True):
-        group["lr"] = rate
-    for optimizer in optimizers:
-        del optimizer.found_inf  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for group, rate in zip(groups, before, strict=True):
+            group["lr"] = rate
+        for optimizer in optimizers:
+            del optimizer.found_inf  # type: ignore[attr-defined]
 
 
 def on_device(numbers: float | list[float], device: torch.device) -> Tensor:
