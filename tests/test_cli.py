@@ -99,7 +99,7 @@ def test_models_as_json(capsys: Output) -> None:
     ]
 
 
-@pytest.mark.parametrize(("width", "about"), [(80, False), (140, True)])
+@pytest.mark.parametrize(("width", "about"), [(60, False), (80, False), (140, True)])
 def test_model_table_fits_the_terminal(width: int, about: bool) -> None:
     file = io.StringIO()
     console = Console(
