@@ -1,15 +1,23 @@
 """Folders that records and shipped models are written into."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 from t2t.errors import UserError
 
 
-def make_folder(into: Path) -> None:
-    """The folder and those it lies in, unless something is in the way."""
+@contextmanager
+def writing_into(folder: Path) -> Iterator[None]:
+    """Makes a folder to write into; a full disk, or a file there, is told as such."""
     try:
-        into.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise UserError(
-            f"{into} cannot be a folder ({error.strerror}); give --into another."
+            f"{folder} cannot be written ({reason}); make room, or give --into another "
+            "folder."
         ) from error

@@ -12,7 +12,7 @@ import t2t
 from t2t.errors import UserError
 from t2t.models.builtin import CARD
 from t2t.models.checkpoints import Checkpoint, atomic_file, read
-from t2t.studies.place import make_folder
+from t2t.studies.place import writing_into
 from t2t.training.folder import read_recipe, read_result
 from t2t.training.judging import judge
 from t2t.training.recipe import Recipe
@@ -40,13 +40,13 @@ def ship(
     if checkpoint.description is None:
         raise UserError(f"{checkpoint.origin} does not describe its model.")
     file = into / f"{recipe.name}.safetensors"
-    make_folder(into)
     extra = {"data": name, "recipe": recipe.name}
-    with atomic_file(file) as part:  # a model that cannot be judged does not ship
-        write_half(checkpoint, part, extra, most_megabytes)
-        report = judge(part, data=where, device=device)
-    assert report is not None  # one process
-    (into / CARD).write_text(card(recipe, result, report, file, name))
+    with writing_into(into):
+        with atomic_file(file) as part:  # a model that cannot be judged does not ship
+            write_half(checkpoint, part, extra, most_megabytes)
+            report = judge(part, data=where, device=device)
+        assert report is not None  # one process
+        (into / CARD).write_text(card(recipe, result, report, file, name))
     return file, report
 
 
