@@ -290,6 +290,22 @@ def atomic_file(file: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
+def sort_metadata(file: Path) -> None:
+    """Puts what a safetensors file says of itself in order.
+
+    It is written in an order that changes from one process to the next, and the same
+    weights should be the same file.
+    """
+    with file.open("r+b") as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        header = json.loads(stream.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        assert len(text) <= size  # the tensors begin behind it
+        stream.seek(8)
+        stream.write(text.ljust(size))
+
+
 def first_line(error: Exception) -> str:
     """The first line of what an error says."""
     return (str(error).splitlines() or [type(error).__name__])[0]
