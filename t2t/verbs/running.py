@@ -133,23 +133,12 @@ def train(
 
         print(estimate(chosen, machine))
         return
-    check_model(chosen)
     result = start(chosen, folder=folder, machine=machine, fresh=fresh)
     if result.finished and os.environ.get("RANK", "0") == "0":
         from t2t.screen import say
         from t2t.verbs.closing import closing_page
 
         say(lambda width: closing_page(result.folder, result.summary))
-
-
-def check_model(recipe: "Recipe") -> None:
-    """Refuses a model that cannot be built, before --fresh has deleted anything."""
-    import torch
-
-    from t2t.training.run import build_model
-
-    with torch.device("meta"):
-        build_model(recipe, num_classes=2)
 
 
 def shorter_or_longer(recipe: "Recipe", epochs: int) -> list[str]:
