@@ -12,6 +12,7 @@ from tyro.conf import DisallowNone, FlagCreatePairsOff, subcommand
 from t2t import __version__
 from t2t.errors import UserError, suggest
 from t2t.verbs import VERBS
+from t2t.verbs.words import check
 
 PURPOSE = """Train vision transformers from scratch on the images you have.
 
@@ -48,6 +49,7 @@ def run(words: list[str]) -> None:
         print_verbs()
     elif words[0] in VERBS:
         verb = VERBS[words[0]]
+        check(words[0], verb, words[1:])
         tyro.cli(
             verb,
             prog=f"t2t {words[0]}",

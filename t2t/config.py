@@ -21,6 +21,11 @@ def to_json(config: Any) -> dict[str, Any]:
 
 def from_json(cls: type[Config], data: Mapping[str, Any]) -> Config:
     """The dataclass that `to_json` wrote; what it does not know is refused."""
+    if not isinstance(data, Mapping):
+        raise UserError(
+            f"A {cls.__name__} is a JSON object of fields and values, not "
+            f"{json.dumps(data)[:40]}."
+        )
     hints = get_type_hints(cls)
     fields = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for name in data.keys() - fields:
@@ -71,7 +76,8 @@ def hint_of(cls: Any, name: str, path: str) -> Any:
         return Any
     fields = {field.name for field in dataclasses.fields(cls)}
     if name not in fields:
-        raise UserError(f"There is no setting {path!r}.{suggest(name, fields)}")
+        hint = suggest(name, fields) or f" There are: {', '.join(sorted(fields))}."
+        raise UserError(f"There is no setting {path!r}.{hint}")
     return get_type_hints(cls)[name]
 
 

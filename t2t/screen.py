@@ -71,23 +71,37 @@ def model_rows(found: dict[str, Entry]) -> list[dict[str, Any]]:
 
 
 def model_table(found: dict[str, Entry], width: int) -> RenderableType:
-    """The models as a table; what they are is left out where there is no room."""
+    """The models as a table; where there is no room, without what they are.
+
+    Without the paper's figures too where that room is short: nothing is cut.
+    """
     full = table_of(found, with_about=True)
-    # A height too, since the width of a dumb terminal is else taken to be 80.
-    needed = Console(width=UNLIMITED, height=1).measure(full).maximum
+    needed = width_of(full)
     if needed <= width:
         return full
     note = f"From {needed} columns on, this table also says what each model is."
-    return Group(table_of(found, with_about=False), Text(), Text(note, style="dim"))
+    table = table_of(found, with_about=False)
+    if width_of(table) > width:
+        note = f"From {width_of(table)} columns on, this table has the paper's figures."
+        table = table_of(found, with_about=False, with_paper=False)
+    return Group(table, Text(), Text(note, style="dim"))
 
 
-def table_of(found: dict[str, Entry], with_about: bool) -> Table:
+def width_of(table: Table) -> int:
+    """The columns of a terminal that a table needs."""
+    # A height too, since the width of a dumb terminal is else taken to be 80.
+    return Console(width=UNLIMITED, height=1).measure(table).maximum
+
+
+def table_of(
+    found: dict[str, Entry], *, with_about: bool, with_paper: bool = True
+) -> Table:
     """The models and their figures, ours beside the paper's."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("\nmodel", style="cyan", no_wrap=True)
     for heading in ("params\nM", "MACs\nG", "image\npx"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for heading in ("paper\nM", "paper\nG", "paper\ntop-1"):
+    for heading in ("paper\nM", "paper\nG", "paper\ntop-1") if with_paper else ():
         table.add_column(heading, justify="right", style="dim", no_wrap=True)
     if with_about:
         table.add_column("\nwhat it is", no_wrap=True)
@@ -97,7 +111,7 @@ def table_of(found: dict[str, Entry], with_about: bool) -> Table:
             f"{entry.parameters / 1e6:.1f}",
             f"{entry.gmacs:.3f}",
             size_text(entry.image_size),
-            *paper_cells(entry),
+            *(paper_cells(entry) if with_paper else ()),
             *([entry.about] if with_about else []),
         )
     return table

@@ -99,7 +99,7 @@ def test_models_as_json(capsys: Output) -> None:
     ]
 
 
-@pytest.mark.parametrize(("width", "about"), [(80, False), (140, True)])
+@pytest.mark.parametrize(("width", "about"), [(60, False), (80, False), (140, True)])
 def test_model_table_fits_the_terminal(width: int, about: bool) -> None:
     file = io.StringIO()
     console = Console(
@@ -181,11 +181,6 @@ def test_a_mistake_is_one_sentence(words: str, sentence: str, capsys: Output) ->
     assert output.err.startswith("t2t: ")
     assert sentence in output.err
     assert output.err.count("\n") == 1
-
-
-def test_an_unknown_option_is_met_with_the_likeliest(capsys: Output) -> None:
-    assert main(["models", "--jsn"]) == 2
-    assert "--json" in capsys.readouterr().err
 
 
 def raising(error: BaseException) -> Callable[[], None]:

@@ -138,6 +138,7 @@ def test_predict_says_what_it_assumed(
     [
         ("predict RUN EMPTY", "No image could be read"),
         ("predict RUN", "No images are named"),
+        ("predict nowhere", "There is no file or folder nowhere to look at"),
         ("predict RUN EMPTY --top 0", "--top 0 is too small"),
         ("predict RUN EMPTY --json --csv", "give one of them"),
         ("predict EMPTY x.png", "has no model.safetensors in it"),

@@ -66,6 +66,7 @@ def test_words_set_fields(word: str, path: str, value: object) -> None:
     [
         ("epocs=3", "Did you mean epochs"),
         ("inner.rte=3", "Did you mean rate"),
+        ("zzzzzz=3", "There is no setting 'zzzzzz'. (Allowed|There are): .*epochs"),
         ("epochs=many", "epochs=many will not do: epochs takes a whole number"),
         ("epochs=1.5", "whole number"),
         ("flag=perhaps", "true or false"),

@@ -62,6 +62,10 @@ class LibraryDecoder:
 
     def decode(self, jpegs: Jpegs, channels: int, device: torch.device) -> Ragged:
         mode = "RGB" if channels == 3 else "GRAY"
+        if device.type == "cuda":
+            # Memory that work of the caller's stream still reads may be handed to the
+            # library, which writes to it on a stream of its own.
+            torch.cuda.current_stream(device).synchronize()
         return Ragged.from_images(self.function(jpegs.encoded(), mode, device))
 
 

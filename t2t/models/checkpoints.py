@@ -138,6 +138,12 @@ def read_pickle(file: Path, origin: str) -> dict[str, Any]:
             # That an odd pickle may be refused is told by refusing it.
             warnings.simplefilter("ignore")
             content = torch.load(file, map_location="cpu", weights_only=True)
+    except (LookupError, TypeError, AttributeError) as error:
+        # Text and other bytes that only look like a pickle at first.
+        raise UserError(
+            f"{origin} is not a file of weights, or is damaged: its bytes make no "
+            "sense as a PyTorch file."
+        ) from error
     except (
         pickle.UnpicklingError,
         RuntimeError,
@@ -282,6 +288,22 @@ def atomic_file(file: Path) -> Iterator[Path]:
         part.replace(file)
     finally:
         part.unlink(missing_ok=True)
+
+
+def sort_metadata(file: Path) -> None:
+    """Puts what a safetensors file says of itself in order.
+
+    It is written in an order that changes from one process to the next, and the same
+    weights should be the same file.
+    """
+    with file.open("r+b") as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        header = json.loads(stream.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        assert len(text) <= size  # the tensors begin behind it
+        stream.seek(8)
+        stream.write(text.ljust(size))
 
 
 def first_line(error: Exception) -> str:

@@ -21,6 +21,7 @@ from t2t.models.checkpoints import (
     atomic_file,
     first_line,
     read,
+    sort_metadata,
 )
 from t2t.models.config import ModelConfig, Size
 from t2t.models.create import as_size, create_model
@@ -90,6 +91,7 @@ def save(
         file.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(file) as part:
             save_file(state, part, metadata)
+            sort_metadata(part)
     except (OSError, SafetensorError) as error:
         raise UserError(
             f"{file} could not be written ({first_line(error)})."

@@ -12,8 +12,8 @@ from t2t.ops.attention_tiles import (
     backward_tiles,
     forward_tiles,
     key_pieces,
+    next_power_of_2,
 )
-from t2t.ops.attention_tiles import next_power_of_2 as next_power_of_2
 from t2t.ops.availability import HAS_TRITON
 from t2t.shapes import Tokens
 

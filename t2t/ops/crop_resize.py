@@ -1,6 +1,5 @@
 """Boxes of images of different sizes, resized into one batch with PIL's filters."""
 
-import importlib.util
 import threading
 from enum import IntEnum
 
@@ -10,6 +9,7 @@ from jaxtyping import Bool, Float, Int32, Int64
 from PIL import Image
 from torch import Tensor
 
+from t2t.ops.availability import HAS_TRITON
 from t2t.ops.ragged import Ragged, roomy
 from t2t.shapes import Pixels
 
@@ -17,8 +17,6 @@ from t2t.shapes import Pixels
 # the filter's weights, which take longer to compute than to use.
 _LINES = 8
 _NUM_WARPS = 4
-
-HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 class Filter(IntEnum):

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int32
 from torch import Tensor
 
-from t2t.ops.attention import next_power_of_2
+from t2t.ops.attention_tiles import next_power_of_2
 from t2t.ops.availability import HAS_TRITON
 from t2t.shapes import Tokens
 

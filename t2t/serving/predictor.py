@@ -4,7 +4,7 @@ import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -118,8 +118,13 @@ class Predictor:
                 f"top={top} and batch_size={batch_size} must both be 1 or more."
             )
         numbered = enumerate(images)
-        with ThreadPoolExecutor(num_cores(), "t2t-decode") as pool:
+        with ExitStack() as ending:
+            pool = None
             while batch := list(islice(numbered, batch_size)):
+                # For one image other threads would only take the model's cores.
+                if pool is None and len(batch) > 1:
+                    pool = ThreadPoolExecutor(num_cores(), "t2t-decode")
+                    ending.enter_context(pool)
                 yield from self._predict_batch(batch, top, pool)
 
     def predict_named(
@@ -129,10 +134,14 @@ class Predictor:
         yield from self.predict_each(find_images(words, listed), top, batch_size)
 
     def _predict_batch(
-        self, batch: list[tuple[int, ImageLike]], top: int, pool: ThreadPoolExecutor
+        self,
+        batch: list[tuple[int, ImageLike]],
+        top: int,
+        pool: ThreadPoolExecutor | None,
     ) -> Iterator[Prediction | DamagedImage]:
         names = [name_of(image, number) for number, image in batch]
-        read = list(pool.map(read_image, [image for _, image in batch], names))
+        each = map if pool is None else pool.map
+        read = list(each(read_image, [image for _, image in batch], names))
         damaged: dict[int, DamagedImage] = {}
         pixels: list[Pixels] = []
         for start in range(0, len(batch), _NUM_DECODED):
@@ -148,7 +157,7 @@ class Predictor:
         read: Sequence[bytes | Tensor | DamagedImage],
         names: Sequence[str],
         damaged: dict[int, DamagedImage],
-        pool: ThreadPoolExecutor,
+        pool: ThreadPoolExecutor | None,
     ) -> list[Pixels]:
         """Some images as evaluation would show them; notes those that are damaged."""
         whole = []

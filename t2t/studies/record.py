@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from t2t.config import differences
 from t2t.errors import UserError
+from t2t.studies.place import writing_into
 from t2t.training.folder import (
     CURVES,
     ENVIRONMENT,
@@ -82,21 +83,39 @@ def record(
     check_alike(opened)
     check_judge(opened[0], held_out)
     summary = summarise(opened)
-    into.mkdir(parents=True, exist_ok=True)
-    write_json(into / RECIPE, opened[0].recipe)
-    write_json(into / ENVIRONMENT, opened[0].environment)
+    check_place(into)
+    with writing_into(into):
+        write_record(opened, summary, into)
+        if data_name is not None:
+            rename_data(into, opened[0].recipe["data"], data_name)
+    return read_json(into / SUMMARY)
+
+
+def check_place(into: Path) -> None:
+    """Refuses a folder of something else; one that a full disk cut short is none."""
+    there = [path.name for path in into.iterdir()] if into.is_dir() else []
+    ours = (RECIPE, ENVIRONMENT, CURVES, PAGE, "seed", ".")
+    if SUMMARY not in there and any(not name.startswith(ours) for name in there):
+        raise UserError(
+            f"{into} holds something that is no record; give --into a new folder."
+        )
+
+
+def write_record(
+    runs: Sequence[FinishedRun], summary: dict[str, Any], into: Path
+) -> None:
+    """All files of a record; a page that is there already stays."""
+    write_json(into / RECIPE, runs[0].recipe)
+    write_json(into / ENVIRONMENT, runs[0].environment)
     write_json(into / SUMMARY, summary)
-    for run in opened:
+    for run in runs:
         write_json(into / f"seed{run.seed}.json", run.result)
         shutil.copyfile(run.folder / METRICS, into / f"seed{run.seed}.jsonl")
         if run.log is not None:
             shutil.copyfile(run.log, into / f"seed{run.seed}.log")
-    draw_seeds(opened, into / CURVES)
+    draw_seeds(runs, into / CURVES)
     if not (into / PAGE).exists():
         (into / PAGE).write_text(first_page(summary))
-    if data_name is not None:
-        rename_data(into, opened[0].recipe["data"], data_name)
-    return read_json(into / SUMMARY)
 
 
 def open_run(folder: Path, log: Path | None) -> FinishedRun:

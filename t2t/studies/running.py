@@ -37,8 +37,8 @@ def run_study(
     # All seeds of an arm before the next: they share what is compiled for the first.
     runs = [(name, seed) for name in names for seed in seeds]
     compiled_for = ""
-    # Opened once for all arms, so that small sets are decoded once.
-    opened: dict[tuple[str, int, int], Splits] = {}
+    # The same images are opened once for all runs, so that small sets are decoded once.
+    opened: dict[tuple[str, str, int, int], Splits] = {}
     for number, (name, seed) in enumerate(runs, start=1):
         recipe = study.arms[name]
         if finished(folder, recipe, seed) is not None:
@@ -48,15 +48,16 @@ def run_study(
             compiled_for = name
         tell(f"{study.name}: arm {name}, seed {seed} (run {number} of {len(runs)})")
         seeded = replace(recipe, seed=seed)
-        images = (recipe.data, seed, recipe.hold_out)
-        if images not in opened:
-            opened[images] = open_data(seeded)
+        found = open_data(seeded)
+        # The description tells a seed that chose what to judge by.
+        held_out = (recipe.hold_out, seed if recipe.hold_out else 0)
+        images = opened.setdefault((recipe.data, found.description, *held_out), found)
         result = train(
             seeded,
             folder=run_folder(folder, recipe, seed),
             machine=machine,
             quiet=quiet,
-            splits=opened[images],
+            splits=images,
         )
         if not result.finished:
             break

@@ -12,6 +12,7 @@ import t2t
 from t2t.errors import UserError
 from t2t.models.builtin import CARD
 from t2t.models.checkpoints import Checkpoint, atomic_file, read
+from t2t.studies.place import writing_into
 from t2t.training.folder import read_recipe, read_result
 from t2t.training.judging import judge
 from t2t.training.recipe import Recipe
@@ -39,11 +40,13 @@ def ship(
     if checkpoint.description is None:
         raise UserError(f"{checkpoint.origin} does not describe its model.")
     file = into / f"{recipe.name}.safetensors"
-    into.mkdir(parents=True, exist_ok=True)
-    write_half(checkpoint, file, {"data": name, "recipe": recipe.name}, most_megabytes)
-    report = judge(file, data=where, device=device)
-    assert report is not None  # one process
-    (into / CARD).write_text(card(recipe, result, report, file, name))
+    extra = {"data": name, "recipe": recipe.name}
+    with writing_into(into):
+        with atomic_file(file) as part:  # a model that cannot be judged does not ship
+            write_half(checkpoint, part, extra, most_megabytes)
+            report = judge(part, data=where, device=device)
+        assert report is not None  # one process
+        (into / CARD).write_text(card(recipe, result, report, file, name))
     return file, report
 
 
@@ -62,8 +65,7 @@ def write_half(
     assert about is not None
     about = replace(about, extra={**about.extra, **extra})
     metadata = {"format": "pt", "t2t": about.to_json(), "version": t2t.__version__}
-    with atomic_file(file) as part:
-        save_file(halved, part, metadata)
+    save_file(halved, file, metadata)
 
 
 def half(name: str, tensor: Tensor) -> Tensor:

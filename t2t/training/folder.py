@@ -4,10 +4,11 @@ import fcntl
 import json
 import os
 import platform
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ class RunFolder:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keeps others from training here; the system lets go even after kill -9."""
+        is_new = not self.path.exists()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
@@ -60,31 +62,36 @@ class RunFolder:
             yield
         finally:
             os.close(handle)
+            with suppress(OSError):
+                if not self.files():  # a run that was refused leaves nothing behind
+                    (self.path / LOCK).unlink()
+                    if is_new:
+                        self.path.rmdir()
 
-    def claim(
-        self, recipe: Recipe, machine: dict[str, Any], team: Processes, fresh: bool
-    ) -> None:
-        """Makes the folder this run's, or refuses one that holds something else."""
-        wanted = to_json(recipe)
+    def check(self, recipe: Recipe, fresh: bool) -> None:
+        """Refuses a folder that holds something else than this run."""
         is_run = (self.path / RECIPE).exists()
         if not is_run and any(not path.name.startswith(".") for path in self.files()):
             raise UserError(
                 f"{self.path} holds files that are not a run's; name another --folder."
             )
-        if fresh:
-            self.clear()
-        elif is_run and self.has_begun():
-            changed = differences(read_json(self.path / RECIPE), wanted)
+        if not fresh and is_run and self.has_begun():
+            changed = differences(read_json(self.path / RECIPE), to_json(recipe))
             if changed:
                 raise UserError(
                     f"{self.path} holds a run of another recipe "
                     f"({'; '.join(changed[:4])}); name another --folder, or add "
                     "--fresh to start over in it."
                 )
-        if self.finished() is not None:
-            return  # and keeps saying by which machine
+
+    def begin(
+        self, recipe: Recipe, machine: dict[str, Any], team: Processes, fresh: bool
+    ) -> None:
+        """Makes the folder this run's; what an earlier one left goes if `fresh`."""
         try:
-            write_json(self.path / RECIPE, wanted)
+            if fresh:
+                self.clear()
+            write_json(self.path / RECIPE, to_json(recipe))
             write_json(self.path / ENVIRONMENT, environment(machine, team))
         except OSError as error:
             raise UserError(
@@ -145,7 +152,7 @@ def environment(machine: dict[str, Any], team: Processes) -> dict[str, Any]:
     device = team.device.type
     name = torch.cuda.get_device_name() if device == "cuda" else platform.processor()
     return {
-        "command": " ".join(["t2t", *sys.argv[1:]]),
+        "command": shlex.join(["t2t", *sys.argv[1:]]),
         "t2t": t2t.__version__,
         "torch": torch.__version__,
         "python": platform.python_version(),

@@ -25,6 +25,7 @@ class Replayed:
         self.inputs: list[Tensor] = []
         self.result: Tensor | None = None
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.stream: torch.cuda.Stream | None = None
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         self.take(inputs)
@@ -47,11 +48,12 @@ class Replayed:
 
     def launch(self) -> Tensor:
         """One call without a graph, on a stream of its own as captures are."""
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        if self.stream is None:
+            self.stream = torch.cuda.Stream()
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
             result = self.function(*self.inputs)
-        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.current_stream().wait_stream(self.stream)
         return result
 
     def capture(self) -> None:

@@ -1,6 +1,7 @@
 """What a run tells: progress on the screen, numbers in files, curves as a picture."""
 
 import math
+import shlex
 import statistics
 import sys
 import time
@@ -258,5 +259,5 @@ class Journal:
                 self.clock.steps_per_second * recipe.batch_size, 1
             ),
             "device": str(self.team.device),
-            "command": " ".join(["t2t", *sys.argv[1:]]),
+            "command": shlex.join(["t2t", *sys.argv[1:]]),
         }

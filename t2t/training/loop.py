@@ -81,8 +81,8 @@ def train(
 
         def claim() -> dict[str, Any] | None:
             leaving.enter_context(place.held())
-            place.claim(recipe, vars_of(settled), team, fresh)
-            return place.finished()
+            place.check(recipe, fresh)
+            return None if fresh else place.finished()
 
         done = from_leader(team, claim)
         if done is not None:
@@ -91,6 +91,8 @@ def train(
             splits = one_per_machine_first(team, lambda: open_data(recipe))
         journal = leaving.enter_context(Journal(place, recipe, team, quiet=quiet))
         training = Training(recipe, settled, team, place, splits, journal)
+        # All is built, so nothing that a recipe lacks can stop the run any more.
+        from_leader(team, lambda: place.begin(recipe, vars_of(settled), team, fresh))
         with training.writer:
             try:
                 return training.run_to_end(interruption)
@@ -133,7 +135,9 @@ class Training:
         self.skipped_in_a_row = 0
         self.writer = CheckpointWriter(place.checkpoints, team, journal.tell)
         self.run = new_run(recipe, machine, team, self.num_classes)
-        self.stepper = Stepper(recipe, machine, team, self.run, self.num_classes)
+        self.stepper = Stepper(
+            recipe, machine, team, self.run, self.num_classes, journal.tell
+        )
         augmentation = recipe.augmentation
         self.prepare = Preparation(augmentation.mean, augmentation.std)
 

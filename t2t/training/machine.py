@@ -1,5 +1,6 @@
 """What the machine decides about a run, as against what its recipe does."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -53,21 +54,23 @@ def settle(machine: Machine, team: Processes) -> Machine:
 
 
 @contextmanager
-def repeatable() -> Iterator[None]:
-    """Lets torch's own attention sum gradients in one order, for the same bits again.
+def repeatable(strictly: bool = True) -> Iterator[None]:
+    """Lets torch's own kernels sum gradients in one order, for the same bits again.
 
     Only where a model is computed: elsewhere torch would choose slow ways for what is
-    exact already.
+    exact already. Strictly, a kernel that has no such order is an error; else it is
+    taken, and so is attention's faster backward pass.
     """
     was = torch.are_deterministic_algorithms_enabled()
+    warned = torch.is_deterministic_algorithms_warn_only_enabled()
     memory: Any = torch.utils.deterministic
     filled = memory.fill_uninitialized_memory
     memory.fill_uninitialized_memory = False
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.use_deterministic_algorithms(True, warn_only=not strictly)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(was)
+        torch.use_deterministic_algorithms(was, warn_only=warned)
         memory.fill_uninitialized_memory = filled
 
 
@@ -75,6 +78,9 @@ def make_exact(machine: Machine) -> None:
     """Chooses algorithms that give the same bits every time a run is repeated."""
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
+    # Without this choice, of which it is the usual size, torch takes no product of
+    # cuBLAS for repeatable.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     if machine.precision != "fp32":
         # What is left in float32 beside half precision need not be more exact than it.
         torch.set_float32_matmul_precision("high")

@@ -26,7 +26,7 @@ def build_optimizers(model: nn.Module, recipe: Recipe) -> list[TorchOptimizer]:
         return [adamw(groups, settings, fused)]
     if settings.name == "sgd":
         groups = parameter_groups(model, settings, lr)
-        return [torch.optim.SGD(groups, momentum=settings.momentum, fused=fused)]
+        return [sgd(groups, settings, fused)]
     if settings.name == "muon":
         return muon_and_adamw(model, recipe, fused)
     import timm.optim  # slow to import, and needed for other names only
@@ -80,6 +80,22 @@ def adamw(
     return torch.optim.AdamW(
         groups, betas=settings.betas, fused=fused, capturable=fused
     )
+
+
+def sgd(
+    groups: list[dict[str, Any]], settings: Optimizer, fused: bool
+) -> torch.optim.SGD:
+    """SGD whose momentum is 0 at first.
+
+    Its fused kernel would leave new memory as it is where the first step is left out.
+    """
+    optimizer = torch.optim.SGD(groups, momentum=settings.momentum, fused=fused)
+    if settings.momentum:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                kept = torch.zeros_like(parameter, requires_grad=False)
+                optimizer.state[parameter]["momentum_buffer"] = kept
+    return optimizer
 
 
 def parameter_groups(

@@ -100,10 +100,14 @@ def own_stream(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    with torch.cuda.stream(torch.cuda.Stream(device)):
-        yield
-    # What was computed here may be read on the default stream next.
-    torch.cuda.synchronize(device)
+    before, own = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    own.wait_stream(before)
+    try:
+        with torch.cuda.stream(own):
+            yield
+    finally:
+        # What was computed here may be read there next.
+        before.wait_stream(own)
 
 
 def find_device(name: str | None, local_rank: int = 0) -> torch.device:

@@ -35,6 +35,13 @@ class Optimizer:
     clip_norm: float = 0.0
     """Largest norm of the gradient; 0 leaves it as it is."""
 
+    def __post_init__(self) -> None:
+        """Refuses rates that would lead away from the goal."""
+        for name in ("lr", "adamw_lr", "body_lr", "weight_decay", "clip_norm"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise UserError(f"optimizer.{name}={value} must be 0 or more.")
+
     def scaled(self, lr: float, batch_size: int) -> float:
         """A learning rate stated for the reference batch, at another batch size."""
         ratio = batch_size / self.reference_batch_size

@@ -16,6 +16,9 @@ from t2t.training.optim import build_optimizers
 from t2t.training.parallel import Processes, batch_statistics, spread_copy, spread_model
 from t2t.training.recipe import Average, Recipe
 
+# Settings of an optimizer's groups that follow from the device, not from the run.
+OF_THE_DEVICE = ("foreach", "fused", "capturable")
+
 
 class State(NamedTuple):
     """A run at a moment: tensors by name, and numbers that JSON holds exactly."""
@@ -138,6 +141,8 @@ class Run:
             for place, group in enumerate(packed["param_groups"]):
                 here = optimizer.param_groups[place]
                 for name, value in groups[str(place)].items():
+                    if name in OF_THE_DEVICE:
+                        continue
                     as_was = isinstance(value, list) and isinstance(here[name], tuple)
                     group[name] = tuple(value) if as_was else value
                 for index, parameter in zip(

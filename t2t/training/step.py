@@ -1,7 +1,7 @@
 """One step of training: from a batch to changed weights, or to unchanged ones."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
@@ -31,6 +31,8 @@ from t2t.training.parallel import (
 from t2t.training.recipe import Phase, Recipe
 from t2t.training.run import Run, update_average
 
+# In the error of a kernel that has no repeatable form.
+NOT_REPEATABLE = "use_deterministic_algorithms"
 # The optimizers whose learning rate can be a number on the device.
 CAPTURED = (torch.optim.AdamW, torch.optim.SGD, Muon)
 
@@ -83,8 +85,10 @@ class Stepper:
         team: Processes,
         run: Run,
         num_classes: int,
+        tell: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self.recipe, self.machine, self.team, self.run = recipe, machine, team, run
+        self.tell = tell
         self.num_classes = num_classes
         self.precision = PRECISIONS[machine.precision or "fp32"]
         self.objective = build_objective(recipe, team.device, num_classes)
@@ -96,14 +100,13 @@ class Stepper:
         self.forward = torch.compile(run.model) if machine.compile else run.model
         self.statistics = batch_statistics(run.plain)
         self.before: list[Tensor] = []
+        # Many processes sum gradients in an order of their own.
+        self.is_strict = not team.many
         self.replays = on_cuda and not team.many and not run.scaler.is_enabled()
-        self.phase: Phase | None = None
         self.enter(recipe.phase_at(0.0))
 
-    def enter(self, phase: Phase) -> bool:
-        """Makes steps those of a phase; whether that asks for another program."""
-        if phase == self.phase:
-            return False
+    def enter(self, phase: Phase) -> None:
+        """Makes steps those of a phase, which is a program of its own."""
         self.phase = phase
         encoder = getattr(self.run.plain, "encoder", None)
         if encoder is not None:
@@ -119,7 +122,6 @@ class Stepper:
         captured = all(type(each) in CAPTURED for each in self.run.optimizers)
         self.gradient = Replayed(find) if self.replays and not captured else find
         self.whole = Replayed(whole) if self.replays and captured else None
-        return True
 
     def settle(self) -> None:
         """Waits until no graph runs any more that is about to be given back."""
@@ -133,7 +135,7 @@ class Stepper:
     def start_step(self, batch: Batch) -> Pending:
         """The same, without waiting for the device where that can be helped."""
         run, recipe, team = self.run, self.recipe, self.team
-        torch.manual_seed(step_seed(recipe.seed, run.step, team.rank))
+        self.draw_anew()
         step = on_device(run.step, team.device)
         inputs = (batch.images, batch.labels, batch.keys, step)
         share = 1 - recipe.average.decay_at(run.step + 1)
@@ -198,14 +200,42 @@ class Stepper:
         for number, (some, wanted) in enumerate(parts, start=1):
             sync_gradients(run.model, number == len(parts))
             share = len(some) / len(images)
-            with repeatable():
-                with autocast(team.device, self.precision):
-                    loss = self.objective(self.forward, some, wanted)
-                run.scaler.scale(loss * share).backward()
-            total += loss.detach() * share
+            try:
+                loss = self.add_gradient(some, wanted, share)
+            except RuntimeError as error:
+                if not self.is_strict or NOT_REPEATABLE not in str(error):
+                    raise
+                # It fails at the first images, or never: nothing else is lost.
+                self.relax(error)
+                loss = self.add_gradient(some, wanted, share)
+            total += loss * share
         norm = self.gradient_norm()
         total = sum_over_all(total, team) / team.world_size
         return torch.stack([total, norm])
+
+    def add_gradient(self, images: Images, targets: Tensor, share: float) -> Tensor:
+        """Adds so much of the gradient of some images to the parameters'; the loss."""
+        with repeatable(self.is_strict):
+            with autocast(self.team.device, self.precision):
+                loss = self.objective(self.forward, images, targets)
+            self.run.scaler.scale(loss * share).backward()
+        return loss.detach()
+
+    def relax(self, error: RuntimeError) -> None:
+        """From now on allows kernels that may differ in the last bits, and says so."""
+        self.is_strict = False
+        reason = str(error).split(".")[0].split(",")[0]
+        self.tell(f"This run may differ in the last bits when repeated: {reason}.")
+        for optimizer in self.run.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        for now, before in zip(self.statistics, self.before, strict=True):
+            now.copy_(before)
+        self.draw_anew()
+
+    def draw_anew(self) -> None:
+        """Begins the step's own draws: dropout and stochastic depth."""
+        seed, step = self.recipe.seed, self.run.step
+        torch.manual_seed(step_seed(seed, step, self.team.rank))
 
     def gradient_norm(self) -> Tensor:
         """The norm of the gradient, clipped where the recipe says so."""
@@ -243,11 +273,13 @@ def learning_by(
     for optimizer in optimizers:
         # By this name torch's fused optimizers know a step to leave out, and so ours.
         optimizer.found_inf = broken  # type: ignore[attr-defined]
-    yield
-    for group, rate in zip(groups, before, strict=True):
-        group["lr"] = rate
-    for optimizer in optimizers:
-        del optimizer.found_inf  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for group, rate in zip(groups, before, strict=True):
+            group["lr"] = rate
+        for optimizer in optimizers:
+            del optimizer.found_inf  # type: ignore[attr-defined]
 
 
 def on_device(numbers: float | list[float], device: torch.device) -> Tensor:

@@ -1,5 +1,6 @@
 """The page at the end of a run: how it went, a few predictions, what to type next."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -96,12 +97,13 @@ def examples(folder: Path) -> list[RenderableType]:
 
 def whereabouts(folder: Path) -> str:
     """Where everything is, and what to type next."""
+    quoted = shlex.quote(str(folder))
     rows = {
         f"{folder / 'model.safetensors'}": "the model, with all that using it needs",
         f"{folder / 'curves.png'}": "loss, accuracy and learning rate over the steps",
         f"{folder / 'metrics.jsonl'}": "the same as numbers",
-        f"t2t eval {folder}": "every class, and what is taken for what",
-        f"t2t predict {folder} IMAGE...": "what it sees in your images",
+        f"t2t eval {quoted}": "every class, and what is taken for what",
+        f"t2t predict {quoted} IMAGE...": "what it sees in your images",
     }
     width = max(map(len, rows))
     return "\n".join(f"  {key:<{width}}   {value}" for key, value in rows.items())

@@ -4,7 +4,8 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
-from t2t.verbs.options import option
+from t2t.errors import UserError
+from t2t.verbs.options import at_least, option
 
 
 def pack(
@@ -26,6 +27,10 @@ def pack(
       t2t pack path/to/imagenet packed/ --short-side 256
       t2t pack photos/ packed/
     """
+    if workers is not None:
+        at_least(1, "--workers", workers)
+    import shlex
+
     from t2t.data.pack import pack as start
     from t2t.screen import counting, say
 
@@ -41,10 +46,15 @@ def pack(
         )
     for name in done.skipped:
         print(f"Left out, since it is damaged: {name}")
+    if not done.num_images:
+        raise UserError(
+            f"None of the images in {source} can be read, so {done.folder} holds none "
+            "to train on."
+        )
     say(
         lambda width: (
             f"{done.num_images:,} images in {done.num_shards} shards: "
             f"{done.bytes_before / 1e6:,.1f} MB → {done.bytes_after / 1e6:,.1f} MB\n"
-            f"Train on them: t2t train --data {done.folder}"
+            f"Train on them: t2t train --data {shlex.quote(str(done.folder))}"
         )
     )

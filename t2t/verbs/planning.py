@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional
 
+from t2t.errors import UserError
 from t2t.verbs.options import JsonFlag, Overrides, at_least, option
 
 if TYPE_CHECKING:
@@ -46,6 +47,10 @@ def plan(
     """
     at_least(1, "--gpus", gpus)
     at_least(1, "--per-machine", per_machine)
+    if micro_batch is not None:
+        at_least(1, "--micro-batch", micro_batch)
+    if rate is not None and not rate > 0:
+        raise UserError(f"--rate {rate:g} will not do: give images/s, more than 0.")
 
     import torch
 

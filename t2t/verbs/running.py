@@ -1,7 +1,7 @@
 """Training: recipes, runs and what comes at their end."""
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional
 
@@ -13,6 +13,7 @@ from t2t.verbs.options import (
     Overrides,
     PrecisionChoice,
     as_bool,
+    at_least,
     option,
 )
 
@@ -36,11 +37,11 @@ def recipes(
     from t2t.recipes import about, all_recipes
     from t2t.screen import recipe_table, say, say_json
 
-    found = {name: make for name, make in all_recipes().items() if filter in name}
+    wanted = filter.lower()
+    found = {name: make for name, make in all_recipes().items() if wanted in name}
     if not found:
-        raise UserError(
-            f"No recipe has {filter!r} in its name.{suggest(filter, all_recipes())}"
-        )
+        hint = suggest(wanted, all_recipes()) or " `t2t recipes` lists all."
+        raise UserError(f"No recipe has {filter!r} in its name.{hint}")
     rows = [(make(), about(make)) for make in found.values()]
     if json:
         from t2t.config import to_json
@@ -74,7 +75,8 @@ def train(
         option("Images a device holds at once, where memory is short.", "", "N"),
     ] = None,
     spread: Annotated[
-        str, option("With torchrun: ddp, fsdp or hybrid.", "(default: ddp)")
+        Literal["ddp", "fsdp", "hybrid"],
+        option("With torchrun: ddp, fsdp or hybrid.", "(default: ddp)"),
     ] = "ddp",
     workers: Annotated[
         int | None, option("Workers that read images.", "(default: all cores)", "N")
@@ -98,6 +100,14 @@ def train(
       t2t train imagenet.t2t_vit_14 --data path/to/imagenet --micro-batch 128
       torchrun --nproc-per-node 8 -m t2t train imagenet.t2t_vit_14 --data path
     """
+    if workers is not None:
+        at_least(1, "--workers", workers)
+    if not checkpoint_minutes > 0:
+        raise UserError(
+            f"--checkpoint-minutes {checkpoint_minutes:g} is too small: give more "
+            "than 0."
+        )
+
     from t2t.config import override
 
     chosen = open_recipe(recipe, data)
@@ -114,7 +124,7 @@ def train(
         precision=precision,  # type: ignore[arg-type]
         compile=as_bool(compile),
         micro_batch=micro_batch,
-        spread=spread,  # type: ignore[arg-type]
+        spread=spread,
         workers=workers,
         checkpoint_minutes=checkpoint_minutes,
     )
@@ -150,10 +160,15 @@ def open_recipe(name: str, data: str | None) -> "Recipe":
     from t2t.recipes import find_recipe
 
     if name.endswith(".json") or Path(name, "recipe.json").exists():
-        from t2t.training.folder import read_recipe
+        from t2t.config import from_json
+        from t2t.training.folder import RECIPE, read_json
+        from t2t.training.recipe import Recipe
 
-        path = Path(name)
-        chosen = read_recipe(path.parent if path.suffix == ".json" else path)
+        path = Path(name).expanduser()
+        path = path / RECIPE if path.is_dir() else path
+        if not path.exists():
+            raise UserError(f"There is no recipe {path}; `t2t recipes` lists names.")
+        chosen = from_json(Recipe, read_json(path))
     elif name == "digits" and data not in (None, "digits"):
         from t2t.recipes.own import for_images
 

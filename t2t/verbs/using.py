@@ -145,10 +145,7 @@ def predict(
         raise UserError("--json and --csv are two forms of the same; give one of them.")
     chosen_weights, images = weights_and_images(weights, words)
     if not images:
-        beside = f" beside {words[0]}, which holds none" if words else ""
-        raise UserError(
-            f"No images are named{beside}; give files, folders, or - for a list."
-        )
+        raise UserError(no_images(words))
 
     from t2t.models.trained import load_trained
     from t2t.screen import say
@@ -200,6 +197,19 @@ def weights_and_images(
     if names_images(words[0]):
         return "builtin", words
     return words[0], words[1:]
+
+
+def no_images(words: tuple[str, ...]) -> str:
+    """Why there is nothing to look at."""
+    from pathlib import Path
+
+    advice = "give files, folders, or - for a list."
+    if not words:
+        return f"No images are named; {advice}"
+    path = Path(words[0]).expanduser()
+    if not path.exists():
+        return f"There is no file or folder {words[0]} to look at; {advice}"
+    return f"No images are named beside {words[0]}, which holds none; {advice}"
 
 
 def names_images(word: str) -> bool:

@@ -45,6 +45,14 @@ def test_a_training_step_changes_weights_and_average() -> None:
         torch.testing.assert_close(kept, old + 1e-4 * (weight - old))
 
 
+def test_labels_are_of_the_models_own_classes() -> None:
+    torch.manual_seed(0)
+    few = replace(SMALL, model="t2t_vit_7_32", batch=8)
+    model = few.build()
+    assert model.num_classes == 10
+    training_step(model, few, CPU)()
+
+
 def test_inference_changes_nothing() -> None:
     model = SMALL.build()
     before = {name: value.clone() for name, value in model.state_dict().items()}

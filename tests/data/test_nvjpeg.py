@@ -1,6 +1,7 @@
 """What the GPU is given to decode, shown with a decoder that stands in for it."""
 
 import io
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -96,6 +97,21 @@ def test_nothing_to_decode_is_no_batch(calls):
     assert decode_jpegs([b"", jpeg(mode="CMYK"), jpeg(width=13)], 3, CPU) is None
     assert calls == [1]
     assert decode_jpegs([jpeg()], 4, CPU) is None
+
+
+def test_a_library_decodes_once_the_memory_it_gets_is_free(monkeypatch):
+    events = []
+    stream = SimpleNamespace(synchronize=lambda: events.append("waited"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+
+    def decoder(encoded, mode, device):
+        events.append("decoded")
+        return [stored(data, mode) for data in encoded]
+
+    jpegs = gather_jpegs([jpeg()], lambda data: True, pinned=False)
+    library = LibraryDecoder(decoder, is_upright=True)
+    library.decode(jpegs, 3, torch.device("cuda"))
+    assert events == ["waited", "decoded"]
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

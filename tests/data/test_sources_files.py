@@ -415,3 +415,18 @@ def test_parquet_in_split_folders(tmp_path):
     splits = open_splits(tmp_path)
     assert len(splits.train) == 6
     assert len(splits.val) == 4
+
+
+def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch):
+    (tmp_path / "images" / "cat").mkdir(parents=True)
+    scan = os.scandir
+
+    def refuse(place):  # as the system does for all but root, whom nothing is denied
+        if os.path.basename(place) == "cat":
+            raise PermissionError(13, "Permission denied", str(place))
+        return scan(place)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    for open_it in (open_splits, open_source):
+        with pytest.raises(UserError, match=r"images/cat may not be read: give"):
+            open_it(tmp_path / "images")

@@ -91,6 +91,9 @@ def test_foreign_files_are_named(tmp_path):
     (tmp_path / "page.pth").write_text("<!doctype html>")
     with pytest.raises(UserError, match="is text, not weights"):
         load(tmp_path / "page.pth")
+    (tmp_path / "note.pth").write_text("hi\n")
+    with pytest.raises(UserError, match="make no sense as a PyTorch file"):
+        load(tmp_path / "note.pth")
     torch.save({"optimizer": {"lr": 1}}, tmp_path / "optimizer.pth")
     with pytest.raises(UserError, match=r"holds no weights: .* found optimizer"):
         load(tmp_path / "optimizer.pth")

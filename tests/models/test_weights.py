@@ -180,3 +180,16 @@ def test_a_saved_file_is_readable_like_any_other(tmp_path: Path) -> None:
     model = t2t.create_model("t2t_vit_7_32", dim=16, depth=1, num_heads=1)
     file = t2t.save(model, tmp_path / "model.safetensors")
     assert file.stat().st_mode == plain.stat().st_mode
+
+
+def test_the_same_weights_are_the_same_file(tmp_path):
+    model = VisionTransformer(SMALL)
+    files = set()
+    for number in range(8):  # of its three notes in six orders, one is written
+        file = tmp_path / f"{number}.safetensors"
+        save(model, file, class_names=["a", "é", "\u007f", "\t", "d"])
+        files.add(file.read_bytes())
+    assert len(files) == 1
+    kept = load_file(tmp_path / "0.safetensors")
+    assert all(torch.equal(kept[key], own) for key, own in model.state_dict().items())
+    assert load_with_report(tmp_path / "0.safetensors")[1].class_names[1] == "é"

@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from t2t.ops.availability import HAS_TRITON
 from t2t.ops.crop_resize import (
-    HAS_TRITON,
     Filter,
     crop_resize,
     crop_resize_pillow,

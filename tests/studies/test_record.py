@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from errno import ENOSPC
 from pathlib import Path
 from shutil import copytree
 
@@ -111,6 +112,32 @@ def test_what_is_no_record_is_refused(runs: list[Path], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="leave --held-out away"):
         record(runs, into, held_out=True)
     assert not into.exists()
+
+
+def test_a_record_overwrites_nothing_else(runs: list[Path], tmp_path: Path) -> None:
+    photos, file = tmp_path / "photos", tmp_path / "cat.jpg"
+    photos.mkdir()
+    file.touch()
+    (photos / "1.jpg").touch()
+    with pytest.raises(UserError, match=r"photos holds something that is no record"):
+        record(runs, photos)
+    with pytest.raises(UserError, match=r"cat\.jpg cannot be written"):
+        record(runs, file)
+    assert [path.name for path in photos.iterdir()] == ["1.jpg"]
+
+
+def test_a_full_disk_is_one_sentence_and_the_same_call_goes_on(
+    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*paths: Path) -> None:
+        raise OSError(ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("t2t.studies.record.shutil.copyfile", full)
+        with pytest.raises(UserError, match=r"\(No space left on device\); make room"):
+            record(runs, tmp_path / "one")
+    (tmp_path / "one" / "summary.json").unlink()
+    assert record(runs, tmp_path / "one")["seeds"] == [0, 1]
 
 
 def test_held_out_numbers_and_gpus_are_labelled(

@@ -116,7 +116,12 @@ def test_what_cannot_ship_is_refused(run: Path, tmp_path: Path) -> None:
         ship(tmp_path, tmp_path / "in")
     with pytest.raises(UserError, match="head holds numbers that half precision"):
         half("head", torch.tensor([1e6]))
-    assert not list(tmp_path.rglob("*.safetensors"))
+    with pytest.raises(UserError, match="device='tpu' is not on this machine"):
+        ship(run, tmp_path / "in", device="tpu")
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="file cannot be written"):
+        ship(run, tmp_path / "file")
+    assert not list(tmp_path.rglob("*safetensors*"))
 
 
 def test_what_ships_is_small_and_has_its_card() -> None:

@@ -173,3 +173,9 @@ def test_muon_needs_blocks() -> None:
     recipe = Recipe(name="x", model="x", optimizer=Optimizer(name="muon"))
     with pytest.raises(UserError, match="needs a model with blocks"):
         build_optimizers(nn.Linear(2, 2), recipe)
+
+
+@pytest.mark.parametrize("name", ["lr", "adamw_lr", "weight_decay", "clip_norm"])
+def test_rates_below_zero_are_refused(name: str) -> None:
+    with pytest.raises(UserError, match=rf"optimizer\.{name}=-1 must be 0 or more"):
+        Optimizer(**{name: -1})

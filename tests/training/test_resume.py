@@ -141,6 +141,23 @@ def test_checkpoint_gives_back_all_that_an_optimizer_remembers(
     )
 
 
+@pytest.mark.parametrize("name", ["adamw", "muon", "sgd"])
+def test_a_run_resumed_on_another_device_keeps_to_its_kernels(
+    name: str, tiny: Tiny, cpu: Machine
+) -> None:
+    recipe = tiny(optimizer=Optimizer(name=name))
+    first, second = (new_run(recipe, settle(cpu, ALONE), ALONE, 3) for _ in range(2))
+    groups = [group for each in second.optimizers for group in each.param_groups]
+    for group in groups:
+        group["fused"] = group["capturable"] = True  # as on a GPU
+    for group in first.optimizers[0].param_groups:
+        group["lr"] = 0.125
+    second.restore(first.state())
+    groups = [group for each in second.optimizers for group in each.param_groups]
+    assert all(group["fused"] and group["capturable"] for group in groups)
+    assert second.optimizers[0].param_groups[0]["lr"] == 0.125
+
+
 def test_saving_changes_nothing(tiny: Tiny, cpu: Machine) -> None:
     run = new_run(tiny(), settle(cpu, ALONE), ALONE, 3)
     before = {key: value.clone() for key, value in run.state().tensors.items()}

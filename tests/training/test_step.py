@@ -1,7 +1,7 @@
 """One step: accumulated, clipped, averaged, or left out whole."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,15 @@ from torch import Tensor, nn
 
 from t2t.data.augment import Augmentation
 from t2t.data.batches import Batches, Feeding, open_batches
+from t2t.data.order import Batch
 from t2t.data.sources import open_splits
 from t2t.errors import UserError
 from t2t.training import step as step_module
 from t2t.training.loop import Machine, train
-from t2t.training.machine import make_exact, settle
+from t2t.training.machine import make_exact, repeatable, settle
 from t2t.training.metrics import read_rows
+from t2t.training.muon import Muon
+from t2t.training.optim import all_groups
 from t2t.training.parallel import Processes
 from t2t.training.recipe import Average, Optimizer, Recipe, TokenDropping
 from t2t.training.run import new_run
@@ -251,16 +254,26 @@ def test_models_without_tokens_refuse_to_drop_them(tiny: Tiny, cpu: Machine) -> 
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("optimizer", ["muon", "adamw", "sgd"])
+@pytest.mark.parametrize(
+    ("optimizer", "choices"),
+    [
+        # Widths that the fused operations take.
+        *((name, {"dim": 128, "token_dim": 64}) for name in ("muon", "adamw", "sgd")),
+        # Torch's own attention.
+        ("muon", {"dim": 32}),
+        ("muon", {"dim": 32, "tokenizer": "t2t", "token_dropout": 0.0}),
+        ("muon", {"dim": 128, "positions": "relative"}),
+    ],
+)
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_replayed_steps_repeat_bit_for_bit_from_any_step(
-    optimizer: str, tiny: Tiny, images: Path
+    optimizer: str, choices: dict[str, Any], precision: Any, tiny: Tiny, images: Path
 ) -> None:
     team = Processes(0, 1, torch.device("cuda:0"))
-    machine = settle(Machine(), team)
+    machine = settle(Machine(precision=precision), team)
     make_exact(machine)
     recipe = tiny(random=True, optimizer=Optimizer(name=optimizer, lr=1e-2))
-    # Widths that the fused operations take.
-    recipe = replace(recipe, choices={**recipe.choices, "dim": 128, "token_dim": 64})
+    recipe = replace(recipe, choices={**recipe.choices, **choices})
     batches = open_batches(
         open_splits(str(images)).train, batch_size=16, crop=None, device="cuda:0"
     )
@@ -287,12 +300,31 @@ def test_replayed_steps_repeat_bit_for_bit_from_any_step(
         assert torch.equal(second.run.state().tensors[name], wanted), name
 
 
+def fused(one: Stepper) -> Stepper:
+    """With torch's kernels that can leave out a step, as on a GPU."""
+    for optimizer in one.run.optimizers:
+        if not isinstance(optimizer, Muon):
+            for group in optimizer.param_groups:
+                group["fused"] = True
+    return one
+
+
+def step_without_the_host(one: Stepper, batch: Batch) -> None:
+    """What a CUDA graph holds, called without one."""
+    run, recipe = one.run, one.recipe
+    torch.manual_seed(step_module.step_seed(recipe.seed, run.step, 0))
+    share = 1 - recipe.average.decay_at(run.step + 1)
+    rates = [group["lr"] for group in all_groups(run.optimizers)]
+    inputs = (batch.images, batch.labels, batch.keys, torch.tensor(run.step))
+    one.whole_step(*inputs, torch.tensor([*rates, share]))
+    run.step += 1
+
+
 @pytest.mark.parametrize("kind", ["fine", "image", "loss", "gradient"])
 @pytest.mark.parametrize("model", ["t2t", "resnet"])
 def test_a_step_without_the_host_is_the_same_step(
     kind: str, model: str, tiny: Tiny, cpu: Machine, batches: Batches
 ) -> None:
-    """What a CUDA graph holds, called without one."""
     name = "adamw" if model == "resnet" else "muon"
     recipe = tiny(random=True, optimizer=Optimizer(name=name, lr=1e-2))
     if model == "resnet":
@@ -300,25 +332,13 @@ def test_a_step_without_the_host_is_the_same_step(
     first, second = batches.steps(0, 2)
     states = []
     for alone in (False, True):
-        one = stepper(recipe, cpu)
-        for optimizer in one.run.optimizers:
-            if isinstance(optimizer, torch.optim.AdamW):
-                for group in optimizer.param_groups:
-                    group["fused"] = True  # the kernel that can leave out a step
+        one = fused(stepper(recipe, cpu))
         one.train_step(first)
         if kind != "fine":
             one.objective = Broken(one.objective, kind, {1})  # type: ignore[assignment]
         before = snapshot(one)
         if alone:
-            torch.manual_seed(step_module.step_seed(recipe.seed, 1, 0))
-            share = 1 - recipe.average.decay_at(2)
-            rates = [
-                group["lr"]
-                for each in one.run.optimizers
-                for group in each.param_groups
-            ]
-            inputs = (second.images, second.labels, second.keys, torch.tensor(1))
-            one.whole_step(*inputs, torch.tensor([*rates, share]))
+            step_without_the_host(one, second)
         else:
             one.train_step(second)
         states.append(snapshot(one))
@@ -327,3 +347,90 @@ def test_a_step_without_the_host_is_the_same_step(
         assert same == (kind != "fine")
     for key, wanted in states[0].items():
         torch.testing.assert_close(states[1][key], wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.fixture
+def no_new_memory_is_zero() -> Iterator[None]:
+    """New memory holds NaN until something is written to it."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("no_new_memory_is_zero")
+@pytest.mark.parametrize("name", ["adamw", "muon", "sgd"])
+def test_a_first_step_that_is_left_out_leaves_nothing_behind(
+    name: str, tiny: Tiny, cpu: Machine, batches: Batches
+) -> None:
+    recipe = tiny(optimizer=Optimizer(name=name, lr=1e-2))
+    first, second = batches.steps(0, 2)
+    states = []
+    for breaks in (False, True):
+        one = fused(stepper(recipe, cpu))
+        if breaks:
+            one.objective = Broken(one.objective, "image", {1})  # type: ignore[assignment]
+            step_without_the_host(one, first)
+        one.run.step = 1
+        step_without_the_host(one, second)
+        states.append(snapshot(one))
+    assert states[0].pop("numbers") == states[1].pop("numbers")
+    for key, wanted in states[0].items():
+        assert torch.equal(states[1][key], wanted), key
+
+
+@pytest.mark.parametrize("warns", [False, True])
+@pytest.mark.usefixtures("no_new_memory_is_zero")
+def test_torch_is_left_as_deterministic_as_it_was(warns: bool) -> None:
+    torch.use_deterministic_algorithms(True, warn_only=warns)
+    for strictly in (True, False):
+        with repeatable(strictly):
+            told = torch.is_deterministic_algorithms_warn_only_enabled()
+            assert told != strictly
+    assert torch.are_deterministic_algorithms_enabled()
+    assert torch.is_deterministic_algorithms_warn_only_enabled() == warns
+    assert torch.utils.deterministic.fill_uninitialized_memory
+
+
+@pytest.mark.filterwarnings("ignore:put_ does not have a deterministic")
+@pytest.mark.parametrize("model", ["t2t", "resnet"])
+def test_a_kernel_that_cannot_repeat_is_told_and_taken(
+    model: str, tiny: Tiny, cpu: Machine, batches: Batches
+) -> None:
+    recipe = tiny(random=True)
+    if model == "resnet":
+        recipe = replace(recipe, model="test_resnet", choices={}, drop_path=0.0)
+    told: list[str] = []
+    plain, other = stepper(recipe, cpu), stepper(recipe, cpu)
+    other.tell = told.append
+    objective = other.objective
+
+    def unordered(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+        loss = objective(model, images, targets)
+        place, nothing = torch.tensor([1]), torch.zeros(1)
+        return loss + torch.zeros(2).put_(place, nothing).sum()
+
+    other.objective = unordered  # type: ignore[assignment]
+    for batch in batches.steps(0, 2):
+        assert other.train_step(batch) == plain.train_step(batch)
+    assert [sentence.split(":")[0] for sentence in told] == [
+        "This run may differ in the last bits when repeated"
+    ]
+    assert "put_ does not have a deterministic implementation" in told[0]
+    states = snapshot(plain), snapshot(other)
+    assert states[0].pop("numbers") == states[1].pop("numbers")
+    for key, wanted in states[0].items():
+        assert torch.equal(states[1][key], wanted), key
+
+
+def test_other_errors_of_a_model_are_not_taken_for_that(
+    tiny: Tiny, cpu: Machine, batches: Batches
+) -> None:
+    one = stepper(tiny(), cpu)
+
+    def broken(*given: object) -> Tensor:
+        raise RuntimeError("shapes do not fit")
+
+    one.objective = broken  # type: ignore[assignment]
+    (batch,) = batches.steps(0, 1)
+    with pytest.raises(RuntimeError, match="shapes do not fit"):
+        one.train_step(batch)

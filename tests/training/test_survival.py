@@ -9,9 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 from t2t.errors import UserError
@@ -19,7 +21,7 @@ from t2t.models import weights
 from t2t.training import loop, metrics
 from t2t.training.folder import RunFolder
 from t2t.training.loop import Machine, train
-from t2t.training.recipe import Recipe
+from t2t.training.recipe import Optimizer, Recipe
 from t2t.training.resume import checkpoints, is_whole
 from t2t.training.run import Run, new_run
 
@@ -252,3 +254,38 @@ def test_full_disk_at_the_end_keeps_the_last_checkpoint(
     assert train(recipe, folder=folder, machine=cpu, quiet=True).finished
     assert_delivered(folder, expected)
     assert_metrics_are_whole(folder)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimizer": Optimizer(name="adamv")},
+        {"model": "t2t_vit_8"},
+        {"weights": "nowhere.safetensors"},
+        {"data": "nowhere"},
+        {"batch_size": 10_000},
+    ],
+)
+def test_what_cannot_start_deletes_nothing_and_leaves_nothing(
+    changes: dict[str, Any], tiny: Tiny, cpu: Machine, tmp_path: Path
+) -> None:
+    before = tmp_path / "before"
+    train(tiny(epochs=1), folder=before, machine=cpu, quiet=True)
+    there = {path: path.read_bytes() for path in before.rglob("*") if path.is_file()}
+    for folder in (before, tmp_path / "new"):
+        with pytest.raises(UserError):
+            train(tiny(**changes), folder=folder, machine=cpu, quiet=True, fresh=True)
+    assert {path: path.read_bytes() for path in there} == there
+    assert [path.name for path in tmp_path.iterdir()] == ["before"]
+
+
+def test_one_class_is_nothing_to_learn(
+    tiny: Tiny, cpu: Machine, tmp_path: Path
+) -> None:
+    folder = tmp_path / "cats" / "cat"
+    folder.mkdir(parents=True)
+    for number in range(12):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(folder / f"{number}.png")
+    recipe = tiny(data=str(tmp_path / "cats"))
+    with pytest.raises(UserError, match=r"images of one class only \(cat\)"):
+        train(recipe, folder=tmp_path / "run", machine=cpu, quiet=True)

@@ -1,7 +1,8 @@
 """From the one argument that names data to its training and validation sets."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,19 @@ class Found:
     """By split: train, val, test, or all where nothing is split yet."""
 
 
+@contextmanager
+def permitted() -> Iterator[None]:
+    """Names a folder or file that may not be read."""
+    try:
+        yield
+    except PermissionError as error:
+        raise UserError(
+            f"{error.filename} may not be read: give yourself permission, or move it "
+            "out of the data."
+        ) from error
+
+
+@permitted()
 def open_splits(
     spec: str | Path = "digits", *, seed: int = 0, val_fraction: float = 0.1
 ) -> Splits:
@@ -58,6 +72,7 @@ def open_splits(
     return Splits(train, val, description)
 
 
+@permitted()
 def open_source(
     spec: str | Path = "digits",
     split: str = "val",

@@ -1,0 +1,145 @@
+"""The words of a command line, checked against a verb's signature before it is read.
+
+What follows the `*` of a signature is an option, what comes before it a place.
+"""
+
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from tyro.conf import UseAppendAction
+
+from t2t.errors import UserError, suggest
+
+HELP = ("-h", "--help")
+NUMBERS: dict[Any, str] = {int: "a whole number", float: "a number"}
+APPENDING = get_args(UseAppendAction[str])[1]
+
+
+def check(name: str, verb: Callable[..., None], words: list[str]) -> None:
+    """Refuses what a verb does not take, in one sentence."""
+    if any(word in HELP for word in words):
+        return
+    hints = get_type_hints(verb, include_extras=True)
+    parameters = inspect.signature(verb).parameters
+    options = {
+        f"--{key.replace('_', '-')}": hints[key]
+        for key, each in parameters.items()
+        if each.kind is each.KEYWORD_ONLY
+    }
+    places = {
+        key: hints[key]
+        for key, each in parameters.items()
+        if each.kind is not each.KEYWORD_ONLY
+    }
+    left, given = take_options(name, options, words)
+    required = {k for k, each in parameters.items() if each.default is each.empty}
+    check_places(name, places, required, left)
+    for option in options.keys() - given:
+        if option[2:].replace("-", "_") in required:
+            raise UserError(
+                f"t2t {name} needs {option} {metavar(options[option])}; `t2t {name} "
+                "--help` gives examples."
+            )
+
+
+def take_options(
+    name: str, options: dict[str, Any], words: list[str]
+) -> tuple[list[str], set[str]]:
+    """Checks options with their values; what else was said, and the options' names."""
+    left: list[str] = []
+    given: set[str] = set()
+    rest = list(words)
+    while rest:
+        word, equals, text = rest.pop(0).partition("=")
+        if not word.startswith("-") or word == "-":
+            left.append(f"{word}{equals}{text}")
+            continue
+        option = word.replace("_", "-")
+        if option not in options:
+            hint = suggest(option, options) or f" `t2t {name} --help` lists them."
+            raise UserError(f"t2t {name} has no option {word}.{hint}")
+        given.add(option)
+        hint_of_option = options[option]
+        plain, many = plain_type(hint_of_option)
+        if plain is bool:
+            if equals:
+                raise UserError(f"{option} takes no value; leave out ={text}.")
+            continue
+        values = [text] if equals else []
+        while rest and (many or not values) and not is_option(rest[0]):
+            values.append(rest.pop(0))
+        if not values and not many:
+            wanted = metavar(hint_of_option)
+            raise UserError(f"{option} needs a value: {option} {wanted}.")
+        for value in values:
+            check_value(option, plain, value)
+    return left, given
+
+
+def is_option(word: str) -> bool:
+    """Whether a word begins another option; a negative number does not."""
+    return word.startswith("--") or word in HELP
+
+
+def check_places(
+    name: str, places: dict[str, Any], required: set[str], left: list[str]
+) -> None:
+    """Refuses too many words, or too few."""
+    takes_any = any(plain_type(hint)[1] for hint in places.values())
+    if len(left) > len(places) and not takes_any:
+        raise UserError(
+            f"t2t {name} does not know what {left[len(places)]!r} is for; "
+            f"`t2t {name} --help` gives examples."
+        )
+    missing = [
+        metavar(hint)
+        for key, hint in list(places.items())[len(left) :]
+        if key in required and not plain_type(hint)[1]
+    ]
+    if missing:
+        raise UserError(
+            f"t2t {name} needs {' and '.join(missing)}; `t2t {name} --help` gives "
+            "examples."
+        )
+
+
+def check_value(option: str, plain: Any, value: str) -> None:
+    """Refuses what is no number, or none of the choices, where an option takes such."""
+    if plain in NUMBERS:
+        try:
+            plain(value)
+        except ValueError:
+            raise UserError(
+                f"{option} {value} will not do: {option} takes {NUMBERS[plain]}."
+            ) from None
+    elif get_origin(plain) is Literal and value not in get_args(plain):
+        allowed = ", ".join(get_args(plain))
+        raise UserError(f"{option} {value} will not do: {option} takes {allowed}.")
+
+
+def plain_type(hint: Any) -> tuple[Any, bool]:
+    """What one value of an option is, and whether several may follow one another."""
+    bare, marks = unwrap(hint)
+    if get_origin(bare) in (Union, types.UnionType):
+        bare = next(each for each in get_args(bare) if each is not type(None))
+    if get_origin(bare) is tuple:
+        return get_args(bare)[0], APPENDING not in marks
+    return bare, False
+
+
+def metavar(hint: Any) -> str:
+    """What the help calls a value."""
+    _, marks = unwrap(hint)
+    told = (getattr(each, "metavar", None) for each in marks)
+    return next((each for each in told if each), "VALUE")
+
+
+def unwrap(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A type and all that is noted beside it, layer by layer."""
+    marks: tuple[Any, ...] = ()
+    while hasattr(hint, "__metadata__"):
+        marks += hint.__metadata__
+        hint = hint.__origin__
+    return hint, marks

@@ -1,0 +1,83 @@
+"""Training, packing and planning by words: a mistake is told and changes nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from t2t.cli import main
+from t2t.config import to_json
+from t2t.errors import UserError
+from t2t.recipes import find_recipe
+from t2t.training.folder import write_json
+from t2t.verbs.closing import whereabouts
+from t2t.verbs.running import open_recipe
+
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("train --workers 0", "--workers 0 is too small: give 1 or more."),
+        ("train --checkpoint-minutes 0", "--checkpoint-minutes 0 is too small"),
+        ("train --spread wide", "--spread takes ddp, fsdp, hybrid."),
+        ("train nowhere/recipe.json", "There is no recipe nowhere/recipe.json;"),
+        ("pack photos packed --workers -1", "--workers -1 is too small"),
+        ("plan digits --micro-batch 0", "--micro-batch 0 is too small"),
+        ("plan digits --rate 0", "--rate 0 will not do: give images/s, more than 0."),
+        ("recipes zzz", "No recipe has 'zzz' in its name. `t2t recipes` lists all."),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    words: str, sentence: str, capsys: Output, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words.split()) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.count("\n") == 1
+    assert sentence in told.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_misspelt_choice_deletes_nothing(tmp_path: Path, capsys: Output) -> None:
+    write_json(tmp_path / "recipe.json", to_json(find_recipe("digits")))
+    (tmp_path / "model.safetensors").write_text("dear")
+    before = sorted(tmp_path.iterdir())
+    words = ["train", "--folder", str(tmp_path), "--fresh", "--set", "choices.depht=3"]
+    assert main(words) == 2
+    assert "Did you mean depth?" in capsys.readouterr().err
+    left = [path for path in tmp_path.iterdir() if path.name != ".lock"]
+    assert sorted(left) == before
+    assert (tmp_path / "model.safetensors").read_text() == "dear"
+
+
+def test_a_recipe_is_read_from_any_file(tmp_path: Path) -> None:
+    recipe = find_recipe("digits")
+    write_json(tmp_path / "recipe.json", to_json(recipe))
+    write_json(tmp_path / "mine.json", {**to_json(recipe), "epochs": 7})
+    assert open_recipe(str(tmp_path / "mine.json"), None).epochs == 7
+    assert to_json(open_recipe(str(tmp_path), None)) == to_json(recipe)
+    (tmp_path / "list.json").write_text("[1, 2]")
+    with pytest.raises(UserError, match=r"is a JSON object .* not \[1, 2\]"):
+        open_recipe(str(tmp_path / "list.json"), None)
+
+
+def test_recipes_are_found_in_any_case(capsys: Output) -> None:
+    assert main(["recipes", "CIFAR100"]) == 0
+    assert "cifar100.t2t_vit_12" in capsys.readouterr().out
+
+
+def test_a_pack_of_nothing_readable_is_refused(tmp_path: Path, capsys: Output) -> None:
+    for name in ("a/1", "a/2", "b/1", "b/2"):
+        path = tmp_path / "images" / f"{name}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("no image")
+    assert main(["pack", str(tmp_path / "images"), str(tmp_path / "packed")]) == 2
+    assert "None of the images in" in capsys.readouterr().err
+
+
+def test_what_to_type_next_can_be_pasted() -> None:
+    told = whereabouts(Path("my runs/é"))
+    assert "t2t eval 'my runs/é' " in told
+    assert "t2t predict 'my runs/é' IMAGE..." in told

@@ -1,0 +1,64 @@
+"""What a verb does not take is refused in one sentence, before anything is read."""
+
+import pytest
+
+from t2t.cli import main
+from t2t.verbs import VERBS
+from t2t.verbs.words import check
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            "train --epochz 3",
+            "t2t train has no option --epochz. Did you mean --epochs",
+        ),
+        ("train --qqqqq 3", "no option --qqqqq. `t2t train --help` lists them."),
+        ("train --epochs two", "--epochs two will not do: --epochs takes a whole"),
+        ("train --epochs 2.5", "--epochs takes a whole number"),
+        ("train --epochs=two", "--epochs takes a whole number"),
+        ("train --checkpoint-minutes x", "--checkpoint-minutes takes a number"),
+        ("train --compile maybe", "--compile takes on, off."),
+        ("train --epochs", "--epochs needs a value: --epochs N."),
+        ("train --epochs --fresh", "--epochs needs a value: --epochs N."),
+        ("train --fresh=yes", "--fresh takes no value; leave out =yes."),
+        ("train digits extra", "t2t train does not know what 'extra' is for"),
+        ("study tokens --seeds 0 a", "--seeds a will not do: --seeds takes a whole"),
+        ("bench t2t_vit_7 --precision fp32 int8", "--precision takes bf16, fp16, fp32"),
+        ("pack", "t2t pack needs SOURCE and DEST; `t2t pack --help` gives examples."),
+        ("pack photos", "t2t pack needs DEST;"),
+        ("record runs/mine", "t2t record needs --into PATH;"),
+        ("ship --into mine", "t2t ship needs RUN;"),
+        ("models --jsn", "Did you mean --json?"),
+    ],
+)
+def test_a_wrong_word_is_told_in_one_sentence(
+    words: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words.split()) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("t2t: ")
+    assert told.err.count("\n") == 1
+    assert sentence in told.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "train",
+        "train digits --epochs 3 --seed -1 --set optimizer.lr=1e-3 --set seed=2",
+        "train --set=epochs=2 --checkpoint_minutes 0.5 --fresh --compile off",
+        "predict runs/mine - --json",
+        "study tokens --seeds 0 1 --only t2t patches --dry-run",
+        "bench t2t_vit_7 --batch 1 2 --precision bf16 fp16 --grow size batch --json",
+        "record a b c --into d --log x --log y",
+        "pack photos packed --short-side 0",
+        "show --depth 1 resnet50",
+        "train --epochs --help",
+    ],
+)
+def test_right_words_pass(words: str) -> None:
+    verb, *rest = words.split()
+    check(verb, VERBS[verb], rest)
