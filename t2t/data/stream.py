@@ -16,7 +16,6 @@ from torch import Tensor
 
 from t2t.data.crops import Crop, apply_crop, as_batch
 from t2t.data.damage import DamagedImage
-from t2t.data.decode import decode
 from t2t.data.draws import Draws
 from t2t.data.loading import (
     ImagePixels,
@@ -259,7 +258,7 @@ class _Work:
         for place, index in zip(places.tolist(), indices.tolist(), strict=True):
             self._check_halted()
             if place in read:
-                found, pixels = self._decode_read(index, read[place])
+                found, pixels = self.loader.load_read(index, read[place])
             else:
                 found, pixels = self.loader.load(index)
             loaded.append(found)
@@ -274,12 +273,6 @@ class _Work:
             self.loader.channels,
         )
         return Piece(places, loaded, ragged)
-
-    def _decode_read(self, index: int, data: Data) -> tuple[int, ImagePixels]:
-        try:
-            return index, decode(data, channels=self.loader.channels)
-        except DamagedImage as damaged:
-            return self.loader.load_instead(index, damaged.reason)
 
 
 def _chunks(items: Items, size: int) -> list[Items]:
