@@ -81,6 +81,13 @@ class Loader:
         except DamagedImage as damaged:
             return self.load_instead(index, damaged.reason)
 
+    def load_read(self, index: int, data: bytes | Tensor) -> tuple[int, ImagePixels]:
+        """The same of an image that has been read."""
+        try:
+            return index, decode(data, channels=self.channels)
+        except DamagedImage as damaged:
+            return self.load_instead(index, damaged.reason)
+
     def load_instead(self, index: int, reason: str) -> tuple[int, ImagePixels]:
         """Record an image as damaged; load the one that stands in for it."""
         num_images = len(self.source)

@@ -75,21 +75,20 @@ class ResidentImages:
         """Images decoded by this thread, but for the JPEGs that nvJPEG is to decode."""
         indices = np.arange(start, min(start + _CHUNK, len(self.labels)))
         chosen = decoded_on_gpu(indices, self._gpu_share)
-        found: list[Found] = []
-        for index, by_gpu in zip(indices.tolist(), chosen.tolist(), strict=True):
-            jpeg = self._jpeg(index) if by_gpu else None
-            found.append(self._loader.load(index) if jpeg is None else (index, jpeg))
-        return found
+        return [
+            self._jpeg_or_pixels(index) if by_gpu else self._loader.load(index)
+            for index, by_gpu in zip(indices.tolist(), chosen.tolist(), strict=True)
+        ]
 
-    def _jpeg(self, index: int) -> bytes | None:
-        """The bytes of a JPEG; None for all else, and for what cannot be read."""
+    def _jpeg_or_pixels(self, index: int) -> Found:
+        """The bytes of a JPEG; all else decoded."""
         try:
             data = self._loader.source.read(index)
-        except DamagedImage:
-            return None
-        return (
-            data if isinstance(data, bytes) and image_format(data) == "jpeg" else None
-        )
+        except DamagedImage as damaged:
+            return self._loader.load_instead(index, damaged.reason)
+        if isinstance(data, bytes) and image_format(data) == "jpeg":
+            return index, data
+        return self._loader.load_read(index, data)
 
     def _sent(self, found: list[Found], pool: ThreadPoolExecutor) -> Part:
         """Decoded images on their way to the device, after nvJPEG has done its own."""

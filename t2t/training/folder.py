@@ -129,15 +129,19 @@ class RunFolder:
 
 def read_recipe(folder: Path) -> Recipe:
     """The recipe that a run folder was trained by."""
-    path = folder / RECIPE
-    if not path.exists():
+    check_run(folder)
+    return from_json(Recipe, read_json(folder / RECIPE))
+
+
+def check_run(folder: Path) -> None:
+    """Refuses what is no run folder."""
+    if not (folder / RECIPE).exists():
         raise UserError(f"{folder} is not a run folder: it holds no {RECIPE}.")
-    return from_json(Recipe, read_json(path))
 
 
 def read_result(folder: Path) -> dict[str, Any]:
     """What a run came to; refuses what is no run, or not at its end."""
-    read_recipe(folder)
+    check_run(folder)
     result = RunFolder(folder).finished()
     if result is None:
         raise UserError(
@@ -152,7 +156,7 @@ def environment(machine: dict[str, Any], team: Processes) -> dict[str, Any]:
     device = team.device.type
     name = torch.cuda.get_device_name() if device == "cuda" else platform.processor()
     return {
-        "command": shlex.join(["t2t", *sys.argv[1:]]),
+        "command": command_line(),
         "t2t": t2t.__version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -160,6 +164,11 @@ def environment(machine: dict[str, Any], team: Processes) -> dict[str, Any]:
         "num_processes": team.world_size,
         **machine,
     }
+
+
+def command_line() -> str:
+    """What was typed, to be typed again."""
+    return shlex.join(["t2t", *sys.argv[1:]])
 
 
 def read_json(path: Path) -> dict[str, Any]:

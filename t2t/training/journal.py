@@ -1,9 +1,7 @@
 """What a run tells: progress on the screen, numbers in files, curves as a picture."""
 
 import math
-import shlex
 import statistics
-import sys
 import time
 from types import TracebackType
 from typing import Any
@@ -22,7 +20,7 @@ from rich.text import Text
 from t2t.training.clock import Clock, duration
 from t2t.training.curves import draw_curves
 from t2t.training.evaluate import Score
-from t2t.training.folder import RunFolder
+from t2t.training.folder import RunFolder, command_line
 from t2t.training.metrics import MetricsFile, read_rows
 from t2t.training.parallel import Processes
 from t2t.training.recipe import Recipe
@@ -259,5 +257,5 @@ class Journal:
                 self.clock.steps_per_second * recipe.batch_size, 1
             ),
             "device": str(self.team.device),
-            "command": shlex.join(["t2t", *sys.argv[1:]]),
+            "command": command_line(),
         }

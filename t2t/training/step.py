@@ -151,8 +151,7 @@ class Stepper:
                 optimizer.step()
             update_average(run, share)
         else:
-            for now, before in zip(self.statistics, self.before, strict=True):
-                now.copy_(before)
+            self.restore_statistics()
         run.scaler.update()
         return Pending(run, found)
 
@@ -228,9 +227,13 @@ class Stepper:
         self.tell(f"This run may differ in the last bits when repeated: {reason}.")
         for optimizer in self.run.optimizers:
             optimizer.zero_grad(set_to_none=True)
+        self.restore_statistics()
+        self.draw_anew()
+
+    def restore_statistics(self) -> None:
+        """Puts BatchNorm's statistics back to what they were before the step."""
         for now, before in zip(self.statistics, self.before, strict=True):
             now.copy_(before)
-        self.draw_anew()
 
     def draw_anew(self) -> None:
         """Begins the step's own draws: dropout and stochastic depth."""

@@ -1,7 +1,5 @@
 """Speed: how many images a second a model trains on or looks at."""
 
-import shlex
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -108,7 +106,9 @@ def bench(
     check_words(models, recipe, data, mode, grow, out, as_published)
     check_numbers(batch, image_size, seconds, repeat)
 
+    from t2t.bench.cases import REPLAYED
     from t2t.bench.rows import read_rows
+    from t2t.training.folder import command_line
     from t2t.training.parallel import find_device
 
     path = None if out is None else Path(out).expanduser()
@@ -116,10 +116,10 @@ def bench(
         read_rows(path)  # what holds something else is refused before anything runs
     chosen = find_device(device)
     on_cuda = chosen.type == "cuda"
-    if launch in ("graph", "eager_graph") and not on_cuda:
+    if launch in REPLAYED and not on_cuda:
         raise UserError(f"--launch {launch} needs CUDA; on {chosen} give another.")
     precisions = precision or (("bf16",) if on_cuda else ("fp32",))
-    command = f"t2t {shlex.join(sys.argv[1:])}"
+    command = command_line()
     bases: list[Case] = []
     if as_published:
         from t2t.bench.alternating import measure_published
