@@ -108,7 +108,7 @@ def test_a_library_decodes_once_the_memory_it_gets_is_free(monkeypatch):
         events.append("decoded")
         return [stored(data, mode) for data in encoded]
 
-    jpegs = gather_jpegs([jpeg()], lambda data: True, pinned=False)
+    jpegs = gather_jpegs([jpeg()], pinned=False)
     library = LibraryDecoder(decoder, is_upright=True)
     library.decode(jpegs, 3, torch.device("cuda"))
     assert events == ["waited", "decoded"]
