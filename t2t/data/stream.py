@@ -37,9 +37,9 @@ from t2t.errors import UserError
 from t2t.ops.ragged import Ragged, roomy
 from t2t.shapes import Pixels
 
-# Before training's own kernels: the many small ones of a decoder would each wait for
-# a large one, and training then for its input.
-_PRIORITY = -1
+# Before training's own kernels, whose priority is the next: the few that crop a batch
+# would each wait for many large ones, and training then for its input.
+_PRIORITY = -2
 # Steps whose files are read before a thread is free to make their batch.
 _NUM_READ_AHEAD = 2
 

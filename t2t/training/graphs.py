@@ -48,12 +48,13 @@ class Replayed:
 
     def launch(self) -> Tensor:
         """One call without a graph, on a stream of its own as captures are."""
+        current = torch.cuda.current_stream()
         if self.stream is None:
-            self.stream = torch.cuda.Stream()
-        self.stream.wait_stream(torch.cuda.current_stream())
+            self.stream = torch.cuda.Stream(priority=current.priority)
+        self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
             result = self.function(*self.inputs)
-        torch.cuda.current_stream().wait_stream(self.stream)
+        current.wait_stream(self.stream)
         return result
 
     def capture(self) -> None:
@@ -61,7 +62,8 @@ class Replayed:
         drawn = torch.cuda.get_rng_state()
         graph = torch.cuda.CUDAGraph()
         # Other threads, which decode the next images, may use the device meanwhile.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        mode = "thread_local"
+        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode=mode):
             self.result = self.function(*self.inputs)
         self.graph = graph
         torch.cuda.set_rng_state(drawn)

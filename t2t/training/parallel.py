@@ -91,16 +91,23 @@ def processes(device: str | None) -> Iterator[Processes]:
             dist.destroy_process_group()
 
 
+# Training's kernels go before a decoder's; of the batches in the making, after.
+PRIORITY = -1
+
+
 @contextmanager
 def own_stream(device: torch.device) -> Iterator[None]:
-    """Work for CUDA beside the default stream, on which other libraries' wait.
+    """Work for CUDA on a stream that no other library's has to wait for.
 
-    nvJPEG decodes on such streams: it would stand still while training computes.
+    nvJPEG's streams wait for the default one, and those of one priority share a few
+    queues of the device: behind a step in theirs, decoding would stand still until it
+    is over. So training has a priority that nobody else's streams have.
     """
     if device.type != "cuda":
         yield
         return
-    before, own = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    before = torch.cuda.current_stream(device)
+    own = torch.cuda.Stream(device, PRIORITY)
     own.wait_stream(before)
     try:
         with torch.cuda.stream(own):
