@@ -36,6 +36,8 @@ from t2t.training.step import Pending, Stepper
 KINDS = {FileSource: "jpeg", ShardSource: "pack", ParquetSource: "parquet"}
 # Compiling, and whatever else a trainer puts off until its steps repeat.
 NUM_WARM_UPS = {"cuda": 12}
+# Two seconds more: workers start, and memory is taken and page-locked as it is needed.
+NUM_FED_WARM_UPS = {"cuda": 80}
 LONGEST = 1_000_000
 """More steps than anybody measures."""
 
@@ -175,7 +177,7 @@ def measure_trainer(
         def fed_step() -> None:
             trainer.step(next(batches))
 
-        for _ in range(num_warm_ups):
+        for _ in range(NUM_FED_WARM_UPS.get(device.type, 1)):
             fed_step()
         fed = time_steps(fed_step, device, seconds)
         profile = None

@@ -221,3 +221,13 @@ def test_unknown_ways_and_devices_are_refused() -> None:
         spread_model(torch.nn.Linear(1, 1), "zero", team)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="not on this machine; there is: cpu"):
         find_device("tpu")
+
+
+def test_cuda_is_looked_for_with_all_its_queues(monkeypatch):
+    name = "CUDA_DEVICE_MAX_CONNECTIONS"
+    monkeypatch.delenv(name, raising=False)
+    find_device("cpu")
+    assert os.environ[name] == "32"
+    monkeypatch.setenv(name, "1")
+    find_device("cpu")
+    assert os.environ[name] == "1"
