@@ -40,7 +40,8 @@ class Worker:
 class ProcessCrew:
     """Processes that share memory with this one, which only sends and gets numbers.
 
-    One that ends is told of and the others do its work; after the last, threads do.
+    One that ends is told of and the others do its work; after the last, threads do, as
+    they do, where `threads_first`, during the seconds that processes take to start.
     """
 
     def __init__(
@@ -50,6 +51,8 @@ class ProcessCrew:
         num_workers: int,
         device: torch.device,
         tell: Callable[[str], None],
+        *,
+        threads_first: bool = False,
     ) -> None:
         self.memory = Memory(device, shared=True)
         self._source = source
@@ -59,6 +62,7 @@ class ProcessCrew:
         self._spare = ThreadCrew(source, channels, num_workers, self.memory)
         self._cutter = Cutter(_MOST_READ, _MOST_DECODED)
         self._tell = tell
+        self._have_started = not threads_first
         self._queue: deque[Task] = deque()
         self._number = 0
         self._buffer = bytearray(LONGEST_MESSAGE)
@@ -108,7 +112,7 @@ class ProcessCrew:
     def _give_out(self) -> None:
         """Sends tasks to whoever has the fewest; the caller holds the lock."""
         while self._queue:
-            if not self.workers:
+            if not (self.workers and self._have_started):
                 self._do_here()
                 return
             worker = min(self.workers, key=lambda worker: len(worker.tasks))
@@ -197,6 +201,7 @@ class ProcessCrew:
         """The first message: a process's number, or why it could not start."""
         if isinstance(answer, int):
             worker.pid = answer
+            self._have_started = True
         else:
             self._reason = answer
 

@@ -91,6 +91,7 @@ class StreamBatches:
         if on_gpu is None:
             self.gpu_share = 0.0
         self._by_processes, kind = by_processes(loader, device, processes)
+        self._threads_first = processes is None
         self.description = f"decoded by {self.num_workers} {kind}"
         if self.gpu_share:
             self.description = (
@@ -146,8 +147,14 @@ class StreamBatches:
         if not self._by_processes:
             memory = Memory(self.device)
             return ThreadCrew(source, channels, self.num_workers, memory)
-        tell = self.loader.damage.tell or warnings.warn
-        return ProcessCrew(source, channels, self.num_workers, self.device, tell)
+        return ProcessCrew(
+            source,
+            channels,
+            self.num_workers,
+            self.device,
+            self.loader.damage.tell or warnings.warn,
+            threads_first=self._threads_first,
+        )
 
     def _handed_over(self, made: Made) -> Batch:
         """The batch, ordered before what the caller's stream does next."""

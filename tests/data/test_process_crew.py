@@ -177,6 +177,27 @@ def test_processes_make_the_batches_that_threads_make(
             assert_right(batch, step, source)
 
 
+def test_threads_begin_while_processes_start(source: FileSource) -> None:
+    wanted = list(opened(source, False).steps(0, 12))
+    batches = opened(source)
+    batches._threads_first = True
+    steps = batches.steps(0, 12)
+    seen = [next(steps)]
+    assert threads_decode()
+    assert_same(wanted, seen + list(steps))
+    until = time.monotonic() + 60
+    while None in pids(batches) and time.monotonic() < until:
+        assert_same(wanted, list(batches.steps(0, 12)))
+    steps = batches.steps(0, 12)
+    seen = [next(steps)]
+    assert not threads_decode()
+    assert_same(wanted, seen + list(steps))
+
+
+def threads_decode() -> bool:
+    return any(each.name.startswith("t2t-decode") for each in threading.enumerate())
+
+
 def assert_right(batch: Batch, step: int, source: FileSource) -> None:
     """Upright images with the crops that are drawn, whoever decoded them."""
     images = [decode(source.read(index)) for index in batch.indices.tolist()]
