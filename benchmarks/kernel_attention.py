@@ -1,4 +1,4 @@
-"""Settings of attention: tiles, forward, and backward by one launch or two."""
+"""Settings of attention: tiles, forward and backward."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from t2t.ops.attention import backward_by, backward_launch, forward_by
 from t2t.ops.attention_tiles import BackwardTiles, HeldKeys, Tiles
+from t2t.ops.kernels.attention_backward import key_gradients, query_gradients
 
 
 class Heads(NamedTuple):
@@ -33,13 +34,7 @@ HEADS = (
     Heads("CIFAR", 973, 4, 256),
     Heads("CIFAR, half of the tokens", 973, 4, 128),
 )
-HELD_FORWARD = [
-    *(HeldKeys(64, 4, stages) for stages in (1, 2, 3)),
-    HeldKeys(64, 4, 1, parts=2),
-    HeldKeys(128, 8, 1),
-]
 HELD_BACKWARD = [HeldKeys(32, 8, 2), HeldKeys(32, 8, 3), HeldKeys(16, 8, 3)]
-TOGETHER = [Tiles(64, 64, 4, 2), Tiles(64, 32, 4, 2), Tiles(128, 32, 8, 2)]
 TILES = [
     *(Tiles(64, 64, 4, stages) for stages in (2, 3)),
     *(Tiles(64, 32, 4, stages) for stages in (2, 3)),
@@ -48,12 +43,6 @@ TILES = [
 ]
 TALL = [Tiles(64, 128, 4, 2), Tiles(128, 64, 4, 2)]
 """Those whose registers do for the forward pass alone."""
-
-
-def wide(tiles: list[Tiles], tokens: int) -> list[Tiles]:
-    """These, and without narrow last tiles where that makes a difference."""
-    more = [one._replace(narrow=False) for one in tiles if tokens % one.rows]
-    return [*tiles, *more]
 
 
 class Attention(NamedTuple):
@@ -100,21 +89,20 @@ def attention_in_float64(qkv: Tensor, grad_out: Tensor, heads: Heads) -> Tensors
 
 
 def attention(exact: bool) -> Iterator[Setting]:
-    """Forward; backward in one launch; its two launches each for itself."""
+    """Forward; backward with all keys held; its two launches each for itself."""
     for heads in HEADS:
-        tokens = heads.tokens
-        packed = 6 * heads.batch * tokens * heads.num_heads * 64
-        for tiles in (*HELD_FORWARD, *wide([*TILES, *TALL], tokens)):
+        packed = 6 * heads.batch * heads.tokens * heads.num_heads * 64
+        for tiles in (*TILES, *TALL):
             yield attention_forward(heads, tiles, packed * 4 // 3, exact)
-        for one in (*HELD_BACKWARD, *wide(TOGETHER, tokens)):
-            yield attention_backward(heads, one, packed * 8 // 3, exact)
-        for tile in wide(TILES, tokens):
+        for held in HELD_BACKWARD:
+            yield attention_backward(heads, held, packed * 8 // 3, exact)
+        for tiles in TILES:
             for queries in (True, False):
-                yield attention_half(heads, tile, queries, packed * 2, exact)
+                yield attention_half(heads, tiles, queries, packed * 2, exact)
 
 
 def attention_forward(
-    heads: Heads, tiles: HeldKeys | Tiles, num_bytes: int, exact: bool
+    heads: Heads, tiles: Tiles, num_bytes: int, exact: bool
 ) -> Setting:
     """Output and log-sums."""
 
@@ -130,7 +118,7 @@ def attention_forward(
 
 def attention_backward(
     heads: Heads,
-    tiles: HeldKeys | Tiles | BackwardTiles,
+    tiles: HeldKeys | BackwardTiles,
     num_bytes: int,
     exact: bool,
 ) -> Setting:
@@ -163,7 +151,8 @@ def attention_half(
             inner = wanted_sums(heads) if exact else log_sum
         grad = torch.empty_like(qkv)
         tensors = (qkv, out, log_sum, grad_out, inner, grad)
-        backward_launch(tiles, tensors, heads.scale, queries=queries, keys=not queries)
+        kernel = query_gradients if queries else key_gradients
+        backward_launch(kernel, tiles, tensors, heads.scale)
         q, k, v = grad.chunk(3, 2)
         return (q, inner) if queries else (k, v)
 
@@ -190,7 +179,7 @@ def attention_pairs(best: dict[tuple[str, str], str]) -> Iterator[Setting]:
     for heads in HEADS:
         names = [f"attention backward of {which}" for which in ("queries", "keys")]
         if all((name, str(heads)) in best for name in names):
-            known = {repr(tiles): tiles for tiles in wide(TILES, heads.tokens)}
+            known = {repr(tiles): tiles for tiles in TILES}
             tiles = BackwardTiles(*(known[best[name, str(heads)]] for name in names))
             num_bytes = 16 * heads.batch * heads.tokens * heads.num_heads * 64
             yield attention_backward(heads, tiles, num_bytes, True)

@@ -26,7 +26,7 @@ from t2t.ops.ragged import Ragged, roomy
 
 # Numbers of the library's enumerations.
 _HARDWARE = 3
-_GREY, _PLANAR, _INTERLEAVED = 2, 3, 5
+_GREY, _PLANAR = 2, 3
 _FULL_COLOUR = 0
 _MAJOR_VERSION = 0
 # The first release whose interface is declared here as it is.
@@ -57,11 +57,9 @@ class JpegEngine:
     """
 
     is_upright = False
-    interleaved = False
-    flags = 0
 
     def __init__(self) -> None:
-        self._handle = _created("nvjpegCreateEx", _HARDWARE, None, None, self.flags)
+        self._handle = _created("nvjpegCreateEx", _HARDWARE, None, None, 0)
         self._state = _created("nvjpegJpegStateCreate", self._handle)
         self._header = _created("nvjpegJpegStreamCreate", self._handle)
         self._answer = ctypes.c_int()
@@ -92,9 +90,8 @@ class JpegEngine:
         stream = torch.cuda.current_stream(device)
         inputs = (jpegs.buffer.data_ptr() + jpegs.starts).astype(np.uint64)
         lengths = jpegs.lengths.astype(np.uint64)
-        interleaved = self.interleaved and channels == 3
-        outputs = _outputs(pixels, jpegs, channels, interleaved)
-        kind = _INTERLEAVED if interleaved else _PLANAR if channels == 3 else _GREY
+        outputs = _outputs(pixels, jpegs, channels)
+        kind = _PLANAR if channels == 3 else _GREY
         try:
             _call(
                 "nvjpegDecodeBatchedInitialize",
@@ -118,21 +115,19 @@ class JpegEngine:
             pixels,
             torch.from_numpy(jpegs.heights),
             torch.from_numpy(jpegs.widths),
-            torch.full((len(jpegs),), interleaved),
+            torch.zeros(len(jpegs), dtype=torch.bool),
             channels,
         )
 
 
-def _outputs(
-    pixels: Tensor, jpegs: Jpegs, channels: int, interleaved: bool
-) -> np.ndarray:
+def _outputs(pixels: Tensor, jpegs: Jpegs, channels: int) -> np.ndarray:
     """The library's records of four pointers and four bytes-per-row, one an image."""
     sizes = jpegs.heights * jpegs.widths
     starts = pixels.data_ptr() + channels * (np.cumsum(sizes) - sizes)
     records = np.zeros((len(jpegs), 8), dtype=np.uint64)
-    for plane in range(1 if interleaved else channels):
+    for plane in range(channels):
         records[:, plane] = starts + plane * sizes
-        records[:, 4 + plane] = jpegs.widths * (channels if interleaved else 1)
+        records[:, 4 + plane] = jpegs.widths
     return records
 
 

@@ -1,5 +1,7 @@
 """Softmax attention of a linear's packed q, k, v."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -11,7 +13,6 @@ from t2t.ops.attention_tiles import (
     Tiles,
     backward_tiles,
     forward_tiles,
-    key_pieces,
     next_power_of_2,
 )
 from t2t.ops.availability import HAS_TRITON
@@ -50,50 +51,36 @@ def has_kernel(qkv: PackedTokens, num_heads: int) -> bool:
 
 
 def forward_by(
-    tiles: HeldKeys | Tiles, qkv: Tensor, num_heads: int, scale: float
+    tiles: Tiles, qkv: Tensor, num_heads: int, scale: float
 ) -> tuple[Tensor, Tensor]:
     """Output and the rows' log-sums, in base 2."""
-    from t2t.ops.kernels import attention_forward as kernels
+    from t2t.ops.kernels.attention_forward import attention_forward
     from t2t.ops.kernels.launch import launch
 
     qkv = qkv.contiguous()
     batch, tokens, width = qkv.shape
     out = qkv.new_empty(batch, tokens, width // 3)
     log_sum = qkv.new_empty(batch, num_heads, tokens, dtype=torch.float32)
-    sizes = {"TOKENS": tokens, "HEADS": num_heads, "HEAD": width // 3 // num_heads}
-    heads = batch * num_heads
-    if isinstance(tiles, HeldKeys):
-        launch(kernels.attention_forward_held)[(heads * tiles.parts,)](
-            qkv,
-            out,
-            log_sum,
-            scale,
-            **sizes,
-            **key_pieces(tokens),
-            QUERIES=tiles.queries,
-            PARTS=tiles.parts,
-            STAGES=tiles.stages,
-            num_warps=tiles.warps,
-        )
-    else:
-        launch(kernels.attention_forward_streamed)[(heads * tiles.count(tokens),)](
-            qkv,
-            out,
-            log_sum,
-            scale,
-            **sizes,
-            QUERIES=tiles.rows,
-            LAST_QUERIES=tiles.last_rows(tokens),
-            KEYS=tiles.columns,
-            LAST_KEYS=tiles.last_columns(tokens),
-            STAGES=tiles.stages,
-            num_warps=tiles.warps,
-        )
+    launch(attention_forward)[(batch * num_heads * tiles.count(tokens),)](
+        qkv,
+        out,
+        log_sum,
+        scale,
+        TOKENS=tokens,
+        HEADS=num_heads,
+        HEAD=width // 3 // num_heads,
+        QUERIES=tiles.rows,
+        LAST_QUERIES=tiles.last_rows(tokens),
+        KEYS=tiles.columns,
+        LAST_KEYS=tiles.last_columns(tokens),
+        STAGES=tiles.stages,
+        num_warps=tiles.warps,
+    )
     return out, log_sum
 
 
 def backward_by(
-    tiles: HeldKeys | Tiles | BackwardTiles,
+    tiles: HeldKeys | BackwardTiles,
     qkv: Tensor,
     out: Tensor,
     log_sum: Tensor,
@@ -102,6 +89,7 @@ def backward_by(
     scale: float,
 ) -> Tensor:
     """The packed gradient of q, k and v."""
+    from t2t.ops.kernels.attention_backward import key_gradients, query_gradients
     from t2t.ops.kernels.attention_backward_held import attention_backward_held
     from t2t.ops.kernels.launch import launch
 
@@ -125,49 +113,33 @@ def backward_by(
             num_warps=tiles.warps,
         )
         return grad_qkv
-    # One launch has no sums to share: their place is taken by any other numbers.
-    together = isinstance(tiles, Tiles)
-    inner = log_sum if together else torch.empty_like(log_sum)
+    # The first launch leaves sums that the second needs for all queries.
+    inner = torch.empty_like(log_sum)
     tensors = (qkv, out, log_sum, grad_out, inner, grad_qkv)
-    if isinstance(tiles, Tiles):
-        backward_launch(tiles, tensors, scale, queries=True, keys=True)
-    else:
-        backward_launch(tiles.queries, tensors, scale, queries=True)
-        backward_launch(tiles.keys, tensors, scale, keys=True)
+    backward_launch(query_gradients, tiles.queries, tensors, scale)
+    backward_launch(key_gradients, tiles.keys, tensors, scale)
     return grad_qkv
 
 
 def backward_launch(
-    tiles: Tiles,
-    tensors: tuple[Tensor, ...],
-    scale: float,
-    queries: bool = False,
-    keys: bool = False,
+    kernel: Any, tiles: Tiles, tensors: tuple[Tensor, ...], scale: float
 ) -> None:
-    """The gradients of queries, which leaves sums for the keys', of keys, or both."""
-    from t2t.ops.kernels.attention_backward import attention_backward_tiles
+    """Gradients of one kind: of queries, or of keys and values."""
     from t2t.ops.kernels.launch import launch
 
     qkv, _, log_sum, *_ = tensors
     batch, num_heads, tokens = log_sum.shape
-    key_tiles, query_tiles = (
-        tiles.count(tokens) * wanted for wanted in (keys, queries)
-    )
-    programs = batch * num_heads * (key_tiles + query_tiles)
-    launch(attention_backward_tiles)[(programs,)](
+    launch(kernel)[(batch * num_heads * tiles.count(tokens),)](
         *tensors,
         scale,
         TOKENS=tokens,
         HEADS=num_heads,
         HEAD=qkv.shape[2] // 3 // num_heads,
-        KEY_TILES=key_tiles,
-        QUERY_TILES=query_tiles,
         ROWS=tiles.rows,
         LAST_ROWS=tiles.last_rows(tokens),
         COLUMNS=tiles.columns,
         LAST_COLUMNS=tiles.last_columns(tokens),
         STAGES=tiles.stages,
-        SHARED=queries != keys,
         num_warps=tiles.warps,
     )
 

@@ -8,10 +8,10 @@ def next_power_of_2(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-def last_tile(tokens: int, side: int, narrow: bool) -> int:
+def last_tile(tokens: int, side: int) -> int:
     """The side of the tile that holds what whole tiles leave over."""
     left = tokens % side
-    if left == 0 or not narrow:
+    if left == 0:
         return side
     return min(side, max(16, next_power_of_2(left)))
 
@@ -22,8 +22,6 @@ class HeldKeys(NamedTuple):
     queries: int
     warps: int
     stages: int
-    parts: int = 1
-    """Programs that share a head's queries; forward alone."""
 
 
 class Tiles(NamedTuple):
@@ -33,8 +31,6 @@ class Tiles(NamedTuple):
     columns: int
     warps: int
     stages: int
-    narrow: bool = True
-    """Whether the last tiles are as narrow as their tokens allow."""
 
     def count(self, tokens: int) -> int:
         """How many tiles of rows there are."""
@@ -42,11 +38,11 @@ class Tiles(NamedTuple):
 
     def last_rows(self, tokens: int) -> int:
         """How many rows the last has."""
-        return last_tile(tokens, self.rows, self.narrow)
+        return last_tile(tokens, self.rows)
 
     def last_columns(self, tokens: int) -> int:
         """How many columns the last has."""
-        return last_tile(tokens, self.columns, self.narrow)
+        return last_tile(tokens, self.columns)
 
 
 class BackwardTiles(NamedTuple):
@@ -56,29 +52,17 @@ class BackwardTiles(NamedTuple):
     keys: Tiles
 
 
-def forward_tiles(tokens: int) -> HeldKeys | Tiles:
+def forward_tiles(tokens: int) -> Tiles:
     """What the forward kernel is launched with."""
     if tokens % 128 == 0:
         return Tiles(rows=128, columns=64, warps=8, stages=3)
     return Tiles(rows=64, columns=64, warps=4, stages=2)
 
 
-def backward_tiles(tokens: int) -> HeldKeys | Tiles | BackwardTiles:
+def backward_tiles(tokens: int) -> HeldKeys | BackwardTiles:
     """What the backward kernels are launched with."""
     if tokens <= 128:
         return HeldKeys(queries=16, warps=8, stages=3)
     if tokens % 128 == 0:
         return BackwardTiles(Tiles(128, 64, 8, 3), Tiles(128, 32, 8, 3))
     return BackwardTiles(Tiles(64, 64, 4, 2), Tiles(64, 32, 4, 3))
-
-
-def key_pieces(tokens: int) -> dict[str, int]:
-    """Three powers of two, zero for none, that hold the keys with little to spare."""
-    pieces: list[int] = []
-    left = tokens
-    while left > 0 and len(pieces) < 2:
-        pieces.append(max(16, min(128, 1 << (left.bit_length() - 1))))
-        left -= pieces[-1]
-    pieces.append(max(16, next_power_of_2(left)) if left > 0 else 0)
-    first, second, third, *_ = *pieces, 0, 0
-    return {"FIRST": first, "SECOND": second, "THIRD": third}

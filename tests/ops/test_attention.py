@@ -9,7 +9,6 @@ from t2t.ops.attention_tiles import (
     Tiles,
     backward_tiles,
     forward_tiles,
-    key_pieces,
 )
 
 
@@ -27,19 +26,8 @@ def is_side(side):
 
 
 @pytest.mark.parametrize("tokens", range(1, MAX_TOKENS + 1))
-def test_pieces_hold_all_keys_with_little_to_spare(tokens):
-    pieces = list(key_pieces(tokens).values())
-    assert sum(pieces) >= tokens
-    # Nothing is wasted beyond what one tile of the next power of two would hold.
-    assert sum(pieces) <= max(16, 1 << (tokens - 1).bit_length())
-    for piece in pieces:
-        assert piece == 0 or is_side(piece)
-
-
-@pytest.mark.parametrize("narrow", [False, True])
-@pytest.mark.parametrize("tokens", range(1, MAX_TOKENS + 1))
-def test_tiles_hold_all_tokens(tokens, narrow):
-    tiles = Tiles(rows=128, columns=32, warps=8, stages=2, narrow=narrow)
+def test_tiles_hold_all_tokens(tokens):
+    tiles = Tiles(rows=128, columns=32, warps=8, stages=2)
     for side, last in (
         (tiles.rows, tiles.last_rows(tokens)),
         (tiles.columns, tiles.last_columns(tokens)),
@@ -48,7 +36,7 @@ def test_tiles_hold_all_tokens(tokens, narrow):
         assert is_side(last)
         assert left <= last <= side
         # Half of a narrow tile is used, unless there is none narrower.
-        assert not narrow or left == 0 or last <= max(16, 2 * left - 1)
+        assert left == 0 or last <= max(16, 2 * left - 1)
     whole = (tiles.count(tokens) - 1) * tiles.rows
     assert whole < tokens <= whole + tiles.rows
 

@@ -1,9 +1,10 @@
 """Gradients of attention, tile by tile, straight to the packed q, k, v of a linear.
 
-A tile of keys goes through all queries, a tile of queries through all keys: weights are
+A tile of queries goes through all keys, a tile of keys through all queries: weights are
 computed twice, but nothing is added from two places, and a tile's sums are so small
-that several programs share a processor. The second needs sums of out·grad_out for its
-own queries alone, the first for all of them.
+that several programs share a processor. Programs of queries are launched first and
+leave the sums of out·grad_out that programs of keys need. Those of one head lie side by
+side, so that all but the first find its tokens in the cache.
 """
 
 # mypy: ignore-errors
@@ -34,12 +35,11 @@ def add_queries(
     TOKENS: tl.constexpr,
     HEADS: tl.constexpr,
     QUERIES: tl.constexpr,
-    SHARED: tl.constexpr,
     MASKED: tl.constexpr,
 ):
     """Adds what QUERIES queries make of the gradients of some keys and values."""
     grad_k, grad_v = sums
-    base, out_base, grad_out_base, log_sum_base, inner_base, _ = pointers
+    base, _, grad_out_base, log_sum_base, inner_base, _ = pointers
     HEAD: tl.constexpr = k.shape[1]
     WIDTH: tl.constexpr = HEADS * HEAD
     q = rows_of(base, start, 3 * WIDTH, QUERIES, HEAD, TOKENS, MASKED)
@@ -48,11 +48,7 @@ def add_queries(
     logits = product_of(k, tl.trans(q))
     grad_weights = product_of(v, tl.trans(grad_out))
     log_sum = numbers_of(log_sum_base, start, QUERIES, TOKENS, MASKED)
-    if SHARED:
-        inner = numbers_of(inner_base, start, QUERIES, TOKENS, MASKED)
-    else:
-        out = rows_of(out_base, start, WIDTH, QUERIES, HEAD, TOKENS, MASKED)
-        inner = tl.sum(out.to(tl.float32) * grad_out.to(tl.float32), 1)
+    inner = numbers_of(inner_base, start, QUERIES, TOKENS, MASKED)
     # Past the last query q and grad_out are zero, so that nothing is added.
     weights = tl.exp2(logits * factor - log_sum[None, :])
     grad_v = tl.dot(weights.to(v.dtype), grad_out, grad_v, input_precision="ieee")
@@ -62,7 +58,7 @@ def add_queries(
 
 
 @triton.jit
-def key_gradients(
+def gradients_of_keys(
     pointers,
     first,
     scale,
@@ -73,7 +69,6 @@ def key_gradients(
     QUERIES: tl.constexpr,
     LAST_QUERIES: tl.constexpr,
     STAGES: tl.constexpr,
-    SHARED: tl.constexpr,
     MASKED: tl.constexpr,
 ):
     """The gradients of KEYS keys and their values, to which queries come in tiles."""
@@ -89,12 +84,12 @@ def key_gradients(
     for start in tl.range(0, WHOLE, QUERIES, num_stages=STAGES):
         grad_k, grad_v = add_queries(
             *((grad_k, grad_v), k, v, pointers, start, factor),
-            *(TOKENS, HEADS, QUERIES, SHARED, False),
+            *(TOKENS, HEADS, QUERIES, False),
         )
     if WHOLE < TOKENS:
         grad_k, grad_v = add_queries(
             *((grad_k, grad_v), k, v, pointers, WHOLE, factor),
-            *(TOKENS, HEADS, LAST_QUERIES, SHARED, True),
+            *(TOKENS, HEADS, LAST_QUERIES, True),
         )
     store_rows(grad_base + WIDTH, grad_k * scale, first, STRIDE, TOKENS, MASKED)
     store_rows(grad_base + 2 * WIDTH, grad_v, first, STRIDE, TOKENS, MASKED)
@@ -132,7 +127,7 @@ def add_keys(
 
 
 @triton.jit
-def query_gradients(
+def gradients_of_queries(
     pointers,
     start,
     scale,
@@ -143,7 +138,6 @@ def query_gradients(
     KEYS: tl.constexpr,
     LAST_KEYS: tl.constexpr,
     STAGES: tl.constexpr,
-    SHARED: tl.constexpr,
     MASKED: tl.constexpr,
 ):
     """The gradient of QUERIES queries, to which keys and values come in tiles."""
@@ -155,8 +149,7 @@ def query_gradients(
     grad_out = rows_of(grad_out_base, start, WIDTH, QUERIES, HEAD, TOKENS, MASKED)
     log_sum = numbers_of(log_sum_base, start, QUERIES, TOKENS, MASKED)
     inner = tl.sum(out.to(tl.float32) * grad_out.to(tl.float32), 1)
-    if SHARED:
-        store_numbers(inner_base, inner, start, TOKENS, MASKED)
+    store_numbers(inner_base, inner, start, TOKENS, MASKED)
     grad_q = tl.zeros((QUERIES, HEAD), tl.float32)
     WHOLE: tl.constexpr = TOKENS // KEYS * KEYS
     for first in tl.range(0, WHOLE, KEYS, num_stages=STAGES):
@@ -173,7 +166,7 @@ def query_gradients(
 
 
 @triton.jit
-def attention_backward_tiles(
+def query_gradients(
     qkv_ptr,
     out_ptr,
     log_sum_ptr,
@@ -184,26 +177,18 @@ def attention_backward_tiles(
     TOKENS: tl.constexpr,
     HEADS: tl.constexpr,
     HEAD: tl.constexpr,
-    KEY_TILES: tl.constexpr,
-    QUERY_TILES: tl.constexpr,
     ROWS: tl.constexpr,
     LAST_ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     LAST_COLUMNS: tl.constexpr,
     STAGES: tl.constexpr,
-    SHARED: tl.constexpr,
 ):
-    """One program: a tile of keys, or one of queries, ROWS wide.
-
-    COLUMNS is the side of the tiles it goes through; the last of either are narrower.
-    Programs of one head lie side by side, so that all but the first find its tokens in
-    the cache. With SHARED, programs of queries leave their sums for programs of keys,
-    which must be launched later.
-    """
+    """One program: a tile of queries, ROWS wide, which goes through tiles of keys."""
     scale = tl.cast(scale, tl.float32)
     WHOLE: tl.constexpr = TOKENS // ROWS
-    which = tl.program_id(0) // (KEY_TILES + QUERY_TILES)
-    part = tl.program_id(0) % (KEY_TILES + QUERY_TILES)
+    TILES: tl.constexpr = (TOKENS + ROWS - 1) // ROWS
+    which = tl.program_id(0) // TILES
+    part = tl.program_id(0) % TILES
     packed, alone, number = head_offsets(which, TOKENS, HEADS, HEAD)
     pointers = (
         qkv_ptr + packed,
@@ -213,26 +198,58 @@ def attention_backward_tiles(
         inner_ptr + number,
         grad_qkv_ptr + packed,
     )
-    if part < KEY_TILES:
-        if part < WHOLE:
-            key_gradients(
-                *(pointers, part * ROWS, scale, TOKENS, HEADS, HEAD, ROWS),
-                *(COLUMNS, LAST_COLUMNS, STAGES, SHARED, False),
-            )
-        elif WHOLE * ROWS < TOKENS:
-            key_gradients(
-                *(pointers, WHOLE * ROWS, scale, TOKENS, HEADS, HEAD, LAST_ROWS),
-                *(COLUMNS, LAST_COLUMNS, STAGES, SHARED, True),
-            )
-    elif QUERY_TILES > 0:
-        part -= KEY_TILES
-        if part < WHOLE:
-            query_gradients(
-                *(pointers, part * ROWS, scale, TOKENS, HEADS, HEAD, ROWS),
-                *(COLUMNS, LAST_COLUMNS, STAGES, SHARED, False),
-            )
-        elif WHOLE * ROWS < TOKENS:
-            query_gradients(
-                *(pointers, WHOLE * ROWS, scale, TOKENS, HEADS, HEAD, LAST_ROWS),
-                *(COLUMNS, LAST_COLUMNS, STAGES, SHARED, True),
-            )
+    if part < WHOLE:
+        gradients_of_queries(
+            *(pointers, part * ROWS, scale, TOKENS, HEADS, HEAD, ROWS),
+            *(COLUMNS, LAST_COLUMNS, STAGES, False),
+        )
+    elif WHOLE < TILES:
+        gradients_of_queries(
+            *(pointers, WHOLE * ROWS, scale, TOKENS, HEADS, HEAD, LAST_ROWS),
+            *(COLUMNS, LAST_COLUMNS, STAGES, True),
+        )
+
+
+@triton.jit
+def key_gradients(
+    qkv_ptr,
+    out_ptr,
+    log_sum_ptr,
+    grad_out_ptr,
+    inner_ptr,
+    grad_qkv_ptr,
+    scale,
+    TOKENS: tl.constexpr,
+    HEADS: tl.constexpr,
+    HEAD: tl.constexpr,
+    ROWS: tl.constexpr,
+    LAST_ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    LAST_COLUMNS: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """One program: a tile of keys, ROWS wide, which goes through tiles of queries."""
+    scale = tl.cast(scale, tl.float32)
+    WHOLE: tl.constexpr = TOKENS // ROWS
+    TILES: tl.constexpr = (TOKENS + ROWS - 1) // ROWS
+    which = tl.program_id(0) // TILES
+    part = tl.program_id(0) % TILES
+    packed, alone, number = head_offsets(which, TOKENS, HEADS, HEAD)
+    pointers = (
+        qkv_ptr + packed,
+        out_ptr + alone,
+        grad_out_ptr + alone,
+        log_sum_ptr + number,
+        inner_ptr + number,
+        grad_qkv_ptr + packed,
+    )
+    if part < WHOLE:
+        gradients_of_keys(
+            *(pointers, part * ROWS, scale, TOKENS, HEADS, HEAD, ROWS),
+            *(COLUMNS, LAST_COLUMNS, STAGES, False),
+        )
+    elif WHOLE < TILES:
+        gradients_of_keys(
+            *(pointers, WHOLE * ROWS, scale, TOKENS, HEADS, HEAD, LAST_ROWS),
+            *(COLUMNS, LAST_COLUMNS, STAGES, True),
+        )

@@ -5,6 +5,9 @@ from typing import Any
 
 from torch.library import wrap_triton
 
+# Products and sums in one rounding, as long as the user does not say otherwise: Triton
+# 3.9 asks for a choice, and what later releases take by themselves is slower.
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
