@@ -70,7 +70,7 @@ class Filler:
         """Writes images to a block one after the other, until all are or it is full."""
         rows: list[tuple[int, ...]] = []
         reasons: dict[int, str] = {}
-        start, end = block.start, block.start + block.size
+        start, end = block.start, block.end
         missing = 0
         for data in self._read_all(wanted):
             self._check_halted()

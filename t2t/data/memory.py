@@ -27,6 +27,10 @@ class Block(NamedTuple):
     start: int
     size: int
 
+    @property
+    def end(self) -> int:
+        return self.start + self.size
+
 
 class Memory:
     """A wide range of addresses; only what was once taken has memory behind it.

@@ -124,10 +124,11 @@ class ProcessCrew:
 
     def _send(self, worker: Worker, task: Task) -> None:
         try:
-            block = self.memory.take(task.num_bytes)
+            block = self.memory.take(task.num_bytes + 1)
         except Exception as error:
             task.request.failed(error)
             return
+        self.memory.array[block.end - 1] = 0  # as long as nobody has begun
         self._number += 1
         worker.tasks[self._number] = task, block
         message = self._number, *block, task.decodes, task.wanted.tobytes()
@@ -209,10 +210,10 @@ class ProcessCrew:
         """Shares out what a dead worker had to do; the caller holds the lock."""
         self.workers.remove(worker)
         worker.socket.close()
-        for position, (task, block) in enumerate(worker.tasks.values()):
+        for task, block in worker.tasks.values():
+            was_begun = self.memory.array[block.end - 1]
             self.memory.give_back(block)
-            # The first is what it was doing; the others were still to come.
-            again = task.after_a_death() if position == 0 else task
+            again = task.after_a_death() if was_begun else task
             if again.num_deaths <= _MOST_DEATHS:
                 self._queue.appendleft(again)
                 continue

@@ -157,8 +157,10 @@ def serve(connection: socket.socket, filler: Filler, keeper: int) -> NoReturn:
         while os.getppid() == keeper and (message := connection.recv(LONGEST_MESSAGE)):
             number, start, size, decodes, numbers = pickle.loads(message)
             wanted = np.frombuffer(numbers, dtype=np.int64).reshape(-1, 3)
+            # The last byte tells what a process was at, should it end over it.
+            filler.array[start + size - 1] = 1
             try:
-                answer: Any = filler.fill(wanted, decodes, Block(start, size))
+                answer: Any = filler.fill(wanted, decodes, Block(start, size - 1))
             except Exception as error:
                 answer = portable(error)
             connection.send(answered(number, answer))

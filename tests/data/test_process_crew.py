@@ -10,6 +10,8 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -118,10 +120,17 @@ def nothing_is_left() -> Iterator[None]:
 
 
 def opened(
-    source: Source, processes: bool = True, share: float = 0.0, **options: object
+    source: Source,
+    processes: bool = True,
+    share: float = 0.0,
+    num_workers: int = 2,
+    **options: object,
 ) -> StreamBatches:
     feeding = Feeding(
-        resident=False, num_workers=2, processes=processes, gpu_share=share
+        resident=False,
+        num_workers=num_workers,
+        processes=processes,
+        gpu_share=share,
     )
     defaults = {"batch_size": 8, "crop": CROP, "device": "cpu", "seed": 5}
     batches = open_batches(source, feeding=feeding, **{**defaults, **options})  # type: ignore[arg-type]
@@ -141,6 +150,13 @@ def is_alive(pid: int) -> bool:
     except OSError:
         return False
     return state != "Z"
+
+
+def await_all_workers(batches: StreamBatches) -> None:
+    until = time.monotonic() + 20
+    while not (batches._idle and None not in pids(batches)):
+        assert time.monotonic() < until, "a worker has not started"
+        list(batches.steps(0, 4))
 
 
 def await_ends(numbers: list[int], seconds: float = 5.0) -> None:
@@ -230,6 +246,29 @@ def test_a_killed_worker_is_told_of_and_its_work_done(source: FileSource) -> Non
     assert_same(wanted, list(batches.steps(0, 12)))
     assert_same(wanted[3:], list(batches.steps(3, 12)))
     assert len(told) == 1
+
+
+def test_no_image_is_blamed_for_workers_that_had_not_begun_it(
+    source: FileSource,
+) -> None:
+    wanted = list(opened(source, False).steps(0, 1))
+    told: list[str] = []
+    batches = opened(source, damage=Damage(tell=told.append), num_workers=4)
+    await_all_workers(batches)
+    told.clear()
+    for pid in pids(batches):
+        os.kill(pid, signal.SIGSTOP)
+    (crew,) = batches._idle
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(list, batches.steps(0, 1))
+        while not found.done():
+            for worker in list(crew.workers):  # type: ignore[attr-defined]
+                if worker.tasks:
+                    with suppress(ProcessLookupError):  # killed the last time
+                        os.kill(worker.pid, signal.SIGKILL)
+            time.sleep(0.01)
+        assert_same(wanted, found.result())
+    assert len(told) == 4
 
 
 def test_closing_early_is_quick_and_leaks_nothing(batches: StreamBatches) -> None:
