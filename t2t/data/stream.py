@@ -2,13 +2,14 @@
 
 import itertools
 import os
+import queue
 import sys
 import warnings
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -99,11 +100,7 @@ class StreamBatches:
                 f" {self.num_workers} {kind}"
             )
         self._idle: list[Crew] = []
-        self._streams: list[Any] = [None] * num_ahead
-        if device.type == "cuda":
-            self._streams = [
-                torch.cuda.Stream(device, _PRIORITY) for _ in range(num_ahead)
-            ]
+        self._streams: queue.SimpleQueue[torch.cuda.Stream] = queue.SimpleQueue()
 
     def steps(self, start: int, stop: int) -> Iterator[Batch]:
         """The batches of these steps, in order; threads live while it is read."""
@@ -141,6 +138,18 @@ class StreamBatches:
             yield crew
         finally:
             self._idle.append(crew)
+
+    @contextmanager
+    def borrowed_stream(self) -> Iterator[torch.cuda.Stream]:
+        """A stream that no other batch is made on meanwhile."""
+        try:
+            stream = self._streams.get_nowait()
+        except queue.Empty:
+            stream = torch.cuda.Stream(self.device, _PRIORITY)
+        try:
+            yield stream
+        finally:
+            self._streams.put(stream)
 
     def _new_crew(self) -> Crew:
         source, channels = self.loader.source, self.loader.channels
@@ -189,17 +198,16 @@ class _Work:
         return Asked(slots, request)
 
     def make(self, step: int, asking: Future[Asked]) -> Made:
-        """All of one step, on a stream that no other step uses meanwhile."""
+        """All of one step, on a stream of its own."""
         slots, request = asking.result()
         try:
             request.wait()
-            stream = self.batches._streams[step % self.batches.num_ahead]
-            if stream is None:
+            if self.device.type != "cuda":
                 return Made(self._batch(step, slots, request), None)
-            # Memory that earlier work of this stream still reads may be handed to the
-            # decoder, which writes to it on a stream of its own.
-            stream.synchronize()
-            with torch.cuda.stream(stream):
+            with self.batches.borrowed_stream() as stream, torch.cuda.stream(stream):
+                # Memory that earlier work of this stream still reads may be handed to
+                # the decoder, which writes to it on a stream of its own.
+                stream.synchronize()
                 batch = self._batch(step, slots, request)
                 event = torch.cuda.Event()
                 event.record(stream)
