@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
+from t2t.data.sources.base import Indices
 from t2t.errors import UserError
 
 Bytes = UInt8[np.ndarray, " bytes"]
@@ -114,6 +115,20 @@ class Memory:
                 RuntimeWarning,
                 stacklevel=2,
             )
+
+
+def pieces_of(
+    starts: Indices, ends: Indices, block_starts: Indices
+) -> list[tuple[int, int]]:
+    """Start and end of what travels together: images one behind the other in a block.
+
+    Blocks are page-locked one by one, and no copy may reach from one to the next.
+    """
+    is_cut = (starts[1:] != ends[:-1]) | np.isin(starts[1:], block_starts)
+    cuts = np.flatnonzero(is_cut)
+    firsts = starts[np.concatenate([[0], cuts + 1])].tolist()
+    lasts = ends[np.concatenate([cuts, [-1]])].tolist()
+    return list(zip(firsts, lasts, strict=True))
 
 
 def mapped(descriptor: int) -> Bytes:

@@ -33,6 +33,11 @@ class Request:
         self._error: BaseException | None = None
         self._changed = threading.Condition()
 
+    @property
+    def block_starts(self) -> Indices:
+        """Where its blocks begin."""
+        return np.array([block.start for block in self._blocks], dtype=np.int64)
+
     def expect(self, num_tasks: int) -> None:
         """So many tasks more are done before it is complete."""
         with self._changed:

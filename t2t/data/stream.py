@@ -27,7 +27,7 @@ from t2t.data.loading import (
     default_gpu_share,
     num_cores,
 )
-from t2t.data.memory import Memory
+from t2t.data.memory import Memory, pieces_of
 from t2t.data.nvjpeg import CHANNELS, decode_gathered, gpu_decoder_name
 from t2t.data.order import Batch, Order, Slots
 from t2t.data.process_crew import ProcessCrew
@@ -251,15 +251,10 @@ class _Work:
         """What workers decoded, on its way to the device, in the order it lay in."""
         places = places[np.argsort(request.rows[places, 1])]
         kinds, starts, lengths, heights, widths, _ = request.rows[places].T.copy()
-        ends = starts + lengths
-        # Images that lie one behind the other travel together.
-        cuts = np.flatnonzero(starts[1:] != ends[:-1])
-        firsts = starts[np.concatenate([[0], cuts + 1])].tolist()
-        lasts = ends[np.concatenate([cuts, [-1]])].tolist()
         pixels = roomy(int(lengths.sum()), self.device)
         memory = self.crew.memory
         target = 0
-        for first, last in zip(firsts, lasts, strict=True):
+        for first, last in pieces_of(starts, starts + lengths, request.block_starts):
             piece = pixels[target : target + last - first]
             if self.device.type == "cpu":
                 # NumPy copies in this thread, where torch would start a team.

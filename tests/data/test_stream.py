@@ -10,8 +10,9 @@ import torch
 
 from t2t.data import stream as stream_module
 from t2t.data.loading import Loader
-from t2t.data.memory import Memory
+from t2t.data.memory import Memory, pieces_of
 from t2t.data.order import EvaluationOrder
+from t2t.data.sources.base import Indices
 from t2t.data.sources.named import ArraySource
 from t2t.data.stream import StreamBatches
 
@@ -60,3 +61,29 @@ def test_no_two_batches_are_made_on_one_stream_at_once(
         processes=False,
     )
     assert list(batches.steps(0, 8)) == list(range(8))
+
+
+def test_images_travel_together_but_never_across_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Eight images of 512 × 512 fill the first block that is taken to the last byte."""
+    sent: list[list[tuple[int, int]]] = []
+
+    def noted(*given: Indices) -> list[tuple[int, int]]:
+        sent.append(pieces_of(*given))
+        return sent[-1]
+
+    monkeypatch.setattr(stream_module, "pieces_of", noted)
+    images = torch.randint(0, 256, (16, 3, 512, 512), dtype=torch.uint8)
+    source = ArraySource(images, range(16), [str(n) for n in range(16)], "random")
+    batches = StreamBatches(
+        Loader(source),
+        EvaluationOrder(num_images=16, batch_size=16),
+        None,
+        device=torch.device("cpu"),
+        num_workers=1,
+    )
+    (batch,) = batches.steps(0, 1)
+    assert torch.equal(batch.images, images)
+    size = 8 * 3 * 512 * 512
+    assert sent == [[(0, size), (size, 2 * size)]]
