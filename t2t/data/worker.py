@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from t2t.data.decode import decoder_name
-from t2t.data.filling import Filler
+from t2t.data.filling import Filled, Filler
 from t2t.data.memory import Block, Memory, mapped
 from t2t.data.sources.base import Source
 
@@ -160,7 +160,8 @@ def serve(connection: socket.socket, filler: Filler, keeper: int) -> NoReturn:
             # The last byte tells what a process was at, should it end over it.
             filler.array[start + size - 1] = 1
             try:
-                answer: Any = filler.fill(wanted, decodes, Block(start, size - 1))
+                filled = filler.fill(wanted, decodes, Block(start, size - 1))
+                answer: Any = brief(filled)
             except Exception as error:
                 answer = portable(error)
             connection.send(answered(number, answer))
@@ -182,6 +183,13 @@ def answer_of(message: bytes | bytearray | memoryview) -> tuple[int, Any]:
     except Exception as error:
         answer = RuntimeError(f"A worker's answer cannot be read: {error}")
     return int.from_bytes(message[:8], "little"), answer
+
+
+def brief(filled: Filled) -> Filled:
+    """The same, its reasons cut to what fits a message."""
+    most = LONGEST_MESSAGE // 8 // max(len(filled.reasons), 1)
+    reasons = {row: reason[:most] for row, reason in filled.reasons.items()}
+    return filled._replace(reasons=reasons)
 
 
 def portable(error: Exception) -> Exception:

@@ -302,6 +302,7 @@ def test_two_iterations_at_once_have_workers_of_their_own(
 ODD = """
 import os, signal, threading
 import numpy as np, torch
+from t2t.data.damage import DamagedImage
 from t2t.data.sources.base import Source
 class OwnError(Exception):
     def __init__(self, one, two):
@@ -321,6 +322,8 @@ class Odd(Source):
             raise LookupError(f"lost at {index}")
         if how == "raises its own":
             raise OwnError("this", "that")
+        if how == "is damaged":
+            raise DamagedImage(self.name(index), f"lost at {index}, " + 10**5 * "ä")
         if how == "kills" and os.getpid() != self.home:
             os.kill(os.getpid(), signal.SIGKILL)
         return torch.full((3, 4, 4), index, dtype=torch.uint8)
@@ -378,6 +381,14 @@ def test_where_processes_cannot_start_threads_do_it_and_it_is_said(
     assert batch.images[:, 0, 0, 0].tolist() == batch.indices.tolist()
     reason = "ValueError: no network here"
     assert told == [f"Worker processes could not start ({reason}): threads do it."]
+
+
+def test_damage_may_be_told_at_any_length(odd: Callable[..., Source]) -> None:
+    damage = Damage()
+    batches = opened(odd({3: "is damaged", 4: "is damaged"}), crop=None, damage=damage)
+    seen = [index for batch in batches.steps(0, 4) for index in batch.indices.tolist()]
+    assert sorted(seen) == sorted([*range(3), 5, 5, *range(5, 32)])
+    assert sorted(damage.names) == ["odd-3", "odd-4"]
 
 
 class Local(ArraySource):
