@@ -61,7 +61,7 @@ def pickled(source: Source, channels: int) -> bytes:
     file = io.BytesIO()
     try:
         _Pickler(file, pickle.HIGHEST_PROTOCOL).dump((source, channels))
-    except (pickle.PicklingError, TypeError, AttributeError) as error:
+    except Exception as error:  # things say in many ways that they cannot be sent
         raise NotPortable(str(error)) from error
     return file.getvalue()
 

@@ -402,6 +402,15 @@ class Local(ArraySource):
         self.on_read = lambda index: None
 
 
+class Tied(ArraySource):
+    """A source that refuses to be pickled in its own way."""
+
+    is_in_memory = False  # type: ignore[assignment]
+
+    def __getstate__(self) -> dict[str, object]:
+        raise RuntimeError("an open database stays where it is")
+
+
 def test_only_a_cuda_device_and_a_portable_source_call_for_processes(
     source: FileSource,
 ) -> None:
@@ -418,6 +427,10 @@ def test_only_a_cuda_device_and_a_portable_source_call_for_processes(
     yes, words = by_processes(Loader(Local()), cuda, None)
     assert not yes
     assert "cannot be sent to processes" in words
+    tied = Tied(torch.zeros(4, 3, 2, 2).byte(), [0] * 4, ("all",), "tied")
+    yes, words = by_processes(Loader(tied), cuda, None)
+    assert not yes
+    assert "an open database stays where it is" in words
     with pytest.raises(UserError, match="processes=True is not possible"):
         by_processes(Loader(Local()), cuda, True)
 
