@@ -89,7 +89,7 @@ def start_workers(
             env={
                 **os.environ,
                 **_ENVIRONMENT,
-                "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
+                "PYTHONPATH": os.pathsep.join(_import_paths()),
             },
             process_group=0,  # Ctrl-C is for the training process alone
         )
@@ -98,6 +98,11 @@ def start_workers(
     sockets = [ours for ours, _ in pairs]
     weakref.finalize(owner, _end, process, sockets, os.getpid())
     return process, sockets
+
+
+def _import_paths() -> list[str]:
+    """Where this process finds what it imports, for one that starts in its folder."""
+    return [path or os.curdir for path in sys.path if isinstance(path, str)]
 
 
 def _end(

@@ -372,6 +372,22 @@ def test_what_goes_wrong_in_a_worker_is_raised_here(odd: Callable[..., Source]) 
     await_ends(left)
 
 
+def test_a_folder_that_is_gone_stops_nothing(
+    odd: Callable[..., Source], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    folder.rmdir()
+    told: list[str] = []
+    batches = opened(odd({0: ""}), crop=None, damage=Damage(tell=told.append))
+    (batch,) = batches.steps(0, 1)
+    assert batch.images[:, 0, 0, 0].tolist() == batch.indices.tolist()
+    # Some libraries do not start there.
+    assert set(told) <= {"Worker processes could not start: threads do it."}
+
+
 def test_where_processes_cannot_start_threads_do_it_and_it_is_said(
     odd: Callable[..., Source],
 ) -> None:
