@@ -193,8 +193,12 @@ class _Work:
         by_gpu = decoded_on_gpu(wanted, self.batches.gpu_share)
         by_gpu &= wanted == slots.indices
         request = Request(wanted, self.crew.memory)
-        self.crew.ask(request, np.flatnonzero(~by_gpu), decodes=True)
-        self.crew.ask(request, np.flatnonzero(by_gpu), decodes=False)
+        try:
+            self.crew.ask(request, np.flatnonzero(~by_gpu), decodes=True)
+            self.crew.ask(request, np.flatnonzero(by_gpu), decodes=False)
+        except BaseException:
+            request.release()
+            raise
         return Asked(slots, request)
 
     def make(self, step: int, asking: Future[Asked]) -> Made:

@@ -4,17 +4,34 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from t2t.data import stream as stream_module
+from t2t.data.crew import ThreadCrew
 from t2t.data.loading import Loader
 from t2t.data.memory import Memory, pieces_of
 from t2t.data.order import EvaluationOrder
 from t2t.data.sources.base import Indices
 from t2t.data.sources.named import ArraySource
 from t2t.data.stream import StreamBatches
+
+
+def streamed(
+    images: torch.Tensor, batch_size: int, device: str = "cpu"
+) -> StreamBatches:
+    """Batches of images in order, by a single thread."""
+    num = len(images)
+    return StreamBatches(
+        Loader(ArraySource(images, [0] * num, ("all",), "images")),
+        EvaluationOrder(num_images=num, batch_size=batch_size),
+        None,
+        device=torch.device(device),
+        num_workers=1,
+        processes=False,
+    )
 
 
 def test_no_two_batches_are_made_on_one_stream_at_once(
@@ -52,14 +69,7 @@ def test_no_two_batches_are_made_on_one_stream_at_once(
     monkeypatch.setattr(stream_module._Work, "_batch", batch)
     monkeypatch.setattr(StreamBatches, "_handed_over", lambda batches, made: made.batch)
     images = torch.zeros(8, 3, 2, 2, dtype=torch.uint8)
-    batches = StreamBatches(
-        Loader(ArraySource(images, [0] * 8, ("all",), "zeros")),
-        EvaluationOrder(num_images=8, batch_size=1),
-        None,
-        device=torch.device("cuda"),
-        num_workers=1,
-        processes=False,
-    )
+    batches = streamed(images, 1, "cuda")
     assert list(batches.steps(0, 8)) == list(range(8))
 
 
@@ -75,15 +85,26 @@ def test_images_travel_together_but_never_across_blocks(
 
     monkeypatch.setattr(stream_module, "pieces_of", noted)
     images = torch.randint(0, 256, (16, 3, 512, 512), dtype=torch.uint8)
-    source = ArraySource(images, range(16), [str(n) for n in range(16)], "random")
-    batches = StreamBatches(
-        Loader(source),
-        EvaluationOrder(num_images=16, batch_size=16),
-        None,
-        device=torch.device("cpu"),
-        num_workers=1,
-    )
-    (batch,) = batches.steps(0, 1)
+    (batch,) = streamed(images, 16).steps(0, 1)
     assert torch.equal(batch.images, images)
     size = 8 * 3 * 512 * 512
     assert sent == [[(0, size), (size, 2 * size)]]
+
+
+def test_what_cannot_be_asked_for_keeps_no_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ask = ThreadCrew.ask
+
+    def ask_or_fail(crew: ThreadCrew, *given: Any, decodes: bool) -> None:
+        ask(crew, *given, decodes=decodes)
+        if not decodes:
+            raise LookupError("no one listens")
+
+    monkeypatch.setattr(ThreadCrew, "ask", ask_or_fail)
+    batches = streamed(torch.zeros(8, 3, 2, 2, dtype=torch.uint8), 4)
+    with pytest.raises(LookupError, match="no one listens"):
+        list(batches.steps(0, 2))
+    (crew,) = batches._idle
+    assert crew.memory.num_bytes > 0
+    assert sum(block.size for block in crew.memory._free) == crew.memory.num_bytes
