@@ -85,5 +85,8 @@ def header_for_gpu(data: bytes) -> JpegHeader | None:
     if end < 0 or image_format(data) != "jpeg":
         return None
     header = jpeg_header(data)
-    # Four components are CMYK, which it would read as something else.
-    return header if header and header.components in (1, 3) else None
+    # A height of 0 means that a later marker tells it, and no room would be left for
+    # the pixels; four components are CMYK, which it would read as something else.
+    if header and header.height and header.width and header.components in (1, 3):
+        return header
+    return None

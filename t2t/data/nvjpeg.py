@@ -137,6 +137,8 @@ def _decode_or_halve(
         return []
     try:
         ragged = decoder.decode(jpegs, channels, device)
+    except torch.OutOfMemoryError:  # no fault of an image's
+        raise
     except (RuntimeError, ValueError):
         if len(jpegs) == 1:
             return []

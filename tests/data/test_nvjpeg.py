@@ -87,6 +87,25 @@ def test_jpegs_go_in_one_batch_and_the_rest_stays(calls):
         assert difference.abs().max() <= 2
 
 
+def test_a_height_that_a_later_marker_tells_is_not_for_the_gpu(calls):
+    data = bytearray(jpeg(24, 40))
+    frame = data.index(b"\xff\xc0")
+    assert data[frame + 5 : frame + 9] == bytes([0, 24, 0, 40])
+    data[frame + 5 : frame + 7] = bytes(2)
+    assert decode_jpegs([bytes(data)], 3, CPU) is None
+    assert calls == []
+
+
+def test_too_little_memory_is_not_taken_for_bad_images(monkeypatch):
+    def full(encoded, mode, device):
+        raise torch.OutOfMemoryError("tried to allocate too much")
+
+    fake = GpuDecoder("fake", LibraryDecoder(full, is_upright=False).borrowed)
+    monkeypatch.setattr(nvjpeg, "_gpu_decoder", lambda device: fake)
+    with pytest.raises(torch.OutOfMemoryError, match="too much"):
+        decode_jpegs([jpeg(), jpeg()], 3, CPU)
+
+
 def test_one_bad_image_does_not_take_its_batch_along(calls):
     datas = [jpeg(), jpeg(), jpeg(width=13), jpeg()]
     assert sorted(decoded(datas, 3)) == [0, 1, 3]
