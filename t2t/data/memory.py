@@ -5,6 +5,7 @@ import os
 import threading
 import warnings
 import weakref
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -109,6 +110,9 @@ class Memory:
         if int(status) == 0:
             self._locked_pages.append(address)
         else:
+            # The next launch of this thread would be told of it, and clears it.
+            with suppress(RuntimeError):
+                torch.zeros(1, device=self._device)
             warnings.warn(
                 f"CUDA cannot page-lock memory (status {int(status)}): images reach "
                 "the GPU more slowly.",
@@ -159,4 +163,4 @@ def _half_of_all() -> int:
 def _rounded(num_bytes: int) -> int:
     """An eighth more at most, in a few sizes only, so that blocks are used again."""
     step = max(1 << max(num_bytes.bit_length() - 4, 0), _SMALLEST_BLOCK)
-    return -(-num_bytes // step) * step
+    return max(-(-num_bytes // step), 1) * step

@@ -25,6 +25,7 @@ def test_blocks_do_not_overlap_and_are_taken_again() -> None:
     assert memory.take(90_000) == blocks[1]
     assert memory.take(1) not in blocks  # a large one is kept for what needs it
     assert memory.take(4_500_000) == blocks[2]
+    assert memory.take(0).size > 0
 
 
 def test_what_is_full_says_so_but_lends_any_block_that_fits(
@@ -59,6 +60,15 @@ def test_the_gpu_fetches_from_it_by_itself(shared: bool) -> None:
     memory = Memory(torch.device("cuda:0"), shared=shared)
     block = memory.take(1 << 20)
     assert memory.tensor[block.start : block.start + block.size].is_pinned()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_memory_that_cannot_be_page_locked_is_told_of_and_stops_nothing() -> None:
+    memory = Memory(torch.device("cuda:0"), shared=True)
+    block = memory.take(1 << 20)
+    with pytest.warns(RuntimeWarning, match="cannot page-lock"):
+        memory._lock_pages(block)  # a second time
+    assert torch.ones(3, device="cuda").sum() == 3
 
 
 def test_as_much_is_reserved_as_the_system_lends(
