@@ -1,6 +1,5 @@
 """From a source to batches on the device: kept there, or streamed to it."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,6 +10,7 @@ import torch
 from t2t.data.crops import Crop
 from t2t.data.damage import Damage
 from t2t.data.loading import Loader
+from t2t.data.memory import half_of_all_memory
 from t2t.data.order import (
     Batch,
     BlockShuffle,
@@ -22,6 +22,7 @@ from t2t.data.order import (
 from t2t.data.resident import ResidentBatches, kept_images
 from t2t.data.sources.base import Source
 from t2t.data.stream import StreamBatches
+from t2t.errors import UserError
 
 # Of the memory that is free: the rest is for the model and what it computes.
 RESIDENT_SHARE = 0.25
@@ -53,6 +54,16 @@ class Feeding:
     """Share of the images nvJPEG decodes, by their index; None asks the cores."""
     processes: bool | None = None
     """Whether workers are processes; None decides by the device and the source."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_workers", "num_ahead"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise UserError(f"{name}={number} is too small: give 1 or more.")
+        if self.gpu_share is not None and not 0 <= self.gpu_share <= 1:
+            raise UserError(
+                f"gpu_share={self.gpu_share} is not a share: give a number from 0 to 1."
+            )
 
 
 def open_batches(
@@ -194,4 +205,4 @@ def free_bytes(device: torch.device) -> int:
         return int(kibibytes.split()[0]) * 1024
     except (OSError, KeyError):
         # No such table outside Linux: half of all memory is a fair guess.
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+        return half_of_all_memory()

@@ -44,7 +44,7 @@ class Memory:
 
     def __init__(self, device: torch.device, *, shared: bool = False) -> None:
         self.descriptor = os.memfd_create("t2t") if shared else -1
-        self.array = self._range(_half_of_all())
+        self.array = self._range(half_of_all_memory())
         self.tensor = torch.from_numpy(self.array)
         self._device = device
         self._locked_pages: list[int] = []
@@ -151,8 +151,8 @@ def _close(
                 torch.cuda.cudart().cudaHostUnregister(address)
 
 
-def _half_of_all() -> int:
-    """Half of the machine's memory: more than any sensible number of batches need."""
+def half_of_all_memory() -> int:
+    """Half of the machine's memory: more than any sensible number of batches needs."""
     if not hasattr(os, "sysconf"):
         return 1 << 33
     return min(

@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -326,6 +327,25 @@ def test_small_sets_are_kept_and_large_ones_streamed(
 
 def test_free_memory_is_some_of_what_there_is() -> None:
     assert 2**20 < batches_module.free_bytes(torch.device("cpu")) < 2**50
+
+
+def test_memory_is_guessed_where_the_system_tells_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def nothing(path: str) -> None:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr("builtins.open", nothing)
+    monkeypatch.delattr("os.sysconf")
+    assert batches_module.free_bytes(torch.device("cpu")) == 2**33
+
+
+@pytest.mark.parametrize(
+    "given", [{"num_workers": 0}, {"num_ahead": 0}, {"gpu_share": 1.5}]
+)
+def test_an_impossible_feeding_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=next(iter(given))):
+        Feeding(**given)
 
 
 def test_an_impossible_batch_is_refused_before_reading() -> None:

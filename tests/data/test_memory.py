@@ -31,7 +31,7 @@ def test_blocks_do_not_overlap_and_are_taken_again() -> None:
 def test_what_is_full_says_so_but_lends_any_block_that_fits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(memory_module, "_half_of_all", lambda: 1 << 20)
+    monkeypatch.setattr(memory_module, "half_of_all_memory", lambda: 1 << 20)
     memory = Memory(CPU)
     block = memory.take(1 << 20)
     with pytest.raises(UserError, match="choose a smaller batch size"):
@@ -81,6 +81,6 @@ def test_as_much_is_reserved_as_the_system_lends(
             raise MemoryError
         return empty(num_bytes, dtype=dtype)
 
-    monkeypatch.setattr(memory_module, "_half_of_all", lambda: 1 << 31)
+    monkeypatch.setattr(memory_module, "half_of_all_memory", lambda: 1 << 31)
     monkeypatch.setattr(np, "empty", lend)
     assert len(Memory(CPU).array) == 1 << 29
