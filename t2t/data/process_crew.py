@@ -210,11 +210,13 @@ class ProcessCrew:
         """Shares out what a dead worker had to do; the caller holds the lock."""
         self.workers.remove(worker)
         worker.socket.close()
+        # What ended one after the other would end this process next.
+        most = _MOST_DEATHS if self.workers else 1
         for task, block in worker.tasks.values():
             was_begun = self.memory.array[block.end - 1]
             self.memory.give_back(block)
             again = task.after_a_death() if was_begun else task
-            if again.num_deaths <= _MOST_DEATHS:
+            if again.num_deaths <= most:
                 self._queue.appendleft(again)
                 continue
             indices = task.request.indices[task.places].tolist()

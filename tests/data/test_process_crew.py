@@ -399,6 +399,14 @@ def test_where_processes_cannot_start_threads_do_it_and_it_is_said(
     assert told == [f"Worker processes could not start ({reason}): threads do it."]
 
 
+def test_what_ended_all_workers_is_not_tried_here(odd: Callable[..., Source]) -> None:
+    batches = opened(odd({17: "kills"}), crop=None, damage=Damage(tell=str))
+    with pytest.raises(
+        RuntimeError, match=r"ended 2 worker processes:\n(.*\n)*  odd-17"
+    ):
+        list(batches.steps(0, 4))
+
+
 def test_damage_may_be_told_at_any_length(odd: Callable[..., Source]) -> None:
     damage = Damage()
     batches = opened(odd({3: "is damaged", 4: "is damaged"}), crop=None, damage=damage)
