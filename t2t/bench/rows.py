@@ -68,6 +68,12 @@ def in_words(row: Row) -> str:
     if row["images_per_second"] is None:
         return what + row["failed"]
     words = f"{row['images_per_second']:,.1f} images/s"
+    if "phases" in row:
+        parts = [
+            f"{phase['images_per_second']:,.0f} for {phase['share']:.0%} of the steps"
+            for phase in row["phases"]
+        ]
+        words += f" ({', '.join(parts)})"
     if "synthetic_share" in row:
         words += f", {row['synthetic_share']:.1%} of the step alone"
     if row.get("busy_share") is not None:

@@ -29,7 +29,7 @@ from t2t.training.feeding import training_batches
 from t2t.training.machine import Machine, make_exact, settle
 from t2t.training.optim import lr_share, set_lr
 from t2t.training.parallel import Processes, own_stream
-from t2t.training.recipe import Recipe
+from t2t.training.recipe import Phase, Recipe
 from t2t.training.run import build_model, new_run
 from t2t.training.step import Pending, Stepper
 
@@ -87,6 +87,13 @@ class Trainer:
         if self.stepper.replays:
             return "graph" if self.machine.compile else "eager_graph"
         return "compiled" if self.machine.compile else "eager"
+
+    def enter(self, phase: Phase) -> None:
+        """Makes steps those of a phase, as the training loop does."""
+        while self.under_way:
+            self.under_way.popleft().get()
+        if phase != self.stepper.phase:
+            self.stepper.enter(phase)
 
     def step(self, batch: Batch) -> None:
         """One step as the training loop takes it."""
@@ -152,7 +159,10 @@ def measure_recipes(
 def measure_trainer(
     trainer: Trainer, seconds: float, profiled: bool
 ) -> Iterator[Measured]:
-    """The rate on random images, then from files, by one and the same step."""
+    """The rate on random images, then from files, by one and the same step.
+
+    A recipe with several phases is timed in each; from files, in the first alone.
+    """
     device, batch_size = trainer.device, trainer.recipe.batch_size
     peak = Peak(device)
     trainer.start()
@@ -161,17 +171,35 @@ def measure_trainer(
     def step() -> None:
         trainer.step(batch)
 
-    num_warm_ups = NUM_WARM_UPS.get(device.type, 1)
-    started = time.perf_counter()
-    for _ in range(num_warm_ups):
-        step()
-    compiling = time.perf_counter() - started if trainer.machine.compile else 0.0
-    alone = time_steps(step, device, seconds)
-    profile = profile_steps(step, device) if profiled else None
-    row = {**figures(trainer, alone, peak), "compile_seconds": round(compiling, 1)}
+    shares = trainer.recipe.phases()
+    timings: dict[Phase, Timing] = {}
+    compiling = 0.0
+    profile = None
+    for phase in shares:
+        trainer.enter(phase)
+        started = time.perf_counter()
+        for _ in range(NUM_WARM_UPS.get(device.type, 1)):
+            step()
+        compiling += time.perf_counter() - started
+        timings[phase] = time_steps(step, device, seconds)
+        if profiled and profile is None:
+            profile = profile_steps(step, device)
+    row = figures(trainer, whole_run(timings, shares), peak)
+    row["compile_seconds"] = round(compiling if trainer.machine.compile else 0.0, 1)
+    if len(timings) > 1:
+        row["phases"] = [
+            {
+                **phase._asdict(),
+                "share": round(shares[phase], 4),
+                "images_per_second": round(batch_size / timing.seconds, 1),
+            }
+            for phase, timing in timings.items()
+        ]
     yield Measured({**row, "source": "synthetic"}, profile)
     if trainer.files is None:
         return
+    first, alone = next(iter(timings.items()))
+    trainer.enter(first)
     with closing(trainer.batches()) as batches:
 
         def fed_step() -> None:
@@ -188,6 +216,13 @@ def measure_trainer(
     row["synthetic_share"] = round(alone.seconds / fed.seconds, 4)
     row["busy_share"] = rounded(profile.busy_share, 4) if profile else None
     yield Measured(row, profile)
+
+
+def whole_run(timings: dict[Phase, Timing], shares: dict[Phase, float]) -> Timing:
+    """The mean step of a whole training, of whose steps each phase has its share."""
+    parts = [shares[phase] for phase in timings]
+    rounds = zip(*(timing.rounds for timing in timings.values()), strict=True)
+    return Timing(tuple(float(np.dot(parts, seconds)) for seconds in rounds))
 
 
 def open_files(files: Files, batch_size: int) -> tuple[Source, str]:
@@ -228,14 +263,14 @@ def figures(trainer: Trainer, timing: Timing, peak: Peak) -> Row:
     with torch.device("meta"):
         model = build_model(recipe, trainer.num_classes)
     fastest = matrix_rate(trainer.device, trainer.machine.precision or "fp32")
+    share = rate * operations(model, recipe.image_size, "train") / fastest
     return {
         "images_per_second": round(rate, 1),
         "spread": round(timing.spread, 4),
         "milliseconds": round(1e3 * timing.seconds, 3),
         "peak_memory_gib": rounded(peak.gib()),
-        "matrix_share": round(
-            rate * operations(model, recipe.image_size, "train") / fastest, 4
-        ),
+        # Of tokens that are dropped nothing is computed, and here all are counted.
+        "matrix_share": round(share, 4) if recipe.dropping.keep == 1 else None,
         "matrix_tflops": round(fastest / 1e12, 2),
         "launch": trainer.launch,
     }

@@ -1,6 +1,7 @@
 """A recipe: all that a result depends on, and nothing that the machine decides."""
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 from t2t.data.augmentation import Augmentation
@@ -186,3 +187,12 @@ class Recipe:
     def phase_at(self, progress: float) -> Phase:
         """The phase when so much of the training is done."""
         return Phase(self.dropping.keep_at(progress), progress >= 1 - self.calm)
+
+    def phases(self) -> dict[Phase, float]:
+        """Every phase in its order, and the share of the training that it takes."""
+        cuts = sorted({0.0, self.dropping.until, 1 - self.calm, 1.0})
+        shares: dict[Phase, float] = {}
+        for start, stop in pairwise(cuts):
+            phase = self.phase_at(start)
+            shares[phase] = shares.get(phase, 0.0) + stop - start
+        return shares

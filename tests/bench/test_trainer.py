@@ -8,12 +8,13 @@ import pytest
 import torch
 from PIL import Image
 
+from t2t.bench.rows import in_words
 from t2t.bench.trainer import Files, Trainer, measure_recipes, open_files
 from t2t.data.pack import pack
 from t2t.errors import UserError
 from t2t.recipes.imagenet import published
 from t2t.training.machine import Machine
-from t2t.training.recipe import Recipe
+from t2t.training.recipe import Recipe, TokenDropping
 
 CPU = torch.device("cpu")
 
@@ -82,6 +83,28 @@ def test_rows_from_files_stand_beside_the_step_alone(
     assert fed["synthetic_images_per_second"] == alone["images_per_second"]
     share = fed["images_per_second"] / alone["images_per_second"]
     assert fed["synthetic_share"] == pytest.approx(share, rel=1e-2)
+
+
+def test_every_phase_is_timed_and_has_its_share(recipe: Recipe) -> None:
+    dropping = TokenDropping(keep=0.5, until=0.6)
+    phased = replace(recipe, dropping=dropping, calm=0.1)
+    (measured,) = measure_recipes(
+        [phased], [Machine(device="cpu")], CPU, None, "it", seconds=0.01
+    )
+    row = measured.row
+    phases = row["phases"]
+    assert [(each["keep"], each["calm"]) for each in phases] == [
+        (0.5, False),
+        (1.0, False),
+        (1.0, True),
+    ]
+    assert [each["share"] for each in phases] == pytest.approx([0.6, 0.3, 0.1])
+    seconds = sum(each["share"] / each["images_per_second"] for each in phases)
+    assert row["images_per_second"] == pytest.approx(1 / seconds, rel=0.3)
+    assert row["matrix_share"] is None
+    assert f"{phases[0]['images_per_second']:,.0f} for 60% of the steps" in in_words(
+        row
+    )
 
 
 def test_a_recipe_that_fails_says_why_and_stops_no_other(recipe: Recipe) -> None:
