@@ -9,8 +9,8 @@ import torch
 
 from t2t.data.crops import Crop
 from t2t.data.damage import Damage
+from t2t.data.limits import free_memory
 from t2t.data.loading import Loader
-from t2t.data.memory import half_of_all_memory
 from t2t.data.order import (
     Batch,
     BlockShuffle,
@@ -199,10 +199,4 @@ def free_bytes(device: torch.device) -> int:
     """Memory that could be taken on the device now."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    try:
-        with open("/proc/meminfo") as table:
-            kibibytes = dict(line.split(":") for line in table)["MemAvailable"]
-        return int(kibibytes.split()[0]) * 1024
-    except (OSError, KeyError):
-        # No such table outside Linux: half of all memory is a fair guess.
-        return half_of_all_memory()
+    return free_memory()

@@ -1,6 +1,5 @@
 """Reading and decoding images of a source, with others in place of damaged ones."""
 
-import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Executor
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from t2t.data.damage import Damage, DamagedImage
 from t2t.data.decode import decode, decode_each
+from t2t.data.limits import num_cores
 from t2t.data.order import Batch, Slots
 from t2t.data.sources.base import Indices, Source
 from t2t.errors import UserError
@@ -20,15 +20,6 @@ from t2t.ops.ragged import Ragged, flat_pixels
 from t2t.shapes import Pixels
 
 ImagePixels = UInt8[Tensor, "channels height width"]
-
-
-def num_cores() -> int:
-    """Cores this process may use, its share where several run on one machine."""
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    else:
-        cores = os.cpu_count() or 1
-    return max(cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
 
 
 # Images a second of full-size JPEGs (108 KB), measured on an H200 with 16 cores: by

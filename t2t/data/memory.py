@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
+from t2t.data.limits import half_of_all_memory
 from t2t.data.sources.base import Indices
 from t2t.errors import UserError
 
 Bytes = UInt8[np.ndarray, " bytes"]
 
-_LARGEST_RANGE = 1 << 36
 _SMALLEST_RANGE = 1 << 28
 _SMALLEST_BLOCK = 1 << 16
 _PORTABLE = 1  # page-locked for every device, as CUDA numbers it
@@ -149,15 +149,6 @@ def _close(
         with torch.cuda.device(device):
             for address in locked_pages:
                 torch.cuda.cudart().cudaHostUnregister(address)
-
-
-def half_of_all_memory() -> int:
-    """Half of the machine's memory: more than any sensible number of batches needs."""
-    if not hasattr(os, "sysconf"):
-        return 1 << 33
-    return min(
-        os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2, _LARGEST_RANGE
-    )
 
 
 def _rounded(num_bytes: int) -> int:

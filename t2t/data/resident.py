@@ -11,6 +11,7 @@ from t2t.data.crops import Crop, apply_crop, as_batch
 from t2t.data.damage import DamagedImage
 from t2t.data.draws import Draws
 from t2t.data.headers import image_format
+from t2t.data.limits import num_cores
 from t2t.data.loading import (
     ImagePixels,
     Loader,
@@ -18,7 +19,6 @@ from t2t.data.loading import (
     batch_of,
     decoded_on_gpu,
     default_gpu_share,
-    num_cores,
     part_of,
     ragged_of,
 )

@@ -20,12 +20,12 @@ from t2t.data.crops import Crop, apply_crop, as_batch
 from t2t.data.draws import Draws
 from t2t.data.filling import Kind
 from t2t.data.jpegs import Jpegs
+from t2t.data.limits import num_cores
 from t2t.data.loading import (
     Loader,
     batch_of,
     decoded_on_gpu,
     default_gpu_share,
-    num_cores,
 )
 from t2t.data.memory import Memory, pieces_of
 from t2t.data.nvjpeg import CHANNELS, decode_gathered, gpu_decoder_name

@@ -20,7 +20,7 @@ from t2t.data.crops import CenterCrop, apply_crop
 from t2t.data.damage import DamagedImage
 from t2t.data.decode import decode_each
 from t2t.data.draws import Draws
-from t2t.data.loading import num_cores
+from t2t.data.limits import num_cores
 from t2t.errors import UserError
 from t2t.models.trained import Trained, load_trained
 from t2t.ops.freed_memory import keep_freed_memory

@@ -325,21 +325,6 @@ def test_small_sets_are_kept_and_large_ones_streamed(
     assert_same(list(kept.steps(0, 2)), list(streamed.steps(0, 2)))
 
 
-def test_free_memory_is_some_of_what_there_is() -> None:
-    assert 2**20 < batches_module.free_bytes(torch.device("cpu")) < 2**50
-
-
-def test_memory_is_guessed_where_the_system_tells_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def nothing(path: str) -> None:
-        raise FileNotFoundError(path)
-
-    monkeypatch.setattr("builtins.open", nothing)
-    monkeypatch.delattr("os.sysconf")
-    assert batches_module.free_bytes(torch.device("cpu")) == 2**33
-
-
 @pytest.mark.parametrize(
     "given", [{"num_workers": 0}, {"num_ahead": 0}, {"gpu_share": 1.5}]
 )
