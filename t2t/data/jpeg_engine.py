@@ -41,13 +41,18 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "nvjpegJpegStreamCreate": (_POINTER, _POINTER),
     "nvjpegDecodeBatchedPreAllocate": (_POINTER, _POINTER, *(_NUMBER,) * 5),
     "nvjpegJpegStreamParseHeader": (_POINTER, _POINTER, ctypes.c_size_t, _POINTER),
+    "nvjpegJpegStreamGetFrameDimensions": (_POINTER, _POINTER, _POINTER),
     "nvjpegDecodeBatchedSupported": (_POINTER, _POINTER, _POINTER),
     "nvjpegDecodeBatchedInitialize": (_POINTER, _POINTER, *(_NUMBER,) * 3),
     "nvjpegDecodeBatched": (_POINTER,) * 6,
 }
 # What reads a few bytes is called without letting go of the GIL: taking it back can
 # cost a thread milliseconds.
-_QUICK = ("nvjpegJpegStreamParseHeader", "nvjpegDecodeBatchedSupported")
+_QUICK = (
+    "nvjpegJpegStreamParseHeader",
+    "nvjpegJpegStreamGetFrameDimensions",
+    "nvjpegDecodeBatchedSupported",
+)
 
 
 class JpegEngine:
@@ -63,23 +68,35 @@ class JpegEngine:
         self._state = _created("nvjpegJpegStateCreate", self._handle)
         self._header = _created("nvjpegJpegStreamCreate", self._handle)
         self._answer = ctypes.c_int()
+        self._size = (ctypes.c_uint * 2)()
         # From here on memory comes from a pool, whatever size is asked for.
         sizes = (1, 1, 1, _FULL_COLOUR, _PLANAR)
         _call("nvjpegDecodeBatchedPreAllocate", self._handle, self._state, *sizes)
 
     def accepts(self, jpegs: Jpegs) -> Bool[np.ndarray, " images"]:
-        """Which of them the hardware decodes: baseline, in one scan."""
+        """Which of them the hardware decodes: baseline, in one scan.
+
+        And of the size that room was left for: a file may tell two.
+        """
         functions = _functions()
         read = functions["nvjpegJpegStreamParseHeader"]
+        measure = functions["nvjpegJpegStreamGetFrameDimensions"]
         ask = functions["nvjpegDecodeBatchedSupported"]
-        answer, handle, header = self._answer, self._handle, self._header
-        place = ctypes.addressof(answer)
+        answer, size = self._answer, self._size
+        handle, header = self._handle, self._header
+        place, width_at = ctypes.addressof(answer), ctypes.addressof(size)
+        height_at = width_at + ctypes.sizeof(ctypes.c_uint)
         accepted = np.zeros(len(jpegs), dtype=bool)
         addresses = (jpegs.buffer.data_ptr() + jpegs.starts).tolist()
+        sizes = np.stack([jpegs.widths, jpegs.heights], 1).tolist()
         for number, length in enumerate(jpegs.lengths.tolist()):
-            failed = read(handle, addresses[number], length, header)
-            failed = failed or ask(handle, header, place)
-            accepted[number] = not failed and answer.value == 0
+            failed = (
+                read(handle, addresses[number], length, header)
+                or measure(header, width_at, height_at)
+                or ask(handle, header, place)
+            )
+            fits = not failed and answer.value == 0 and size[:] == sizes[number]
+            accepted[number] = fits
         return accepted
 
     def decode(self, jpegs: Jpegs, channels: int, device: torch.device) -> Ragged:

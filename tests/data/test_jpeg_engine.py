@@ -67,6 +67,12 @@ class Library:
         self.last = ctypes.string_at(data, length)
         return 0
 
+    def JpegStreamGetFrameDimensions(self, stream, width, height):  # noqa: N802
+        size = Image.open(io.BytesIO(self.last)).size
+        for place, side in zip((width, height), size, strict=True):
+            ctypes.c_uint.from_address(place).value = side
+        return 0
+
     def DecodeBatchedSupported(self, handle, stream, answer):  # noqa: N802
         progressive = b"\xff\xc2" in self.last
         ctypes.c_int.from_address(answer).value = int(progressive)
@@ -127,6 +133,14 @@ def test_what_the_hardware_cannot_do_is_left_out(library):
     datas = [jpeg(16, 16), jpeg(16, 16, progressive=True), jpeg(9, 9)]
     jpegs = gather_jpegs(datas, pinned=False)
     assert JpegEngine().accepts(jpegs).tolist() == [True, False, True]
+
+
+def test_an_image_of_another_size_than_it_has_room_for_is_left_out(library):
+    datas = [jpeg(16, 24), jpeg(9, 9), jpeg(7, 5)]
+    jpegs = gather_jpegs(datas, pinned=False)
+    jpegs.heights[1] = 8
+    jpegs.widths[2], jpegs.heights[2] = 7, 5
+    assert JpegEngine().accepts(jpegs).tolist() == [True, False, False]
 
 
 def test_a_refused_batch_raises_with_the_status(library):
