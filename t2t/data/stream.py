@@ -153,17 +153,16 @@ class StreamBatches:
 
     def _new_crew(self) -> Crew:
         source, channels = self.loader.source, self.loader.channels
-        if not self._by_processes:
-            memory = Memory(self.device)
-            return ThreadCrew(source, channels, self.num_workers, memory)
-        return ProcessCrew(
-            source,
-            channels,
-            self.num_workers,
-            self.device,
-            self.loader.damage.tell or warnings.warn,
-            threads_first=self._threads_first,
-        )
+        if self._by_processes:
+            tell = self.loader.damage.tell or warnings.warn
+            try:
+                return ProcessCrew(
+                    *(source, channels, self.num_workers, self.device, tell),
+                    threads_first=self._threads_first,
+                )
+            except OSError as error:  # no more of processes, files or memory
+                tell(f"Worker processes could not start ({error}): threads do it.")
+        return ThreadCrew(source, channels, self.num_workers, Memory(self.device))
 
     def _handed_over(self, made: Made) -> Batch:
         """The batch, ordered before what the caller's stream does next."""

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import weakref
+from contextlib import ExitStack
 from typing import Any, NoReturn
 
 import numpy as np
@@ -70,15 +71,18 @@ def start_workers(
     owner: object, told: bytes, num_workers: int, memory: Memory
 ) -> tuple[subprocess.Popen[bytes], list[socket.socket]]:
     """Their keeper, and a socket of each worker; all end with `owner`."""
-    pairs = [
-        socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        for _ in range(num_workers)
-    ]
-    file = os.memfd_create("t2t-source")
-    with open(file, "wb") as writing:
+    with ExitStack() as ours, ExitStack() as theirs:
+        pairs = []
+        for _ in range(num_workers):
+            one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            pairs.append((ours.enter_context(one), theirs.enter_context(other)))
+        writing = theirs.enter_context(open(os.memfd_create("t2t-source"), "wb"))
         writing.write(told)
         writing.flush()
-        descriptors = [file, memory.descriptor, *(pair[1].fileno() for pair in pairs)]
+        descriptors = [
+            *(writing.fileno(), memory.descriptor),
+            *(other.fileno() for _, other in pairs),
+        ]
         process = subprocess.Popen(
             [
                 *(sys.executable, "-P", "-m", __name__),
@@ -93,9 +97,8 @@ def start_workers(
             },
             process_group=0,  # Ctrl-C is for the training process alone
         )
-    for _, theirs in pairs:
-        theirs.close()
-    sockets = [ours for ours, _ in pairs]
+        ours.pop_all()  # they stay open until the owner's end
+    sockets = [one for one, _ in pairs]
     weakref.finalize(owner, _end, process, sockets, os.getpid())
     return process, sockets
 

@@ -415,6 +415,21 @@ def test_damage_may_be_told_at_any_length(odd: Callable[..., Source]) -> None:
     assert sorted(damage.names) == ["odd-3", "odd-4"]
 
 
+def test_where_no_process_can_be_started_threads_do_it_and_it_is_said(
+    source: FileSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    wanted = list(opened(source, False).steps(0, 3))
+    told: list[str] = []
+    batches = opened(source, damage=Damage(tell=told.append))
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    assert_same(wanted, list(batches.steps(0, 3)))
+    reason = "Resource temporarily unavailable"
+    assert f"Worker processes could not start ({reason}): threads do it." in told
+
+
 class Local(ArraySource):
     """A source with something that cannot be pickled."""
 
