@@ -65,9 +65,7 @@ def create_timm_model(
     """A network that timm builds; it takes no choices of ours."""
     import timm  # slower to import than PyTorch, and not needed for models of ours
 
-    timm_name = str(ZOO[name].build) if name in ZOO else name
-    if not timm.is_model(timm_name):
-        raise UserError(f"There is no model {name!r}.{suggest_model(name)}")
+    timm_name = name_in_timm(name)
     if choices:
         raise UserError(
             f"{name} is built by timm and takes no {', '.join(sorted(choices))}; slots "
@@ -84,6 +82,16 @@ def create_timm_model(
         in_chans=in_channels,
         **settings,
     )
+
+
+def name_in_timm(name: str) -> str:
+    """What timm calls a network that it builds; a name that it lacks is refused."""
+    import timm
+
+    timm_name = str(ZOO[name].build) if name in ZOO else name
+    if not timm.is_model(timm_name):
+        raise UserError(f"There is no model {name!r}.{suggest_model(name)}")
+    return timm_name
 
 
 def model_config(

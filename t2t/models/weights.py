@@ -24,7 +24,7 @@ from t2t.models.checkpoints import (
     sort_metadata,
 )
 from t2t.models.config import ModelConfig, Size
-from t2t.models.create import as_size, create_model
+from t2t.models.create import as_size, create_model, name_in_timm
 from t2t.models.fitting import Fitting, describe_differences, fit
 from t2t.models.identify import adapted, identify
 from t2t.models.published import translate
@@ -244,8 +244,7 @@ def timm_settings(model: str, checkpoint: Checkpoint) -> dict[str, Any]:
     """The number of classes of one of timm's networks, as its file has it."""
     import timm
 
-    timm_name = str(ZOO[model].build) if model in ZOO else model
-    classifier = timm.get_pretrained_cfg_value(timm_name, "classifier")
+    classifier = timm.get_pretrained_cfg_value(name_in_timm(model), "classifier")
     head = classifier if isinstance(classifier, str) else (classifier or ("",))[0]
     weight = checkpoint.tensors.get(f"{head}.weight")
     return {} if weight is None else {"num_classes": len(weight)}

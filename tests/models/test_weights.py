@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import timm
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import t2t
 from t2t.errors import UserError
@@ -193,3 +193,11 @@ def test_the_same_weights_are_the_same_file(tmp_path):
     kept = load_file(tmp_path / "0.safetensors")
     assert all(torch.equal(kept[key], own) for key, own in model.state_dict().items())
     assert load_with_report(tmp_path / "0.safetensors")[1].class_names[1] == "é"
+
+
+def test_a_model_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    save_file({"head.weight": torch.zeros(3, 4)}, tmp_path / "a.safetensors")
+    with pytest.raises(
+        UserError, match=r"no model 't2t_vit_41'\. Did you mean t2t_vit"
+    ):
+        load(tmp_path / "a.safetensors", model="t2t_vit_41")
