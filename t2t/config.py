@@ -5,12 +5,16 @@ import contextlib
 import dataclasses
 import json
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from t2t.errors import UserError, suggest
 
 Config = TypeVar("Config")
+LARGEST_SIDE = 65_535
+"""Pixels of an image's side: what a JPEG can have."""
+MOST_WORKERS = 1024
+"""Who read images in one process; more are a slip of the keyboard."""
 
 
 def to_json(config: Any) -> dict[str, Any]:
@@ -27,11 +31,25 @@ def from_json(cls: type[Config], data: Mapping[str, Any]) -> Config:
             f"{json.dumps(data)[:40]}."
         )
     hints = get_type_hints(cls)
-    fields = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    for name in data.keys() - fields:
+    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for name in data.keys() - fields.keys():
         raise UserError(f"{cls.__name__} has no field {name!r}.{suggest(name, fields)}")
+    missing = [
+        name for name in fields if name not in data and is_required(fields[name])
+    ]
+    if missing:
+        fields_lacked = "field" if len(missing) == 1 else "fields"
+        raise UserError(
+            f"A {cls.__name__} needs the {fields_lacked} {' and '.join(missing)}."
+        )
     values = {name: convert(value, hints[name], name) for name, value in data.items()}
     return cls(**values)
+
+
+def is_required(field: "dataclasses.Field[Any]") -> bool:
+    """Whether a field has no value of its own."""
+    none = dataclasses.MISSING
+    return field.default is none and field.default_factory is none
 
 
 def override(config: Config, assignments: Sequence[str]) -> Config:
@@ -61,24 +79,43 @@ def value_of(cls: type, name: str, text: str) -> Any:
 def set_at(plain: dict[str, Any], cls: Any, path: str, text: str) -> None:
     """Sets the field at a dotted path of a config in JSON."""
     *outer, last = path.split(".")
+    root = cls
     for name in outer:
-        cls = hint_of(cls, name, path)
+        cls = hint_of(cls, name, path, root)
         if not isinstance(plain.get(name), dict):
             raise UserError(f"{name} has no parts, so {path!r} cannot be set.")
         plain = plain[name]
-    hint = hint_of(cls, last, path)
+    hint = hint_of(cls, last, path, root)
     plain[last] = to_plain(convert(parse(text), hint, path, text))
 
 
-def hint_of(cls: Any, name: str, path: str) -> Any:
+def hint_of(cls: Any, name: str, path: str, root: Any) -> Any:
     """The type of a field; anything goes in a dict."""
     if not dataclasses.is_dataclass(cls):
         return Any
-    fields = {field.name for field in dataclasses.fields(cls)}
-    if name not in fields:
-        hint = suggest(name, fields) or f" There are: {', '.join(sorted(fields))}."
-        raise UserError(f"There is no setting {path!r}.{hint}")
-    return get_type_hints(cls)[name]
+    hints = get_type_hints(cls)
+    if name not in hints:
+        raise UserError(f"There is no setting {path!r}.{suggest_setting(path, root)}")
+    return hints[name]
+
+
+def suggest_setting(path: str, root: Any) -> str:
+    """A closing sentence with the settings of that last name, or of a similar one."""
+    settings = [*all_settings(root)]
+    last = path.rpartition(".")[2]
+    same = [each for each in settings if each.rpartition(".")[2] == last]
+    if same:
+        return f" Did you mean {' or '.join(same)}?"
+    outermost = ", ".join(sorted(each for each in settings if "." not in each))
+    return suggest(path, settings) or f" There are: {outermost}."
+
+
+def all_settings(cls: Any, at: str = "") -> Iterator[str]:
+    """The dotted paths of all fields of a dataclass and of those inside it."""
+    for name, hint in get_type_hints(cls).items():
+        yield f"{at}{name}"
+        if dataclasses.is_dataclass(hint):
+            yield from all_settings(hint, f"{at}{name}.")
 
 
 def to_plain(value: Any) -> Any:
@@ -115,6 +152,10 @@ def convert(value: Any, hint: Any, name: str, text: str | None = None) -> Any:
         return dict(value)
     if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
         return from_json(hint, value)  # type: ignore[arg-type]
+    if hint == tuple[int, int] and type(value) is int:
+        return value, value  # one number for a square
+    if origin is tuple and type(value) in (int, float) and args[-1] is Ellipsis:
+        value = (value,)
     if origin is tuple and isinstance(value, list | tuple):
         inner = args[:1] * len(value) if args[-1] is Ellipsis else args
         if len(inner) == len(value):
@@ -135,6 +176,8 @@ def describe(hint: Any) -> str:
         return "one of " + ", ".join(map(str, args))
     if origin is tuple and args[-1] is Ellipsis and get_origin(args[0]) is tuple:
         return "triples, such as (7,4,2),(3,2,1),(3,2,1)"
+    if hint == tuple[int, int]:
+        return "one whole number or two, such as 224 or 192,256"
     if origin is tuple:
         number = {int: "whole numbers", float: "numbers"}.get(args[0], "values")
         example = "3,6,6,4" if args[-1] is Ellipsis else ",".join("1" * len(args))

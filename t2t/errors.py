@@ -1,6 +1,7 @@
 """Mistakes a user can make and put right, told in one sentence."""
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
@@ -16,13 +17,33 @@ def suggest(word: str, allowed: Iterable[str], num: int = 3) -> str:
 
     Starts with a space, so that it can follow the sentence that names the mistake.
     """
-    names = sorted(allowed)
+    names = sorted({*allowed})
     near = difflib.get_close_matches(word, names, n=num, cutoff=0.5)
     if near:
         return f" Did you mean {' or '.join(near)}?"
     if len(names) <= 12:
         return f" Allowed: {', '.join(names)}."
     return ""
+
+
+def require(
+    name: str,
+    value: float,
+    least: float,
+    most: float = math.inf,
+    *,
+    below: float = math.inf,
+) -> None:
+    """Refuses a number out of its range, or one that is none or infinite."""
+    if least <= value <= most and value < below:
+        return
+    if below < math.inf:
+        allowed = f"from {least:.10g} to below {below:.10g}"
+    elif most < math.inf:
+        allowed = f"from {least:.10g} to {most:.10g}"
+    else:
+        allowed = f"{least:.10g} or more"
+    raise UserError(f"{name}={value} must be {allowed}.")
 
 
 def choose(slot: str, name: str, choices: Mapping[str, Choice]) -> Choice:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 
 from t2t.config import differences, from_json, override, to_json
-from t2t.errors import UserError
+from t2t.errors import UserError, require, suggest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +25,8 @@ class Outer:
     name: str
     epochs: int = 3
     flag: bool = False
+    size: tuple[int, int] = (8, 8)
+    widths: tuple[float, ...] = ()
     limit: float | None = None
     inner: Inner = field(default_factory=Inner)
     free: dict[str, Any] = field(default_factory=dict)
@@ -52,6 +54,10 @@ def test_json_and_back() -> None:
         ("inner.pair=(0.8, 0.95)", "inner.pair", (0.8, 0.95)),
         ("inner.kind=fancy", "inner.kind", "fancy"),
         ("free.depth=4", "free.depth", 4),
+        ("size=64", "size", (64, 64)),
+        ("size=64,32", "size", (64, 32)),
+        ("widths=0.5", "widths", (0.5,)),
+        ("widths=2", "widths", (2.0,)),
     ],
 )
 def test_words_set_fields(word: str, path: str, value: object) -> None:
@@ -65,7 +71,9 @@ def test_words_set_fields(word: str, path: str, value: object) -> None:
     ("word", "sentence"),
     [
         ("epocs=3", "Did you mean epochs"),
-        ("inner.rte=3", "Did you mean rate"),
+        ("inner.rte=3", "Did you mean inner.rate"),
+        ("rate=3", "There is no setting 'rate'. Did you mean inner.rate\\?"),
+        ("size=big", "size takes one whole number or two, such as 224 or 192,256"),
         ("zzzzzz=3", "There is no setting 'zzzzzz'. (Allowed|There are): .*epochs"),
         ("epochs=many", "epochs=many will not do: epochs takes a whole number"),
         ("epochs=1.5", "whole number"),
@@ -86,6 +94,35 @@ def test_fields_that_belong_together_change_together() -> None:
     assert changed.inner.rate == 0.95
     with pytest.raises(UserError, match="above the pair"):
         override(CONFIG, ["inner.rate=0.95"])
+
+
+def test_what_json_lacks_is_named() -> None:
+    with pytest.raises(UserError, match=r"^A Outer needs the field name\.$"):
+        from_json(Outer, {"epochs": 3})
+
+
+def test_a_suggestion_names_nothing_twice() -> None:
+    assert suggest("sgdd", ["sgd", "adam", "sgd"]) == " Did you mean sgd?"
+
+
+@pytest.mark.parametrize(
+    ("value", "limits", "sentence"),
+    [
+        (-1, {"least": 0}, "x=-1 must be 0 or more."),
+        (float("nan"), {"least": 0}, "x=nan must be 0 or more."),
+        (float("inf"), {"least": 0}, "x=inf must be 0 or more."),
+        (2.0, {"least": 0, "most": 1}, "x=2.0 must be from 0 to 1."),
+        (1, {"least": 0, "below": 1}, "x=1 must be from 0 to below 1."),
+        (200_000, {"least": 1, "most": 100_000}, "x=200000 must be from 1 to 100000."),
+    ],
+)
+def test_a_number_out_of_its_range_is_told(
+    value: float, limits: dict[str, float], sentence: str
+) -> None:
+    with pytest.raises(UserError) as told:
+        require("x", value, **limits)
+    assert str(told.value) == sentence
+    require("x", limits["least"], **limits)
 
 
 def test_differences_name_the_field_and_both_values() -> None:

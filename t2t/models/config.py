@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from t2t.errors import UserError
+from t2t.errors import require
 
 Size = tuple[int, int]
 SplitNumbers = tuple[int, int, int]
@@ -82,10 +82,8 @@ class ModelConfig:
         """Refuses sizes that no model can have."""
         sizes = ("dim", "depth", "num_heads", "token_dim", "patch_size", "in_channels")
         for name in (*sizes, "linformer_dim"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)} must be 1 or more.")
-        if not 0 <= self.drop_path < 1:
-            raise UserError(f"drop_path={self.drop_path} must be from 0 to below 1.")
+            require(name, getattr(self, name), 1)
+        require("drop_path", self.drop_path, 0, below=1)
 
     @property
     def num_prefix_tokens(self) -> int:

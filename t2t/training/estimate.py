@@ -40,8 +40,9 @@ def estimate(recipe: Recipe, machine: Machine) -> str:
         "",
         f"{len(splits.train):,} training images and {len(splits.val):,} to validate "
         f"on, {num_classes} classes",
-        f"{recipe.epochs} epochs of {per_epoch:,} steps of {recipe.batch_size} images: "
-        f"{per_epoch * recipe.epochs:,} steps",
+        f"{count(recipe.epochs, 'epoch')} of {count(per_epoch, 'step')} of "
+        f"{count(recipe.batch_size, 'image')}: "
+        f"{count(per_epoch * recipe.epochs, 'step')}",
         f"About {duration(seconds * num_images)} on {team.device} at "
         f"{1 / seconds:,.0f} images/s, judged by a few uncompiled steps in "
         f"{machine.precision} without reading images",
@@ -50,6 +51,11 @@ def estimate(recipe: Recipe, machine: Machine) -> str:
         f"{kept * held / 2**30:.2g} for {held} images at once (see --micro-batch)",
     ]
     return "\n".join(lines)
+
+
+def count(number: int, what: str) -> str:
+    """A number of things, one or several."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def flat(data: dict[str, Any], at: str = "") -> list[tuple[str, Any]]:

@@ -1,5 +1,6 @@
 """What the machine decides about a run, as against what its recipe does."""
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +9,8 @@ from typing import Any, Literal
 
 import torch
 
-from t2t.errors import UserError, choose
+from t2t.config import MOST_WORKERS
+from t2t.errors import choose, require
 from t2t.training.parallel import Processes, Spread
 
 PRECISIONS = {
@@ -39,14 +41,19 @@ class Machine:
     damage_limit: int = 100
     """Damaged images that are named and skipped before the run stops."""
 
+    def __post_init__(self) -> None:
+        """Refuses numbers that no machine has use for."""
+        for name, most in (("micro_batch", math.inf), ("workers", MOST_WORKERS)):
+            if getattr(self, name) is not None:
+                require(name, getattr(self, name), 1, most)
+        require("damage_limit", self.damage_limit, 0)
+
 
 def settle(machine: Machine, team: Processes) -> Machine:
     """The machine with every open choice made for the device that was found."""
     on_cuda = team.device.type == "cuda"
     precision = machine.precision or ("bf16" if on_cuda else "fp32")
     choose("precision", precision, PRECISIONS)
-    if machine.micro_batch is not None and machine.micro_batch < 1:
-        raise UserError(f"micro_batch={machine.micro_batch} must be 1 or more.")
     compiled = on_cuda if machine.compile is None else machine.compile
     return replace(
         machine, precision=precision, compile=compiled, device=team.device.type

@@ -4,8 +4,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
+from t2t.config import LARGEST_SIDE
 from t2t.data.augmentation import Augmentation
-from t2t.errors import UserError
+from t2t.errors import UserError, require
+
+MOST_EPOCHS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +42,13 @@ class Optimizer:
     def __post_init__(self) -> None:
         """Refuses rates that would lead away from the goal."""
         for name in ("lr", "adamw_lr", "body_lr", "weight_decay", "clip_norm"):
-            value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise UserError(f"optimizer.{name}={value} must be 0 or more.")
+            if getattr(self, name) is not None:
+                require(f"optimizer.{name}", getattr(self, name), 0)
+        require("optimizer.reference_batch_size", self.reference_batch_size, 1)
+        require("optimizer.momentum", self.momentum, 0, below=1)
+        require("optimizer.layer_decay", self.layer_decay, 0, 1)
+        for number, beta in enumerate(self.betas):
+            require(f"optimizer.betas[{number}]", beta, 0, below=1)
 
     def scaled(self, lr: float, batch_size: int) -> float:
         """A learning rate stated for the reference batch, at another batch size."""
@@ -62,6 +69,13 @@ class Schedule:
     floor_epochs: float = 0.0
     """Epochs at the floor, within the run's epochs."""
 
+    def __post_init__(self) -> None:
+        """Refuses times and shares that are none."""
+        for name in ("warmup_epochs", "floor_epochs"):
+            require(f"schedule.{name}", getattr(self, name), 0)
+        for name in ("start", "floor"):
+            require(f"schedule.{name}", getattr(self, name), 0, 1)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Average:
@@ -71,6 +85,10 @@ class Average:
     """Share that stays at each step, once warmed up; 0 keeps no average."""
     warmup: bool = True
     """Lets the average follow closely at first, so that no random start stays in it."""
+
+    def __post_init__(self) -> None:
+        """Refuses what is no share."""
+        require("average.decay", self.decay, 0, below=1)
 
     def decay_at(self, step: int) -> float:
         """The decay at a step, counted from 1."""
@@ -91,12 +109,8 @@ class TokenDropping:
 
     def __post_init__(self) -> None:
         """Refuses shares that are none."""
-        for name, least in (("keep", 0.01), ("until", 0.0)):
-            value = getattr(self, name)
-            if not least <= value <= 1:
-                raise UserError(
-                    f"dropping.{name}={value} is a share from {least} to 1."
-                )
+        require("dropping.keep", self.keep, 0.01, 1)
+        require("dropping.until", self.until, 0, 1)
 
     def keep_at(self, progress: float) -> float:
         """The share of tokens to keep when so much of the training is done."""
@@ -114,6 +128,14 @@ class Crop:
     interpolation: Literal["random", "bilinear", "bicubic"] = "random"
     evaluation_fraction: float = 1.0
     """Share of the resized image's sides that evaluation looks at."""
+
+    def __post_init__(self) -> None:
+        """Refuses parts of an image that are none."""
+        for name, most in (("scale", 1.0), ("ratio", 100.0)):
+            low, high = getattr(self, name)
+            require(f"crop.{name}[1]", high, 0.001, most)
+            require(f"crop.{name}[0]", low, 0.001, high)
+        require("crop.evaluation_fraction", self.evaluation_fraction, 0.01, 1)
 
 
 class Phase(NamedTuple):
@@ -166,9 +188,23 @@ class Recipe:
 
     def __post_init__(self) -> None:
         """Refuses what could not be meant, before anything starts."""
-        for name in ("epochs", "batch_size", "repeats", "channels", "evaluate_every"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)} must be 1 or more.")
+        self.check_name()
+        require("epochs", self.epochs, 1, MOST_EPOCHS)
+        for name in ("batch_size", "repeats", "channels", "evaluate_every"):
+            require(name, getattr(self, name), 1)
+        for side in self.image_size:
+            require("image_size", side, 1, LARGEST_SIDE)
+        require("seed", self.seed, 0, below=2**32)
+        require("hold_out", self.hold_out, 0)
+        require("drop_path", self.drop_path, 0, below=1)
+        require("calm", self.calm, 0, 1)
+        require("distillation_weight", self.distillation_weight, 0)
+        require("distillation_temperature", self.distillation_temperature, 0.01)
+        if self.teacher is not None and self.objective == "classify":
+            raise UserError(
+                f"teacher={self.teacher} has nobody to teach: objective=classify uses "
+                "none; set objective=distill_soft, or leave the teacher out."
+            )
         if self.schedule.warmup_epochs + self.schedule.floor_epochs > self.epochs:
             raise UserError(
                 f"{self.schedule.warmup_epochs:g} warm-up and "
@@ -176,12 +212,38 @@ class Recipe:
                 f"epochs={self.epochs}; set schedule.warmup_epochs and "
                 "schedule.floor_epochs lower."
             )
-        if not 0 <= self.calm <= 1:
-            raise UserError(f"calm={self.calm} is a share of the epochs, from 0 to 1.")
-        if len(self.augmentation.mean) not in (1, self.channels):
+        self.check_channels()
+
+    def check_name(self) -> None:
+        """Refuses a name that cannot be a folder's, or lies in another folder."""
+        name = self.name
+        plain = name.isprintable() and not {"/", "\\"} & {*name}
+        if not name.strip() or name.startswith(".") or not plain:
+            raise UserError(
+                f"name={name!r} must be a plain name, such as mine: it becomes the "
+                "folder's; --folder PATH puts a run elsewhere."
+            )
+
+    def check_channels(self) -> None:
+        """Refuses augmentation that images of so many channels cannot have."""
+        if len(self.augmentation.mean) != self.channels:
             raise UserError(
                 f"augmentation.mean={self.augmentation.mean} does not fit "
                 f"channels={self.channels}; give one value a channel."
+            )
+        given = self.augmentation
+        colour = {
+            "rand_augment=none": given.rand_augment is not None,
+            "three_augment=false": given.three_augment,
+            "colour_jitter=0,0,0,0": any(given.colour_jitter),
+        }
+        if self.channels not in (1, 3) and any(colour.values()):
+            off = " and ".join(
+                f"augmentation.{each}" for each in colour if colour[each]
+            )
+            raise UserError(
+                f"channels={self.channels} have no colours to augment, as 1 or 3 have; "
+                f"set {off}."
             )
 
     def phase_at(self, progress: float) -> Phase:

@@ -1,0 +1,86 @@
+"""A recipe refuses what could not be meant, before anything starts."""
+
+import pytest
+
+from t2t.config import override
+from t2t.errors import UserError
+from t2t.recipes import find_recipe
+from t2t.training.estimate import count
+from t2t.training.machine import Machine
+
+RECIPE = find_recipe("cifar10.t2t_vit_7")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("schedule.warmup_epochs=-2", r"schedule.warmup_epochs=-2.0 must be 0 or more"),
+        ("schedule.floor=2", r"schedule.floor=2.0 must be from 0 to 1"),
+        ("average.decay=2", r"average.decay=2.0 must be from 0 to below 1"),
+        ("average.decay=1", r"average.decay=1.0 must be from 0 to below 1"),
+        ("crop.scale=[2,3]", r"crop.scale\[1\]=3.0 must be from 0.001 to 1"),
+        ("crop.scale=[0.5,0.2]", r"crop.scale\[0\]=0.5 must be from 0.001 to 0.2"),
+        ("crop.ratio=[0,1]", r"crop.ratio\[0\]=0.0 must be"),
+        ("crop.evaluation_fraction=2", r"evaluation_fraction=2.0 must be from 0.01"),
+        (
+            "optimizer.betas=0.9,1",
+            r"optimizer.betas\[1\]=1.0 must be from 0 to below 1",
+        ),
+        ("optimizer.lr=1e999", r"optimizer.lr=inf must be 0 or more"),
+        ("optimizer.reference_batch_size=0", r"reference_batch_size=0 must be 1 or"),
+        ("dropping.keep=0", r"dropping.keep=0.0 must be from 0.01 to 1"),
+        ("seed=-1", r"seed=-1 must be from 0"),
+        ("epochs=1000000000", r"epochs=1000000000 must be from 1 to 100000"),
+        ("image_size=0", r"image_size=0 must be from 1 to 65535"),
+        ("drop_path=1", r"drop_path=1.0 must be from 0 to below 1"),
+        ("hold_out=-1", r"hold_out=-1 must be 0 or more"),
+        ("calm=2", r"calm=2.0 must be from 0 to 1"),
+        ("teacher=runs/best", r"teacher=runs/best has nobody to teach: objective=clas"),
+        ("augmentation.mean=0.5 augmentation.std=0.5", r"give one value a channel"),
+        (
+            "channels=4 augmentation.mean=[0,0,0,0] augmentation.std=[1,1,1,1]",
+            r"channels=4 have no colours .* set augmentation.rand_augment=none\.$",
+        ),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(words: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        override(RECIPE, words.split())
+
+
+@pytest.mark.parametrize(
+    "name", ["", " ", ".", "..", ".hidden", "../evil", "a/b", "/a", "a\\b", "a\nb"]
+)
+def test_a_name_is_a_plain_one(name: str) -> None:
+    with pytest.raises(UserError, match="must be a plain name"):
+        override(RECIPE, [f"name={name}"] if name.strip() else ["name="])
+    assert override(RECIPE, ["name=größe 2.b"]).name == "größe 2.b"
+
+
+def test_a_teacher_goes_with_an_objective_that_uses_one() -> None:
+    words = ["teacher=runs/best", "objective=distill_soft"]
+    assert override(RECIPE, words).teacher == "runs/best"
+
+
+def test_four_channels_train_without_colours() -> None:
+    words = "channels=4 augmentation.mean=[0,0,0,0] augmentation.std=[1,1,1,1]"
+    plain = "augmentation.rand_augment=none"
+    assert override(RECIPE, [*words.split(), plain]).channels == 4
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ({"workers": 100_000}, "workers=100000 must be from 1 to 1024"),
+        ({"workers": 0}, "workers=0 must be from 1 to 1024"),
+        ({"micro_batch": 0}, "micro_batch=0 must be 1 or more"),
+        ({"damage_limit": -1}, "damage_limit=-1 must be 0 or more"),
+    ],
+)
+def test_a_machine_has_limits(setting: dict[str, int], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        Machine(**setting)  # type: ignore[arg-type]
+
+
+def test_one_is_not_several() -> None:
+    assert (count(1, "epoch"), count(1_200, "step")) == ("1 epoch", "1,200 steps")
