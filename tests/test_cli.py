@@ -50,6 +50,12 @@ def test_help_names_every_verb_and_gives_examples(capsys: Output) -> None:
         assert f"  t2t {name} " in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("verb", ["models", "recipes", "train", "study", "bench"])
+def test_words_that_may_be_left_out_look_so(verb: str, capsys: Output) -> None:
+    assert main([verb, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"usage: t2t {verb} [-h] [")
+
+
 def test_no_words_show_the_verbs(capsys: Output) -> None:
     assert main([]) == 0
     assert "• models" in capsys.readouterr().out
@@ -171,6 +177,11 @@ def test_show_knows_timms_models(capsys: Output) -> None:
         ("show t2t_vit_14 --set splits=(3,2,1)", "splits takes triples, such as"),
         ("show t2t_vit_14 --set qkv_bias=2", "qkv_bias takes true or false"),
         ("show resnet18 --set depth=3", "resnet18 is built by timm"),
+        ("show t2t_vit_14 --image-size 1000000", "is too large: give 65535 or less"),
+        (
+            "show vit_small_16 --image-size 65535 --set patch_size=1",
+            "cannot take images of 65535×65535 pixels",
+        ),
         ("show inception_v3 --image-size 20", "cannot take images of 20×20 pixels"),
     ],
 )

@@ -80,7 +80,8 @@ def count(
         saved = saved_bytes(model, shape, batch=3)
         saved.subtract(saved_bytes(model, shape, batch=2))
     except (RuntimeError, AssertionError, IndexError) as error:
-        if isinstance(model, VisionTransformer):
+        # Ours take any image; numbers of bytes that no machine can hold stop them.
+        if isinstance(model, VisionTransformer) and "overflow" not in str(error):
             raise
         raise UserError(
             f"{type(model).__name__} cannot take images of {height}×{width} pixels and "

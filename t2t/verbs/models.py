@@ -11,7 +11,7 @@ from t2t.verbs.options import JsonFlag, at_least, option, parse_size
 def models(
     filter: Annotated[
         Positional[str],
-        option("Part of a name, or a pattern: '14', 't2t*'.", metavar="FILTER"),
+        option("Part of a name, or a pattern: '14', 't2t*'.", metavar="[FILTER]"),
     ] = "",
     *,
     json: JsonFlag = False,

@@ -1,10 +1,12 @@
 """What verbs share: how options are told, and how their words are read."""
 
 import sys
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from tyro.conf import UseAppendAction, arg
 
+from t2t.config import LARGEST_SIDE
 from t2t.errors import UserError
 
 
@@ -50,6 +52,26 @@ def at_least(least: int, option: str, number: int) -> int:
     return number
 
 
+def at_most(most: int, option: str, number: int) -> int:
+    """The number given for an option, unless it is too large."""
+    if number > most:
+        raise UserError(f"{option} {number} is too large: give {most} or less.")
+    return number
+
+
+def check_writable(option: str, path: Path) -> None:
+    """Refuses a file that could not be written, before it is worked for."""
+    trial = path.with_name(f".{path.name}.trial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        trial.touch()
+        trial.unlink()
+    except OSError as error:
+        raise UserError(
+            f"{option} {path} cannot be written ({error.strerror}); name another file."
+        ) from error
+
+
 def parse_size(text: str) -> tuple[int, int]:
     """Height and width from `224` or `192x256`."""
     numbers = text.lower().replace("×", "x").split("x")
@@ -57,4 +79,7 @@ def parse_size(text: str) -> tuple[int, int]:
         raise UserError(
             f"--image-size {text} is not a size; write 224 or, height first, 192x256."
         )
-    return int(numbers[0]), int(numbers[-1])
+    height, width = (
+        at_most(LARGEST_SIDE, "--image-size", int(numbers[each])) for each in (0, -1)
+    )
+    return height, width
