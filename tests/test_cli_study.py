@@ -26,6 +26,7 @@ def test_a_dry_run_tells_what_it_would_take(tmp_path: Path, capsys: Output) -> N
     told = capsys.readouterr().out
     assert "deep_narrow    t2t_vit_7_32       3.98    1.278       30   0 of 3" in told
     assert "6 runs to do" in told
+    assert "a run on one H200" in told
     assert main([*words, "--only", "shallow_wide", "--seeds", "4", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["arm"], row["epochs"], row["runs"]) == ("shallow_wide", 30, 1)
@@ -44,7 +45,8 @@ def test_it_trains_on_any_data(tmp_path: Path, capsys: Output) -> None:
     assert main(words) == 0
     told = capsys.readouterr()
     assert "head: arm class_token, seed 0 (run 1 of 1)" in told.err
-    assert "Not complete: 1 of 2 runs are still to be done" in told.out
+    assert "Not complete: 1 of 2 runs are still to be done, of `mean`;" in told.out
+    assert "the same command, without --only, goes on." in told.out
     page = (tmp_path / "here/head/table.md").read_text()
     assert "1 epoch of digits" in page
     assert page in told.out
@@ -56,6 +58,20 @@ def test_it_trains_on_any_data(tmp_path: Path, capsys: Output) -> None:
         (["study", "heads"], "Did you mean head"),
         (["study", "head", "--set", "seed=1"], "give --seeds"),
         (["study", "head", "--seeds", "1", "1"], "each once"),
+        (["study", "head", "--seeds", "-1"], "--seeds -1 is too small"),
+        (["study", "head", "--data", "a", "--set", "data=b"], "contradict each other"),
+        (
+            [
+                "study",
+                "head",
+                "--dry-run",
+                "--data",
+                "digits",
+                "--set",
+                "batch_size=9000",
+            ],
+            "A batch of 9000 is more than the 1437 images",
+        ),
         (["study", "head", "--dry-run", "--only", "means"], "no arm 'means'"),
         (["study", "head", "--set", "epoch=1"], "no setting 'epoch'"),
     ],

@@ -19,6 +19,9 @@ from t2t.training.run import build_model
 NUM_ERRORS = 2
 """Standard errors that a difference must exceed to count."""
 
+ABOVE_CHANCE = 1.5
+"""Times the accuracy of guessing up to which nothing was learnt to speak of."""
+
 Verdict = Literal["agrees", "disagrees", "undecided"]
 
 
@@ -97,11 +100,13 @@ class Finding:
     """How much better the first is here, in points."""
     error: float | None
     """Twice the standard error of the difference; None where seeds are too few."""
+    at_chance: bool = False
+    """Whether both arms are so near to guessing that their difference says nothing."""
 
     @property
     def verdict(self) -> Verdict:
         """Whether our means and spreads say what was published."""
-        if self.error is None:
+        if self.error is None or self.at_chance:
             return "undecided"
         if self.claim.relation == "alike":
             return "agrees" if abs(self.difference) <= self.bound else "disagrees"
@@ -122,6 +127,9 @@ class Finding:
         else:
             published = f"published {signed(claim.difference, 1)} ({claim.where})"
         told = f"`{claim.first}` − `{claim.second}` is {signed(ours)}"
+        if self.at_chance:
+            why = "but both hardly do better than guessing: train for longer to tell"
+            return f"Undecided: {told} points, {why}; {published}."
         if self.error is None:
             why = "and a single seed has no spread"
             return f"Undecided: {told} points, {why}; {published}."
@@ -136,7 +144,7 @@ def signed(points: float, digits: int = 2) -> str:
     return f"{points:+.{digits}f}".replace("-", "−")
 
 
-def find(claim: Claim, arms: Mapping[str, Arm]) -> Finding | None:
+def find(claim: Claim, arms: Mapping[str, Arm], num_classes: int) -> Finding | None:
     """A claim beside our numbers, once both its arms have some."""
     if not {claim.first, claim.second} <= arms.keys():
         return None
@@ -149,7 +157,12 @@ def find(claim: Claim, arms: Mapping[str, Arm]) -> Finding | None:
             if each.spread is not None
         )
         error = NUM_ERRORS * math.sqrt(variance)
-    return Finding(claim=claim, difference=first.mean - second.mean, error=error)
+    return Finding(
+        claim=claim,
+        difference=first.mean - second.mean,
+        error=error,
+        at_chance=max(first.mean, second.mean) <= ABOVE_CHANCE * 100 / num_classes,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,11 +173,15 @@ class Outcome:
     seeds: tuple[int, ...]
     arms: dict[str, Arm]
     """Those with at least one finished run."""
+    num_classes: int
+    """That all arms tell apart."""
 
     @property
     def findings(self) -> list[Finding]:
         """What is published beside what was found."""
-        found = (find(claim, self.arms) for claim in self.study.claims)
+        found = (
+            find(claim, self.arms, self.num_classes) for claim in self.study.claims
+        )
         return [finding for finding in found if finding is not None]
 
     @property
@@ -191,7 +208,11 @@ def finished(folder: Path, recipe: Recipe, seed: int) -> dict[str, Any] | None:
 
 
 def gather(
-    study: Study, seeds: Sequence[int], folder: Path, costs: Mapping[str, Cost]
+    study: Study,
+    seeds: Sequence[int],
+    folder: Path,
+    costs: Mapping[str, Cost],
+    num_classes: int,
 ) -> Outcome:
     """All that is done of a study."""
     arms: dict[str, Arm] = {}
@@ -209,4 +230,4 @@ def gather(
                     for seed in done
                 ),
             )
-    return Outcome(study=study, seeds=tuple(seeds), arms=arms)
+    return Outcome(study=study, seeds=tuple(seeds), arms=arms, num_classes=num_classes)

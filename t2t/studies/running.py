@@ -32,8 +32,9 @@ def run_study(
     picture under `folder`/NAME. The same call goes on with what was interrupted.
     """
     names = study.chosen(only)
-    costs = costs_of(study, len(open_data(study.arms[names[0]]).train.classes))
-    outcome = gather(study, seeds, folder, costs)
+    num_classes = len(open_data(study.arms[names[0]]).train.classes)
+    costs = costs_of(study, num_classes)
+    outcome = gather(study, seeds, folder, costs, num_classes)
     # All seeds of an arm before the next: they share what is compiled for the first.
     runs = [(name, seed) for name in names for seed in seeds]
     compiled_for = ""
@@ -61,7 +62,7 @@ def run_study(
         )
         if not result.finished:
             break
-        outcome = gather(study, seeds, folder, costs)
+        outcome = gather(study, seeds, folder, costs, num_classes)
         write(outcome, folder / study.name)
     if outcome.arms:
         write(outcome, folder / study.name)

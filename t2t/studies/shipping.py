@@ -41,6 +41,7 @@ def ship(
         raise UserError(f"{checkpoint.origin} does not describe its model.")
     file = into / f"{recipe.name}.safetensors"
     extra = {"data": name, "recipe": recipe.name}
+    check_place(into, file)
     with writing_into(into):
         with atomic_file(file) as part:  # a model that cannot be judged does not ship
             write_half(checkpoint, part, extra, most_megabytes)
@@ -48,6 +49,17 @@ def ship(
         assert report is not None  # one process
         (into / CARD).write_text(card(recipe, result, report, file, name))
     return file, report
+
+
+def check_place(into: Path, file: Path) -> None:
+    """Refuses a folder that holds anything but this model as it shipped earlier."""
+    there = {path.name for path in into.iterdir()} if into.is_dir() else set()
+    if there and not {CARD} <= there <= {CARD, file.name}:
+        others = ", ".join(sorted(there - {CARD, file.name})[:3]) or file.name
+        raise UserError(
+            f"{into} holds something else ({others}) than {file.stem} as it shipped "
+            "earlier; give --into a new folder."
+        )
 
 
 def write_half(

@@ -90,9 +90,15 @@ def missing(outcome: Outcome) -> str:
     if outcome.num_missing == 0:
         return ""
     total = len(outcome.study.arms) * len(outcome.seeds)
+    done = {name: len(arm.results) for name, arm in outcome.arms.items()}
+    names = [
+        f"`{name}`"
+        for name in outcome.study.arms
+        if done.get(name, 0) < len(outcome.seeds)
+    ]
     return (
-        f"Not complete: {outcome.num_missing} of {total} runs are still to be done; "
-        "the same command goes on."
+        f"Not complete: {outcome.num_missing} of {total} runs are still to be done, of "
+        f"{', '.join(names)}; the same command, without --only, goes on."
     )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from t2t.data.order import steps_per_epoch
 from t2t.errors import UserError, choose
 from t2t.models.zoo import ZOO
 from t2t.training.parallel import SPREADS, Spread
@@ -105,7 +106,7 @@ class Plan:
             (
                 "a step sends",
                 f"{self.sent_bytes / 2**20:,.0f} MiB a GPU, "
-                f"{self.network_seconds * 1e3:.1f} ms were nothing hidden",
+                f"{self.network_seconds * 1e3:.1f} ms, in part while it computes",
             ),
             ("images a second", f"{self.images_per_second:,.0f} to be read"),
             ("memory a GPU", f"{memory}; there are {self.memory_gib:.0f}"),
@@ -154,7 +155,7 @@ def plan(
     network = near / (wired.link_gbs * 1e9) + far / (wired.network_gbs * 1e9)
     exposed = max(0.0, network - HIDDEN_SHARE[spread] * compute)
     step = compute + exposed + STEP_SECONDS
-    steps = num_images // recipe.batch_size * recipe.epochs
+    steps = steps_per_epoch(num_images, recipe.batch_size) * recipe.epochs
     evaluation = num_scored(recipe, num_validation) / (3 * rate * num_gpus) / 3600
     words = num_words(recipe) / num_shards(num_gpus, per_machine, spread)
     at_once = min(micro_batch or share, share)

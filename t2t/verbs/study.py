@@ -12,6 +12,7 @@ from t2t.verbs.options import (
     Overrides,
     PrecisionChoice,
     as_bool,
+    at_least,
     option,
 )
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 def study(
     name: Annotated[
-        Positional[str], option("Which; without it, all are listed.", "", "NAME")
+        Positional[str], option("Which; without it, all are listed.", "", "[NAME]")
     ] = "",
     *,
     data: Annotated[
@@ -72,6 +73,8 @@ def study(
         raise UserError("A study trains several seeds: give --seeds, not --set seed.")
     if not seeds or len({*seeds}) < len(seeds):
         raise UserError("--seeds takes one number or more, each once: --seeds 0 1 2.")
+    for seed in seeds:
+        at_least(0, "--seeds", seed)
 
     from pathlib import Path
 
@@ -131,15 +134,15 @@ def open_study(
     """A study by its name, all its arms changed alike."""
     from dataclasses import replace
 
-    from t2t.config import override
     from t2t.studies import find_study
     from t2t.training.recipe import Recipe
-    from t2t.verbs.running import shorter_or_longer
+    from t2t.verbs.running import changed, check_said_once
+
+    check_said_once({"data": data, "epochs": epochs}, settings)
 
     def change(recipe: Recipe) -> Recipe:
-        words = [] if epochs is None else shorter_or_longer(recipe, epochs)
-        changed = override(recipe, [*words, *settings])
-        return changed if data is None else replace(changed, data=data)
+        recipe = changed(recipe, epochs, settings)
+        return recipe if data is None else replace(recipe, data=data)
 
     return find_study(name).changed(change)
 
@@ -197,12 +200,11 @@ def forecast_page(chosen: "Study", rows: "list[Row]") -> "RenderableType":
     from rich.text import Text
 
     from t2t.studies.forecast import GPU
-    from t2t.training.clock import duration
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("arm", style="cyan", no_wrap=True)
     table.add_column("model", no_wrap=True)
-    for heading in ("params M", "MACs G", "epochs", "done", "a run"):
+    for heading in ("params M", "MACs G", "epochs", "done", f"a run on one {GPU}"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
@@ -212,13 +214,27 @@ def forecast_page(chosen: "Study", rows: "list[Row]") -> "RenderableType":
             f"{row.cost.macs / 1e9:.3f}",
             str(row.epochs),
             f"{row.num_done} of {row.num_runs}",
-            duration(3600 * row.hours),
+            seconds_in_words(3600 * row.hours),
         )
     left = sum(row.num_runs - row.num_done for row in rows)
     seconds = 3600 * sum(row.hours_left for row in rows)
     total = (
-        f"{left} runs to do, {sum(row.petamacs for row in rows):,.1f} × 10¹⁵ MACs in "
-        f"all; about {duration(seconds)} on one {GPU} without compiling, as "
-        "docs/scaling.md predicts."
+        f"{left} runs to do, {macs_in_words(1e15 * sum(row.petamacs for row in rows))} "
+        f"in all; {seconds_in_words(seconds)} on one {GPU} without compiling, as "
+        "docs/scaling.md predicts; on a CPU, many times that."
     )
     return Group(Text(chosen.question), Text(), table, Text(), Text(total))
+
+
+def seconds_in_words(seconds: float) -> str:
+    """A predicted time, the shortest not as none."""
+    from t2t.training.clock import duration
+
+    return "less than 1 s" if seconds < 1 else f"about {duration(seconds)}"
+
+
+def macs_in_words(macs: float) -> str:
+    """So many multiplications, in the thousands of thousands that fit."""
+    powers = {1e18: "10¹⁸", 1e15: "10¹⁵", 1e12: "10¹²"}
+    unit = next((each for each in powers if macs >= each), 1e9)
+    return f"{macs / unit:.3g} × {powers.get(unit, '10⁹')} MACs"

@@ -124,6 +124,21 @@ def test_what_cannot_ship_is_refused(run: Path, tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*safetensors*"))
 
 
+def test_a_model_ships_among_nothing_else(run: Path, shipped: Path) -> None:
+    before = (shipped / "MODEL_CARD.md").read_text()
+    ship(run, shipped, data_name="static", device="cpu")  # again, over the earlier one
+    assert (shipped / "MODEL_CARD.md").read_text() != before
+    photos = shipped.with_name("photos")
+    photos.mkdir()
+    (photos / "cat.jpg").touch()
+    with pytest.raises(UserError, match=r"holds something else \(cat\.jpg\) than tiny"):
+        ship(run, photos, device="cpu")
+    assert [path.name for path in photos.iterdir()] == ["cat.jpg"]
+    (shipped / "other.safetensors").touch()
+    with pytest.raises(UserError, match=r"other\.safetensors.*a new folder"):
+        ship(run, shipped, device="cpu")
+
+
 def test_what_ships_is_small_and_has_its_card() -> None:
     files = sorted(builtin.FOLDER.glob("*.safetensors"))
     assert len(files) <= 1

@@ -14,6 +14,7 @@ from t2t.studies.study import Claim
 from t2t.training.optim import build_optimizers
 from t2t.training.recipe import Recipe
 from t2t.training.run import build_model
+from t2t.verbs.study import macs_in_words, seconds_in_words
 
 
 def test_arms_of_one_name_are_one_recipe() -> None:
@@ -120,7 +121,7 @@ def test_verdicts_follow_means_and_spreads(
     verdict: str,
 ) -> None:
     claim = Claim(first="a", second="b", where="Table 0", published=published)
-    finding = find(claim, {"a": arm("a", *first), "b": arm("b", *second)})
+    finding = find(claim, {"a": arm("a", *first), "b": arm("b", *second)}, 10)
     assert finding is not None
     assert finding.verdict == verdict
     assert str(finding).startswith(verdict.capitalize())
@@ -130,10 +131,41 @@ def test_a_finding_in_words() -> None:
     claim = Claim(first="a", second="b", where="Table 0", published=(81.5, 79.5))
     arms = {"a": arm("a", 95.0, 95.2, 95.4), "b": arm("b", 93.0, 93.2, 93.4)}
     # Twice the root of (0.2² + 0.2²) / 3.
-    assert str(find(claim, arms)) == (
+    assert str(find(claim, arms, 10)) == (
         "Agrees: `a` − `b` is +2.00 ± 0.33 points; published +2.0 (Table 0)."
     )
-    assert find(claim, {"a": arms["a"]}) is None
+    assert find(claim, {"a": arms["a"]}, 10) is None
+
+
+def test_guessing_decides_nothing() -> None:
+    claim = Claim(first="a", second="b", where="Table 0", published=(81.5, 79.5))
+    arms = {"a": arm("a", 14.0, 14.2, 14.4), "b": arm("b", 10.0, 10.1, 10.2)}
+    finding = find(claim, arms, 10)
+    assert finding is not None
+    assert finding.verdict == "undecided"
+    assert "both hardly do better than guessing: train for longer" in str(finding)
+    # The same numbers are far from guessing among 100 classes.
+    better = find(claim, arms, 100)
+    assert better is not None
+    assert better.verdict == "agrees"
+
+
+@pytest.mark.parametrize(
+    ("macs", "words"),
+    [
+        (3.2e7, "0.032 × 10⁹ MACs"),
+        (6.2e13, "62 × 10¹² MACs"),
+        (4.56e16, "45.6 × 10¹⁵ MACs"),
+        (2e20, "200 × 10¹⁸ MACs"),
+    ],
+)
+def test_multiplications_have_a_unit_that_fits(macs: float, words: str) -> None:
+    assert macs_in_words(macs) == words
+
+
+def test_a_short_time_is_not_none() -> None:
+    assert seconds_in_words(0.2) == "less than 1 s"
+    assert seconds_in_words(90) == "about 90 s"
 
 
 def test_a_forecast_counts_what_is_left(tmp_path: Path) -> None:
