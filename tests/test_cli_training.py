@@ -10,7 +10,7 @@ from t2t.errors import UserError
 from t2t.recipes import find_recipe
 from t2t.training.folder import write_json
 from t2t.verbs.closing import whereabouts
-from t2t.verbs.running import open_recipe
+from t2t.verbs.running import changed, open_recipe
 
 Output = pytest.CaptureFixture[str]
 
@@ -21,6 +21,23 @@ Output = pytest.CaptureFixture[str]
         ("train --workers 0", "--workers 0 is too small: give 1 or more."),
         ("train --checkpoint-minutes 0", "--checkpoint-minutes 0 is too small"),
         ("train --spread wide", "--spread takes ddp, fsdp, hybrid."),
+        ("train --workers 100000", "--workers 100000 is too large: give 1024 or less."),
+        ("train --micro-batch 0", "--micro-batch 0 is too small: give 1 or more."),
+        ("train --epochs 0", "--epochs 0 is too small: give 1 or more."),
+        ("train --seed -1", "--seed -1 is too small: give 0 or more."),
+        ("train --set name=../../evil", "name='../../evil' must be a plain name"),
+        ("train --set lr=3", "no setting 'lr'. Did you mean optimizer.lr?"),
+        ("train --set mix_mode=x", "Did you mean augmentation.mix_mode?"),
+        (
+            "train --data one --set data=two",
+            "--data one and --set data=two contradict each other; give one of them.",
+        ),
+        ("train --epochs 3 --set epochs=5", "--epochs 3 and --set epochs=5 contradict"),
+        (
+            "train cifar10 --set channels=4",
+            "channels=4 have no colours to augment, as 1 or 3 have; set "
+            "augmentation.rand_augment=none.",
+        ),
         ("train nowhere/recipe.json", "There is no recipe nowhere/recipe.json;"),
         ("pack photos packed --workers -1", "--workers -1 is too small"),
         ("plan digits --micro-batch 0", "--micro-batch 0 is too small"),
@@ -61,6 +78,37 @@ def test_a_recipe_is_read_from_any_file(tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text("[1, 2]")
     with pytest.raises(UserError, match=r"is a JSON object .* not \[1, 2\]"):
         open_recipe(str(tmp_path / "list.json"), None)
+
+
+def test_a_file_that_is_no_whole_recipe_is_named(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text("{}")
+    with pytest.raises(UserError) as told:
+        open_recipe(str(tmp_path / "r.json"), None)
+    assert str(told.value) == (
+        f"{tmp_path / 'r.json'} is no recipe. A Recipe needs the fields name and model."
+    )
+
+
+def test_a_folder_in_a_recipes_place_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clean").mkdir()
+    with pytest.raises(UserError, match=r"did you mean t2t train --data clean\?"):
+        open_recipe("clean", None)
+    (tmp_path / "digits").mkdir()
+    assert open_recipe("digits", None).name == "digits.t2t_vit"
+
+
+def test_mean_and_deviation_follow_the_channels() -> None:
+    recipe = find_recipe("cifar10.sprint")
+    gray = changed(recipe, None, ("channels=1",)).augmentation
+    assert gray.mean == (0.4734,)
+    assert gray.std == (0.2507,)
+    assert changed(recipe, None, ("channels=4",)).augmentation.mean == (0.4734,) * 4
+    assert changed(recipe, None, ("channels=3",)) == changed(recipe, None, ())
+    own = changed(recipe, None, ("augmentation.mean=0.3", "channels=1"))
+    assert own.augmentation.mean == (0.3,)
 
 
 def test_recipes_are_found_in_any_case(capsys: Output) -> None:

@@ -7,14 +7,28 @@ import numpy as np
 from t2t.data.augmentation import Augmentation
 from t2t.data.loading import Loader
 from t2t.data.sources import Source, open_splits
+from t2t.models.zoo import ZOO
 from t2t.recipes.small_images import from_scratch
-from t2t.training.recipe import Average, Crop, Optimizer, Recipe, Schedule
+from t2t.training.recipe import (
+    Average,
+    Crop,
+    Optimizer,
+    Recipe,
+    Schedule,
+    TokenDropping,
+)
 
 NUM_LOOKED_AT = 16
 
 
-def for_images(data: str) -> Recipe:
-    """T2T-ViT for the size that the images have: 32, 64 or 224 pixels."""
+def for_images(data: str, model: str | None = None) -> Recipe:
+    """T2T-ViT for the size that the images have, 32, 64 or 224, or the model named."""
+    recipe = for_their_size(data)
+    return recipe if model in (None, recipe.model) else with_model(recipe, model)
+
+
+def for_their_size(data: str) -> Recipe:
+    """T2T-ViT for 32, 64 or 224 pixels."""
     train = open_splits(data).train
     side = typical_side(train)
     batch_size = fitting_batch(len(train))
@@ -43,6 +57,19 @@ def for_images(data: str) -> Recipe:
         ),
     )
     return with_batch(recipe, min(batch_size, 512))
+
+
+def with_model(recipe: Recipe, model: str) -> Recipe:
+    """The recipe without what only the model it was made for takes.
+
+    Of timm's networks, some have no blocks of matrices for Muon and no drop path.
+    """
+    recipe = replace(recipe, model=model, choices={}, dropping=TokenDropping())
+    if model in ZOO and ZOO[model].config is not None:
+        return recipe
+    given = recipe.optimizer
+    adamw = replace(given, name="adamw", lr=given.adamw_lr or given.lr, adamw_lr=None)
+    return replace(recipe, drop_path=0.0, optimizer=adamw)
 
 
 def typical_side(source: Source) -> int:

@@ -55,13 +55,12 @@ def plan(
     import torch
 
     from t2t.analysis.cost import count
-    from t2t.config import override
     from t2t.screen import say, say_json
     from t2t.training import plan as planning
     from t2t.training.run import build_model
-    from t2t.verbs.running import open_recipe
+    from t2t.verbs.running import changed, open_recipe
 
-    chosen = override(open_recipe(recipe, None), set)
+    chosen = changed(open_recipe(recipe, None), None, set)
     with torch.device("meta"):
         model = build_model(chosen, num_classes=1000)
     cost = count(model, chosen.image_size)

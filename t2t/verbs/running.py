@@ -1,10 +1,14 @@
 """Training: recipes, runs and what comes at their end."""
 
 import os
-from typing import TYPE_CHECKING, Annotated, Literal
+import shlex
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional
 
+from t2t.config import MOST_WORKERS, assignment, override
 from t2t.errors import UserError, suggest
 from t2t.verbs.options import (
     CompileChoice,
@@ -14,6 +18,7 @@ from t2t.verbs.options import (
     PrecisionChoice,
     as_bool,
     at_least,
+    at_most,
     option,
 )
 
@@ -23,7 +28,8 @@ if TYPE_CHECKING:
 
 def recipes(
     filter: Annotated[
-        Positional[str], option("Part of a name: 'cifar', 't2t_vit_14'.", "", "FILTER")
+        Positional[str],
+        option("Part of a name: 'cifar', 't2t_vit_14'.", "", "[FILTER]"),
     ] = "",
     *,
     json: JsonFlag = False,
@@ -54,7 +60,7 @@ def recipes(
 def train(
     recipe: Annotated[
         Positional[str],
-        option("A name of `t2t recipes`, or a recipe.json.", "", "RECIPE"),
+        option("A name of `t2t recipes`, or a recipe.json.", "", "[RECIPE]"),
     ] = "digits",
     *,
     data: Annotated[
@@ -101,20 +107,20 @@ def train(
       torchrun --nproc-per-node 8 -m t2t train imagenet.t2t_vit_14 --data path
     """
     if workers is not None:
-        at_least(1, "--workers", workers)
+        at_most(MOST_WORKERS, "--workers", at_least(1, "--workers", workers))
+    if micro_batch is not None:
+        at_least(1, "--micro-batch", micro_batch)
     if not checkpoint_minutes > 0:
         raise UserError(
             f"--checkpoint-minutes {checkpoint_minutes:g} is too small: give more "
             "than 0."
         )
 
-    from t2t.config import override
-
-    chosen = open_recipe(recipe, data)
-    words = [] if seed is None else [f"seed={seed}"]
-    if epochs is not None:
-        words += shorter_or_longer(chosen, epochs)
-    chosen = override(chosen, [*words, *set])
+    check_said_once({"data": data, "epochs": epochs, "seed": seed}, set)
+    chosen = open_recipe(recipe, data, value_set("model", set))
+    if seed is not None:
+        set = (f"seed={at_least(0, '--seed', seed)}", *set)
+    chosen = changed(chosen, epochs, set)
 
     from t2t.training.loop import Machine
     from t2t.training.loop import train as start
@@ -141,6 +147,52 @@ def train(
         say(lambda width: closing_page(result.folder, result.summary))
 
 
+def value_set(name: str, settings: Iterable[str]) -> str | None:
+    """The text that a field is set to, if it is."""
+    found = None
+    for word in settings:
+        field, text = assignment(word)
+        found = text if field == name else found
+    return found
+
+
+def check_said_once(options: Mapping[str, Any], settings: Iterable[str]) -> None:
+    """Refuses an option and a --set of the same field that contradict each other."""
+    for name, value in options.items():
+        text = value_set(name, settings)
+        if value is not None and text not in (None, str(value)):
+            raise UserError(
+                f"--{name} {value} and --set {name}={text} contradict each other; "
+                "give one of them."
+            )
+
+
+def changed(
+    recipe: "Recipe", epochs: int | None, settings: tuple[str, ...]
+) -> "Recipe":
+    """A recipe with other epochs and fields, and what must follow them."""
+    words: list[str] = []
+    if epochs is not None:
+        words += shorter_or_longer(recipe, at_least(1, "--epochs", epochs))
+    channels = value_set("channels", settings)
+    if channels is not None and channels.isdecimal():
+        words += for_channels(recipe, int(channels))
+    return override(recipe, [*words, *settings])
+
+
+def for_channels(recipe: "Recipe", channels: int) -> list[str]:
+    """The recipe's mean and deviation, averaged for another number of channels."""
+    if channels == recipe.channels:
+        return []
+    return [
+        f"augmentation.{name}={[round(statistics.fmean(values), 4)] * channels}"
+        for name, values in (
+            ("mean", recipe.augmentation.mean),
+            ("std", recipe.augmentation.std),
+        )
+    ]
+
+
 def shorter_or_longer(recipe: "Recipe", epochs: int) -> list[str]:
     """Another number of epochs, with warm-up and floor in proportion if they must."""
     schedule = recipe.schedule
@@ -152,12 +204,15 @@ def shorter_or_longer(recipe: "Recipe", epochs: int) -> list[str]:
     return words
 
 
-def open_recipe(name: str, data: str | None) -> "Recipe":
-    """A recipe by its name or from a file, with the data it is to be trained on."""
+def open_recipe(name: str, data: str | None, model: str | None = None) -> "Recipe":
+    """A recipe by its name or from a file, with the data it is to be trained on.
+
+    One that is made for the data also fits the model, where one is named.
+    """
     from dataclasses import replace
     from pathlib import Path
 
-    from t2t.recipes import find_recipe
+    from t2t.recipes import MODULES, all_recipes, find_recipe
 
     if name.endswith(".json") or Path(name, "recipe.json").exists():
         from t2t.config import from_json
@@ -168,11 +223,19 @@ def open_recipe(name: str, data: str | None) -> "Recipe":
         path = path / RECIPE if path.is_dir() else path
         if not path.exists():
             raise UserError(f"There is no recipe {path}; `t2t recipes` lists names.")
-        chosen = from_json(Recipe, read_json(path))
+        try:
+            chosen = from_json(Recipe, read_json(path))
+        except UserError as error:
+            raise UserError(f"{path} is no recipe. {error}") from error
     elif name == "digits" and data not in (None, "digits"):
         from t2t.recipes.own import for_images
 
-        chosen = for_images(data)
+        chosen = for_images(data, model)
+    elif name not in {*all_recipes(), *MODULES} and Path(name).expanduser().exists():
+        raise UserError(
+            f"There is no recipe {name!r}, but files of that name: did you mean "
+            f"t2t train --data {shlex.quote(name)}?"
+        )
     else:
         chosen = find_recipe(name)
     return chosen if data is None else replace(chosen, data=data)

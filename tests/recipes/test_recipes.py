@@ -12,7 +12,9 @@ from t2t.errors import UserError
 from t2t.models.create import create_model
 from t2t.recipes import about, all_recipes, find_recipe
 from t2t.recipes.own import fitting_batch, for_images
+from t2t.training.optim import build_optimizers
 from t2t.training.recipe import Recipe
+from t2t.training.run import build_model
 
 
 @pytest.mark.parametrize("name", all_recipes())
@@ -93,6 +95,25 @@ def test_own_images_get_a_model_of_their_size(
     recipe = for_images(str(tmp_path))
     assert recipe.model == model
     assert recipe.batch_size == 8
+
+
+@pytest.mark.parametrize("side", [30, 200])
+@pytest.mark.parametrize(
+    "model",
+    ["resnet18", "vgg11", "deit_tiny", "t2t_vit_dense", "t2t_vit_7_distilled"],
+)
+def test_own_images_train_any_model(tmp_path: Path, side: int, model: str) -> None:
+    for label in ("cat", "dog"):
+        (tmp_path / label).mkdir()
+        for number in range(12):
+            image = Image.new("RGB", (side, side), (number, 0, 0))
+            image.save(tmp_path / label / f"{number}.png")
+    recipe = for_images(str(tmp_path), model)
+    assert recipe.model == model
+    with torch.device("meta"):
+        network = build_model(recipe, 2)
+        assert network(torch.zeros(2, 3, *recipe.image_size)).shape == (2, 2)
+        assert build_optimizers(network, recipe)
 
 
 def test_few_images_still_make_steps() -> None:
