@@ -59,6 +59,10 @@ def test_growth_is_drawn_beside_the_rows(capsys: Output, tmp_path: Path) -> None
         (["deit_tiny_patch16_224", "--grow", "depth", "--out", "x.json"], "depth"),
         (["t2t_vit_7", "--json", "--markdown"], "two forms"),
         ([], "No model is named"),
+        (
+            ["t2t_vit_7", "--out", "/proc/x.json"],
+            "--out /proc/x.json cannot be written",
+        ),
         (["--recipe", "cifar10.t2t_vit_8"], "There is no recipe"),
         (["t2t_vit_7", "--data", "nowhere"], "no file or folder nowhere"),
         (["t2t_vit_7", "--data", "digits", "--mode", "infer"], "leave --mode"),

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional
 
 from t2t.errors import UserError
-from t2t.verbs.options import DeviceChoice, JsonFlag, at_least, option, warn
+from t2t.verbs.options import (
+    DeviceChoice,
+    JsonFlag,
+    at_least,
+    check_writable,
+    option,
+    warn,
+)
 
 if TYPE_CHECKING:
     from t2t.bench.cases import Case
@@ -22,7 +29,7 @@ Precision = Literal["bf16", "fp16", "fp32"]
 def bench(
     models: Annotated[
         Positional[tuple[str, ...]],
-        option("Names of `t2t models`, or any of timm's.", "", "MODEL..."),
+        option("Names of `t2t models`, or any of timm's.", "", "[MODEL...]"),
     ] = (),
     *,
     batch: Annotated[
@@ -114,6 +121,7 @@ def bench(
     path = None if out is None else Path(out).expanduser()
     if path is not None:
         read_rows(path)  # what holds something else is refused before anything runs
+        check_writable("--out", path)
     chosen = find_device(device)
     on_cuda = chosen.type == "cuda"
     if launch in REPLAYED and not on_cuda:
