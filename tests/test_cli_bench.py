@@ -47,6 +47,15 @@ def test_growth_is_drawn_beside_the_rows(capsys: Output, tmp_path: Path) -> None
     assert out.with_suffix(".png").stat().st_size > 10_000
 
 
+def test_a_file_that_cannot_be_written_is_told_before_measuring(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("t2t.bench.measure.measure_cases", None)  # never gets there
+    out = "/proc/rows.json"
+    assert main(["bench", "t2t_vit_7", *QUICK, "--out", out]) == 2
+    assert f"--out {out} cannot be written" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -59,10 +68,6 @@ def test_growth_is_drawn_beside_the_rows(capsys: Output, tmp_path: Path) -> None
         (["deit_tiny_patch16_224", "--grow", "depth", "--out", "x.json"], "depth"),
         (["t2t_vit_7", "--json", "--markdown"], "two forms"),
         ([], "No model is named"),
-        (
-            ["t2t_vit_7", "--out", "/proc/x.json"],
-            "--out /proc/x.json cannot be written",
-        ),
         (["--recipe", "cifar10.t2t_vit_8"], "There is no recipe"),
         (["t2t_vit_7", "--data", "nowhere"], "no file or folder nowhere"),
         (["t2t_vit_7", "--data", "digits", "--mode", "infer"], "leave --mode"),

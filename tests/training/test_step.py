@@ -243,7 +243,7 @@ def test_a_calm_phase_crops_and_flips_alone(tiny: Tiny) -> None:
     calm = step_module.calmed(recipe.augmentation)
     left = Augmentation(crop_padding=1, flip=0.5, smoothing=0.1)
     assert calm == left
-    with pytest.raises(UserError, match="calm=2 is a share"):
+    with pytest.raises(UserError, match="calm=2 must be from 0 to 1"):
         tiny(calm=2)
 
 
