@@ -69,13 +69,23 @@ class Journal:
 
     def tell(self, sentence: str) -> None:
         """Says a sentence that should not be missed."""
-        self.console.print(sentence, style="yellow")
+        self.show(sentence, "yellow")
         self.note(sentence)
 
     def say(self, words: str) -> None:
         """Says what everybody expects to hear."""
-        self.console.print(words)
+        self.show(words)
         self.note(words)
+
+    def show(self, words: str, style: str | None = None) -> None:
+        """Prints, in a file a line each; where a disk is full, the run goes on mute."""
+        try:
+            whole = not self.console.is_terminal
+            self.console.print(words, style=style, soft_wrap=whole)
+        except BrokenPipeError:
+            raise
+        except OSError:
+            self.console.quiet = True
 
     def note(self, words: str) -> None:
         """Adds to the log, as plain text; a disk that is full does not stop a run."""
@@ -103,9 +113,10 @@ class Journal:
         """Says what begins."""
         self.num_steps, self.per_epoch = num_steps, per_epoch
         recipe, say = self.recipe, self.say
+        steps = counted(per_epoch, "step")
         size = sum(p.numel() for p in run.plain.parameters() if p.requires_grad)
         say(f"[bold]{recipe.name}[/]: {recipe.model}, {size / 1e6:.2f} M parameters")
-        say(f"{description}; {recipe.epochs} epochs of {per_epoch} steps")
+        say(f"{description}; {counted(recipe.epochs, 'epoch')} of {steps}")
         say(f"Folder: {self.place.path}")
         if run.step:
             done = run.step / per_epoch
@@ -259,3 +270,8 @@ class Journal:
             "device": str(self.team.device),
             "command": command_line(),
         }
+
+
+def counted(number: int, noun: str) -> str:
+    """So many of something, in words."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
