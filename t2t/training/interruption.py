@@ -39,5 +39,6 @@ class Interruption:
         if not self.asked:
             self.asked = True
             self.tell(
-                "Stopping after this step, with a checkpoint; another Ctrl-C stops at once."
+                "Stopping after this step, with a checkpoint; another Ctrl-C stops at "
+                "once."
             )
