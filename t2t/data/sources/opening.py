@@ -8,7 +8,7 @@ from pathlib import Path
 
 from t2t.data.sources.base import Source, Splits, split_by_seed
 from t2t.data.sources.filenames import SPLIT_NAMES, has_braces, num_missing
-from t2t.data.sources.folder import find_folder_splits, is_image_name
+from t2t.data.sources.folder import find_folder_splits, is_dir, is_image_name
 from t2t.data.sources.labels import check_no_empty_class, check_same_classes
 from t2t.data.sources.named import NAMES, find_named_splits
 from t2t.data.sources.parquet import find_parquet_splits
@@ -143,7 +143,7 @@ def kind_of_folder(path: Path) -> str:
             f"{path} is empty: it should hold one folder of images per class, parquet "
             "files or tar shards."
         )
-    folders = [entry for entry in listed if entry.is_dir()]
+    folders = [entry for entry in listed if is_dir(entry)]
     # A tar left beside unpacked train and val folders is not the data.
     trains = [f for f in folders if f.name.lower() in SPLIT_NAMES["train"]]
     looked = [f.path for f in trains] or [str(path), *(f.path for f in folders[:64])]
