@@ -49,5 +49,6 @@ class Damage:
             listed = "\n".join(f"  {n}: {r}" for n, r in self._reasons.items())
         raise UserError(
             f"{len(self._reasons)} images cannot be read and {self.limit} may be "
-            f"skipped: repair or remove them, or raise the limit.\n{listed}"
+            "skipped: repair or remove them; who starts from Python may allow more "
+            f"with damage_limit.\n{listed}"
         )

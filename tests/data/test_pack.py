@@ -318,6 +318,14 @@ def test_a_pack_copied_in_part_is_refused(folder, tmp_path):
         open_splits(tmp_path / "packed")
 
 
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"images": 3}', "\xff"])
+def test_a_damaged_description_is_one_sentence(folder, tmp_path, text):
+    pack(folder, tmp_path / "packed")
+    (tmp_path / "packed" / "pack.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match=r"packed/pack\.json is damaged.*pack again"):
+        open_splits(tmp_path / "packed")
+
+
 def test_a_pack_says_what_it_is(folder, tmp_path):
     pack(folder, tmp_path / "packed", short_side=32, quality=80)
     description = json.loads((tmp_path / "packed" / "pack.json").read_text())

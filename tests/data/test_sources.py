@@ -31,6 +31,7 @@ from t2t.data.sources import (
 )
 from t2t.data.sources.base import _scrambled, held_out_indices, permutation
 from t2t.data.sources.filenames import expand_braces, num_missing, split_of
+from t2t.data.sources.labels import folder_meant
 from t2t.errors import UserError
 
 
@@ -209,12 +210,27 @@ def test_a_folder_that_cannot_be_trained_on(tmp_path, make, sentence):
     assert "\n" not in str(caught.value)
 
 
+def test_class_folders_one_too_deep_are_told(tmp_path):
+    make_folder(tmp_path / "deep", {"a": 2, "b": 2})
+    train = open_splits(tmp_path).train
+    assert folder_meant(train) == f" Did you mean {tmp_path / 'deep'}?"
+    assert folder_meant(open_splits(tmp_path / "deep").train) == ""
+    write_image(tmp_path / "deep" / "of no class.png")
+    assert folder_meant(open_splits(tmp_path).train) == ""
+
+
 def test_paths_that_are_no_data(tmp_path):
     with pytest.raises(UserError, match=r"no file or folder.*Did you mean cifar10"):
         open_splits("cifar1O")
     make_folder(tmp_path / "flowers", {"a": 1})
     with pytest.raises(UserError, match=r"Did you mean .*flowers\?"):
         open_splits(tmp_path / "flower")
+    with pytest.raises(UserError, match=r"of that name\.$"):  # and nothing far from it
+        open_splits(tmp_path / "missing")
+    with pytest.raises(UserError, match=r"Did you mean cifar10 or cifar100\?"):
+        open_splits("CIFAR-10")
+    with pytest.raises(UserError, match="is neither a file nor a folder"):
+        open_splits(os.devnull)
     write_image(tmp_path / "one.png")
     with pytest.raises(UserError, match="is one image"):
         open_splits(tmp_path / "one.png")

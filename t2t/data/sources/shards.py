@@ -133,11 +133,16 @@ def _title(shards: Sequence[str]) -> str:
     return shards[0] if len(shards) == 1 else f"{shards[0]} and {len(shards) - 1} more"
 
 
+def _path_beside(root: str, name: str) -> str:
+    if not root or root.endswith(("/", os.sep)):
+        return root + name
+    return f"{root}/{name}"
+
+
 def _beside(root: str, name: str) -> bytes | None:
     """A small file in the shards' folder, if there is one."""
-    path = root + name if root.endswith(("/", os.sep)) else f"{root}/{name}"
     try:
-        return open_storage(path if root else name).read_all()
+        return open_storage(_path_beside(root, name)).read_all()
     except (UserError, FileNotFoundError):
         return None
 
@@ -146,7 +151,20 @@ def _pack_description(root: str) -> dict[str, Any] | None:
     data = _beside(root, PACK_FILE)
     if data is None:
         return None
-    description: dict[str, Any] = json.loads(data)
+    try:
+        description: dict[str, Any] = json.loads(data)
+        sizes = [description["shard_size"], *description["images"].values()]
+        names = description["classes"]
+        if not all(isinstance(size, int) for size in sizes) or not all(
+            isinstance(name, str) for name in names
+        ):
+            raise TypeError
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{_path_beside(root, PACK_FILE)} is damaged, and without it the pack "
+            "cannot be read: copy it from where the pack came from, or pack again into "
+            "a new folder."
+        ) from error
     return description
 
 
