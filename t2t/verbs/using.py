@@ -5,7 +5,7 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
-from t2t.errors import UserError
+from t2t.errors import UserError, on_one_line
 from t2t.verbs.options import (
     DeviceChoice,
     JsonFlag,
@@ -95,9 +95,8 @@ def eval(
         )
     if report is None:  # another process of torchrun tells it
         return
-    warn(
-        *report.notes, *(f"Left out, since it is damaged: {n}" for n in report.damaged)
-    )
+    warn(*report.notes)
+    warn(*(f"Left out, since it is damaged: {on_one_line(n)}" for n in report.damaged))
     if json:
         say_json(report.as_json())
     else:
@@ -174,7 +173,8 @@ def predict(
             predictions.append(outcome)
         else:
             num_failed += 1
-            warn(f"{outcome.name} was left out: {outcome.reason}.")
+            name = on_one_line(outcome.name)
+            warn(f"{name} was left out: {outcome.reason}.")
     if not predictions:
         raise UserError("No image could be read, so there is nothing to tell.")
     if not json and not csv:

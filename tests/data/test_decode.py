@@ -296,7 +296,9 @@ def test_damage_stops_past_its_limit_with_the_list():
     damage.record(DamagedImage("b.jpg", "empty"))
     assert len(damage) == 2
     assert damage.names == ("a.jpg", "b.jpg")
-    with pytest.raises(UserError, match=r"(?s)3 images.*a\.jpg: cut.*b\.jpg.*c\.jpg") as e:
+    with pytest.raises(
+        UserError, match=r"(?s)3 images.*a\.jpg: cut.*b\.jpg.*c\.jpg"
+    ) as e:
         damage.record(DamagedImage("c.jpg", "no image"))
     assert "from Python may allow more with damage_limit." in str(e.value)
 

@@ -200,6 +200,8 @@ def _nearest(text: str, path: Path) -> str:
     meant = {name: name for name in NAMES} if text == path.name else {}
     if path.parent.is_dir():
         with permitted(), os.scandir(path.parent) as entries:
-            meant |= {each.name.lower(): str(path.parent / each.name) for each in entries}
+            meant |= {
+                each.name.lower(): str(path.parent / each.name) for each in entries
+            }
     near = get_close_matches(path.name.lower(), meant, cutoff=0.7)
     return f" Did you mean {' or '.join(meant[name] for name in near)}?" if near else ""

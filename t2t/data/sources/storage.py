@@ -16,7 +16,7 @@ _AT_ONCE = getattr(os, "O_NONBLOCK", 0)
 
 
 def read_whole(path: str | os.PathLike[str]) -> bytes:
-    """All of a file on a disk; a pipe or a device, which might never end, is refused."""
+    """All of a file on a disk; a pipe or a device, which may never end, is refused."""
     with open(path, "rb", buffering=0, opener=_open_at_once) as file:
         descriptor = file.fileno()
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
