@@ -19,7 +19,7 @@ from t2t.data.sources.base import Source, mixed_order
 from t2t.data.sources.named import NAMES
 from t2t.data.sources.opening import open_splits
 from t2t.data.sources.shard_index import SUFFIX, ShardIndex, write_atomically
-from t2t.data.sources.shards import PACK_FILE, ShardSource
+from t2t.data.sources.shards import PACK_FILE, ShardSource, pack_description
 from t2t.errors import UserError
 
 KIND = "t2t pack 1"
@@ -220,10 +220,7 @@ def _claim(folder: Path, description: dict[str, Any]) -> None:
                 "the command, or give another folder."
             ) from error
         return
-    try:
-        there = json.loads(described.read_bytes())
-    except ValueError:
-        there = {}
+    there = pack_description(str(folder)) or {}
     differing = [key for key in description if there.get(key) != description[key]]
     if differing:
         raise UserError(

@@ -346,6 +346,8 @@ def test_a_damaged_description_is_one_sentence(folder, tmp_path, text):
     (tmp_path / "packed" / "pack.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(UserError, match=r"packed/pack\.json is damaged.*pack again"):
         open_splits(tmp_path / "packed")
+    with pytest.raises(UserError, match=r"packed/pack\.json is damaged.*pack again"):
+        pack(folder, tmp_path / "packed")
 
 
 def test_a_pack_says_what_it_is(folder, tmp_path):

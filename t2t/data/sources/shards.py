@@ -48,7 +48,7 @@ def find_shard_splits(spec: str) -> dict[str, Callable[[], Source]]:
 
 def _check_whole(folder: str, groups: dict[str, list[str]]) -> None:
     """Refuse a pack that was never finished, or copied in part."""
-    description = _pack_description(folder)
+    description = pack_description(folder)
     if description is None:
         return
     for split, num_images in description["images"].items():
@@ -147,7 +147,8 @@ def _beside(root: str, name: str) -> bytes | None:
         return None
 
 
-def _pack_description(root: str) -> dict[str, Any] | None:
+def pack_description(root: str) -> dict[str, Any] | None:
+    """What a pack says of itself; None where there is none."""
     data = _beside(root, PACK_FILE)
     if data is None:
         return None
@@ -170,7 +171,7 @@ def _pack_description(root: str) -> dict[str, Any] | None:
 
 def _class_names(root: str) -> tuple[str, ...] | None:
     """The classes' names from a pack's description or a list beside the shards."""
-    description = _pack_description(root)
+    description = pack_description(root)
     if description is not None:
         return tuple(description["classes"])
     for name in _CLASS_LISTS:
