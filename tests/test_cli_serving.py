@@ -122,6 +122,21 @@ def test_predict_takes_a_path_from_here(
     (images / "4" / "own.jpg").unlink()
 
 
+def test_predict_takes_names_of_any_bytes(
+    run: Path,
+    images: Path,
+    tmp_path: Path,
+    capsysbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = os.fsencode(tmp_path) + b"/\xff.jpg"
+    Path(os.fsdecode(name)).write_bytes(next(images.glob("3/*.jpg")).read_bytes())
+    listed = io.TextIOWrapper(io.BytesIO(name + b"\n"), encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", listed)
+    assert main(["predict", str(run), "-", "--csv", "--top", "1"]) == 0
+    assert name in capsysbinary.readouterr().out
+
+
 def test_predict_waits_for_no_pipe(run: Path, tmp_path: Path, capsys: Output) -> None:
     os.mkfifo(tmp_path / "pipe.jpg")
     assert main(["predict", str(run), str(tmp_path), f"{tmp_path}/a\0b"]) == 2

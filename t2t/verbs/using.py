@@ -1,6 +1,7 @@
 """Trained models at work: judged by images, and asked what is in them."""
 
 import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 from tyro.conf import Positional
@@ -161,6 +162,9 @@ def predict(
         )
     predictor = Predictor(trained, chosen)
     warn(*trained.notes)
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, TextIOWrapper):  # names are bytes, of whatever encoding
+            stream.reconfigure(errors="surrogateescape")
     outcomes = predictor.predict_named(images, sys.stdin, top, batch_size)
     if json:
         outcomes = write_json_lines(outcomes, sys.stdout)
