@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
+from unicodedata import category
 
 Choice = TypeVar("Choice")
 
@@ -23,6 +24,16 @@ def suggest(word: str, allowed: Iterable[str], num: int = 3) -> str:
     if len(names) <= 12:
         return f" Allowed: {', '.join(names)}."
     return ""
+
+
+def on_one_line(name: str) -> str:
+    """A name with all that would break a line or steer a terminal escaped."""
+    return "".join(
+        character.encode("unicode_escape").decode()
+        if category(character) in ("Cc", "Cs", "Zl", "Zp")
+        else character
+        for character in name
+    )
 
 
 def choose(slot: str, name: str, choices: Mapping[str, Choice]) -> Choice:
