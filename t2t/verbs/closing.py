@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from t2t.errors import UserError
+from t2t.errors import UserError, on_one_line
 from t2t.models.trained import load_trained
 from t2t.serving.predictor import Predictor
 from t2t.training.clock import duration
@@ -88,9 +88,9 @@ def examples(folder: Path) -> list[RenderableType]:
         best = guess.best
         style = "green" if best.class_name == truth else "red"
         table.add_row(
-            source.name(index),
-            truth,
-            Text(best.name, style=style),
+            Text(on_one_line(source.name(index))),
+            Text(on_one_line(truth)),
+            Text(on_one_line(best.name), style=style),
             f"{100 * best.probability:.0f} %",
         )
     return [table, Text()]

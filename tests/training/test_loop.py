@@ -167,3 +167,22 @@ def test_what_was_said_is_kept_and_a_finished_run_is_left_as_it_is(
     train(recipe, folder=tmp_path, machine=cpu, quiet=True)
     assert place.read_text() == kept
     assert (tmp_path / "log.txt").read_text().splitlines() == log
+
+
+def test_names_with_brackets_are_told_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run[bold][/b]"
+    assert train(tiny(), folder=folder).finished
+    assert f"Folder: {folder}\n" in capsys.readouterr().out
+    assert f"Folder: {folder}\n" in (folder / "log.txt").read_text()
+
+
+def test_a_folder_of_folders_of_classes_is_recognised(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        inner = tmp_path / "outer" / "inner" / name
+        inner.mkdir(parents=True)
+        for number in range(3):
+            Image.new("RGB", (8, 8)).save(inner / f"{number}.png")
+    with pytest.raises(UserError, match=r"one class only .*Did you mean .*inner\?"):
+        train(tiny(), data=tmp_path / "outer", folder=tmp_path / "run", quiet=True)
