@@ -1,5 +1,6 @@
 """The command line: finds the verb, calls it, and tells mistakes in one sentence."""
 
+import errno
 import inspect
 import os
 import sys
@@ -14,6 +15,7 @@ from t2t.errors import UserError, suggest
 from t2t.verbs import VERBS
 from t2t.verbs.words import check
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 PURPOSE = """Train vision transformers from scratch on the images you have.
 
 t2t VERB --help explains a verb by examples; t2t --version tells the version."""
@@ -32,9 +34,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
+    except OSError as error:
+        if not (isinstance(error, BrokenPipeError) or error.errno in NO_ROOM):
+            raise
+        # What is still to be sent could not be either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        if isinstance(error, BrokenPipeError):
+            return 141
+        print(f"t2t: {error.strerror}; make room.", file=sys.stderr)
+        return 1
     except SystemExit as leaving:
         code = leaving.code
         return code if isinstance(code, int) else int(code is not None)

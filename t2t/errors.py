@@ -4,6 +4,7 @@ import difflib
 import math
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
+from unicodedata import category
 
 Choice = TypeVar("Choice")
 
@@ -44,6 +45,16 @@ def require(
     else:
         allowed = f"{least:.10g} or more"
     raise UserError(f"{name}={value} must be {allowed}.")
+
+
+def on_one_line(name: str) -> str:
+    """A name with all that would break a line or steer a terminal escaped."""
+    return "".join(
+        character.encode("unicode_escape").decode()
+        if category(character) in ("Cc", "Cs", "Zl", "Zp")
+        else character
+        for character in name
+    )
 
 
 def choose(slot: str, name: str, choices: Mapping[str, Choice]) -> Choice:

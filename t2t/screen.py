@@ -164,6 +164,8 @@ def counting(what: str) -> Iterator[Callable[[int, int], None]]:
     def tell(done: int, total: int) -> None:
         if done * 10 // max(total, 1) > told[0]:
             told[0] = done * 10 // max(total, 1)
-            console.print(f"{what}: {done:,} of {total:,}", highlight=False)
+            console.print(
+                f"{what}: {done:,} of {total:,}", highlight=False, soft_wrap=True
+            )
 
     yield tell

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -108,6 +109,42 @@ def test_predict_names_what_failed_and_goes_on(
     assert "none.png was left out: No such file or directory." in told.err
 
 
+def test_predict_takes_a_path_from_here(
+    images: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = next((images / "3").iterdir()).name
+    monkeypatch.chdir(images / "4")
+    monkeypatch.setenv("COLUMNS", "200")
+    (images / "4" / "own.jpg").write_bytes((images / "3" / image).read_bytes())
+    for path in ("./own.jpg", f"../3/{image}"):
+        assert main(["predict", path, "--top", "1"]) == 0
+        assert path in capsys.readouterr().out
+    (images / "4" / "own.jpg").unlink()
+
+
+def test_predict_takes_names_of_any_bytes(
+    run: Path,
+    images: Path,
+    tmp_path: Path,
+    capsysbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = os.fsencode(tmp_path) + b"/\xff.jpg"
+    Path(os.fsdecode(name)).write_bytes(next(images.glob("3/*.jpg")).read_bytes())
+    listed = io.TextIOWrapper(io.BytesIO(name + b"\n"), encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", listed)
+    assert main(["predict", str(run), "-", "--csv", "--top", "1"]) == 0
+    assert name in capsysbinary.readouterr().out
+
+
+def test_predict_waits_for_no_pipe(run: Path, tmp_path: Path, capsys: Output) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")
+    assert main(["predict", str(run), str(tmp_path), f"{tmp_path}/a\0b"]) == 2
+    told = capsys.readouterr().err
+    assert "pipe.jpg was left out: not a regular file." in told
+    assert "this is no path" in told
+
+
 def test_predict_prints_a_plain_table(run: Path, images: Path, capsys: Output) -> None:
     files = sorted(str(path) for path in (images / "7").iterdir())
     assert main(["predict", str(run), *files, "--top", "1"]) == 0
@@ -139,6 +176,8 @@ def test_predict_says_what_it_assumed(
         ("predict RUN EMPTY", "No image could be read"),
         ("predict RUN", "No images are named"),
         ("predict nowhere", "There is no file or folder nowhere to look at"),
+        ("predict https://a.b/x.jpg", "download https://a.b/x.jpg first"),
+        ("predict https://a.b/x.pth", "No images are named beside https://a.b/x.pth"),
         ("predict RUN EMPTY --top 0", "--top 0 is too small"),
         ("predict RUN EMPTY --json --csv", "give one of them"),
         ("predict EMPTY x.png", "has no model.safetensors in it"),

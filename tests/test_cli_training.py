@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from t2t.cli import main
 from t2t.config import to_json
@@ -122,7 +123,22 @@ def test_a_pack_of_nothing_readable_is_refused(tmp_path: Path, capsys: Output) -
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("no image")
     assert main(["pack", str(tmp_path / "images"), str(tmp_path / "packed")]) == 2
-    assert "None of the images in" in capsys.readouterr().err
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert "No image for train or val can be read, so nothing was packed" in told
+    assert [path.name for path in tmp_path.iterdir()] == ["images"]
+
+
+def test_a_pack_says_why_an_image_is_left_out(tmp_path: Path, capsys: Output) -> None:
+    for name in ("a/1", "a/2", "a/3", "b/1", "b/2", "b/3"):
+        path = tmp_path / "images" / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save(path)
+    (tmp_path / "images" / "a" / "4.png").touch()
+    # Rich would take these brackets for an end that has no beginning.
+    assert main(["pack", str(tmp_path / "images"), str(tmp_path / "p[/b]")]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].endswith("images/a/4.png: the file is empty.")
+    assert told[-1].endswith("p[/b]'")
 
 
 def test_what_to_type_next_can_be_pasted() -> None:

@@ -1,5 +1,6 @@
 """From a source to batches on the device: kept there, or streamed to it."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -19,7 +20,7 @@ from t2t.data.order import (
     TrainingOrder,
     shuffled,
 )
-from t2t.data.resident import ResidentBatches, kept_images
+from t2t.data.resident import ResidentBatches, TooLargeToKeep, kept_images
 from t2t.data.sources.base import Source
 from t2t.data.stream import StreamBatches
 from t2t.errors import UserError
@@ -151,17 +152,23 @@ def _choose(
 ) -> Batches:
     """Resident where a quarter of the free memory holds all images, else streamed."""
     device = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
-    resident, reason = feeding.resident, "as asked"
+    resident, reason, most = feeding.resident, "as asked", math.inf
     if resident is None:
+        most = RESIDENT_SHARE * free_bytes(device)
         needed = decoded_bytes(loader)
-        resident = needed <= RESIDENT_SHARE * free_bytes(device)
+        resident = needed <= most
         reason = f"about {in_words(needed)}, a quarter of what is free is less"
     num_images = f"{len(loader.source):,} images"
     if resident:
-        images = kept_images(loader, device, feeding.num_workers, feeding.gpu_share)
-        size = in_words(images.ragged.pixels.numel())
-        words = f"{num_images} decoded once and kept on {device}: {size}"
-        return ResidentBatches(images, order, crop, description=words)
+        workers = feeding.num_workers
+        try:
+            images = kept_images(loader, device, workers, feeding.gpu_share, most)
+        except TooLargeToKeep:
+            reason = f"some are so large that {in_words(int(most))} cannot hold all"
+        else:
+            size = in_words(images.ragged.pixels.numel())
+            words = f"{num_images} decoded once and kept on {device}: {size}"
+            return ResidentBatches(images, order, crop, description=words)
     batches = StreamBatches(
         loader,
         order,

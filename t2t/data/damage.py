@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from t2t.errors import UserError
+from t2t.errors import UserError, on_one_line
 
 
 class DamagedImage(Exception):  # noqa: N818 (it names a thing, not a mistake)
@@ -15,7 +15,7 @@ class DamagedImage(Exception):  # noqa: N818 (it names a thing, not a mistake)
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"{self.name or 'an image'}: {self.reason}"
+        return f"{on_one_line(self.name) or 'an image'}: {self.reason}"
 
 
 class Damage:
@@ -46,8 +46,11 @@ class Damage:
                 self.tell(f"{damaged}; it is skipped.")
             if len(self._reasons) <= self.limit:
                 return
-            listed = "\n".join(f"  {n}: {r}" for n, r in self._reasons.items())
+            listed = "\n".join(
+                f"  {DamagedImage(*each)}" for each in self._reasons.items()
+            )
         raise UserError(
             f"{len(self._reasons)} images cannot be read and {self.limit} may be "
-            f"skipped: repair or remove them, or raise the limit.\n{listed}"
+            "skipped: repair or remove them; who starts from Python may allow more "
+            f"with damage_limit.\n{listed}"
         )

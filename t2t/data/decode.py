@@ -234,8 +234,7 @@ def _without_exif(data: bytes) -> io.BytesIO:
 def _formats(data: bytes) -> tuple[str, ...] | None:
     """The one reader that fits, or all: trying each costs more than a small image."""
     kind = image_format(data)
-    # A second picture behind the first makes Pillow call a JPEG an MPO.
-    return None if kind is None else (kind.upper(), "MPO")
+    return None if kind is None else (kind.upper(),)
 
 
 def _at_least(size: tuple[int, int], min_side: int) -> tuple[int, int]:
@@ -277,5 +276,11 @@ def _reason(data: bytes, error: Exception) -> str:
     if not data:
         return "the file is empty"
     if isinstance(error, UnidentifiedImageError):
-        return "not an image that can be read"
-    return str(error) or type(error).__name__
+        kind = image_format(data)
+        if kind is None:
+            return "not an image that can be read"
+        return f"the {kind.upper()} file is cut short or damaged"
+    if isinstance(error, LookupError | ArithmeticError) or not str(error):
+        # What was looked for, which says nothing by itself.
+        return f"the file is damaged ({type(error).__name__}: {error})"
+    return str(error)

@@ -3,7 +3,9 @@
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,10 @@ from filelock import FileLock, Timeout
 from t2t.data.damage import Damage, DamagedImage
 from t2t.data.shard_writer import Settings, Shard, verified_index, write_shard
 from t2t.data.sources.base import Source, mixed_order
+from t2t.data.sources.named import NAMES
 from t2t.data.sources.opening import open_splits
-from t2t.data.sources.shard_index import ShardIndex, write_atomically
-from t2t.data.sources.shards import PACK_FILE, ShardSource
+from t2t.data.sources.shard_index import SUFFIX, ShardIndex, write_atomically
+from t2t.data.sources.shards import PACK_FILE, ShardSource, pack_description
 from t2t.errors import UserError
 
 KIND = "t2t pack 1"
@@ -32,8 +35,8 @@ class PackResult:
     num_shards: int
     bytes_before: int
     bytes_after: int
-    skipped: tuple[str, ...]
-    """Damaged images that were left out."""
+    damaged: tuple[DamagedImage, ...]
+    """What was left out, and why."""
     num_resumed: int
     """Shards that were there already and proved whole."""
 
@@ -58,8 +61,9 @@ def pack(
     continued by the same call. `progress` is given images done and images in all.
     """
     _check_numbers(short_side, quality, shard_size)
+    folder = Path(destination).expanduser()
+    _check_apart(source_spec, folder)
     splits = open_splits(source_spec, seed=seed, val_fraction=val_fraction)
-    folder = Path(destination)
     description = {
         "kind": KIND,
         "source": str(source_spec),
@@ -119,11 +123,12 @@ def _write(
         if index is None:
             index = write_shard(shard, settings, num_workers, damage, advance)
         else:
-            for name in index.checked["skipped"]:
-                damage.record(DamagedImage(name, "left out earlier"))
+            for damaged in _damaged(index):
+                damage.record(damaged)
             num_resumed += 1
             advance(len(shard.images))
         indexes.append(index)
+    _check_not_empty(folder, shards, indexes)
     _check_as_read(shards, indexes)
     return PackResult(
         folder=folder,
@@ -131,9 +136,50 @@ def _write(
         num_shards=len(shards),
         bytes_before=sum(index.checked["bytes_before"] for index in indexes),
         bytes_after=sum(int(index.sizes.sum()) for index in indexes),
-        skipped=tuple(n for index in indexes for n in index.checked["skipped"]),
+        damaged=tuple(each for index in indexes for each in _damaged(index)),
         num_resumed=num_resumed,
     )
+
+
+def _damaged(index: ShardIndex) -> list[DamagedImage]:
+    return [DamagedImage(name, reason) for name, reason in index.checked["damaged"]]
+
+
+def _check_not_empty(
+    folder: Path, shards: list[Shard], indexes: list[ShardIndex]
+) -> None:
+    """Remove a pack that lacks what to train on or to judge by, and say so."""
+    num_images: Counter[str] = Counter()
+    for shard, index in zip(shards, indexes, strict=True):
+        num_images[shard.path.name.partition("-")[0]] += len(index.offsets)
+    if all(num_images.values()):
+        return
+    for shard in shards:
+        shard.path.unlink()
+        Path(f"{shard.path}{SUFFIX}").unlink()
+    (folder / PACK_FILE).unlink()
+    (folder / LOCK_FILE).unlink(missing_ok=True)
+    with suppress(OSError):  # something else has come into it
+        folder.rmdir()
+    empty = " or ".join(split for split, num in num_images.items() if not num)
+    first = next(each for index in indexes for each in _damaged(index))
+    raise UserError(
+        f"No image for {empty} can be read, so nothing was packed; the first is "
+        f"{first}."
+    )
+
+
+def _check_apart(source_spec: str | Path, folder: Path) -> None:
+    """Refuse to pack into the source, which would then hold its own pack."""
+    source = Path(source_spec).expanduser()
+    if str(source_spec) in NAMES or not source.is_dir():
+        return
+    inside, outside = folder.resolve(), source.resolve()
+    if inside.is_relative_to(outside) or outside.is_relative_to(inside):
+        raise UserError(
+            f"{source_spec} and {folder} lie in one another: give a folder outside the "
+            "data to pack into."
+        )
 
 
 def _check_numbers(short_side: int | None, quality: int, shard_size: int) -> None:
@@ -174,10 +220,7 @@ def _claim(folder: Path, description: dict[str, Any]) -> None:
                 "the command, or give another folder."
             ) from error
         return
-    try:
-        there = json.loads(described.read_bytes())
-    except ValueError:
-        there = {}
+    there = pack_description(str(folder)) or {}
     differing = [key for key in description if there.get(key) != description[key]]
     if differing:
         raise UserError(

@@ -1,5 +1,7 @@
 """Small sets: decoded once, kept on the device, batches taken there by index."""
 
+import math
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from weakref import WeakKeyDictionary
@@ -10,7 +12,7 @@ import torch
 from t2t.data.crops import Crop, apply_crop, as_batch
 from t2t.data.damage import DamagedImage
 from t2t.data.draws import Draws
-from t2t.data.headers import image_format
+from t2t.data.headers import image_format, jpeg_header
 from t2t.data.limits import num_cores
 from t2t.data.loading import (
     ImagePixels,
@@ -34,10 +36,15 @@ _CHUNK = 64
 _WINDOW = 64 * _CHUNK
 
 
+class TooLargeToKeep(Exception):  # noqa: N818 (it says what a source is)
+    """Images that decoded need more memory than they may have."""
+
+
 class ResidentImages:
     """All images of a source as uint8 on a device, each at its own size.
 
-    They are decoded as a stream would, so that keeping them changes no pixel.
+    They are decoded as a stream would, so that keeping them changes no pixel. Past
+    `most_bytes` decoding stops with TooLargeToKeep.
     """
 
     def __init__(
@@ -47,8 +54,11 @@ class ResidentImages:
         *,
         num_workers: int | None = None,
         gpu_share: float | None = None,
+        most_bytes: float = math.inf,
     ) -> None:
         self.device = device
+        self._bytes_left = most_bytes
+        self._lock = threading.Lock()
         self.labels = loader.source.labels
         self._loader = loader
         share = default_gpu_share() if gpu_share is None else gpu_share
@@ -66,7 +76,7 @@ class ResidentImages:
         self.loaded: Indices = np.array([i for part in parts for i in part.indices])
         """Which image stands at each index: another one where it was damaged."""
         self.ragged = ragged_of(parts, loader.channels)
-        del self._loader  # and with it the source, which may be done with
+        del self._lock, self._loader  # and with it the source, which may be done with
         if device.type == "cuda":
             # A decoder on a stream of its own may get the parts' memory next.
             torch.cuda.synchronize(device)
@@ -75,10 +85,26 @@ class ResidentImages:
         """Images decoded by this thread, but for the JPEGs that nvJPEG is to decode."""
         indices = np.arange(start, min(start + _CHUNK, len(self.labels)))
         chosen = decoded_on_gpu(indices, self._gpu_share)
-        return [
-            self._jpeg_or_pixels(index) if by_gpu else self._loader.load(index)
-            for index, by_gpu in zip(indices.tolist(), chosen.tolist(), strict=True)
-        ]
+        found: list[Found] = []
+        for index, by_gpu in zip(indices.tolist(), chosen.tolist(), strict=True):
+            found.append(
+                self._jpeg_or_pixels(index) if by_gpu else self._loader.load(index)
+            )
+            self._count(found[-1][1])
+        return found
+
+    def _count(self, data: ImagePixels | bytes) -> None:
+        """Stops all once there are more pixels than may be, a JPEG's by its header."""
+        if isinstance(data, torch.Tensor):
+            num_bytes = data.numel()
+        else:
+            header = jpeg_header(data)
+            pixels = header.height * header.width if header else 0
+            num_bytes = self._loader.channels * pixels
+        with self._lock:
+            self._bytes_left -= num_bytes
+            if self._bytes_left < 0:
+                raise TooLargeToKeep
 
     def _jpeg_or_pixels(self, index: int) -> Found:
         """The bytes of a JPEG; all else decoded."""
@@ -116,13 +142,18 @@ def kept_images(
     device: torch.device,
     num_workers: int | None,
     gpu_share: float | None,
+    most_bytes: float = math.inf,
 ) -> ResidentImages:
     """All images of a source, decoded once however often the source is opened."""
     kept = _KEPT.setdefault(loader.source, {})
     key = (device, loader.channels, gpu_share)
     if key not in kept:
         kept[key] = ResidentImages(
-            loader, device, num_workers=num_workers, gpu_share=gpu_share
+            loader,
+            device,
+            num_workers=num_workers,
+            gpu_share=gpu_share,
+            most_bytes=most_bytes,
         )
     return kept[key]
 

@@ -63,7 +63,7 @@ def write_shard(
                     image = future.result()
                 except DamagedImage as damaged:
                     damage.record(damaged)
-                    written.skipped.append(damaged.name)
+                    written.damaged.append((damaged.name, damaged.reason))
                 else:
                     label = int(shard.source.labels[shard.images[place]])
                     written.add(file, f"{shard.first + place:09d}", image, label)
@@ -92,7 +92,8 @@ class _Written:
     sizes: list[int] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
     checksums: list[int] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
+    damaged: list[tuple[str, str]] = field(default_factory=list)
+    """Names of what was left out, and why."""
     bytes_before: int = 0
 
     def add(
@@ -121,7 +122,7 @@ class _Written:
             {
                 "sha256": _sha256(path),
                 "bytes_before": self.bytes_before,
-                "skipped": self.skipped,
+                "damaged": self.damaged,
             },
         )
 
@@ -210,9 +211,9 @@ def verified_index(shard: Shard) -> ShardIndex | None:
     if not shard.path.is_file() or not place.is_file():
         return None
     index = parse_index(place.read_bytes())
-    if index is None or "sha256" not in index.checked:
+    if index is None or not {"sha256", "damaged"} <= index.checked.keys():
         return None
-    num_images = len(index.offsets) + len(index.checked["skipped"])
+    num_images = len(index.offsets) + len(index.checked["damaged"])
     if num_images != len(shard.images) or index.checked["sha256"] != _sha256(
         shard.path
     ):

@@ -212,9 +212,15 @@ def locate(path: str | os.PathLike[str]) -> Path:
         return from_hub(text.removeprefix("hf-hub:"))
     file = Path(path).expanduser()
     if file.is_dir():
-        if not (file / FILE_NAME).is_file():
+        # A run's own, or the one that was shipped there.
+        found = [file / FILE_NAME] if (file / FILE_NAME).is_file() else []
+        found = found or sorted(file.glob("*.safetensors"))
+        if not found:
             raise UserError(f"The folder {text} has no {FILE_NAME} in it.")
-        return file / FILE_NAME
+        if len(found) > 1:
+            names = ", ".join(path.name for path in found)
+            raise UserError(f"The folder {text} holds {names}: name one of them.")
+        return found[0]
     if not file.is_file():
         raise UserError(
             f"There is no file {text}; give a file, a run folder, an http(s) URL or "

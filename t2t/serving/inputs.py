@@ -6,36 +6,42 @@ from pathlib import Path
 from typing import TextIO
 
 from t2t.data.damage import DamagedImage
-from t2t.data.sources.folder import is_image_name
+from t2t.data.sources.folder import walk
+from t2t.data.sources.storage import is_url
 
 
 def find_images(words: Iterable[str], listed: TextIO) -> Iterator[str | DamagedImage]:
-    """Paths of images, or what is wrong, in order; `-` stands for lines of `listed`."""
+    """Paths of images, or what is wrong, in order; `-` stands for those in `listed`."""
     for word in words:
         if word == "-":
-            lines = (line.rstrip("\r\n") for line in listed)
-            yield from find_images((line for line in lines if line), listed)
+            yield from find_images(paths_in(listed), listed)
+        elif is_url(word):
+            yield DamagedImage(word, "images are not read from URLs; download it first")
         elif Path(word).expanduser().is_dir():
-            found = False
-            for path in walk(str(Path(word).expanduser())):
-                found = True
-                yield path
-            if not found:
-                yield DamagedImage(word, "the folder holds no images")
+            yield from images_in(word)
         else:
             yield word
 
 
-def walk(folder: str) -> Iterator[str]:
-    """All images below a folder, by name; links are followed, but never in circles."""
-    seen = set()
-    for place, folders, files in os.walk(folder, followlinks=True):
-        real = os.path.realpath(place)
-        if real in seen:
-            folders.clear()
-            continue
-        seen.add(real)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (
-            os.path.join(place, name) for name in sorted(files) if is_image_name(name)
-        )
+def paths_in(listed: TextIO) -> Iterator[str]:
+    """What a list names: lines, or as `find -print0` writes it, names that NULs end."""
+    for line in listed:
+        text = line
+        if "\0" in line:
+            text += listed.read()  # whose names may hold line breaks
+        *names, rest = text.split("\0")
+        yield from (name for name in (*names, rest.rstrip("\r\n")) if name)
+
+
+def images_in(word: str) -> Iterator[str | DamagedImage]:
+    """Paths of all images below a folder, and what of it cannot be read."""
+    folder = str(Path(word).expanduser())
+    errors: list[OSError] = []
+    found = False
+    for path in walk(folder, os.path.join(folder, ""), on_error=errors.append):
+        found = True
+        yield path
+    for error in errors:
+        yield DamagedImage(error.filename or word, error.strerror or str(error))
+    if not found and not errors:
+        yield DamagedImage(word, "the folder holds no images")

@@ -21,6 +21,7 @@ from t2t.data.damage import DamagedImage
 from t2t.data.decode import decode_each
 from t2t.data.draws import Draws
 from t2t.data.limits import num_cores
+from t2t.data.sources.storage import read_whole
 from t2t.errors import UserError
 from t2t.models.trained import Trained, load_trained
 from t2t.ops.freed_memory import keep_freed_memory
@@ -223,9 +224,11 @@ def read_image(image: ImageLike, name: str) -> bytes | Tensor | DamagedImage:
     """The encoded file or the pixels of an image, or why there are none."""
     if isinstance(image, str | os.PathLike):
         try:
-            return Path(image).expanduser().read_bytes()
+            return read_whole(Path(image).expanduser())
         except OSError as error:
             return DamagedImage(name, error.strerror or str(error))
+        except ValueError as error:  # a NUL in it
+            return DamagedImage(name, f"this is no path ({error})")
     if isinstance(image, bytes | DamagedImage):
         return image
     if isinstance(image, Image.Image):

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from t2t.data.damage import DamagedImage
+from t2t.errors import on_one_line
 from t2t.serving.predictor import Prediction
 
 COLUMNS = ("image", "rank", "index", "class", "name", "probability")
@@ -69,8 +70,8 @@ def prediction_table(predictions: Sequence[Prediction]) -> Table:
         last = len(prediction.guesses) - 1
         for rank, guess in enumerate(prediction.guesses):
             table.add_row(
-                "" if rank else prediction.image,
-                Text(guess.name, style="" if rank else "bold"),
+                Text("" if rank else on_one_line(prediction.image)),
+                Text(on_one_line(guess.name), style="" if rank else "bold"),
                 f"{100 * guess.probability:.1f} %",
                 "█" * round(_BAR_WIDTH * guess.probability),
                 end_section=apart and rank == last,

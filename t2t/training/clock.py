@@ -9,17 +9,20 @@ from typing import Any
 class Clock:
     """Time spent in steps: without evaluations, and with compiling counted apart."""
 
-    NUM_FIRST = 3
     NUM_RECENT = 100
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self.compile_seconds = 0.0
-        self.num_cold = self.NUM_FIRST
+        self.num_first = self.num_cold = 3
         self.num_warm = 0
         self.seconds_warm = 0.0
         self.recent: deque[float] = deque(maxlen=self.NUM_RECENT)
         self.last = time.monotonic()
+
+    def count_all(self) -> None:
+        """Nothing is compiled: the first steps are as good as any."""
+        self.num_first = self.num_cold = 0
 
     def take_up(self, row: dict[str, Any]) -> None:
         """Goes on from the times of an earlier process."""
@@ -34,7 +37,7 @@ class Clock:
 
     def cool(self) -> None:
         """Another program begins: its first steps compile it, and capture graphs."""
-        self.num_cold = self.NUM_FIRST
+        self.num_cold = self.num_first
         self.recent.clear()
 
     def step(self) -> None:
@@ -60,7 +63,7 @@ class Clock:
         """The mean rate of this process."""
         if self.num_warm:
             return self.num_warm / self.seconds_warm
-        return self.NUM_FIRST / max(self.compile_seconds, 1e-9)
+        return self.num_first / max(self.compile_seconds, 1e-9)
 
     @property
     def recent_steps_per_second(self) -> float:

@@ -13,6 +13,7 @@ from t2t.data.batches import (
 from t2t.data.crops import CenterCrop, RandomCrop
 from t2t.data.damage import Damage
 from t2t.data.sources import Source, Splits, hold_out, open_splits
+from t2t.data.sources.labels import folder_meant
 from t2t.errors import UserError
 from t2t.training.parallel import Processes
 from t2t.training.recipe import Recipe
@@ -25,6 +26,7 @@ def open_data(recipe: Recipe) -> Splits:
         raise UserError(
             f"{recipe.data} has images of one class only ({splits.train.classes[0]}), "
             "and nothing to tell it from; add a folder of other images."
+            f"{folder_meant(splits.train)}"
         )
     if recipe.hold_out:
         kept, held = hold_out(splits.train, recipe.hold_out, recipe.seed)

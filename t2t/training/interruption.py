@@ -2,16 +2,25 @@
 
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 
 class Interruption:
-    """Notes a request to stop (Ctrl-C, SIGTERM); a second Ctrl-C stops at once."""
+    """Notes a request to stop (Ctrl-C, SIGTERM); a second Ctrl-C stops at once.
+
+    Before there is anything to keep, the first stops at once too.
+    """
 
     def __init__(self) -> None:
         self.asked = False
         self.before: dict[int, Any] = {}
+        self.tell: Callable[[str], None] | None = None
+
+    def wait_for_steps(self, tell: Callable[[str], None]) -> None:
+        """From now on a run can end between steps, with a checkpoint."""
+        self.tell = tell
 
     def __enter__(self) -> "Interruption":
         if threading.current_thread() is threading.main_thread():
@@ -25,6 +34,11 @@ class Interruption:
 
     def note(self, number: int, frame: FrameType | None) -> None:
         """Remembers the first request and obeys the second."""
-        if self.asked and number == signal.SIGINT:
+        if self.tell is None or (self.asked and number == signal.SIGINT):
             raise KeyboardInterrupt
-        self.asked = True
+        if not self.asked:
+            self.asked = True
+            self.tell(
+                "Stopping after this step, with a checkpoint; another Ctrl-C stops at "
+                "once."
+            )

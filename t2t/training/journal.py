@@ -69,13 +69,23 @@ class Journal:
 
     def tell(self, sentence: str) -> None:
         """Says a sentence that should not be missed."""
-        self.console.print(sentence, style="yellow")
+        self.show(Text(sentence, style="yellow"))
         self.note(sentence)
 
-    def say(self, words: str) -> None:
-        """Says what everybody expects to hear."""
-        self.console.print(words)
-        self.note(words)
+    def say(self, *words: str | tuple[str, str]) -> None:
+        """Says what everybody expects to hear, some of it in a style."""
+        text = Text.assemble(*words)
+        self.show(text)
+        self.note(text.plain)
+
+    def show(self, text: Text) -> None:
+        """Prints, in a file a line each; where a disk is full, the run goes on mute."""
+        try:
+            self.console.print(text, soft_wrap=not self.console.is_terminal)
+        except BrokenPipeError:
+            raise
+        except OSError:
+            self.console.quiet = True
 
     def note(self, words: str) -> None:
         """Adds to the log, as plain text; a disk that is full does not stop a run."""
@@ -83,7 +93,7 @@ class Journal:
             return
         try:
             with self.place.log.open("a") as file:
-                file.write(Text.from_markup(words).plain + "\n")
+                file.write(words + "\n")
         except OSError as error:
             self.tell_once(f"The log cannot be written ({error.strerror})")
 
@@ -103,9 +113,11 @@ class Journal:
         """Says what begins."""
         self.num_steps, self.per_epoch = num_steps, per_epoch
         recipe, say = self.recipe, self.say
+        steps = counted(per_epoch, "step")
         size = sum(p.numel() for p in run.plain.parameters() if p.requires_grad)
-        say(f"[bold]{recipe.name}[/]: {recipe.model}, {size / 1e6:.2f} M parameters")
-        say(f"{description}; {recipe.epochs} epochs of {per_epoch} steps")
+        model = f"{recipe.model}, {size / 1e6:.2f} M parameters"
+        say((recipe.name, "bold"), f": {model}")
+        say(f"{description}; {counted(recipe.epochs, 'epoch')} of {steps}")
         say(f"Folder: {self.place.path}")
         if run.step:
             done = run.step / per_epoch
@@ -180,11 +192,12 @@ class Journal:
         self.clock.pause()
         self.scores = row
         self.write(run.step, row)
+        epochs = self.recipe.epochs
         self.say(
-            f"epoch {epoch:>{len(str(self.recipe.epochs))}}/{self.recipe.epochs}  "
-            f"top-1 [bold]{best.top1:.2f} %[/]"
+            f"epoch {epoch:>{len(str(epochs))}}/{epochs}  top-1 ",
+            (f"{best.top1:.2f} %", "bold"),
             f"  raw {scores['raw'].top1:.2f} %  validation loss {best.loss:.3f}"
-            f"  {duration(self.clock.seconds)}"
+            f"  {duration(self.clock.seconds)}",
         )
         if self.team.leads:
             self.draw()
@@ -259,3 +272,8 @@ class Journal:
             "device": str(self.team.device),
             "command": command_line(),
         }
+
+
+def counted(number: int, noun: str) -> str:
+    """So many of something, in words."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

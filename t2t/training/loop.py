@@ -34,7 +34,7 @@ from t2t.training.parallel import (
     share_statistics,
 )
 from t2t.training.recipe import Recipe
-from t2t.training.resume import CheckpointWriter, resume
+from t2t.training.resume import CheckpointWriter, checkpoints, resume
 from t2t.training.run import build_model, new_run
 from t2t.training.step import Pending, Stepper
 
@@ -51,6 +51,8 @@ class Result:
     folder: Path
     finished: bool
     summary: dict[str, Any]
+    was_finished: bool = False
+    """Whether there was nothing left to do."""
 
 
 def train(
@@ -86,7 +88,7 @@ def train(
 
         done = from_leader(team, claim)
         if done is not None:
-            return Result(place.path, True, done)
+            return Result(place.path, True, done, was_finished=True)
         if splits is None:
             splits = one_per_machine_first(team, lambda: open_data(recipe))
         journal = leaving.enter_context(Journal(place, recipe, team, quiet=quiet))
@@ -133,6 +135,8 @@ class Training:
         self.unsaved = ""
         self.under_way: deque[tuple[Pending, float]] = deque()
         self.skipped_in_a_row = 0
+        if team.device.type == "cpu" and not machine.compile:
+            journal.clock.count_all()
         self.writer = CheckpointWriter(place.checkpoints, team, journal.tell)
         self.run = new_run(recipe, machine, team, self.num_classes)
         self.stepper = Stepper(
@@ -151,6 +155,9 @@ class Training:
         batches = training_batches(recipe, self.splits.train, *given)
         validation = validation_batches(recipe, self.splits.val, *given)
         journal.start(run, self.num_steps, self.per_epoch, batches.description)
+        interruption.wait_for_steps(journal.tell)
+        if run.step == self.num_steps:  # only the result could not be written
+            self.evaluate(validation, recipe.epochs)
         saved_at = time.monotonic()
         for batch in batches.steps(run.step, self.num_steps):
             share = lr_share(recipe.schedule, run.step / self.per_epoch, recipe.epochs)
@@ -254,6 +261,8 @@ class Training:
 
     def finish(self) -> Result:
         """Writes down the result, once the last step is done and its model written."""
+        if self.unsaved:
+            self.writer.save(self.run.state())
         self.writer.finish()
         summary = self.journal.summary(self.run)
 
@@ -263,10 +272,15 @@ class Training:
                     raise UserError(self.unsaved)
                 self.place.finish(summary)
             except (OSError, UserError) as error:
+                kept = "No checkpoint could be kept: make room, and train again."
+                if checkpoints(self.place.checkpoints):
+                    kept = (
+                        f"The last checkpoint stays in {self.place.checkpoints}; make "
+                        "room, and the same command goes on from there."
+                    )
                 raise UserError(
-                    f"Training is done, but its result could not be written: {error} "
-                    f"The last checkpoint stays in {self.place.checkpoints}; make "
-                    "room, and the same command goes on from there."
+                    "Training is done, but its result could not be written: "
+                    f"{error} {kept}"
                 ) from error
 
         from_leader(self.team, deliver)

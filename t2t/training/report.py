@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from t2t.errors import on_one_line
 from t2t.models.trained import Trained
 from t2t.training.evaluate import Score
 from t2t.training.real_labels import RealScore
@@ -162,10 +163,10 @@ def class_table(rows: list[ClassRow]) -> Table:
             f"{name.partition(',')[0]} ({num})" for name, num in row.taken_for[:3]
         )
         table.add_row(
-            row.name,
+            Text(on_one_line(row.name)),
             f"{row.num_images:,}",
             f"{row.num_right:,}",
             f"{row.top1:.1f} %",
-            taken_for,
+            Text(on_one_line(taken_for)),
         )
     return table

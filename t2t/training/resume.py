@@ -7,6 +7,7 @@ import shutil
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from torch import Tensor
@@ -98,11 +99,23 @@ class CheckpointWriter:
             if self.team.leads:
                 shutil.rmtree(draft, ignore_errors=True)
                 kept = [path.name for path in checkpoints(self.folder)[:1]]
+                start = kept[0] if kept else "the start"
                 self.tell(
                     f"The checkpoint of step {step} could not be written "
-                    f"({reason(error)}); training goes on, and would resume from "
-                    f"{kept[0] if kept else 'the start'}. Look after {self.folder}."
+                    f"({self.reason(error, state)}); training goes on, and would "
+                    f"resume from {start}. Look after {self.folder}."
                 )
+
+    def reason(self, error: BaseException, state: State) -> str:
+        """The first system error behind an error, in a few words."""
+        with suppress(OSError):
+            needed = sum(tensor.nbytes for tensor in state.tensors.values())
+            free = shutil.disk_usage(self.folder).free
+            if free < needed:  # of which torch tells in words that nobody understands
+                return f"{needed:,} bytes are needed and {free:,} are free"
+        if isinstance(error, CheckpointException):
+            error = next(iter(error.failures.values()))[0]
+        return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def resume(
@@ -155,13 +168,6 @@ def ignore_lone_saving() -> None:
 def is_sharded(state: State) -> bool:
     """Whether each process holds only its part."""
     return any(isinstance(tensor, DTensor) for tensor in state.tensors.values())
-
-
-def reason(error: BaseException) -> str:
-    """The first system error behind an error, in a few words."""
-    if isinstance(error, CheckpointException):
-        error = next(iter(error.failures.values()))[0]
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def seal(folder: Path) -> None:

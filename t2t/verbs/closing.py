@@ -9,9 +9,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from t2t.errors import UserError
+from t2t.errors import UserError, on_one_line
 from t2t.models.trained import load_trained
 from t2t.serving.predictor import Predictor
+from t2t.training.clock import duration
 from t2t.training.feeding import open_data
 from t2t.training.folder import read_recipe
 from t2t.training.metrics import read_rows
@@ -39,7 +40,7 @@ def outcome(summary: dict[str, Any]) -> str:
     return (
         f"{summary['recipe']} is trained: top-1 {summary['top1']:.2f} % with averaged "
         f"weights, {summary['top1_raw']:.2f} % with raw ones,\n"
-        f"after {summary['train_minutes']:.1f} minutes of training at "
+        f"after {duration(60 * summary['train_minutes'])} of training at "
         f"{summary['images_per_second']:,.0f} images/s"
         + (f"; {skipped} steps were left out." if skipped else ".")
     )
@@ -87,9 +88,9 @@ def examples(folder: Path) -> list[RenderableType]:
         best = guess.best
         style = "green" if best.class_name == truth else "red"
         table.add_row(
-            source.name(index),
-            truth,
-            Text(best.name, style=style),
+            Text(on_one_line(source.name(index))),
+            Text(on_one_line(truth)),
+            Text(on_one_line(best.name), style=style),
             f"{100 * best.probability:.0f} %",
         )
     return [table, Text()]

@@ -4,7 +4,6 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
-from t2t.errors import UserError
 from t2t.verbs.options import at_least, option
 
 
@@ -31,6 +30,8 @@ def pack(
         at_least(1, "--workers", workers)
     import shlex
 
+    from rich.text import Text
+
     from t2t.data.pack import pack as start
     from t2t.screen import counting, say
 
@@ -44,15 +45,10 @@ def pack(
             num_workers=workers,
             progress=progress,
         )
-    for name in done.skipped:
-        print(f"Left out, since it is damaged: {name}")
-    if not done.num_images:
-        raise UserError(
-            f"None of the images in {source} can be read, so {done.folder} holds none "
-            "to train on."
-        )
+    for damaged in done.damaged:
+        print(f"Left out, since it is damaged: {damaged}.")
     say(
-        lambda width: (
+        lambda width: Text(
             f"{done.num_images:,} images in {done.num_shards} shards: "
             f"{done.bytes_before / 1e6:,.1f} MB → {done.bytes_after / 1e6:,.1f} MB\n"
             f"Train on them: t2t train --data {shlex.quote(str(done.folder))}"

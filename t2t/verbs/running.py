@@ -3,6 +3,7 @@
 import os
 import shlex
 import statistics
+import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -24,6 +25,8 @@ from t2t.verbs.options import (
 
 if TYPE_CHECKING:
     from t2t.training.recipe import Recipe
+
+INTERRUPTED = 130  # as a shell says it
 
 
 def recipes(
@@ -140,10 +143,14 @@ def train(
         print(estimate(chosen, machine))
         return
     result = start(chosen, folder=folder, machine=machine, fresh=fresh)
-    if result.finished and os.environ.get("RANK", "0") == "0":
+    if not result.finished:
+        sys.exit(INTERRUPTED)
+    if os.environ.get("RANK", "0") == "0":
         from t2t.screen import say
         from t2t.verbs.closing import closing_page
 
+        if result.was_finished:
+            print(f"{result.folder} was trained before; --fresh trains it anew.")
         say(lambda width: closing_page(result.folder, result.summary))
 
 

@@ -1,11 +1,12 @@
 """Trained models at work: judged by images, and asked what is in them."""
 
 import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 from tyro.conf import Positional
 
-from t2t.errors import UserError
+from t2t.errors import UserError, on_one_line
 from t2t.verbs.options import (
     DeviceChoice,
     JsonFlag,
@@ -95,9 +96,8 @@ def eval(
         )
     if report is None:  # another process of torchrun tells it
         return
-    warn(
-        *report.notes, *(f"Left out, since it is damaged: {n}" for n in report.damaged)
-    )
+    warn(*report.notes)
+    warn(*(f"Left out, since it is damaged: {on_one_line(n)}" for n in report.damaged))
     if json:
         say_json(report.as_json())
     else:
@@ -162,6 +162,9 @@ def predict(
         )
     predictor = Predictor(trained, chosen)
     warn(*trained.notes)
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, TextIOWrapper):  # names are bytes, of whatever encoding
+            stream.reconfigure(errors="surrogateescape")
     outcomes = predictor.predict_named(images, sys.stdin, top, batch_size)
     if json:
         outcomes = write_json_lines(outcomes, sys.stdout)
@@ -174,7 +177,8 @@ def predict(
             predictions.append(outcome)
         else:
             num_failed += 1
-            warn(f"{outcome.name} was left out: {outcome.reason}.")
+            name = on_one_line(outcome.name)
+            warn(f"{name} was left out: {outcome.reason}.")
     if not predictions:
         raise UserError("No image could be read, so there is nothing to tell.")
     if not json and not csv:
@@ -203,9 +207,16 @@ def no_images(words: tuple[str, ...]) -> str:
     """Why there is nothing to look at."""
     from pathlib import Path
 
+    from t2t.data.sources.folder import is_image_name
+    from t2t.data.sources.storage import is_url
+
     advice = "give files, folders, or - for a list."
     if not words:
         return f"No images are named; {advice}"
+    if is_url(words[0]):
+        if is_image_name(words[0]):
+            return f"Images are not read from URLs: download {words[0]} first."
+        return f"No images are named beside {words[0]}; {advice}"
     path = Path(words[0]).expanduser()
     if not path.exists():
         return f"There is no file or folder {words[0]} to look at; {advice}"
@@ -216,13 +227,16 @@ def names_images(word: str) -> bool:
     """Whether a word stands for images: a list, a file, or a folder that is no run."""
     from pathlib import Path
 
-    from t2t.data.sources.folder import is_image_name
-    from t2t.serving.inputs import walk
+    from t2t.data.sources.folder import is_image_name, walk
+    from t2t.data.sources.opening import permitted
+    from t2t.data.sources.storage import is_url
 
     path = Path(word).expanduser()
     if path.is_dir():
-        of_a_run = (path / "model.safetensors", path / "recipe.json")
-        is_run = any(file.exists() for file in of_a_run)
-        return not is_run and next(walk(str(path)), None) is not None
-    is_address = word.startswith(("http://", "https://", "hf-hub:"))
+        of_a_run = (*path.glob("*.safetensors"), path / "recipe.json")
+        if any(file.exists() for file in of_a_run):
+            return False
+        with permitted():
+            return next(walk(str(path)), None) is not None
+    is_address = is_url(word) or word.startswith("hf-hub:")
     return word == "-" or (is_image_name(word) and not is_address)

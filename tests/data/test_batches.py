@@ -325,6 +325,27 @@ def test_small_sets_are_kept_and_large_ones_streamed(
     assert_same(list(kept.steps(0, 2)), list(streamed.steps(0, 2)))
 
 
+@pytest.mark.parametrize("gpu_share", [0.0, 1.0])
+def test_a_large_image_among_small_ones_ends_the_keeping(
+    gpu_share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As on a GPU, whose decoder gets JPEGs as they are.
+    monkeypatch.setattr(resident_module, "gpu_decoder_name", lambda device: "nvjpeg")
+    monkeypatch.setattr(batches_module, "_NUM_PROBED", 2)
+    monkeypatch.setattr(batches_module, "free_bytes", lambda device: 400_000)
+    feeding = Feeding(num_workers=2, gpu_share=gpu_share)
+    source = Pictures(kind="JPEG")
+    assert "kept on cpu" in opened(source, feeding).description
+    file = io.BytesIO()
+    Image.new("RGB", (400, 300)).save(file, "JPEG")
+    large = Pictures(kind="JPEG")
+    large._datas[7] = file.getvalue()
+    batches = opened(large, feeding)
+    assert "20 images streamed to cpu" in batches.description
+    assert "so large that 100 kB cannot hold all" in batches.description
+    assert_same(list(batches.steps(0, 2)), list(resident(large).steps(0, 2)))
+
+
 @pytest.mark.parametrize(
     "given", [{"num_workers": 0}, {"num_ahead": 0}, {"gpu_share": 1.5}]
 )

@@ -276,6 +276,19 @@ def test_damage_in_a_batch_spares_the_others():
     assert decode_batch([]) == []
 
 
+def test_the_reason_of_damage_is_told_in_words(monkeypatch):
+    whole = encoded(picture(), "JPEG")
+    with pytest.raises(DamagedImage, match="the JPEG file is cut short or damaged"):
+        decode(whole[:20])
+
+    def stumble(*_, **__):
+        raise KeyError("palette")
+
+    monkeypatch.setattr(decoding, "_pixels_of", stumble)
+    with pytest.raises(DamagedImage, match=r"damaged \(KeyError: 'palette'\)"):
+        decode(encoded(picture(), "BMP"))
+
+
 def test_damage_stops_past_its_limit_with_the_list():
     damage = Damage(limit=2)
     for _ in range(3):  # the same image again, as every epoch meets it
@@ -283,8 +296,11 @@ def test_damage_stops_past_its_limit_with_the_list():
     damage.record(DamagedImage("b.jpg", "empty"))
     assert len(damage) == 2
     assert damage.names == ("a.jpg", "b.jpg")
-    with pytest.raises(UserError, match=r"(?s)3 images.*a\.jpg: cut.*b\.jpg.*c\.jpg"):
+    with pytest.raises(
+        UserError, match=r"(?s)3 images.*a\.jpg: cut.*b\.jpg.*c\.jpg"
+    ) as e:
         damage.record(DamagedImage("c.jpg", "no image"))
+    assert "from Python may allow more with damage_limit." in str(e.value)
 
 
 def test_damage_counts_across_threads():

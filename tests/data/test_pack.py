@@ -56,7 +56,7 @@ def test_a_pack_holds_every_image_smaller(folder, tmp_path):
     )
     assert result.num_images == 24
     assert result.num_shards == 4  # 18 to train on, 6 to judge by
-    assert result.skipped == ()
+    assert result.damaged == ()
     assert result.bytes_after < result.bytes_before
     assert steps[-1] == (24, 24)
     assert [done for done, _ in steps] == list(range(1, 25))
@@ -243,13 +243,35 @@ def test_damaged_images_are_left_out_and_named(folder, tmp_path):
     for path in damaged:
         path.write_bytes(path.read_bytes()[:200])
     result = pack(folder, tmp_path / "packed", shard_size=6, damage_limit=2)
-    assert sorted(result.skipped) == [str(path) for path in damaged]
+    assert sorted(each.name for each in result.damaged) == [str(p) for p in damaged]
+    assert {each.reason for each in result.damaged} == {"Truncated File Read"}
     assert result.num_images == 22
     again = pack(folder, tmp_path / "packed", shard_size=6, damage_limit=2)
     assert again.num_resumed == again.num_shards
-    assert sorted(again.skipped) == sorted(result.skipped)
+    assert list(map(str, again.damaged)) == list(map(str, result.damaged))
     with pytest.raises(UserError, match="2 images cannot be read and 1 may be"):
         pack(folder, tmp_path / "other", damage_limit=1)
+
+
+def test_a_pack_without_images_is_not_left_behind(folder, tmp_path):
+    for path in folder.glob("*/*.jpg"):
+        path.write_bytes(b"no picture")
+    with pytest.raises(UserError, match=r"No image for train or val can be read.*jpg:"):
+        pack(folder, tmp_path / "packed", shard_size=6)
+    assert not (tmp_path / "packed").exists()
+
+
+def test_a_source_is_not_packed_into_itself(folder, tmp_path):
+    (tmp_path / "link").symlink_to(folder)
+    for source, place in [
+        (folder, folder / "packed"),
+        (folder, folder),
+        (tmp_path / "link", folder / "packed"),
+        (folder, folder.parent),
+    ]:
+        with pytest.raises(UserError, match=r"lie in one another.*outside the data"):
+            pack(source, place)
+    assert sorted(path.name for path in folder.iterdir()) == ["cat", "dog"]
 
 
 def test_pictures_of_every_kind(tmp_path):
@@ -316,6 +338,16 @@ def test_a_pack_copied_in_part_is_refused(folder, tmp_path):
     (tmp_path / "packed" / "train-000002.tar").unlink()
     with pytest.raises(UserError, match="4 of 5 train shards"):
         open_splits(tmp_path / "packed")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"images": 3}', "\xff"])
+def test_a_damaged_description_is_one_sentence(folder, tmp_path, text):
+    pack(folder, tmp_path / "packed")
+    (tmp_path / "packed" / "pack.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match=r"packed/pack\.json is damaged.*pack again"):
+        open_splits(tmp_path / "packed")
+    with pytest.raises(UserError, match=r"packed/pack\.json is damaged.*pack again"):
+        pack(folder, tmp_path / "packed")
 
 
 def test_a_pack_says_what_it_is(folder, tmp_path):

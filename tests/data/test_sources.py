@@ -31,6 +31,7 @@ from t2t.data.sources import (
 )
 from t2t.data.sources.base import _scrambled, held_out_indices, permutation
 from t2t.data.sources.filenames import expand_braces, num_missing, split_of
+from t2t.data.sources.labels import folder_meant
 from t2t.errors import UserError
 
 
@@ -143,6 +144,38 @@ def test_an_image_that_vanished_is_named(tmp_path):
         source.read(1)
 
 
+def test_links_in_circles_are_not_followed(tmp_path):
+    root = make_folder(tmp_path / "pets", {"cat": 2, "dog/small": 3})
+    make_folder(tmp_path / "more", {"cats": 1})
+    (root / "cat" / "back").symlink_to("..")
+    (root / "cat" / "up").symlink_to(tmp_path)
+    (root / "cat" / "self").symlink_to("self")
+    (root / "dog" / "small" / "again").symlink_to("../../dog")
+    (root / "round").symlink_to(".")
+    (root / "itself").symlink_to("itself")
+    # One link each way, neither to a folder it lies in.
+    (root / "cat" / "more").symlink_to(tmp_path / "more" / "cats")
+    (tmp_path / "more" / "cats" / "pets").symlink_to(root / "cat")
+    source = open_source(root, "all")
+    assert source.classes == ("cat", "dog")
+    assert source.labels.tolist() == [0] * 3 + [1] * 3
+    assert source.name(2) == str(root / "cat" / "more" / "000.png")
+
+
+def test_a_pipe_among_the_images_is_named_and_not_waited_for(tmp_path):
+    make_folder(tmp_path, {"cat": 2, "dog": 2})
+    os.mkfifo(tmp_path / "cat" / "pipe.png")
+    source = open_source(tmp_path, "all")
+    assert source.name(2) == str(tmp_path / "cat" / "pipe.png")
+    with pytest.raises(DamagedImage, match=r"pipe.png: not a regular file"):
+        source.read(2)
+
+
+def test_a_folder_called_an_image_is_searched(tmp_path):
+    make_folder(tmp_path, {"cat/album.jpg": 2, "dog.png": 1})
+    assert open_source(tmp_path, "all").labels.tolist() == [0, 0, 1]
+
+
 def test_names_beyond_ascii(tmp_path):
     make_folder(tmp_path, {"Äpfel": 2, "ねこ": 2})
     source = open_source(tmp_path, "all")
@@ -177,12 +210,27 @@ def test_a_folder_that_cannot_be_trained_on(tmp_path, make, sentence):
     assert "\n" not in str(caught.value)
 
 
+def test_class_folders_one_too_deep_are_told(tmp_path):
+    make_folder(tmp_path / "deep", {"a": 2, "b": 2})
+    train = open_splits(tmp_path).train
+    assert folder_meant(train) == f" Did you mean {tmp_path / 'deep'}?"
+    assert folder_meant(open_splits(tmp_path / "deep").train) == ""
+    write_image(tmp_path / "deep" / "of no class.png")
+    assert folder_meant(open_splits(tmp_path).train) == ""
+
+
 def test_paths_that_are_no_data(tmp_path):
     with pytest.raises(UserError, match=r"no file or folder.*Did you mean cifar10"):
         open_splits("cifar1O")
     make_folder(tmp_path / "flowers", {"a": 1})
     with pytest.raises(UserError, match=r"Did you mean .*flowers\?"):
         open_splits(tmp_path / "flower")
+    with pytest.raises(UserError, match=r"of that name\.$"):  # and nothing far from it
+        open_splits(tmp_path / "missing")
+    with pytest.raises(UserError, match=r"Did you mean cifar10 or cifar100\?"):
+        open_splits("CIFAR-10")
+    with pytest.raises(UserError, match="is neither a file nor a folder"):
+        open_splits(os.devnull)
     write_image(tmp_path / "one.png")
     with pytest.raises(UserError, match="is one image"):
         open_splits(tmp_path / "one.png")

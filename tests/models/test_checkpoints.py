@@ -188,3 +188,16 @@ def test_a_hub_name_becomes_repository_file_and_revision(tmp_path, monkeypatch):
         ("owner/name", "model.safetensors", "v1"),
         ("owner/name", "sub/a.pth.tar", None),
     ]
+
+
+def test_a_folder_stands_for_its_one_file_of_weights(tmp_path):
+    with pytest.raises(UserError, match=r"has no model\.safetensors in it"):
+        checkpoints.locate(tmp_path)
+    shipped = tmp_path / "mine.safetensors"
+    shipped.touch()
+    assert checkpoints.locate(tmp_path) == shipped
+    (tmp_path / "other.safetensors").touch()
+    with pytest.raises(UserError, match=r"mine\.safetensors, other.* name one"):
+        checkpoints.locate(tmp_path)
+    (tmp_path / "model.safetensors").touch()
+    assert checkpoints.locate(tmp_path) == tmp_path / "model.safetensors"

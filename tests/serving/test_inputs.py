@@ -1,7 +1,10 @@
 """Files, folders and lists as images."""
 
 import io
+import os
 from pathlib import Path
+
+import pytest
 
 from t2t.serving.inputs import find_images
 
@@ -25,3 +28,32 @@ def test_folders_are_searched_and_lists_are_read(tmp_path: Path) -> None:
 def test_a_folder_without_images_is_told(tmp_path: Path) -> None:
     (told,) = find_images([str(tmp_path)], io.StringIO())
     assert str(told) == f"{tmp_path}: the folder holds no images"
+
+
+def test_a_list_as_find_prints_it() -> None:
+    listed = io.StringIO("a.png\0with\na break.png\0b.png\n")
+    assert list(find_images(["-"], listed)) == ["a.png", "with\na break.png", "b.png"]
+
+
+def test_an_address_is_told_not_to_be_read() -> None:
+    (told,) = find_images(["https://example.org/x.jpg"], io.StringIO())
+    assert str(told).endswith("not read from URLs; download it first")
+
+
+def test_a_folder_that_may_not_be_read_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.png").touch()
+    scandir = os.scandir
+
+    def refusing(place: str) -> object:
+        if place.endswith("a"):
+            raise PermissionError(13, "Permission denied", place)
+        return scandir(place)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    path, told = find_images([str(tmp_path)], io.StringIO())
+    assert path == str(tmp_path / "b" / "1.png")
+    assert str(told) == f"{tmp_path / 'a'}: Permission denied"

@@ -50,3 +50,19 @@ def test_table() -> None:
     assert head.startswith("image")
     assert sum("a, b.png" in line for line in lines) == 2
     assert sum("tabby, tabby cat" in line and "75.0 %" in line for line in lines) == 2
+
+
+def test_names_that_would_break_a_table() -> None:
+    odd = Guess(0, "odd", "two\nlines \x1b[31m [/b] é", 1.0)
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(prediction_table([Prediction("a\tb\u2028\udcff [/c].png", (odd,))]))
+    (row,) = (line for line in console.export_text().splitlines() if "%" in line)
+    assert row.startswith("a\\tb\\u2028\\udcff [/c].png")
+    assert "two\\nlines \\x1b[31m [/b] é" in row
+    out = io.StringIO()
+    assert list(write_json_lines([Prediction("a\nb", (odd,))], out))
+    assert json.loads(out.getvalue())["predictions"][0]["name"] == odd.name
+
+
+def test_a_damaged_image_is_named_on_one_line() -> None:
+    assert str(DamagedImage("a\nb.png", "cut short")) == "a\\nb.png: cut short"

@@ -101,6 +101,8 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], N
 
             def __exit__(self, *_: object) -> None: ...
 
+            def wait_for_steps(self, tell: object) -> None: ...
+
             @property
             def asked(self) -> bool:
                 self.num_asked += 1

@@ -1,6 +1,9 @@
 """The loop as a whole: what a run leaves, and what it says when told to stop."""
 
 import json
+import signal
+import time
+from contextlib import redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from t2t.errors import UserError
 from t2t.models.weights import load_with_report
 from t2t.recipes.digits import t2t_vit
 from t2t.training import loop
+from t2t.training.clock import Clock
 from t2t.training.interruption import Interruption
 from t2t.training.loop import Machine, train
 from t2t.training.recipe import Recipe, Schedule
@@ -63,6 +67,45 @@ def test_a_stop_during_a_step_is_told_without_a_traceback(
     monkeypatch.setattr(Stepper, "start_step", broken)
     result = train(tiny(), folder=tmp_path / "run", quiet=True)
     assert not result.finished
+
+
+def test_a_stop_before_the_first_step_is_obeyed_at_once() -> None:
+    with Interruption() as asked:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(number)
+        told: list[str] = []
+        asked.wait_for_steps(told.append)
+        for _ in range(2):
+            signal.raise_signal(signal.SIGTERM)
+        assert asked.asked
+        (sentence,) = told
+        assert sentence.startswith("Stopping after this step, with a checkpoint;")
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_where_nothing_is_compiled_every_step_counts() -> None:
+    clock = Clock()
+    clock.count_all()
+    clock.start()
+    for _ in range(4):
+        time.sleep(0.01)
+        clock.step()
+    clock.cool()
+    clock.step()
+    assert clock.row()["compile_seconds"] == 0
+    assert clock.seconds > 0.04
+    assert clock.steps_per_second < 125
+
+
+def test_a_run_goes_on_where_nobody_can_be_told(tmp_path: Path) -> None:
+    # Closing it would try to write once more.
+    with suppress(OSError), open("/dev/full", "w") as full, redirect_stdout(full):
+        result = train(tiny(), folder=tmp_path / "run")
+        assert result.finished
+        assert "epoch 2/2" in (tmp_path / "run" / "log.txt").read_text()
+    assert (tmp_path / "run" / "result.json").exists()
 
 
 def test_an_error_of_its_own_is_not_hidden(
@@ -124,3 +167,22 @@ def test_what_was_said_is_kept_and_a_finished_run_is_left_as_it_is(
     train(recipe, folder=tmp_path, machine=cpu, quiet=True)
     assert place.read_text() == kept
     assert (tmp_path / "log.txt").read_text().splitlines() == log
+
+
+def test_names_with_brackets_are_told_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run[bold][/b]"
+    assert train(tiny(), folder=folder).finished
+    assert f"Folder: {folder}\n" in capsys.readouterr().out
+    assert f"Folder: {folder}\n" in (folder / "log.txt").read_text()
+
+
+def test_a_folder_of_folders_of_classes_is_recognised(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        inner = tmp_path / "outer" / "inner" / name
+        inner.mkdir(parents=True)
+        for number in range(3):
+            Image.new("RGB", (8, 8)).save(inner / f"{number}.png")
+    with pytest.raises(UserError, match=r"one class only .*Did you mean .*inner\?"):
+        train(tiny(), data=tmp_path / "outer", folder=tmp_path / "run", quiet=True)

@@ -152,7 +152,8 @@ def test_finished_run_is_not_trained_again(
     short = replace(recipe, epochs=1)
     first = train(short, folder=folder, machine=cpu, quiet=True)
     monkeypatch.delattr(loop, "Training")
-    assert train(short, folder=folder, machine=cpu, quiet=True) == first
+    again = train(short, folder=folder, machine=cpu, quiet=True)
+    assert again == replace(first, was_finished=True)
     with pytest.raises(UserError, match=r"another recipe \(epochs: 1 → 5\)"):
         train(replace(recipe, epochs=5), folder=folder, machine=cpu, quiet=True)
 
@@ -254,6 +255,34 @@ def test_full_disk_at_the_end_keeps_the_last_checkpoint(
     assert train(recipe, folder=folder, machine=cpu, quiet=True).finished
     assert_delivered(folder, expected)
     assert_metrics_are_whole(folder)
+
+
+def test_a_model_that_has_no_room_is_kept_as_a_checkpoint(
+    recipe: Recipe,
+    cpu: Machine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    expected: dict[str, torch.Tensor],
+) -> None:
+    def refuse(*_: object, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    folder = tmp_path / "run"
+    with monkeypatch.context() as full:
+        full.setattr(weights, "save_file", refuse)
+        with pytest.raises(UserError, match=r"The last checkpoint stays in .*last;"):
+            train(recipe, folder=folder, machine=cpu, quiet=True)
+    assert checkpoints(folder / "last")[0].name == "step-000000012"
+    assert train(recipe, folder=folder, machine=cpu, quiet=True).finished
+    assert_delivered(folder, expected)
+
+
+def test_no_checkpoint_is_promised_where_none_could_be_kept(
+    tiny: Tiny, cpu: Machine, tmp_path: Path, disk: Callable[[range], None]
+) -> None:
+    disk(range(100))
+    with pytest.raises(UserError, match="No checkpoint could be kept: make room"):
+        train(tiny(epochs=1), folder=tmp_path / "run", machine=cpu, quiet=True)
 
 
 @pytest.mark.parametrize(

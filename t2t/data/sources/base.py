@@ -11,6 +11,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from t2t.data.damage import DamagedImage
+from t2t.data.sources.storage import read_whole
 from t2t.errors import UserError
 
 Indices = npt.NDArray[np.int64]
@@ -149,8 +150,7 @@ class FileSource(Source):
     def read(self, index: int) -> bytes:
         name = self.name(index)
         try:
-            with open(name, "rb", buffering=0) as file:
-                return file.read()
+            return read_whole(name)
         except OSError as error:
             raise DamagedImage(name, error.strerror or str(error)) from error
 

@@ -1,7 +1,7 @@
 """Images in folders named for their classes."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -40,9 +40,11 @@ def open_folder(root: Path) -> FileSource:
                 f"class into a folder named for it, as in {root}/cat/1.jpg."
             )
         raise UserError(f"{root} is empty: it should hold one folder per class.")
+    above = (root.resolve(),)
     # Listing waits for the disk, which several threads do at once.
     with ThreadPoolExecutor(16) as pool:
-        listings = list(pool.map(_list_images, [str(root / name) for name in folders]))
+        places = [str(root / name) for name in folders]
+        listings = list(pool.map(lambda place: list(walk(place, above=above)), places))
     for name, listing in zip(folders, listings, strict=True):
         if not listing:
             raise UserError(
@@ -60,42 +62,71 @@ def open_folder(root: Path) -> FileSource:
     return FileSource(root, names, labels, tuple(folders))
 
 
-def is_image_name(name: str) -> bool:
+def is_image_name(path: str) -> bool:
     """Whether a file is called an image and is not hidden."""
-    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES and not name.startswith(
-        "."
-    )
+    name = os.path.basename(path)
+    is_hidden = name.startswith(".")
+    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES and not is_hidden
 
 
 def is_dir(entry: os.DirEntry[str]) -> bool:
     """Whether this is a folder, or a link to one, that is not hidden."""
-    return not entry.name.startswith(".") and entry.is_dir()
+    if entry.name.startswith("."):
+        return False
+    # Of a link that leads to itself the entry would say so with an error.
+    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
+
+
+def walk(
+    folder: str,
+    prefix: str = "",
+    above: tuple[Path, ...] = (),
+    on_error: Callable[[OSError], None] | None = None,
+) -> Iterator[str]:
+    """All images below a folder, in order, each path begun with `prefix`.
+
+    A link is followed, but not back to a folder that it lies in; `above` are those on
+    the way here. `on_error` is told of folders that cannot be read, in place of a stop.
+    """
+    above = (*above, Path(folder).resolve())
+    images = []
+    deeper = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if _is_image(entry):
+                    images.append(prefix + entry.name)
+                elif is_dir(entry):
+                    deeper.append(entry.name)
+    except OSError as error:
+        if on_error is None:
+            raise
+        on_error(error)
+    yield from sorted(images)
+    for name in sorted(deeper):
+        inner = os.path.join(folder, name)
+        if not _leads_back(inner, above):
+            yield from walk(inner, f"{prefix}{name}{os.sep}", above, on_error)
+
+
+def _is_image(entry: os.DirEntry[str]) -> bool:
+    # A link is taken at its name: to ask where it leads costs a look at the disk.
+    return is_image_name(entry.name) and not entry.is_dir(follow_symlinks=False)
+
+
+def _leads_back(folder: str, above: tuple[Path, ...]) -> bool:
+    real = Path(folder).resolve()
+    return any(each.is_relative_to(real) for each in above)
 
 
 def _class_folders(root: Path) -> tuple[list[str], bool]:
     folders = []
     has_images = False
+    above = (root.resolve(),)
     with os.scandir(root) as entries:
         for entry in entries:
-            if is_image_name(entry.name):
+            if _is_image(entry):
                 has_images = True
-            elif is_dir(entry):
+            elif is_dir(entry) and not _leads_back(entry.path, above):
                 folders.append(entry.name)
     return sorted(folders), has_images
-
-
-def _list_images(folder: str, prefix: str = "") -> list[str]:
-    """All images below a folder, in order, relative to it."""
-    images = []
-    deeper = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            # By its name first: asking what an entry is may cost a look at the disk.
-            if is_image_name(entry.name):
-                images.append(prefix + entry.name)
-            elif is_dir(entry):
-                deeper.append(entry.name)
-    images.sort()
-    for name in sorted(deeper):
-        images += _list_images(os.path.join(folder, name), f"{prefix}{name}{os.sep}")
-    return images

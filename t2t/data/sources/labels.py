@@ -1,11 +1,12 @@
 """Numbered labels and the names of the classes, checked."""
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from t2t.data.sources.base import Indices, Source
+from t2t.data.sources.base import FileSource, Indices, Source, Subset
 from t2t.errors import UserError
 
 
@@ -44,6 +45,21 @@ def check_no_empty_class(source: Source, where: str) -> None:
             f"{where} has no training image of {_listed(empty)}: add images or remove "
             f"the class{'es' if len(empty) > 1 else ''}."
         )
+
+
+def folder_meant(source: Source) -> str:
+    """A closing question where the one class of a folder holds the class folders.
+
+    Starts with a space; empty where nothing of that kind is seen.
+    """
+    if isinstance(source, Subset):
+        return folder_meant(source.source)
+    if len(source.classes) != 1 or not isinstance(source, FileSource):
+        return ""
+    folder = os.path.join(source.root, source.classes[0])
+    names = (os.path.relpath(source.name(n), folder) for n in range(len(source)))
+    inner = {name.split(os.sep)[0] if os.sep in name else "" for name in names}
+    return f" Did you mean {folder}?" if len(inner) > 1 and "" not in inner else ""
 
 
 def check_same_classes(train: Source, val: Source, where: str) -> None:

@@ -4,11 +4,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from t2t.data.sources.base import Source, Splits, split_by_seed
 from t2t.data.sources.filenames import SPLIT_NAMES, has_braces, num_missing
-from t2t.data.sources.folder import find_folder_splits, is_image_name
+from t2t.data.sources.folder import find_folder_splits, is_dir, is_image_name
 from t2t.data.sources.labels import check_no_empty_class, check_same_classes
 from t2t.data.sources.named import NAMES, find_named_splits
 from t2t.data.sources.parquet import find_parquet_splits
@@ -112,9 +113,14 @@ def find(spec: str | Path) -> Found:
     if path.is_file():
         return Found(text, _find_file(path))
     if not path.is_dir():
+        if path.exists():
+            raise UserError(
+                f"{text} is neither a file nor a folder: give a folder of images, "
+                "parquet files or .tar shards, or the name of a data set."
+            )
         raise UserError(
             f"There is no file or folder {text}, and no data set of that name."
-            f"{suggest(text, [*NAMES, *_siblings(path)])}"
+            f"{_nearest(text, path)}"
         )
     kind = kind_of_folder(path)
     if kind == "parquet":
@@ -143,7 +149,7 @@ def kind_of_folder(path: Path) -> str:
             f"{path} is empty: it should hold one folder of images per class, parquet "
             "files or tar shards."
         )
-    folders = [entry for entry in listed if entry.is_dir()]
+    folders = [entry for entry in listed if is_dir(entry)]
     # A tar left beside unpacked train and val folders is not the data.
     trains = [f for f in folders if f.name.lower() in SPLIT_NAMES["train"]]
     looked = [f.path for f in trains] or [str(path), *(f.path for f in folders[:64])]
@@ -186,10 +192,16 @@ def _find_file(path: Path) -> Openers:
     )
 
 
-def _siblings(path: Path) -> list[str]:
-    """What lies where the missing path should, to suggest from."""
-    if not path.parent.is_dir():
-        return []
-    with os.scandir(path.parent) as entries:
-        names = [entry.name for entry in entries]
-    return [str(path.parent / name) for name in names]
+def _nearest(text: str, path: Path) -> str:
+    """A closing sentence that names what was likely meant, if anything is like it.
+
+    Only last names are compared: a folder that both lie in would make all alike.
+    """
+    meant = {name: name for name in NAMES} if text == path.name else {}
+    if path.parent.is_dir():
+        with permitted(), os.scandir(path.parent) as entries:
+            meant |= {
+                each.name.lower(): str(path.parent / each.name) for each in entries
+            }
+    near = get_close_matches(path.name.lower(), meant, cutoff=0.7)
+    return f" Did you mean {' or '.join(meant[name] for name in near)}?" if near else ""

@@ -15,6 +15,7 @@ from t2t.data.damage import DamagedImage
 from t2t.data.sources.base import Indices, Source
 from t2t.data.sources.filenames import group_by_split
 from t2t.data.sources.labels import labels_and_classes
+from t2t.data.sources.storage import read_whole
 from t2t.errors import UserError
 
 CACHE_BYTES = 1 << 30
@@ -165,7 +166,7 @@ class ParquetSource(Source):
         if not path:
             return b""
         folder = os.path.dirname(self.files[int(self._group_file[group])])
-        return Path(folder, path).read_bytes()
+        return read_whole(Path(folder, path))
 
     def name(self, index: int) -> str:
         group, _ = self._place(index)

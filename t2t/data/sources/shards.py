@@ -48,7 +48,7 @@ def find_shard_splits(spec: str) -> dict[str, Callable[[], Source]]:
 
 def _check_whole(folder: str, groups: dict[str, list[str]]) -> None:
     """Refuse a pack that was never finished, or copied in part."""
-    description = _pack_description(folder)
+    description = pack_description(folder)
     if description is None:
         return
     for split, num_images in description["images"].items():
@@ -133,26 +133,45 @@ def _title(shards: Sequence[str]) -> str:
     return shards[0] if len(shards) == 1 else f"{shards[0]} and {len(shards) - 1} more"
 
 
+def _path_beside(root: str, name: str) -> str:
+    if not root or root.endswith(("/", os.sep)):
+        return root + name
+    return f"{root}/{name}"
+
+
 def _beside(root: str, name: str) -> bytes | None:
     """A small file in the shards' folder, if there is one."""
-    path = root + name if root.endswith(("/", os.sep)) else f"{root}/{name}"
     try:
-        return open_storage(path if root else name).read_all()
+        return open_storage(_path_beside(root, name)).read_all()
     except (UserError, FileNotFoundError):
         return None
 
 
-def _pack_description(root: str) -> dict[str, Any] | None:
+def pack_description(root: str) -> dict[str, Any] | None:
+    """What a pack says of itself; None where there is none."""
     data = _beside(root, PACK_FILE)
     if data is None:
         return None
-    description: dict[str, Any] = json.loads(data)
+    try:
+        description: dict[str, Any] = json.loads(data)
+        sizes = [description["shard_size"], *description["images"].values()]
+        names = description["classes"]
+        if not all(isinstance(size, int) for size in sizes) or not all(
+            isinstance(name, str) for name in names
+        ):
+            raise TypeError
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{_path_beside(root, PACK_FILE)} is damaged, and without it the pack "
+            "cannot be read: copy it from where the pack came from, or pack again into "
+            "a new folder."
+        ) from error
     return description
 
 
 def _class_names(root: str) -> tuple[str, ...] | None:
     """The classes' names from a pack's description or a list beside the shards."""
-    description = _pack_description(root)
+    description = pack_description(root)
     if description is not None:
         return tuple(description["classes"])
     for name in _CLASS_LISTS:

@@ -1,6 +1,8 @@
 """Bytes at a place in a file, on a disk or behind a URL."""
 
+import errno
 import os
+import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +12,23 @@ from t2t.errors import UserError
 
 # Seconds to wait before a remote request is tried again.
 PAUSES = (0.5, 2.0)
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0)
+
+
+def read_whole(path: str | os.PathLike[str]) -> bytes:
+    """All of a file on a disk; a pipe or a device, which may never end, is refused."""
+    with open(path, "rb", buffering=0, opener=_open_at_once) as file:
+        descriptor = file.fileno()
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if _AT_ONCE:  # a file that an archive must first fetch is waited for
+            os.set_blocking(descriptor, True)
+        return file.read()
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Opens even a pipe that nobody writes to."""
+    return os.open(path, flags | _AT_ONCE)
 
 
 class LocalFile:
@@ -110,7 +129,8 @@ def list_files(folder: str) -> list[str]:
     """The files in a folder, as paths or URLs like the folder's own."""
     if not is_url(folder):
         with os.scandir(folder or ".") as entries:
-            return sorted(str(Path(entry.path)) for entry in entries if entry.is_file())
+            paths = [str(Path(entry.path)) for entry in entries]
+        return sorted(path for path in paths if os.path.isfile(path))
     system, inner = _filesystem(folder)
     found = _tried(lambda: system.ls(inner, detail=False), folder)
     return sorted(system.unstrip_protocol(path) for path in found)
