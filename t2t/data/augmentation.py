@@ -1,9 +1,10 @@
 """What a recipe says of augmentation: plain data, read without PyTorch."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal, Self, get_args
 
-from t2t.errors import UserError, suggest
+from t2t.errors import UserError, require, suggest
 
 Padding = Literal["zero", "reflect"]
 Interpolation = Literal["bilinear", "bicubic", "random"]
@@ -108,15 +109,15 @@ class Augmentation:
     def __post_init__(self) -> None:
         """Refuses what could not be meant, before a run starts."""
         for name in ("flip", "mix_probability", "mix_switch", "smoothing", "erase"):
-            _require(name, getattr(self, name), 0.0, 1.0)
+            require(name, getattr(self, name), 0.0, 1.0)
         for name in ("crop_padding", "mixup", "cutmix"):
-            _require(name, getattr(self, name), 0.0, float("inf"))
+            require(name, getattr(self, name), 0.0)
         for number, strength in enumerate(self.colour_jitter):
-            limit = 0.5 if number == 3 else float("inf")
-            _require(f"colour_jitter[{number}]", strength, 0.0, limit)
-        _require("erase_aspect", self.erase_aspect, 1e-6, 1.0)
-        _require("erase_area[0]", self.erase_area[0], 0.0, self.erase_area[1])
-        _require("erase_area[1]", self.erase_area[1], self.erase_area[0], 1.0)
+            limit = 0.5 if number == 3 else math.inf
+            require(f"colour_jitter[{number}]", strength, 0.0, limit)
+        require("erase_aspect", self.erase_aspect, 1e-6, 1.0)
+        require("erase_area[0]", self.erase_area[0], 0.0, self.erase_area[1])
+        require("erase_area[1]", self.erase_area[1], self.erase_area[0], 1.0)
         for name, allowed in (
             ("crop_fill", Padding),
             ("interpolation", Interpolation),
@@ -142,8 +143,3 @@ class Augmentation:
     def fill(self) -> tuple[int, ...]:
         """The mean colour in levels: what moves in at the borders."""
         return tuple(min(255, round(255 * each)) for each in self.mean)
-
-
-def _require(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise UserError(f"{name} must be from {low:g} to {high:g}, not {value}.")

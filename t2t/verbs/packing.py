@@ -12,10 +12,17 @@ def pack(
     destination: Annotated[Positional[str], option("A new folder.", "", "DEST")],
     *,
     short_side: Annotated[
-        int, option("Larger images are shrunk to this; 0 keeps all.", "", "PIXELS")
+        int,
+        option(
+            "Larger images are shrunk to this; 0 keeps all.", "(default: 256)", "PIXELS"
+        ),
     ] = 256,
-    quality: Annotated[int, option("JPEG quality of shrunk images.", "", "N")] = 90,
-    shard_size: Annotated[int, option("Images in a shard.", "", "N")] = 4096,
+    quality: Annotated[
+        int, option("JPEG quality of shrunk images.", "(default: 90)", "N")
+    ] = 90,
+    shard_size: Annotated[
+        int, option("Images in a shard.", "(default: 4096)", "N")
+    ] = 4096,
     workers: Annotated[
         int | None, option("Threads.", "(default: all cores)", "N")
     ] = None,

@@ -2,6 +2,7 @@
 
 import sys
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import Positional
@@ -12,6 +13,7 @@ from t2t.verbs.options import (
     JsonFlag,
     PrecisionChoice,
     at_least,
+    check_writable,
     option,
     warn,
 )
@@ -78,6 +80,8 @@ def eval(
     at_least(1, "--batch-size", batch_size)
     if picture is not None and not picture.lower().endswith((".png", ".pdf", ".svg")):
         raise UserError(f"--picture {picture} must end in .png, .pdf or .svg.")
+    if picture is not None:
+        check_writable("--picture", Path(picture))
 
     from t2t.screen import counting, say, say_json
     from t2t.training.judging import judge
@@ -205,7 +209,6 @@ def weights_and_images(
 
 def no_images(words: tuple[str, ...]) -> str:
     """Why there is nothing to look at."""
-    from pathlib import Path
 
     from t2t.data.sources.folder import is_image_name
     from t2t.data.sources.storage import is_url
@@ -225,7 +228,6 @@ def no_images(words: tuple[str, ...]) -> str:
 
 def names_images(word: str) -> bool:
     """Whether a word stands for images: a list, a file, or a folder that is no run."""
-    from pathlib import Path
 
     from t2t.data.sources.folder import is_image_name, walk
     from t2t.data.sources.opening import permitted

@@ -125,13 +125,16 @@ def test_two_channels_take_what_needs_no_colour():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"flip": 1.5}, "flip must be from 0 to 1, not 1.5"),
-        ({"mixup": -1.0}, "mixup must be from 0"),
+        ({"flip": 1.5}, "flip=1.5 must be from 0 to 1"),
+        ({"mixup": -1.0}, "mixup=-1.0 must be 0 or more"),
         ({"rand_augment": "rnd-m9"}, "is written rand-"),
         ({"crop_fill": "reflct"}, "Did you mean reflect"),
         ({"mix_mode": "pair"}, "mix_mode cannot be 'pair'. Allowed: batch, sample"),
-        ({"colour_jitter": (0.1, 0.1, 0.1, 0.9)}, "colour_jitter.3. must be from 0"),
-        ({"erase_area": (0.5, 0.2)}, "erase_area.0. must be"),
+        (
+            {"colour_jitter": (0.1, 0.1, 0.1, 0.9)},
+            "colour_jitter.3.=0.9 must be from 0 to 0.5",
+        ),
+        ({"erase_area": (0.5, 0.2)}, "erase_area.0.=0.5 must be"),
         ({"std": (0.2,)}, "need one value per channel"),
         ({"mix_group": 1}, "mix_group is 2 or more"),
     ],
