@@ -1,4 +1,4 @@
-"""Time: what a run has taken, and what it still will."""
+"""Time: what a run has taken, and what it still will; and numbers in words."""
 
 import math
 import time
@@ -88,3 +88,8 @@ def duration(seconds: float) -> str:
     if whole < 7200:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def counted(number: int, noun: str) -> str:
+    """So many of something, one or several."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -9,7 +9,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from t2t.config import to_json
 from t2t.data.order import steps_per_epoch
-from t2t.training.clock import duration
+from t2t.training.clock import counted, duration
 from t2t.training.evaluate import autocast
 from t2t.training.feeding import open_data
 from t2t.training.machine import PRECISIONS, Machine, settle
@@ -40,9 +40,9 @@ def estimate(recipe: Recipe, machine: Machine) -> str:
         "",
         f"{len(splits.train):,} training images and {len(splits.val):,} to validate "
         f"on, {num_classes} classes",
-        f"{count(recipe.epochs, 'epoch')} of {count(per_epoch, 'step')} of "
-        f"{count(recipe.batch_size, 'image')}: "
-        f"{count(per_epoch * recipe.epochs, 'step')}",
+        f"{counted(recipe.epochs, 'epoch')} of {counted(per_epoch, 'step')} of "
+        f"{counted(recipe.batch_size, 'image')}: "
+        f"{counted(per_epoch * recipe.epochs, 'step')}",
         f"About {duration(seconds * num_images)} on {team.device} at "
         f"{1 / seconds:,.0f} images/s, judged by a few uncompiled steps in "
         f"{machine.precision} without reading images",
@@ -51,11 +51,6 @@ def estimate(recipe: Recipe, machine: Machine) -> str:
         f"{kept * held / 2**30:.2g} for {held} images at once (see --micro-batch)",
     ]
     return "\n".join(lines)
-
-
-def count(number: int, what: str) -> str:
-    """A number of things, one or several."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def flat(data: dict[str, Any], at: str = "") -> list[tuple[str, Any]]:

@@ -17,7 +17,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from t2t.training.clock import Clock, duration
+from t2t.training.clock import Clock, counted, duration
 from t2t.training.curves import draw_curves
 from t2t.training.evaluate import Score
 from t2t.training.folder import RunFolder, command_line
@@ -272,8 +272,3 @@ class Journal:
             "device": str(self.team.device),
             "command": command_line(),
         }
-
-
-def counted(number: int, noun: str) -> str:
-    """So many of something, in words."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
