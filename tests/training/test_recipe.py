@@ -5,7 +5,7 @@ import pytest
 from t2t.config import override
 from t2t.errors import UserError
 from t2t.recipes import find_recipe
-from t2t.training.estimate import count
+from t2t.training.clock import counted
 from t2t.training.machine import Machine
 
 RECIPE = find_recipe("cifar10.t2t_vit_7")
@@ -83,4 +83,4 @@ def test_a_machine_has_limits(setting: dict[str, int], sentence: str) -> None:
 
 
 def test_one_is_not_several() -> None:
-    assert (count(1, "epoch"), count(1_200, "step")) == ("1 epoch", "1,200 steps")
+    assert (counted(1, "epoch"), counted(1_200, "step")) == ("1 epoch", "1,200 steps")
