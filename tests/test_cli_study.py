@@ -7,6 +7,7 @@ import pytest
 
 from t2t.cli import main
 from t2t.studies import STUDIES
+from t2t.training.loop import Result
 
 Output = pytest.CaptureFixture[str]
 
@@ -33,16 +34,32 @@ def test_a_dry_run_tells_what_it_would_take(tmp_path: Path, capsys: Output) -> N
     assert not list(tmp_path.iterdir())
 
 
-def test_it_trains_on_any_data(tmp_path: Path, capsys: Output) -> None:
-    words = [
-        *["study", "head", "--data", "digits", "--folder", str(tmp_path / "here")],
+def small_study(folder: Path) -> list[str]:
+    return [
+        *["study", "head", "--data", "digits", "--folder", str(folder)],
         *["--seeds", "0", "--epochs", "1", "--device", "cpu", "--only", "class_token"],
         *["--set", "image_size=8,8", "--set", "batch_size=360", "--set", "channels=1"],
         *["--set", "choices.dim=16", "--set", "choices.depth=1"],
         *["--set", "choices.num_heads=1", "--set", "choices.token_dim=8"],
         *["--set", "augmentation.mean=0.3,", "--set", "augmentation.std=0.4,"],
     ]
-    assert main(words) == 0
+
+
+def test_a_study_that_is_stopped_ends_as_a_run_does(
+    tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object, **options: object) -> Result:
+        return Result(tmp_path, False, {})
+
+    monkeypatch.setattr("t2t.studies.running.train", stopped)
+    assert main(small_study(tmp_path / "here")) == 130
+    assert (
+        "No run came to its end; the same command goes on." in capsys.readouterr().out
+    )
+
+
+def test_it_trains_on_any_data(tmp_path: Path, capsys: Output) -> None:
+    assert main(small_study(tmp_path / "here")) == 0
     told = capsys.readouterr()
     assert "head: arm class_token, seed 0 (run 1 of 1)" in told.err
     assert "Not complete: 1 of 2 runs are still to be done, of `mean`;" in told.out

@@ -9,6 +9,9 @@ from tyro.conf import UseAppendAction, arg
 from t2t.config import LARGEST_SIDE
 from t2t.errors import UserError
 
+INTERRUPTED = 130
+"""The exit code of what was stopped on its way, as a shell says it."""
+
 
 def option(help: str, default: str = "", metavar: str | None = None) -> Any:
     """What the help says of an option; its default only where a word is given."""

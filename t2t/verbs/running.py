@@ -12,6 +12,7 @@ from tyro.conf import Positional
 from t2t.config import MOST_WORKERS, assignment, override
 from t2t.errors import UserError, suggest
 from t2t.verbs.options import (
+    INTERRUPTED,
     CompileChoice,
     DeviceChoice,
     JsonFlag,
@@ -25,8 +26,6 @@ from t2t.verbs.options import (
 
 if TYPE_CHECKING:
     from t2t.training.recipe import Recipe
-
-INTERRUPTED = 130  # as a shell says it
 
 
 def recipes(

@@ -6,6 +6,7 @@ from tyro.conf import Positional
 
 from t2t.errors import UserError
 from t2t.verbs.options import (
+    INTERRUPTED,
     CompileChoice,
     DeviceChoice,
     JsonFlag,
@@ -174,6 +175,9 @@ def train_study(
         print(f"\n{markdown(outcome)}\nFolder: {place / chosen.name}")
     else:
         print("No run came to its end; the same command goes on.")
+    done = {name: len(arm.results) for name, arm in outcome.arms.items()}
+    if any(done.get(name, 0) < len(seeds) for name in chosen.chosen(only)):
+        sys.exit(INTERRUPTED)
 
 
 def forecast_row(row: "Row") -> dict[str, object]:
