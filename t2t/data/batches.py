@@ -23,7 +23,7 @@ from t2t.data.order import (
 from t2t.data.resident import ResidentBatches, TooLargeToKeep, kept_images
 from t2t.data.sources.base import Source
 from t2t.data.stream import StreamBatches
-from t2t.errors import UserError
+from t2t.errors import require
 
 # Of the memory that is free: the rest is for the model and what it computes.
 RESIDENT_SHARE = 0.25
@@ -58,13 +58,10 @@ class Feeding:
 
     def __post_init__(self) -> None:
         for name in ("num_workers", "num_ahead"):
-            number = getattr(self, name)
-            if number is not None and number < 1:
-                raise UserError(f"{name}={number} is too small: give 1 or more.")
-        if self.gpu_share is not None and not 0 <= self.gpu_share <= 1:
-            raise UserError(
-                f"gpu_share={self.gpu_share} is not a share: give a number from 0 to 1."
-            )
+            if getattr(self, name) is not None:
+                require(name, getattr(self, name), 1)
+        if self.gpu_share is not None:
+            require("gpu_share", self.gpu_share, 0, 1)
 
 
 def open_batches(

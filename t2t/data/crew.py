@@ -63,8 +63,7 @@ class ThreadCrew:
     def ask(
         self, request: Request, places: Indices, *, decodes: bool, is_read: bool = False
     ) -> None:
-        tasks = [*self._cutter.tasks(request, places, decodes=decodes, is_read=is_read)]
-        request.expect(len(tasks))
+        tasks = self._cutter.tasks(request, places, decodes=decodes, is_read=is_read)
         for task in tasks:
             self.submit(task)
 

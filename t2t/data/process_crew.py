@@ -96,8 +96,7 @@ class ProcessCrew:
     def ask(
         self, request: Request, places: Indices, *, decodes: bool, is_read: bool = False
     ) -> None:
-        tasks = [*self._cutter.tasks(request, places, decodes=decodes, is_read=is_read)]
-        request.expect(len(tasks))
+        tasks = self._cutter.tasks(request, places, decodes=decodes, is_read=is_read)
         with self._lock:
             if self._error is not None:
                 raise self._error

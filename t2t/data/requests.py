@@ -1,7 +1,6 @@
 """What a batch asks its workers for, cut into tasks, and what has come of it."""
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 
@@ -123,12 +122,16 @@ class Cutter:
 
     def tasks(
         self, request: Request, places: Indices, *, decodes: bool, is_read: bool = False
-    ) -> Iterator[Task]:
-        """As few tasks as may be, of about equal size."""
+    ) -> list[Task]:
+        """As few as may be, of about equal size; the request expects them from now."""
         num = -(-len(places) // self._most[decodes])
-        for some in np.array_split(places, num) if num else ():
-            room = int(_ROOM * self._mean_bytes[decodes] * len(some))
-            yield Task(request, some, decodes, is_read, room)
+        room = _ROOM * self._mean_bytes[decodes]
+        tasks = [
+            Task(request, some, decodes, is_read, int(room * len(some)))
+            for some in (np.array_split(places, num) if num else ())
+        ]
+        request.expect(len(tasks))
+        return tasks
 
     def learn(self, task: Task, filled: Filled) -> None:
         """Follows what images need, of which a single huge one says little."""

@@ -209,7 +209,6 @@ def weights_and_images(
 
 def no_images(words: tuple[str, ...]) -> str:
     """Why there is nothing to look at."""
-
     from t2t.data.sources.folder import is_image_name
     from t2t.data.sources.storage import is_url
 
