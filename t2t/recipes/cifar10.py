@@ -13,11 +13,11 @@ def t2t_vit_7() -> Recipe:
 
 
 def t2t_vit_12() -> Recipe:
-    """T2T-ViT of 6.7 M parameters and 256 tokens, 300 epochs.
+    """T2T-ViT of 6.7 M parameters and 256 tokens, 340 epochs.
 
     t2t train cifar10.t2t_vit_12 --data /path/to/cifar10
     """
-    return from_scratch("cifar10.t2t_vit_12", "t2t_vit_12_32", "cifar10", 32, 300)
+    return from_scratch("cifar10.t2t_vit_12", "t2t_vit_12_32", "cifar10", 32, 340)
 
 
 def sprint() -> Recipe:
