@@ -111,11 +111,16 @@ def suggest_setting(path: str, root: Any) -> str:
 
 
 def all_settings(cls: Any, at: str = "") -> Iterator[str]:
-    """The dotted paths of all fields of a dataclass and of those inside it."""
-    for name, hint in get_type_hints(cls).items():
-        yield f"{at}{name}"
-        if dataclasses.is_dataclass(hint):
-            yield from all_settings(hint, f"{at}{name}.")
+    """The dotted paths of all fields of a dataclass and of those inside it.
+
+    A dict's are those of the dataclass that its `keys_of` names.
+    """
+    hints = get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        yield f"{at}{field.name}"
+        inner = field.metadata.get("keys_of", hints[field.name])
+        if dataclasses.is_dataclass(inner):
+            yield from all_settings(inner, f"{at}{field.name}.")
 
 
 def to_plain(value: Any) -> Any:

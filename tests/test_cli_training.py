@@ -28,6 +28,7 @@ Output = pytest.CaptureFixture[str]
         ("train --seed -1", "--seed -1 is too small: give 0 or more."),
         ("train --set name=../../evil", "name='../../evil' must be a plain name"),
         ("train --set lr=3", "no setting 'lr'. Did you mean optimizer.lr?"),
+        ("train --set depth=3", "no setting 'depth'. Did you mean choices.depth?"),
         ("train --set mix_mode=x", "Did you mean augmentation.mix_mode?"),
         (
             "train --data one --set data=two",
@@ -145,3 +146,15 @@ def test_what_to_type_next_can_be_pasted() -> None:
     told = whereabouts(Path("my runs/é"))
     assert "t2t eval 'my runs/é' " in told
     assert "t2t predict 'my runs/é' IMAGE..." in told
+
+
+def test_a_recipe_takes_a_network_of_timms_instead(capsys: Output) -> None:
+    words = "plan cifar10.t2t_vit_7 --set model=resnet18_32 --json"
+    assert main(words.split()) == 0
+    recipe = changed(find_recipe("cifar10.t2t_vit_7"), None, ("model=resnet18_32",))
+    optimizer = recipe.optimizer
+    assert (recipe.model, recipe.choices, recipe.drop_path) == ("resnet18_32", {}, 0)
+    assert (optimizer.name, optimizer.lr) == ("adamw", 1.6e-3)
+    assert recipe.dropping.keep == 1
+    other = changed(find_recipe("cifar10.t2t_vit_7"), None, ("model=t2t_vit_12_32",))
+    assert (other.choices["positions"], other.optimizer.name) == ("sinusoid_2d", "muon")

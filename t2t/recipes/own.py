@@ -31,17 +31,17 @@ def for_their_size(data: str) -> Recipe:
     """T2T-ViT for 32, 64 or 224 pixels."""
     train = open_splits(data).train
     side = typical_side(train)
-    batch_size = fitting_batch(len(train))
+    batch_size = min(fitting_batch(len(train)), 512)
     if side <= 96:
         size = 32 if side <= 48 else 64
         recipe = from_scratch("own", f"t2t_vit_7_{size}", data, size, 100)
-        return with_batch(recipe, min(batch_size, 1024))
-    recipe = Recipe(
+        return replace(recipe, batch_size=batch_size)
+    return Recipe(
         name="own",
         model="t2t_vit_7",
         data=data,
         epochs=100,
-        batch_size=512,
+        batch_size=batch_size,
         drop_path=0.1,
         optimizer=Optimizer(lr=1e-3, scaling="sqrt"),
         schedule=Schedule(warmup_epochs=5),
@@ -56,7 +56,6 @@ def for_their_size(data: str) -> Recipe:
             erase=0.25,
         ),
     )
-    return with_batch(recipe, min(batch_size, 512))
 
 
 def with_model(recipe: Recipe, model: str) -> Recipe:
@@ -65,11 +64,14 @@ def with_model(recipe: Recipe, model: str) -> Recipe:
     Of timm's networks, some have no blocks of matrices for Muon and no drop path.
     """
     recipe = replace(recipe, model=model, choices={}, dropping=TokenDropping())
-    if model in ZOO and ZOO[model].config is not None:
+    if is_ours(model):
         return recipe
-    given = recipe.optimizer
-    adamw = replace(given, name="adamw", lr=given.adamw_lr or given.lr, adamw_lr=None)
-    return replace(recipe, drop_path=0.0, optimizer=adamw)
+    return replace(recipe, drop_path=0.0, optimizer=recipe.optimizer.for_all())
+
+
+def is_ours(model: str) -> bool:
+    """Whether it is one of ours, and not built by timm."""
+    return model in ZOO and ZOO[model].config is not None
 
 
 def typical_side(source: Source) -> int:
@@ -83,8 +85,3 @@ def typical_side(source: Source) -> int:
 def fitting_batch(num_images: int) -> int:
     """A power of two that leaves some 16 steps or more to an epoch of few images."""
     return 1 << max(3, (num_images // 16).bit_length() - 1)
-
-
-def with_batch(recipe: Recipe, batch_size: int) -> Recipe:
-    """The recipe at another batch size; its learning rate follows by its own rule."""
-    return replace(recipe, batch_size=batch_size)

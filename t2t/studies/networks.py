@@ -29,13 +29,12 @@ def arm(name: str) -> Recipe:
     """The shared recipe with one network in it."""
     shared = base()
     model, choices = MODELS[name]
-    muon = shared.optimizer
     return replace(
         shared,
         name=f"cifar10.networks.{name}",
         model=model,
         choices=choices,
-        optimizer=replace(muon, name="adamw", lr=muon.adamw_lr or muon.lr),
+        optimizer=shared.optimizer.for_all(),
     )
 
 

@@ -63,10 +63,11 @@ def muon_and_adamw(
     }
     if not hidden:
         raise UserError(
-            "optimizer.name=muon needs a model with blocks of matrices; use adamw."
+            "optimizer.name=muon needs a model with blocks of matrices; use --set "
+            f"optimizer.name=adamw --set optimizer.lr={settings.for_all().lr:g}."
         )
     lr = settings.scaled(settings.lr, recipe.batch_size)
-    rest_lr = settings.scaled(settings.adamw_lr or settings.lr, recipe.batch_size)
+    rest_lr = settings.scaled(settings.for_all().lr, recipe.batch_size)
     muon = Muon(parameter_groups(model, settings, lr, only=hidden), lr=lr)
     others = {name for name, _ in model.named_parameters()} - hidden
     groups = parameter_groups(model, settings, rest_lr, only=others)

@@ -1,12 +1,13 @@
 """A recipe: all that a result depends on, and nothing that the machine decides."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 from t2t.config import LARGEST_SIDE
 from t2t.data.augmentation import Augmentation
 from t2t.errors import UserError, require
+from t2t.models.config import ModelConfig
 
 MOST_EPOCHS = 100_000
 
@@ -54,6 +55,11 @@ class Optimizer:
         """A learning rate stated for the reference batch, at another batch size."""
         ratio = batch_size / self.reference_batch_size
         return lr * {"linear": ratio, "sqrt": ratio**0.5, "none": 1.0}[self.scaling]
+
+    def for_all(self) -> "Optimizer":
+        """The AdamW of what Muon leaves, for all weights."""
+        lr = self.lr if self.adamw_lr is None else self.adamw_lr
+        return replace(self, name="adamw", lr=lr, adamw_lr=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +159,9 @@ class Recipe:
 
     name: str
     model: str
-    choices: dict[str, Any] = field(default_factory=dict)
+    choices: dict[str, Any] = field(
+        default_factory=dict, metadata={"keys_of": ModelConfig}
+    )
     """Choices put into the named model, as `create_model` takes them."""
     weights: str | None = None
     """Weights to start from: a file, run folder, URL or hf-hub:owner/name."""
