@@ -36,7 +36,7 @@ from t2t.training.step import Pending, Stepper
 KINDS = {FileSource: "jpeg", ShardSource: "pack", ParquetSource: "parquet"}
 # Compiling, and whatever else a trainer puts off until its steps repeat.
 NUM_WARM_UPS = {"cuda": 12}
-# Two seconds more: workers start, and memory is taken and page-locked as it is needed.
+# Two seconds more: memory is taken and page-locked as it is needed.
 NUM_FED_WARM_UPS = {"cuda": 80}
 LONGEST = 1_000_000
 """More steps than anybody measures."""
@@ -120,10 +120,16 @@ class Trainer:
         )
 
     def batches(self) -> Generator[Batch]:
-        """Batches from the files, as the training loop opens them."""
+        """Batches from the files, as the training loop opens them.
+
+        But none before worker processes have started: threads, which do their work
+        meanwhile, are slower.
+        """
         assert self.files is not None
         feeding = Feeding(
-            num_workers=self.machine.workers, resident=self.files.resident
+            num_workers=self.machine.workers,
+            resident=self.files.resident,
+            threads_first=False,
         )
         opened = training_batches(self.recipe, self.source, self.team, feeding)
         yield from opened.steps(0, LONGEST)

@@ -55,6 +55,8 @@ class Feeding:
     """Share of the images nvJPEG decodes, by their index; None asks the cores."""
     processes: bool | None = None
     """Whether workers are processes; None decides by the device and the source."""
+    threads_first: bool = True
+    """Where that is decided: whether threads do the work while processes start."""
 
     def __post_init__(self) -> None:
         for name in ("num_workers", "num_ahead"):
@@ -175,6 +177,7 @@ def _choose(
         num_ahead=feeding.num_ahead,
         gpu_share=feeding.gpu_share,
         processes=feeding.processes,
+        threads_first=feeding.threads_first,
     )
     batches.description = (
         f"{num_images} streamed to {device}, {batches.description}: {reason}"

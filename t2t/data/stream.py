@@ -80,6 +80,7 @@ class StreamBatches:
         num_ahead: int = 3,
         gpu_share: float | None = None,
         processes: bool | None = None,
+        threads_first: bool = True,
     ) -> None:
         self.loader = loader
         self.order = order
@@ -92,7 +93,7 @@ class StreamBatches:
         if on_gpu is None:
             self.gpu_share = 0.0
         self._by_processes, kind = by_processes(loader, device, processes)
-        self._threads_first = processes is None
+        self._threads_first = threads_first and processes is None
         self.description = f"decoded by {self.num_workers} {kind}"
         if self.gpu_share:
             self.description = (

@@ -10,9 +10,11 @@ from PIL import Image
 
 from t2t.bench.rows import in_words
 from t2t.bench.trainer import Files, Trainer, measure_recipes, open_files
+from t2t.data.batches import Batches
 from t2t.data.pack import pack
 from t2t.errors import UserError
 from t2t.recipes.imagenet import published
+from t2t.training.feeding import training_batches
 from t2t.training.machine import Machine
 from t2t.training.recipe import Recipe, TokenDropping
 
@@ -63,6 +65,21 @@ def test_a_step_is_that_of_the_training_loop(photos: Path, recipe: Recipe) -> No
     after = trainer.run.plain.parameters()
     changed = [not torch.equal(a, b) for a, b in zip(after, before, strict=True)]
     assert sum(changed) > len(changed) / 2
+
+
+def test_nothing_is_timed_while_processes_start(
+    photos: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed = []
+
+    def opened(*given: object) -> Batches:
+        fed.append(given[-1])
+        return training_batches(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("t2t.bench.trainer.training_batches", opened)
+    trainer = Trainer(recipe, Machine(device="cpu"), CPU, Files(data=str(photos)))
+    next(trainer.batches())
+    assert [feeding.threads_first for feeding in fed] == [False]
 
 
 def test_rows_from_files_stand_beside_the_step_alone(
