@@ -46,6 +46,7 @@ def speed_section(records: Path) -> str:
             "its own rate on random images that lie on the GPU:",
             file_table(from_files),
         ]
+    parts += [small_images(row) for row in rows if row.get("phases")]
     return "\n\n".join(parts)
 
 
@@ -100,6 +101,17 @@ def file_table(rows: list[Row]) -> str:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def small_images(row: Row) -> str:
+    """A recipe that trains in phases, in a sentence."""
+    rates = [phase["images_per_second"] for phase in row["phases"]]
+    return (
+        f"The recipe `{row['recipe']}` ({row['model']}, {row['image_size']} px, batch "
+        f"{row['batch']:,}, all augmentation) trains on "
+        f"{row['images_per_second']:,.0f} images/s: {max(rates):,.0f} while tokens are "
+        f"dropped, {min(rates):,.0f} else."
+    )
 
 
 def number(

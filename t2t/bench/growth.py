@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from t2t.bench.cases import Case, own_depth
 from t2t.errors import UserError
@@ -57,7 +58,8 @@ def draw_growth(
             draw_line(panels[:, column], points(rows, base, axis), base)
         for panel in panels[:, column]:
             panel.set_xscale("log", base=2)
-            panel.set_yscale("log", base=2)
+            panel.set_yscale("log")
+            panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             ticks = sorted({x for line in panel.lines for x in line.get_xdata()})
             panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=8)
             panel.minorticks_off()
