@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from findings_table import findings_section
 from results_table import results_section
 from speed_table import speed_section
 
@@ -16,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 
 SECTIONS: dict[str, Callable[[Path], str]] = {
     "results": results_section,
+    "findings": findings_section,
     "speed": speed_section,
 }
 """What makes each part from the folder of records; empty where there is nothing."""

@@ -22,6 +22,9 @@ NUM_ERRORS = 2
 ABOVE_CHANCE = 1.5
 """Times the accuracy of guessing up to which nothing was learnt to speak of."""
 
+RUNS = "runs"
+"""Where the runs of all studies of a folder lie."""
+
 Verdict = Literal["agrees", "disagrees", "undecided"]
 
 
@@ -193,7 +196,7 @@ class Outcome:
 
 def run_folder(folder: Path, recipe: Recipe, seed: int) -> Path:
     """Where a run lives: by its recipe, so that studies share the arms they share."""
-    return folder / "runs" / f"{recipe.name}-seed{seed}"
+    return folder / RUNS / f"{recipe.name}-seed{seed}"
 
 
 def finished(folder: Path, recipe: Recipe, seed: int) -> dict[str, Any] | None:

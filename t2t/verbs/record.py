@@ -11,7 +11,11 @@ from t2t.verbs.options import option
 def record(
     runs: Annotated[
         Positional[tuple[str, ...]],
-        option("Finished runs of one recipe, a seed each.", "", "RUN..."),
+        option(
+            "Finished runs of one recipe, a seed each, or a folder of studies.",
+            "",
+            "RUN...",
+        ),
     ],
     *,
     into: Annotated[str, option("The record's folder.", "(required)", "PATH")],
@@ -27,13 +31,15 @@ def record(
         bool, option("Runs judged by held-out training images: labelled so.")
     ] = False,
 ) -> None:
-    """Gather finished runs that differ in their seed into a record.
+    """Gather finished runs that differ in their seed into a record, or studies.
 
     It holds summary.json, the recipe, the environment, curves, and every seed's
-    metrics and result; a README.md that is there already stays as it is.
+    metrics and result; a README.md that is there already stays as it is. Of studies
+    it holds the tables and pictures as well.
 
     Examples:
       t2t record runs/mine runs/mine-seed1 runs/mine-seed2 --into records/mine
+      t2t record runs/studies --into records/studies
       t2t record runs/tried --into records/tried --held-out --data-name path/to/cifar10
     """
     if not runs:
@@ -42,10 +48,21 @@ def record(
     from pathlib import Path
 
     from t2t.studies.record import record as gather
+    from t2t.studies.study_record import is_studies, record_studies
 
+    places = [Path(run).expanduser() for run in runs]
+    target = Path(into).expanduser()
+    if len(places) == 1 and is_studies(places[0]):
+        if log:
+            raise UserError("--log is for single runs; studies keep their logs.")
+        studies = record_studies(
+            places[0], target, data_name=data_name, held_out=held_out
+        )
+        print(f"{into}: the studies {', '.join(each['study'] for each in studies)}")
+        return
     summary = gather(
-        [Path(run).expanduser() for run in runs],
-        Path(into).expanduser(),
+        places,
+        target,
         data_name=data_name,
         held_out=held_out,
         logs=[Path(each).expanduser() for each in log],

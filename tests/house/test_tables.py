@@ -83,3 +83,26 @@ def test_the_speed_section_shows_the_rows(tables: ModuleType, tmp_path: Path) ->
     assert lines[-1].endswith(
         "trains on 45,000 images/s: 50,000 while tokens are dropped, 30,000 else."
     )
+
+
+def test_the_findings_show_every_study(tables: ModuleType, tmp_path: Path) -> None:
+    assert tables.findings_section(tmp_path) == ""
+    study = {
+        "question": "Which tokens?",
+        "arms": [
+            {"arm": "hard", "top1": {"mean": 80.0, "spread": None}},
+            {"arm": "soft", "top1": {"mean": 85.123, "spread": 0.456}},
+        ],
+        "findings": [
+            {"first": "soft", "second": "hard", "verdict": "agrees"},
+            {"first": "hard", "second": "soft", "verdict": "disagrees"},
+        ],
+    }
+    folder = tmp_path / "studies" / "tokens"
+    folder.mkdir(parents=True)
+    (folder / "table.json").write_text(json.dumps(study))
+    assert tables.findings_section(tmp_path).splitlines()[-1] == (
+        "| [Which tokens?](records/studies/tokens/README.md) "
+        "| `soft` 85.12 ± 0.46, `hard` 80.00 "
+        "| 1 agrees, 1 disagrees (`hard` against `soft`) |"
+    )

@@ -1,0 +1,85 @@
+"""Studies become a record, with the runs behind their tables."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from t2t.cli import main
+from t2t.errors import UserError
+from t2t.studies.running import run_study
+from t2t.studies.study import Study
+from t2t.studies.study_record import is_studies, record_studies
+from t2t.training.loop import Machine
+
+CPU = Machine(device="cpu", compile=False, workers=1)
+
+
+@pytest.fixture(scope="module")
+def studied(tiny_study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("studies")
+    run_study(tiny_study, (0, 1), folder, machine=CPU, quiet=True)
+    return folder
+
+
+def test_runs_without_their_weights_are_not_trained_again(
+    tiny_study: Study, studied: Path, tmp_path: Path
+) -> None:
+    ignored = shutil.ignore_patterns("model.safetensors", "last", "tensorboard")
+    shutil.copytree(studied, tmp_path, ignore=ignored, dirs_exist_ok=True)
+    told: list[str] = []
+    outcome = run_study(
+        tiny_study, (0, 1), tmp_path, machine=CPU, tell=told.append, quiet=True
+    )
+    assert (told, outcome.num_missing) == ([], 0)
+
+
+def test_a_record_of_studies_holds_tables_and_runs(
+    studied: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    into = tmp_path / "kept"
+    words = ["record", str(studied), "--into", str(into), "--data-name", "some/images"]
+    assert main(words) == 0
+    assert capsys.readouterr().out == f"{into}: the studies tiny_tokens\n"
+    assert {path.name for path in into.iterdir()} == {
+        *("README.md", "runs", "tiny_tokens")
+    }
+    numbers = json.loads((into / "tiny_tokens/table.json").read_text())
+    arms = {"t2t": "tiny", "patches": "tiny.patches"}
+    for arm in numbers["arms"]:
+        summary = json.loads(
+            (into / "runs" / arms[arm["arm"]] / "summary.json").read_text()
+        )
+        assert summary["top1"] == [*arm["top1"]["by_seed"].values()]
+        assert summary["data"] == arm["data"] == "some/images"
+    page = (into / "README.md").read_text()
+    assert "[Which tokens?](tiny_tokens/README.md)" in page
+    assert numbers["findings"][0]["sentence"] in page
+    told = [path for path in into.rglob("*") if path.is_file()]
+    assert len(told) > 20
+    assert not [path for path in told if str(images).encode() in path.read_bytes()]
+    # Again: what was written by hand stays.
+    (into / "README.md").write_text("Mine.")
+    record_studies(studied, into, data_name="some/images")
+    assert (into / "README.md").read_text() == "Mine."
+
+
+def test_a_folder_of_something_else_is_left_alone(
+    studied: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "thesis.txt").write_text("long")
+    with pytest.raises(UserError, match=r"no record of these studies \(thesis.txt\)"):
+        record_studies(studied, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+    assert not is_studies(tmp_path)
+
+
+def test_logs_are_for_single_runs(
+    studied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    into = tmp_path / "kept"
+    words = ["record", str(studied), "--into", str(into), "--log", "log.txt"]
+    assert main(words) == 2
+    assert "--log is for single runs" in capsys.readouterr().err
+    assert not into.exists()
