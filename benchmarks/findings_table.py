@@ -10,7 +10,7 @@ INTRODUCTION = """\
 
 The papers' findings asked again of small images: one recipe, one number of epochs, arms that differ in one thing,
 mean ± standard deviation over the seeds. `t2t study` runs them; how a verdict comes about is in
-[Studies](docs/studies.md)."""
+[Studies](docs/studies.md)."""  # noqa: E501
 
 
 def findings_section(records: Path) -> str:
