@@ -5,7 +5,7 @@ from t2t.training.recipe import Recipe
 
 
 def t2t_vit_12() -> Recipe:
-    """T2T-ViT of 6.7 M parameters and 256 tokens, 300 epochs.
+    """T2T-ViT of 6.6 M parameters and 256 tokens, 300 epochs.
 
     t2t train cifar100.t2t_vit_12 --data /path/to/cifar100
     """
