@@ -1,8 +1,9 @@
 """Records: finished runs of one recipe, gathered so that anyone can check them."""
 
+import re
 import shutil
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +27,8 @@ from t2t.training.folder import (
 from t2t.training.metrics import read_rows
 
 SUMMARY, LOG, PAGE = "summary.json", "log.txt", "README.md"
+TOLD = {".json", ".jsonl", ".log"}
+"""Files of a record that may name where the data lie."""
 SUMMARY_KEYS = (
     "recipe",
     "data",
@@ -87,8 +90,12 @@ def record(
     with writing_into(into):
         write_record(opened, summary, into)
         if data_name is not None:
-            rename_data(into, opened[0].recipe["data"], data_name)
-    return read_json(into / SUMMARY)
+            told = [path for path in into.iterdir() if path.suffix in TOLD]
+            rename_data(told, opened[0].recipe["data"], data_name)
+        summary = read_json(into / SUMMARY)
+        if not (into / PAGE).exists():
+            (into / PAGE).write_text(first_page(summary))
+    return summary
 
 
 def check_place(into: Path) -> None:
@@ -104,7 +111,7 @@ def check_place(into: Path) -> None:
 def write_record(
     runs: Sequence[FinishedRun], summary: dict[str, Any], into: Path
 ) -> None:
-    """All files of a record; a page that is there already stays."""
+    """All files of a record but its page."""
     write_json(into / RECIPE, runs[0].recipe)
     write_json(into / ENVIRONMENT, runs[0].environment)
     write_json(into / SUMMARY, summary)
@@ -114,8 +121,6 @@ def write_record(
         if run.log is not None:
             shutil.copyfile(run.log, into / f"seed{run.seed}.log")
     draw_seeds(runs, into / CURVES)
-    if not (into / PAGE).exists():
-        (into / PAGE).write_text(first_page(summary))
 
 
 def open_run(folder: Path, log: Path | None) -> FinishedRun:
@@ -201,13 +206,13 @@ def summarise(runs: Sequence[FinishedRun]) -> dict[str, Any]:
     return {key: values[key] for key in SUMMARY_KEYS}
 
 
-def rename_data(folder: Path, path: str, name: str) -> None:
-    """Writes a name in place of a path on one's own machine."""
-    for file in folder.iterdir():
-        if file.suffix in {".json", ".jsonl", ".log", ".md"}:
-            text = file.read_text()
-            if path in text:
-                file.write_text(text.replace(path, name))
+def rename_data(files: Iterable[Path], path: str, name: str) -> None:
+    """Writes a name in place of a path on one's own machine, but not within others."""
+    whole = re.compile(rf"(?<![\w./-]){re.escape(path)}(?![\w-])")
+    for file in files:
+        text = file.read_text()
+        if path in text:
+            file.write_text(whole.sub(lambda _: name, text))
 
 
 def first_page(summary: dict[str, Any]) -> str:
@@ -236,7 +241,7 @@ def draw_seeds(runs: Sequence[FinishedRun], path: Path) -> None:
     """Training loss and both accuracies of every seed, over the steps."""
     figure = Figure(figsize=(11, 3.8), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(1, 3)
+    panels = figure.subplots(1, 3, sharex=True)
     titles = {
         "loss": "training loss",
         "top1": "top-1, %, averaged weights",
@@ -255,6 +260,8 @@ def draw_seeds(runs: Sequence[FinishedRun], path: Path) -> None:
         axes.set_title(title)
         axes.set_xlabel("step")
         axes.grid(alpha=0.3)
+        if key != "loss":
+            axes.set_ylim(top=min(axes.get_ylim()[1], 100))
     panels[0].legend(frameon=False, fontsize="small")
     figure.suptitle(runs[0].result["recipe"])
     draft = path.with_name(f".{path.name}.writing.png")

@@ -41,7 +41,7 @@ def record_studies(
                 shutil.copyfile(study / name, place / kept)
             if data_name is not None:
                 for path in {arm["data"] for arm in read_json(place / NUMBERS)["arms"]}:
-                    rename_data(place, path, data_name)
+                    rename_data([place / PAGE, place / NUMBERS], path, data_name)
         numbers = [read_json(into / study.name / NUMBERS) for study in studies]
         if not (into / PAGE).exists():
             (into / PAGE).write_text(first_page(numbers))

@@ -10,7 +10,7 @@ import pytest
 
 from t2t.cli import main
 from t2t.errors import UserError
-from t2t.studies.record import SUMMARY_KEYS, record
+from t2t.studies.record import SUMMARY_KEYS, record, rename_data
 from t2t.studies.study import Study
 from t2t.training.loop import Machine, train
 
@@ -75,13 +75,25 @@ def test_a_record_holds_what_its_runs_say(
     assert not [path for path in told if str(images) in path.read_text()]
 
 
-def test_a_page_that_was_written_stays(runs: list[Path], tmp_path: Path) -> None:
+def test_a_page_that_was_written_stays(
+    runs: list[Path], images: Path, tmp_path: Path
+) -> None:
     record(runs, tmp_path)
     first = (tmp_path / "README.md").read_text()
     assert first.startswith("# tiny.patches\n")
-    (tmp_path / "README.md").write_text("What helped.\n")
-    record(runs, tmp_path)
-    assert (tmp_path / "README.md").read_text() == "What helped.\n"
+    page = f"What helped with {images}.\n"
+    (tmp_path / "README.md").write_text(page)
+    record(runs, tmp_path, data_name="images")
+    assert (tmp_path / "README.md").read_text() == page
+
+
+def test_a_name_replaces_the_whole_path_alone(tmp_path: Path) -> None:
+    file = tmp_path / "log.txt"
+    file.write_text('--data ./c "./c" ./c/a.png ../c ./c-old ./cat')
+    rename_data([file], "./c", "path/to/c")
+    assert file.read_text() == (
+        '--data path/to/c "path/to/c" path/to/c/a.png ../c ./c-old ./cat'
+    )
 
 
 def test_what_is_no_record_is_refused(runs: list[Path], tmp_path: Path) -> None:
