@@ -24,7 +24,7 @@ def from_scratch(name: str, model: str, data: str, side: int, epochs: int) -> Re
         drop_path=0.1,
         dropping=TokenDropping(keep=0.5, until=0.8),
         calm=0.05,
-        evaluate_every=20,
+        evaluate_every=max(epochs // 20, 1),
         optimizer=Optimizer(
             name="muon",
             muon_on="tokens_too",
