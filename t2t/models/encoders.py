@@ -1,6 +1,7 @@
 """The backbone: blocks one after another, and where positions enter."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -92,13 +93,22 @@ class Encoder(nn.Module):
             return None
         if not self.positions.only_at_the_stem:
             return None
+        found = [block_weights(block) for block in blocks]
+        stack = [weights for weights in found if weights is not None]
+        if len(stack) < len(blocks) or not are_plain([norm]):
+            return None
         dropped = len(tokens) * max(self.drop_rates())
         if self.training and (self.checkpointing or 0 < dropped < FEWEST_DROPPED):
             return None
-        found = [block_weights(block) for block in blocks]
-        stack = [weights for weights in found if weights is not None]
-        whole = len(stack) == len(blocks) and are_plain([norm])
-        return stack if whole else None
+        return stack if len(self.settings(norm)) == 1 else None
+
+    def settings(self, norm: nn.Module) -> set[tuple[Any, ...]]:
+        """Heads, scales and epsilons: plain blocks are computed with one of each."""
+        return {
+            (block.mixer.num_heads, block.mixer.scale, each.eps)
+            for block in self.plain_blocks()
+            for each in (block.norm1, block.norm2, norm)
+        }
 
     def plain_blocks(self) -> list[Block]:
         """The blocks that are neither dense nor somebody else's."""
