@@ -101,12 +101,13 @@ def soft_split(
     if bias is not None:
         offset = offset + bias
     product = F.conv2d(image, scaled.unflatten(1, kernel_shape), None, **step)
-    mean, rstd = window_statistics(image.float(), split, eps)
-    centred = product.float()
-    if product.dtype != scaled.dtype:
-        leftover = scaled.to(product.dtype).float().sum(1)
+    wide = torch.promote_types(image.dtype, torch.float32)
+    mean, rstd = window_statistics(image.to(wide), split, eps)
+    centred = product.to(wide)
+    if product.dtype != wide:
+        leftover = scaled.to(product.dtype).to(wide).sum(1)
         centred = torch.addcmul(centred, leftover[:, None, None], mean, value=-1)
-    shifted = torch.addcmul(offset.float()[:, None, None], centred, rstd)
+    shifted = torch.addcmul(offset.to(wide)[:, None, None], centred, rstd)
     return shifted.to(product.dtype)
 
 
