@@ -111,6 +111,18 @@ def test_flat_windows_stay_exact_in_models_of_half_precision(
     )
 
 
+@pytest.mark.parametrize("numbers", [(0, 1, 0), (3, 0, 1), (3, 1, -1), (3, 1, 2)])
+def test_splits_without_windows_are_refused(numbers: tuple[int, int, int]) -> None:
+    with pytest.raises(UserError, match="padding from 0 to half the kernel"):
+        Split(*numbers)
+
+
+def test_no_stage_may_be_left_without_tokens() -> None:
+    """Padding alone would make a window of nothing."""
+    with pytest.raises(UserError, match="at least 3×3"):
+        split_grids((2, 2), [Split(3, 1, 0), Split(2, 1, 1)])
+
+
 def test_published_grids() -> None:
     assert split_grids((224, 224), PUBLISHED) == [(56, 56), (28, 28), (14, 14)]
     assert split_grids((384, 224), PUBLISHED)[-1] == (24, 14)
