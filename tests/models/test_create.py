@@ -88,6 +88,18 @@ def test_distilled_heads_are_read_apart_and_together() -> None:
         create_model("t2t_vit_7_32")(images, apart=True)
 
 
+def test_distilled_heads_read_the_mean_where_that_is_the_pool() -> None:
+    model = create_model(
+        "t2t_vit_7_distilled", num_classes=3, image_size=32, pool="mean"
+    ).eval()
+    images = torch.randn(2, 3, 32, 32)
+    tokens = model.forward_features(images)
+    both = model(images, apart=True)
+    torch.testing.assert_close(both[0], model.head(tokens[:, 2:].mean(1)))
+    torch.testing.assert_close(both[1], model.distillation_head(tokens[:, 1]))
+    torch.testing.assert_close(model(images), (both[0] + both[1]) / 2)
+
+
 def test_a_model_of_ours_loads_neither_timm_nor_the_compiler() -> None:
     program = """import sys, torch, t2t
 model = t2t.create_model("t2t_vit_7_32", num_classes=2, depth=1).eval()
