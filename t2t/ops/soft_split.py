@@ -25,8 +25,8 @@ class Split:
         numbers = (self.kernel, self.stride, self.padding)
         if min(numbers[:2]) < 1 or not 0 <= 2 * self.padding <= self.kernel:
             raise UserError(
-                f"The soft split {numbers} needs a kernel and a stride of 1 or more and "
-                "a padding from 0 to half the kernel."
+                f"The soft split {numbers} needs a kernel and a stride of 1 or more "
+                "and a padding from 0 to half the kernel."
             )
 
     def length(self, pixels: int) -> int:
