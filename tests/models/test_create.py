@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -77,6 +78,22 @@ def test_wrong_channels_say_what_to_do() -> None:
 def test_no_head_gives_features() -> None:
     model = create_model("t2t_vit_7_32", num_classes=0).eval()
     assert model(torch.randn(1, 3, 32, 32)).shape == (1, 256)
+
+
+@pytest.mark.parametrize(
+    ("name", "choices"),
+    [
+        ("vgg11", {"drop_path": 0.1}),
+        ("swinv2_tiny_window8_256", {"image_size": (160, 160)}),
+    ],
+)
+def test_what_a_network_of_timms_lacks_is_told(
+    name: str, choices: dict[str, Any]
+) -> None:
+    ((option, value),) = choices.items()
+    with pytest.raises(UserError) as caught, torch.device("meta"):
+        create_model(name, **choices)
+    assert f"timm cannot build {name} with {option}={value} (" in str(caught.value)
 
 
 def test_distilled_heads_are_read_apart_and_together() -> None:
