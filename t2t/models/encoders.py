@@ -100,15 +100,17 @@ class Encoder(nn.Module):
         dropped = len(tokens) * max(self.drop_rates())
         if self.training and (self.checkpointing or 0 < dropped < FEWEST_DROPPED):
             return None
-        return stack if len(self.settings(norm)) == 1 else None
+        return stack if self.is_uniform(norm) else None
 
-    def settings(self, norm: nn.Module) -> set[tuple[Any, ...]]:
-        """Heads, scales and epsilons: plain blocks are computed with one of each."""
-        return {
-            (block.mixer.num_heads, block.mixer.scale, each.eps)
+    def is_uniform(self, norm: Any) -> bool:
+        """Whether heads, scales and epsilons are the same in all plain blocks."""
+        first = self.plain_blocks()[0].mixer
+        return all(
+            block.mixer.num_heads == first.num_heads
+            and block.mixer.scale == first.scale
+            and block.norm1.eps == block.norm2.eps == norm.eps
             for block in self.plain_blocks()
-            for each in (block.norm1, block.norm2, norm)
-        }
+        )
 
     def plain_blocks(self) -> list[Block]:
         """The blocks that are neither dense nor somebody else's."""

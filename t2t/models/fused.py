@@ -68,7 +68,7 @@ def is_plain_mlp(mlp: nn.Module) -> bool:
     """Whether an MLP is two linear layers with GELU between, and nothing else."""
     if type(mlp) is not Mlp or type(mlp.expand) is not nn.Sequential:
         return False
-    if [type(part) for part in mlp.expand] != [nn.Linear, nn.GELU]:
+    if len(mlp.expand) != 2 or type(mlp.expand[1]) is not nn.GELU:
         return False
     gelu = mlp.expand[1]
     listened = any(is_hooked(module) for module in (mlp, mlp.expand, gelu))

@@ -13,7 +13,7 @@ from torch.distributed.tensor import distribute_tensor
 
 import t2t
 from t2t.models import encoders, tokenizers
-from t2t.models.fused import are_plain, is_fused
+from t2t.models.fused import are_plain, is_fused, step_weights
 from t2t.ops import performer_step
 from t2t.ops.availability import HAS_TRITON
 
@@ -224,3 +224,21 @@ def test_compiled_code_asks_whether_layers_are_plain_in_one_graph() -> None:
 
     x = torch.randn(2, 4)
     torch.testing.assert_close(compute(x), layer(x))
+
+
+def test_compiled_code_asks_whether_a_model_is_plain_in_one_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = t2t.create_model("t2t_vit_7", image_size=32, depth=2)
+    monkeypatch.setattr(encoders, "is_fused", lambda x: True)
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def count(tokens: Tensor) -> Tensor:
+        stack = model.encoder.stack(tokens, model.norm)
+        steps = [step_weights(step) for step in model.tokenizer.steps]
+        found = len(stack or []) + len([each for each in steps if each is not None])
+        return tokens + found
+
+    tokens = torch.zeros(4, 5, model.config.dim)
+    wanted = model.config.depth + len(model.tokenizer.steps)
+    assert (count(tokens) == wanted).all()
