@@ -194,24 +194,23 @@ def item_table(cost: Cost) -> RenderableType:
 
 
 def part_tree(parts: Sequence[Part]) -> Branch:
-    """Parts hung under what holds them; lists of modules are passed over."""
+    """Parts hung under what holds them; lists and free parts are passed over."""
     branches = {part.name: Branch(part, part.name) for part in parts}
     lists = {part.name for part in parts if part.kind == "ModuleList"}
     for part in parts[1:]:
         holder = part.name.rpartition(".")[0]
         while holder in lists:
             holder = holder.rpartition(".")[0]
-        if part.name not in lists:
-            branch = branches[part.name]
+        branch = branches[part.name]
+        if part.name not in lists and not branch.is_free:
             branch.label = part.name[len(holder) + 1 if holder else 0 :]
             branches[holder].inside.append(branch)
     return branches[""]
 
 
 def merged(branch: Branch) -> Branch:
-    """The tree with runs of equal siblings made one, and without free parts."""
-    costly = [inner for inner in branch.inside if not inner.is_free]
-    runs = [list(run) for _, run in groupby(costly, key=sameness)]
+    """The tree with runs of equal siblings made one."""
+    runs = [list(run) for _, run in groupby(branch.inside, key=sameness)]
     return replace(branch, inside=[merged(add_up(run)) for run in runs])
 
 
@@ -220,7 +219,12 @@ def sameness(branch: Branch) -> tuple[object, ...]:
     stem, _, index = branch.label.rpartition(".")
     part = branch.part
     own = "" if index.isdigit() else branch.label
-    return stem, own, part.kind, part.parameters, part.macs
+    return stem, own, part.kind, part.parameters, part.macs, outline(branch)
+
+
+def outline(branch: Branch) -> tuple[object, ...]:
+    """What a branch holds, by name."""
+    return tuple((inner.label, outline(inner)) for inner in branch.inside)
 
 
 def add_up(run: Sequence[Branch]) -> Branch:

@@ -76,12 +76,21 @@ def create_timm_model(
         timm_name, "fixed_input_size"
     ):
         settings["img_size"] = as_size(image_size)
-    return timm.create_model(
-        timm_name,
-        num_classes=1000 if num_classes is None else num_classes,
-        in_chans=in_channels,
-        **settings,
-    )
+    try:
+        return timm.create_model(
+            timm_name,
+            num_classes=1000 if num_classes is None else num_classes,
+            in_chans=in_channels,
+            **settings,
+        )
+    except (TypeError, RuntimeError, ValueError, AssertionError) as error:
+        if not settings:
+            raise
+        given = [f"{NAMES_ELSEWHERE[key]}={value}" for key, value in settings.items()]
+        raise UserError(
+            f"timm cannot build {name} with {', '.join(given)} ({error}); leave that "
+            "out, or choose another network."
+        ) from error
 
 
 def name_in_timm(name: str) -> str:

@@ -1,6 +1,7 @@
 """The backbone: blocks one after another, and where positions enter."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -92,13 +93,24 @@ class Encoder(nn.Module):
             return None
         if not self.positions.only_at_the_stem:
             return None
+        found = [block_weights(block) for block in blocks]
+        stack = [weights for weights in found if weights is not None]
+        if len(stack) < len(blocks) or not are_plain([norm]):
+            return None
         dropped = len(tokens) * max(self.drop_rates())
         if self.training and (self.checkpointing or 0 < dropped < FEWEST_DROPPED):
             return None
-        found = [block_weights(block) for block in blocks]
-        stack = [weights for weights in found if weights is not None]
-        whole = len(stack) == len(blocks) and are_plain([norm])
-        return stack if whole else None
+        return stack if self.is_uniform(norm) else None
+
+    def is_uniform(self, norm: Any) -> bool:
+        """Whether heads, scales and epsilons are the same in all plain blocks."""
+        first = self.plain_blocks()[0].mixer
+        return all(
+            block.mixer.num_heads == first.num_heads
+            and block.mixer.scale == first.scale
+            and block.norm1.eps == block.norm2.eps == norm.eps
+            for block in self.plain_blocks()
+        )
 
     def plain_blocks(self) -> list[Block]:
         """The blocks that are neither dense nor somebody else's."""

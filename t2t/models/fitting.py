@@ -132,7 +132,7 @@ def fit_channels(
             f"of softmax tokens: load with in_channels={given} and convert the images."
         )
     if wanted[first].ndim == 4:
-        state[first] = state[first].sum(1, keepdim=True)
+        state[first] = state[first].float().sum(1, keepdim=True)
     else:
         fold_window_channels(state, given)
     return [f"The first layer for {given} channels was summed for gray images."]
@@ -141,8 +141,10 @@ def fit_channels(
 def fold_window_channels(state: State, num_channels: int) -> None:
     """Sums LayerNorm and projection of the first soft split over equal channels."""
     step = "tokenizer.steps.0."
-    weight = state[step + "qkv.weight"]
-    gain, shift = state[step + "norm1.weight"], state[step + "norm1.bias"]
+    weight, gain, shift = (
+        state[step + name].float()
+        for name in ("qkv.weight", "norm1.weight", "norm1.bias")
+    )
     # Equal channels have the mean and variance of one of them, so the norm's gain can
     # move into the projection and its shift into the projection's bias.
     by_channel = (weight * gain).unflatten(1, (num_channels, -1))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
+from t2t.models.layers import DropPath, Mlp, SelfAttention
 from t2t.ops.availability import HAS_TRITON
 from t2t.ops.block_stack import BlockWeights
 from t2t.ops.performer_step import StepWeights, compute_dtype
@@ -25,7 +26,8 @@ FEWEST_DROPPED = 2
 
 def is_fused(x: Tensor) -> bool:
     """Whether what follows these tokens is computed in half precision by Triton."""
-    on_triton = HAS_TRITON and x.is_cuda
+    # An empty batch cannot be shared out among programs.
+    on_triton = HAS_TRITON and x.is_cuda and len(x) > 0
     return on_triton and compute_dtype(x) in (torch.bfloat16, torch.float16)
 
 
@@ -47,21 +49,43 @@ def is_cut(weight: object) -> TypeGuard["DTensor"]:
 
 
 def is_hooked(module: nn.Module) -> bool:
-    """Whether somebody listens to a module; compiled code is never asked."""
+    """Whether somebody listens to a module, or calls another function in its place.
+
+    Compiled code is never asked.
+    """
     if torch.compiler.is_compiling():
         return False
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or "forward" in vars(module)
+    )
+
+
+def is_plain_mlp(mlp: nn.Module) -> bool:
+    """Whether an MLP is two linear layers with GELU between, and nothing else."""
+    if type(mlp) is not Mlp or type(mlp.expand) is not nn.Sequential:
+        return False
+    if len(mlp.expand) != 2 or type(mlp.expand[1]) is not nn.GELU:
+        return False
+    gelu = mlp.expand[1]
+    listened = any(is_hooked(module) for module in (mlp, mlp.expand, gelu))
+    return not listened and gelu.approximate == "none"
 
 
 def block_weights(block: Any) -> BlockWeights | None:
     """The weights of a block of plain attention and a plain MLP; None for others."""
     mixer, mlp = block.mixer, block.mlp
-    if mixer.shorten is not None or type(mixer.gate) is not nn.Identity:
+    if type(mixer) is not SelfAttention or mixer.shorten is not None:
         return None
-    if type(mlp.expand) is not nn.Sequential:
+    if type(mixer.gate) is not nn.Identity or type(block.drop_path) is not DropPath:
+        return None
+    if not is_plain_mlp(mlp):
         return None
     parts = [block.norm1, mixer.qkv, mixer.proj, block.norm2, mlp.expand[0], mlp.reduce]
-    around = [block, mixer, mlp, mlp.expand, mlp.expand[1], block.drop_path]
+    around = [block, mixer, mixer.gate, block.drop_path]
     if not are_plain(parts) or any(is_hooked(module) for module in around):
         return None
     return BlockWeights(*(each for part in parts for each in (part.weight, part.bias)))
@@ -90,8 +114,9 @@ def softmax_weights(step: Any) -> SoftmaxWeights | None:
 def plain_step(step: Any) -> list[Any] | None:
     """The layers of a tokens-to-token step, in order; None where they were changed."""
     mlp = step.mlp
-    parts = [step.norm1, step.qkv, step.proj, step.norm2, mlp.expand[0], mlp.reduce]
-    around = [step, mlp, mlp.expand, mlp.expand[1], step.dropout]
-    if not are_plain(parts) or any(is_hooked(module) for module in around):
+    if not is_plain_mlp(mlp) or type(step.dropout) is not nn.Dropout:
         return None
-    return parts
+    parts = [step.norm1, step.qkv, step.proj, step.norm2, mlp.expand[0], mlp.reduce]
+    if not are_plain(parts) or any(is_hooked(part) for part in (step, step.dropout)):
+        return None
+    return parts if step.norm1.eps == step.norm2.eps else None

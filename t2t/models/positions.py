@@ -212,6 +212,10 @@ def resize_offsets(
     size = (2 * grid[0] - 1, 2 * grid[1] - 1)
     if offsets.shape[1:] == size:
         return offsets
+    for axis, length in enumerate(size, start=1):
+        if length == 1:
+            # Where a side has one token, offset 0 alone is left: that in the middle.
+            offsets = offsets.narrow(axis, offsets.shape[axis] // 2, 1)
     return F.interpolate(
         offsets.unsqueeze(0), size, mode="bicubic", align_corners=True
     )[0]

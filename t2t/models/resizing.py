@@ -127,10 +127,10 @@ def drop_sinusoids(state: State, model: VisionTransformer) -> bool:
     own = fixed_tables(model)
     given = {name: state[name] for name in own if name in state}
     for name, table in given.items():
-        tolerance = 4 * torch.finfo(table.dtype).eps
         expected = own[name].to(table.device)
+        tolerance = 4 * max(torch.finfo(each.dtype).eps for each in (table, expected))
         if table.shape != expected.shape or not torch.allclose(
-            table.float(), expected, rtol=0, atol=tolerance
+            table.float(), expected.float(), rtol=0, atol=tolerance
         ):
             return False
     for name in given:
@@ -155,5 +155,5 @@ def fix_positions(model: VisionTransformer) -> None:
         fixed = FixedPositions(
             positions.dim, positions.num_prefix, positions.grid, model.config.num_heads
         )
-        tables[number] = fixed.to(positions.table.device)
+        tables[number] = fixed.to(positions.table)
     model.config = replace(model.config, positions="fixed")

@@ -52,9 +52,11 @@ SMALL_CNNS: dict[str, tuple[Callable[..., nn.Module], str]] = {
 
 def register() -> None:
     """Adds them to timm's registry."""
-    for name in SMALL_CNNS:
+    for name, (_, original) in SMALL_CNNS.items():
         if not timm.is_model(name):
-            default_cfgs.update(generate_default_cfgs({name: DATA}))
+            head = timm.get_pretrained_cfg_value(original, "classifier")
+            about = {**DATA, "classifier": head}
+            default_cfgs.update(generate_default_cfgs({name: about}))
             register_model(entry_point(name))
 
 

@@ -207,6 +207,11 @@ def chosen_layers(depth: int, indices: int | Sequence[int] | None) -> list[int]:
     if indices is None:
         return list(range(depth))
     if isinstance(indices, int):
+        if not 1 <= indices <= depth:
+            raise UserError(
+                f"The last {indices} layers were asked for, and the model has {depth}: "
+                f"give a number from 1 to {depth}."
+            )
         indices = range(depth - indices, depth)
     wrong = [index for index in indices if not -depth <= index < depth]
     if wrong or not indices:

@@ -70,9 +70,8 @@ class SoftmaxTokenTransformer(TokenTransformer):
     def fused(
         self, image: FeatureMap, moments: Moments | None
     ) -> tuple[FeatureMap, Moments | None] | None:
-        drops = self.training and self.dropout.p > 0
-        weights = softmax_weights(self) if is_fused(image) and not drops else None
-        if weights is None:
+        weights = softmax_weights(self) if is_fused(image) else None
+        if weights is None or (self.training and self.dropout.p > 0):
             return None
         return softmax_step(image, self.split, weights, self.norm1.eps), None
 

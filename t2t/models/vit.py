@@ -49,7 +49,7 @@ class VisionTransformer(TimmMethods, nn.Module):
     def forward(
         self, images: Images, apart: bool = False
     ) -> Logits | tuple[Logits, Logits]:
-        """Logits; with `apart`, those of class and distillation token by themselves."""
+        """Logits; with `apart`, those of head and distillation head by themselves."""
         # A head that reads prefix tokens leaves the others of the last layer undone.
         reads_prefix = self.config.pool == "class"
         num_read = self.config.num_prefix_tokens if reads_prefix else None
@@ -63,21 +63,26 @@ class VisionTransformer(TimmMethods, nn.Module):
 
     def forward_head(self, tokens: Tokens, pre_logits: bool = False) -> Logits:
         """Logits from the tokens, or what the head would read."""
-        pool = choose("pool", self.config.pool, POOLS)
-        pooled = pool(tokens, self.config.num_prefix_tokens)
-        if self.distillation_head is None or self.config.pool != "class":
+        pooled = self.pooled(tokens)
+        if self.distillation_head is None or self.config.pool == "none":
             return pooled if pre_logits else self.head(pooled)
         if pre_logits:
             return (pooled + tokens[:, 1]) / 2
-        return (self.head(pooled) + self.distillation_head(tokens[:, 1])) / 2
+        logits, distilled = self.heads_apart(tokens)
+        return (logits + distilled) / 2
 
     def heads_apart(self, tokens: Tokens) -> tuple[Logits, Logits]:
-        """Logits of the class token and of the distillation token."""
+        """Logits of what the head reads, and of the distillation token."""
         if self.distillation_head is None:
             raise UserError(
                 "This model has no distillation token; create it with distilled=True."
             )
-        return self.head(tokens[:, 0]), self.distillation_head(tokens[:, 1])
+        return self.head(self.pooled(tokens)), self.distillation_head(tokens[:, 1])
+
+    def pooled(self, tokens: Tokens) -> Tensor:
+        """What the head reads."""
+        pool = choose("pool", self.config.pool, POOLS)
+        return pool(tokens, self.config.num_prefix_tokens)
 
     def tokenize(self, images: Images) -> tuple[Tokens, Grid]:
         """Tokens that enter the backbone, prefix tokens first, and their grid."""

@@ -39,9 +39,10 @@ def performer_attention(
     Factors that depend on the query alone (|q|²/2 and the count of features) cancel.
     """
     with full_precision(query.device):
-        query_exponent = query.float() @ features.float().T
-        key = key.float()
-        key_exponent = key @ features.float().T - key.square().sum(-1, keepdim=True) / 2
+        wide = torch.promote_types(query.dtype, torch.float32)
+        features, key = features.to(wide), key.to(wide)
+        query_exponent = query.to(wide) @ features.T
+        key_exponent = key @ features.T - key.square().sum(-1, keepdim=True) / 2
         mass = torch.logsumexp(key_exponent, dim=1, keepdim=True)
         by_feature = torch.softmax(key_exponent, dim=1).to(value.dtype)
         by_query = torch.softmax(query_exponent + mass, dim=-1).to(value.dtype)

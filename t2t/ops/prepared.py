@@ -73,4 +73,5 @@ def infers_on_cpu(x: Tensor) -> bool:
         and not torch.is_grad_enabled()
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()  # type: ignore[attr-defined]
     )

@@ -20,6 +20,15 @@ class Split:
     stride: int
     padding: int
 
+    def __post_init__(self) -> None:
+        """Refuses what leaves no windows, or windows of nothing but padding."""
+        numbers = (self.kernel, self.stride, self.padding)
+        if min(numbers[:2]) < 1 or not 0 <= 2 * self.padding <= self.kernel:
+            raise UserError(
+                f"The soft split {numbers} needs a kernel and a stride of 1 or more "
+                "and a padding from 0 to half the kernel."
+            )
+
     def length(self, pixels: int) -> int:
         """How many windows fit along a side of so many pixels."""
         return (pixels + 2 * self.padding - self.kernel) // self.stride + 1
@@ -34,7 +43,7 @@ def split_grids(
     for split in splits:
         rows, columns = split.length(rows), split.length(columns)
         grids.append((rows, columns))
-    if min(grids[-1]) < 1:
+    if min(map(min, grids)) < 1:
         smallest = smallest_side(splits)
         raise UserError(
             f"Images of {image_size[0]}×{image_size[1]} pixels are too small: the "
@@ -101,12 +110,13 @@ def soft_split(
     if bias is not None:
         offset = offset + bias
     product = F.conv2d(image, scaled.unflatten(1, kernel_shape), None, **step)
-    mean, rstd = window_statistics(image.float(), split, eps)
-    centred = product.float()
-    if product.dtype != scaled.dtype:
-        leftover = scaled.to(product.dtype).float().sum(1)
+    wide = torch.promote_types(image.dtype, torch.float32)
+    mean, rstd = window_statistics(image.to(wide), split, eps)
+    centred = product.to(wide)
+    if product.dtype != wide:
+        leftover = scaled.to(product.dtype).to(wide).sum(1)
         centred = torch.addcmul(centred, leftover[:, None, None], mean, value=-1)
-    shifted = torch.addcmul(offset.float()[:, None, None], centred, rstd)
+    shifted = torch.addcmul(offset.to(wide)[:, None, None], centred, rstd)
     return shifted.to(product.dtype)
 
 

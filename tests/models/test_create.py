@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -79,6 +80,22 @@ def test_no_head_gives_features() -> None:
     assert model(torch.randn(1, 3, 32, 32)).shape == (1, 256)
 
 
+@pytest.mark.parametrize(
+    ("name", "choices"),
+    [
+        ("vgg11", {"drop_path": 0.1}),
+        ("swinv2_tiny_window8_256", {"image_size": (160, 160)}),
+    ],
+)
+def test_what_a_network_of_timms_lacks_is_told(
+    name: str, choices: dict[str, Any]
+) -> None:
+    ((option, value),) = choices.items()
+    with pytest.raises(UserError) as caught, torch.device("meta"):
+        create_model(name, **choices)
+    assert f"timm cannot build {name} with {option}={value} (" in str(caught.value)
+
+
 def test_distilled_heads_are_read_apart_and_together() -> None:
     model = create_model("t2t_vit_7_distilled", num_classes=3, image_size=32).eval()
     images = torch.randn(2, 3, 32, 32)
@@ -86,6 +103,18 @@ def test_distilled_heads_are_read_apart_and_together() -> None:
     torch.testing.assert_close(model(images), (both[0] + both[1]) / 2)
     with pytest.raises(UserError, match="distilled=True"):
         create_model("t2t_vit_7_32")(images, apart=True)
+
+
+def test_distilled_heads_read_the_mean_where_that_is_the_pool() -> None:
+    model = create_model(
+        "t2t_vit_7_distilled", num_classes=3, image_size=32, pool="mean"
+    ).eval()
+    images = torch.randn(2, 3, 32, 32)
+    tokens = model.forward_features(images)
+    both = model(images, apart=True)
+    torch.testing.assert_close(both[0], model.head(tokens[:, 2:].mean(1)))
+    torch.testing.assert_close(both[1], model.distillation_head(tokens[:, 1]))
+    torch.testing.assert_close(model(images), (both[0] + both[1]) / 2)
 
 
 def test_a_model_of_ours_loads_neither_timm_nor_the_compiler() -> None:

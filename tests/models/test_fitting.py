@@ -94,6 +94,21 @@ def test_a_sinusoid_is_interpolated_so_that_rows_stay_rows(tmp_path):
     assert torch.equal(logits(load(tmp_path / "second"), images), logits(other, images))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("image_size", [(32, 48), (64, 64)])
+def test_a_model_of_another_precision_takes_weights(image_size, dtype, tmp_path):
+    save(VisionTransformer(SMALL), tmp_path)
+    model = VisionTransformer(replace(SMALL, image_size=image_size)).to(dtype)
+    load_weights(model, tmp_path)
+    tables = model.encoder.positions.tables
+    assert {table.table.dtype for table in tables} == {dtype}
+    expected = "sinusoid" if image_size == SMALL.image_size else "fixed"
+    assert model.config.positions == expected
+    # Its own weights, saved in that precision, hold no positions but those.
+    save(model, tmp_path)
+    assert load(tmp_path).config == model.config
+
+
 @pytest.mark.parametrize("tokenizer", ["patch", "t2t_conv", "t2t_performer"])
 def test_gray_images_are_seen_as_if_repeated(tokenizer, tmp_path):
     model = VisionTransformer(replace(SMALL, tokenizer=tokenizer))
@@ -103,6 +118,17 @@ def test_gray_images_are_seen_as_if_repeated(tokenizer, tmp_path):
     gray = load(tmp_path, in_channels=1)
     images = torch.randn(2, 1, 32, 48)
     expected = logits(model, images.expand(-1, 3, -1, -1))
+    torch.testing.assert_close(logits(gray, images), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_gray_weights_of_half_precision_are_summed_without_rounding(tmp_path):
+    model = VisionTransformer(SMALL).half()
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.5)
+    save(model, tmp_path)
+    gray = load(tmp_path, in_channels=1)
+    images = torch.randn(2, 1, 32, 48)
+    expected = logits(model.float(), images.expand(-1, 3, -1, -1))
     torch.testing.assert_close(logits(gray, images), expected, rtol=1e-4, atol=1e-4)
 
 

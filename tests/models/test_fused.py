@@ -1,18 +1,21 @@
 """The fused path computes what the plain one does, and is taken only where it may."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import distribute_tensor
 
 import t2t
 from t2t.models import encoders, tokenizers
-from t2t.models.fused import are_plain, block_weights
+from t2t.models.fused import are_plain, is_fused, step_weights
 from t2t.ops import performer_step
+from t2t.ops.availability import HAS_TRITON
 
 SMALL: dict[str, Any] = {"image_size": 32, "num_classes": 5, "depth": 3}
 
@@ -127,12 +130,77 @@ def test_gradient_checkpointing_keeps_the_plain_path(fused: list[str]) -> None:
     assert "blocks" not in fused
 
 
-def test_a_replaced_layer_is_called() -> None:
+def twice(layer: nn.Linear) -> None:
+    """Calls another function in the layer's place."""
+    plain = layer.forward
+    layer.forward = lambda x: 2 * plain(x)  # type: ignore[method-assign]
+
+
+CHANGES: dict[str, Callable[[Any, Any], Any]] = {
+    "a layer within another": lambda block, step: setattr(
+        block.mixer, "proj", nn.Sequential(block.mixer.proj)
+    ),
+    "another activation": lambda block, step: block.mlp.expand.__setitem__(
+        1, nn.ReLU()
+    ),
+    "another GELU": lambda block, step: setattr(
+        block.mlp.expand[1], "approximate", "tanh"
+    ),
+    "one layer more": lambda block, step: block.mlp.expand.append(nn.Tanh()),
+    "a function in place of a layer": lambda block, step: twice(block.mlp.reduce),
+    "a gate": lambda block, step: setattr(block.mixer, "gate", nn.Sigmoid()),
+    "no stochastic depth": lambda block, step: setattr(
+        block, "drop_path", nn.Identity()
+    ),
+    "another epsilon": lambda block, step: setattr(block.norm2, "eps", 0.5),
+    "another scale": lambda block, step: setattr(block.mixer, "scale", 2.0),
+    "another activation in a step": lambda block, step: step.mlp.expand.__setitem__(
+        1, nn.Tanh()
+    ),
+    "another epsilon in a step": lambda block, step: setattr(step.norm2, "eps", 0.5),
+    "no dropout in a step": lambda block, step: setattr(step, "dropout", nn.Identity()),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_was_changed_in_a_model_is_computed(
+    fused: list[str], monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    torch.manual_seed(0)
+    model = t2t.create_model("t2t_vit_7", **SMALL).eval()
+    for weight in model.parameters():
+        nn.init.normal_(weight, std=0.3)
+    CHANGES[change](model.encoder.blocks[1], model.tokenizer.steps[0])
+    images = torch.randn(2, 3, 32, 32)
+    quick = model(images)
+    assert len(fused) == 2, "one of two steps, or both without the blocks"
+    for module in (encoders, tokenizers):
+        monkeypatch.setattr(module, "is_fused", lambda x: False)
+    plain = model(images)
+    with torch.no_grad():
+        on_cpu = model(images)
+    torch.testing.assert_close(quick, plain, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(on_cpu, plain, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "listen", ["register_full_backward_hook", "register_full_backward_pre_hook"]
+)
+def test_who_listens_to_gradients_hears_them(fused: list[str], listen: str) -> None:
     model = t2t.create_model("t2t_vit_7", **SMALL)
-    block = model.encoder.blocks[0]
-    assert block_weights(block) is not None
-    block.mixer.proj = nn.Sequential(block.mixer.proj)
-    assert block_weights(block) is None
+    heard: list[nn.Module] = []
+    for part in (model.encoder.blocks[0].mixer.proj, model.tokenizer.steps[0].proj):
+        getattr(part, listen)(lambda part, *grads: heard.append(part))
+    model(torch.randn(2, 3, 32, 32)).sum().backward()
+    assert len(heard) == 2
+    assert fused == ["tokens"]
+
+
+def test_an_empty_batch_is_left_to_the_plain_path() -> None:
+    with FakeTensorMode():
+        tokens = torch.empty(2, 3, 4, dtype=torch.bfloat16, device="cuda")
+        assert is_fused(tokens) == HAS_TRITON
+        assert not is_fused(tokens[:0])
 
 
 def test_a_layer_cut_into_shards_is_not_plain() -> None:
@@ -156,3 +224,21 @@ def test_compiled_code_asks_whether_layers_are_plain_in_one_graph() -> None:
 
     x = torch.randn(2, 4)
     torch.testing.assert_close(compute(x), layer(x))
+
+
+def test_compiled_code_asks_whether_a_model_is_plain_in_one_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = t2t.create_model("t2t_vit_7", image_size=32, depth=2)
+    monkeypatch.setattr(encoders, "is_fused", lambda x: True)
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def count(tokens: Tensor) -> Tensor:
+        stack = model.encoder.stack(tokens, model.norm)
+        steps = [step_weights(step) for step in model.tokenizer.steps]
+        found = len(stack or []) + len([each for each in steps if each is not None])
+        return tokens + found
+
+    tokens = torch.zeros(4, 5, model.config.dim)
+    wanted = model.config.depth + len(model.tokenizer.steps)
+    assert (count(tokens) == wanted).all()

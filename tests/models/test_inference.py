@@ -68,3 +68,14 @@ def test_training_and_hooks_keep_to_the_plain_path(taken: set[str]) -> None:
                 part.register_forward_hook(lambda *_: None)
         model(images)
     assert not taken
+
+
+@pytest.mark.filterwarnings("ignore")  # tracing is old, and says so in many words
+@pytest.mark.parametrize("grad", [True, False])
+def test_tracing_sees_one_path_with_gradients_and_without(grad: bool) -> None:
+    model = t2t.create_model("t2t_vit_7", **SMALL).eval()
+    images = torch.randn(2, 3, 32, 32)
+    with torch.set_grad_enabled(grad):
+        traced = torch.jit.trace(model, images)
+    with torch.no_grad():
+        torch.testing.assert_close(traced(images), model(images))

@@ -15,6 +15,7 @@ from t2t.models.positions import (
     LearnedPositions,
     PlaneSinusoidPositions,
     RelativePositions,
+    resize_offsets,
     resize_tokens,
     sinusoid,
 )
@@ -121,6 +122,17 @@ def test_relative_bias_depends_on_the_offset_alone() -> None:
     torch.testing.assert_close(bias[:, 0, 5], positions.prefix[:, 0])
     torch.testing.assert_close(bias[:, 5, 1], positions.prefix[:, 1])
     torch.testing.assert_close(bias[:, 0, 1], positions.prefix[:, 2])
+
+
+@pytest.mark.parametrize("grid", [(1, 5), (5, 1), (1, 1)])
+def test_a_side_of_one_token_leaves_offset_zero(grid: tuple[int, int]) -> None:
+    offset = torch.arange(-2.0, 3.0)
+    both = torch.stack([offset[:, None].expand(5, 5), offset[None].expand(5, 5)])
+    rows, columns = resize_offsets(both, grid)
+    assert rows.shape == columns.shape == (2 * grid[0] - 1, 2 * grid[1] - 1)
+    for along, length in ((rows[:, 0], grid[0]), (columns[0], grid[1])):
+        ends = [0.0] if length == 1 else [-2.0, 2.0]
+        torch.testing.assert_close(along[[0, -1]].unique(), torch.tensor(ends))
 
 
 def test_shared_positions_refuse_layers_of_several_widths() -> None:

@@ -35,6 +35,15 @@ def test_they_are_saved_and_loaded_by_name(tmp_path: Path) -> None:
         assert torch.equal(t2t.load(file)(images), network(images))
 
 
+@pytest.mark.parametrize("name", SMALL_CNNS)
+def test_their_heads_are_known_as_heads(name: str, tmp_path: Path) -> None:
+    network = t2t.create_model(name, num_classes=4)
+    file = t2t.save(network, tmp_path / "small.safetensors")
+    assert t2t.load(file, num_classes=3).num_classes == 3
+    torch.save(network.state_dict(), tmp_path / "unnamed.pth")
+    assert t2t.load(tmp_path / "unnamed.pth", model=name).num_classes == 4
+
+
 def test_there_are_no_hosted_weights() -> None:
     with pytest.raises(UserError, match="no hosted weights of resnet18_32"):
         timm.create_model("resnet18_32", pretrained=True)

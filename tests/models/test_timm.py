@@ -219,6 +219,12 @@ def test_intermediates_are_those_of_timm(norm, model, images):
         assert torch.equal(maps[-1], last)
 
 
+@pytest.mark.parametrize("indices", [0, -1, 4, [3], [-4], []])
+def test_layers_that_are_not_there_are_refused(indices, model, images):
+    with pytest.raises(UserError, match="asked for, and the model has 3"):
+        model.forward_intermediates(images, indices=indices)
+
+
 def test_features_only_gives_maps_and_prunes(images):
     features = timm.create_model(
         "t2t_vit_7", features_only=True, out_indices=(0, -2), **SMALL
