@@ -261,7 +261,8 @@ class Training:
 
     def finish(self) -> Result:
         """Writes down the result, once the last step is done and its model written."""
-        if self.unsaved:
+        # All write a sharded checkpoint together, and only the leading one knows.
+        if from_leader(self.team, lambda: bool(self.unsaved)):
             self.writer.save(self.run.state())
         self.writer.finish()
         summary = self.journal.summary(self.run)
