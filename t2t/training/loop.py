@@ -107,7 +107,7 @@ def train(
                     "model. The last checkpoint is kept."
                 ) from error
             except Exception as error:
-                if not interruption.asked:
+                if isinstance(error, UserError) or not interruption.asked:
                     raise
                 # Ctrl-C also ends compilers that the first step waits for.
                 journal.tell(f"Stopped within a step ({type(error).__name__}).")

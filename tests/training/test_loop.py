@@ -17,6 +17,7 @@ from t2t.models.weights import load_with_report
 from t2t.recipes.digits import t2t_vit
 from t2t.training import loop
 from t2t.training.clock import Clock
+from t2t.training.folder import RunFolder
 from t2t.training.interruption import Interruption
 from t2t.training.loop import Machine, train
 from t2t.training.recipe import Recipe, Schedule
@@ -67,6 +68,21 @@ def test_a_stop_during_a_step_is_told_without_a_traceback(
     monkeypatch.setattr(Stepper, "start_step", broken)
     result = train(tiny(), folder=tmp_path / "run", quiet=True)
     assert not result.finished
+
+
+def test_advice_is_given_even_where_a_stop_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Interruption()
+    monkeypatch.setattr(loop, "Interruption", lambda: asked)
+
+    def full(*_: object) -> None:
+        asked.asked = True
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RunFolder, "finish", full)
+    with pytest.raises(UserError, match="Training is done, but its result could not"):
+        train(tiny(), folder=tmp_path / "run", quiet=True)
 
 
 def test_a_stop_before_the_first_step_is_obeyed_at_once() -> None:
