@@ -151,7 +151,8 @@ class Run:
                     if names[parameter] in memories:
                         packed["state"][index] = memories[names[parameter]]
             optimizer.load_state_dict(packed)
-        self.scaler.load_state_dict(numbers["scaler"])
+        if numbers["scaler"]:  # there is none of a run that was not in fp16 till now
+            self.scaler.load_state_dict(numbers["scaler"])
         self.step = numbers["step"]
         self.num_skipped = numbers["num_skipped"]
         self.best = dict(numbers["best"])

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -111,6 +112,21 @@ def test_fp16_goes_on_with_its_scale(
     assert whole.scaler.get_scale() < first_scale
     assert whole.num_skipped < 12
     assert_same(whole.state(), resumed.state())
+
+
+@pytest.mark.parametrize("precisions", [("fp32", "fp16"), ("fp16", "fp32")])
+def test_a_run_goes_on_in_another_precision(
+    precisions: tuple[Literal["fp32", "fp16"], ...],
+    tiny: Tiny,
+    cpu: Machine,
+    tmp_path: Path,
+    interrupt_after: Callable[[int | None], None],
+) -> None:
+    for precision, stop in zip(precisions, (2, None), strict=True):
+        interrupt_after(stop)
+        machine = replace(cpu, precision=precision)
+        result = train(tiny(epochs=1), folder=tmp_path, machine=machine, quiet=True)
+        assert result.finished == (stop is None)
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon", "sgd", "lamb", "adafactor"])
