@@ -111,7 +111,7 @@ class Run:
             for number, optimizer in enumerate(self.optimizers)
             for place, group in enumerate(optimizer.param_groups)
             for key, value in group.items()
-            if key != "params"
+            if key != "params" and not isinstance(value, torch.dtype)
         }
 
     def empty_like(self, key: str, size: torch.Size, dtype: torch.dtype) -> Tensor:

@@ -129,7 +129,9 @@ def test_a_run_goes_on_in_another_precision(
         assert result.finished == (stop is None)
 
 
-@pytest.mark.parametrize("name", ["adamw", "muon", "sgd", "lamb", "adafactor"])
+@pytest.mark.parametrize(
+    "name", ["adamw", "muon", "sgd", "lamb", "adafactor", "adafactorbv", "adan"]
+)
 def test_checkpoint_gives_back_all_that_an_optimizer_remembers(
     name: str, tiny: Tiny, cpu: Machine, tmp_path: Path
 ) -> None:
