@@ -3,6 +3,7 @@
 import math
 import statistics
 import time
+from collections import deque
 from types import TracebackType
 from typing import Any
 
@@ -45,7 +46,7 @@ class Journal:
         self.could_write = True
         self.trackers: list[Any] = []
         self.clock = Clock()
-        self.losses: list[float] = []
+        self.losses: deque[float] = deque(maxlen=100)
         self.scores: dict[str, Any] = {}
         self.progress: Progress | None = None
         self.num_steps = self.per_epoch = 0
@@ -154,13 +155,13 @@ class Journal:
                 self.progress.update(self.task, completed=step)
             return
         self.spoke_at = now
-        loss_now = statistics.fmean(self.losses[-100:]) if self.losses else math.nan
+        loss_now = statistics.fmean(self.losses) if self.losses else math.nan
         rate = self.clock.steps_per_second * self.recipe.batch_size
         self.write(
             step,
             {
-                "loss": round(loss_now, 5),
-                "gradient_norm": round(norm, 4) if math.isfinite(norm) else None,
+                "loss": rounded(loss_now, 5),
+                "gradient_norm": rounded(norm, 4),
                 "lr": lr,
                 "images_per_second": round(rate, 1),
             },
@@ -182,9 +183,9 @@ class Journal:
             "epoch": epoch,
             "top1": round(best.top1, 3),
             "top5": round(best.top5, 3),
-            "val_loss": round(best.loss, 5),
+            "val_loss": rounded(best.loss, 5),
             "top1_raw": round(scores["raw"].top1, 3),
-            "val_loss_raw": round(scores["raw"].loss, 5),
+            "val_loss_raw": rounded(scores["raw"].loss, 5),
             "num_images": best.num_images,
         }
         if best.top1 >= run.best.get("top1", -1):
@@ -272,3 +273,8 @@ class Journal:
             "device": str(self.team.device),
             "command": command_line(),
         }
+
+
+def rounded(number: float, num_digits: int) -> float | None:
+    """A number for JSON, which has no word for one that is not finite."""
+    return round(number, num_digits) if math.isfinite(number) else None
