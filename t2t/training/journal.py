@@ -190,7 +190,6 @@ class Journal:
         }
         if best.top1 >= run.best.get("top1", -1):
             run.best = {"top1": best.top1, "epoch": float(epoch)}
-        self.clock.pause()
         self.scores = row
         self.write(run.step, row)
         epochs = self.recipe.epochs

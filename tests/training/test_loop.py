@@ -6,6 +6,7 @@ import time
 from contextlib import redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from t2t.training.clock import Clock
 from t2t.training.folder import RunFolder
 from t2t.training.interruption import Interruption
 from t2t.training.loop import Machine, train
+from t2t.training.metrics import read_rows
 from t2t.training.recipe import Recipe, Schedule
 from t2t.training.step import Stepper
 
@@ -113,6 +115,35 @@ def test_where_nothing_is_compiled_every_step_counts() -> None:
     assert clock.row()["compile_seconds"] == 0
     assert clock.seconds > 0.04
     assert clock.steps_per_second < 125
+
+
+def test_the_rate_of_first_steps_counts_those_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(time, "monotonic", iter([0.0, 2.0, 4.0]).__next__)
+    clock = Clock()
+    clock.take_up({"train_seconds": 5.0, "compile_seconds": 60.0})
+    for seconds in (62.0, 64.0):
+        clock.step()
+        assert clock.steps_per_second == 0.5
+        assert clock.row() == {"train_seconds": 5.0, "compile_seconds": seconds}
+
+
+def test_writing_a_model_is_no_time_of_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = loop.save
+
+    def slowly(*arguments: Any, **options: Any) -> Path:
+        time.sleep(2)
+        return write(*arguments, **options)
+
+    monkeypatch.setattr(loop, "save", slowly)
+    machine = Machine(device="cpu", compile=False)
+    train(tiny(), folder=tmp_path / "run", machine=machine, quiet=True)
+    rows = read_rows(tmp_path / "run" / "metrics.jsonl")
+    first, second = (row["train_seconds"] for row in rows if "top1" in row)
+    assert second - first < 2
 
 
 def test_a_run_goes_on_where_nobody_can_be_told(tmp_path: Path) -> None:
