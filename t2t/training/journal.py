@@ -51,6 +51,7 @@ class Journal:
         self.progress: Progress | None = None
         self.num_steps = self.per_epoch = 0
         self.spoke_at = -math.inf
+        self.written_at = -1
 
     def __enter__(self) -> "Journal":
         return self
@@ -202,6 +203,11 @@ class Journal:
         if self.team.leads:
             self.draw()
 
+    def checkpoint(self, step: int) -> None:
+        """Takes note of the time at which who resumes goes on."""
+        if self.written_at != step:
+            self.write(step, {})
+
     def interrupted(self, run: Run) -> None:
         """Says how to go on."""
         self.say(
@@ -224,6 +230,7 @@ class Journal:
     def write(self, step: int, row: dict[str, Any]) -> None:
         """Adds a line to the metrics, and tells the trackers."""
         row = {"step": step, **row, **self.clock.row()}
+        self.written_at = step
         if self.metrics is not None:
             try:
                 self.metrics.add(row)

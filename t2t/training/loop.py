@@ -178,6 +178,7 @@ class Training:
             if evaluated:
                 self.evaluate(validation, epoch)
             if (evaluated or stopping or due) and not last:
+                journal.checkpoint(run.step)
                 self.writer.save(run.state())
                 saved_at = time.monotonic()
             if stopping and not last:

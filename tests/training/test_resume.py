@@ -2,6 +2,7 @@
 
 import functools
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,11 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from t2t.data.order import Batch
 from t2t.training import loop
 from t2t.training.loop import Machine, train
 from t2t.training.machine import settle
+from t2t.training.metrics import read_rows
 from t2t.training.parallel import Processes
 from t2t.training.recipe import Average, Optimizer, Recipe
 from t2t.training.resume import (
@@ -24,6 +27,7 @@ from t2t.training.resume import (
     read,
 )
 from t2t.training.run import Run, State, new_run
+from t2t.training.step import Pending, Stepper
 
 Tiny = Callable[..., Recipe]
 ALONE = Processes(0, 1, torch.device("cpu"))
@@ -82,6 +86,29 @@ def test_interrupted_run_ends_in_the_same_bits(
             assert torch.equal(ours.get_tensor(name), theirs.get_tensor(name))
     for key in ("top1", "top5", "top1_raw", "val_loss", "skipped_steps"):
         assert whole.summary[key] == second.summary[key]
+
+
+def test_no_time_of_training_is_lost(
+    tiny: Tiny,
+    cpu: Machine,
+    tmp_path: Path,
+    interrupt_after: Callable[[int | None], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start_step = Stepper.start_step
+
+    def slowly(stepper: Stepper, batch: Batch) -> Pending:
+        time.sleep(0.05)
+        return start_step(stepper, batch)
+
+    monkeypatch.setattr(Stepper, "start_step", slowly)
+    for stop in (5, 4, None):
+        interrupt_after(stop)
+        result = train(tiny(), folder=tmp_path, machine=cpu, quiet=True)
+        assert 60 * result.summary["train_minutes"] > 0.04 * result.summary["steps"]
+    rows = read_rows(tmp_path / "metrics.jsonl")
+    places = [(row["step"], "top1" in row) for row in rows]
+    assert places == sorted(set(places))
 
 
 def test_fp16_goes_on_with_its_scale(
