@@ -94,10 +94,14 @@ class RunFolder:
             write_json(self.path / RECIPE, to_json(recipe))
             write_json(self.path / ENVIRONMENT, environment(machine, team))
         except OSError as error:
-            raise UserError(
-                f"{self.path} cannot be written ({error.strerror}); make room, or "
-                "name another --folder."
-            ) from error
+            raise self.unwritable(error) from error
+
+    def unwritable(self, error: OSError) -> UserError:
+        """What to say where the folder takes no more."""
+        return UserError(
+            f"{self.path} cannot be written ({error.strerror}); make room, or name "
+            "another --folder."
+        )
 
     def has_begun(self) -> bool:
         """Whether anything came of the run; nothing does of one refused at once."""

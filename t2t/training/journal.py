@@ -99,12 +99,15 @@ class Journal:
         except OSError as error:
             self.tell_once(f"The log cannot be written ({error.strerror})")
 
-    def resume(self, step: int) -> None:
-        """Forgets the numbers of steps that will be done again, and opens the file."""
+    def resume(self, step: int, num_steps: int) -> None:
+        """Forgets the numbers of what will be done again, and opens the file."""
         if not self.team.leads:
             return
         self.metrics = MetricsFile(self.place.metrics)
-        kept = self.metrics.open_until(step)
+        try:
+            kept = self.metrics.open_until(step, num_steps)
+        except OSError as error:
+            raise self.place.unwritable(error) from error
         self.trackers = open_trackers(self.place)
         for row in kept:
             if "top1" in row:

@@ -149,7 +149,7 @@ class Training:
         """Trains until all steps are done, or until told to stop."""
         run, recipe, journal = self.run, self.recipe, self.journal
         resume(run, self.place.checkpoints, self.team, journal.tell)
-        journal.resume(run.step)
+        journal.resume(run.step, self.num_steps)
         feeding = Feeding(num_workers=self.machine.workers)
         given = (self.team, feeding, self.damage)
         batches = training_batches(recipe, self.splits.train, *given)

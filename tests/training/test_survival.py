@@ -275,6 +275,26 @@ def test_a_model_that_has_no_room_is_kept_as_a_checkpoint(
     assert checkpoints(folder / "last")[0].name == "step-000000012"
     assert train(recipe, folder=folder, machine=cpu, quiet=True).finished
     assert_delivered(folder, expected)
+    assert_metrics_are_whole(folder)  # the last evaluation is done again
+
+
+def test_numbers_that_have_no_room_are_told_before_a_run_goes_on(
+    tiny: Tiny,
+    cpu: Machine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    interrupt_after: Callable[[int | None], None],
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    interrupt_after(2)
+    train(tiny(), folder=tmp_path, machine=cpu, quiet=True)
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    monkeypatch.setattr(Path, "write_text", refuse)
+    with pytest.raises(UserError, match=r"cannot be written .*; make room"):
+        train(tiny(), folder=tmp_path, machine=cpu, quiet=True)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
 
 def test_no_checkpoint_is_promised_where_none_could_be_kept(
