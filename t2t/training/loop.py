@@ -139,6 +139,10 @@ class Training:
             journal.clock.count_all()
         self.writer = CheckpointWriter(place.checkpoints, team, journal.tell)
         self.run = new_run(recipe, machine, team, self.num_classes)
+        self.run.data = {
+            "classes": list(splits.train.classes),
+            "num_images": len(splits.train),
+        }
         self.stepper = Stepper(
             recipe, machine, team, self.run, self.num_classes, journal.tell
         )
@@ -156,7 +160,8 @@ class Training:
         validation = validation_batches(recipe, self.splits.val, *given)
         journal.start(run, self.num_steps, self.per_epoch, batches.description)
         interruption.wait_for_steps(journal.tell)
-        if run.step == self.num_steps:  # only the result could not be written
+        # Only the result could not be written, or there are fewer images now.
+        if run.step >= self.num_steps:
             self.evaluate(validation, recipe.epochs)
         saved_at = time.monotonic()
         for batch in batches.steps(run.step, self.num_steps):

@@ -22,7 +22,8 @@ class MetricsFile:
         kept = [
             row
             for row in read_rows(self.path)
-            if row["step"] <= step and not ("top1" in row and row["step"] >= num_steps)
+            if row["step"] <= step
+            and not ("top1" in row and row["step"] == step >= num_steps)
         ]
         draft = self.path.with_name(f".{self.path.name}.writing")
         draft.write_text("".join(json.dumps(row) + "\n" for row in kept))

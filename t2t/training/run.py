@@ -40,6 +40,8 @@ class Run:
     num_skipped: int = 0
     """Steps left out since their gradient was not finite."""
     best: dict[str, float] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+    """What it learns from: `classes`, and `num_images` to train on."""
 
     @property
     def plain(self) -> nn.Module:
@@ -77,6 +79,7 @@ class Run:
                 "step": self.step,
                 "num_skipped": self.num_skipped,
                 "best": self.best,
+                "data": self.data,
                 "scaler": self.scaler.state_dict(),
                 "optimizers": numbers,
             },

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +14,7 @@ import torch
 from safetensors import safe_open
 
 from t2t.data.order import Batch
+from t2t.errors import UserError
 from t2t.training import loop
 from t2t.training.loop import Machine, train
 from t2t.training.machine import settle
@@ -139,6 +141,48 @@ def test_fp16_goes_on_with_its_scale(
     assert whole.scaler.get_scale() < first_scale
     assert whole.num_skipped < 12
     assert_same(whole.state(), resumed.state())
+
+
+@pytest.fixture
+def stopped(
+    tiny: Tiny,
+    cpu: Machine,
+    images: Path,
+    tmp_path: Path,
+    interrupt_after: Callable[[int | None], None],
+) -> Recipe:
+    """A recipe whose run in "run" was stopped after 11 steps, with its own data."""
+    shutil.copytree(images, tmp_path / "data")
+    recipe = tiny(data=str(tmp_path / "data"))
+    interrupt_after(11)
+    train(recipe, folder=tmp_path / "run", machine=cpu, quiet=True)
+    interrupt_after(None)
+    return recipe
+
+
+def test_a_run_does_not_go_on_with_other_classes(
+    stopped: Recipe, cpu: Machine, tmp_path: Path
+) -> None:
+    for split in ("train", "val"):  # after which labels mean something else
+        (tmp_path / "data" / split / "a").rename(tmp_path / "data" / split / "z")
+    with pytest.raises(UserError, match="'a' is gone, 'z' is new") as caught:
+        train(stopped, folder=tmp_path / "run", machine=cpu, quiet=True)
+    assert "add --fresh" in str(caught.value)
+    assert len(checkpoints(tmp_path / "run" / "last")) == 2
+
+
+def test_a_run_with_fewer_images_left_is_judged_as_it_is(
+    stopped: Recipe, cpu: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in "abc":  # which leaves fewer steps than were done
+        for path in sorted((tmp_path / "data/train" / name).iterdir())[:7]:
+            path.unlink()
+    result = train(stopped, folder=tmp_path / "run", machine=cpu)
+    assert "There are 27 images to train on and were 48" in capsys.readouterr().out
+    assert result.finished
+    scored = [r for r in read_rows(tmp_path / "run/metrics.jsonl") if "top1" in r]
+    assert [row["step"] for row in scored] == [6, 11]
+    assert result.summary["val_loss"] == scored[-1]["val_loss"]
 
 
 @pytest.mark.parametrize("precisions", [("fp32", "fp16"), ("fp16", "fp32")])
