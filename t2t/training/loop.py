@@ -23,6 +23,7 @@ from t2t.training.journal import Journal
 from t2t.training.machine import Machine, make_exact, settle, vars_of
 from t2t.training.optim import all_groups, lr_share, set_lr
 from t2t.training.parallel import (
+    SPREADS,
     Processes,
     any_over_all,
     batch_statistics,
@@ -95,6 +96,8 @@ def train(
         training = Training(recipe, settled, team, place, splits, journal)
         # All is built, so nothing that a recipe lacks can stop the run any more.
         from_leader(team, lambda: place.begin(recipe, vars_of(settled), team, fresh))
+        if SPREADS[settled.spread]:
+            place.check_seen(team)
         with training.writer:
             try:
                 return training.run_to_end(interruption)

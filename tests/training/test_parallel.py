@@ -202,6 +202,16 @@ def test_shards_are_kept_where_the_model_has_no_room(
     assert [path.name for path in checkpoints(folder / "last")] == ["step-000000003"]
 
 
+def test_shards_are_not_kept_where_some_do_not_see_them(
+    recipe: Recipe, tmp_path: Path, in_two: Callable[..., None]
+) -> None:
+    in_two("train_apart", recipe, tmp_path / "run", "fsdp")
+    for rank in (0, 1):
+        told = (tmp_path / f"told-{rank}.txt").read_text()
+        assert "Not all machines see" in told
+    assert not (tmp_path / "run-0" / "last").exists()
+
+
 def test_killed_worker_is_restarted_by_torchrun(
     recipe: Recipe, alone: Path, tmp_path: Path
 ) -> None:

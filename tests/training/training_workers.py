@@ -60,6 +60,21 @@ def train_without_room(
         raise UserError("There is no room for the model.")
 
     loop.save = refuse  # type: ignore[assignment]
+    note_mistake(recipe, folder, machine, environment)
+
+
+def train_apart(
+    recipe: Recipe, folder: Path, machine: Machine, environment: dict[str, str]
+) -> None:
+    """Trains as one of several processes, each with a folder of its own."""
+    own = folder.with_name(f"{folder.name}-{environment['RANK']}")
+    note_mistake(recipe, own, machine, environment)
+
+
+def note_mistake(
+    recipe: Recipe, folder: Path, machine: Machine, environment: dict[str, str]
+) -> None:
+    """Trains as one of several processes; writes down what it is told."""
     os.environ |= environment
     try:
         train_alone(recipe, folder, machine)
