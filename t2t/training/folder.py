@@ -61,12 +61,13 @@ class RunFolder:
         try:
             yield
         finally:
-            os.close(handle)
             with suppress(OSError):
                 if not self.files():  # a run that was refused leaves nothing behind
                     (self.path / LOCK).unlink()
                     if is_new:
                         self.path.rmdir()
+            # Last of all: the lock that is removed must not be another's by then.
+            os.close(handle)
 
     def check(self, recipe: Recipe, fresh: bool) -> None:
         """Refuses a folder that holds something else than this run."""

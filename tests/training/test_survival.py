@@ -186,6 +186,24 @@ def test_two_cannot_train_in_one_folder(
         train(recipe, folder=tmp_path / "run", machine=cpu, quiet=True)
 
 
+def test_a_folder_is_held_until_it_is_left_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
+    refused = []
+
+    def look(place: RunFolder) -> list[Path]:
+        with pytest.raises(UserError, match="Another process"), second.held():
+            pass
+        refused.append(place)
+        return []
+
+    with first.held():
+        monkeypatch.setattr(RunFolder, "files", look)
+    assert refused == [first]
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[range], None]:
     """Lets nothing be written while the run's step is in a range."""
