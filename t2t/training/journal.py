@@ -211,12 +211,13 @@ class Journal:
         if self.written_at != step:
             self.write(step, {})
 
-    def interrupted(self, run: Run) -> None:
+    def interrupted(self, run: Run, has_checkpoint: bool) -> None:
         """Says how to go on."""
-        self.say(
-            f"Stopped at step {run.step:,} of {self.num_steps:,} with a checkpoint; "
-            "the same command goes on from here."
-        )
+        where = f"Stopped at step {run.step:,} of {self.num_steps:,}"
+        if has_checkpoint:
+            self.say(f"{where} with a checkpoint; the same command goes on from here.")
+        else:
+            self.tell(f"{where} without a checkpoint of it.")
 
     def pace(self, step: int) -> str:
         """The rate and the time left, once the first steps have shown them."""

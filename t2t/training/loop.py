@@ -191,7 +191,7 @@ class Training:
                 saved_at = time.monotonic()
             if stopping and not last:
                 self.writer.finish()
-                journal.interrupted(run)
+                journal.interrupted(run, has_checkpoint=not self.writer.failed)
                 return Result(self.place.path, False, journal.summary(run))
         return self.finish()
 

@@ -257,6 +257,22 @@ def test_full_disk_on_the_way_does_not_stop_a_run(
     assert_delivered(tmp_path / "run", expected)
 
 
+def test_no_checkpoint_is_claimed_that_a_full_disk_did_not_take(
+    tiny: Tiny,
+    cpu: Machine,
+    tmp_path: Path,
+    disk: Callable[[range], None],
+    interrupt_after: Callable[[int | None], None],
+) -> None:
+    disk(range(5, 6))
+    for number, words in ((4, " with a checkpoint; the"), (1, " without a checkpoint")):
+        interrupt_after(number)
+        train(tiny(), folder=tmp_path, machine=cpu, quiet=True)
+        said = (tmp_path / "log.txt").read_text().splitlines()[-1]
+        assert words in said
+    assert [path.name for path in checkpoints(tmp_path / "last")] == ["step-000000004"]
+
+
 def test_full_disk_at_the_end_keeps_the_last_checkpoint(
     recipe: Recipe,
     cpu: Machine,
