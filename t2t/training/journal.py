@@ -192,8 +192,6 @@ class Journal:
             "val_loss_raw": rounded(scores["raw"].loss, 5),
             "num_images": best.num_images,
         }
-        if best.top1 >= run.best.get("top1", -1):
-            run.best = {"top1": best.top1, "epoch": float(epoch)}
         self.scores = row
         self.write(run.step, row)
         epochs = self.recipe.epochs

@@ -39,7 +39,6 @@ class Run:
     step: int = 0
     num_skipped: int = 0
     """Steps left out since their gradient was not finite."""
-    best: dict[str, float] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
     """What it learns from: `classes`, and `num_images` to train on."""
 
@@ -78,7 +77,6 @@ class Run:
             {
                 "step": self.step,
                 "num_skipped": self.num_skipped,
-                "best": self.best,
                 "data": self.data,
                 "scaler": self.scaler.state_dict(),
                 "optimizers": numbers,
@@ -158,7 +156,6 @@ class Run:
             self.scaler.load_state_dict(numbers["scaler"])
         self.step = numbers["step"]
         self.num_skipped = numbers["num_skipped"]
-        self.best = dict(numbers["best"])
 
 
 def new_run(recipe: Recipe, machine: Machine, team: Processes, classes: int) -> Run:
