@@ -102,7 +102,8 @@ def train(
             try:
                 return training.run_to_end(interruption)
             except torch.OutOfMemoryError as error:
-                held = settled.micro_batch or recipe.batch_size // team.world_size
+                share = recipe.batch_size // team.world_size
+                held = min(settled.micro_batch or share, share)
                 raise UserError(
                     f"The memory of {team.device} does not suffice for {held} images "
                     f"at once: add --micro-batch {max(1, held // 2)}, which computes "

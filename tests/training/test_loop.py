@@ -173,8 +173,10 @@ def test_short_memory_is_told_with_what_to_do(
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(Stepper, "start_step", broken)
-    with pytest.raises(UserError, match="512 images at once: add --micro-batch 256"):
-        train(tiny(), folder=tmp_path / "run", quiet=True)
+    for number in (None, 4096):
+        machine = Machine(micro_batch=number)
+        with pytest.raises(UserError, match="512 images at once: add --micro-batch 25"):
+            train(tiny(), folder=tmp_path / "run", machine=machine, quiet=True)
 
 
 def test_a_run_refused_at_once_leaves_its_folder_free(tmp_path: Path) -> None:
