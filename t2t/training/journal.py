@@ -4,6 +4,7 @@ import math
 import statistics
 import time
 from collections import deque
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -67,7 +68,8 @@ class Journal:
         if self.metrics is not None:
             self.metrics.close()
         for tracker in self.trackers:
-            tracker.close()
+            with suppress(OSError):
+                tracker.close()
 
     def tell(self, sentence: str) -> None:
         """Says a sentence that should not be missed."""
@@ -239,8 +241,13 @@ class Journal:
                 self.could_write = True
             except OSError as error:
                 self.tell_once(f"Numbers cannot be written ({error.strerror})")
-        for tracker in self.trackers:
-            tracker.log(step, row)
+        for tracker in [*self.trackers]:
+            try:
+                tracker.log(step, row)
+            except OSError as error:
+                self.trackers.remove(tracker)
+                name = type(tracker).__name__
+                self.tell(f"{name} is left out ({error.strerror}); training goes on.")
 
     def draw(self) -> None:
         """Draws the curves; a disk that is full does not stop a run."""

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from t2t.errors import UserError
 from t2t.models import weights
-from t2t.training import loop, metrics
+from t2t.training import journal, loop, metrics
 from t2t.training.folder import RunFolder
 from t2t.training.loop import Machine, train
 from t2t.training.recipe import Optimizer, Recipe
@@ -255,6 +255,21 @@ def test_full_disk_on_the_way_does_not_stop_a_run(
     ):
         assert sentence.replace(" ", "") in told
     assert_delivered(tmp_path / "run", expected)
+
+
+def test_a_tracker_without_room_does_not_stop_a_run(
+    tiny: Tiny, cpu: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full:
+        def log(self, *_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        close = log
+
+    monkeypatch.setattr(journal, "open_trackers", lambda place: [Full()])
+    assert train(tiny(epochs=1), folder=tmp_path, machine=cpu, quiet=True).finished
+    told = (tmp_path / "log.txt").read_text()
+    assert told.count("Full is left out (No space left on device); training goes") == 1
 
 
 def test_no_checkpoint_is_claimed_that_a_full_disk_did_not_take(
