@@ -8,7 +8,6 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -20,6 +19,7 @@ from rich.progress import (
 from rich.text import Text
 
 from t2t.training.clock import Clock, counted, duration
+from t2t.training.console import RunConsole
 from t2t.training.curves import draw_curves
 from t2t.training.evaluate import Score
 from t2t.training.folder import RunFolder, command_line
@@ -40,7 +40,7 @@ class Journal:
         self, place: RunFolder, recipe: Recipe, team: Processes, *, quiet: bool = False
     ) -> None:
         self.place, self.recipe, self.team = place, recipe, team
-        self.console = Console(
+        self.console = RunConsole(
             stderr=False, quiet=quiet or not team.leads, highlight=False
         )
         self.metrics: MetricsFile | None = None
@@ -73,23 +73,14 @@ class Journal:
 
     def tell(self, sentence: str) -> None:
         """Says a sentence that should not be missed."""
-        self.show(Text(sentence, style="yellow"))
+        self.console.show(Text(sentence, style="yellow"))
         self.note(sentence)
 
     def say(self, *words: str | tuple[str, str]) -> None:
         """Says what everybody expects to hear, some of it in a style."""
         text = Text.assemble(*words)
-        self.show(text)
+        self.console.show(text)
         self.note(text.plain)
-
-    def show(self, text: Text) -> None:
-        """Prints, in a file a line each; where a disk is full, the run goes on mute."""
-        try:
-            self.console.print(text, soft_wrap=not self.console.is_terminal)
-        except BrokenPipeError:
-            raise
-        except OSError:
-            self.console.quiet = True
 
     def note(self, words: str) -> None:
         """Adds to the log, as plain text; a disk that is full does not stop a run."""

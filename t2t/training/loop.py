@@ -181,7 +181,8 @@ class Training:
             last = run.step == self.num_steps
             evaluated = into == 0 and (last or epoch % recipe.evaluate_every == 0)
             waited = time.monotonic() - saved_at > 60 * self.machine.checkpoint_minutes
-            stopping, due = any_over_all((interruption.asked, waited), self.team)
+            asked = interruption.asked or journal.console.is_unheard
+            stopping, due = any_over_all((asked, waited), self.team)
             # The device has its next step before we look at what came of this one.
             self.await_steps(0 if evaluated or stopping or due or last else 1)
             if evaluated:

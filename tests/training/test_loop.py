@@ -1,6 +1,7 @@
 """The loop as a whole: what a run leaves, and what it says when told to stop."""
 
 import json
+import os
 import signal
 import time
 from contextlib import redirect_stdout, suppress
@@ -23,6 +24,7 @@ from t2t.training.interruption import Interruption
 from t2t.training.loop import Machine, train
 from t2t.training.metrics import read_rows
 from t2t.training.recipe import Recipe, Schedule
+from t2t.training.resume import checkpoints
 from t2t.training.step import Stepper
 
 
@@ -153,6 +155,20 @@ def test_a_run_goes_on_where_nobody_can_be_told(tmp_path: Path) -> None:
         assert result.finished
         assert "epoch 2/2" in (tmp_path / "run" / "log.txt").read_text()
     assert (tmp_path / "run" / "result.json").exists()
+
+
+def test_a_run_whose_reader_has_gone_stops_with_a_checkpoint(tmp_path: Path) -> None:
+    # As Ctrl-C ends `tee` too in `t2t train | tee log`.
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as pipe, redirect_stdout(pipe):
+        result = train(tiny(), folder=tmp_path / "run")
+    assert not result.finished
+    assert [path.name for path in checkpoints(tmp_path / "run" / "last")] == [
+        "step-000000001"
+    ]
+    said = (tmp_path / "run" / "log.txt").read_text()
+    assert "Stopped at step 1 of 4 with a checkpoint" in said
 
 
 def test_an_error_of_its_own_is_not_hidden(
