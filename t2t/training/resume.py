@@ -81,7 +81,6 @@ class CheckpointWriter:
         draft = self.folder / f".writing-{step:09d}"
         ignore_lone_saving()
         try:
-            draft.mkdir(parents=True, exist_ok=True)
             group = None if alone else self.team.control
             # When this returns in the leading process, all have written their shards.
             save(state.tensors, checkpoint_id=draft, process_group=group, no_dist=alone)

@@ -202,6 +202,16 @@ def test_shards_are_kept_where_the_model_has_no_room(
     assert [path.name for path in checkpoints(folder / "last")] == ["step-000000003"]
 
 
+def test_nobody_waits_for_a_process_that_cannot_write_its_shards(
+    recipe: Recipe, tmp_path: Path, in_two: Callable[..., None]
+) -> None:
+    folder = tmp_path / "run"
+    in_two("train_half_read_only", recipe, folder, "fsdp")
+    assert (folder / "result.json").exists()
+    told = (folder / "log.txt").read_text()
+    assert "step 6 could not be written ([Errno 30] Read-only file system)" in told
+
+
 def test_shards_are_not_kept_where_some_do_not_see_them(
     recipe: Recipe, tmp_path: Path, in_two: Callable[..., None]
 ) -> None:

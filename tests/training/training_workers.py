@@ -63,6 +63,22 @@ def train_without_room(
     note_mistake(recipe, folder, machine, environment)
 
 
+def train_half_read_only(
+    recipe: Recipe, folder: Path, machine: Machine, environment: dict[str, str]
+) -> None:
+    """Trains as one of two processes, the second of which can make no folders."""
+    make = Path.mkdir
+
+    def refuse(path: Path, *arguments: Any, **options: Any) -> None:
+        if path.name.startswith(".writing-") and environment["RANK"] == "1":
+            raise OSError(30, "Read-only file system")
+        make(path, *arguments, **options)
+
+    Path.mkdir = refuse  # type: ignore[method-assign]
+    os.environ |= environment
+    train_alone(recipe, folder, machine)
+
+
 def train_apart(
     recipe: Recipe, folder: Path, machine: Machine, environment: dict[str, str]
 ) -> None:
