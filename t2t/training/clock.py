@@ -15,8 +15,8 @@ class Clock:
         self.seconds = 0.0
         self.compile_seconds = 0.0
         self.num_first = self.num_cold = 3
-        self.num_warm = 0
-        self.seconds_warm = 0.0
+        self.num_compiled = self.num_warm = 0
+        self.seconds_compiled = self.seconds_warm = 0.0
         self.recent: deque[float] = deque(maxlen=self.NUM_RECENT)
         self.last = time.monotonic()
 
@@ -46,7 +46,9 @@ class Clock:
         took, self.last = now - self.last, now
         if self.num_cold > 0:
             self.num_cold -= 1
+            self.num_compiled += 1
             self.compile_seconds += took
+            self.seconds_compiled += took
         else:
             self.num_warm += 1
             self.seconds += took
@@ -60,10 +62,10 @@ class Clock:
 
     @property
     def steps_per_second(self) -> float:
-        """The mean rate of this process."""
+        """The mean rate of this process, of steps that compiled where all did."""
         if self.num_warm:
-            return self.num_warm / self.seconds_warm
-        return self.num_first / max(self.compile_seconds, 1e-9)
+            return self.num_warm / max(self.seconds_warm, 1e-9)
+        return self.num_compiled / max(self.seconds_compiled, 1e-9)
 
     @property
     def recent_steps_per_second(self) -> float:

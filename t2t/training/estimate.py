@@ -18,6 +18,7 @@ from t2t.training.parallel import Processes, find_device
 from t2t.training.plan import num_words
 from t2t.training.recipe import Recipe
 from t2t.training.run import Run, new_run
+from t2t.training.step import keep_tokens
 
 NUM_TRIED = {"cpu": 8, "mps": 32}
 
@@ -30,8 +31,13 @@ def estimate(recipe: Recipe, machine: Machine) -> str:
     num_classes = len(splits.train.classes)
     per_epoch = steps_per_epoch(len(splits.train), recipe.batch_size)
     run = new_run(recipe, machine, team, num_classes)
-    seconds, kept = try_steps(run, recipe, machine, team, num_classes)
-    held = machine.micro_batch or recipe.batch_size
+    held = min(machine.micro_batch or recipe.batch_size, recipe.batch_size)
+    seconds = kept = 0.0
+    for phase, share in recipe.phases().items():
+        keep_tokens(run.plain, recipe.model, phase.keep)
+        one, stored = try_steps(run, recipe, machine, team, num_classes, held)
+        seconds += share * one
+        kept = max(kept, stored)
     weights = sum(p.numel() * p.element_size() for p in run.plain.parameters())
     state = num_words(recipe) * weights
     num_images = per_epoch * recipe.batch_size * recipe.epochs
@@ -65,12 +71,16 @@ def flat(data: dict[str, Any], at: str = "") -> list[tuple[str, Any]]:
 
 
 def try_steps(
-    run: Run, recipe: Recipe, machine: Machine, team: Processes, num_classes: int
+    run: Run,
+    recipe: Recipe,
+    machine: Machine,
+    team: Processes,
+    num_classes: int,
+    held: int,
 ) -> tuple[float, float]:
     """Seconds and bytes that one image takes, from a few steps on random images."""
     objective = build_objective(recipe, team.device)
     precision = PRECISIONS[machine.precision or "fp32"]
-    held = min(machine.micro_batch or recipe.batch_size, recipe.batch_size)
     num = min(NUM_TRIED.get(team.device.type, held), held)
     shape = (num, recipe.channels, *recipe.image_size)
     images = torch.randn(shape, device=team.device)

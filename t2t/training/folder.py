@@ -17,7 +17,7 @@ import torch
 import t2t
 from t2t.config import differences, from_json, to_json
 from t2t.errors import UserError
-from t2t.training.parallel import Processes
+from t2t.training.parallel import Processes, any_over_all
 from t2t.training.recipe import Recipe
 
 RECIPE, ENVIRONMENT, METRICS = "recipe.json", "environment.json", "metrics.jsonl"
@@ -61,12 +61,13 @@ class RunFolder:
         try:
             yield
         finally:
-            os.close(handle)
             with suppress(OSError):
                 if not self.files():  # a run that was refused leaves nothing behind
                     (self.path / LOCK).unlink()
                     if is_new:
                         self.path.rmdir()
+            # Last of all: the lock that is removed must not be another's by then.
+            os.close(handle)
 
     def check(self, recipe: Recipe, fresh: bool) -> None:
         """Refuses a folder that holds something else than this run."""
@@ -94,10 +95,23 @@ class RunFolder:
             write_json(self.path / RECIPE, to_json(recipe))
             write_json(self.path / ENVIRONMENT, environment(machine, team))
         except OSError as error:
+            raise self.unwritable(error) from error
+
+    def check_seen(self, team: Processes) -> None:
+        """Refuses a folder that some do not see, who could keep no shards in it."""
+        (is_unseen,) = any_over_all((not (self.path / RECIPE).exists(),), team)
+        if is_unseen:
             raise UserError(
-                f"{self.path} cannot be written ({error.strerror}); make room, or "
-                "name another --folder."
-            ) from error
+                f"Not all machines see {self.path}, so shards of a model cannot be "
+                "kept there; put it where all see it, or use --spread ddp."
+            )
+
+    def unwritable(self, error: OSError) -> UserError:
+        """What to say where the folder takes no more."""
+        return UserError(
+            f"{self.path} cannot be written ({error.strerror}); make room, or name "
+            "another --folder."
+        )
 
     def has_begun(self) -> bool:
         """Whether anything came of the run; nothing does of one refused at once."""

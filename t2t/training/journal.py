@@ -3,10 +3,11 @@
 import math
 import statistics
 import time
+from collections import deque
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -18,6 +19,7 @@ from rich.progress import (
 from rich.text import Text
 
 from t2t.training.clock import Clock, counted, duration
+from t2t.training.console import RunConsole
 from t2t.training.curves import draw_curves
 from t2t.training.evaluate import Score
 from t2t.training.folder import RunFolder, command_line
@@ -38,18 +40,19 @@ class Journal:
         self, place: RunFolder, recipe: Recipe, team: Processes, *, quiet: bool = False
     ) -> None:
         self.place, self.recipe, self.team = place, recipe, team
-        self.console = Console(
+        self.console = RunConsole(
             stderr=False, quiet=quiet or not team.leads, highlight=False
         )
         self.metrics: MetricsFile | None = None
         self.could_write = True
         self.trackers: list[Any] = []
         self.clock = Clock()
-        self.losses: list[float] = []
+        self.losses: deque[float] = deque(maxlen=100)
         self.scores: dict[str, Any] = {}
         self.progress: Progress | None = None
         self.num_steps = self.per_epoch = 0
         self.spoke_at = -math.inf
+        self.written_at = -1
 
     def __enter__(self) -> "Journal":
         return self
@@ -65,27 +68,19 @@ class Journal:
         if self.metrics is not None:
             self.metrics.close()
         for tracker in self.trackers:
-            tracker.close()
+            with suppress(OSError):
+                tracker.close()
 
     def tell(self, sentence: str) -> None:
         """Says a sentence that should not be missed."""
-        self.show(Text(sentence, style="yellow"))
+        self.console.show(Text(sentence, style="yellow"))
         self.note(sentence)
 
     def say(self, *words: str | tuple[str, str]) -> None:
         """Says what everybody expects to hear, some of it in a style."""
         text = Text.assemble(*words)
-        self.show(text)
+        self.console.show(text)
         self.note(text.plain)
-
-    def show(self, text: Text) -> None:
-        """Prints, in a file a line each; where a disk is full, the run goes on mute."""
-        try:
-            self.console.print(text, soft_wrap=not self.console.is_terminal)
-        except BrokenPipeError:
-            raise
-        except OSError:
-            self.console.quiet = True
 
     def note(self, words: str) -> None:
         """Adds to the log, as plain text; a disk that is full does not stop a run."""
@@ -97,12 +92,15 @@ class Journal:
         except OSError as error:
             self.tell_once(f"The log cannot be written ({error.strerror})")
 
-    def resume(self, step: int) -> None:
-        """Forgets the numbers of steps that will be done again, and opens the file."""
+    def resume(self, step: int, num_steps: int) -> None:
+        """Forgets the numbers of what will be done again, and opens the file."""
         if not self.team.leads:
             return
         self.metrics = MetricsFile(self.place.metrics)
-        kept = self.metrics.open_until(step)
+        try:
+            kept = self.metrics.open_until(step, num_steps)
+        except OSError as error:
+            raise self.place.unwritable(error) from error
         self.trackers = open_trackers(self.place)
         for row in kept:
             if "top1" in row:
@@ -154,13 +152,13 @@ class Journal:
                 self.progress.update(self.task, completed=step)
             return
         self.spoke_at = now
-        loss_now = statistics.fmean(self.losses[-100:]) if self.losses else math.nan
+        loss_now = statistics.fmean(self.losses) if self.losses else math.nan
         rate = self.clock.steps_per_second * self.recipe.batch_size
         self.write(
             step,
             {
-                "loss": round(loss_now, 5),
-                "gradient_norm": round(norm, 4) if math.isfinite(norm) else None,
+                "loss": rounded(loss_now, 5),
+                "gradient_norm": rounded(norm, 4),
                 "lr": lr,
                 "images_per_second": round(rate, 1),
             },
@@ -182,14 +180,11 @@ class Journal:
             "epoch": epoch,
             "top1": round(best.top1, 3),
             "top5": round(best.top5, 3),
-            "val_loss": round(best.loss, 5),
+            "val_loss": rounded(best.loss, 5),
             "top1_raw": round(scores["raw"].top1, 3),
-            "val_loss_raw": round(scores["raw"].loss, 5),
+            "val_loss_raw": rounded(scores["raw"].loss, 5),
             "num_images": best.num_images,
         }
-        if best.top1 >= run.best.get("top1", -1):
-            run.best = {"top1": best.top1, "epoch": float(epoch)}
-        self.clock.pause()
         self.scores = row
         self.write(run.step, row)
         epochs = self.recipe.epochs
@@ -202,12 +197,18 @@ class Journal:
         if self.team.leads:
             self.draw()
 
-    def interrupted(self, run: Run) -> None:
+    def checkpoint(self, step: int) -> None:
+        """Takes note of the time at which who resumes goes on."""
+        if self.written_at != step:
+            self.write(step, {})
+
+    def interrupted(self, run: Run, has_checkpoint: bool) -> None:
         """Says how to go on."""
-        self.say(
-            f"Stopped at step {run.step:,} of {self.num_steps:,} with a checkpoint; "
-            "the same command goes on from here."
-        )
+        where = f"Stopped at step {run.step:,} of {self.num_steps:,}"
+        if has_checkpoint:
+            self.say(f"{where} with a checkpoint; the same command goes on from here.")
+        else:
+            self.tell(f"{where} without a checkpoint of it.")
 
     def pace(self, step: int) -> str:
         """The rate and the time left, once the first steps have shown them."""
@@ -224,14 +225,20 @@ class Journal:
     def write(self, step: int, row: dict[str, Any]) -> None:
         """Adds a line to the metrics, and tells the trackers."""
         row = {"step": step, **row, **self.clock.row()}
+        self.written_at = step
         if self.metrics is not None:
             try:
                 self.metrics.add(row)
                 self.could_write = True
             except OSError as error:
                 self.tell_once(f"Numbers cannot be written ({error.strerror})")
-        for tracker in self.trackers:
-            tracker.log(step, row)
+        for tracker in [*self.trackers]:
+            try:
+                tracker.log(step, row)
+            except OSError as error:
+                self.trackers.remove(tracker)
+                name = type(tracker).__name__
+                self.tell(f"{name} is left out ({error.strerror}); training goes on.")
 
     def draw(self) -> None:
         """Draws the curves; a disk that is full does not stop a run."""
@@ -272,3 +279,8 @@ class Journal:
             "device": str(self.team.device),
             "command": command_line(),
         }
+
+
+def rounded(number: float, num_digits: int) -> float | None:
+    """A number for JSON, which has no word for one that is not finite."""
+    return round(number, num_digits) if math.isfinite(number) else None

@@ -23,6 +23,7 @@ from t2t.training.journal import Journal
 from t2t.training.machine import Machine, make_exact, settle, vars_of
 from t2t.training.optim import all_groups, lr_share, set_lr
 from t2t.training.parallel import (
+    SPREADS,
     Processes,
     any_over_all,
     batch_statistics,
@@ -95,11 +96,14 @@ def train(
         training = Training(recipe, settled, team, place, splits, journal)
         # All is built, so nothing that a recipe lacks can stop the run any more.
         from_leader(team, lambda: place.begin(recipe, vars_of(settled), team, fresh))
+        if SPREADS[settled.spread]:
+            place.check_seen(team)
         with training.writer:
             try:
                 return training.run_to_end(interruption)
             except torch.OutOfMemoryError as error:
-                held = settled.micro_batch or recipe.batch_size // team.world_size
+                share = recipe.batch_size // team.world_size
+                held = min(settled.micro_batch or share, share)
                 raise UserError(
                     f"The memory of {team.device} does not suffice for {held} images "
                     f"at once: add --micro-batch {max(1, held // 2)}, which computes "
@@ -107,7 +111,7 @@ def train(
                     "model. The last checkpoint is kept."
                 ) from error
             except Exception as error:
-                if not interruption.asked:
+                if isinstance(error, UserError) or not interruption.asked:
                     raise
                 # Ctrl-C also ends compilers that the first step waits for.
                 journal.tell(f"Stopped within a step ({type(error).__name__}).")
@@ -139,6 +143,10 @@ class Training:
             journal.clock.count_all()
         self.writer = CheckpointWriter(place.checkpoints, team, journal.tell)
         self.run = new_run(recipe, machine, team, self.num_classes)
+        self.run.data = {
+            "classes": list(splits.train.classes),
+            "num_images": len(splits.train),
+        }
         self.stepper = Stepper(
             recipe, machine, team, self.run, self.num_classes, journal.tell
         )
@@ -149,14 +157,15 @@ class Training:
         """Trains until all steps are done, or until told to stop."""
         run, recipe, journal = self.run, self.recipe, self.journal
         resume(run, self.place.checkpoints, self.team, journal.tell)
-        journal.resume(run.step)
+        journal.resume(run.step, self.num_steps)
         feeding = Feeding(num_workers=self.machine.workers)
         given = (self.team, feeding, self.damage)
         batches = training_batches(recipe, self.splits.train, *given)
         validation = validation_batches(recipe, self.splits.val, *given)
         journal.start(run, self.num_steps, self.per_epoch, batches.description)
         interruption.wait_for_steps(journal.tell)
-        if run.step == self.num_steps:  # only the result could not be written
+        # Only the result could not be written, or there are fewer images now.
+        if run.step >= self.num_steps:
             self.evaluate(validation, recipe.epochs)
         saved_at = time.monotonic()
         for batch in batches.steps(run.step, self.num_steps):
@@ -172,17 +181,19 @@ class Training:
             last = run.step == self.num_steps
             evaluated = into == 0 and (last or epoch % recipe.evaluate_every == 0)
             waited = time.monotonic() - saved_at > 60 * self.machine.checkpoint_minutes
-            stopping, due = any_over_all((interruption.asked, waited), self.team)
+            asked = interruption.asked or journal.console.is_unheard
+            stopping, due = any_over_all((asked, waited), self.team)
             # The device has its next step before we look at what came of this one.
             self.await_steps(0 if evaluated or stopping or due or last else 1)
             if evaluated:
                 self.evaluate(validation, epoch)
             if (evaluated or stopping or due) and not last:
+                journal.checkpoint(run.step)
                 self.writer.save(run.state())
                 saved_at = time.monotonic()
             if stopping and not last:
                 self.writer.finish()
-                journal.interrupted(run)
+                journal.interrupted(run, has_checkpoint=not self.writer.failed)
                 return Result(self.place.path, False, journal.summary(run))
         return self.finish()
 
@@ -215,6 +226,7 @@ class Training:
                 rest(model)
         self.journal.epoch(run, epoch, scores)
         self.save_model()
+        self.journal.clock.pause()
 
     def save_model(self) -> None:
         """Writes the model that a run delivers; says why where it cannot."""
@@ -261,7 +273,8 @@ class Training:
 
     def finish(self) -> Result:
         """Writes down the result, once the last step is done and its model written."""
-        if self.unsaved:
+        # All write a sharded checkpoint together, and only the leading one knows.
+        if from_leader(self.team, lambda: bool(self.unsaved)):
             self.writer.save(self.run.state())
         self.writer.finish()
         summary = self.journal.summary(self.run)

@@ -35,6 +35,10 @@ class Relabelled(Source):
     def num_blocks_at_once(self) -> int:
         return self.source.num_blocks_at_once
 
+    @property
+    def is_in_memory(self) -> bool:
+        return self.source.is_in_memory
+
 
 def match_classes(
     given: Sequence[str], classes: Sequence[str], where: str

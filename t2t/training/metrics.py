@@ -14,9 +14,17 @@ class MetricsFile:
         self.path = path
         self.handle = -1
 
-    def open_until(self, step: int) -> list[dict[str, Any]]:
-        """Opens the file after removing what a resumed run does again; what is left."""
-        kept = [row for row in read_rows(self.path) if row["step"] <= step]
+    def open_until(self, step: int, num_steps: int) -> list[dict[str, Any]]:
+        """Opens the file after removing what a resumed run does again; what is left.
+
+        After the last of `num_steps`, that is its evaluation.
+        """
+        kept = [
+            row
+            for row in read_rows(self.path)
+            if row["step"] <= step
+            and not ("top1" in row and row["step"] == step >= num_steps)
+        ]
         draft = self.path.with_name(f".{self.path.name}.writing")
         draft.write_text("".join(json.dumps(row) + "\n" for row in kept))
         draft.replace(self.path)

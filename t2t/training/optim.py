@@ -13,6 +13,11 @@ from t2t.training.muon import Muon
 from t2t.training.recipe import Optimizer, Recipe, Schedule
 
 OURS = ("adamw", "muon", "sgd")
+UNFIT = {
+    "adahessian": "it needs second derivatives",
+    **dict.fromkeys(("kron", "kronc", "kronw"), "no checkpoint holds its memory"),
+}
+"""Why some of timm's optimizers are refused."""
 MUON_PARTS = {"blocks": ("blocks.",), "tokens_too": ("blocks.", "tokenizer.")}
 
 
@@ -29,25 +34,34 @@ def build_optimizers(model: nn.Module, recipe: Recipe) -> list[TorchOptimizer]:
         return [sgd(groups, settings, fused)]
     if settings.name == "muon":
         return muon_and_adamw(model, recipe, fused)
+    return [of_timm(parameter_groups(model, settings, lr), settings, lr)]
+
+
+def of_timm(
+    groups: list[dict[str, Any]], settings: Optimizer, lr: float
+) -> TorchOptimizer:
+    """An optimizer by its name in timm."""
     import timm.optim  # slow to import, and needed for other names only
 
-    known = timm.optim.list_optimizers()
-    if settings.name not in known:
-        names = [*OURS, *known]
+    name, known = settings.name, timm.optim.list_optimizers()
+    if name not in known:
         raise UserError(
-            f"There is no optimizer {settings.name!r}.{suggest(settings.name, names)}"
+            f"There is no optimizer {name!r}.{suggest(name, [*OURS, *known])}"
         )
-    groups = parameter_groups(model, settings, lr)
-    takes_betas = timm.optim.get_optimizer_info(settings.name).has_betas
-    return [
-        timm.optim.create_optimizer_v2(
-            groups,
-            settings.name,
-            lr=lr,
-            momentum=settings.momentum,
-            **({"betas": settings.betas} if takes_betas else {}),
+    if name in UNFIT:
+        raise UserError(
+            f"optimizer.name={name} cannot be used here, since {UNFIT[name]}; choose "
+            "another, such as adamw."
         )
-    ]
+    about = timm.optim.get_optimizer_info(name)
+    takes_betas = about.has_betas and about.num_betas == len(settings.betas)
+    return timm.optim.create_optimizer_v2(
+        groups,
+        name,
+        lr=lr,
+        momentum=settings.momentum,
+        **({"betas": settings.betas} if takes_betas else {}),
+    )
 
 
 def muon_and_adamw(

@@ -81,7 +81,6 @@ class CheckpointWriter:
         draft = self.folder / f".writing-{step:09d}"
         ignore_lone_saving()
         try:
-            draft.mkdir(parents=True, exist_ok=True)
             group = None if alone else self.team.control
             # When this returns in the leading process, all have written their shards.
             save(state.tensors, checkpoint_id=draft, process_group=group, no_dist=alone)
@@ -130,8 +129,30 @@ def resume(
             f"This machine does not see {found}, from which the run resumes; put the "
             "run's folder where all machines see it."
         )
+    check_data(found, run, tell)
     read(found, run, team)
     return True
+
+
+def check_data(path: Path, run: Run, tell: Callable[[str], None]) -> None:
+    """Refuses a checkpoint of other classes; tells where the images are not as many."""
+    before = json.loads((path / NUMBERS).read_text()).get("data")
+    if not before:
+        return  # as earlier versions wrote it
+    were, are = before["classes"], run.data["classes"]
+    if were != are:
+        gone = [f"{name!r} is gone" for name in were if name not in are]
+        new = [f"{name!r} is new" for name in are if name not in were]
+        what = ", ".join([*gone, *new][:4]) or "their order is another"
+        raise UserError(
+            f"The data's classes have changed since {path} was written: {what}. Put "
+            "the data back as it was, or add --fresh to start over."
+        )
+    if before["num_images"] != run.data["num_images"]:
+        tell(
+            f"There are {run.data['num_images']:,} images to train on and were "
+            f"{before['num_images']:,}: the run goes on, if not as it would have."
+        )
 
 
 def read(path: Path, run: Run, team: Processes) -> None:

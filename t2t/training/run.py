@@ -39,7 +39,8 @@ class Run:
     step: int = 0
     num_skipped: int = 0
     """Steps left out since their gradient was not finite."""
-    best: dict[str, float] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+    """What it learns from: `classes`, and `num_images` to train on."""
 
     @property
     def plain(self) -> nn.Module:
@@ -76,7 +77,7 @@ class Run:
             {
                 "step": self.step,
                 "num_skipped": self.num_skipped,
-                "best": self.best,
+                "data": self.data,
                 "scaler": self.scaler.state_dict(),
                 "optimizers": numbers,
             },
@@ -111,7 +112,7 @@ class Run:
             for number, optimizer in enumerate(self.optimizers)
             for place, group in enumerate(optimizer.param_groups)
             for key, value in group.items()
-            if key != "params"
+            if key != "params" and not isinstance(value, torch.dtype)
         }
 
     def empty_like(self, key: str, size: torch.Size, dtype: torch.dtype) -> Tensor:
@@ -151,10 +152,10 @@ class Run:
                     if names[parameter] in memories:
                         packed["state"][index] = memories[names[parameter]]
             optimizer.load_state_dict(packed)
-        self.scaler.load_state_dict(numbers["scaler"])
+        if numbers["scaler"]:  # there is none of a run that was not in fp16 till now
+            self.scaler.load_state_dict(numbers["scaler"])
         self.step = numbers["step"]
         self.num_skipped = numbers["num_skipped"]
-        self.best = dict(numbers["best"])
 
 
 def new_run(recipe: Recipe, machine: Machine, team: Processes, classes: int) -> Run:

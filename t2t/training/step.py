@@ -108,13 +108,7 @@ class Stepper:
     def enter(self, phase: Phase) -> None:
         """Makes steps those of a phase, which is a program of its own."""
         self.phase = phase
-        encoder = getattr(self.run.plain, "encoder", None)
-        if encoder is not None:
-            encoder.keep_tokens(phase.keep)
-        elif phase.keep < 1:
-            raise UserError(
-                f"{self.recipe.model} has no tokens to drop; set dropping.keep=1."
-            )
+        keep_tokens(self.run.plain, self.recipe.model, phase.keep)
         augmentation = self.recipe.augmentation
         self.augmentation = calmed(augmentation) if phase.calm else augmentation
         self.settle()
@@ -249,6 +243,15 @@ class Stepper:
         norm = nn.utils.clip_grad_norm_(run.model.parameters(), limit, foreach=True)
         full = getattr(norm, "full_tensor", None)
         return full() if full is not None else norm
+
+
+def keep_tokens(model: nn.Module, name: str, share: float) -> None:
+    """Lets a model's blocks see a share of the tokens while it is trained."""
+    encoder = getattr(model, "encoder", None)
+    if encoder is not None:
+        encoder.keep_tokens(share)
+    elif share < 1:
+        raise UserError(f"{name} has no tokens to drop; set dropping.keep=1.")
 
 
 def prepare(

@@ -1,11 +1,13 @@
 """The loop as a whole: what a run leaves, and what it says when told to stop."""
 
 import json
+import os
 import signal
 import time
 from contextlib import redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +19,12 @@ from t2t.models.weights import load_with_report
 from t2t.recipes.digits import t2t_vit
 from t2t.training import loop
 from t2t.training.clock import Clock
+from t2t.training.folder import RunFolder
 from t2t.training.interruption import Interruption
 from t2t.training.loop import Machine, train
+from t2t.training.metrics import read_rows
 from t2t.training.recipe import Recipe, Schedule
+from t2t.training.resume import checkpoints
 from t2t.training.step import Stepper
 
 
@@ -69,6 +74,21 @@ def test_a_stop_during_a_step_is_told_without_a_traceback(
     assert not result.finished
 
 
+def test_advice_is_given_even_where_a_stop_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Interruption()
+    monkeypatch.setattr(loop, "Interruption", lambda: asked)
+
+    def full(*_: object) -> None:
+        asked.asked = True
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RunFolder, "finish", full)
+    with pytest.raises(UserError, match="Training is done, but its result could not"):
+        train(tiny(), folder=tmp_path / "run", quiet=True)
+
+
 def test_a_stop_before_the_first_step_is_obeyed_at_once() -> None:
     with Interruption() as asked:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -99,6 +119,35 @@ def test_where_nothing_is_compiled_every_step_counts() -> None:
     assert clock.steps_per_second < 125
 
 
+def test_the_rate_of_first_steps_counts_those_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(time, "monotonic", iter([0.0, 2.0, 4.0]).__next__)
+    clock = Clock()
+    clock.take_up({"train_seconds": 5.0, "compile_seconds": 60.0})
+    for seconds in (62.0, 64.0):
+        clock.step()
+        assert clock.steps_per_second == 0.5
+        assert clock.row() == {"train_seconds": 5.0, "compile_seconds": seconds}
+
+
+def test_writing_a_model_is_no_time_of_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = loop.save
+
+    def slowly(*arguments: Any, **options: Any) -> Path:
+        time.sleep(2)
+        return write(*arguments, **options)
+
+    monkeypatch.setattr(loop, "save", slowly)
+    machine = Machine(device="cpu", compile=False)
+    train(tiny(), folder=tmp_path / "run", machine=machine, quiet=True)
+    rows = read_rows(tmp_path / "run" / "metrics.jsonl")
+    first, second = (row["train_seconds"] for row in rows if "top1" in row)
+    assert second - first < 2
+
+
 def test_a_run_goes_on_where_nobody_can_be_told(tmp_path: Path) -> None:
     # Closing it would try to write once more.
     with suppress(OSError), open("/dev/full", "w") as full, redirect_stdout(full):
@@ -106,6 +155,20 @@ def test_a_run_goes_on_where_nobody_can_be_told(tmp_path: Path) -> None:
         assert result.finished
         assert "epoch 2/2" in (tmp_path / "run" / "log.txt").read_text()
     assert (tmp_path / "run" / "result.json").exists()
+
+
+def test_a_run_whose_reader_has_gone_stops_with_a_checkpoint(tmp_path: Path) -> None:
+    # As Ctrl-C ends `tee` too in `t2t train | tee log`.
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as pipe, redirect_stdout(pipe):
+        result = train(tiny(), folder=tmp_path / "run")
+    assert not result.finished
+    assert [path.name for path in checkpoints(tmp_path / "run" / "last")] == [
+        "step-000000001"
+    ]
+    said = (tmp_path / "run" / "log.txt").read_text()
+    assert "Stopped at step 1 of 4 with a checkpoint" in said
 
 
 def test_an_error_of_its_own_is_not_hidden(
@@ -126,8 +189,10 @@ def test_short_memory_is_told_with_what_to_do(
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(Stepper, "start_step", broken)
-    with pytest.raises(UserError, match="512 images at once: add --micro-batch 256"):
-        train(tiny(), folder=tmp_path / "run", quiet=True)
+    for number in (None, 4096):
+        machine = Machine(micro_batch=number)
+        with pytest.raises(UserError, match="512 images at once: add --micro-batch 25"):
+            train(tiny(), folder=tmp_path / "run", machine=machine, quiet=True)
 
 
 def test_a_run_refused_at_once_leaves_its_folder_free(tmp_path: Path) -> None:

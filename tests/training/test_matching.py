@@ -66,4 +66,5 @@ def test_a_source_gets_the_models_labels() -> None:
     assert relabelled.classes == ANIMALS
     assert relabelled.name(1) == source.name(1)
     assert relabelled.read(0) is not None
+    assert relabelled.is_in_memory
     assert len(relabelled) == 3

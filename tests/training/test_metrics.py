@@ -13,7 +13,7 @@ def test_rows_after_the_step_are_forgotten(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\n{"step": 3}\n{"step": 5}\n{"st')
     file = MetricsFile(path)
-    assert file.open_until(3) == [{"step": 1}, {"step": 3}]
+    assert file.open_until(3, 5) == [{"step": 1}, {"step": 3}]
     file.add({"step": 4, "loss": 0.5})
     file.close()
     assert path.read_text() == '{"step": 1}\n{"step": 3}\n{"step": 4, "loss": 0.5}\n'
@@ -30,7 +30,7 @@ def test_line_that_fits_in_part_is_taken_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = MetricsFile(tmp_path / "metrics.jsonl")
-    file.open_until(0)
+    file.open_until(0, 5)
     file.add({"step": 1})
     write = os.write
     with monkeypatch.context() as patch:

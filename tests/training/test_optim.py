@@ -163,6 +163,15 @@ def test_settings_reach_the_optimizers_of_timm(tiny: Tiny) -> None:
         assert {tuple(group["betas"]) for group in groups} == {(0.8, 0.95)}
 
 
+@pytest.mark.parametrize("name", ["adahessian", "kron"])
+def test_optimizers_that_could_not_be_trained_with_are_refused(
+    name: str, tiny: Tiny
+) -> None:
+    recipe = tiny(optimizer=Optimizer(name=name))
+    with pytest.raises(UserError, match=f"{name} cannot be used here, since"):
+        build_optimizers(build_model(tiny(), 3), recipe)
+
+
 def test_misspelt_optimizer_is_refused_with_a_suggestion(tiny: Tiny) -> None:
     recipe = tiny(optimizer=Optimizer(name="muom"))
     with pytest.raises(UserError, match=r"no optimizer 'muom'\. Did you mean muon"):

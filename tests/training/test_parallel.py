@@ -55,14 +55,15 @@ def alone(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def train_in_two(start: Start, cpu: Machine) -> Callable[..., None]:
-    """Trains in two processes at once; stops after some steps where asked to."""
+def in_two(start: Start, cpu: Machine) -> Callable[..., None]:
+    """Runs a function of training_workers in two processes at once."""
 
     def run(
+        name: str,
         recipe: Recipe,
         folder: Path,
-        way: str = "ddp",
-        stop_after: int | None = None,
+        way: str,
+        *arguments: object,
         **settings: Any,
     ) -> None:
         spread, local_world_size = WAYS[way]
@@ -78,18 +79,34 @@ def train_in_two(start: Start, cpu: Machine) -> Callable[..., None]:
         }
         workers = [
             start(
-                "train_together",
+                name,
                 recipe,
                 folder,
                 machine,
                 {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                stop_after,
+                *arguments,
             )
             for rank in (0, 1)
         ]
         for worker in workers:
             worker.join(100)
         assert [worker.exitcode for worker in workers] == [0, 0]
+
+    return run
+
+
+@pytest.fixture
+def train_in_two(in_two: Callable[..., None]) -> Callable[..., None]:
+    """Trains in two processes at once; stops after some steps where asked to."""
+
+    def run(
+        recipe: Recipe,
+        folder: Path,
+        way: str = "ddp",
+        stop_after: int | None = None,
+        **settings: Any,
+    ) -> None:
+        in_two("train_together", recipe, folder, way, stop_after, **settings)
 
     return run
 
@@ -172,6 +189,37 @@ def test_sharded_muon_trains_what_one_process_does(
     train_in_two(recipe, tmp_path / "run", "fsdp", stop_after=3)
     train_in_two(recipe, tmp_path / "run", "fsdp")
     assert_same_run(tmp_path / "run", tmp_path / "alone")
+
+
+def test_shards_are_kept_where_the_model_has_no_room(
+    recipe: Recipe, tmp_path: Path, in_two: Callable[..., None]
+) -> None:
+    folder = tmp_path / "run"
+    in_two("train_without_room", replace(recipe, epochs=1), folder, "fsdp")
+    for rank in (0, 1):
+        told = (tmp_path / f"told-{rank}.txt").read_text()
+        assert "There is no room for the model. The last checkpoint stays in" in told
+    assert [path.name for path in checkpoints(folder / "last")] == ["step-000000003"]
+
+
+def test_nobody_waits_for_a_process_that_cannot_write_its_shards(
+    recipe: Recipe, tmp_path: Path, in_two: Callable[..., None]
+) -> None:
+    folder = tmp_path / "run"
+    in_two("train_half_read_only", recipe, folder, "fsdp")
+    assert (folder / "result.json").exists()
+    told = (folder / "log.txt").read_text()
+    assert "step 6 could not be written ([Errno 30] Read-only file system)" in told
+
+
+def test_shards_are_not_kept_where_some_do_not_see_them(
+    recipe: Recipe, tmp_path: Path, in_two: Callable[..., None]
+) -> None:
+    in_two("train_apart", recipe, tmp_path / "run", "fsdp")
+    for rank in (0, 1):
+        told = (tmp_path / f"told-{rank}.txt").read_text()
+        assert "Not all machines see" in told
+    assert not (tmp_path / "run-0" / "last").exists()
 
 
 def test_killed_worker_is_restarted_by_torchrun(

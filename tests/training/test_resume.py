@@ -2,17 +2,23 @@
 
 import functools
 import json
+import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
 from safetensors import safe_open
 
+from t2t.data.order import Batch
+from t2t.errors import UserError
 from t2t.training import loop
 from t2t.training.loop import Machine, train
 from t2t.training.machine import settle
+from t2t.training.metrics import read_rows
 from t2t.training.parallel import Processes
 from t2t.training.recipe import Average, Optimizer, Recipe
 from t2t.training.resume import (
@@ -23,6 +29,7 @@ from t2t.training.resume import (
     read,
 )
 from t2t.training.run import Run, State, new_run
+from t2t.training.step import Pending, Stepper
 
 Tiny = Callable[..., Recipe]
 ALONE = Processes(0, 1, torch.device("cpu"))
@@ -83,6 +90,29 @@ def test_interrupted_run_ends_in_the_same_bits(
         assert whole.summary[key] == second.summary[key]
 
 
+def test_no_time_of_training_is_lost(
+    tiny: Tiny,
+    cpu: Machine,
+    tmp_path: Path,
+    interrupt_after: Callable[[int | None], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start_step = Stepper.start_step
+
+    def slowly(stepper: Stepper, batch: Batch) -> Pending:
+        time.sleep(0.05)
+        return start_step(stepper, batch)
+
+    monkeypatch.setattr(Stepper, "start_step", slowly)
+    for stop in (5, 4, None):
+        interrupt_after(stop)
+        result = train(tiny(), folder=tmp_path, machine=cpu, quiet=True)
+        assert 60 * result.summary["train_minutes"] > 0.04 * result.summary["steps"]
+    rows = read_rows(tmp_path / "metrics.jsonl")
+    places = [(row["step"], "top1" in row) for row in rows]
+    assert places == sorted(set(places))
+
+
 def test_fp16_goes_on_with_its_scale(
     tiny: Tiny,
     cpu: Machine,
@@ -113,7 +143,66 @@ def test_fp16_goes_on_with_its_scale(
     assert_same(whole.state(), resumed.state())
 
 
-@pytest.mark.parametrize("name", ["adamw", "muon", "sgd", "lamb", "adafactor"])
+@pytest.fixture
+def stopped(
+    tiny: Tiny,
+    cpu: Machine,
+    images: Path,
+    tmp_path: Path,
+    interrupt_after: Callable[[int | None], None],
+) -> Recipe:
+    """A recipe whose run in "run" was stopped after 11 steps, with its own data."""
+    shutil.copytree(images, tmp_path / "data")
+    recipe = tiny(data=str(tmp_path / "data"))
+    interrupt_after(11)
+    train(recipe, folder=tmp_path / "run", machine=cpu, quiet=True)
+    interrupt_after(None)
+    return recipe
+
+
+def test_a_run_does_not_go_on_with_other_classes(
+    stopped: Recipe, cpu: Machine, tmp_path: Path
+) -> None:
+    for split in ("train", "val"):  # after which labels mean something else
+        (tmp_path / "data" / split / "a").rename(tmp_path / "data" / split / "z")
+    with pytest.raises(UserError, match="'a' is gone, 'z' is new") as caught:
+        train(stopped, folder=tmp_path / "run", machine=cpu, quiet=True)
+    assert "add --fresh" in str(caught.value)
+    assert len(checkpoints(tmp_path / "run" / "last")) == 2
+
+
+def test_a_run_with_fewer_images_left_is_judged_as_it_is(
+    stopped: Recipe, cpu: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in "abc":  # which leaves fewer steps than were done
+        for path in sorted((tmp_path / "data/train" / name).iterdir())[:7]:
+            path.unlink()
+    result = train(stopped, folder=tmp_path / "run", machine=cpu)
+    assert "There are 27 images to train on and were 48" in capsys.readouterr().out
+    assert result.finished
+    scored = [r for r in read_rows(tmp_path / "run/metrics.jsonl") if "top1" in r]
+    assert [row["step"] for row in scored] == [6, 11]
+    assert result.summary["val_loss"] == scored[-1]["val_loss"]
+
+
+@pytest.mark.parametrize("precisions", [("fp32", "fp16"), ("fp16", "fp32")])
+def test_a_run_goes_on_in_another_precision(
+    precisions: tuple[Literal["fp32", "fp16"], ...],
+    tiny: Tiny,
+    cpu: Machine,
+    tmp_path: Path,
+    interrupt_after: Callable[[int | None], None],
+) -> None:
+    for precision, stop in zip(precisions, (2, None), strict=True):
+        interrupt_after(stop)
+        machine = replace(cpu, precision=precision)
+        result = train(tiny(epochs=1), folder=tmp_path, machine=machine, quiet=True)
+        assert result.finished == (stop is None)
+
+
+@pytest.mark.parametrize(
+    "name", ["adamw", "muon", "sgd", "lamb", "adafactor", "adafactorbv", "adan"]
+)
 def test_checkpoint_gives_back_all_that_an_optimizer_remembers(
     name: str, tiny: Tiny, cpu: Machine, tmp_path: Path
 ) -> None:
@@ -127,7 +216,6 @@ def test_checkpoint_gives_back_all_that_an_optimizer_remembers(
             optimizer.step()
             optimizer.zero_grad()
         run.step = step + 1
-    run.best = {"top1": 1 / 3}
     writer = CheckpointWriter(tmp_path, ALONE, pytest.fail)
     writer.save(run.state())
     writer.finish()

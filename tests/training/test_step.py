@@ -1,6 +1,7 @@
 """One step: accumulated, clipped, averaged, or left out whole."""
 
 import copy
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from t2t.training.parallel import Processes
 from t2t.training.recipe import Average, Optimizer, Recipe, TokenDropping
 from t2t.training.run import new_run
 from t2t.training.step import Stepper
+from t2t.verbs.closing import closing_page
 
 Tiny = Callable[..., Recipe]
 ALONE = Processes(0, 1, torch.device("cpu"))
@@ -174,6 +176,21 @@ def test_left_out_steps_are_counted_and_told(
     told = capsys.readouterr().out
     assert "Step 2 was left out: its gradient is not finite (1 so far)." in told
     assert "Step 7 was left out: its gradient is not finite (3 so far)." in told
+
+
+def test_a_first_step_that_is_left_out_has_no_loss(
+    tiny: Tiny,
+    cpu: Machine,
+    tmp_path: Path,
+    broken_training: Callable[[set[int]], None],
+) -> None:
+    broken_training({1})
+    result = train(tiny(epochs=1), folder=tmp_path / "run", machine=cpu, quiet=True)
+    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line, parse_constant=pytest.fail) for line in lines]
+    assert rows[0]["loss"] is None
+    assert rows[-1]["val_loss"] > 0
+    closing_page(tmp_path / "run", result.summary)
 
 
 def test_run_that_stopped_learning_ends_with_advice(

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from t2t.errors import UserError
 from t2t.models import weights
-from t2t.training import loop, metrics
+from t2t.training import journal, loop, metrics
 from t2t.training.folder import RunFolder
 from t2t.training.loop import Machine, train
 from t2t.training.recipe import Optimizer, Recipe
@@ -186,6 +186,24 @@ def test_two_cannot_train_in_one_folder(
         train(recipe, folder=tmp_path / "run", machine=cpu, quiet=True)
 
 
+def test_a_folder_is_held_until_it_is_left_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
+    refused = []
+
+    def look(place: RunFolder) -> list[Path]:
+        with pytest.raises(UserError, match="Another process"), second.held():
+            pass
+        refused.append(place)
+        return []
+
+    with first.held():
+        monkeypatch.setattr(RunFolder, "files", look)
+    assert refused == [first]
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[range], None]:
     """Lets nothing be written while the run's step is in a range."""
@@ -239,6 +257,37 @@ def test_full_disk_on_the_way_does_not_stop_a_run(
     assert_delivered(tmp_path / "run", expected)
 
 
+def test_a_tracker_without_room_does_not_stop_a_run(
+    tiny: Tiny, cpu: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full:
+        def log(self, *_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        close = log
+
+    monkeypatch.setattr(journal, "open_trackers", lambda place: [Full()])
+    assert train(tiny(epochs=1), folder=tmp_path, machine=cpu, quiet=True).finished
+    told = (tmp_path / "log.txt").read_text()
+    assert told.count("Full is left out (No space left on device); training goes") == 1
+
+
+def test_no_checkpoint_is_claimed_that_a_full_disk_did_not_take(
+    tiny: Tiny,
+    cpu: Machine,
+    tmp_path: Path,
+    disk: Callable[[range], None],
+    interrupt_after: Callable[[int | None], None],
+) -> None:
+    disk(range(5, 6))
+    for number, words in ((4, " with a checkpoint; the"), (1, " without a checkpoint")):
+        interrupt_after(number)
+        train(tiny(), folder=tmp_path, machine=cpu, quiet=True)
+        said = (tmp_path / "log.txt").read_text().splitlines()[-1]
+        assert words in said
+    assert [path.name for path in checkpoints(tmp_path / "last")] == ["step-000000004"]
+
+
 def test_full_disk_at_the_end_keeps_the_last_checkpoint(
     recipe: Recipe,
     cpu: Machine,
@@ -275,6 +324,26 @@ def test_a_model_that_has_no_room_is_kept_as_a_checkpoint(
     assert checkpoints(folder / "last")[0].name == "step-000000012"
     assert train(recipe, folder=folder, machine=cpu, quiet=True).finished
     assert_delivered(folder, expected)
+    assert_metrics_are_whole(folder)  # the last evaluation is done again
+
+
+def test_numbers_that_have_no_room_are_told_before_a_run_goes_on(
+    tiny: Tiny,
+    cpu: Machine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    interrupt_after: Callable[[int | None], None],
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    interrupt_after(2)
+    train(tiny(), folder=tmp_path, machine=cpu, quiet=True)
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    monkeypatch.setattr(Path, "write_text", refuse)
+    with pytest.raises(UserError, match=r"cannot be written .*; make room"):
+        train(tiny(), folder=tmp_path, machine=cpu, quiet=True)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
 
 def test_no_checkpoint_is_promised_where_none_could_be_kept(

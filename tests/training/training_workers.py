@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from t2t.config import from_json
-from t2t.training import resume
+from t2t.errors import UserError
+from t2t.training import loop, resume
 from t2t.training.folder import read_json
 from t2t.training.loop import Machine, train
 from t2t.training.recipe import Recipe
@@ -48,6 +49,54 @@ def train_together(
     if stop_after is not None and environment["RANK"] == "1":
         stop_self_after(stop_after)
     train_alone(recipe, folder, machine)
+
+
+def train_without_room(
+    recipe: Recipe, folder: Path, machine: Machine, environment: dict[str, str]
+) -> None:
+    """Trains as one of several processes whose model cannot be written at the end."""
+
+    def refuse(*_: object, **options: object) -> None:
+        raise UserError("There is no room for the model.")
+
+    loop.save = refuse  # type: ignore[assignment]
+    note_mistake(recipe, folder, machine, environment)
+
+
+def train_half_read_only(
+    recipe: Recipe, folder: Path, machine: Machine, environment: dict[str, str]
+) -> None:
+    """Trains as one of two processes, the second of which can make no folders."""
+    make = Path.mkdir
+
+    def refuse(path: Path, *arguments: Any, **options: Any) -> None:
+        if path.name.startswith(".writing-") and environment["RANK"] == "1":
+            raise OSError(30, "Read-only file system")
+        make(path, *arguments, **options)
+
+    Path.mkdir = refuse  # type: ignore[method-assign]
+    os.environ |= environment
+    train_alone(recipe, folder, machine)
+
+
+def train_apart(
+    recipe: Recipe, folder: Path, machine: Machine, environment: dict[str, str]
+) -> None:
+    """Trains as one of several processes, each with a folder of its own."""
+    own = folder.with_name(f"{folder.name}-{environment['RANK']}")
+    note_mistake(recipe, own, machine, environment)
+
+
+def note_mistake(
+    recipe: Recipe, folder: Path, machine: Machine, environment: dict[str, str]
+) -> None:
+    """Trains as one of several processes; writes down what it is told."""
+    os.environ |= environment
+    try:
+        train_alone(recipe, folder, machine)
+    except UserError as error:
+        told = folder.with_name(f"told-{environment['RANK']}.txt")
+        told.write_text(str(error))
 
 
 def stop_self_after(num_steps: int, number: int = signal.SIGTERM) -> None:

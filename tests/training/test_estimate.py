@@ -1,0 +1,38 @@
+"""What a run would take is judged by all of its phases."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from t2t.training import estimate as module
+from t2t.training.estimate import estimate
+from t2t.training.loop import Machine
+from t2t.training.recipe import Recipe, TokenDropping
+from t2t.training.run import Run
+
+Tiny = Callable[..., Recipe]
+
+
+def test_every_phase_counts_by_its_share(
+    tiny: Tiny, cpu: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def try_steps(run: Run, *_: object) -> tuple[float, float]:
+        share: float = run.plain.encoder.token_share
+        return share, share * 2**30
+
+    monkeypatch.setattr(module, "try_steps", try_steps)
+    dropping = TokenDropping(keep=0.5, until=0.5)
+    told = estimate(tiny(dropping=dropping, epochs=100), cpu)
+    # 4,800 images of a second each, half of them in half of it.
+    assert "About 60 min 00 s on cpu" in told
+    assert "16 for 16 images at once" in told
+
+
+def test_no_more_images_are_held_than_a_batch_has(tiny: Tiny, cpu: Machine) -> None:
+    told = [
+        estimate(tiny(), replace(cpu, micro_batch=number)).splitlines()[-1]
+        for number in (16, 1000)
+    ]
+    assert told[0] == told[1]
+    assert "for 16 images at once" in told[0]
