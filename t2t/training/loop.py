@@ -53,6 +53,8 @@ class Result:
     summary: dict[str, Any]
     was_finished: bool = False
     """Whether there was nothing left to do."""
+    asked_to_stop: bool = False
+    """Whether Ctrl-C or SIGTERM came, be it too late to keep the run from its end."""
 
 
 def train(
@@ -97,7 +99,8 @@ def train(
         from_leader(team, lambda: place.begin(recipe, vars_of(settled), team, fresh))
         with training.writer:
             try:
-                return training.run_to_end(interruption)
+                result = training.run_to_end(interruption)
+                return replace(result, asked_to_stop=interruption.asked)
             except torch.OutOfMemoryError as error:
                 held = settled.micro_batch or recipe.batch_size // team.world_size
                 raise UserError(
