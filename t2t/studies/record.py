@@ -73,6 +73,17 @@ def record(
     `data_name` stands for the data's path in all that is written. Runs judged by held
     out training images are taken with `held_out` only, and labelled.
     """
+    opened = open_runs(runs, held_out=held_out, logs=logs)
+    check_place(into)
+    with writing_into(into):
+        write_record(opened, into, data_name)
+    return read_json(into / SUMMARY)
+
+
+def open_runs(
+    runs: Sequence[Path], *, held_out: bool, logs: Sequence[Path] = ()
+) -> list[FinishedRun]:
+    """Runs that can be one record, by their seeds; refuses others."""
     if logs and len(logs) != len(runs):
         raise UserError(
             f"{len(runs)} runs and {len(logs)} logs are given; give a log for each run."
@@ -82,13 +93,7 @@ def record(
     opened.sort(key=lambda run: run.seed)
     check_alike(opened)
     check_judge(opened[0], held_out)
-    summary = summarise(opened)
-    check_place(into)
-    with writing_into(into):
-        write_record(opened, summary, into)
-        if data_name is not None:
-            rename_data(into, opened[0].recipe["data"], data_name)
-    return read_json(into / SUMMARY)
+    return opened
 
 
 def check_place(into: Path) -> None:
@@ -102,9 +107,10 @@ def check_place(into: Path) -> None:
 
 
 def write_record(
-    runs: Sequence[FinishedRun], summary: dict[str, Any], into: Path
+    runs: Sequence[FinishedRun], into: Path, data_name: str | None
 ) -> None:
     """All files of a record; a page that is there already stays."""
+    summary = summarise(runs)
     write_json(into / RECIPE, runs[0].recipe)
     write_json(into / ENVIRONMENT, runs[0].environment)
     write_json(into / SUMMARY, summary)
@@ -116,6 +122,8 @@ def write_record(
     draw_seeds(runs, into / CURVES)
     if not (into / PAGE).exists():
         (into / PAGE).write_text(first_page(summary))
+    if data_name is not None:
+        rename_data(into, runs[0].recipe["data"], data_name)
 
 
 def open_run(folder: Path, log: Path | None) -> FinishedRun:
