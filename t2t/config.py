@@ -170,7 +170,7 @@ def convert(value: Any, hint: Any, name: str, text: str | None = None) -> Any:
                     convert(item, each, name, item if isinstance(item, str) else None)
                     for item, each in pairs
                 )
-    shown = text if text is not None else json.dumps(value)
+    shown = text if text is not None else json.dumps(value, default=repr)
     raise UserError(f"{name}={shown} will not do: {name} takes {describe(hint)}.")
 
 
@@ -187,7 +187,12 @@ def describe(hint: Any) -> str:
         number = {int: "whole numbers", float: "numbers"}.get(args[0], "values")
         example = "3,6,6,4" if args[-1] is Ellipsis else ",".join("1" * len(args))
         return f"{number}, such as {example}"
-    names = {int: "a whole number", float: "a number", bool: "true or false"}
+    names = {
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        str: "a word",
+    }
     return names.get(hint, f"a {getattr(hint, '__name__', str(hint))}")
 
 

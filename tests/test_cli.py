@@ -184,6 +184,10 @@ def test_show_knows_timms_models(capsys: Output) -> None:
         ("show t2t_vit_14 --image-size 1x2x3", "--image-size 1x2x3 is not a size"),
         ("show t2t_vit_14 --in-channels 0", "--in-channels 0 is too small"),
         ("show t2t_vit_14 --set mixer", "'mixer' sets nothing; write NAME=VALUE"),
+        (
+            "show t2t_vit_14 --image-size 64 --set image_size=32",
+            "--image-size and --set image_size say the same thing; give one of them.",
+        ),
         ("show t2t_vit_14 --set mixr=ghost", "Did you mean mixer?"),
         ("show t2t_vit_14 --set mixer=gost", "allowed: attention, attention_se"),
         ("show t2t_vit_14 --set depth=two", "depth takes a whole number"),

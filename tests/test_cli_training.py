@@ -40,6 +40,17 @@ Output = pytest.CaptureFixture[str]
             "channels=4 have no colours to augment, as 1 or 3 have; set "
             "augmentation.rand_augment=none.",
         ),
+        (
+            "train --set choices.depth=x",
+            'depth="x" will not do: depth takes a whole number.',
+        ),
+        ("train --set choices.splits=3", "splits takes triples, such as"),
+        ("plan digits --set choices.deepth=3", "Did you mean depth"),
+        (
+            "train --set choices.image_size=32",
+            "choices.image_size cannot be set: it is the recipe's image_size; leave",
+        ),
+        ("train --set choices.num_classes=5", "the data tell how many classes"),
         ("train nowhere/recipe.json", "There is no recipe nowhere/recipe.json;"),
         ("pack photos packed --workers -1", "--workers -1 is too small"),
         ("plan digits --micro-batch 0", "--micro-batch 0 is too small"),
@@ -60,15 +71,28 @@ def test_a_mistake_is_one_sentence(
 
 
 def test_a_misspelt_choice_deletes_nothing(tmp_path: Path, capsys: Output) -> None:
-    write_json(tmp_path / "recipe.json", to_json(find_recipe("digits")))
-    (tmp_path / "model.safetensors").write_text("dear")
-    before = sorted(tmp_path.iterdir())
-    words = ["train", "--folder", str(tmp_path), "--fresh", "--set", "choices.depht=3"]
-    assert main(words) == 2
+    folder, recipe = tmp_path / "run", to_json(find_recipe("digits"))
+    folder.mkdir()
+    write_json(folder / "recipe.json", recipe)
+    (folder / "model.safetensors").write_text("dear")
+    before = sorted(folder.iterdir())
+    write_json(tmp_path / "misspelt.json", {**recipe, "choices": {"depht": 3}})
+    words = ["train", str(tmp_path / "misspelt.json"), "--folder", str(folder)]
+    assert main([*words, "--fresh"]) == 2
     assert "Did you mean depth?" in capsys.readouterr().err
-    left = [path for path in tmp_path.iterdir() if path.name != ".lock"]
+    left = [path for path in folder.iterdir() if path.name != ".lock"]
     assert sorted(left) == before
-    assert (tmp_path / "model.safetensors").read_text() == "dear"
+    assert (folder / "model.safetensors").read_text() == "dear"
+
+
+def test_a_misspelt_choice_is_no_other_recipe(tmp_path: Path, capsys: Output) -> None:
+    write_json(tmp_path / "recipe.json", to_json(find_recipe("digits")))
+    write_json(tmp_path / "result.json", {})
+    words = ["train", "--folder", str(tmp_path), "--set", "choices.depht=3"]
+    assert main(words) == 2
+    told = capsys.readouterr().err
+    assert "Did you mean depth?" in told
+    assert "another recipe" not in told
 
 
 def test_a_recipe_is_read_from_any_file(tmp_path: Path) -> None:
