@@ -132,7 +132,8 @@ def test_short_memory_is_told_with_what_to_do(
 
 def test_a_run_refused_at_once_leaves_its_folder_free(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="batch size"):
-        train(replace(tiny(), batch_size=5000), folder=tmp_path / "run", quiet=True)
+        train(replace(tiny(), batch_size=5000), folder=tmp_path / "new/run", quiet=True)
+    assert not (tmp_path / "new").exists()
     assert train(tiny(), folder=tmp_path / "run", quiet=True).finished
 
 
