@@ -70,6 +70,14 @@ def test_words_that_may_be_left_out_look_so(
     assert f" {word}" in usage
 
 
+def test_help_is_the_same_beside_other_words(capsys: Output) -> None:
+    main(["show", "--help"])
+    alone = capsys.readouterr().out
+    main(["show", "t2t_vit_14", "--depth", "1", "--help"])
+    assert capsys.readouterr().out == alone
+    assert "NAME" in alone.splitlines()[0]
+
+
 def test_no_words_show_the_verbs(capsys: Output) -> None:
     assert main([]) == 0
     assert "• models" in capsys.readouterr().out

@@ -166,6 +166,27 @@ def test_a_pack_says_why_an_image_is_left_out(tmp_path: Path, capsys: Output) ->
     assert told[-1].endswith("p[/b]'")
 
 
+def test_odd_names_and_a_damaged_image_do_not_spoil_the_end(
+    tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in range(8):
+        path = Path("photos", ("train", "val")[number % 2], "ab"[number // 4])
+        path.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (30 * number, 0, 0)).save(path / f"{number}.png")
+    Path("photos/val/a/1.png").write_text("no image")
+    words = ["train", "--data", "photos", "--epochs", "1", "--device", "cpu"]
+    sizes = ["dim=16", "depth=1", "num_heads=1", "token_dim=8"]
+    settings = [*(f"choices.{size}" for size in sizes), "batch_size=4", "name=$x_{$ 熊"]
+    assert main([*words, *(part for each in settings for part in ("--set", each))]) == 0
+    told = capsys.readouterr().out
+    assert "photos/val/a/1.png: not an image that can be read; it is skipped." in told
+    # The closing table has the others.
+    assert "photos/val/a/3.png   a" in told
+    assert "photos/val/a/1.png   a" not in told
+    assert Path("runs/$x_{$ 熊/curves.png").stat().st_size > 5_000
+
+
 def test_what_to_type_next_can_be_pasted() -> None:
     told = whereabouts(Path("my runs/é"))
     assert "t2t eval 'my runs/é' " in told

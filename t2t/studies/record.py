@@ -264,7 +264,7 @@ def draw_seeds(runs: Sequence[FinishedRun], path: Path) -> None:
         axes.set_xlabel("step")
         axes.grid(alpha=0.3)
     panels[0].legend(frameon=False, fontsize="small")
-    figure.suptitle(runs[0].result["recipe"])
+    figure.suptitle(runs[0].result["recipe"], parse_math=False)
     draft = path.with_name(f".{path.name}.writing.png")
     figure.savefig(draft, dpi=120)
     draft.replace(path)
