@@ -81,12 +81,22 @@ def set_at(plain: dict[str, Any], cls: Any, path: str, text: str) -> None:
     *outer, last = path.split(".")
     root = cls
     for name in outer:
-        cls = hint_of(cls, name, path, root)
+        cls = keys_of(cls, name) or hint_of(cls, name, path, root)
         if not isinstance(plain.get(name), dict):
             raise UserError(f"{name} has no parts, so {path!r} cannot be set.")
         plain = plain[name]
     hint = hint_of(cls, last, path, root)
     plain[last] = to_plain(convert(parse(text), hint, path, text))
+
+
+def keys_of(cls: Any, name: str) -> Any:
+    """The dataclass whose fields are the keys of a dict, where the dict's field says.
+
+    So a value gets the type it has there: in `choices.positions=none`, a word.
+    """
+    fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+    told = {field.name: field.metadata.get("keys_of") for field in fields}
+    return told.get(name)
 
 
 def hint_of(cls: Any, name: str, path: str, root: Any) -> Any:

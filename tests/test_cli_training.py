@@ -42,10 +42,10 @@ Output = pytest.CaptureFixture[str]
         ),
         (
             "train --set choices.depth=x",
-            'depth="x" will not do: depth takes a whole number.',
+            "choices.depth=x will not do: choices.depth takes a whole number.",
         ),
         ("train --set choices.splits=3", "splits takes triples, such as"),
-        ("plan digits --set choices.deepth=3", "Did you mean depth"),
+        ("plan digits --set choices.deepth=3", "Did you mean choices.depth"),
         (
             "train --set choices.image_size=32",
             "choices.image_size cannot be set: it is the recipe's image_size; leave",
@@ -54,6 +54,7 @@ Output = pytest.CaptureFixture[str]
         ("train nowhere/recipe.json", "There is no recipe nowhere/recipe.json;"),
         ("pack photos packed --workers -1", "--workers -1 is too small"),
         ("plan digits --micro-batch 0", "--micro-batch 0 is too small"),
+        ("ship mine --into here --megabytes 0", "--megabytes 0 is too small"),
         ("plan digits --rate 0", "--rate 0 will not do: give images/s, more than 0."),
         ("recipes zzz", "No recipe has 'zzz' in its name. `t2t recipes` lists all."),
     ],
@@ -85,13 +86,15 @@ def test_a_misspelt_choice_deletes_nothing(tmp_path: Path, capsys: Output) -> No
     assert (folder / "model.safetensors").read_text() == "dear"
 
 
-def test_a_misspelt_choice_is_no_other_recipe(tmp_path: Path, capsys: Output) -> None:
+def test_a_model_that_cannot_be_is_no_other_recipe(
+    tmp_path: Path, capsys: Output
+) -> None:
     write_json(tmp_path / "recipe.json", to_json(find_recipe("digits")))
     write_json(tmp_path / "result.json", {})
-    words = ["train", "--folder", str(tmp_path), "--set", "choices.depht=3"]
+    words = ["train", "--folder", str(tmp_path), "--set", "choices.num_heads=5"]
     assert main(words) == 2
     told = capsys.readouterr().err
-    assert "Did you mean depth?" in told
+    assert "dim=96 cannot be shared by num_heads=5" in told
     assert "another recipe" not in told
 
 
@@ -135,6 +138,18 @@ def test_mean_and_deviation_follow_the_channels() -> None:
     assert changed(recipe, None, ("channels=3",)) == changed(recipe, None, ())
     own = changed(recipe, None, ("augmentation.mean=0.3", "channels=1"))
     assert own.augmentation.mean == (0.3,)
+
+
+def test_a_choice_may_be_called_none() -> None:
+    recipe = changed(find_recipe("digits"), None, ("choices.positions=none",))
+    assert recipe.choices["positions"] == "none"
+
+
+def test_fewer_gpus_than_a_machine_has_are_rehearsed(capsys: Output) -> None:
+    assert main(["plan", "digits", "--gpus", "2", "--rehearse"]) == 0
+    assert "Rehearsed as 1 of 2 processes" in capsys.readouterr().err
+    assert main(["plan", "digits", "--gpus", "1", "--rehearse"]) == 2
+    assert "One GPU sends nothing to rehearse" in capsys.readouterr().err
 
 
 def test_recipes_are_found_in_any_case(capsys: Output) -> None:
