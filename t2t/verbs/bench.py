@@ -218,13 +218,16 @@ def recipes_asked(
     from dataclasses import replace
 
     from t2t.recipes import imagenet
-    from t2t.verbs.running import open_recipe
+    from t2t.verbs.running import changed, open_recipe
 
     if name is None:
         chosen = [imagenet.published(model) for model in models]
     else:
         recipe = open_recipe(name, None)
-        chosen = [replace(recipe, model=model) for model in models or [recipe.model]]
+        chosen = [
+            changed(recipe, None, (f"model={model}",))
+            for model in models or [recipe.model]
+        ]
     return [
         replace(
             each,
