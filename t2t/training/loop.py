@@ -281,9 +281,11 @@ class Training:
                         f"The last checkpoint stays in {self.place.checkpoints}; make "
                         "room, and the same command goes on from there."
                     )
+                reason = getattr(error, "strerror", None)
+                why = f"{self.place.path} ({reason})." if reason else str(error)
                 raise UserError(
-                    "Training is done, but its result could not be written: "
-                    f"{error} {kept}"
+                    f"Training is done, but its result could not be written: {why} "
+                    f"{kept}"
                 ) from error
 
         from_leader(self.team, deliver)

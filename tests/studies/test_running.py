@@ -137,6 +137,18 @@ def test_ctrl_c_leaves_the_table_of_what_is_done(
     assert (tmp_path / "runs/tiny.patches-seed1/last").is_dir()
 
 
+def test_a_table_that_cannot_be_written_is_told(
+    tiny_study: Study, tmp_path: Path
+) -> None:
+    (tmp_path / "tiny_tokens").touch()
+    with pytest.raises(UserError, match=r"tiny_tokens \(File exists\); put that right"):
+        run_study(tiny_study, (0,), tmp_path, machine=CPU, quiet=True)
+    (tmp_path / "tiny_tokens").unlink()
+    told: list[str] = []
+    run_study(tiny_study, (0,), tmp_path, machine=CPU, tell=told.append, quiet=True)
+    assert told == ["tiny_tokens: arm patches, seed 0 (run 2 of 2)"]
+
+
 def test_a_run_of_another_recipe_is_refused(tiny_study: Study, tmp_path: Path) -> None:
     one = replace(tiny_study, arms={"t2t": tiny_study.arms["t2t"]}, claims=())
     run_study(one, (0,), tmp_path, machine=CPU, quiet=True)
