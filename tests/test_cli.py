@@ -103,7 +103,7 @@ def test_models_lists_all_in_full_where_there_is_no_terminal(capsys: Output) -> 
 @pytest.mark.parametrize(
     ("pattern", "expected"),
     [
-        ("resnet1", {"resnet101", "resnet152"}),
+        ("resnet1", {"resnet101", "resnet152", "resnet18_32"}),
         ("t2t_vit_t_*", {"t2t_vit_t_14", "t2t_vit_t_19", "t2t_vit_t_24"}),
         ("T2T-ViT-24", {"t2t_vit_24"}),
     ],

@@ -73,16 +73,13 @@ def create_timm_model(
             "can be chosen for the models of `t2t models` that are not timm's."
         )
     settings: dict[str, Any] = {"drop_path_rate": drop_path} if drop_path else {}
+    if num_classes is not None:
+        settings["num_classes"] = num_classes
     if image_size is not None and timm.get_pretrained_cfg_value(
         timm_name, "fixed_input_size"
     ):
         settings["img_size"] = as_size(image_size)
-    return timm.create_model(
-        timm_name,
-        num_classes=1000 if num_classes is None else num_classes,
-        in_chans=in_channels,
-        **settings,
-    )
+    return timm.create_model(timm_name, in_chans=in_channels, **settings)
 
 
 def name_in_timm(name: str) -> str:

@@ -45,7 +45,7 @@ def bench(
     ] = "train",
     image_size: Annotated[
         tuple[int, ...],
-        option("Pixels of a side.", "(default: 224, or the recipe's)", "N..."),
+        option("Pixels of a side.", "(default: the model's, or the recipe's)", "N..."),
     ] = (),
     launch: Annotated[
         Literal["graph", "eager_graph", "compiled", "eager"] | None,
@@ -153,7 +153,7 @@ def bench(
         bases = all_cases(
             models,
             ("train", "infer") if mode == "both" else (mode,),
-            image_size or (224,),
+            image_size,
             batch or ((256,) if on_cuda else (8,)),
             precisions,
             launch or ("graph" if on_cuda else "eager"),
