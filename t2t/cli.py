@@ -4,6 +4,7 @@ import errno
 import inspect
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Annotated, Any, Union
 
@@ -13,7 +14,7 @@ from tyro.conf import DisallowNone, FlagCreatePairsOff, subcommand
 from t2t import __version__
 from t2t.errors import UserError, suggest
 from t2t.verbs import VERBS
-from t2t.verbs.words import check
+from t2t.verbs.words import HELP, check
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 PURPOSE = """Train vision transformers from scratch on the images you have.
@@ -25,7 +26,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        run(words)
+        with warnings.catch_warnings():
+            # No font has all characters; one that it lacks is drawn as a box.
+            warnings.filterwarnings("ignore", "Glyph .* missing from font")
+            run(words)
         # A reader that has gone shows only when the last words are sent.
         sys.stdout.flush()
     except UserError as error:
@@ -53,7 +57,7 @@ def run(words: list[str]) -> None:
     """Calls the verb that the first word names with what the others say."""
     if words[:1] == ["--version"]:
         print(f"t2t {__version__}")
-    elif not words or words[0] in ("-h", "--help", "help"):
+    elif not words or words[0] in (*HELP, "help"):
         print_verbs()
     elif words[0] in VERBS:
         verb = VERBS[words[0]]
@@ -62,7 +66,8 @@ def run(words: list[str]) -> None:
             verb,
             prog=f"t2t {words[0]}",
             description=inspect.getdoc(verb),
-            args=words[1:],
+            # Beside other words the help would leave out what they stand for.
+            args=["--help"] if {*words} & {*HELP} else words[1:],
             config=(FlagCreatePairsOff, DisallowNone),
         )
     else:

@@ -81,12 +81,22 @@ def set_at(plain: dict[str, Any], cls: Any, path: str, text: str) -> None:
     *outer, last = path.split(".")
     root = cls
     for name in outer:
-        cls = hint_of(cls, name, path, root)
+        cls = keys_of(cls, name) or hint_of(cls, name, path, root)
         if not isinstance(plain.get(name), dict):
             raise UserError(f"{name} has no parts, so {path!r} cannot be set.")
         plain = plain[name]
     hint = hint_of(cls, last, path, root)
     plain[last] = to_plain(convert(parse(text), hint, path, text))
+
+
+def keys_of(cls: Any, name: str) -> Any:
+    """The dataclass whose fields are the keys of a dict, where the dict's field says.
+
+    So a value gets the type it has there: in `choices.positions=none`, a word.
+    """
+    fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+    told = {field.name: field.metadata.get("keys_of") for field in fields}
+    return told.get(name)
 
 
 def hint_of(cls: Any, name: str, path: str, root: Any) -> Any:
@@ -170,7 +180,7 @@ def convert(value: Any, hint: Any, name: str, text: str | None = None) -> Any:
                     convert(item, each, name, item if isinstance(item, str) else None)
                     for item, each in pairs
                 )
-    shown = text if text is not None else json.dumps(value)
+    shown = text if text is not None else json.dumps(value, default=repr)
     raise UserError(f"{name}={shown} will not do: {name} takes {describe(hint)}.")
 
 
@@ -187,7 +197,12 @@ def describe(hint: Any) -> str:
         number = {int: "whole numbers", float: "numbers"}.get(args[0], "values")
         example = "3,6,6,4" if args[-1] is Ellipsis else ",".join("1" * len(args))
         return f"{number}, such as {example}"
-    names = {int: "a whole number", float: "a number", bool: "true or false"}
+    names = {
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        str: "a word",
+    }
     return names.get(hint, f"a {getattr(hint, '__name__', str(hint))}")
 
 

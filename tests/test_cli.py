@@ -70,6 +70,14 @@ def test_words_that_may_be_left_out_look_so(
     assert f" {word}" in usage
 
 
+def test_help_is_the_same_beside_other_words(capsys: Output) -> None:
+    main(["show", "--help"])
+    alone = capsys.readouterr().out
+    main(["show", "t2t_vit_14", "--depth", "1", "--help"])
+    assert capsys.readouterr().out == alone
+    assert "NAME" in alone.splitlines()[0]
+
+
 def test_no_words_show_the_verbs(capsys: Output) -> None:
     assert main([]) == 0
     assert "• models" in capsys.readouterr().out
@@ -95,7 +103,7 @@ def test_models_lists_all_in_full_where_there_is_no_terminal(capsys: Output) -> 
 @pytest.mark.parametrize(
     ("pattern", "expected"),
     [
-        ("resnet1", {"resnet101", "resnet152"}),
+        ("resnet1", {"resnet101", "resnet152", "resnet18_32"}),
         ("t2t_vit_t_*", {"t2t_vit_t_14", "t2t_vit_t_19", "t2t_vit_t_24"}),
         ("T2T-ViT-24", {"t2t_vit_24"}),
     ],
@@ -184,6 +192,10 @@ def test_show_knows_timms_models(capsys: Output) -> None:
         ("show t2t_vit_14 --image-size 1x2x3", "--image-size 1x2x3 is not a size"),
         ("show t2t_vit_14 --in-channels 0", "--in-channels 0 is too small"),
         ("show t2t_vit_14 --set mixer", "'mixer' sets nothing; write NAME=VALUE"),
+        (
+            "show t2t_vit_14 --image-size 64 --set image_size=32",
+            "--image-size and --set image_size say the same thing; give one of them.",
+        ),
         ("show t2t_vit_14 --set mixr=ghost", "Did you mean mixer?"),
         ("show t2t_vit_14 --set mixer=gost", "allowed: attention, attention_se"),
         ("show t2t_vit_14 --set depth=two", "depth takes a whole number"),

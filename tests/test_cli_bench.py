@@ -30,6 +30,14 @@ def test_models_and_peers_stand_in_one_table(capsys: Output, tmp_path: Path) -> 
         assert f"{row['model']}, {row['mode']}, 32 px" in told.err
 
 
+def test_a_recipe_is_timed_with_another_network(capsys: Output) -> None:
+    words = ["bench", "resnet18_32", "--recipe", "digits", "--batch", "2"]
+    assert main([*words, "--seconds", "0.01", "--device", "cpu"]) == 0
+    assert "resnet18_32, train, 8 px, batch 2, fp32" in capsys.readouterr().err
+    assert main(["bench", "resnet18_3", "--recipe", "digits"]) == 2
+    assert "Did you mean resnet18_32" in capsys.readouterr().err
+
+
 def test_a_profile_names_what_takes_longest(capsys: Output) -> None:
     assert main(["bench", "t2t_vit_7", "--mode", "infer", "--profile", *QUICK]) == 0
     told = capsys.readouterr().out

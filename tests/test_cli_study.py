@@ -90,6 +90,11 @@ def test_it_trains_on_any_data(tmp_path: Path, capsys: Output) -> None:
             "A batch of 9000 is more than the 1437 images",
         ),
         (["study", "head", "--dry-run", "--only", "means"], "no arm 'means'"),
+        (
+            ["study", "head", "--set", "choices.pool=mean"],
+            "--set choices.pool will not do: the arms of head differ in it",
+        ),
+        (["study", "networks", "--set", "model=resnet50"], "of networks differ in it"),
         (["study", "head", "--set", "epoch=1"], "no setting 'epoch'"),
     ],
 )

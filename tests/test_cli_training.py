@@ -40,9 +40,21 @@ Output = pytest.CaptureFixture[str]
             "channels=4 have no colours to augment, as 1 or 3 have; set "
             "augmentation.rand_augment=none.",
         ),
+        (
+            "train --set choices.depth=x",
+            "choices.depth=x will not do: choices.depth takes a whole number.",
+        ),
+        ("train --set choices.splits=3", "splits takes triples, such as"),
+        ("plan digits --set choices.deepth=3", "Did you mean choices.depth"),
+        (
+            "train --set choices.image_size=32",
+            "choices.image_size cannot be set: it is the recipe's image_size; leave",
+        ),
+        ("train --set choices.num_classes=5", "the data tell how many classes"),
         ("train nowhere/recipe.json", "There is no recipe nowhere/recipe.json;"),
         ("pack photos packed --workers -1", "--workers -1 is too small"),
         ("plan digits --micro-batch 0", "--micro-batch 0 is too small"),
+        ("ship mine --into here --megabytes 0", "--megabytes 0 is too small"),
         ("plan digits --rate 0", "--rate 0 will not do: give images/s, more than 0."),
         ("recipes zzz", "No recipe has 'zzz' in its name. `t2t recipes` lists all."),
     ],
@@ -60,15 +72,30 @@ def test_a_mistake_is_one_sentence(
 
 
 def test_a_misspelt_choice_deletes_nothing(tmp_path: Path, capsys: Output) -> None:
-    write_json(tmp_path / "recipe.json", to_json(find_recipe("digits")))
-    (tmp_path / "model.safetensors").write_text("dear")
-    before = sorted(tmp_path.iterdir())
-    words = ["train", "--folder", str(tmp_path), "--fresh", "--set", "choices.depht=3"]
-    assert main(words) == 2
+    folder, recipe = tmp_path / "run", to_json(find_recipe("digits"))
+    folder.mkdir()
+    write_json(folder / "recipe.json", recipe)
+    (folder / "model.safetensors").write_text("dear")
+    before = sorted(folder.iterdir())
+    write_json(tmp_path / "misspelt.json", {**recipe, "choices": {"depht": 3}})
+    words = ["train", str(tmp_path / "misspelt.json"), "--folder", str(folder)]
+    assert main([*words, "--fresh"]) == 2
     assert "Did you mean depth?" in capsys.readouterr().err
-    left = [path for path in tmp_path.iterdir() if path.name != ".lock"]
+    left = [path for path in folder.iterdir() if path.name != ".lock"]
     assert sorted(left) == before
-    assert (tmp_path / "model.safetensors").read_text() == "dear"
+    assert (folder / "model.safetensors").read_text() == "dear"
+
+
+def test_a_model_that_cannot_be_is_no_other_recipe(
+    tmp_path: Path, capsys: Output
+) -> None:
+    write_json(tmp_path / "recipe.json", to_json(find_recipe("digits")))
+    write_json(tmp_path / "result.json", {})
+    words = ["train", "--folder", str(tmp_path), "--set", "choices.num_heads=5"]
+    assert main(words) == 2
+    told = capsys.readouterr().err
+    assert "dim=96 cannot be shared by num_heads=5" in told
+    assert "another recipe" not in told
 
 
 def test_a_recipe_is_read_from_any_file(tmp_path: Path) -> None:
@@ -113,6 +140,18 @@ def test_mean_and_deviation_follow_the_channels() -> None:
     assert own.augmentation.mean == (0.3,)
 
 
+def test_a_choice_may_be_called_none() -> None:
+    recipe = changed(find_recipe("digits"), None, ("choices.positions=none",))
+    assert recipe.choices["positions"] == "none"
+
+
+def test_fewer_gpus_than_a_machine_has_are_rehearsed(capsys: Output) -> None:
+    assert main(["plan", "digits", "--gpus", "2", "--rehearse"]) == 0
+    assert "Rehearsed as 1 of 2 processes" in capsys.readouterr().err
+    assert main(["plan", "digits", "--gpus", "1", "--rehearse"]) == 2
+    assert "One GPU sends nothing to rehearse" in capsys.readouterr().err
+
+
 def test_recipes_are_found_in_any_case(capsys: Output) -> None:
     assert main(["recipes", "CIFAR100"]) == 0
     assert "cifar100.t2t_vit_12" in capsys.readouterr().out
@@ -140,6 +179,27 @@ def test_a_pack_says_why_an_image_is_left_out(tmp_path: Path, capsys: Output) ->
     told = capsys.readouterr().out.splitlines()
     assert told[0].endswith("images/a/4.png: the file is empty.")
     assert told[-1].endswith("p[/b]'")
+
+
+def test_odd_names_and_a_damaged_image_do_not_spoil_the_end(
+    tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in range(8):
+        path = Path("photos", ("train", "val")[number % 2], "ab"[number // 4])
+        path.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (30 * number, 0, 0)).save(path / f"{number}.png")
+    Path("photos/val/a/1.png").write_text("no image")
+    words = ["train", "--data", "photos", "--epochs", "1", "--device", "cpu"]
+    sizes = ["dim=16", "depth=1", "num_heads=1", "token_dim=8"]
+    settings = [*(f"choices.{size}" for size in sizes), "batch_size=4", "name=$x_{$ 熊"]
+    assert main([*words, *(part for each in settings for part in ("--set", each))]) == 0
+    told = capsys.readouterr().out
+    assert "photos/val/a/1.png: not an image that can be read; it is skipped." in told
+    # The closing table has the others.
+    assert "photos/val/a/3.png   a" in told
+    assert "photos/val/a/1.png   a" not in told
+    assert Path("runs/$x_{$ 熊/curves.png").stat().st_size > 5_000
 
 
 def test_what_to_type_next_can_be_pasted() -> None:

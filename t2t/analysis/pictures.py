@@ -47,7 +47,8 @@ def draw_confusion(
     draw_matrix(matrix, counts, names)
     list_pairs(pairs, counts, names, min(_NUM_PAIRS, int(side * _PAIRS_PER_INCH)))
     right = counts.trace() / counts.sum()
-    figure.suptitle(f"{title}   top-1 {100 * right:.2f} %".strip(), fontsize=12)
+    heading = f"{title}   top-1 {100 * right:.2f} %".strip()
+    figure.suptitle(heading, fontsize=12, parse_math=False)  # names may hold a $
     file = Path(path).expanduser()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -86,8 +87,9 @@ def draw_matrix(axes: Any, counts: Any, names: Sequence[str]) -> None:
     size = 9 if num <= _NUM_WITH_NUMBERS else 7
     room = axes.figure.get_size_inches()[1] * 72 / num
     flat = max(map(len, labels)) * size * 0.8 < room
-    axes.set_xticks(shown, labels, rotation=0 if flat else 90, fontsize=size)
-    axes.set_yticks(shown, labels, fontsize=size)
+    look = {"fontsize": size, "parse_math": False}
+    axes.set_xticks(shown, labels, rotation=0 if flat else 90, **look)
+    axes.set_yticks(shown, labels, **look)
     axes.set_xlabel("predicted")
     axes.set_ylabel("true" if every == 1 else f"true (every {every}th class is named)")
     axes.tick_params(length=0)
@@ -120,7 +122,7 @@ def list_pairs(axes: Any, counts: Any, names: Sequence[str], most: int) -> None:
     axes.barh(heights, amounts, height=0.22, color="#fc9272")
     for place, ((row, column), amount) in enumerate(zip(pairs, amounts, strict=True)):
         words = f"{names[row]} → {names[column]}"
-        axes.text(0, place - 0.2, words, fontsize=8, va="center")
+        axes.text(0, place - 0.2, words, fontsize=8, va="center", parse_math=False)
         axes.text(amount, place + 0.17, f" {amount}", fontsize=8, va="center")
     axes.set_xlim(0, max(amounts) * 1.15)
     axes.set_ylim(most - 0.4, -0.6)

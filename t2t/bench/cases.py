@@ -14,6 +14,7 @@ from t2t.errors import UserError
 from t2t.models.config import Size
 from t2t.models.create import create_model
 from t2t.models.vit import VisionTransformer
+from t2t.models.zoo import ZOO
 
 Mode = Literal["train", "infer"]
 Launch = Literal["graph", "eager_graph", "compiled", "eager"]
@@ -71,20 +72,28 @@ def all_cases(
     precisions: Sequence[str],
     launch: Launch,
 ) -> list[Case]:
-    """Every combination, the models side by side within each."""
+    """Every combination, the models side by side within each.
+
+    Without image sizes, each model gets images of its own size.
+    """
     return [
         Case(
             model=model,
             mode=mode,
-            image_size=image_size,
+            image_size=image_size or own_side(model),
             batch=batch,
             precision=precision,
             launch=launch,
         )
         for mode, image_size, batch, precision, model in product(
-            modes, image_sizes, batches, precisions, models
+            modes, image_sizes or (0,), batches, precisions, models
         )
     ]
+
+
+def own_side(model: str) -> int:
+    """Pixels of the images that a model is for; timm's are all compared at 224."""
+    return ZOO[model].image_size[0] if model in ZOO else 224
 
 
 def own_depth(model: str) -> int:

@@ -15,12 +15,13 @@ from t2t.errors import UserError
 Row = dict[str, Any]
 Axis = Literal["size", "batch", "depth"]
 
-SIZES = (96, 128, 160, 224, 288, 384, 512)
-FACTORS = {
+FACTORS: dict[Axis, tuple[float, ...]] = {
+    # Of 224 px: 96, 128, 160, 224, 288, 384 and 512.
+    "size": (3 / 7, 4 / 7, 5 / 7, 1, 9 / 7, 12 / 7, 16 / 7),
     "batch": (1 / 8, 1 / 4, 1 / 2, 1, 2, 4),
     "depth": (1 / 4, 1 / 2, 1, 3 / 2, 2),
 }
-"""Of the batch and of the depth that each case starts from."""
+"""Of the image's side, the batch and the depth that each case starts from."""
 KEYS: dict[Axis, str] = {"size": "image_size", "batch": "batch", "depth": "depth"}
 TITLES = {"size": "image side, pixels", "batch": "batch", "depth": "blocks"}
 
@@ -30,7 +31,8 @@ def growing(case: Case, axes: Sequence[Axis]) -> list[Case]:
     cases = [case]
     for axis in axes:
         if axis == "size":
-            cases += [replace(case, image_size=size) for size in SIZES]
+            numbers = numbers_around(case.image_size, FACTORS["size"])
+            cases += [replace(case, image_size=number) for number in numbers]
         elif axis == "batch":
             numbers = numbers_around(case.batch, FACTORS["batch"])
             cases += [replace(case, batch=number) for number in numbers]

@@ -1,10 +1,11 @@
 """Models by name: ours from the zoo, everybody else's from timm."""
 
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, get_type_hints
 
 from torch import nn
 
+from t2t.config import convert
 from t2t.errors import UserError, suggest
 from t2t.models.config import ModelConfig, Size
 from t2t.models.vit import VisionTransformer
@@ -72,17 +73,13 @@ def create_timm_model(
             "can be chosen for the models of `t2t models` that are not timm's."
         )
     settings: dict[str, Any] = {"drop_path_rate": drop_path} if drop_path else {}
+    own = {} if num_classes is None else {"num_classes": num_classes}
     if image_size is not None and timm.get_pretrained_cfg_value(
         timm_name, "fixed_input_size"
     ):
         settings["img_size"] = as_size(image_size)
     try:
-        return timm.create_model(
-            timm_name,
-            num_classes=1000 if num_classes is None else num_classes,
-            in_chans=in_channels,
-            **settings,
-        )
+        return timm.create_model(timm_name, in_chans=in_channels, **own, **settings)
     except (TypeError, RuntimeError, ValueError, AssertionError) as error:
         if not settings:
             raise
@@ -119,12 +116,19 @@ def model_config(
         choices["num_classes"] = num_classes
     if image_size is not None:
         choices["image_size"] = as_size(image_size)
-    return replace(entry.config, **{key: frozen(choices[key]) for key in choices})
+    hints = get_type_hints(ModelConfig)
+    return replace(
+        entry.config,
+        **{
+            key: convert(as_plain(value), hints[key], key)
+            for key, value in choices.items()
+        },
+    )
 
 
-def frozen(value: Any) -> Any:
-    """Lists, as JSON has them, as the tuples that a config holds."""
-    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
+def as_plain(value: Any) -> Any:
+    """A number of numpy's or torch's as Python's own; anything else as it is."""
+    return value.item() if hasattr(value, "item") else value
 
 
 def check_choices(name: str, choices: dict[str, Any]) -> None:

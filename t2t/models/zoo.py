@@ -26,6 +26,8 @@ class Entry:
     """Multiplications for one image, in billions, as docs/counting.md counts them."""
     about: str
     paper: Paper | None = None
+    side: int = 224
+    """Pixels of the images that a network of timm's is for."""
 
     @property
     def config(self) -> ModelConfig | None:
@@ -35,7 +37,7 @@ class Entry:
     @property
     def image_size(self) -> Size:
         """The size of image that the costs are for."""
-        return self.config.image_size if self.config else (224, 224)
+        return self.config.image_size if self.config else (self.side, self.side)
 
 
 def t2t_vit(dim: int, depth: int, num_heads: int, mlp_ratio: float) -> ModelConfig:
@@ -217,6 +219,12 @@ ZOO: dict[str, Entry] = {
     "resnet152": Entry(
         "resnet152",
         60_192_808, 11.514, "ResNet-152, from timm", Paper(60.2, 11.6, 80.8)),
+    "resnet18_32": Entry(
+        "resnet18_32",
+        11_173_962, 0.555, "ResNet-18 for 32 px images, from timm", side=32),
+    "resnet50_32": Entry(
+        "resnet50_32",
+        23_520_842, 1.298, "ResNet-50 for 32 px images, from timm", side=32),
     "mobilenet_v1": Entry(
         "mobilenetv1_100",
         4_231_976, 0.569, "MobileNetV1, from timm", Paper(4.2, 0.6, 70.8)),
@@ -229,4 +237,7 @@ ZOO: dict[str, Entry] = {
     "mobilenet_v3": Entry(
         "mobilenetv3_large_100",
         5_483_032, 0.217, "MobileNetV3-large, from timm", Paper(5.4, 0.2, 75.2)),
+    "mobilenetv2_32": Entry(
+        "mobilenetv2_32",
+        2_236_682, 0.088, "MobileNetV2 for 32 px images, from timm", side=32),
 }

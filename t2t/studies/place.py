@@ -1,7 +1,7 @@
 """Folders that records and shipped models are written into."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -11,7 +11,11 @@ from t2t.errors import UserError
 
 @contextmanager
 def writing_into(folder: Path) -> Iterator[None]:
-    """Makes a folder to write into; a full disk, or a file there, is told as such."""
+    """Makes a folder to write into; a full disk, or a file there, is told as such.
+
+    Folders that are new, and into which nothing was written, go again.
+    """
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
@@ -21,3 +25,7 @@ def writing_into(folder: Path) -> Iterator[None]:
             f"{folder} cannot be written ({reason}); make room, or give --into another "
             "folder."
         ) from error
+    finally:
+        with suppress(OSError):
+            for path in new:
+                path.rmdir()

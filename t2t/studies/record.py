@@ -76,6 +76,17 @@ def record(
     `data_name` stands for the data's path in all that is written. Runs judged by held
     out training images are taken with `held_out` only, and labelled.
     """
+    opened = open_runs(runs, held_out=held_out, logs=logs)
+    check_place(into)
+    with writing_into(into):
+        write_record(opened, into, data_name)
+    return read_json(into / SUMMARY)
+
+
+def open_runs(
+    runs: Sequence[Path], *, held_out: bool, logs: Sequence[Path] = ()
+) -> list[FinishedRun]:
+    """Runs that can be one record, by their seeds; refuses others."""
     if logs and len(logs) != len(runs):
         raise UserError(
             f"{len(runs)} runs and {len(logs)} logs are given; give a log for each run."
@@ -85,17 +96,7 @@ def record(
     opened.sort(key=lambda run: run.seed)
     check_alike(opened)
     check_judge(opened[0], held_out)
-    summary = summarise(opened)
-    check_place(into)
-    with writing_into(into):
-        write_record(opened, summary, into)
-        if data_name is not None:
-            told = [path for path in into.iterdir() if path.suffix in TOLD]
-            rename_data(told, opened[0].recipe["data"], data_name)
-        summary = read_json(into / SUMMARY)
-        if not (into / PAGE).exists():
-            (into / PAGE).write_text(first_page(summary))
-    return summary
+    return opened
 
 
 def check_place(into: Path) -> None:
@@ -109,9 +110,10 @@ def check_place(into: Path) -> None:
 
 
 def write_record(
-    runs: Sequence[FinishedRun], summary: dict[str, Any], into: Path
+    runs: Sequence[FinishedRun], into: Path, data_name: str | None
 ) -> None:
-    """All files of a record but its page."""
+    """All files of a record; a page that is there already stays."""
+    summary = summarise(runs)
     write_json(into / RECIPE, runs[0].recipe)
     write_json(into / ENVIRONMENT, runs[0].environment)
     write_json(into / SUMMARY, summary)
@@ -121,6 +123,11 @@ def write_record(
         if run.log is not None:
             shutil.copyfile(run.log, into / f"seed{run.seed}.log")
     draw_seeds(runs, into / CURVES)
+    if data_name is not None:
+        told = [path for path in into.iterdir() if path.suffix in TOLD]
+        rename_data(told, runs[0].recipe["data"], data_name)
+    if not (into / PAGE).exists():
+        (into / PAGE).write_text(first_page(read_json(into / SUMMARY)))
 
 
 def open_run(folder: Path, log: Path | None) -> FinishedRun:
@@ -263,7 +270,7 @@ def draw_seeds(runs: Sequence[FinishedRun], path: Path) -> None:
         if key != "loss":
             axes.set_ylim(top=min(axes.get_ylim()[1], 100))
     panels[0].legend(frameon=False, fontsize="small")
-    figure.suptitle(runs[0].result["recipe"])
+    figure.suptitle(runs[0].result["recipe"], parse_math=False)
     draft = path.with_name(f".{path.name}.writing.png")
     figure.savefig(draft, dpi=120)
     draft.replace(path)

@@ -64,6 +64,8 @@ def run_study(
             break
         outcome = gather(study, seeds, folder, costs, num_classes)
         write(outcome, folder / study.name)
+        if result.asked_to_stop:
+            break
     if outcome.arms:
         write(outcome, folder / study.name)
     return outcome

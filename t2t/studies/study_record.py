@@ -9,14 +9,22 @@ from typing import Any
 from t2t.errors import UserError
 from t2t.studies.outcome import RUNS
 from t2t.studies.place import writing_into
-from t2t.studies.record import PAGE, record, rename_data
+from t2t.studies.record import PAGE, check_place, open_runs, rename_data, write_record
 from t2t.studies.table import NUMBERS, PICTURE, TABLE
 from t2t.training.folder import RECIPE, RunFolder, read_json
+
+KEPT = {TABLE: PAGE, NUMBERS: NUMBERS, PICTURE: PICTURE}
+"""The files of a study, and what a record calls them."""
 
 
 def is_studies(folder: Path) -> bool:
     """Whether studies wrote their runs and tables there."""
     return (folder / RUNS).is_dir() and any(folder.glob(f"*/{NUMBERS}"))
+
+
+def is_study(folder: Path) -> bool:
+    """Whether it is the folder of one study among those."""
+    return (folder / NUMBERS).exists() and is_studies(folder.parent)
 
 
 def record_studies(
@@ -28,16 +36,24 @@ def record_studies(
     arms; table, numbers and picture of a study lie in a folder of its name.
     """
     studies = [path.parent for path in sorted(folder.glob(f"*/{NUMBERS}"))]
-    runs = finished_runs(folder)
-    check_place(into, [study.name for study in studies])
+    # All is read and checked before anything is written.
+    for study in studies:
+        check_whole(study)
+    runs = {
+        into / RUNS / recipe: open_runs(some, held_out=held_out)
+        for recipe, some in finished_runs(folder).items()
+    }
+    check_apart(into, folder, studies)
+    for place in runs:
+        check_place(place)
     with writing_into(into):
-        for recipe, some in runs.items():
-            place = into / RUNS / recipe
-            record(some, place, data_name=data_name, held_out=held_out)
+        for place, some in runs.items():
+            place.mkdir(parents=True, exist_ok=True)
+            write_record(some, place, data_name)
         for study in studies:
             place = into / study.name
             place.mkdir(exist_ok=True)
-            for name, kept in ((TABLE, PAGE), (NUMBERS, NUMBERS), (PICTURE, PICTURE)):
+            for name, kept in KEPT.items():
                 shutil.copyfile(study / name, place / kept)
             if data_name is not None:
                 for path in {arm["data"] for arm in read_json(place / NUMBERS)["arms"]}:
@@ -57,10 +73,25 @@ def finished_runs(folder: Path) -> dict[str, list[Path]]:
     return found
 
 
-def check_place(into: Path, studies: Sequence[str]) -> None:
-    """Refuses a folder of something else."""
+def check_whole(study: Path) -> None:
+    """Refuses a study that was stopped while its table was written."""
+    for name in KEPT:
+        if not (study / name).exists():
+            raise UserError(
+                f"{study} holds no {name}: its study was stopped while writing it; the "
+                "same `t2t study` command writes it again."
+            )
+
+
+def check_apart(into: Path, folder: Path, studies: Sequence[Path]) -> None:
+    """Refuses a folder of something else, or of the studies themselves."""
+    if into.resolve().is_relative_to(folder.resolve()):
+        raise UserError(
+            f"{into} is where the studies themselves lie; give --into a folder "
+            "elsewhere."
+        )
     there = {path.name for path in into.iterdir()} if into.is_dir() else set()
-    if others := there - {*studies, RUNS, PAGE}:
+    if others := there - {*(study.name for study in studies), RUNS, PAGE}:
         raise UserError(
             f"{into} holds something that is no record of these studies "
             f"({sorted(others)[0]}); give --into a new folder."

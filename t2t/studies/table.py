@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from t2t.errors import UserError
 from t2t.studies.outcome import Arm, Outcome, Values
 from t2t.studies.picture import draw
 from t2t.training.folder import write_json
@@ -12,13 +13,19 @@ TABLE, NUMBERS, PICTURE = "table.md", "table.json", "picture.png"
 
 def write(outcome: Outcome, folder: Path) -> Path:
     """Writes table, numbers and picture into the study's folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / NUMBERS, as_json(outcome))
-    draw(outcome, folder / PICTURE)
     page = folder / TABLE
     draft = page.with_name(f".{page.name}.writing")
-    draft.write_text(markdown(outcome))
-    draft.replace(page)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / NUMBERS, as_json(outcome))
+        draw(outcome, folder / PICTURE)
+        draft.write_text(markdown(outcome))
+        draft.replace(page)
+    except OSError as error:
+        raise UserError(
+            f"The study's table cannot be written into {folder} ({error.strerror}); "
+            "put that right, and the same command goes on."
+        ) from error
     return page
 
 

@@ -35,7 +35,7 @@ def draw_curves(rows: list[dict[str, Any]], title: str, path: Path) -> None:
         axes.grid(alpha=0.3)
         if axes.lines:
             axes.legend(frameon=False, fontsize="small")
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)  # a name may hold a $
     draft = path.with_name(f".{path.name}.writing.png")
     figure.savefig(draft, dpi=120)
     draft.replace(path)

@@ -39,7 +39,7 @@ class RunFolder:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keeps others from training here; the system lets go even after kill -9."""
-        is_new = not self.path.exists()
+        new = [path for path in (self.path, *self.path.parents) if not path.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
@@ -64,8 +64,8 @@ class RunFolder:
             with suppress(OSError):
                 if not self.files():  # a run that was refused leaves nothing behind
                     (self.path / LOCK).unlink()
-                    if is_new:
-                        self.path.rmdir()
+                    for path in new:
+                        path.rmdir()
             # Last of all: the lock that is removed must not be another's by then.
             os.close(handle)
 

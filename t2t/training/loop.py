@@ -54,6 +54,8 @@ class Result:
     summary: dict[str, Any]
     was_finished: bool = False
     """Whether there was nothing left to do."""
+    asked_to_stop: bool = False
+    """Whether Ctrl-C or SIGTERM came, be it too late to keep the run from its end."""
 
 
 def train(
@@ -100,7 +102,8 @@ def train(
             place.check_seen(team)
         with training.writer:
             try:
-                return training.run_to_end(interruption)
+                result = training.run_to_end(interruption)
+                return replace(result, asked_to_stop=interruption.asked)
             except torch.OutOfMemoryError as error:
                 share = recipe.batch_size // team.world_size
                 held = min(settled.micro_batch or share, share)
@@ -291,9 +294,11 @@ class Training:
                         f"The last checkpoint stays in {self.place.checkpoints}; make "
                         "room, and the same command goes on from there."
                     )
+                reason = getattr(error, "strerror", None)
+                why = f"{self.place.path} ({reason})." if reason else str(error)
                 raise UserError(
-                    "Training is done, but its result could not be written: "
-                    f"{error} {kept}"
+                    f"Training is done, but its result could not be written: {why} "
+                    f"{kept}"
                 ) from error
 
         from_leader(self.team, deliver)

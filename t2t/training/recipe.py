@@ -153,6 +153,15 @@ class Phase(NamedTuple):
     """Whether images are only cropped and flipped."""
 
 
+SET_ELSEWHERE = {
+    "num_classes": "the data tell how many classes there are",
+    "image_size": "it is the recipe's image_size",
+    "in_channels": "it is the recipe's channels",
+    "drop_path": "it is the recipe's drop_path",
+}
+"""Choices of a model that do not come from a recipe's `choices`, and where from."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """One training run, to the last number."""
@@ -220,7 +229,15 @@ class Recipe:
                 f"epochs={self.epochs}; set schedule.warmup_epochs and "
                 "schedule.floor_epochs lower."
             )
+        self.check_choices()
         self.check_channels()
+
+    def check_choices(self) -> None:
+        """Refuses choices that the recipe makes elsewhere, or the data."""
+        for name in self.choices.keys() & SET_ELSEWHERE.keys():
+            raise UserError(
+                f"choices.{name} cannot be set: {SET_ELSEWHERE[name]}; leave it out."
+            )
 
     def check_name(self) -> None:
         """Refuses a name that cannot be a folder's, or lies in another folder."""

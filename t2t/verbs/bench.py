@@ -45,7 +45,7 @@ def bench(
     ] = "train",
     image_size: Annotated[
         tuple[int, ...],
-        option("Pixels of a side.", "(default: 224, or the recipe's)", "N..."),
+        option("Pixels of a side.", "(default: the model's, or the recipe's)", "N..."),
     ] = (),
     launch: Annotated[
         Literal["graph", "eager_graph", "compiled", "eager"] | None,
@@ -153,7 +153,7 @@ def bench(
         bases = all_cases(
             models,
             ("train", "infer") if mode == "both" else (mode,),
-            image_size or (224,),
+            image_size,
             batch or ((256,) if on_cuda else (8,)),
             precisions,
             launch or ("graph" if on_cuda else "eager"),
@@ -218,13 +218,16 @@ def recipes_asked(
     from dataclasses import replace
 
     from t2t.recipes import imagenet
-    from t2t.verbs.running import open_recipe
+    from t2t.verbs.running import changed, open_recipe
 
     if name is None:
         chosen = [imagenet.published(model) for model in models]
     else:
         recipe = open_recipe(name, None)
-        chosen = [replace(recipe, model=model) for model in models or [recipe.model]]
+        chosen = [
+            changed(recipe, None, (f"model={model}",))
+            for model in models or [recipe.model]
+        ]
     return [
         replace(
             each,

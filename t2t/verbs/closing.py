@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from t2t.data.damage import DamagedImage
 from t2t.errors import UserError, on_one_line
 from t2t.models.trained import load_trained
 from t2t.serving.predictor import Predictor
@@ -77,13 +78,16 @@ def examples(folder: Path) -> list[RenderableType]:
         predictor = Predictor(load_trained(folder))
         step = max(1, len(source) // NUM_EXAMPLES)
         chosen = range(0, len(source), step)[:NUM_EXAMPLES]
-        guesses = predictor.predict([source.read(index) for index in chosen], top=1)
+        images = [source.read(index) for index in chosen]
+        guesses = [*predictor.predict_each(images, top=1)]
     except UserError:  # the data has gone since: no reason to spoil the end
         return []
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for heading in ("validation image", "is", "taken for", "sure"):
         table.add_column(heading, no_wrap=True)
     for index, guess in zip(chosen, guesses, strict=True):
+        if isinstance(guess, DamagedImage):  # which was named when it was skipped
+            continue
         truth = source.classes[int(source.labels[index])]
         best = guess.best
         style = "green" if best.class_name == truth else "red"

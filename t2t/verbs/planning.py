@@ -88,7 +88,7 @@ def plan(
             chosen,
             gpus,
             spread=spread,  # type: ignore[arg-type]
-            per_machine=per_machine,
+            per_machine=min(per_machine, gpus),
         )
         print(
             f"Rehearsed as 1 of {rehearsal.num_processes:,} processes in "

@@ -1,11 +1,14 @@
 """Records: finished runs kept so that anyone can check them."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, UseAppendAction
 
 from t2t.errors import UserError
 from t2t.verbs.options import option
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def record(
@@ -52,13 +55,17 @@ def record(
 
     places = [Path(run).expanduser() for run in runs]
     target = Path(into).expanduser()
-    if len(places) == 1 and is_studies(places[0]):
+    for place in places:
+        check_alone(place, len(places))
+    if is_studies(places[0]):
         if log:
             raise UserError("--log is for single runs; studies keep their logs.")
         studies = record_studies(
             places[0], target, data_name=data_name, held_out=held_out
         )
-        print(f"{into}: the studies {', '.join(each['study'] for each in studies)}")
+        names = [each["study"] for each in studies]
+        kind = "study" if len(names) == 1 else "studies"
+        print(f"{into}: the {kind} {', '.join(names)}")
         return
     summary = gather(
         places,
@@ -69,3 +76,18 @@ def record(
     )
     told = ", ".join(f"{value:.2f}" for value in summary["top1"])
     print(f"{into}: {summary['recipe']}, top-1 {told} % (seeds {summary['seeds']})")
+
+
+def check_alone(place: "Path", num_places: int) -> None:
+    """Refuses studies among other runs, and one study without its runs."""
+    from t2t.studies.study_record import is_studies, is_study
+
+    if is_studies(place) and num_places > 1:
+        raise UserError(
+            f"{place} holds studies, which are a record of their own; name it alone."
+        )
+    if is_study(place):
+        raise UserError(
+            f"{place} is one study, without its runs; studies are recorded all at "
+            f"once: t2t record {place.parent} --into PATH."
+        )

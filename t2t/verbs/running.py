@@ -188,7 +188,20 @@ def changed(
     channels = value_set("channels", settings)
     if channels is not None and channels.isdecimal():
         words += for_channels(recipe, int(channels))
-    return override(recipe, [*words, *settings])
+    recipe = override(recipe, [*words, *settings])
+    if settings:
+        check_model(recipe)
+    return recipe
+
+
+def check_model(recipe: "Recipe") -> None:
+    """Refuses a model that cannot be, before folders are compared and data opened."""
+    import torch
+
+    from t2t.training.run import build_model
+
+    with torch.device("meta"):
+        build_model(recipe, num_classes=1)
 
 
 def for_channels(recipe: "Recipe", channels: int) -> list[str]:

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
+from t2t.errors import UserError
 from t2t.verbs.options import DeviceChoice, option
 
 
@@ -32,6 +33,9 @@ def ship(
       t2t ship runs/mine --into mine/
       t2t ship runs/best --into t2t/builtin --data path/to/cifar10 --data-name cifar10
     """
+    if not megabytes > 0:
+        raise UserError(f"--megabytes {megabytes:g} is too small: give more than 0.")
+
     from pathlib import Path
 
     from t2t.studies.shipping import ship as write

@@ -1,6 +1,6 @@
 """Studies: several recipes side by side, with what was published of them."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional
 
@@ -140,12 +140,36 @@ def open_study(
     from t2t.verbs.running import changed, check_said_once
 
     check_said_once({"data": data, "epochs": epochs}, settings)
+    chosen = find_study(name)
+    check_not_compared(chosen, settings)
 
     def change(recipe: Recipe) -> Recipe:
         recipe = changed(recipe, epochs, settings)
         return recipe if data is None else replace(recipe, data=data)
 
-    return find_study(name).changed(change)
+    return chosen.changed(change)
+
+
+def check_not_compared(chosen: "Study", settings: tuple[str, ...]) -> None:
+    """Refuses to set alike what the arms differ in, which is what a study is about."""
+    from t2t.config import assignment, to_json
+
+    recipes = [to_json(recipe) for recipe in chosen.arms.values()]
+    for word in settings:
+        path, _ = assignment(word)
+        values = [value_at(recipe, path) for recipe in recipes]
+        if any(value != values[0] for value in values):
+            raise UserError(
+                f"--set {path} will not do: the arms of {chosen.name} differ in it; "
+                "set what they have in common."
+            )
+
+
+def value_at(plain: Any, path: str) -> Any:
+    """What a config in JSON holds at a dotted path; None where it holds nothing."""
+    for name in path.split("."):
+        plain = plain.get(name) if isinstance(plain, dict) else None
+    return plain
 
 
 def train_study(

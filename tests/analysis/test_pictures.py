@@ -36,3 +36,9 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="could not be written"):
         draw_confusion(torch.eye(2).long(), "ab", tmp_path / "file" / "c.png")
+
+
+def test_a_dollar_in_a_name_is_a_dollar(tmp_path: Path) -> None:
+    names = ["$x_{$", "costs $5 or $6"]
+    path = draw_confusion(torch.ones(2, 2).long(), names, tmp_path / "c.png", "$y_{$")
+    assert path.stat().st_size > 5_000

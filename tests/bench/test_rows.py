@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from t2t.bench.cases import Case
-from t2t.bench.growth import SIZES, draw_growth, growing, points
+from t2t.bench.cases import Case, all_cases
+from t2t.bench.growth import draw_growth, growing, points
 from t2t.bench.rows import in_words, markdown, merge_row, read_rows
 from t2t.errors import UserError
 
-BASE = Case(model="t2t_vit_7", image_size=96, batch=4, precision="fp32", launch="eager")
+BASE = Case(
+    model="t2t_vit_7", image_size=224, batch=4, precision="fp32", launch="eager"
+)
 
 
 def row_of(case: Case, rate: float | None = 1234.5, **more: Any) -> dict[str, Any]:
@@ -70,8 +72,8 @@ def test_the_table_to_paste_has_every_row() -> None:
     ]
     lines = markdown(rows).splitlines()
     assert lines[2] == (
-        "| t2t_vit_7 | train | 96 | 4 | fp32 | synthetic | 1,234 | 1.2% | 3.24 | 1.50 "
-        "| 50.0% |  |"
+        "| t2t_vit_7 | train | 224 | 4 | fp32 | synthetic | 1,234 | 1.2% | 3.24 | "
+        "1.50 | 50.0% |  |"
     )
     assert "| t2t_vit_7 (3 deep) |" in lines[3]
     assert "| out of memory |" in lines[3]
@@ -89,6 +91,9 @@ def test_a_row_in_words() -> None:
     )
 
 
+SIZES = [96, 128, 160, 224, 288, 384, 512]
+
+
 def test_growing_changes_one_thing_at_a_time() -> None:
     cases = growing(BASE, ["size", "batch", "depth"])
     assert cases[0] == BASE
@@ -100,9 +105,20 @@ def test_growing_changes_one_thing_at_a_time() -> None:
             case.depth is not None,
         ]
         assert sum(changed) == 1
-    assert {case.image_size for case in cases} == set(SIZES)
+    assert {case.image_size for case in cases} == {*SIZES}
     assert {case.batch for case in cases} == {1, 2, 4, 8, 16}
     assert {case.depth for case in cases} == {None, 2, 4, 10, 14}
+    small = growing(replace(BASE, model="t2t_vit_7_32", image_size=32), ["size"])
+    assert sorted(case.image_size for case in small) == [14, 18, 23, 32, 41, 55, 73]
+
+
+def test_models_are_measured_at_their_own_size_unless_another_is_given() -> None:
+    models = ("t2t_vit_7_32", "resnet18_32", "t2t_vit_14_384", "convnext_tiny")
+    rest = (models, ("train",))
+    cases = all_cases(*rest, (), (8,), ("fp32",), "eager")
+    assert [case.image_size for case in cases] == [32, 32, 384, 224]
+    cases = all_cases(*rest, (64, 96), (8,), ("fp32",), "eager")
+    assert [case.image_size for case in cases] == [64] * 4 + [96] * 4
 
 
 def test_a_picture_of_growth_has_a_line_for_every_base(tmp_path: Path) -> None:

@@ -229,6 +229,8 @@ def test_paths_that_are_no_data(tmp_path):
         open_splits(tmp_path / "missing")
     with pytest.raises(UserError, match=r"Did you mean cifar10 or cifar100\?"):
         open_splits("CIFAR-10")
+    with pytest.raises(UserError, match="an empty name: give a folder of images"):
+        open_splits("")  # which is not the folder that one stands in
     with pytest.raises(UserError, match="is neither a file nor a folder"):
         open_splits(os.devnull)
     write_image(tmp_path / "one.png")

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -49,6 +50,11 @@ def test_a_misspelled_option_says_what_was_meant() -> None:
         ({"mixer": "linformer", "positions": "relative"}, "linformer"),
         ({"tokenizer": "hybrid", "stem": "no_net"}, "no_net"),
         ({"image_size": (0, 5)}, "positive"),
+        ({"depth": "x"}, 'depth="x" will not do: depth takes a whole number'),
+        ({"depth": 2.5}, "depth takes a whole number"),
+        ({"splits": 3}, "splits takes triples, such as"),
+        ({"positions": 4}, "positions takes a word"),
+        ({"mlp_ratio": {1, 2}}, "mlp_ratio takes a number"),
     ],
 )
 def test_wrong_choices_are_refused_in_one_sentence(
@@ -56,6 +62,19 @@ def test_wrong_choices_are_refused_in_one_sentence(
 ) -> None:
     with pytest.raises(UserError, match=word):
         create_model("t2t_vit_7", **choices)  # type: ignore[arg-type]
+
+
+def test_numbers_may_be_numpys_and_lists_stand_for_tuples() -> None:
+    model = create_model(
+        "t2t_vit_7",
+        depth=np.int64(1),
+        mlp_ratio=1,
+        drop_path=np.float64(0.1),
+        splits=[[7, 4, 2], [3, 2, 1], [3, 2, 1]],
+    )
+    assert model.config.splits == ((7, 4, 2), (3, 2, 1), (3, 2, 1))
+    assert (model.config.depth, model.config.drop_path) == (1, 0.1)
+    assert type(model.config.depth) is int
 
 
 def test_the_smallest_image_is_said() -> None:

@@ -27,6 +27,12 @@ def test_only_the_first_strides_differ_from_timm(name: str) -> None:
     assert changed == ({"conv1.weight"} if name.startswith("resnet") else set())
 
 
+def test_they_tell_ten_classes_unless_told_otherwise() -> None:
+    assert t2t.create_model("resnet18_32").num_classes == 10
+    assert t2t.create_model("resnet18_32", num_classes=3).num_classes == 3
+    assert t2t.create_model("resnet18").num_classes == 1000
+
+
 def test_they_are_saved_and_loaded_by_name(tmp_path: Path) -> None:
     network = t2t.create_model("mobilenetv2_32", num_classes=4).eval()
     file = t2t.save(network, tmp_path / "small.safetensors", name="mobilenetv2_32")

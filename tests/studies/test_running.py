@@ -96,23 +96,34 @@ def test_a_killed_study_goes_on(tiny_study: Study, tmp_path: Path) -> None:
     assert (tmp_path / "tiny_tokens/picture.png").stat().st_size > 5_000
 
 
-@pytest.fixture
-def stopped_at_seed_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C in the first epoch of seed 1."""
+def press_ctrl_c(monkeypatch: pytest.MonkeyPatch, *, seed: int, epoch: int) -> None:
+    """Ctrl-C after an epoch of the runs of one seed."""
     plain = Journal.epoch
 
-    def epoch(self: Journal, run: Any, number: int, scores: Any) -> None:
+    def interrupted(self: Journal, run: Any, number: int, scores: Any) -> None:
         plain(self, run, number, scores)
-        if self.recipe.seed == 1 and number == 1:
+        if (self.recipe.seed, number) == (seed, epoch):
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(Journal, "epoch", epoch)
+    monkeypatch.setattr(Journal, "epoch", interrupted)
 
 
-@pytest.mark.usefixtures("stopped_at_seed_1")
-def test_ctrl_c_leaves_the_table_of_what_is_done(
-    tiny_study: Study, tmp_path: Path
+def test_ctrl_c_at_the_very_end_of_a_run_begins_no_other(
+    tiny_study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    press_ctrl_c(monkeypatch, seed=0, epoch=2)
+    told: list[str] = []
+    outcome = run_study(
+        tiny_study, (0, 1), tmp_path, machine=CPU, tell=told.append, quiet=True
+    )
+    assert told == ["tiny_tokens: arm t2t, seed 0 (run 1 of 4)"]
+    assert [*outcome.arms["t2t"].results] == [0]
+
+
+def test_ctrl_c_leaves_the_table_of_what_is_done(
+    tiny_study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    press_ctrl_c(monkeypatch, seed=1, epoch=1)
     study = replace(tiny_study, against_cost=True)
     outcome = run_study(
         study, (0, 1), tmp_path, only=("patches",), machine=CPU, quiet=True
@@ -124,6 +135,18 @@ def test_ctrl_c_leaves_the_table_of_what_is_done(
     assert "Nothing to set beside it yet." in page
     assert (tmp_path / "tiny_tokens/picture.png").exists()
     assert (tmp_path / "runs/tiny.patches-seed1/last").is_dir()
+
+
+def test_a_table_that_cannot_be_written_is_told(
+    tiny_study: Study, tmp_path: Path
+) -> None:
+    (tmp_path / "tiny_tokens").touch()
+    with pytest.raises(UserError, match=r"tiny_tokens \(File exists\); put that right"):
+        run_study(tiny_study, (0,), tmp_path, machine=CPU, quiet=True)
+    (tmp_path / "tiny_tokens").unlink()
+    told: list[str] = []
+    run_study(tiny_study, (0,), tmp_path, machine=CPU, tell=told.append, quiet=True)
+    assert told == ["tiny_tokens: arm patches, seed 0 (run 2 of 2)"]
 
 
 def test_a_run_of_another_recipe_is_refused(tiny_study: Study, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_a_record_of_studies_holds_tables_and_runs(
     into = tmp_path / "kept"
     words = ["record", str(studied), "--into", str(into), "--data-name", "some/images"]
     assert main(words) == 0
-    assert capsys.readouterr().out == f"{into}: the studies tiny_tokens\n"
+    assert capsys.readouterr().out == f"{into}: the study tiny_tokens\n"
     assert {path.name for path in into.iterdir()} == {
         *("README.md", "runs", "tiny_tokens")
     }
@@ -83,3 +83,38 @@ def test_logs_are_for_single_runs(
     assert main(words) == 2
     assert "--log is for single runs" in capsys.readouterr().err
     assert not into.exists()
+
+
+def test_studies_are_not_recorded_into_themselves(studied: Path) -> None:
+    before = sorted(studied.rglob("*"))
+    for into in (studied, studied / "kept"):
+        with pytest.raises(UserError, match="where the studies themselves lie"):
+            record_studies(studied, into)
+    assert sorted(studied.rglob("*")) == before
+
+
+def test_nothing_is_written_of_studies_that_are_refused(
+    studied: Path, tmp_path: Path
+) -> None:
+    broken, into = tmp_path / "broken", tmp_path / "kept"
+    shutil.copytree(studied, broken)
+    (broken / "tiny_tokens/picture.png").unlink()
+    with pytest.raises(UserError, match=r"holds no picture\.png.*writes it again"):
+        record_studies(broken, into)
+    shutil.copy(studied / "tiny_tokens/picture.png", broken / "tiny_tokens")
+    other = broken / "runs/tiny.patches-seed1/recipe.json"
+    other.write_text(other.read_text().replace('"epochs": 2', '"epochs": 3'))
+    with pytest.raises(UserError, match="are of different recipes"):
+        record_studies(broken, into)
+    assert not into.exists()
+
+
+def test_studies_are_named_alone_and_all_at_once(
+    studied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["record", str(studied), str(tmp_path), "--into", str(tmp_path / "kept")]
+    assert main(words) == 2
+    assert "a record of their own; name it alone" in capsys.readouterr().err
+    one = str(studied / "tiny_tokens")
+    assert main(["record", one, "--into", str(tmp_path / "kept")]) == 2
+    assert f"t2t record {studied} --into PATH" in capsys.readouterr().err

@@ -197,8 +197,21 @@ def test_short_memory_is_told_with_what_to_do(
 
 def test_a_run_refused_at_once_leaves_its_folder_free(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="batch size"):
-        train(replace(tiny(), batch_size=5000), folder=tmp_path / "run", quiet=True)
+        train(replace(tiny(), batch_size=5000), folder=tmp_path / "new/run", quiet=True)
+    assert not (tmp_path / "new").exists()
     assert train(tiny(), folder=tmp_path / "run", quiet=True).finished
+
+
+def test_a_result_that_has_no_room_is_told_as_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(loop.RunFolder, "finish", full)
+    told = r"could not be written: \S+run \(No space left on device\)\. The last check"
+    with pytest.raises(UserError, match=told):
+        train(tiny(), folder=tmp_path / "run", quiet=True)
 
 
 def test_damaged_images_are_named_while_training(

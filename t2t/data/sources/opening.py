@@ -105,6 +105,11 @@ def open_source(
 def find(spec: str | Path) -> Found:
     """Tell what kind of data this is, by its name or by looking there."""
     text = str(spec)
+    if not text.strip():  # which would else be the folder that one stands in
+        raise UserError(
+            "The data have an empty name: give a folder of images, parquet files or "
+            ".tar shards, or the name of a data set."
+        )
     if text in NAMES:
         return Found(text, find_named_splits(text))
     if has_braces(text) or text.endswith(".tar") or is_url(text):
