@@ -53,7 +53,11 @@ def speed_section(records: Path) -> str:
 def is_usual(row: Row) -> bool:
     """Whether a row is of the step, size, batch and precision that the table shows."""
     plain = row.get("recipe") is None and row.get("depth") is None
-    return plain and all(row[key] == value for key, value in USUAL.items())
+    return (
+        plain
+        and row.get("launch", "graph") == "graph"
+        and all(row[key] == value for key, value in USUAL.items())
+    )
 
 
 def step_table(rows: list[Row]) -> str:

@@ -103,6 +103,7 @@ def points(rows: Sequence[Row], base: Case, axis: Axis) -> list[Row]:
         "batch": base.batch,
         "depth": base.depth,
         "source": "synthetic",
+        "launch": base.launch,
         "recipe": None,
     }
     fixed.pop(KEYS[axis])

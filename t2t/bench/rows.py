@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 IDENTITY = (
     "model", "mode", "image_size", "batch", "precision", "source", "gpu",
-    "recipe", "depth",
+    "recipe", "depth", "launch",
 )  # fmt: skip
 """What makes two rows measurements of the same thing."""
 

@@ -56,6 +56,7 @@ ROWS = [
     row("t2t_vit_14", 4418.4),
     row("t2t_vit_14", 10948, mode="infer"),
     row("t2t_vit_14", 99999, batch=512),
+    row("t2t_vit_14", 99999, launch="eager_graph"),
     row("t2t_vit_14", 99999, recipe="imagenet.t2t_vit_14"),
     row("t2t_vit_14", None, precision="fp32", failed="out of memory"),
     row("deit_small_patch16_224", 8885),
