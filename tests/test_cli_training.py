@@ -10,7 +10,7 @@ from t2t.config import to_json
 from t2t.errors import UserError
 from t2t.recipes import find_recipe
 from t2t.training.folder import write_json
-from t2t.verbs.closing import whereabouts
+from t2t.verbs.closing import outcome, whereabouts
 from t2t.verbs.running import changed, open_recipe
 
 Output = pytest.CaptureFixture[str]
@@ -218,3 +218,16 @@ def test_a_recipe_takes_a_network_of_timms_instead(capsys: Output) -> None:
     assert recipe.dropping.keep == 1
     other = changed(find_recipe("cifar10.t2t_vit_7"), None, ("model=t2t_vit_12_32",))
     assert (other.choices["positions"], other.optimizer.name) == ("sinusoid_2d", "muon")
+
+
+def test_a_run_without_an_average_tells_of_none() -> None:
+    summary = {
+        "recipe": "mine",
+        "skipped_steps": 0,
+        "top1": 90.0,
+        "top1_raw": 90.0,
+        "train_minutes": 2,
+        "images_per_second": 100,
+    }
+    assert "90.00 %,\nafter" in outcome(summary, is_averaged=False)
+    assert "90.00 % with averaged weights, 90.00 % with" in outcome(summary, True)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from t2t.training.clock import counted
 from t2t.training.machine import PRECISIONS
 
 Step = Callable[[], Any]
@@ -137,7 +138,7 @@ def name_of(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     name = cpu_name() if device.type == "cpu" else device.type.upper()
-    return f"{name}, {torch.get_num_threads()} threads"
+    return f"{name}, {counted(torch.get_num_threads(), 'thread')}"
 
 
 def cpu_name() -> str:

@@ -242,7 +242,7 @@ def read_image(image: ImageLike, name: str) -> bytes | Tensor | DamagedImage:
             "or uint8 pixels (a tensor of channels × height × width, an array of "
             "height × width × channels)."
         )
-    return image
+    return image if image.numel() else DamagedImage(name, "it has no pixels")
 
 
 def encoded(picture: Image.Image) -> bytes:

@@ -55,13 +55,21 @@ def of_timm(
         )
     about = timm.optim.get_optimizer_info(name)
     takes_betas = about.has_betas and about.num_betas == len(settings.betas)
-    return timm.optim.create_optimizer_v2(
-        groups,
-        name,
-        lr=lr,
-        momentum=settings.momentum,
-        **({"betas": settings.betas} if takes_betas else {}),
-    )
+    try:
+        return timm.optim.create_optimizer_v2(
+            groups,
+            name,
+            lr=lr,
+            momentum=settings.momentum,
+            **({"betas": settings.betas} if takes_betas else {}),
+        )
+    # So some of them say that they need a package or a GPU that is not there.
+    except (AssertionError, ImportError, RuntimeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"optimizer.name={name} cannot be used here ({reason}); choose another, "
+            "such as adamw."
+        ) from error
 
 
 def muon_and_adamw(

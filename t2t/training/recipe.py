@@ -45,6 +45,11 @@ class Optimizer:
         for name in ("lr", "adamw_lr", "body_lr", "weight_decay", "clip_norm"):
             if getattr(self, name) is not None:
                 require(f"optimizer.{name}", getattr(self, name), 0)
+        if self.body_lr is not None and self.lr == 0:
+            raise UserError(
+                "optimizer.lr=0 keeps the head as it is, and body_lr is stated beside "
+                "it; set optimizer.lr above 0."
+            )
         require("optimizer.reference_batch_size", self.reference_batch_size, 1)
         require("optimizer.momentum", self.momentum, 0, below=1)
         require("optimizer.layer_decay", self.layer_decay, 0, 1)

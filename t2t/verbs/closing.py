@@ -27,7 +27,7 @@ def closing_page(folder: Path, summary: dict[str, Any]) -> RenderableType:
     """All of it."""
     return Group(
         Text(),
-        Text(outcome(summary)),
+        Text(outcome(summary, read_recipe(folder).average.decay > 0)),
         Text(),
         curves(folder / "metrics.jsonl"),
         *examples(folder),
@@ -35,12 +35,13 @@ def closing_page(folder: Path, summary: dict[str, Any]) -> RenderableType:
     )
 
 
-def outcome(summary: dict[str, Any]) -> str:
+def outcome(summary: dict[str, Any], is_averaged: bool) -> str:
     """What the run came to, in a sentence or two."""
     skipped = summary["skipped_steps"]
+    both = f" with averaged weights, {summary['top1_raw']:.2f} % with raw ones"
     return (
-        f"{summary['recipe']} is trained: top-1 {summary['top1']:.2f} % with averaged "
-        f"weights, {summary['top1_raw']:.2f} % with raw ones,\n"
+        f"{summary['recipe']} is trained: top-1 {summary['top1']:.2f} %"
+        f"{both if is_averaged else ''},\n"
         f"after {duration(60 * summary['train_minutes'])} of training at "
         f"{summary['images_per_second']:,.0f} images/s"
         + (f"; {skipped} steps were left out." if skipped else ".")

@@ -147,6 +147,8 @@ def test_each_goes_on_after_what_cannot_be_read(
 def test_what_is_no_image_is_refused(predictor: Predictor) -> None:
     with pytest.raises(UserError, match="float32 tensor of 3 × 8 × 8"):
         predictor.predict(torch.zeros(3, 8, 8))
+    with pytest.raises(UserError, match="image 0 cannot be read: it has no pixels"):
+        predictor.predict(torch.zeros(3, 0, 8, dtype=torch.uint8))
     with pytest.raises(UserError, match="image 0 is a int"):
         predictor.predict(3)
     with pytest.raises(UserError, match="must both be 1 or more"):

@@ -188,3 +188,14 @@ def test_muon_needs_blocks() -> None:
 def test_rates_below_zero_are_refused(name: str) -> None:
     with pytest.raises(UserError, match=rf"optimizer\.{name}=-1 must be 0 or more"):
         Optimizer(**{name: -1})
+
+
+def test_an_optimizer_whose_package_is_missing_is_refused(tiny: Tiny) -> None:
+    recipe = tiny(optimizer=Optimizer(name="bnbadam"))
+    with pytest.raises(UserError, match="bnbadam cannot be used here"):
+        build_optimizers(build_model(tiny(), 3), recipe)
+
+
+def test_a_body_cannot_be_trained_beside_a_rate_of_0() -> None:
+    with pytest.raises(UserError, match=r"set optimizer\.lr above 0"):
+        Optimizer(lr=0.0, body_lr=1e-3)
