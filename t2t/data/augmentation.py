@@ -1,7 +1,7 @@
 """What a recipe says of augmentation: plain data, read without PyTorch."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Self, get_args
 
 from t2t.errors import UserError, require, suggest
@@ -143,3 +143,15 @@ class Augmentation:
     def fill(self) -> tuple[int, ...]:
         """The mean colour in levels: what moves in at the borders."""
         return tuple(min(255, round(255 * each)) for each in self.mean)
+
+    def calmed(self) -> "Augmentation":
+        """Crops and flips alone."""
+        return replace(
+            self,
+            rand_augment=None,
+            three_augment=False,
+            colour_jitter=(0.0, 0.0, 0.0, 0.0),
+            mixup=0.0,
+            cutmix=0.0,
+            erase=0.0,
+        )

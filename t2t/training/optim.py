@@ -1,7 +1,8 @@
 """Parameter groups, optimizers and the learning rate of every step."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -197,3 +198,24 @@ def all_groups(optimizers: list[TorchOptimizer]) -> Iterator[dict[str, Any]]:
     """The groups of all optimizers."""
     for optimizer in optimizers:
         yield from optimizer.param_groups
+
+
+@contextmanager
+def learning_by(
+    rates: Sequence[Tensor], broken: Tensor, optimizers: list[TorchOptimizer]
+) -> Iterator[None]:
+    """Learning rates from the device; where `broken` is 1, steps change nothing."""
+    groups = list(all_groups(optimizers))
+    before = [group["lr"] for group in groups]
+    for group, rate in zip(groups, rates, strict=True):
+        group["lr"] = rate
+    for optimizer in optimizers:
+        # By this name torch's fused optimizers know a step to leave out, and so ours.
+        optimizer.found_inf = broken  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for group, rate in zip(groups, before, strict=True):
+            group["lr"] = rate
+        for optimizer in optimizers:
+            del optimizer.found_inf  # type: ignore[attr-defined]

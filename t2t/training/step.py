@@ -1,14 +1,11 @@
 """One step of training: from a batch to changed weights, or to unchanged ones."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer as TorchOptimizer
 
 from t2t.data.augment import Augmentation, augment
 from t2t.data.draws import Draws
@@ -20,7 +17,7 @@ from t2t.training.graphs import Replayed
 from t2t.training.machine import PRECISIONS, Machine, repeatable
 from t2t.training.muon import Muon
 from t2t.training.objectives import build_objective
-from t2t.training.optim import all_groups
+from t2t.training.optim import all_groups, learning_by
 from t2t.training.parallel import (
     Processes,
     batch_statistics,
@@ -110,7 +107,7 @@ class Stepper:
         self.phase = phase
         keep_tokens(self.run.plain, self.recipe.model, phase.keep)
         augmentation = self.recipe.augmentation
-        self.augmentation = calmed(augmentation) if phase.calm else augmentation
+        self.augmentation = augmentation.calmed() if phase.calm else augmentation
         self.settle()
         find, whole = self.find_gradient, self.whole_step
         captured = all(type(each) in CAPTURED for each in self.run.optimizers)
@@ -267,46 +264,12 @@ def prepare(
     return augment(pixels, labels, draws, augmentation, num_classes)
 
 
-@contextmanager
-def learning_by(
-    rates: Sequence[Tensor], broken: Tensor, optimizers: list[TorchOptimizer]
-) -> Iterator[None]:
-    """Learning rates from the device; where `broken` is 1, steps change nothing."""
-    groups = list(all_groups(optimizers))
-    before = [group["lr"] for group in groups]
-    for group, rate in zip(groups, rates, strict=True):
-        group["lr"] = rate
-    for optimizer in optimizers:
-        # By this name torch's fused optimizers know a step to leave out, and so ours.
-        optimizer.found_inf = broken  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        for group, rate in zip(groups, before, strict=True):
-            group["lr"] = rate
-        for optimizer in optimizers:
-            del optimizer.found_inf  # type: ignore[attr-defined]
-
-
 def on_device(numbers: float | list[float], device: torch.device) -> Tensor:
     """Numbers as a tensor there, without waiting for what the device is doing."""
     tensor = torch.tensor(numbers)
     if device.type != "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
-
-
-def calmed(augmentation: Augmentation) -> Augmentation:
-    """Crops and flips alone."""
-    return replace(
-        augmentation,
-        rand_augment=None,
-        three_augment=False,
-        colour_jitter=(0.0, 0.0, 0.0, 0.0),
-        mixup=0.0,
-        cutmix=0.0,
-        erase=0.0,
-    )
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:

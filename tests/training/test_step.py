@@ -257,7 +257,7 @@ def test_steps_follow_the_phases_of_the_recipe(
 
 def test_a_calm_phase_crops_and_flips_alone(tiny: Tiny) -> None:
     recipe = tiny(random=True)
-    calm = step_module.calmed(recipe.augmentation)
+    calm = recipe.augmentation.calmed()
     left = Augmentation(crop_padding=1, flip=0.5, smoothing=0.1)
     assert calm == left
     with pytest.raises(UserError, match="calm=2 must be from 0 to 1"):
