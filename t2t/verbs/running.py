@@ -62,7 +62,11 @@ def recipes(
 def train(
     recipe: Annotated[
         Positional[str],
-        option("A name of `t2t recipes`, or a recipe.json.", "", "[RECIPE]"),
+        option(
+            "A name of `t2t recipes`, a recipe.json, or a run that has one.",
+            "(default: digits, or with --data one that suits the images)",
+            "[RECIPE]",
+        ),
     ] = "digits",
     *,
     data: Annotated[
