@@ -36,7 +36,7 @@ def recipes(
     *,
     json: JsonFlag = False,
 ) -> None:
-    """List the recipes: named runs, with their model, epochs and data.
+    """List the recipes: named runs, with image size, epochs, batch and what they are.
 
     Examples:
       t2t recipes
