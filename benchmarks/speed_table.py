@@ -35,7 +35,7 @@ def speed_section(records: Path) -> str:
         f"One {gpus}, torch {versions}, 224 px, batch 256, bf16, random images, by "
         "`t2t bench`. A training step is all of it: forward, loss, backward, "
         "optimizer and average of the weights. The reference is the paper's own code "
-        "on the same GPU. Every row with its command: "
+        "on the same GPU, in its own fp16 mixed precision. Every row with its command: "
         "[records/speed](records/speed/README.md).",
         step_table(steps),
     ]

@@ -34,7 +34,7 @@ srun torchrun \
   -m t2t train "$@" --folder "$folder" &
 training=$!
 
-# All processes of the job get the signal; they save, and end without an error.
+# All processes of the job get the signal; they save, and end.
 stopped=no
 trap 'stopped=yes; scancel --signal=TERM "$SLURM_JOB_ID"; wait "$training"' TERM
 wait "$training"

@@ -136,7 +136,7 @@ def size_text(image_size: tuple[int, int]) -> str:
 
 
 def recipe_table(rows: Sequence[tuple[Any, str]], width: int) -> RenderableType:
-    """Recipes with what they train, on what and how long."""
+    """Recipes with image size, epochs, batch and what they are."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("recipe", style="cyan", no_wrap=True)
     table.add_column("px", justify="right", no_wrap=True)

@@ -50,7 +50,7 @@ class Trained:
 def load_trained(
     path: str | os.PathLike[str], *, model: str | ModelConfig | None = None
 ) -> Trained:
-    """The model in a file, run folder, URL or `hf-hub:owner/name`, ready to use."""
+    """The model in a file, run folder or URL, `hf-hub:owner/name` or `builtin`."""
     network, loaded = load_with_report(path, model=model)
     num_classes = num_outputs(network)
     if num_classes == 0:

@@ -166,10 +166,11 @@ def load(
     drop_path: float | None = None,
     averaged: bool = True,
 ) -> nn.Module:
-    """The model in a file, run folder, URL or `hf-hub:owner/name`, ready to predict.
+    """The model in a file, run folder or URL, `hf-hub:owner/name` or `builtin`.
 
-    Another number of classes puts a fresh head in place, another image size adapts the
-    positions; the logger `t2t` says so. `model` says what a file is that does not.
+    It is ready to predict. Another number of classes puts a fresh head in place,
+    another image size adapts the positions; the logger `t2t` says so. `model` says what
+    a file is that does not.
     """
     return load_with_report(
         path,

@@ -96,18 +96,17 @@ def card(
     """What a model is, how it was made, how good it is, and what it is not for."""
     trained, score = report.trained, report.score
     size = "×".join(map(str, trained.image_size))
-    held = f", {recipe.hold_out:,} of its training images left out"
+    weights = "averaged" if recipe.average.decay else "last"
     parts = [
         f"# {recipe.name}",
         f"`{file.name}`: {trained.name}, {result['parameters']:,} parameters at half "
         f"precision, {file.stat().st_size / 1e6:.1f} MB. It takes images of {size} "
         f"pixels for one of {len(trained.class_names)} classes.",
         "## Data",
-        f"Trained from scratch on {data}{held if recipe.hold_out else ''}, without "
-        "other images and without pretrained weights.",
+        beginnings(recipe, data),
         "## Recipe",
         f"`{recipe.name}`, {recipe.epochs} epochs, seed {recipe.seed}; these are the "
-        "averaged weights.",
+        f"{weights} weights.",
         # The data's name for its path on the machine that trained it.
         f"```console\n$ {result['command'].replace(recipe.data, data)}\n```",
         "## Accuracy",
@@ -119,6 +118,24 @@ def card(
         limits(size, data),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def beginnings(recipe: Recipe, data: str) -> str:
+    """What a model was trained on, what it started from and who taught it."""
+    held = f", {recipe.hold_out:,} of its training images left out"
+    images = f"{data}{held if recipe.hold_out else ''}"
+    taught = f" It was taught by {named(recipe.teacher)}." if recipe.teacher else ""
+    if recipe.weights:
+        start = named(recipe.weights)
+        return f"Trained on {images}, starting from the weights {start}.{taught}"
+    without = "" if recipe.teacher else " and without pretrained weights"
+    return f"Trained from scratch on {images}, without other images{without}.{taught}"
+
+
+def named(weights: str) -> str:
+    """Weights by their address, or by the name that the file or folder has."""
+    is_address = "://" in weights or weights.startswith("hf-hub:")
+    return f"`{weights if is_address else Path(weights).name}`"
 
 
 def class_table(report: Report) -> str:

@@ -70,6 +70,7 @@ def train(
 ) -> Result:
     """Trains a recipe into a folder; the same call resumes what was interrupted.
 
+    `machine` says on what and how, `fresh` starts over, `quiet` prints nothing, and
     `splits` are the recipe's images where the caller has opened them already.
     """
     machine = machine or Machine()

@@ -252,7 +252,7 @@ def machines_asked(
     if launch in ("graph", "compiled"):
         raise UserError(
             f"--launch {launch}: the trainer itself chooses how to launch its step; "
-            "leave it out, or give eager."
+            "leave it out, or give eager_graph (on a CPU eager) to compile nothing."
         )
     return [
         Machine(

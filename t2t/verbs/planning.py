@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 def plan(
     recipe: Annotated[
         Positional[str],
-        option("A name of `t2t recipes`, or a recipe.json.", "", "RECIPE"),
+        option(
+            "A name of `t2t recipes`, a recipe.json, or a run that has one.",
+            "(required)",
+            "RECIPE",
+        ),
     ],
     *,
     gpus: Annotated[int, option("How many in all.", "(default: 8)", "N")] = 8,

@@ -37,8 +37,8 @@ def record(
     """Gather finished runs that differ in their seed into a record, or studies.
 
     It holds summary.json, the recipe, the environment, curves, and every seed's
-    metrics and result; a README.md that is there already stays as it is. Of studies
-    it holds the tables and pictures as well.
+    metrics, result and log; a README.md that is there already stays as it is. Of
+    studies it holds the tables and pictures as well.
 
     Examples:
       t2t record runs/mine runs/mine-seed1 runs/mine-seed2 --into records/mine

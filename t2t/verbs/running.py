@@ -36,7 +36,7 @@ def recipes(
     *,
     json: JsonFlag = False,
 ) -> None:
-    """List the recipes: named runs, with their model, epochs and data.
+    """List the recipes: named runs, with image size, epochs, batch and what they are.
 
     Examples:
       t2t recipes
@@ -62,7 +62,11 @@ def recipes(
 def train(
     recipe: Annotated[
         Positional[str],
-        option("A name of `t2t recipes`, or a recipe.json.", "", "[RECIPE]"),
+        option(
+            "A name of `t2t recipes`, a recipe.json, or a run that has one.",
+            "(default: digits, or with --data one that suits the images)",
+            "[RECIPE]",
+        ),
     ] = "digits",
     *,
     data: Annotated[

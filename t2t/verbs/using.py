@@ -36,7 +36,7 @@ def eval(
         option(
             "A run folder, weights, a URL, hf-hub:owner/name, or builtin.",
             "",
-            "RUN|WEIGHTS",
+            "[RUN|WEIGHTS]",
         ),
     ] = "",
     *,
@@ -59,7 +59,8 @@ def eval(
     ] = False,
     model: ModelOfFile = None,
     picture: Annotated[
-        str | None, option("Draw what is taken for what, as a PNG.", "", "PATH")
+        str | None,
+        option("Draw what is taken for what: a .png, .pdf or .svg.", "", "PATH"),
     ] = None,
     json: JsonFlag = False,
 ) -> None:

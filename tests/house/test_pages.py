@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,6 +46,18 @@ def test_the_readme_shows_what_the_command_prints(
 ) -> None:
     assert main(["models", "t2t_vit_t"]) == 0
     assert capsys.readouterr().out.rstrip() in (ROOT / "README.md").read_text()
+
+
+def test_features_and_attention_come_as_the_page_says() -> None:
+    text = (ROOT / "docs/using.md").read_text()
+    section = text.split("## Features and attention")[1].split("\n## ")[0]
+    seen: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL):
+        exec(block, seen)
+    assert seen["tokens"].shape == (2, 256, 256)
+    assert seen["pooled"].shape == (2, 256)
+    assert [each.shape for each in seen["maps"]] == 2 * [(2, 256, 16, 16)]
+    assert [each.shape for each in seen["attention"]] == 7 * [(2, 4, 256, 256)]
 
 
 def test_no_machine_is_named() -> None:

@@ -12,8 +12,9 @@ import t2t
 from t2t.cli import main
 from t2t.errors import UserError
 from t2t.models import builtin
-from t2t.studies.shipping import half, ship
+from t2t.studies.shipping import beginnings, half, ship
 from t2t.studies.study import Study
+from t2t.training.folder import read_recipe
 from t2t.training.loop import Machine, train
 
 CPU = Machine(device="cpu", compile=False, workers=1)
@@ -67,6 +68,20 @@ def test_the_card_tells_what_was_measured(
     assert f"{result['parameters']:,} parameters at half precision" in card
     assert "## Limits" in card
     assert str(images) not in card
+
+
+def test_the_card_tells_where_a_model_comes_from(run: Path) -> None:
+    recipe = read_recipe(run)
+    scratch = "Trained from scratch on noise, without other images"
+    assert beginnings(recipe, "noise") == f"{scratch} and without pretrained weights."
+    taught = replace(recipe, objective="distill_soft", teacher="hf-hub:some/one")
+    said = "It was taught by `hf-hub:some/one`."
+    assert beginnings(taught, "noise") == f"{scratch}. {said}"
+    tuned = replace(recipe, weights="/some/where/T2T.pth.tar", hold_out=3)
+    assert beginnings(tuned, "noise") == (
+        "Trained on noise, 3 of its training images left out, starting from the "
+        "weights `T2T.pth.tar`."
+    )
 
 
 @pytest.mark.usefixtures("shipped")
