@@ -8,7 +8,7 @@ from typing import Any
 Row = dict[str, Any]
 
 # The reference implementation on the same GPU: its own fp16 mixed precision, 224 px,
-# batch 256, images/s of whole training steps and of inference.
+# batch 256 (t_14: 128), images/s of whole training steps and of inference.
 REFERENCE = {
     ("t2t_vit_7", "train"): 3866,
     ("t2t_vit_14", "train"): 2209,
@@ -35,8 +35,8 @@ def speed_section(records: Path) -> str:
         f"One {gpus}, torch {versions}, 224 px, batch 256, bf16, random images, by "
         "`t2t bench`. A training step is all of it: forward, loss, backward, "
         "optimizer and average of the weights. The reference is the paper's own code "
-        "on the same GPU, in its own fp16 mixed precision. Every row with its command: "
-        "[records/speed](records/speed/README.md).",
+        "on the same GPU, in its own fp16 mixed precision (t_14 at batch 128). Every "
+        "row with its command: [records/speed](records/speed/README.md).",
         step_table(steps),
     ]
     from_files = [row for row in rows if row["source"] in ("jpeg", "pack")]
