@@ -376,6 +376,37 @@ def test_shards_that_cannot_be_used(tmp_path):
         open_splits("memory://nowhere")
 
 
+def test_a_shard_that_ends_too_early_is_refused(tmp_path):
+    whole = write_tar(tmp_path / "whole.tar", range(6)).read_bytes()
+    header = whole.index(b"folder/0003.png")
+    damaged = bytearray(whole)
+    damaged[header + 150] ^= 1
+    for data in (damaged, whole[: header + 100], whole + whole):
+        path = tmp_path / "x.tar"
+        path.write_bytes(data)
+        with pytest.raises(UserError, match=r"x\.tar is damaged at byte \d+, or"):
+            open_source(str(path), "all")
+    path.write_bytes(whole[: whole.rindex(b"1") + 512])  # no zeros at the end
+    assert len(open_source(str(path), "all")) == 6
+
+
+@pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE])
+def test_an_image_that_is_a_link_is_not_lost(tmp_path, kind):
+    path = write_tar(tmp_path / "x.tar", range(4))
+    with tarfile.open(path, "a") as tar:
+        member = tarfile.TarInfo("folder/0009.png")
+        member.type, member.linkname = kind, "folder/0001.png"
+        tar.addfile(member)
+    with pytest.raises(UserError, match=r"0009\.png only as a link"):
+        open_source(str(path), "all")
+
+
+def test_a_folder_whose_name_is_no_text(tmp_path):
+    folder = Path(os.fsdecode(bytes(tmp_path) + b"/caf\xe9"))
+    write_tar(folder / "train.tar", range(4))
+    assert brightness(open_source(folder, "train"), 3) == 3
+
+
 def test_a_tar_beside_unpacked_folders_is_not_the_data(tmp_path):
     for split in ("train", "val"):
         for name in ("a", "b"):
