@@ -199,6 +199,51 @@ def test_parquet_that_cannot_be_used(tmp_path):
         open_splits(tmp_path / "g")
 
 
+@pytest.mark.parametrize(
+    "labels",
+    [[0.5, 1.0], [float("nan"), 1.0], [[0], [1]], [b"a", b"b"], [10**12, 1]],
+)
+def test_labels_that_are_no_class(tmp_path, labels):
+    write_parquet(tmp_path / "a.parquet", range(4), names=None, labels=labels * 2)
+    with pytest.raises(UserError, match=r"Image 0 of .* has the label .*: give every"):
+        open_splits(tmp_path / "a.parquet")
+
+
+def test_whole_labels_of_any_type(tmp_path):
+    for kind in (pa.float32(), pa.uint64(), pa.decimal128(10), pa.int8()):
+        labels = pa.array([0, 1, 0, 1], pa.int32()).cast(kind)
+        write_parquet(tmp_path / "a.parquet", range(4), names=None, labels=labels)
+        source = open_source(tmp_path / "a.parquet", "all")
+        assert source.labels.tolist() == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "images", [["a.png", "b.png"], [[1, 2], [3]], [{"file": "a.png"}] * 2]
+)
+def test_a_column_without_image_files_is_refused(tmp_path, images):
+    table = pa.table({"image": images, "label": [0, 1]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(UserError, match="should hold the bytes of image files"):
+        open_source(tmp_path / "a.parquet", "all")
+
+
+@pytest.mark.parametrize("images", [[{"bytes": None}], [{"path": None}], [None]])
+def test_an_image_that_is_null_is_damaged(tmp_path, images):
+    kind = pa.struct([(name, pa.binary()) for name in images[0] or ("bytes", "path")])
+    table = pa.table({"image": pa.array(images * 2, kind), "label": [0, 1]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    source = open_source(tmp_path / "a.parquet", "all")
+    with pytest.raises(DamagedImage, match="the file is empty"):
+        decode(source.read(0))
+
+
+def test_files_of_other_classes_are_not_taken_together(tmp_path):
+    write_parquet(tmp_path / "pets" / "train.parquet", range(4))
+    write_parquet(tmp_path / "ships" / "train.parquet", range(4), names=("a", "b"))
+    with pytest.raises(UserError, match=r"ships.* has other columns or classes"):
+        open_splits(tmp_path)
+
+
 def test_what_cannot_be_read_is_named(tmp_path):
     shard = write_tar(tmp_path / "x.tar", range(4))
     source = open_source(str(shard), "all")
@@ -405,6 +450,9 @@ def test_a_folder_whose_name_is_no_text(tmp_path):
     folder = Path(os.fsdecode(bytes(tmp_path) + b"/caf\xe9"))
     write_tar(folder / "train.tar", range(4))
     assert brightness(open_source(folder, "train"), 3) == 3
+    write_parquet(tmp_path / "x.parquet", range(4)).rename(folder / "x.parquet")
+    with pytest.raises(UserError, match="cannot be read as parquet"):
+        open_source(folder / "x.parquet", "all")
 
 
 def test_a_tar_beside_unpacked_folders_is_not_the_data(tmp_path):

@@ -5,7 +5,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from t2t.errors import UserError
 CACHE_BYTES = 1 << 30
 _MAX_OPEN_FILES = 64
 _IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "bytes")
+_BINARY = ("binary", "large_binary", "binary_view")
 _LABEL_NAMES = ("label", "labels", "fine_label", "class", "cls", "target")
 
 
@@ -63,8 +64,6 @@ class ParquetSource(Source):
         metadata = [self._file(number).metadata for number in range(len(self.files))]
         schema = self._file(0).schema_arrow
         self.columns = columns_of(schema, self.files[0])
-        # Hugging Face stores bytes beside a path; others plain bytes.
-        self._is_struct = schema.field(self.columns.image).type.num_fields > 0
         # A row's place: which file, which row group of it, which row of that.
         self._group_file = np.repeat(
             np.arange(len(self.files)), [m.num_row_groups for m in metadata]
@@ -100,7 +99,8 @@ class ParquetSource(Source):
             path = self.files[number]
             try:
                 self._open[number] = pyarrow.parquet.ParquetFile(path, memory_map=True)
-            except (pyarrow.ArrowException, OSError) as error:
+            # The last is what it says to a path that is no text.
+            except (pyarrow.ArrowException, OSError, UnicodeError) as error:
                 raise UserError(
                     f"{path} cannot be read as parquet ({error}): copy it again."
                 ) from error
@@ -113,14 +113,22 @@ class ParquetSource(Source):
         values: list[Any] = []
         for number, path in enumerate(self.files):
             file = self._file(number)
-            if self.columns.label not in file.schema_arrow.names:
-                raise UserError(
-                    f"{path} has no column {self.columns.label!r}, which "
-                    f"{self.files[0]} has: these files do not belong together."
-                )
+            self._check_alike(columns_of(file.schema_arrow, path), path)
             values += file.read([self.columns.label])[self.columns.label].to_pylist()
         where = os.path.commonpath(self.files) if len(self.files) > 1 else self.files[0]
         return labels_and_classes(values, self.columns.classes, where)
+
+    def _check_alike(self, columns: Columns, path: str) -> None:
+        """Refuse a file whose labels or images mean something else."""
+        first = self.columns
+        if first.classes is None or columns.classes is None:  # as one of them says
+            columns = replace(columns, classes=first.classes)
+        if columns != first:
+            raise UserError(
+                f"{path} has other columns or classes than {self.files[0]}: these "
+                "files do not belong together, so give the path of one of their "
+                "folders."
+            )
 
     def _place(self, index: int) -> tuple[int, int]:
         group = int(np.searchsorted(self._group_ends, index, side="right"))
@@ -156,13 +164,14 @@ class ParquetSource(Source):
             raise DamagedImage(self.name(index), str(error)) from error
 
     def _bytes(self, group: int, row: int) -> bytes:
-        image = self._group(group)[row]
-        if not self._is_struct:
-            return image.as_py() or b""
-        data: bytes | None = image["bytes"].as_py()
+        image = self._group(group)[row].as_py() or b""
+        # Hugging Face stores bytes beside a path; others plain bytes.
+        if isinstance(image, bytes):
+            return image
+        data: bytes | None = image.get("bytes")
         if data is not None:
             return data
-        path = image["path"].as_py()
+        path = image.get("path")
         if not path:
             return b""
         folder = os.path.dirname(self.files[int(self._group_file[group])])
@@ -229,8 +238,23 @@ def columns_of(schema: Any, path: str) -> Columns:
             )
     assert image is not None
     assert label is not None
+    _check_image_type(schema.field(image), path)
     classes = features.get(label, {}).get("names") if label in kinds else None
     return Columns(image, label, tuple(classes) if classes else None)
+
+
+def _check_image_type(field: Any, path: str) -> None:
+    """Refuse a column of anything but files or their paths."""
+    kind = field.type
+    names = {kind.field(number).name for number in range(kind.num_fields)}
+    # Repeated bytes may come as numbers of a dictionary.
+    plain = str(getattr(kind, "value_type", kind))
+    if names & {"bytes", "path"} or (not names and plain in _BINARY):
+        return
+    raise UserError(
+        f"{path} has {kind!s:.60} in its column {field.name!r}: it should hold the "
+        "bytes of image files, or bytes and path as Hugging Face writes them."
+    )
 
 
 def _first(
