@@ -266,7 +266,7 @@ def _orientation(data: bytes, image: Image.Image) -> int:
     if image.format in ("JPEG", "MPO"):
         header = jpeg_header(data)
         return header.orientation if header else 1
-    if image.format in ("PNG", "WEBP"):
+    if image.format in ("PNG", "WEBP", "AVIF"):
         value = image.getexif().get(ORIENTATION_TAG, 1)
         return value if value in range(1, 9) else 1
     return 1  # TIFF is turned by Pillow as it loads

@@ -25,6 +25,11 @@ from t2t.data.headers import image_format, jpeg_header
 from t2t.errors import UserError
 
 
+needs_avif = pytest.mark.skipif(
+    not features.check("avif"), reason="Pillow was built without AVIF"
+)
+
+
 def picture(height=24, width=40, seed=0):
     """A smooth colour picture, which JPEG keeps nearly as it is."""
     rows = np.linspace(0, 1, height)[:, None, None]
@@ -86,7 +91,7 @@ def test_every_colour_mode_becomes_rgb(mode, decoder):
     assert (decode(data).int() - expected.int()).abs().max() <= 3
 
 
-@pytest.mark.skipif(not features.check("avif"), reason="Pillow was built without AVIF")
+@needs_avif
 def test_avif(decoder):
     data = encoded(Image.new("RGB", (20, 10), (10, 200, 30)), "AVIF", quality=100)
     assert image_format(data) == "avif"
@@ -130,7 +135,9 @@ def test_an_animation_gives_its_first_frame(decoder):
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@pytest.mark.parametrize(
+    "kind", ["JPEG", "PNG", "WEBP", "TIFF", pytest.param("AVIF", marks=needs_avif)]
+)
 def test_images_come_out_upright(orientation, kind, decoder):
     image = picture()
     exif = Image.Exif()
