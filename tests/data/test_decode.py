@@ -24,7 +24,6 @@ from t2t.data.decode import (
 from t2t.data.headers import image_format, jpeg_header
 from t2t.errors import UserError
 
-
 needs_avif = pytest.mark.skipif(
     not features.check("avif"), reason="Pillow was built without AVIF"
 )

@@ -6,6 +6,7 @@ import os
 import pickle
 import tarfile
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import fsspec
@@ -13,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from t2t.data.decode import DamagedImage, decode
@@ -258,6 +261,31 @@ def test_what_cannot_be_read_is_named(tmp_path):
     path.write_bytes(whole[:10] + bytes(300) + whole[310:])
     with pytest.raises(DamagedImage, match=r"x\.parquet\[1\]"):
         decode(source.read(1), name=source.name(1))
+
+
+def test_parquet_that_is_cut_short_while_open(tmp_path):
+    path = write_parquet(tmp_path / "x.parquet", range(4000), group=1000)
+    source = open_source(path, "all")
+    os.truncate(path, 8192)
+    with pytest.raises(DamagedImage, match=r"x\.parquet\[3999\]"):
+        source.read(3999)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1))
+def test_any_damage_of_parquet_is_read_or_named(tmp_path_factory, changes):
+    path = write_parquet(tmp_path_factory.mktemp("x") / "x.parquet", range(6), group=2)
+    data = bytearray(path.read_bytes())
+    for place, value in changes:
+        data[4 + int(place * (len(data) - 9))] = value
+    path.write_bytes(data)
+    try:
+        source = open_source(path, "all")
+    except UserError:
+        return
+    for index in range(len(source)):
+        with suppress(DamagedImage):
+            source.read(index)
 
 
 def test_missing_parquet_files_are_told(tmp_path):

@@ -4,7 +4,8 @@ import json
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -97,13 +98,9 @@ class ParquetSource(Source):
         if number not in self._open:
             pyarrow = import_pyarrow()
             path = self.files[number]
-            try:
-                self._open[number] = pyarrow.parquet.ParquetFile(path, memory_map=True)
-            # The last is what it says to a path that is no text.
-            except (pyarrow.ArrowException, OSError, UnicodeError) as error:
-                raise UserError(
-                    f"{path} cannot be read as parquet ({error}): copy it again."
-                ) from error
+            with _readable(path):
+                # Not mapped to memory: a file cut short would then end this process.
+                self._open[number] = pyarrow.parquet.ParquetFile(path)
             # Data sets have more files than a process may hold open.
             while len(self._open) > _MAX_OPEN_FILES:
                 self._open.popitem(last=False)
@@ -114,7 +111,9 @@ class ParquetSource(Source):
         for number, path in enumerate(self.files):
             file = self._file(number)
             self._check_alike(columns_of(file.schema_arrow, path), path)
-            values += file.read([self.columns.label])[self.columns.label].to_pylist()
+            with _readable(path):
+                column = file.read([self.columns.label])[self.columns.label]
+                values += column.to_pylist()
         where = os.path.commonpath(self.files) if len(self.files) > 1 else self.files[0]
         return labels_and_classes(values, self.columns.classes, where)
 
@@ -160,7 +159,7 @@ class ParquetSource(Source):
         group, row = self._place(index)
         try:
             return self._bytes(group, row)
-        except OSError as error:  # pyarrow's, too, for a damaged row group
+        except _errors(UserError) as error:
             raise DamagedImage(self.name(index), str(error)) from error
 
     def _bytes(self, group: int, row: int) -> bytes:
@@ -210,6 +209,22 @@ def import_pyarrow() -> Any:
             "Parquet files need pyarrow: pip install 't2t-vit[data]'."
         ) from error
     return pyarrow
+
+
+def _errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
+    """What a damaged file makes pyarrow raise, or a path that is no text."""
+    return (import_pyarrow().ArrowException, OSError, UnicodeError, *others)
+
+
+@contextmanager
+def _readable(path: str) -> Iterator[None]:
+    """Names a file that cannot be read."""
+    try:
+        yield
+    except _errors() as error:
+        raise UserError(
+            f"{path} cannot be read as parquet ({error}): copy it again."
+        ) from error
 
 
 def columns_of(schema: Any, path: str) -> Columns:
