@@ -249,8 +249,10 @@ def _pixels_of(image: Image.Image, mode: str) -> ImagePixels:
         values = np.asarray(image)
         if image.mode == "F":
             raise ValueError("pixels are floating point: store 8 or 16 bits")
+        if values.min() < 0 or values.max() > 65535:
+            raise ValueError("pixels have 32 bits: store 8 or 16 bits")
         # 16 bits: 65535 becomes 255 exactly.
-        grey = np.clip(np.rint(values / 257.0), 0, 255).astype(np.uint8)
+        grey = np.rint(values / 257.0).astype(np.uint8)
         return with_channels(torch.from_numpy(grey)[None], len(mode))
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")  # else Pillow warns on the way to RGB

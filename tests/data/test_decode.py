@@ -122,6 +122,13 @@ def test_float_pixels_have_no_agreed_range():
         decode(data)
 
 
+@pytest.mark.parametrize("value", [-1, 65536, 2**31 - 1])
+def test_thirty_two_bits_are_not_clipped(value):
+    data = encoded(Image.fromarray(np.full((4, 4), value, np.int32)), "TIFF")
+    with pytest.raises(DamagedImage, match="32 bits"):
+        decode(data)
+
+
 def test_an_animation_gives_its_first_frame(decoder):
     frames = [picture(seed=seed).quantize(32) for seed in (0, 2)]
     data = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
