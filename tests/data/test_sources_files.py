@@ -190,6 +190,10 @@ def test_parquet_that_cannot_be_used(tmp_path):
     write_parquet(tmp_path / "d.parquet", range(4), labels=[0, 1, None, 1])
     with pytest.raises(UserError, match=r"Image 2 .* no label"):
         open_splits(tmp_path / "d.parquet")
+    none = pq.read_table(tmp_path / "d.parquet").slice(0, 0)
+    pq.write_table(none, tmp_path / "h.parquet")
+    with pytest.raises(UserError, match=r"h\.parquet holds no images"):
+        open_splits(tmp_path / "h.parquet")
     write_parquet(tmp_path / "e.parquet", range(4), names=("a", "b", "c"))
     with pytest.raises(UserError, match="no training image of the class 'c'"):
         open_splits(tmp_path / "e.parquet")
@@ -326,6 +330,50 @@ def test_shards_whose_labels_are_names(tmp_path):
     source = open_source(str(path), "all")
     assert source.classes == ("ant", "zebra")
     assert source.labels.tolist() == [1, 0, 1, 0]
+
+
+def test_labels_that_are_no_utf_8_stay_apart(tmp_path):
+    names = [os.fsdecode(b"caf" + end) for end in (b"\xe8", b"\xe9")]
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w") as tar:
+        for number in range(4):
+            label = os.fsencode(names[number % 2])
+            for suffix, data in (("png", png(number)), ("cls", label)):
+                member = tarfile.TarInfo(f"{number}.{suffix}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    for _ in range(2):  # the second time from the index that was kept
+        source = open_source(str(path), "all")
+        assert source.classes == tuple(names)
+        assert source.labels.tolist() == [0, 1, 0, 1]
+
+
+def test_labels_that_look_like_numbers(tmp_path):
+    path = write_tar(tmp_path / "x.tar", range(4), names=["²", "--5"])
+    assert open_source(str(path), "all").classes == ("--5", "²")
+    write_tar(path, range(4), names=["", "a"])
+    with pytest.raises(UserError, match=r"0000\.png but no"):
+        open_source(str(path), "all")
+
+
+def test_a_list_of_classes_as_editors_save_it(tmp_path):
+    write_tar(tmp_path / "x.tar", range(4))
+    (tmp_path / "classes.txt").write_text("cat\ndog\n", encoding="utf-8-sig")
+    assert open_source(tmp_path, "all").classes == ("cat", "dog")
+    (tmp_path / "classes.txt").write_text("cat\nmöwe\n", encoding="latin-1")
+    with pytest.raises(UserError, match=r"classes\.txt is no text in UTF-8"):
+        open_source(tmp_path, "all")
+
+
+def test_hidden_files_are_no_data(tmp_path):
+    write_tar(tmp_path / "a" / "train.tar", range(4))
+    (tmp_path / "a" / "._train.tar").write_bytes(b"of a Mac")
+    assert len(open_source(tmp_path / "a", "train")) == 4
+    for name in ("cat", "dog"):
+        (tmp_path / "b" / name).mkdir(parents=True)
+        (tmp_path / "b" / name / "0.png").write_bytes(png(0))
+    (tmp_path / "b" / "._old.tar").write_bytes(b"of a Mac")
+    assert open_source(tmp_path / "b", "all").classes == ("cat", "dog")
 
 
 def test_long_member_names(tmp_path):

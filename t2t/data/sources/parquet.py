@@ -115,6 +115,8 @@ class ParquetSource(Source):
                 column = file.read([self.columns.label])[self.columns.label]
                 values += column.to_pylist()
         where = os.path.commonpath(self.files) if len(self.files) > 1 else self.files[0]
+        if not values:
+            raise UserError(f"{where} holds no images.")
         return labels_and_classes(values, self.columns.classes, where)
 
     def _check_alike(self, columns: Columns, path: str) -> None:

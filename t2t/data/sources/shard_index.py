@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -216,9 +217,10 @@ def _check_end(storage: LocalFile | RemoteFile, offset: int, num_bytes: int) -> 
 
 
 def _label(data: bytes, extension: str) -> int | str | None:
-    text = data.decode("utf-8", "replace").strip()
+    # Bytes that are no text are kept apart: they may be all that tells two classes.
+    text = data.decode("utf-8-sig", "surrogateescape").strip()
     if extension == "cls":
-        value: Any = text
+        value: Any = text or None
     else:
         try:
             content = json.loads(text)
@@ -231,5 +233,5 @@ def _label(data: bytes, extension: str) -> int | str | None:
         )
         value = found[0] if found else None
     if isinstance(value, str):
-        return int(value) if value.lstrip("-").isdigit() else value
+        return int(value) if re.fullmatch("-?[0-9]+", value) else value
     return value if isinstance(value, int) else None
