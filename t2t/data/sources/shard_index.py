@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from t2t.data.headers import IMAGE_SUFFIXES
+from t2t.data.headers import IMAGE_SUFFIXES, OTHER_SUFFIX
 from t2t.data.sources.base import Indices
 from t2t.data.sources.named import cache_folder
 from t2t.data.sources.storage import LocalFile, RemoteFile, is_url, open_storage
@@ -22,6 +22,7 @@ KIND = "t2t shard index 1"
 SUFFIX = ".index.json"
 # Of what follows a shard's end, which is some kilobytes of zeros.
 _MOST_CHECKED = 1 << 20
+_SUFFIXES = IMAGE_SUFFIXES | {OTHER_SUFFIX}
 _LABEL_KEYS = ("label", "cls", "class", "target")
 
 
@@ -188,7 +189,7 @@ def _samples(
             if extension in ("cls", "json"):
                 found = _label(tar.extractfile(member).read(), extension)
                 label = found if found is not None else label
-            elif f".{extension.rpartition('.')[2]}" in IMAGE_SUFFIXES and not image:
+            elif f".{extension.rpartition('.')[2]}" in _SUFFIXES and not image:
                 image = member
         if key:
             yield key, image, label
@@ -197,7 +198,7 @@ def _samples(
 
 def _check_no_image(shard: str, member: tarfile.TarInfo) -> None:
     """Refuse an image whose bytes do not lie behind its name."""
-    is_named = os.path.splitext(member.name)[1].lower() in IMAGE_SUFFIXES
+    is_named = os.path.splitext(member.name)[1].lower() in _SUFFIXES
     if is_named and not member.isdir():
         raise UserError(
             f"{shard} holds {member.name} only as a link or with holes: write the "
