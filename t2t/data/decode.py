@@ -60,10 +60,11 @@ def decode(
         return with_channels(data, channels, name)
     kind = image_format(data)
     fast = _fast_decoder()
-    if kind == "jpeg" and min_side is not None:
-        header = jpeg_header(data)
-        if header and _pays_to_scale(header, min_side, fast is not None):
-            return _decode_with_pillow(data, channels, name, min_side)
+    header = jpeg_header(data) if kind == "jpeg" else None
+    if header and min_side and _pays_to_scale(header, min_side, fast is not None):
+        return _decode_with_pillow(data, channels, name, min_side)
+    if header and header.orientation != 1:
+        fast = None  # which misses an orientation that stands behind other metadata
     # Formats with frames, palettes or 16 bits are Pillow's: decoders disagree there.
     if fast and (kind == "jpeg" or (kind in ("png", "webp") and channels == 3)):
         try:

@@ -156,6 +156,15 @@ def test_images_come_out_upright(orientation, kind, decoder):
     assert (found.int() - expected.int()).abs().max() <= 2
 
 
+def test_an_orientation_behind_other_metadata(decoder):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = encoded(picture(), "JPEG", exif=exif)
+    words = b"http://ns.adobe.com/xap/1.0/\0<x:xmpmeta/>"
+    block = b"\xff\xe1" + (2 + len(words)).to_bytes(2, "big") + words
+    assert decode(data[:2] + block + data[2:]).shape == (3, 40, 24)
+
+
 def test_a_broken_exif_block_is_no_damage(decoder):
     data = encoded(picture(), "JPEG", exif=b"Exif\0\0MM\0*\0\0\xff\xff rest")
     assert decode(data).shape == (3, 24, 40)
