@@ -63,8 +63,7 @@ class ParquetSource(Source):
         self.cache_bytes = cache_bytes
         self._forget()
         metadata = [self._file(number).metadata for number in range(len(self.files))]
-        schema = self._file(0).schema_arrow
-        self.columns = columns_of(schema, self.files[0])
+        self.columns = self._columns(0)
         # A row's place: which file, which row group of it, which row of that.
         self._group_file = np.repeat(
             np.arange(len(self.files)), [m.num_row_groups for m in metadata]
@@ -106,13 +105,19 @@ class ParquetSource(Source):
                 self._open.popitem(last=False)
         return self._open[number]
 
+    def _columns(self, number: int) -> Columns:
+        path = self.files[number]
+        with _readable(path):
+            return columns_of(self._file(number).schema_arrow, path)
+
     def _read_labels(self) -> tuple[Indices, tuple[str, ...]]:
         values: list[Any] = []
         for number, path in enumerate(self.files):
-            file = self._file(number)
-            self._check_alike(columns_of(file.schema_arrow, path), path)
+            self._check_alike(self._columns(number), path)
             with _readable(path):
-                column = file.read([self.columns.label])[self.columns.label]
+                column = self._file(number).read([self.columns.label])[
+                    self.columns.label
+                ]
                 values += column.to_pylist()
         where = os.path.commonpath(self.files) if len(self.files) > 1 else self.files[0]
         if not values:
@@ -148,6 +153,9 @@ class ParquetSource(Source):
                 use_threads=False,  # one column: threads would only wait
             )
             column = table[self.columns.image].combine_chunks()
+            start = self._group_ends[group - 1] if group else 0
+            if len(column) != self._group_ends[group] - start:
+                raise OSError("rows are missing")  # and others in their places
             self._cache[group] = column
             self._cached_bytes += column.nbytes
             while self._cached_bytes > self.cache_bytes and len(self._cache) > 1:
@@ -233,8 +241,13 @@ def columns_of(schema: Any, path: str) -> Columns:
     """The image and label columns, by the Hugging Face metadata or else by name."""
     features: dict[str, Any] = {}
     if b"huggingface" in (schema.metadata or {}):
-        info = json.loads(schema.metadata[b"huggingface"])
-        features = info.get("info", {}).get("features") or {}
+        try:
+            info = json.loads(schema.metadata[b"huggingface"])
+            features = dict(info.get("info", {}).get("features") or {})
+        except (ValueError, AttributeError, TypeError) as error:
+            raise UserError(
+                f"{path} has a damaged note on its columns ({error}): copy it again."
+            ) from error
     kinds = {
         name: feature.get("_type")
         for name, feature in features.items()
