@@ -251,6 +251,16 @@ def test_files_of_other_classes_are_not_taken_together(tmp_path):
         open_splits(tmp_path)
 
 
+def test_numbered_validation_images_need_not_be_of_every_class(tmp_path):
+    labels = {"train": [0, 1, 2, 0, 1, 2], "val": [0, 1, 1, 0, 0, 0]}
+    for split, some in labels.items():
+        path = tmp_path / f"{split}.parquet"
+        write_parquet(path, range(6), names=None, labels=some)
+    val = open_splits(tmp_path).val
+    assert val.classes == ("0", "1", "2")
+    assert val.labels.tolist() == labels["val"]
+
+
 def test_what_cannot_be_read_is_named(tmp_path):
     shard = write_tar(tmp_path / "x.tar", range(4))
     source = open_source(str(shard), "all")

@@ -83,6 +83,12 @@ def check_same_classes(train: Source, val: Source, where: str) -> None:
     """Refuse a validation set of other classes than the training set's."""
     if train.classes == val.classes:
         return
+    num_classes = len(val.classes)
+    is_numbered = train.classes == tuple(map(str, range(len(train.classes))))
+    if is_numbered and val.classes == train.classes[:num_classes]:
+        # Labels without names tell of classes only up to the highest they have.
+        val.classes = train.classes
+        return
     only_train = sorted(set(train.classes) - set(val.classes))
     only_val = sorted(set(val.classes) - set(train.classes))
     if not only_train and not only_val:
