@@ -60,10 +60,11 @@ def decode(
         return with_channels(data, channels, name)
     kind = image_format(data)
     fast = _fast_decoder()
-    if kind == "jpeg" and min_side is not None:
-        header = jpeg_header(data)
-        if header and _pays_to_scale(header, min_side, fast is not None):
-            return _decode_with_pillow(data, channels, name, min_side)
+    header = jpeg_header(data) if kind == "jpeg" else None
+    if header and min_side and _pays_to_scale(header, min_side, fast is not None):
+        return _decode_with_pillow(data, channels, name, min_side)
+    if header and header.orientation != 1:
+        fast = None  # which misses an orientation that stands behind other metadata
     # Formats with frames, palettes or 16 bits are Pillow's: decoders disagree there.
     if fast and (kind == "jpeg" or (kind in ("png", "webp") and channels == 3)):
         try:
@@ -249,8 +250,10 @@ def _pixels_of(image: Image.Image, mode: str) -> ImagePixels:
         values = np.asarray(image)
         if image.mode == "F":
             raise ValueError("pixels are floating point: store 8 or 16 bits")
+        if values.min() < 0 or values.max() > 65535:
+            raise ValueError("pixels have 32 bits: store 8 or 16 bits")
         # 16 bits: 65535 becomes 255 exactly.
-        grey = np.clip(np.rint(values / 257.0), 0, 255).astype(np.uint8)
+        grey = np.rint(values / 257.0).astype(np.uint8)
         return with_channels(torch.from_numpy(grey)[None], len(mode))
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")  # else Pillow warns on the way to RGB
@@ -266,7 +269,7 @@ def _orientation(data: bytes, image: Image.Image) -> int:
     if image.format in ("JPEG", "MPO"):
         header = jpeg_header(data)
         return header.orientation if header else 1
-    if image.format in ("PNG", "WEBP"):
+    if image.format in ("PNG", "WEBP", "AVIF"):
         value = image.getexif().get(ORIENTATION_TAG, 1)
         return value if value in range(1, 9) else 1
     return 1  # TIFF is turned by Pillow as it loads

@@ -19,6 +19,9 @@ IMAGE_SUFFIXES = frozenset(
     )
 )
 
+OTHER_SUFFIX = ".img"
+"""What a pack calls an image that only its decoder can tell."""
+
 ORIENTATION_TAG = 0x0112
 
 

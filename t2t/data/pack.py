@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 
 from t2t.data.damage import Damage, DamagedImage
 from t2t.data.shard_writer import Settings, Shard, verified_index, write_shard
-from t2t.data.sources.base import Source, mixed_order
+from t2t.data.sources.base import FileSource, Source, Subset, mixed_order
 from t2t.data.sources.named import NAMES
 from t2t.data.sources.opening import open_splits
 from t2t.data.sources.shard_index import SUFFIX, ShardIndex, write_atomically
@@ -73,6 +73,7 @@ def pack(
         "shard_size": shard_size,
         "images": {"train": len(splits.train), "val": len(splits.val)},
         "labels": _fingerprint(splits.train, splits.val),
+        "files": _file_names(splits.train, splits.val),
         "classes": list(splits.train.classes),
     }
     _claim(folder, description)
@@ -199,6 +200,20 @@ def _fingerprint(*sources: Source) -> str:
     return digest.hexdigest()
 
 
+def _file_names(*sources: Source) -> str:
+    """Tells files apart from others in their place, which shards would mix up.
+
+    Images in larger files are not named: their order changes with these alone.
+    """
+    digest = hashlib.sha256()
+    for source in sources:
+        whole = source.source if isinstance(source, Subset) else source
+        if isinstance(whole, FileSource):
+            for index in range(len(source)):
+                digest.update(os.fsencode(source.name(index)) + b"\0")
+    return digest.hexdigest()
+
+
 def _claim(folder: Path, description: dict[str, Any]) -> None:
     """Make the folder this pack's, or make sure that it is already."""
     if folder.exists() and not folder.is_dir():
@@ -221,6 +236,8 @@ def _claim(folder: Path, description: dict[str, Any]) -> None:
             ) from error
         return
     there = pack_description(str(folder)) or {}
+    # Packs of earlier versions do not tell of their files.
+    there.setdefault("files", description["files"])
     differing = [key for key in description if there.get(key) != description[key]]
     if differing:
         raise UserError(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from t2t.data.damage import Damage, DamagedImage
 from t2t.data.decode import decode
-from t2t.data.headers import SUFFIXES, image_format, jpeg_header
+from t2t.data.headers import OTHER_SUFFIX, SUFFIXES, image_format, jpeg_header
 from t2t.data.sources.base import Indices, Source
 from t2t.data.sources.shard_index import SUFFIX, ShardIndex, parse_index
 from t2t.data.sources.storage import LocalFile
@@ -147,9 +147,8 @@ def prepared(source: Source, index: int, settings: Settings) -> Prepared:
     shrink = settings.short_side is not None and short > settings.short_side
     num_bytes = given.numel() if isinstance(given, Tensor) else len(given)
     if isinstance(given, bytes) and not shrink:
-        return Prepared(
-            given, SUFFIXES.get(image_format(given) or "", ".img"), num_bytes
-        )
+        suffix = SUFFIXES.get(image_format(given) or "", OTHER_SUFFIX)
+        return Prepared(given, suffix, num_bytes)
     if isinstance(given, Tensor):
         pixels = given
     data, suffix = encoded(pixels, settings if shrink else None)

@@ -24,6 +24,10 @@ from t2t.data.decode import (
 from t2t.data.headers import image_format, jpeg_header
 from t2t.errors import UserError
 
+needs_avif = pytest.mark.skipif(
+    not features.check("avif"), reason="Pillow was built without AVIF"
+)
+
 
 def picture(height=24, width=40, seed=0):
     """A smooth colour picture, which JPEG keeps nearly as it is."""
@@ -86,7 +90,7 @@ def test_every_colour_mode_becomes_rgb(mode, decoder):
     assert (decode(data).int() - expected.int()).abs().max() <= 3
 
 
-@pytest.mark.skipif(not features.check("avif"), reason="Pillow was built without AVIF")
+@needs_avif
 def test_avif(decoder):
     data = encoded(Image.new("RGB", (20, 10), (10, 200, 30)), "AVIF", quality=100)
     assert image_format(data) == "avif"
@@ -118,6 +122,13 @@ def test_float_pixels_have_no_agreed_range():
         decode(data)
 
 
+@pytest.mark.parametrize("value", [-1, 65536, 2**31 - 1])
+def test_thirty_two_bits_are_not_clipped(value):
+    data = encoded(Image.fromarray(np.full((4, 4), value, np.int32)), "TIFF")
+    with pytest.raises(DamagedImage, match="32 bits"):
+        decode(data)
+
+
 def test_an_animation_gives_its_first_frame(decoder):
     frames = [picture(seed=seed).quantize(32) for seed in (0, 2)]
     data = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
@@ -130,7 +141,9 @@ def test_an_animation_gives_its_first_frame(decoder):
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@pytest.mark.parametrize(
+    "kind", ["JPEG", "PNG", "WEBP", "TIFF", pytest.param("AVIF", marks=needs_avif)]
+)
 def test_images_come_out_upright(orientation, kind, decoder):
     image = picture()
     exif = Image.Exif()
@@ -141,6 +154,15 @@ def test_images_come_out_upright(orientation, kind, decoder):
     found = decode(data)
     assert found.shape == expected.shape
     assert (found.int() - expected.int()).abs().max() <= 2
+
+
+def test_an_orientation_behind_other_metadata(decoder):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = encoded(picture(), "JPEG", exif=exif)
+    words = b"http://ns.adobe.com/xap/1.0/\0<x:xmpmeta/>"
+    block = b"\xff\xe1" + (2 + len(words)).to_bytes(2, "big") + words
+    assert decode(data[:2] + block + data[2:]).shape == (3, 40, 24)
 
 
 def test_a_broken_exif_block_is_no_damage(decoder):

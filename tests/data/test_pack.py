@@ -173,6 +173,22 @@ def test_a_pack_goes_on_where_it_stopped(folder, tmp_path, monkeypatch):
         assert path.read_bytes() == (tmp_path / "packed" / path.name).read_bytes()
 
 
+def test_a_pack_of_other_files_does_not_go_on(folder, tmp_path):
+    def stop(done, total):
+        if done == 12:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(folder, tmp_path / "packed", shard_size=5, progress=stop)
+    # As many of each class as before, but each in another's place.
+    first = min((folder / "cat").iterdir())
+    first.rename(folder / "cat" / "zzz.jpg")
+    with pytest.raises(UserError, match="a pack with another files: give the same"):
+        pack(folder, tmp_path / "packed", shard_size=5)
+    (folder / "cat" / "zzz.jpg").rename(first)
+    assert pack(folder, tmp_path / "packed", shard_size=5).num_images == 24
+
+
 def test_a_killed_pack_goes_on(folder, tmp_path):
     program = (
         "import sys, time; from t2t.data.pack import pack\n"
@@ -282,6 +298,7 @@ def test_pictures_of_every_kind(tmp_path):
         ("BMP", "RGB"),
         ("JPEG", "L"),
         ("TIFF", "L"),
+        ("PPM", "RGB"),
     ]
     for name in ("a", "b"):
         (root / name).mkdir(parents=True)
@@ -291,7 +308,10 @@ def test_pictures_of_every_kind(tmp_path):
     pack(root, tmp_path / "packed", short_side=24)
     pack(root, tmp_path / "kept", short_side=None)
     for place, shape in (("packed", (3, 24, 36)), ("kept", (3, 40, 60))):
+        for path in (tmp_path / place).glob("*.index.json"):
+            path.unlink()  # what an image is must be seen by its name in the tar
         source = open_splits(tmp_path / place).train
+        assert len(source) == 10
         for index in range(len(source)):
             assert decode(source.read(index)).shape == shape
 

@@ -210,6 +210,21 @@ def test_a_folder_that_cannot_be_trained_on(tmp_path, make, sentence):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("names", [("val", "test"), ("test",)])
+def test_splits_without_one_to_train_on(tmp_path, names):
+    for name in names:
+        make_folder(tmp_path / name, {"a": 2, "b": 3})
+    with pytest.raises(UserError, match=f"has only {' and '.join(names)} images"):
+        open_splits(tmp_path)
+    assert open_source(tmp_path, "val").classes == ("a", "b")
+    assert len(open_source(tmp_path, "test")) == 5
+
+
+def test_classes_that_are_called_like_splits(tmp_path):
+    make_folder(tmp_path, {"test": 3, "val": 3})
+    assert open_splits(tmp_path).train.classes == ("test", "val")
+
+
 def test_class_folders_one_too_deep_are_told(tmp_path):
     make_folder(tmp_path / "deep", {"a": 2, "b": 2})
     train = open_splits(tmp_path).train

@@ -6,6 +6,7 @@ import os
 import pickle
 import tarfile
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import fsspec
@@ -13,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from t2t.data.decode import DamagedImage, decode
@@ -187,6 +190,10 @@ def test_parquet_that_cannot_be_used(tmp_path):
     write_parquet(tmp_path / "d.parquet", range(4), labels=[0, 1, None, 1])
     with pytest.raises(UserError, match=r"Image 2 .* no label"):
         open_splits(tmp_path / "d.parquet")
+    none = pq.read_table(tmp_path / "d.parquet").slice(0, 0)
+    pq.write_table(none, tmp_path / "h.parquet")
+    with pytest.raises(UserError, match=r"h\.parquet holds no images"):
+        open_splits(tmp_path / "h.parquet")
     write_parquet(tmp_path / "e.parquet", range(4), names=("a", "b", "c"))
     with pytest.raises(UserError, match="no training image of the class 'c'"):
         open_splits(tmp_path / "e.parquet")
@@ -197,6 +204,61 @@ def test_parquet_that_cannot_be_used(tmp_path):
     write_parquet(tmp_path / "g" / "test.parquet", range(4), names=("dog", "cat"))
     with pytest.raises(UserError, match="numbers the same classes differently"):
         open_splits(tmp_path / "g")
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [[0.5, 1.0], [float("nan"), 1.0], [[0], [1]], [b"a", b"b"], [10**12, 1]],
+)
+def test_labels_that_are_no_class(tmp_path, labels):
+    write_parquet(tmp_path / "a.parquet", range(4), names=None, labels=labels * 2)
+    with pytest.raises(UserError, match=r"Image 0 of .* has the label .*: give every"):
+        open_splits(tmp_path / "a.parquet")
+
+
+def test_whole_labels_of_any_type(tmp_path):
+    for kind in (pa.float32(), pa.uint64(), pa.decimal128(10), pa.int8()):
+        labels = pa.array([0, 1, 0, 1], pa.int32()).cast(kind)
+        write_parquet(tmp_path / "a.parquet", range(4), names=None, labels=labels)
+        source = open_source(tmp_path / "a.parquet", "all")
+        assert source.labels.tolist() == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "images", [["a.png", "b.png"], [[1, 2], [3]], [{"file": "a.png"}] * 2]
+)
+def test_a_column_without_image_files_is_refused(tmp_path, images):
+    table = pa.table({"image": images, "label": [0, 1]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(UserError, match="should hold the bytes of image files"):
+        open_source(tmp_path / "a.parquet", "all")
+
+
+@pytest.mark.parametrize("images", [[{"bytes": None}], [{"path": None}], [None]])
+def test_an_image_that_is_null_is_damaged(tmp_path, images):
+    kind = pa.struct([(name, pa.binary()) for name in images[0] or ("bytes", "path")])
+    table = pa.table({"image": pa.array(images * 2, kind), "label": [0, 1]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    source = open_source(tmp_path / "a.parquet", "all")
+    with pytest.raises(DamagedImage, match="the file is empty"):
+        decode(source.read(0))
+
+
+def test_files_of_other_classes_are_not_taken_together(tmp_path):
+    write_parquet(tmp_path / "pets" / "train.parquet", range(4))
+    write_parquet(tmp_path / "ships" / "train.parquet", range(4), names=("a", "b"))
+    with pytest.raises(UserError, match=r"ships.* has other columns or classes"):
+        open_splits(tmp_path)
+
+
+def test_numbered_validation_images_need_not_be_of_every_class(tmp_path):
+    labels = {"train": [0, 1, 2, 0, 1, 2], "val": [0, 1, 1, 0, 0, 0]}
+    for split, some in labels.items():
+        path = tmp_path / f"{split}.parquet"
+        write_parquet(path, range(6), names=None, labels=some)
+    val = open_splits(tmp_path).val
+    assert val.classes == ("0", "1", "2")
+    assert val.labels.tolist() == labels["val"]
 
 
 def test_what_cannot_be_read_is_named(tmp_path):
@@ -213,6 +275,33 @@ def test_what_cannot_be_read_is_named(tmp_path):
     path.write_bytes(whole[:10] + bytes(300) + whole[310:])
     with pytest.raises(DamagedImage, match=r"x\.parquet\[1\]"):
         decode(source.read(1), name=source.name(1))
+
+
+def test_parquet_that_is_cut_short_while_open(tmp_path):
+    path = write_parquet(tmp_path / "x.parquet", range(4000), group=1000)
+    source = open_source(path, "all")
+    os.truncate(path, 8192)
+    with pytest.raises(DamagedImage, match=r"x\.parquet\[3999\]"):
+        source.read(3999)
+
+
+@settings(deadline=None, max_examples=60)
+@example([(0.875, 47)])  # in what Hugging Face notes
+@example([(0.44187359759936984, 0)])  # fewer rows
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1))
+def test_any_damage_of_parquet_is_read_or_named(tmp_path_factory, changes):
+    path = write_parquet(tmp_path_factory.mktemp("x") / "x.parquet", range(6), group=2)
+    data = bytearray(path.read_bytes())
+    for place, value in changes:
+        data[4 + int(place * (len(data) - 9))] = value
+    path.write_bytes(data)
+    try:
+        source = open_source(path, "all")
+    except UserError:
+        return
+    for index in range(len(source)):
+        with suppress(DamagedImage):
+            source.read(index)
 
 
 def test_missing_parquet_files_are_told(tmp_path):
@@ -253,6 +342,50 @@ def test_shards_whose_labels_are_names(tmp_path):
     source = open_source(str(path), "all")
     assert source.classes == ("ant", "zebra")
     assert source.labels.tolist() == [1, 0, 1, 0]
+
+
+def test_labels_that_are_no_utf_8_stay_apart(tmp_path):
+    names = [os.fsdecode(b"caf" + end) for end in (b"\xe8", b"\xe9")]
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w") as tar:
+        for number in range(4):
+            label = os.fsencode(names[number % 2])
+            for suffix, data in (("png", png(number)), ("cls", label)):
+                member = tarfile.TarInfo(f"{number}.{suffix}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    for _ in range(2):  # the second time from the index that was kept
+        source = open_source(str(path), "all")
+        assert source.classes == tuple(names)
+        assert source.labels.tolist() == [0, 1, 0, 1]
+
+
+def test_labels_that_look_like_numbers(tmp_path):
+    path = write_tar(tmp_path / "x.tar", range(4), names=["²", "--5"])
+    assert open_source(str(path), "all").classes == ("--5", "²")
+    write_tar(path, range(4), names=["", "a"])
+    with pytest.raises(UserError, match=r"0000\.png but no"):
+        open_source(str(path), "all")
+
+
+def test_a_list_of_classes_as_editors_save_it(tmp_path):
+    write_tar(tmp_path / "x.tar", range(4))
+    (tmp_path / "classes.txt").write_text("cat\ndog\n", encoding="utf-8-sig")
+    assert open_source(tmp_path, "all").classes == ("cat", "dog")
+    (tmp_path / "classes.txt").write_text("cat\nmöwe\n", encoding="latin-1")
+    with pytest.raises(UserError, match=r"classes\.txt is no text in UTF-8"):
+        open_source(tmp_path, "all")
+
+
+def test_hidden_files_are_no_data(tmp_path):
+    write_tar(tmp_path / "a" / "train.tar", range(4))
+    (tmp_path / "a" / "._train.tar").write_bytes(b"of a Mac")
+    assert len(open_source(tmp_path / "a", "train")) == 4
+    for name in ("cat", "dog"):
+        (tmp_path / "b" / name).mkdir(parents=True)
+        (tmp_path / "b" / name / "0.png").write_bytes(png(0))
+    (tmp_path / "b" / "._old.tar").write_bytes(b"of a Mac")
+    assert open_source(tmp_path / "b", "all").classes == ("cat", "dog")
 
 
 def test_long_member_names(tmp_path):
@@ -374,6 +507,40 @@ def test_shards_that_cannot_be_used(tmp_path):
         open_splits("nonsense://x/y.tar")
     with pytest.raises(UserError, match="memory://nowhere"):
         open_splits("memory://nowhere")
+
+
+def test_a_shard_that_ends_too_early_is_refused(tmp_path):
+    whole = write_tar(tmp_path / "whole.tar", range(6)).read_bytes()
+    header = whole.index(b"folder/0003.png")
+    damaged = bytearray(whole)
+    damaged[header + 150] ^= 1
+    for data in (damaged, whole[: header + 100], whole + whole):
+        path = tmp_path / "x.tar"
+        path.write_bytes(data)
+        with pytest.raises(UserError, match=r"x\.tar is damaged at byte \d+, or"):
+            open_source(str(path), "all")
+    path.write_bytes(whole[: whole.rindex(b"1") + 512])  # no zeros at the end
+    assert len(open_source(str(path), "all")) == 6
+
+
+@pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE])
+def test_an_image_that_is_a_link_is_not_lost(tmp_path, kind):
+    path = write_tar(tmp_path / "x.tar", range(4))
+    with tarfile.open(path, "a") as tar:
+        member = tarfile.TarInfo("folder/0009.png")
+        member.type, member.linkname = kind, "folder/0001.png"
+        tar.addfile(member)
+    with pytest.raises(UserError, match=r"0009\.png only as a link"):
+        open_source(str(path), "all")
+
+
+def test_a_folder_whose_name_is_no_text(tmp_path):
+    folder = Path(os.fsdecode(bytes(tmp_path) + b"/caf\xe9"))
+    write_tar(folder / "train.tar", range(4))
+    assert brightness(open_source(folder, "train"), 3) == 3
+    write_parquet(tmp_path / "x.parquet", range(4)).rename(folder / "x.parquet")
+    with pytest.raises(UserError, match="cannot be read as parquet"):
+        open_source(folder / "x.parquet", "all")
 
 
 def test_a_tar_beside_unpacked_folders_is_not_the_data(tmp_path):

@@ -22,8 +22,20 @@ def find_folder_splits(root: Path) -> dict[str, Callable[[], Source]]:
             if name in folders:
                 splits[split] = _opener(Path(folders[name].path))
                 break
-    # A class may be called "test": only a training folder makes these splits.
-    return splits if "train" in splits else {"all": _opener(root)}
+    # A class may be called "test": only a training folder makes these splits, or that
+    # there is nothing else and they hold folders in place of images.
+    if "train" in splits or (splits and all(map(_holds_classes, folders.items()))):
+        return splits
+    return {"all": _opener(root)}
+
+
+def _holds_classes(folder: tuple[str, os.DirEntry[str]]) -> bool:
+    """Whether a folder is named for a split and holds folders but no images."""
+    name, entry = folder
+    if not any(name in names for names in SPLIT_NAMES.values()):
+        return False
+    inner, has_images = _class_folders(Path(entry.path))
+    return bool(inner) and not has_images
 
 
 def _opener(root: Path) -> Callable[[], Source]:

@@ -2,12 +2,16 @@
 
 import os
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 
 from t2t.data.sources.base import FileSource, Indices, Source, Subset
 from t2t.errors import UserError
+
+# Beyond so many a number is no class but something else, such as a date.
+_MOST_CLASSES = 1 << 20
 
 
 def labels_and_classes(
@@ -24,6 +28,12 @@ def labels_and_classes(
         if unknown := sorted(set(values) - set(names)):
             raise UserError(f"{where} has the label {unknown[0]!r}, which is no class.")
         return np.array([numbers[value] for value in values], np.int64), names
+    for row, value in enumerate(values):
+        if not _is_class_number(value):
+            raise UserError(
+                f"Image {row} of {where} has the label {value!r:.40}: give every image "
+                f"a class's name, or its number from 0 to {_MOST_CLASSES - 1:,}."
+            )
     labels = np.array(values, np.int64)
     top = int(labels.max(initial=-1))
     names = classes or tuple(str(number) for number in range(top + 1))
@@ -34,6 +44,13 @@ def labels_and_classes(
             f"from 0 to {len(names) - 1}: are these images meant for testing only?"
         )
     return labels, names
+
+
+def _is_class_number(value: Any) -> bool:
+    """Whether this is a whole number, which a table may keep as any kind."""
+    is_number = isinstance(value, int | float | Decimal)
+    # A negative one is told of elsewhere: it stands for no label.
+    return is_number and value < _MOST_CLASSES and value == value // 1
 
 
 def check_no_empty_class(source: Source, where: str) -> None:
@@ -65,6 +82,12 @@ def folder_meant(source: Source) -> str:
 def check_same_classes(train: Source, val: Source, where: str) -> None:
     """Refuse a validation set of other classes than the training set's."""
     if train.classes == val.classes:
+        return
+    num_classes = len(val.classes)
+    is_numbered = train.classes == tuple(map(str, range(len(train.classes))))
+    if is_numbered and val.classes == train.classes[:num_classes]:
+        # Labels without names tell of classes only up to the highest they have.
+        val.classes = train.classes
         return
     only_train = sorted(set(train.classes) - set(val.classes))
     only_val = sorted(set(val.classes) - set(train.classes))

@@ -163,7 +163,7 @@ def kind_of_folder(path: Path) -> str:
             # A folder of a million images is told by its first few.
             for _, entry in zip(range(256), entries, strict=False):
                 for kind, suffix in _SUFFIX.items():
-                    if entry.name.endswith(suffix):
+                    if entry.name.endswith(suffix) and entry.name[0] != ".":
                         return kind
     return "images"
 

@@ -4,8 +4,9 @@ import json
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from t2t.errors import UserError
 CACHE_BYTES = 1 << 30
 _MAX_OPEN_FILES = 64
 _IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "bytes")
+_BINARY = ("binary", "large_binary", "binary_view")
 _LABEL_NAMES = ("label", "labels", "fine_label", "class", "cls", "target")
 
 
@@ -61,10 +63,7 @@ class ParquetSource(Source):
         self.cache_bytes = cache_bytes
         self._forget()
         metadata = [self._file(number).metadata for number in range(len(self.files))]
-        schema = self._file(0).schema_arrow
-        self.columns = columns_of(schema, self.files[0])
-        # Hugging Face stores bytes beside a path; others plain bytes.
-        self._is_struct = schema.field(self.columns.image).type.num_fields > 0
+        self.columns = self._columns(0)
         # A row's place: which file, which row group of it, which row of that.
         self._group_file = np.repeat(
             np.arange(len(self.files)), [m.num_row_groups for m in metadata]
@@ -98,29 +97,44 @@ class ParquetSource(Source):
         if number not in self._open:
             pyarrow = import_pyarrow()
             path = self.files[number]
-            try:
-                self._open[number] = pyarrow.parquet.ParquetFile(path, memory_map=True)
-            except (pyarrow.ArrowException, OSError) as error:
-                raise UserError(
-                    f"{path} cannot be read as parquet ({error}): copy it again."
-                ) from error
+            with _readable(path):
+                # Not mapped to memory: a file cut short would then end this process.
+                self._open[number] = pyarrow.parquet.ParquetFile(path)
             # Data sets have more files than a process may hold open.
             while len(self._open) > _MAX_OPEN_FILES:
                 self._open.popitem(last=False)
         return self._open[number]
 
+    def _columns(self, number: int) -> Columns:
+        path = self.files[number]
+        with _readable(path):
+            return columns_of(self._file(number).schema_arrow, path)
+
     def _read_labels(self) -> tuple[Indices, tuple[str, ...]]:
         values: list[Any] = []
         for number, path in enumerate(self.files):
-            file = self._file(number)
-            if self.columns.label not in file.schema_arrow.names:
-                raise UserError(
-                    f"{path} has no column {self.columns.label!r}, which "
-                    f"{self.files[0]} has: these files do not belong together."
-                )
-            values += file.read([self.columns.label])[self.columns.label].to_pylist()
+            self._check_alike(self._columns(number), path)
+            with _readable(path):
+                column = self._file(number).read([self.columns.label])[
+                    self.columns.label
+                ]
+                values += column.to_pylist()
         where = os.path.commonpath(self.files) if len(self.files) > 1 else self.files[0]
+        if not values:
+            raise UserError(f"{where} holds no images.")
         return labels_and_classes(values, self.columns.classes, where)
+
+    def _check_alike(self, columns: Columns, path: str) -> None:
+        """Refuse a file whose labels or images mean something else."""
+        first = self.columns
+        if first.classes is None or columns.classes is None:  # as one of them says
+            columns = replace(columns, classes=first.classes)
+        if columns != first:
+            raise UserError(
+                f"{path} has other columns or classes than {self.files[0]}: these "
+                "files do not belong together, so give the path of one of their "
+                "folders."
+            )
 
     def _place(self, index: int) -> tuple[int, int]:
         group = int(np.searchsorted(self._group_ends, index, side="right"))
@@ -139,6 +153,9 @@ class ParquetSource(Source):
                 use_threads=False,  # one column: threads would only wait
             )
             column = table[self.columns.image].combine_chunks()
+            start = self._group_ends[group - 1] if group else 0
+            if len(column) != self._group_ends[group] - start:
+                raise OSError("rows are missing")  # and others in their places
             self._cache[group] = column
             self._cached_bytes += column.nbytes
             while self._cached_bytes > self.cache_bytes and len(self._cache) > 1:
@@ -152,17 +169,18 @@ class ParquetSource(Source):
         group, row = self._place(index)
         try:
             return self._bytes(group, row)
-        except OSError as error:  # pyarrow's, too, for a damaged row group
+        except _errors(UserError) as error:
             raise DamagedImage(self.name(index), str(error)) from error
 
     def _bytes(self, group: int, row: int) -> bytes:
-        image = self._group(group)[row]
-        if not self._is_struct:
-            return image.as_py() or b""
-        data: bytes | None = image["bytes"].as_py()
+        image = self._group(group)[row].as_py() or b""
+        # Hugging Face stores bytes beside a path; others plain bytes.
+        if isinstance(image, bytes):
+            return image
+        data: bytes | None = image.get("bytes")
         if data is not None:
             return data
-        path = image["path"].as_py()
+        path = image.get("path")
         if not path:
             return b""
         folder = os.path.dirname(self.files[int(self._group_file[group])])
@@ -203,12 +221,33 @@ def import_pyarrow() -> Any:
     return pyarrow
 
 
+def _errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
+    """What a damaged file makes pyarrow raise, or a path that is no text."""
+    return (import_pyarrow().ArrowException, OSError, UnicodeError, *others)
+
+
+@contextmanager
+def _readable(path: str) -> Iterator[None]:
+    """Names a file that cannot be read."""
+    try:
+        yield
+    except _errors() as error:
+        raise UserError(
+            f"{path} cannot be read as parquet ({error}): copy it again."
+        ) from error
+
+
 def columns_of(schema: Any, path: str) -> Columns:
     """The image and label columns, by the Hugging Face metadata or else by name."""
     features: dict[str, Any] = {}
     if b"huggingface" in (schema.metadata or {}):
-        info = json.loads(schema.metadata[b"huggingface"])
-        features = info.get("info", {}).get("features") or {}
+        try:
+            info = json.loads(schema.metadata[b"huggingface"])
+            features = dict(info.get("info", {}).get("features") or {})
+        except (ValueError, AttributeError, TypeError) as error:
+            raise UserError(
+                f"{path} has a damaged note on its columns ({error}): copy it again."
+            ) from error
     kinds = {
         name: feature.get("_type")
         for name, feature in features.items()
@@ -229,8 +268,23 @@ def columns_of(schema: Any, path: str) -> Columns:
             )
     assert image is not None
     assert label is not None
+    _check_image_type(schema.field(image), path)
     classes = features.get(label, {}).get("names") if label in kinds else None
     return Columns(image, label, tuple(classes) if classes else None)
+
+
+def _check_image_type(field: Any, path: str) -> None:
+    """Refuse a column of anything but files or their paths."""
+    kind = field.type
+    names = {kind.field(number).name for number in range(kind.num_fields)}
+    # Repeated bytes may come as numbers of a dictionary.
+    plain = str(getattr(kind, "value_type", kind))
+    if names & {"bytes", "path"} or (not names and plain in _BINARY):
+        return
+    raise UserError(
+        f"{path} has {kind!s:.60} in its column {field.name!r}: it should hold the "
+        "bytes of image files, or bytes and path as Hugging Face writes them."
+    )
 
 
 def _first(

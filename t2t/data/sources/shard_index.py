@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from t2t.data.headers import IMAGE_SUFFIXES
+from t2t.data.headers import IMAGE_SUFFIXES, OTHER_SUFFIX
 from t2t.data.sources.base import Indices
 from t2t.data.sources.named import cache_folder
 from t2t.data.sources.storage import LocalFile, RemoteFile, is_url, open_storage
@@ -19,6 +20,9 @@ from t2t.errors import UserError
 
 KIND = "t2t shard index 1"
 SUFFIX = ".index.json"
+# Of what follows a shard's end, which is some kilobytes of zeros.
+_MOST_CHECKED = 1 << 20
+_SUFFIXES = IMAGE_SUFFIXES | {OTHER_SUFFIX}
 _LABEL_KEYS = ("label", "cls", "class", "target")
 
 
@@ -96,7 +100,7 @@ def load_or_build(shard: str) -> ShardIndex:
         raise UserError(f"{error}: is there a network?") from error
     places = [Path(shard + SUFFIX)] if not is_url(shard) else []
     key = hashlib.sha256(
-        (shard if is_url(shard) else os.path.abspath(shard)).encode()
+        os.fsencode(shard if is_url(shard) else os.path.abspath(shard))
     ).hexdigest()
     places.append(cache_folder() / "indexes" / f"{key[:32]}.json")
     for place in places:
@@ -132,7 +136,7 @@ def build_index(storage: LocalFile | RemoteFile, stamp: list[int | str]) -> Shar
     """Go through a shard once and note its images and labels."""
     offsets, sizes, labels = [], [], []
     try:
-        for key, image, label in _samples(storage):
+        for key, image, label in _samples(storage, int(stamp[0])):
             if image is None:
                 continue
             if label is None:
@@ -157,7 +161,7 @@ def build_index(storage: LocalFile | RemoteFile, stamp: list[int | str]) -> Shar
 
 
 def _samples(
-    storage: LocalFile | RemoteFile,
+    storage: LocalFile | RemoteFile, num_bytes: int
 ) -> Iterator[tuple[str, tarfile.TarInfo | None, int | str | None]]:
     """Each run of members that share a key, as WebDataset groups them."""
     # On a disk the images are hopped over; from afar that would be two requests for
@@ -169,9 +173,12 @@ def _samples(
         tarfile.open(fileobj=file, mode=mode) as tar,  # type: ignore[call-overload]
     ):
         for member in tar:
-            if not member.isfile() or os.path.basename(member.name).startswith("."):
-                continue
             folder, name = os.path.split(member.name)
+            if name.startswith("."):
+                continue
+            if not member.isfile() or member.issparse():
+                _check_no_image(storage.path, member)
+                continue
             stem, _, extension = name.partition(".")
             this_key = os.path.join(folder, stem)
             if this_key != key:
@@ -182,16 +189,39 @@ def _samples(
             if extension in ("cls", "json"):
                 found = _label(tar.extractfile(member).read(), extension)
                 label = found if found is not None else label
-            elif f".{extension.rpartition('.')[2]}" in IMAGE_SUFFIXES and not image:
+            elif f".{extension.rpartition('.')[2]}" in _SUFFIXES and not image:
                 image = member
         if key:
             yield key, image, label
+        _check_end(storage, tar.offset, num_bytes)
+
+
+def _check_no_image(shard: str, member: tarfile.TarInfo) -> None:
+    """Refuse an image whose bytes do not lie behind its name."""
+    is_named = os.path.splitext(member.name)[1].lower() in _SUFFIXES
+    if is_named and not member.isdir():
+        raise UserError(
+            f"{shard} holds {member.name} only as a link or with holes: write the "
+            "shard again with tar --dereference --hard-dereference."
+        )
+
+
+def _check_end(storage: LocalFile | RemoteFile, offset: int, num_bytes: int) -> None:
+    """Refuse a shard with anything behind its end, which reading would not find."""
+    # tarfile takes a header that is damaged or cut short for the end.
+    length = min(num_bytes - offset, _MOST_CHECKED)
+    if length > 0 and any(storage.read(offset, length)):
+        raise UserError(
+            f"{storage.path} is damaged at byte {offset}, or is several tar files in "
+            "one, and what follows cannot be read: copy or write it again."
+        )
 
 
 def _label(data: bytes, extension: str) -> int | str | None:
-    text = data.decode("utf-8", "replace").strip()
+    # Bytes that are no text are kept apart: they may be all that tells two classes.
+    text = data.decode("utf-8-sig", "surrogateescape").strip()
     if extension == "cls":
-        value: Any = text
+        value: Any = text or None
     else:
         try:
             content = json.loads(text)
@@ -204,5 +234,5 @@ def _label(data: bytes, extension: str) -> int | str | None:
         )
         value = found[0] if found else None
     if isinstance(value, str):
-        return int(value) if value.lstrip("-").isdigit() else value
+        return int(value) if re.fullmatch("-?[0-9]+", value) else value
     return value if isinstance(value, int) else None

@@ -37,6 +37,8 @@ def find_shard_splits(spec: str) -> dict[str, Callable[[], Source]]:
         shards = [path for path in list_files(spec) if path.endswith(".tar")]
         if not shards and not is_url(spec):  # in a folder per split, then
             shards = [str(path) for path in sorted(Path(spec).rglob("*.tar"))]
+        # Copies by a Mac have a second, hidden file for each.
+        shards = [path for path in shards if not os.path.basename(path).startswith(".")]
         root = spec
         if not shards:
             raise UserError(f"{spec} holds no .tar shards.")
@@ -177,6 +179,11 @@ def _class_names(root: str) -> tuple[str, ...] | None:
     for name in _CLASS_LISTS:
         data = _beside(root, name)
         if data is not None:
-            lines = data.decode().splitlines()
+            try:
+                lines = data.decode("utf-8-sig").splitlines()
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"{_path_beside(root, name)} is no text in UTF-8: save it as that."
+                ) from error
             return tuple(line.strip() for line in lines if line.strip())
     return None
