@@ -47,6 +47,11 @@ def require(
     raise UserError(f"{name}={value} must be {allowed}.")
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, or its kind where it says nothing."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def on_one_line(name: str) -> str:
     """A name with all that would break a line or steer a terminal escaped."""
     return "".join(

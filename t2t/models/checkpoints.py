@@ -20,7 +20,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from t2t.errors import UserError
+from t2t.errors import UserError, first_line
 from t2t.models.builtin import NAME as BUILTIN
 from t2t.models.builtin import builtin_file
 from t2t.models.config import ModelConfig
@@ -310,8 +310,3 @@ def sort_metadata(file: Path) -> None:
         assert len(text) <= size  # the tensors begin behind it
         stream.seek(8)
         stream.write(text.ljust(size))
-
-
-def first_line(error: Exception) -> str:
-    """The first line of what an error says."""
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -13,13 +13,12 @@ from safetensors.torch import save_file
 from torch import nn
 
 import t2t
-from t2t.errors import UserError
+from t2t.errors import UserError, first_line
 from t2t.models.checkpoints import (
     FILE_NAME,
     Checkpoint,
     Description,
     atomic_file,
-    first_line,
     read,
     sort_metadata,
 )

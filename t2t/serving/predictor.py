@@ -22,7 +22,7 @@ from t2t.data.decode import decode_each
 from t2t.data.draws import Draws
 from t2t.data.limits import num_cores
 from t2t.data.sources.storage import read_whole
-from t2t.errors import UserError
+from t2t.errors import UserError, first_line
 from t2t.models.trained import Trained, load_trained
 from t2t.ops.freed_memory import keep_freed_memory
 from t2t.ops.prepared import Preparations
@@ -81,10 +81,9 @@ class Predictor:
             self.model = self.trained.model.eval().to(self.device)
         # An AssertionError is how torch says that it was built without a device.
         except (RuntimeError, AssertionError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise UserError(
-                f"device={str(device)!r} cannot be used here ({reason}); give cuda, "
-                "mps, cpu, or nothing for the best there is."
+                f"device={str(device)!r} cannot be used here ({first_line(error)}); "
+                "give cuda, mps, cpu, or nothing for the best there is."
             ) from error
         self.readable_names = self.trained.readable_names
         self.crop = CenterCrop(

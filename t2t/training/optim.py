@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer as TorchOptimizer
 
-from t2t.errors import UserError, suggest
+from t2t.errors import UserError, first_line, suggest
 from t2t.training.muon import Muon
 from t2t.training.recipe import Optimizer, Recipe, Schedule
 
@@ -66,10 +66,9 @@ def of_timm(
         )
     # So some of them say that they need a package or a GPU that is not there.
     except (AssertionError, ImportError, RuntimeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(
-            f"optimizer.name={name} cannot be used here ({reason}); choose another, "
-            "such as adamw."
+            f"optimizer.name={name} cannot be used here ({first_line(error)}); choose "
+            "another, such as adamw."
         ) from error
 
 

@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
-from t2t.errors import UserError
+from t2t.errors import UserError, first_line
 from t2t.training.parallel import Processes, from_leader, wait_for_all
 from t2t.training.run import Run, State
 
@@ -114,7 +114,7 @@ class CheckpointWriter:
                 return f"{needed:,} bytes are needed and {free:,} are free"
         if isinstance(error, CheckpointException):
             error = next(iter(error.failures.values()))[0]
-        return str(error).splitlines()[0] if str(error) else type(error).__name__
+        return first_line(error)
 
 
 def resume(
