@@ -30,16 +30,12 @@ def growing(case: Case, axes: Sequence[Axis]) -> list[Case]:
     """A case and what it grows into and from along each axis."""
     cases = [case]
     for axis in axes:
-        if axis == "size":
-            numbers = numbers_around(case.image_size, FACTORS["size"])
-            cases += [replace(case, image_size=number) for number in numbers]
-        elif axis == "batch":
-            numbers = numbers_around(case.batch, FACTORS["batch"])
-            cases += [replace(case, batch=number) for number in numbers]
-        else:
-            own = own_depth(case.model)
-            numbers = numbers_around(own, FACTORS["depth"])
-            cases += [replace(case, depth=n) for n in numbers if n != own]
+        key = KEYS[axis]
+        own = own_depth(case.model) if axis == "depth" else getattr(case, key)
+        others: list[dict[str, Any]] = [
+            {key: each} for each in numbers_around(own, FACTORS[axis]) if each != own
+        ]
+        cases += [replace(case, **other) for other in others]
     return list(dict.fromkeys(cases))
 
 
