@@ -95,8 +95,9 @@ def keys_of(cls: Any, name: str) -> Any:
     So a value gets the type it has there: in `choices.positions=none`, a word.
     """
     fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
-    told = {field.name: field.metadata.get("keys_of") for field in fields}
-    return told.get(name)
+    return next(
+        (each.metadata.get("keys_of") for each in fields if each.name == name), None
+    )
 
 
 def hint_of(cls: Any, name: str, path: str, root: Any) -> Any:
@@ -128,7 +129,7 @@ def all_settings(cls: Any, at: str = "") -> Iterator[str]:
     hints = get_type_hints(cls)
     for field in dataclasses.fields(cls):
         yield f"{at}{field.name}"
-        inner = field.metadata.get("keys_of", hints[field.name])
+        inner = keys_of(cls, field.name) or hints[field.name]
         if dataclasses.is_dataclass(inner):
             yield from all_settings(inner, f"{at}{field.name}.")
 
