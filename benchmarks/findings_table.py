@@ -47,11 +47,11 @@ def accuracy(top1: dict[str, Any]) -> str:
 def verdicts(findings: list[dict[str, Any]]) -> str:
     """How often ours agree, and what does not."""
     counts = Counter(finding["verdict"] for finding in findings)
-    told = [f"{counts[word]} {word}" for word in ("agrees", "disagrees", "undecided")]
+    words = ("agrees", "disagrees", "undecided")
+    told = ", ".join(f"{counts[word]} {word}" for word in words if counts[word])
     others = [
         f"`{finding['first']}` against `{finding['second']}`"
         for finding in findings
         if finding["verdict"] == "disagrees"
     ]
-    told = [each for each in told if not each.startswith("0")]
-    return ", ".join(told) + (f" ({'; '.join(others)})" if others else "")
+    return f"{told} ({'; '.join(others)})" if others else told
