@@ -1,12 +1,13 @@
 """Folders that records and shipped models are written into."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError
 
 from t2t.errors import UserError
+from t2t.training.folder import leaving_none_empty
 
 
 @contextmanager
@@ -15,17 +16,13 @@ def writing_into(folder: Path) -> Iterator[None]:
 
     Folders that are new, and into which nothing was written, go again.
     """
-    new = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield
+        with leaving_none_empty(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            yield
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(
             f"{folder} cannot be written ({reason}); make room, or give --into another "
             "folder."
         ) from error
-    finally:
-        with suppress(OSError):
-            for path in new:
-                path.rmdir()

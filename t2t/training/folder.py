@@ -25,6 +25,18 @@ RESULT, CHECKPOINTS, CURVES = "result.json", "last", "curves.png"
 MODEL, LOG, LOCK = "model.safetensors", "log.txt", ".lock"
 
 
+@contextmanager
+def leaving_none_empty(folder: Path) -> Iterator[None]:
+    """Takes away again what is new of a folder and those above, if it stays empty."""
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            for path in new:
+                path.rmdir()
+
+
 class RunFolder:
     """The files of one run."""
 
@@ -39,7 +51,12 @@ class RunFolder:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keeps others from training here; the system lets go even after kill -9."""
-        new = [path for path in (self.path, *self.path.parents) if not path.exists()]
+        with leaving_none_empty(self.path), self.locked():
+            yield
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Makes the folder, if need be, and locks it."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
@@ -64,8 +81,6 @@ class RunFolder:
             with suppress(OSError):
                 if not self.files():  # a run that was refused leaves nothing behind
                     (self.path / LOCK).unlink()
-                    for path in new:
-                        path.rmdir()
             # Last of all: the lock that is removed must not be another's by then.
             os.close(handle)
 
