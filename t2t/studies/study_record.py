@@ -81,6 +81,11 @@ def check_whole(study: Path) -> None:
                 f"{study} holds no {name}: its study was stopped while writing it; the "
                 "same `t2t study` command writes it again."
             )
+    if not {"study", "arms", "findings"} <= read_json(study / NUMBERS).keys():
+        raise UserError(
+            f"{study / NUMBERS} is not what a study writes; the same `t2t study` "
+            "command writes it again."
+        )
 
 
 def check_apart(into: Path, folder: Path, studies: Sequence[Path]) -> None:

@@ -118,3 +118,17 @@ def test_studies_are_named_alone_and_all_at_once(
     one = str(studied / "tiny_tokens")
     assert main(["record", one, "--into", str(tmp_path / "kept")]) == 2
     assert f"t2t record {studied} --into PATH" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [("not json", "table.json cannot be read"), ("{}", "not what a study writes")],
+)
+def test_a_damaged_table_is_named_and_nothing_is_written(
+    studied: Path, tmp_path: Path, text: str, sentence: str
+) -> None:
+    shutil.copytree(studied, tmp_path / "studies")
+    (tmp_path / "studies/tiny_tokens/table.json").write_text(text)
+    with pytest.raises(UserError, match=f"studies/tiny_tokens/.*{sentence}"):
+        record_studies(tmp_path / "studies", tmp_path / "kept")
+    assert not (tmp_path / "kept").exists()
