@@ -45,7 +45,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="time of each row")
     parser.add_argument("--workers", type=int, nargs="+", default=[os.cpu_count() or 1])
     parser.add_argument("--ahead", type=int, nargs="+", default=[3])
-    parser.add_argument("--shares", type=float, nargs="+", default=[0, 1])
     parser.add_argument("--sources", nargs="+", default=["jpeg", "pack"])
     parser.add_argument("--skip-stages", action="store_true")
     parser.add_argument("--out", type=Path, help="write the rows there as JSON")
@@ -150,16 +149,16 @@ def pipelines(
     """The whole pipeline, for every setting asked for."""
     crops = {"train": RandomCrop(size=SIZE), "evaluate": CenterCrop(size=SIZE)}
     settings = [
-        (kind, share, workers, ahead)
-        for share in arguments.shares
+        (kind, nvjpeg, workers, ahead)
+        for nvjpeg in (False, True)
         for workers in arguments.workers
         for ahead in arguments.ahead
-        for kind in (crops if share == arguments.shares[-1] else ["train"])
+        for kind in (crops if nvjpeg else ["train"])
     ]
     cases: list[Case] = []
-    for kind, share, workers, ahead in settings:
+    for kind, nvjpeg, workers, ahead in settings:
         feeding = Feeding(
-            resident=False, num_workers=workers, num_ahead=ahead, gpu_share=share
+            resident=False, num_workers=workers, num_ahead=ahead, nvjpeg=nvjpeg
         )
         batches = open_batches(
             source,
@@ -177,7 +176,7 @@ def pipelines(
             "stage": "pipeline",
             "crop": kind,
             "batch": arguments.batch,
-            "gpu_share": share,
+            "nvjpeg": nvjpeg,
             "workers": workers,
             "ahead": ahead,
         }

@@ -43,7 +43,7 @@ class Batches(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Feeding:
-    """How the machine feeds the device; nothing a result depends on but `gpu_share`."""
+    """How the machine feeds the device; nothing a result depends on but `nvjpeg`."""
 
     resident: bool | None = None
     """Keep decoded images on the device; None decides by what is free."""
@@ -51,8 +51,8 @@ class Feeding:
     """Who read and decode; None takes as many as there are cores for this process."""
     num_ahead: int = 3
     """Steps prepared ahead."""
-    gpu_share: float | None = None
-    """Share of the images nvJPEG decodes, by their index; None asks the cores."""
+    nvjpeg: bool = True
+    """Has nvJPEG decode JPEGs where it can; it differs by a few grey levels."""
     processes: bool | None = None
     """Whether workers are processes; None decides by the device and the source."""
     threads_first: bool = True
@@ -62,8 +62,6 @@ class Feeding:
         for name in ("num_workers", "num_ahead"):
             if getattr(self, name) is not None:
                 require(name, getattr(self, name), 1)
-        if self.gpu_share is not None:
-            require("gpu_share", self.gpu_share, 0, 1)
 
 
 def open_batches(
@@ -161,7 +159,7 @@ def _choose(
     if resident:
         workers = feeding.num_workers
         try:
-            images = kept_images(loader, device, workers, feeding.gpu_share, most)
+            images = kept_images(loader, device, workers, feeding.nvjpeg, most)
         except TooLargeToKeep:
             reason = f"some are so large that {in_words(int(most))} cannot hold all"
         else:
@@ -175,7 +173,7 @@ def _choose(
         device=device,
         num_workers=feeding.num_workers,
         num_ahead=feeding.num_ahead,
-        gpu_share=feeding.gpu_share,
+        nvjpeg=feeding.nvjpeg,
         processes=feeding.processes,
         threads_first=feeding.threads_first,
     )

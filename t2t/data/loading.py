@@ -7,12 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, UInt8
+from jaxtyping import UInt8
 from torch import Tensor
 
 from t2t.data.damage import Damage, DamagedImage
 from t2t.data.decode import decode, decode_each
-from t2t.data.limits import num_cores
 from t2t.data.order import Batch, Slots
 from t2t.data.sources.base import Indices, Source
 from t2t.errors import UserError
@@ -20,24 +19,6 @@ from t2t.ops.ragged import Ragged, flat_pixels
 from t2t.shapes import Pixels
 
 ImagePixels = UInt8[Tensor, "channels height width"]
-
-
-# Images a second of full-size JPEGs (108 KB), measured on an H200 with 16 cores: by
-# nvJPEG beside training, by a core when all decode; and cores that training, reading
-# and sending need.
-_BY_GPU = 7_000
-_BY_CORE = 235
-_CORES_FOR_THE_REST = 3
-_SMALLEST_SHARE = 0.5
-
-
-def default_gpu_share() -> float:
-    """The share of images with which nvJPEG and the cores are done at once.
-
-    It follows the cores and not the number of workers, on which no pixel may depend.
-    """
-    by_cores = _BY_CORE * max(num_cores() - _CORES_FOR_THE_REST, 0)
-    return max(round(_BY_GPU / (_BY_GPU + by_cores), 2), _SMALLEST_SHARE)
 
 
 class Loader:
@@ -121,13 +102,6 @@ class Loader:
         except DamagedImage as damaged:
             # Named here, since to name every image would cost more than reading it.
             raise DamagedImage(self.source.name(index), damaged.reason) from damaged
-
-
-def decoded_on_gpu(indices: Indices, share: float) -> Bool[np.ndarray, " batch"]:
-    """Which images nvJPEG decodes: about `share` of any of them, by their index."""
-    scattered = (indices * 2654435761) % 2**32
-    chosen: Bool[np.ndarray, " batch"] = scattered < share * 2**32
-    return chosen
 
 
 class Part(NamedTuple):

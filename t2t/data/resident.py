@@ -19,8 +19,6 @@ from t2t.data.loading import (
     Loader,
     Part,
     batch_of,
-    decoded_on_gpu,
-    default_gpu_share,
     part_of,
     ragged_of,
 )
@@ -53,7 +51,7 @@ class ResidentImages:
         device: torch.device,
         *,
         num_workers: int | None = None,
-        gpu_share: float | None = None,
+        nvjpeg: bool = True,
         most_bytes: float = math.inf,
     ) -> None:
         self.device = device
@@ -61,8 +59,7 @@ class ResidentImages:
         self._lock = threading.Lock()
         self.labels = loader.source.labels
         self._loader = loader
-        share = default_gpu_share() if gpu_share is None else gpu_share
-        self._gpu_share = share if gpu_decoder_name(device) else 0.0
+        self._by_gpu = nvjpeg and gpu_decoder_name(device) is not None
         parts = []
         pool = ThreadPoolExecutor(num_workers or num_cores(), "t2t-decode")
         try:
@@ -83,13 +80,10 @@ class ResidentImages:
 
     def _decoded(self, start: int) -> list[Found]:
         """Images decoded by this thread, but for the JPEGs that nvJPEG is to decode."""
-        indices = np.arange(start, min(start + _CHUNK, len(self.labels)))
-        chosen = decoded_on_gpu(indices, self._gpu_share)
+        load = self._jpeg_or_pixels if self._by_gpu else self._loader.load
         found: list[Found] = []
-        for index, by_gpu in zip(indices.tolist(), chosen.tolist(), strict=True):
-            found.append(
-                self._jpeg_or_pixels(index) if by_gpu else self._loader.load(index)
-            )
+        for index in range(start, min(start + _CHUNK, len(self.labels))):
+            found.append(load(index))
             self._count(found[-1][1])
         return found
 
@@ -141,18 +135,18 @@ def kept_images(
     loader: Loader,
     device: torch.device,
     num_workers: int | None,
-    gpu_share: float | None,
+    nvjpeg: bool,
     most_bytes: float = math.inf,
 ) -> ResidentImages:
     """All images of a source, decoded once however often the source is opened."""
     kept = _KEPT.setdefault(loader.source, {})
-    key = (device, loader.channels, gpu_share)
+    key = (device, loader.channels, nvjpeg)
     if key not in kept:
         kept[key] = ResidentImages(
             loader,
             device,
             num_workers=num_workers,
-            gpu_share=gpu_share,
+            nvjpeg=nvjpeg,
             most_bytes=most_bytes,
         )
     return kept[key]

@@ -21,12 +21,7 @@ from t2t.data.draws import Draws
 from t2t.data.filling import Kind
 from t2t.data.jpegs import Jpegs
 from t2t.data.limits import num_cores
-from t2t.data.loading import (
-    Loader,
-    batch_of,
-    decoded_on_gpu,
-    default_gpu_share,
-)
+from t2t.data.loading import Loader, batch_of
 from t2t.data.memory import Memory, pieces_of
 from t2t.data.nvjpeg import CHANNELS, decode_gathered, gpu_decoder_name
 from t2t.data.order import Batch, Order, Slots
@@ -62,11 +57,10 @@ class Made(NamedTuple):
 class StreamBatches:
     """Batches made several steps ahead, the same whatever the number of workers.
 
-    Workers read the files. On a CUDA device nvJPEG decodes `gpu_share` of the images
-    and the workers the others. Which one decodes an image is a function of its index,
-    since the two differ by a few grey levels. Pixels travel as uint8; cropping happens
-    on the device. Workers are processes for a CUDA device, whose training thread would
-    else wait for the GIL, and threads for any other.
+    Workers read the files. On a CUDA device nvJPEG decodes the JPEGs that it can, and
+    workers all else. Pixels travel as uint8; cropping happens on the device. Workers
+    are processes for a CUDA device, whose training thread would else wait for the GIL,
+    and threads for any other.
     """
 
     def __init__(
@@ -78,7 +72,7 @@ class StreamBatches:
         device: torch.device,
         num_workers: int | None = None,
         num_ahead: int = 3,
-        gpu_share: float | None = None,
+        nvjpeg: bool = True,
         processes: bool | None = None,
         threads_first: bool = True,
     ) -> None:
@@ -88,17 +82,15 @@ class StreamBatches:
         self.device = device
         self.num_workers = num_workers or num_cores()
         self.num_ahead = num_ahead
-        on_gpu = gpu_decoder_name(device) if loader.channels in CHANNELS else None
-        self.gpu_share = default_gpu_share() if gpu_share is None else gpu_share
-        if on_gpu is None:
-            self.gpu_share = 0.0
+        wanted = nvjpeg and loader.channels in CHANNELS
+        on_gpu = gpu_decoder_name(device) if wanted else None
+        self.by_gpu = on_gpu is not None
         self._by_processes, kind = by_processes(loader, device, processes)
         self._threads_first = threads_first and processes is None
         self.description = f"decoded by {self.num_workers} {kind}"
-        if self.gpu_share:
+        if self.by_gpu:
             self.description = (
-                f"{self.gpu_share:.0%} decoded by {on_gpu}, the rest by"
-                f" {self.num_workers} {kind}"
+                f"read by {self.num_workers} {kind}, JPEGs decoded by {on_gpu}"
             )
         self._idle: list[Crew] = []
         self._streams: queue.SimpleQueue[torch.cuda.Stream] = queue.SimpleQueue()
@@ -185,13 +177,12 @@ class _Work:
         self.device = batches.device
 
     def ask(self, step: int) -> Asked:
-        """Has the workers read the images of a step, and decode their share."""
+        """Has the workers read the images of a step, and decode those left to them."""
         slots = self.batches.order.slots(step)
         wanted = self.loader.stand_ins(slots.indices)
         # An image that stands in for another is always decoded by a worker, so that
         # it looks the same when the damage is found and when it is known.
-        by_gpu = decoded_on_gpu(wanted, self.batches.gpu_share)
-        by_gpu &= wanted == slots.indices
+        by_gpu = (wanted == slots.indices) & self.batches.by_gpu
         request = Request(wanted, self.crew.memory)
         try:
             self.crew.ask(request, np.flatnonzero(~by_gpu), decodes=True)

@@ -17,13 +17,12 @@ import torch
 from PIL import Image
 
 from t2t.data import batches as batches_module
-from t2t.data import decode, filling, loading, nvjpeg
+from t2t.data import decode, filling, nvjpeg
 from t2t.data import resident as resident_module
 from t2t.data import stream as stream_module
 from t2t.data.batches import Batches, Feeding, evaluation_batches, open_batches
 from t2t.data.crops import CenterCrop, RandomCrop
 from t2t.data.damage import Damage
-from t2t.data.loading import decoded_on_gpu
 from t2t.data.order import Batch
 from t2t.data.sources.base import Source
 from t2t.errors import UserError
@@ -325,15 +324,15 @@ def test_small_sets_are_kept_and_large_ones_streamed(
     assert_same(list(kept.steps(0, 2)), list(streamed.steps(0, 2)))
 
 
-@pytest.mark.parametrize("gpu_share", [0.0, 1.0])
+@pytest.mark.parametrize("nvjpeg", [False, True])
 def test_a_large_image_among_small_ones_ends_the_keeping(
-    gpu_share: float, monkeypatch: pytest.MonkeyPatch
+    nvjpeg: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As on a GPU, whose decoder gets JPEGs as they are.
     monkeypatch.setattr(resident_module, "gpu_decoder_name", lambda device: "nvjpeg")
     monkeypatch.setattr(batches_module, "_NUM_PROBED", 2)
     monkeypatch.setattr(batches_module, "free_bytes", lambda device: 400_000)
-    feeding = Feeding(num_workers=2, gpu_share=gpu_share)
+    feeding = Feeding(num_workers=2, nvjpeg=nvjpeg)
     source = Pictures(kind="JPEG")
     assert "kept on cpu" in opened(source, feeding).description
     file = io.BytesIO()
@@ -346,9 +345,7 @@ def test_a_large_image_among_small_ones_ends_the_keeping(
     assert_same(list(batches.steps(0, 2)), list(resident(large).steps(0, 2)))
 
 
-@pytest.mark.parametrize(
-    "given", [{"num_workers": 0}, {"num_ahead": 0}, {"gpu_share": 1.5}]
-)
+@pytest.mark.parametrize("given", [{"num_workers": 0}, {"num_ahead": 0}])
 def test_an_impossible_feeding_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(given))):
         Feeding(**given)
@@ -391,14 +388,13 @@ def decoded_together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 @pytest.mark.parametrize("damaged", [(), (3, 4, 19)])
-@pytest.mark.parametrize("share", [0.5, 1.0])
-def test_sharing_out_the_decoding_keeps_the_order(
-    decoded_together: list[int], kind: str, damaged: tuple[int, ...], share: float
+def test_decoding_on_the_gpu_keeps_the_order(
+    decoded_together: list[int], kind: str, damaged: tuple[int, ...]
 ) -> None:
     by_threads = list(stream(Pictures(damaged=damaged, kind=kind)).steps(0, 6))
     decoded_together.clear()
     for keep in (False, True):
-        feeding = Feeding(resident=keep, num_workers=2, gpu_share=share)
+        feeding = Feeding(resident=keep, num_workers=2)
         damage = Damage(limit=3)
         source = Pictures(damaged=damaged, kind=kind)
         batches = opened(source, feeding, damage=damage)
@@ -439,23 +435,6 @@ def test_only_slow_storage_is_read_by_many_threads(
     assert (len(readers) > 1) == many
     means = batch.images.float().mean((1, 2, 3))
     assert ((means - 10) / 10).round().long().tolist() == batch.indices.tolist()
-
-
-def test_who_decodes_depends_on_the_index_alone() -> None:
-    indices = np.arange(20_000)
-    chosen = decoded_on_gpu(indices, 0.75)
-    assert chosen.mean() == pytest.approx(0.75, abs=0.01)
-    np.testing.assert_array_equal(decoded_on_gpu(indices[::-1], 0.75), chosen[::-1])
-    assert not decoded_on_gpu(indices, 0.0).any()
-    assert decoded_on_gpu(indices, 1.0).all()
-
-
-def test_the_default_share_follows_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    shares = []
-    for cores in (1, 3, 8, 16, 64):
-        monkeypatch.setattr(loading, "num_cores", lambda cores=cores: cores)
-        shares.append(loading.default_gpu_share())
-    assert shares == [1.0, 1.0, 0.86, 0.7, 0.5]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

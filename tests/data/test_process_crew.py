@@ -122,7 +122,7 @@ def nothing_is_left() -> Iterator[None]:
 def opened(
     source: Source,
     processes: bool = True,
-    share: float = 0.0,
+    nvjpeg: bool = False,
     num_workers: int = 2,
     **options: object,
 ) -> StreamBatches:
@@ -130,7 +130,7 @@ def opened(
         resident=False,
         num_workers=num_workers,
         processes=processes,
-        gpu_share=share,
+        nvjpeg=nvjpeg,
     )
     defaults = {"batch_size": 8, "crop": CROP, "device": "cpu", "seed": 5}
     batches = open_batches(source, feeding=feeding, **{**defaults, **options})  # type: ignore[arg-type]
@@ -176,14 +176,14 @@ def assert_same(left: list[Batch], right: list[Batch]) -> None:
 def test_processes_make_the_batches_that_threads_make(
     source: FileSource, batches: StreamBatches, on_gpu: list[int]
 ) -> None:
-    for share in (0.5, 0.0, 1.0):
+    for by_gpu in (False, True):
         damages = Damage(limit=2), Damage(limit=2)
-        wanted = list(opened(source, False, share, damage=damages[0]).steps(0, 6))
+        wanted = list(opened(source, False, by_gpu, damage=damages[0]).steps(0, 6))
         on_gpu.clear()
         batches.loader = Loader(source, damage=damages[1])
-        batches.gpu_share = share
+        batches.by_gpu = by_gpu
         assert_same(wanted, list(batches.steps(0, 6)))
-        assert bool(on_gpu) == (share > 0)
+        assert bool(on_gpu) == by_gpu
         # Now the damage is known, and the workers wait for more.
         assert_same(wanted[2:], list(batches.steps(2, 6)))
         for damage in damages:
@@ -475,11 +475,11 @@ def test_only_a_cuda_device_and_a_portable_source_call_for_processes(
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("share", [0.5, 1.0])
+@pytest.mark.parametrize("nvjpeg", [False, True])
 def test_a_gpu_gets_the_same_from_processes_as_from_threads(
-    source: FileSource, share: float
+    source: FileSource, nvjpeg: bool
 ) -> None:
-    options = {"device": "cuda", "share": share}
+    options = {"device": "cuda", "nvjpeg": nvjpeg}
     wanted = list(opened(source, False, **options).steps(0, 9))  # type: ignore[arg-type]
     found = opened(source, True, **options)  # type: ignore[arg-type]
     assert_same(wanted, list(found.steps(0, 9)))
