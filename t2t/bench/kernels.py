@@ -44,7 +44,8 @@ def profile_steps(step: Step, device: torch.device, num_steps: int = 5) -> Profi
         activities.append(ProfilerActivity.CUDA)
     step()
     synchronise(device)
-    with profile(activities=activities) as recorded:
+    # There is one cycle only; without acc_events some releases warn of several.
+    with profile(activities=activities, acc_events=True) as recorded:
         for _ in range(num_steps):
             step()
         synchronise(device)
