@@ -5,11 +5,11 @@ from t2t.training.recipe import Recipe
 
 
 def t2t_vit_7() -> Recipe:
-    """T2T-ViT of 4.0 M parameters and 256 tokens, 130 epochs.
+    """T2T-ViT of 4.0 M parameters and 256 tokens, 300 epochs.
 
     t2t train cifar10.t2t_vit_7 --data /path/to/cifar10
     """
-    return from_scratch("cifar10.t2t_vit_7", "t2t_vit_7_32", "cifar10", 32, 130)
+    return from_scratch("cifar10.t2t_vit_7", "t2t_vit_7_32", "cifar10", 32, 300)
 
 
 def t2t_vit_12() -> Recipe:
