@@ -37,11 +37,15 @@ def images_in(word: str) -> Iterator[str | DamagedImage]:
     """Paths of all images below a folder, and what of it cannot be read."""
     folder = str(Path(word).expanduser())
     errors: list[OSError] = []
+    unread: list[str] = []
     found = False
-    for path in walk(folder, os.path.join(folder, ""), on_error=errors.append):
+    begun = os.path.join(folder, "")
+    for path in walk(folder, begun, (), errors.append, unread.append):
         found = True
         yield path
+    for path in unread:
+        yield DamagedImage(path, "images of this kind are not read; convert it to JPEG")
     for error in errors:
         yield DamagedImage(error.filename or word, error.strerror or str(error))
-    if not found and not errors:
+    if not (found or unread or errors):
         yield DamagedImage(word, "the folder holds no images")

@@ -167,6 +167,8 @@ class Training:
         batches = training_batches(recipe, self.splits.train, *given)
         validation = validation_batches(recipe, self.splits.val, *given)
         journal.start(run, self.num_steps, self.per_epoch, batches.description)
+        for note in self.splits.notes:
+            journal.tell(note)
         interruption.wait_for_steps(journal.tell)
         # Only the result could not be written, or there are fewer images now.
         if run.step >= self.num_steps:

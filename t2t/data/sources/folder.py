@@ -1,16 +1,16 @@
 """Images in folders named for their classes."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
-from t2t.data.headers import IMAGE_SUFFIXES
+from t2t.data.headers import IMAGE_SUFFIXES, UNREAD_SUFFIXES
 from t2t.data.sources.base import FileSource, Source
 from t2t.data.sources.filenames import SPLIT_NAMES
-from t2t.errors import UserError
+from t2t.errors import UserError, on_one_line
 
 
 def find_folder_splits(root: Path) -> dict[str, Callable[[], Source]]:
@@ -56,12 +56,14 @@ def open_folder(root: Path) -> FileSource:
     # Listing waits for the disk, which several threads do at once.
     with ThreadPoolExecutor(16) as pool:
         places = [str(root / name) for name in folders]
-        listings = list(pool.map(lambda place: list(walk(place, above=above)), places))
-    for name, listing in zip(folders, listings, strict=True):
-        if not listing:
+        found = list(pool.map(lambda place: _listed(place, above), places))
+    listings = [images for images, _ in found]
+    for name, (images, others) in zip(folders, found, strict=True):
+        if not images:
+            known = ", ".join(sorted(IMAGE_SUFFIXES)[:6])
             raise UserError(
-                f"Class folder {root / name} holds no images: add some "
-                f"({', '.join(sorted(IMAGE_SUFFIXES)[:6])}, …) or remove the folder."
+                f"Class folder {root / name} holds no images: add some ({known}, …) or "
+                f"remove the folder. {' '.join(notes_on(others))}".rstrip()
             )
     names = [
         f"{name}{os.sep}{file}"
@@ -71,14 +73,50 @@ def open_folder(root: Path) -> FileSource:
     labels = np.repeat(
         np.arange(len(folders)), [len(listing) for listing in listings]
     ).astype(np.int64)
-    return FileSource(root, names, labels, tuple(folders))
+    others = [path for _, some in found for path in some]
+    return FileSource(root, names, labels, tuple(folders), notes_on(others))
+
+
+def _listed(folder: str, above: tuple[Path, ...]) -> tuple[list[str], list[str]]:
+    """The images below a folder, and the paths of those that are not read."""
+    others: list[str] = []
+    return list(walk(folder, above=above, on_unread=others.append)), others
+
+
+def notes_on(unread: Iterable[str]) -> tuple[str, ...]:
+    """A sentence for each kind of the files that are passed over."""
+    kinds: dict[str, list[str]] = {}
+    for path in unread:
+        kinds.setdefault(_suffix(path), []).append(path)
+    return tuple(
+        f"{_counted(paths, suffix)} passed over: images of this kind are not read; "
+        f"convert {'it' if len(paths) == 1 else 'them'} to JPEG or PNG."
+        for suffix, paths in kinds.items()
+    )
+
+
+def _counted(paths: list[str], suffix: str) -> str:
+    if len(paths) == 1:
+        return f"{on_one_line(paths[0])} is"
+    return f"{len(paths):,} {suffix} files ({on_one_line(paths[0])}, …) are"
+
+
+def _suffix(path: str) -> str:
+    return os.path.splitext(path)[1].lower()
 
 
 def is_image_name(path: str) -> bool:
     """Whether a file is called an image and is not hidden."""
-    name = os.path.basename(path)
-    is_hidden = name.startswith(".")
-    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES and not is_hidden
+    return _is_called(IMAGE_SUFFIXES, path)
+
+
+def is_unread_name(path: str) -> bool:
+    """Whether a file is called an image of a kind that is not read."""
+    return _is_called(UNREAD_SUFFIXES, path)
+
+
+def _is_called(suffixes: frozenset[str], path: str) -> bool:
+    return _suffix(path) in suffixes and not os.path.basename(path).startswith(".")
 
 
 def is_dir(entry: os.DirEntry[str]) -> bool:
@@ -94,14 +132,17 @@ def walk(
     prefix: str = "",
     above: tuple[Path, ...] = (),
     on_error: Callable[[OSError], None] | None = None,
+    on_unread: Callable[[str], None] = lambda path: None,
 ) -> Iterator[str]:
     """All images below a folder, in order, each path begun with `prefix`.
 
     A link is followed, but not back to a folder that it lies in; `above` are those on
-    the way here. `on_error` is told of folders that cannot be read, in place of a stop.
+    the way here. `on_error` is told of folders that cannot be read, in place of a stop,
+    and `on_unread` of images of kinds that are not read.
     """
     above = (*above, Path(folder).resolve())
     images = []
+    unread = []
     deeper = []
     try:
         with os.scandir(folder) as entries:
@@ -110,15 +151,20 @@ def walk(
                     images.append(prefix + entry.name)
                 elif is_dir(entry):
                     deeper.append(entry.name)
+                elif is_unread_name(entry.name):
+                    unread.append(entry.path)
     except OSError as error:
         if on_error is None:
             raise
         on_error(error)
     yield from sorted(images)
+    for path in sorted(unread):
+        on_unread(path)
     for name in sorted(deeper):
         inner = os.path.join(folder, name)
         if not _leads_back(inner, above):
-            yield from walk(inner, f"{prefix}{name}{os.sep}", above, on_error)
+            inside = f"{prefix}{name}{os.sep}"
+            yield from walk(inner, inside, above, on_error, on_unread)
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
