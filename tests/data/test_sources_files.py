@@ -554,6 +554,30 @@ def test_a_tar_beside_unpacked_folders_is_not_the_data(tmp_path):
     assert len(open_splits(tmp_path).train) == 4
 
 
+@pytest.mark.parametrize("stray", ["old.tar", "b/in/old.tar"])
+@pytest.mark.parametrize("root", [".", "train"])
+def test_a_tar_among_class_folders_is_not_the_data(tmp_path, root, stray):
+    for name in ("a", "b"):
+        (tmp_path / root / name / "in").mkdir(parents=True)
+        for number in range(3):
+            (tmp_path / root / name / "in" / f"{number}.png").write_bytes(png(number))
+    path = write_tar(tmp_path / root / stray, range(4))
+    splits = open_splits(tmp_path)
+    assert splits.train.classes == ("a", "b")
+    assert splits.notes == (
+        f"{path} is passed over: the images in the class folders are the data.",
+    )
+
+
+def test_pictures_beside_shards_are_not_the_data(tmp_path):
+    write_tar(tmp_path / "x.tar", range(6))
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "1.png").write_bytes(png(1))
+    assert len(open_source(tmp_path, "all")) == 6
+    (tmp_path / "notes").mkdir()
+    assert len(open_source(tmp_path, "all")) == 6
+
+
 def test_shards_in_split_folders(tmp_path):
     write_tar(tmp_path / "train" / "0000.tar", range(6))
     write_tar(tmp_path / "validation" / "0000.tar", range(10, 14))
