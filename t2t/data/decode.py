@@ -4,6 +4,7 @@ import io
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import cache
+from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -278,8 +279,10 @@ def _orientation(data: bytes, image: Image.Image) -> int:
 def _reason(data: bytes, error: Exception) -> str:
     if not data:
         return "the file is empty"
+    kind = image_format(data)
+    if kind == "avif" and find_spec("PIL._avif") is None:  # as before Pillow 11.3
+        return "this Pillow reads no AVIF: install a newer one, or convert the image"
     if isinstance(error, UnidentifiedImageError):
-        kind = image_format(data)
         if kind is None:
             return "not an image that can be read"
         return f"the {kind.upper()} file is cut short or damaged"

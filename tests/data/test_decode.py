@@ -298,6 +298,13 @@ def test_damage_in_a_batch_spares_the_others():
     assert decode_batch([]) == []
 
 
+def test_a_pillow_without_avif_is_told(monkeypatch):
+    monkeypatch.delitem(Image.OPEN, "AVIF", raising=False)
+    monkeypatch.setattr(decoding, "find_spec", lambda name: None)
+    with pytest.raises(DamagedImage, match="this Pillow reads no AVIF: install"):
+        decode(b"\0\0\0 ftypavif")
+
+
 def test_the_reason_of_damage_is_told_in_words(monkeypatch):
     whole = encoded(picture(), "JPEG")
     with pytest.raises(DamagedImage, match="the JPEG file is cut short or damaged"):
