@@ -489,6 +489,45 @@ def test_a_remote_read_is_tried_again(tmp_path, monkeypatch):
         memory.rm("/flaky", recursive=True)
 
 
+class BrokenStream(io.BytesIO):
+    """Ends as a request of aiohttp's does, with an error that is no OSError."""
+
+    def read(self, size=-1):
+        if self.tell() > 2000:
+            raise RuntimeError("payload is not completed\nand more")
+        return super().read(min(size, 1024))
+
+
+@pytest.mark.parametrize(
+    ("method", "sentence"),
+    [
+        ("open", r"x\.tar could not be read to its end \(payload is not completed\):"),
+        ("cat_file", r"pack\.json cannot be read \(timed out\): is there a network\?"),
+    ],
+)
+def test_a_network_that_fails_while_shards_are_opened(
+    tmp_path, monkeypatch, method, sentence
+):
+    data = write_tar(tmp_path / "x.tar", range(40)).read_bytes()
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/lost/x.tar", data)
+    monkeypatch.setattr(storage, "PAUSES", ())
+
+    def broken(self, *arguments, **keywords):
+        if method == "cat_file":
+            raise TimeoutError("timed out")
+        return BrokenStream(data)
+
+    monkeypatch.setattr(type(memory), method, broken)
+    try:
+        with pytest.raises(UserError, match=sentence) as told:
+            open_splits("memory://lost")
+        assert "\n" not in str(told.value)
+    finally:
+        monkeypatch.undo()
+        memory.rm("/lost", recursive=True)
+
+
 def test_shards_that_cannot_be_used(tmp_path):
     write_tar(tmp_path / "a.tar", range(3), label=None)
     with pytest.raises(UserError, match=r"image folder/0000.png but no .*\.cls"):
