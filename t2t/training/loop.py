@@ -232,7 +232,7 @@ class Training:
                 rest(model)
         self.journal.epoch(run, epoch, scores)
         self.save_model()
-        self.journal.clock.pause()
+        self.journal.clock.evaluated()
 
     def save_model(self) -> None:
         """Writes the model that a run delivers; says why where it cannot."""
