@@ -101,7 +101,7 @@ class Journal:
             kept = self.metrics.open_until(step, num_steps)
         except OSError as error:
             raise self.place.unwritable(error) from error
-        self.trackers = open_trackers(self.place)
+        self.trackers = open_trackers(self.place, step)
         for row in kept:
             if "top1" in row:
                 self.scores = row
