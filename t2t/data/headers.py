@@ -32,6 +32,9 @@ OTHER_SUFFIX = ".img"
 
 ORIENTATION_TAG = 0x0112
 
+MOST_PIXELS = 1 << 29
+"""Of an image that is decoded whole, which takes 1.6 GB in colour."""
+
 
 class JpegHeader(NamedTuple):
     """Stored size, colour components, and the Exif orientation, 1 to 8."""
