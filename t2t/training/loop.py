@@ -13,7 +13,7 @@ from t2t.data.batches import EvaluationBatches, Feeding
 from t2t.data.damage import Damage
 from t2t.data.order import steps_per_epoch
 from t2t.data.sources import Splits
-from t2t.errors import UserError
+from t2t.errors import LocalError, UserError
 from t2t.models.weights import save
 from t2t.training.evaluate import Preparation, Score, evaluate
 from t2t.training.feeding import open_data, training_batches, validation_batches
@@ -108,7 +108,7 @@ def train(
             except torch.OutOfMemoryError as error:
                 share = recipe.batch_size // team.world_size
                 held = min(settled.micro_batch or share, share)
-                raise UserError(
+                raise LocalError(
                     f"The memory of {team.device} does not suffice for {held} images "
                     f"at once: add --micro-batch {max(1, held // 2)}, which computes "
                     "the same step in parts, or choose smaller images or a smaller "
