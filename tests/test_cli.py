@@ -195,7 +195,7 @@ def test_show_knows_timms_models(capsys: Output) -> None:
         ("show t2t_vit_14 --set mixer", "'mixer' sets nothing; write NAME=VALUE"),
         (
             "show t2t_vit_14 --image-size 64 --set image_size=32",
-            "--image-size and --set image_size say the same thing; give one of them.",
+            "--image-size 64 and --set image_size=32 contradict each other; give one",
         ),
         ("show t2t_vit_14 --set mixr=ghost", "Did you mean mixer?"),
         ("show t2t_vit_14 --set mixer=gost", "allowed: attention, attention_se"),
