@@ -1,5 +1,6 @@
 """Training, packing and planning by words: a mistake is told and changes nothing."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -220,6 +221,9 @@ def test_a_recipe_takes_a_network_of_timms_instead(capsys: Output) -> None:
     assert (recipe.model, recipe.choices, recipe.drop_path) == ("resnet18_32", {}, 0)
     assert (optimizer.name, optimizer.lr) == ("adamw", 1.6e-3)
     assert recipe.dropping.keep == 1
+    # What a recipe has chosen for its own network stays.
+    own = replace(recipe, optimizer=replace(optimizer, name="sgd"))
+    assert changed(own, None, ("model=resnet18_32",)) == own
     other = changed(find_recipe("cifar10.t2t_vit_7"), None, ("model=t2t_vit_12_32",))
     assert (other.choices["positions"], other.optimizer.name) == ("sinusoid_2d", "muon")
 

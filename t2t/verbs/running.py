@@ -166,7 +166,7 @@ def changed(
 
     words: list[str] = []
     model = value_set("model", settings)
-    if model is not None and not is_ours(model):
+    if model not in (None, recipe.model) and not is_ours(model):
         recipe = with_model(recipe, model)
     if epochs is not None:
         words += shorter_or_longer(recipe, at_least(1, "--epochs", epochs))
