@@ -12,7 +12,7 @@ import tyro
 from tyro.conf import DisallowNone, FlagCreatePairsOff, subcommand
 
 from t2t import __version__
-from t2t.errors import UserError, suggest
+from t2t.errors import LocalError, UserError, suggest
 from t2t.verbs import VERBS
 from t2t.verbs.words import HELP, check
 
@@ -33,7 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A reader that has gone shows only when the last words are sent.
         sys.stdout.flush()
     except UserError as error:
-        if os.environ.get("RANK", "0") == "0":  # of torchrun's processes, one speaks
+        # Of torchrun's processes one speaks, where all have met the same.
+        if isinstance(error, LocalError) or os.environ.get("RANK", "0") == "0":
             print(f"t2t: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -13,6 +13,10 @@ class UserError(ValueError):
     """Says what was given, what is allowed and what to do; shown in one sentence."""
 
 
+class LocalError(UserError):
+    """One that a process meets alone, and must tell itself, whatever its rank."""
+
+
 def suggest(word: str, allowed: Iterable[str], num: int = 3) -> str:
     """A closing sentence that names the likeliest meant words, or all of a few.
 

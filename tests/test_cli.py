@@ -13,6 +13,7 @@ from rich.console import Console
 
 from t2t import __version__, cli
 from t2t.cli import VERBS, main
+from t2t.data.damage import Damage, DamagedImage
 from t2t.errors import UserError
 from t2t.models.zoo import ZOO
 from t2t.screen import find_models, model_table
@@ -194,7 +195,7 @@ def test_show_knows_timms_models(capsys: Output) -> None:
         ("show t2t_vit_14 --set mixer", "'mixer' sets nothing; write NAME=VALUE"),
         (
             "show t2t_vit_14 --image-size 64 --set image_size=32",
-            "--image-size and --set image_size say the same thing; give one of them.",
+            "--image-size 64 and --set image_size=32 contradict each other; give one",
         ),
         ("show t2t_vit_14 --set mixr=ghost", "Did you mean mixer?"),
         ("show t2t_vit_14 --set mixer=gost", "allowed: attention, attention_se"),
@@ -236,6 +237,20 @@ def test_exit_codes(
 ) -> None:
     monkeypatch.setitem(cli.VERBS, "fail", raising(error))
     assert main(["fail"]) == code
+
+
+def test_of_torchruns_processes_one_speaks_but_for_what_it_met_alone(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+
+    def alone() -> None:
+        Damage(limit=0).record(DamagedImage("a.jpg", "cut short"))
+
+    for verb, told in ((raising(UserError("No.")), 0), (alone, 1)):
+        monkeypatch.setitem(cli.VERBS, "fail", verb)
+        assert main(["fail"]) == 2
+        assert capsys.readouterr().err.count("t2t: ") == told
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:

@@ -1,5 +1,6 @@
 """Training, packing and planning by words: a mistake is told and changes nothing."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -174,10 +175,12 @@ def test_a_pack_says_why_an_image_is_left_out(tmp_path: Path, capsys: Output) ->
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (8, 8)).save(path)
     (tmp_path / "images" / "a" / "4.png").touch()
+    (tmp_path / "images" / "a" / "5.heic").touch()
     # Rich would take these brackets for an end that has no beginning.
     assert main(["pack", str(tmp_path / "images"), str(tmp_path / "p[/b]")]) == 0
     told = capsys.readouterr().out.splitlines()
-    assert told[0].endswith("images/a/4.png: the file is empty.")
+    assert "images/a/5.heic is passed over" in told[0]
+    assert told[1].endswith("images/a/4.png: the file is empty.")
     assert told[-1].endswith("p[/b]'")
 
 
@@ -190,12 +193,14 @@ def test_odd_names_and_a_damaged_image_do_not_spoil_the_end(
         path.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (8, 8), (30 * number, 0, 0)).save(path / f"{number}.png")
     Path("photos/val/a/1.png").write_text("no image")
+    Path("photos/val/a/5.heic").touch()
     words = ["train", "--data", "photos", "--epochs", "1", "--device", "cpu"]
     sizes = ["dim=16", "depth=1", "num_heads=1", "token_dim=8"]
     settings = [*(f"choices.{size}" for size in sizes), "batch_size=4", "name=$x_{$ 熊"]
     assert main([*words, *(part for each in settings for part in ("--set", each))]) == 0
     told = capsys.readouterr().out
     assert "photos/val/a/1.png: not an image that can be read; it is skipped." in told
+    assert "photos/val/a/5.heic is passed over" in told
     # The closing table has the others.
     assert "photos/val/a/3.png   a" in told
     assert "photos/val/a/1.png   a" not in told
@@ -216,6 +221,9 @@ def test_a_recipe_takes_a_network_of_timms_instead(capsys: Output) -> None:
     assert (recipe.model, recipe.choices, recipe.drop_path) == ("resnet18_32", {}, 0)
     assert (optimizer.name, optimizer.lr) == ("adamw", 1.6e-3)
     assert recipe.dropping.keep == 1
+    # What a recipe has chosen for its own network stays.
+    own = replace(recipe, optimizer=replace(optimizer, name="sgd"))
+    assert changed(own, None, ("model=resnet18_32",)) == own
     other = changed(find_recipe("cifar10.t2t_vit_7"), None, ("model=t2t_vit_12_32",))
     assert (other.choices["positions"], other.optimizer.name) == ("sinusoid_2d", "muon")
 

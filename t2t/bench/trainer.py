@@ -31,7 +31,7 @@ from t2t.training.optim import lr_share, set_lr
 from t2t.training.parallel import Processes, own_stream
 from t2t.training.recipe import Phase, Recipe
 from t2t.training.run import build_model, new_run
-from t2t.training.step import Pending, Stepper
+from t2t.training.step import Pending, Stepper, replays
 
 KINDS = {FileSource: "jpeg", ShardSource: "pack", ParquetSource: "parquet"}
 # Compiling, and whatever else a trainer puts off until its steps repeat.
@@ -83,8 +83,8 @@ class Trainer:
 
     @property
     def launch(self) -> str:
-        """How the trainer chose to launch its step, in the words of a case."""
-        if self.stepper.replays:
+        """How the trainer chooses to launch its step, in the words of a case."""
+        if replays(self.machine, self.team):
             return "graph" if self.machine.compile else "eager_graph"
         return "compiled" if self.machine.compile else "eager"
 
@@ -255,6 +255,7 @@ def described(trainer: Trainer, command: str) -> Row:
         "batch": recipe.batch_size,
         "precision": trainer.machine.precision,
         "source": trainer.kind,
+        "launch": trainer.launch,
         "recipe": recipe.name,
         "torch": torch.__version__,
         "gpu": name_of(trainer.device),
@@ -278,5 +279,4 @@ def figures(trainer: Trainer, timing: Timing, peak: Peak) -> Row:
         # Of tokens that are dropped nothing is computed, and here all are counted.
         "matrix_share": round(share, 4) if recipe.dropping.keep == 1 else None,
         "matrix_tflops": round(fastest / 1e12, 2),
-        "launch": trainer.launch,
     }

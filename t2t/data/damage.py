@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from t2t.errors import UserError, on_one_line
+from t2t.errors import LocalError, on_one_line
 
 
 class DamagedImage(Exception):  # noqa: N818 (it names a thing, not a mistake)
@@ -49,7 +49,7 @@ class Damage:
             listed = "\n".join(
                 f"  {DamagedImage(*each)}" for each in self._reasons.items()
             )
-        raise UserError(
+        raise LocalError(
             f"{len(self._reasons)} images cannot be read and {self.limit} may be "
             "skipped: repair or remove them; who starts from Python may allow more "
             f"with damage_limit.\n{listed}"

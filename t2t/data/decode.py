@@ -4,6 +4,7 @@ import io
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import cache
+from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -12,7 +13,13 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from t2t.data.damage import Damage, DamagedImage
-from t2t.data.headers import ORIENTATION_TAG, JpegHeader, image_format, jpeg_header
+from t2t.data.headers import (
+    MOST_PIXELS,
+    ORIENTATION_TAG,
+    JpegHeader,
+    image_format,
+    jpeg_header,
+)
 from t2t.data.nvjpeg import (
     as_tensor,
     decode_jpegs,
@@ -39,6 +46,8 @@ _MODES = {1: ("GRAY", "L"), 3: ("RGB", "RGB"), 4: ("RGB_ALPHA", "RGBA")}
 _LUMA = (0.299, 0.587, 0.114)
 # Below half a megapixel most of the time is spent before any pixel is computed.
 _PIXELS_WORTH_SCALING = 1 << 19
+# Pillow's own limit refuses photographs of 200 megapixels, which telephones take.
+Image.MAX_IMAGE_PIXELS = MOST_PIXELS
 
 
 def decode(
@@ -63,6 +72,10 @@ def decode(
     header = jpeg_header(data) if kind == "jpeg" else None
     if header and min_side and _pays_to_scale(header, min_side, fast is not None):
         return _decode_with_pillow(data, channels, name, min_side)
+    if header:
+        _check_size(header.width, header.height, name)
+    elif kind == "png":  # whose size stands at a fixed place
+        _check_size(int.from_bytes(data[16:20]), int.from_bytes(data[20:24]), name)
     if header and header.orientation != 1:
         fast = None  # which misses an orientation that stands behind other metadata
     # Formats with frames, palettes or 16 bits are Pillow's: decoders disagree there.
@@ -75,6 +88,16 @@ def decode(
             if pixels.dtype == torch.uint8 and pixels.ndim == 3:
                 return pixels
     return _decode_with_pillow(data, channels, name, None)
+
+
+def _check_size(width: int, height: int, name: str) -> None:
+    """Refuses an image that memory may not suffice for, before any is taken."""
+    if width * height > MOST_PIXELS:
+        raise DamagedImage(
+            name,
+            f"its {width:,} × {height:,} pixels are more than the "
+            f"{MOST_PIXELS // 10**6} million that are decoded; make it smaller first",
+        )
 
 
 def _pays_to_scale(header: JpegHeader, min_side: int, has_fast: bool) -> bool:
@@ -218,8 +241,11 @@ def _decode_with_pillow(
         with Image.open(_without_exif(data), formats=_formats(data)) as image:
             if min_side is not None:
                 image.draft(None, _at_least(image.size, min_side))
+            _check_size(*image.size, name)
             pixels = _pixels_of(image, _MODES[channels][1])
             orientation = _orientation(data, image)
+    except DamagedImage:
+        raise
     # Pillow's readers raise nearly anything on damaged bytes.
     except Exception as error:
         raise DamagedImage(name, _reason(data, error)) from error
@@ -278,8 +304,12 @@ def _orientation(data: bytes, image: Image.Image) -> int:
 def _reason(data: bytes, error: Exception) -> str:
     if not data:
         return "the file is empty"
+    kind = image_format(data)
+    if kind == "avif" and find_spec("PIL._avif") is None:  # as before Pillow 11.3
+        return "this Pillow reads no AVIF: install a newer one, or convert the image"
+    if isinstance(error, Image.DecompressionBombError):
+        return "it has more pixels than are decoded; make it smaller first"
     if isinstance(error, UnidentifiedImageError):
-        kind = image_format(data)
         if kind is None:
             return "not an image that can be read"
         return f"the {kind.upper()} file is cut short or damaged"

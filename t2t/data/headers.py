@@ -18,11 +18,22 @@ IMAGE_SUFFIXES = frozenset(
         *(".tif", ".tiff", ".avif", ".ppm", ".pgm", ".pbm", ".pnm"),
     )
 )
+UNREAD_SUFFIXES = frozenset(
+    (
+        *(".heic", ".heif", ".hif", ".jp2", ".j2k", ".jpx", ".jxl", ".svg", ".psd"),
+        *(".tga", ".exr", ".hdr", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf"),
+        *(".raf", ".rw2"),
+    )
+)
+"""What images are called that are not read."""
 
 OTHER_SUFFIX = ".img"
 """What a pack calls an image that only its decoder can tell."""
 
 ORIENTATION_TAG = 0x0112
+
+MOST_PIXELS = 1 << 29
+"""Of an image that is decoded whole, which takes 1.6 GB in colour."""
 
 
 class JpegHeader(NamedTuple):

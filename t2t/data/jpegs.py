@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Int64, UInt8
 from torch import Tensor
 
-from t2t.data.headers import JpegHeader, image_format, jpeg_header
+from t2t.data.headers import MOST_PIXELS, JpegHeader, image_format, jpeg_header
 
 Numbers = Int64[np.ndarray, " images"]
 
@@ -87,6 +87,6 @@ def header_for_gpu(data: bytes) -> JpegHeader | None:
     header = jpeg_header(data)
     # A height of 0 means that a later marker tells it, and no room would be left for
     # the pixels; four components are CMYK, which it would read as something else.
-    if header and header.height and header.width and header.components in (1, 3):
-        return header
+    if header and header.components in (1, 3):
+        return header if 0 < header.height * header.width <= MOST_PIXELS else None
     return None

@@ -14,7 +14,7 @@ from t2t.data.damage import Damage, DamagedImage
 from t2t.data.decode import decode, decode_each
 from t2t.data.order import Batch, Slots
 from t2t.data.sources.base import Indices, Source
-from t2t.errors import UserError
+from t2t.errors import LocalError, UserError
 from t2t.ops.ragged import Ragged, flat_pixels
 from t2t.shapes import Pixels
 
@@ -74,7 +74,7 @@ class Loader:
             with self._lock:
                 self._stand_ins[index] = candidate
             return candidate, pixels
-        raise UserError(f"None of the {num_images} images can be read: {reason}.")
+        raise LocalError(f"None of the {num_images} images can be read: {reason}.")
 
     def load_on_gpu(
         self,

@@ -14,7 +14,7 @@ from jaxtyping import UInt8
 
 from t2t.data.limits import half_of_all_memory
 from t2t.data.sources.base import Indices
-from t2t.errors import UserError
+from t2t.errors import LocalError
 
 Bytes = UInt8[np.ndarray, " bytes"]
 
@@ -84,7 +84,7 @@ class Memory:
                 self._free.remove(block)
                 return block
             if is_full:
-                raise UserError(
+                raise LocalError(
                     f"Images prepared ahead need more than {len(self.array):,} bytes, "
                     "which is all there is for them: choose a smaller batch size."
                 )

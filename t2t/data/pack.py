@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ class PackResult:
     """What was left out, and why."""
     num_resumed: int
     """Shards that were there already and proved whole."""
+    notes: tuple[str, ...] = ()
+    """What the source has to tell."""
 
 
 def pack(
@@ -93,7 +95,7 @@ def pack(
                 progress or (lambda done, total: None),
             )
             (folder / LOCK_FILE).unlink(missing_ok=True)
-            return result
+            return replace(result, notes=splits.notes)
     except Timeout as error:
         raise UserError(
             f"Another process is packing into {folder}: wait for it to end."

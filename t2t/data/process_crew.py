@@ -18,6 +18,7 @@ from t2t.data.memory import Block, Memory
 from t2t.data.requests import Cutter, Request, Task
 from t2t.data.sources.base import Indices, Source
 from t2t.data.worker import LONGEST_MESSAGE, answer_of, pickled, start_workers
+from t2t.errors import LocalError, on_one_line
 
 # Images of a task: enough that handing out work costs little.
 _MOST_READ = 64
@@ -218,11 +219,18 @@ class ProcessCrew:
             if again.num_deaths <= most:
                 self._queue.appendleft(again)
                 continue
-            indices = task.request.indices[task.places].tolist()
-            names = "\n".join(f"  {self._source.name(index)}" for index in indices)
-            reason = f"One of these images ended {again.num_deaths} worker processes:"
-            task.request.failed(RuntimeError(f"{reason}\n{names}"))
+            task.request.failed(self._blame(again))
         self._tell_of(worker)
+
+    def _blame(self, task: Task) -> LocalError:
+        """What ends the run: a lack of memory must not change what it trains on."""
+        indices = task.request.indices[task.places].tolist()
+        names = [f"  {on_one_line(self._source.name(index))}" for index in indices]
+        return LocalError(
+            f"{task.num_deaths} worker processes ended over the same images, for lack "
+            "of memory or over a file that its decoder does not survive: try fewer "
+            "--workers, or remove the one that does it from among\n" + "\n".join(names)
+        )
 
     def _tell_of(self, worker: Worker) -> None:
         num_left = len(self.workers)

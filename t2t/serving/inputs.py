@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TextIO
 
 from t2t.data.damage import DamagedImage
-from t2t.data.sources.folder import walk
+from t2t.data.sources.folder import is_unread_name, walk
 from t2t.data.sources.storage import is_url
 
 
@@ -37,11 +37,16 @@ def images_in(word: str) -> Iterator[str | DamagedImage]:
     """Paths of all images below a folder, and what of it cannot be read."""
     folder = str(Path(word).expanduser())
     errors: list[OSError] = []
+    others: list[str] = []
     found = False
-    for path in walk(folder, os.path.join(folder, ""), on_error=errors.append):
+    begun = os.path.join(folder, "")
+    for path in walk(folder, begun, (), errors.append, others.append):
         found = True
         yield path
+    unread = [path for path in others if is_unread_name(path)]
+    for path in unread:
+        yield DamagedImage(path, "images of this kind are not read; convert it to JPEG")
     for error in errors:
         yield DamagedImage(error.filename or word, error.strerror or str(error))
-    if not found and not errors:
+    if not (found or unread or errors):
         yield DamagedImage(word, "the folder holds no images")

@@ -18,6 +18,7 @@ class Clock:
         self.num_compiled = self.num_warm = 0
         self.seconds_compiled = self.seconds_warm = 0.0
         self.recent: deque[float] = deque(maxlen=self.NUM_RECENT)
+        self.evaluation_seconds = 0.0
         self.last = time.monotonic()
 
     def count_all(self) -> None:
@@ -33,7 +34,10 @@ class Clock:
         """Time counts from here."""
         self.last = time.monotonic()
 
-    pause = start
+    def evaluated(self) -> None:
+        """An evaluation is done: no time of steps, but the next one takes as long."""
+        now = time.monotonic()
+        self.evaluation_seconds, self.last = now - self.last, now
 
     def cool(self) -> None:
         """Another program begins: its first steps compile it, and capture graphs."""
@@ -69,8 +73,13 @@ class Clock:
 
     @property
     def recent_steps_per_second(self) -> float:
-        """The rate of the last steps, by which the time left is judged."""
+        """The rate of the last steps."""
         return len(self.recent) / max(sum(self.recent), 1e-9)
+
+    def seconds_left(self, num_steps: int, num_evaluations: int) -> float:
+        """What is still to come, judged by the last steps and the last evaluation."""
+        steps = num_steps / self.recent_steps_per_second
+        return steps + num_evaluations * self.evaluation_seconds
 
     def row(self) -> dict[str, float]:
         """The times, for the metrics."""

@@ -46,6 +46,7 @@ def estimate(recipe: Recipe, machine: Machine) -> str:
         "",
         f"{len(splits.train):,} training images and {len(splits.val):,} to validate "
         f"on, {num_classes} classes",
+        *splits.notes,
         f"{counted(recipe.epochs, 'epoch')} of {counted(per_epoch, 'step')} of "
         f"{counted(recipe.batch_size, 'image')}: "
         f"{counted(per_epoch * recipe.epochs, 'step')}",

@@ -101,7 +101,7 @@ class Journal:
             kept = self.metrics.open_until(step, num_steps)
         except OSError as error:
             raise self.place.unwritable(error) from error
-        self.trackers = open_trackers(self.place)
+        self.trackers = open_trackers(self.place, step)
         for row in kept:
             if "top1" in row:
                 self.scores = row
@@ -214,9 +214,17 @@ class Journal:
         """The rate and the time left, once the first steps have shown them."""
         if not self.clock.is_warm:
             return "warming up"
-        left = duration((self.num_steps - step) / self.clock.recent_steps_per_second)
+        left = self.clock.seconds_left(
+            self.num_steps - step, self.num_evaluations_left(step)
+        )
         rate = self.clock.recent_steps_per_second * self.recipe.batch_size
-        return f"{rate:,.0f} images/s  {left} left"
+        return f"{rate:,.0f} images/s  {duration(left)} left"
+
+    def num_evaluations_left(self, step: int) -> int:
+        """How many are to come, with the one that this step may be the last before."""
+        every = self.recipe.evaluate_every
+        num_epochs_done = (step - 1) // self.per_epoch
+        return -(-self.recipe.epochs // every) - num_epochs_done // every
 
     def accuracy(self) -> str:
         """The last evaluation, for the line of progress."""

@@ -87,7 +87,7 @@ def judge(
             precision=precision,
             batch_size=batch_size,
             damaged=damaged,
-            notes=(*trained.notes, *chosen.notes, *notes),
+            notes=(*trained.notes, *chosen.notes, *chosen.source.notes, *notes),
         )
 
 

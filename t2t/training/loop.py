@@ -13,7 +13,7 @@ from t2t.data.batches import EvaluationBatches, Feeding
 from t2t.data.damage import Damage
 from t2t.data.order import steps_per_epoch
 from t2t.data.sources import Splits
-from t2t.errors import UserError
+from t2t.errors import LocalError, UserError
 from t2t.models.weights import save
 from t2t.training.evaluate import Preparation, Score, evaluate
 from t2t.training.feeding import open_data, training_batches, validation_batches
@@ -108,7 +108,7 @@ def train(
             except torch.OutOfMemoryError as error:
                 share = recipe.batch_size // team.world_size
                 held = min(settled.micro_batch or share, share)
-                raise UserError(
+                raise LocalError(
                     f"The memory of {team.device} does not suffice for {held} images "
                     f"at once: add --micro-batch {max(1, held // 2)}, which computes "
                     "the same step in parts, or choose smaller images or a smaller "
@@ -167,6 +167,8 @@ class Training:
         batches = training_batches(recipe, self.splits.train, *given)
         validation = validation_batches(recipe, self.splits.val, *given)
         journal.start(run, self.num_steps, self.per_epoch, batches.description)
+        for note in self.splits.notes:
+            journal.tell(note)
         interruption.wait_for_steps(journal.tell)
         # Only the result could not be written, or there are fewer images now.
         if run.step >= self.num_steps:
@@ -230,7 +232,7 @@ class Training:
                 rest(model)
         self.journal.epoch(run, epoch, scores)
         self.save_model()
-        self.journal.clock.pause()
+        self.journal.clock.evaluated()
 
     def save_model(self) -> None:
         """Writes the model that a run delivers; says why where it cannot."""

@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from t2t.errors import UserError
+from t2t.errors import LocalError
 
 POLL_SECONDS = 0.02
 
@@ -62,7 +62,7 @@ def agree(store: Store, rank: int, world_size: int, seconds: float) -> str:
                 if agreed and store.get("t2t/agreed").decode() == name:
                     return name
         time.sleep(POLL_SECONDS)
-    raise UserError(
+    raise LocalError(
         f"Process {rank} of {world_size} waited {seconds:g} s for the others in vain; "
         "look for an error in their logs."
     )

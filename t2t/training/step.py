@@ -68,6 +68,12 @@ class Pending:
         return Outcome(self.step, loss, norm, stepped)
 
 
+def replays(machine: Machine, team: Processes) -> bool:
+    """Whether steps are CUDA graphs: on one GPU, but not with fp16's changing scale."""
+    on_cuda = team.device.type == "cuda"
+    return on_cuda and not team.many and machine.precision != "fp16"
+
+
 class Stepper:
     """Takes a run's steps, each a function of the run, the batch and (seed, step).
 
@@ -99,7 +105,7 @@ class Stepper:
         self.before: list[Tensor] = []
         # Many processes sum gradients in an order of their own.
         self.is_strict = not team.many
-        self.replays = on_cuda and not team.many and not run.scaler.is_enabled()
+        self.replays = replays(machine, team)
         self.enter(recipe.phase_at(0.0))
 
     def enter(self, phase: Phase) -> None:

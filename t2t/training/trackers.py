@@ -10,10 +10,12 @@ from t2t.training.folder import RunFolder
 class TensorBoardTracker:
     """Numbers into TensorBoard's files beside the metrics."""
 
-    def __init__(self, place: RunFolder) -> None:
+    def __init__(self, place: RunFolder, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer = SummaryWriter(str(place.path / "tensorboard"))
+        # What an earlier process wrote of later steps is hidden: they are done again.
+        folder = str(place.path / "tensorboard")
+        self.writer = SummaryWriter(folder, purge_step=step + 1)
 
     def log(self, step: int, row: dict[str, Any]) -> None:
         for key, value in row.items():
@@ -41,11 +43,14 @@ class WandbTracker:
         self.run.finish()
 
 
-def open_trackers(place: RunFolder) -> list[Any]:
-    """The trackers that are installed; wandb only where it is configured."""
+def open_trackers(place: RunFolder, step: int) -> list[Any]:
+    """The trackers that are installed; wandb only where it is configured.
+
+    `step` is the last one that is done, and will not be done again.
+    """
     trackers: list[Any] = []
     if importlib.util.find_spec("tensorboard") is not None:
-        trackers.append(TensorBoardTracker(place))
+        trackers.append(TensorBoardTracker(place, step))
     configured = "WANDB_API_KEY" in os.environ or "WANDB_MODE" in os.environ
     if configured and importlib.util.find_spec("wandb") is not None:
         trackers.append(WandbTracker(place))

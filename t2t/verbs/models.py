@@ -5,8 +5,13 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, UseAppendAction
 
-from t2t.errors import UserError
-from t2t.verbs.options import JsonFlag, at_least, option, parse_size
+from t2t.verbs.options import (
+    JsonFlag,
+    at_least,
+    check_said_once,
+    option,
+    parse_size,
+)
 
 
 def models(
@@ -71,15 +76,10 @@ def show(
       t2t show t2t_vit_14 --set positions=relative --set mixer=ghost
       t2t show resnet50 --depth 1
     """
-    choices = choices_of(set)
     given = {"image_size": image_size, "num_classes": num_classes}
     given["in_channels"] = in_channels if in_channels != 3 else None
-    for field in choices:
-        if given.get(field) is not None:
-            raise UserError(
-                f"--{field.replace('_', '-')} and --set {field} say the same thing; "
-                "give one of them."
-            )
+    check_said_once(given, set)
+    choices = choices_of(set)
     if image_size is not None:
         choices["image_size"] = parse_size(image_size)
     if num_classes is not None:

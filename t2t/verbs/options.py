@@ -1,12 +1,13 @@
 """What verbs share: how options are told, and how their words are read."""
 
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from tyro.conf import UseAppendAction, arg
 
-from t2t.config import LARGEST_SIDE
+from t2t.config import LARGEST_SIDE, assignment
 from t2t.errors import UserError
 
 INTERRUPTED = 130
@@ -60,6 +61,26 @@ def at_most(most: int, option: str, number: int) -> int:
     if number > most:
         raise UserError(f"{option} {number} is too large: give {most} or less.")
     return number
+
+
+def value_set(name: str, settings: Iterable[str]) -> str | None:
+    """The text that a field is set to, if it is."""
+    found = None
+    for word in settings:
+        field, text = assignment(word)
+        found = text if field == name else found
+    return found
+
+
+def check_said_once(options: Mapping[str, Any], settings: Iterable[str]) -> None:
+    """Refuses an option and a --set of the same field that contradict each other."""
+    for name, value in options.items():
+        text = value_set(name, settings)
+        if value is not None and text not in (None, str(value)):
+            raise UserError(
+                f"--{name.replace('_', '-')} {value} and --set {name}={text} "
+                "contradict each other; give one of them."
+            )
 
 
 def check_writable(option: str, path: Path) -> None:

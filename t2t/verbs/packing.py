@@ -52,6 +52,8 @@ def pack(
             num_workers=workers,
             progress=progress,
         )
+    for note in done.notes:
+        print(note)
     for damaged in done.damaged:
         print(f"Left out, since it is damaged: {damaged}.")
     say(

@@ -4,12 +4,11 @@ import os
 import shlex
 import statistics
 import sys
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional
 
-from t2t.config import MOST_WORKERS, assignment, override
+from t2t.config import MOST_WORKERS, override
 from t2t.errors import UserError, suggest
 from t2t.verbs.options import (
     INTERRUPTED,
@@ -21,7 +20,9 @@ from t2t.verbs.options import (
     as_bool,
     at_least,
     at_most,
+    check_said_once,
     option,
+    value_set,
 )
 
 if TYPE_CHECKING:
@@ -157,26 +158,6 @@ def train(
         say(lambda width: closing_page(result.folder, result.summary))
 
 
-def value_set(name: str, settings: Iterable[str]) -> str | None:
-    """The text that a field is set to, if it is."""
-    found = None
-    for word in settings:
-        field, text = assignment(word)
-        found = text if field == name else found
-    return found
-
-
-def check_said_once(options: Mapping[str, Any], settings: Iterable[str]) -> None:
-    """Refuses an option and a --set of the same field that contradict each other."""
-    for name, value in options.items():
-        text = value_set(name, settings)
-        if value is not None and text not in (None, str(value)):
-            raise UserError(
-                f"--{name} {value} and --set {name}={text} contradict each other; "
-                "give one of them."
-            )
-
-
 def changed(
     recipe: "Recipe", epochs: int | None, settings: tuple[str, ...]
 ) -> "Recipe":
@@ -185,7 +166,7 @@ def changed(
 
     words: list[str] = []
     model = value_set("model", settings)
-    if model is not None and not is_ours(model):
+    if model not in (None, recipe.model) and not is_ours(model):
         recipe = with_model(recipe, model)
     if epochs is not None:
         words += shorter_or_longer(recipe, at_least(1, "--epochs", epochs))

@@ -14,6 +14,7 @@ from t2t.verbs.options import (
     PrecisionChoice,
     as_bool,
     at_least,
+    check_said_once,
     option,
 )
 
@@ -137,7 +138,7 @@ def open_study(
 
     from t2t.studies import find_study
     from t2t.training.recipe import Recipe
-    from t2t.verbs.running import changed, check_said_once
+    from t2t.verbs.running import changed
 
     check_said_once({"data": data, "epochs": epochs}, settings)
     chosen = find_study(name)

@@ -229,7 +229,7 @@ def no_images(words: tuple[str, ...]) -> str:
 def names_images(word: str) -> bool:
     """Whether a word stands for images: a list, a file, or a folder that is no run."""
 
-    from t2t.data.sources.folder import is_image_name, walk
+    from t2t.data.sources.folder import is_image_name, is_unread_name, walk
     from t2t.data.sources.opening import permitted
     from t2t.data.sources.storage import is_url
 
@@ -241,4 +241,5 @@ def names_images(word: str) -> bool:
         with permitted():
             return next(walk(str(path)), None) is not None
     is_address = is_url(word) or word.startswith("hf-hub:")
-    return word == "-" or (is_image_name(word) and not is_address)
+    is_called_so = is_image_name(word) or is_unread_name(word)
+    return word == "-" or (is_called_so and not is_address)

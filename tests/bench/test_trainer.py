@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from t2t.bench.rows import in_words
+from t2t.bench.rows import identity, in_words
 from t2t.bench.timing import Timing
 from t2t.bench.trainer import Files, Trainer, measure_recipes, open_files
 from t2t.data.batches import Batches
@@ -145,6 +145,7 @@ def test_a_recipe_that_fails_says_why_and_stops_no_other(recipe: Recipe) -> None
     )
     assert "num_heads=3" in first["failed"]
     assert second["images_per_second"] > 0
+    assert identity(first) == identity(second)  # so that it takes the other's place
 
 
 def test_data_that_is_not_there_is_told(recipe: Recipe) -> None:

@@ -1,6 +1,7 @@
 """Every kind of image file becomes the same upright uint8 pixels, or is named."""
 
 import io
+import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -296,6 +297,40 @@ def test_damage_in_a_batch_spares_the_others():
     with pytest.raises(DamagedImage, match="b: not an image"):
         decode_batch(datas, names=["a", "b", "c"])
     assert decode_batch([]) == []
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF"])
+def test_too_many_pixels_are_told_before_any_is_decoded(monkeypatch, kind):
+    data = encoded(Image.new("RGB", (40, 20)), kind)
+    assert decode(data).shape == (3, 20, 40)
+    monkeypatch.setattr(decoding, "MOST_PIXELS", 799)
+    with pytest.raises(DamagedImage, match="its 40 × 20 pixels are more than the"):
+        decode(data, name="a")
+
+
+def test_more_pixels_than_pillow_opens_are_told(monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 399)
+    with pytest.raises(DamagedImage, match="it has more pixels than are decoded"):
+        decode(encoded(Image.new("RGB", (40, 20)), "TIFF"))
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_a_photograph_of_200_megapixels_is_no_attack(decoder, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encoded(Image.new("RGB", (640, 480)), "JPEG", exif=exif)
+    size = struct.pack(">HH", 480, 640)
+    assert data.count(size) == 1
+    larger = data.replace(size, struct.pack(">HH", 12240, 16320))
+    sides = (1530, 2040) if orientation == 1 else (2040, 1530)
+    assert decode(larger, min_side=256).shape == (3, *sides)
+
+
+def test_a_pillow_without_avif_is_told(monkeypatch):
+    monkeypatch.delitem(Image.OPEN, "AVIF", raising=False)
+    monkeypatch.setattr(decoding, "find_spec", lambda name: None)
+    with pytest.raises(DamagedImage, match="this Pillow reads no AVIF: install"):
+        decode(b"\0\0\0 ftypavif")
 
 
 def test_the_reason_of_damage_is_told_in_words(monkeypatch):

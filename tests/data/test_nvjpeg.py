@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from t2t.data import decode as decoding
+from t2t.data import jpegs as gathering
 from t2t.data import nvjpeg
 from t2t.data.decode import DamagedImage, decode, decode_each
 from t2t.data.jpegs import gather_jpegs
@@ -179,6 +180,12 @@ def test_jpegs_are_gathered_end_to_end_with_what_their_headers_tell():
         second = jpegs.chosen(which)
         assert second.places.tolist() == [2]
         assert second.encoded()[0].numpy().tobytes() == datas[2]
+
+
+def test_what_is_too_large_to_decode_is_not_given_to_the_gpu(monkeypatch):
+    monkeypatch.setattr(gathering, "MOST_PIXELS", 24 * 40)
+    datas = [jpeg(), jpeg(width=41)]
+    assert gather_jpegs(datas, pinned=False).places.tolist() == [0]
 
 
 @pytest.mark.parametrize("right", [True, False])

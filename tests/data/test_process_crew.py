@@ -359,7 +359,7 @@ def test_what_goes_wrong_in_a_worker_is_raised_here(odd: Callable[..., Source]) 
         next(batches.steps(1, 2))
     assert told == []
     with pytest.raises(
-        RuntimeError, match=r"ended 3 worker processes:\n(.*\n)*  odd-17"
+        UserError, match=r"3 worker processes ended over (.*\n)*  odd-17"
     ):
         next(batches.steps(2, 3))
     assert len(told) == 3
@@ -402,7 +402,7 @@ def test_where_processes_cannot_start_threads_do_it_and_it_is_said(
 def test_what_ended_all_workers_is_not_tried_here(odd: Callable[..., Source]) -> None:
     batches = opened(odd({17: "kills"}), crop=None, damage=Damage(tell=str))
     with pytest.raises(
-        RuntimeError, match=r"ended 2 worker processes:\n(.*\n)*  odd-17"
+        UserError, match=r"2 worker processes ended over (.*\n)*  odd-17"
     ):
         list(batches.steps(0, 4))
 

@@ -120,6 +120,22 @@ def test_images_deeper_in_a_class_and_other_files(tmp_path):
     assert names == ["a/000.png", "a/more/x.JPEG", "b/000.png", "b/001.png"]
 
 
+def test_images_that_are_not_read_are_counted_and_named(tmp_path):
+    make_folder(tmp_path, {"a": 4, "b": 4})
+    assert open_splits(tmp_path).notes == ()
+    for name in ("a/1.HEIC", "a/2.svg", "b/in/3.heic", "b/.4.heic", "b/notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    heic, svg = open_splits(tmp_path).notes
+    assert heic.startswith(f"2 .heic files ({tmp_path}/a/1.HEIC, …) are passed over")
+    assert svg.startswith(f"{tmp_path}/a/2.svg is passed over: ")
+    assert open_source(tmp_path, "all").labels.tolist() == [0] * 4 + [1] * 4
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "5.jp2").touch()
+    with pytest.raises(UserError, match=r"c holds no images.*/c/5.jp2 is passed over"):
+        open_splits(tmp_path)
+
+
 def test_a_png_called_jpeg_is_read(tmp_path):
     make_folder(tmp_path, {"a": 2, "b": 2}, ".png")
     for path in tmp_path.rglob("*.png"):

@@ -489,6 +489,45 @@ def test_a_remote_read_is_tried_again(tmp_path, monkeypatch):
         memory.rm("/flaky", recursive=True)
 
 
+class BrokenStream(io.BytesIO):
+    """Ends as a request of aiohttp's does, with an error that is no OSError."""
+
+    def read(self, size=-1):
+        if self.tell() > 2000:
+            raise RuntimeError("payload is not completed\nand more")
+        return super().read(min(size, 1024))
+
+
+@pytest.mark.parametrize(
+    ("method", "sentence"),
+    [
+        ("open", r"x\.tar could not be read to its end \(payload is not completed\):"),
+        ("cat_file", r"pack\.json cannot be read \(timed out\): is there a network\?"),
+    ],
+)
+def test_a_network_that_fails_while_shards_are_opened(
+    tmp_path, monkeypatch, method, sentence
+):
+    data = write_tar(tmp_path / "x.tar", range(40)).read_bytes()
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/lost/x.tar", data)
+    monkeypatch.setattr(storage, "PAUSES", ())
+
+    def broken(self, *arguments, **keywords):
+        if method == "cat_file":
+            raise TimeoutError("timed out")
+        return BrokenStream(data)
+
+    monkeypatch.setattr(type(memory), method, broken)
+    try:
+        with pytest.raises(UserError, match=sentence) as told:
+            open_splits("memory://lost")
+        assert "\n" not in str(told.value)
+    finally:
+        monkeypatch.undo()
+        memory.rm("/lost", recursive=True)
+
+
 def test_shards_that_cannot_be_used(tmp_path):
     write_tar(tmp_path / "a.tar", range(3), label=None)
     with pytest.raises(UserError, match=r"image folder/0000.png but no .*\.cls"):
@@ -552,6 +591,30 @@ def test_a_tar_beside_unpacked_folders_is_not_the_data(tmp_path):
                 (folder / f"{number}.png").write_bytes(png(number))
     write_tar(tmp_path / "download.tar", range(3))
     assert len(open_splits(tmp_path).train) == 4
+
+
+@pytest.mark.parametrize("stray", ["old.tar", "b/in/old.tar"])
+@pytest.mark.parametrize("root", [".", "train"])
+def test_a_tar_among_class_folders_is_not_the_data(tmp_path, root, stray):
+    for name in ("a", "b"):
+        (tmp_path / root / name / "in").mkdir(parents=True)
+        for number in range(3):
+            (tmp_path / root / name / "in" / f"{number}.png").write_bytes(png(number))
+    path = write_tar(tmp_path / root / stray, range(4))
+    splits = open_splits(tmp_path)
+    assert splits.train.classes == ("a", "b")
+    assert splits.notes == (
+        f"{path} is passed over: the images in the class folders are the data.",
+    )
+
+
+def test_pictures_beside_shards_are_not_the_data(tmp_path):
+    write_tar(tmp_path / "x.tar", range(6))
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "1.png").write_bytes(png(1))
+    assert len(open_source(tmp_path, "all")) == 6
+    (tmp_path / "notes").mkdir()
+    assert len(open_source(tmp_path, "all")) == 6
 
 
 def test_shards_in_split_folders(tmp_path):

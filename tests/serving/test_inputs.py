@@ -30,6 +30,14 @@ def test_a_folder_without_images_is_told(tmp_path: Path) -> None:
     assert str(told) == f"{tmp_path}: the folder holds no images"
 
 
+def test_images_that_are_not_read_are_told(tmp_path: Path) -> None:
+    for name in ("1.heic", "2.png", "3.txt"):
+        (tmp_path / name).touch()
+    path, told = find_images([str(tmp_path)], io.StringIO())
+    assert path == str(tmp_path / "2.png")
+    assert str(told).startswith(f"{tmp_path}/1.heic: images of this kind are not read")
+
+
 def test_a_list_as_find_prints_it() -> None:
     listed = io.StringIO("a.png\0with\na break.png\0b.png\n")
     assert list(find_images(["-"], listed)) == ["a.png", "with\na break.png", "b.png"]

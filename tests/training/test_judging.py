@@ -131,10 +131,12 @@ def test_other_data_is_taken_whole_and_its_damage_named(
     run: Path, folder: Path
 ) -> None:
     (folder / "3" / "broken.png").write_bytes(b"nothing")
+    (folder / "3" / "photo.heic").touch()
     report = judged(run, data=folder, batch_size=64)
     assert (report.split, report.score.num_images) == ("all", 180)
     assert report.damaged == (str(folder / "3" / "broken.png"),)
     assert report.notes[0].endswith("--split val takes a tenth.")
+    assert "photo.heic is passed over" in report.notes[1]
     tenth = judged(run, data=folder, split="val")
     assert tenth.score.num_images == 18
 

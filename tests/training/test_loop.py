@@ -14,15 +14,17 @@ import pytest
 import torch
 from PIL import Image
 
-from t2t.errors import UserError
+from t2t.errors import LocalError, UserError
 from t2t.models.weights import load_with_report
 from t2t.recipes.digits import t2t_vit
 from t2t.training import loop
 from t2t.training.clock import Clock
 from t2t.training.folder import RunFolder
 from t2t.training.interruption import Interruption
+from t2t.training.journal import Journal
 from t2t.training.loop import Machine, train
 from t2t.training.metrics import read_rows
+from t2t.training.parallel import Processes
 from t2t.training.recipe import Recipe, Schedule
 from t2t.training.resume import checkpoints
 from t2t.training.step import Stepper
@@ -131,6 +133,24 @@ def test_the_rate_of_first_steps_counts_those_done(
         assert clock.row() == {"train_seconds": 5.0, "compile_seconds": seconds}
 
 
+def test_the_time_left_counts_evaluations_once_one_is_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = replace(tiny(), epochs=10, evaluate_every=4)
+    place, team = RunFolder(tmp_path), Processes(0, 1, torch.device("cpu"))
+    monkeypatch.setattr(time, "monotonic", iter([0.0, 1.0, 61.0]).__next__)
+    with Journal(place, recipe, team, quiet=True) as journal:
+        journal.num_steps, journal.per_epoch = 30, 3
+        journal.clock.count_all()
+        journal.clock.step()
+        assert journal.pace(12) == "512 images/s  18 s left"
+        journal.clock.evaluated()
+        # After the fourth epoch come those after the eighth and the tenth.
+        assert journal.pace(13) == "512 images/s  2 min 17 s left"
+        assert journal.pace(24).endswith("2 min 06 s left")
+        assert journal.pace(25).endswith("65 s left")
+
+
 def test_writing_a_model_is_no_time_of_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,7 +211,7 @@ def test_short_memory_is_told_with_what_to_do(
     monkeypatch.setattr(Stepper, "start_step", broken)
     for number in (None, 4096):
         machine = Machine(micro_batch=number)
-        with pytest.raises(UserError, match="512 images at once: add --micro-batch 25"):
+        with pytest.raises(LocalError, match="512 images at once: add --micro-batch"):
             train(tiny(), folder=tmp_path / "run", machine=machine, quiet=True)
 
 

@@ -4,11 +4,13 @@ import json
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from safetensors.torch import load_file
 
 from t2t.errors import UserError
 from t2t.models import weights
-from t2t.training import journal, loop, metrics
+from t2t.training import journal, loop, metrics, trackers
 from t2t.training.folder import RunFolder
 from t2t.training.loop import Machine, train
 from t2t.training.recipe import Optimizer, Recipe
@@ -266,10 +268,38 @@ def test_a_tracker_without_room_does_not_stop_a_run(
 
         close = log
 
-    monkeypatch.setattr(journal, "open_trackers", lambda place: [Full()])
+    monkeypatch.setattr(journal, "open_trackers", lambda place, step: [Full()])
     assert train(tiny(epochs=1), folder=tmp_path, machine=cpu, quiet=True).finished
     told = (tmp_path / "log.txt").read_text()
     assert told.count("Full is left out (No space left on device); training goes") == 1
+
+
+def test_tensorboard_hides_steps_that_are_done_again(
+    tiny: Tiny,
+    cpu: Machine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    interrupt_after: Callable[[int | None], None],
+) -> None:
+    opened = []
+
+    class SummaryWriter:
+        def __init__(self, folder: str, purge_step: int) -> None:
+            opened.append((Path(folder), purge_step))
+
+        def add_scalar(self, key: str, value: float, step: int) -> None:
+            assert step >= opened[-1][1]
+
+        def close(self) -> None: ...
+
+    stand_in = SimpleNamespace(SummaryWriter=SummaryWriter)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", stand_in)
+    found = SimpleNamespace(find_spec=lambda name: True if "board" in name else None)
+    monkeypatch.setattr(trackers, "importlib", SimpleNamespace(util=found))
+    for number in (5, None):
+        interrupt_after(number)
+        train(tiny(), folder=tmp_path, machine=cpu, quiet=True)
+    assert opened == [(tmp_path / "tensorboard", 1), (tmp_path / "tensorboard", 6)]
 
 
 def test_no_checkpoint_is_claimed_that_a_full_disk_did_not_take(

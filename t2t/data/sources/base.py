@@ -22,6 +22,8 @@ class Source(ABC):
 
     classes: tuple[str, ...]
     labels: Indices
+    notes: tuple[str, ...] = ()
+    """Sentences for who uses it: what lies there and is no part of it."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -61,6 +63,11 @@ class Splits:
     val: Source
     description: str
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What either set has to tell, once."""
+        return tuple(dict.fromkeys((*self.train.notes, *self.val.notes)))
+
 
 class Subset(Source):
     """Some images of another source, in the order given."""
@@ -76,6 +83,7 @@ class Subset(Source):
             raise IndexError(f"a subset of {len(source)} images reaches outside it")
         self.classes = source.classes
         self.labels = source.labels[self.indices]
+        self.notes = source.notes
 
     def read(self, index: int) -> bytes | Tensor:
         return self.source.read(int(self.indices[index]))
@@ -132,6 +140,7 @@ class FileSource(Source):
         names: Sequence[str],
         labels: Indices,
         classes: tuple[str, ...],
+        notes: tuple[str, ...] = (),
     ) -> None:
         self.root = str(root)
         # One block of bytes: a million Python strings cost ten times the memory
@@ -141,6 +150,7 @@ class FileSource(Source):
         self._ends = np.cumsum([len(name) for name in encoded], dtype=np.int64)
         self.labels = labels
         self.classes = classes
+        self.notes = notes
 
     def name(self, index: int) -> str:
         start = int(self._ends[index - 1]) if index else 0

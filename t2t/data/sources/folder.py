@@ -1,16 +1,18 @@
 """Images in folders named for their classes."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
-from t2t.data.headers import IMAGE_SUFFIXES
+from t2t.data.headers import IMAGE_SUFFIXES, UNREAD_SUFFIXES
 from t2t.data.sources.base import FileSource, Source
 from t2t.data.sources.filenames import SPLIT_NAMES
-from t2t.errors import UserError
+from t2t.errors import UserError, on_one_line
+
+_SHARDS = frozenset((".tar",))
 
 
 def find_folder_splits(root: Path) -> dict[str, Callable[[], Source]]:
@@ -34,8 +36,16 @@ def _holds_classes(folder: tuple[str, os.DirEntry[str]]) -> bool:
     name, entry = folder
     if not any(name in names for names in SPLIT_NAMES.values()):
         return False
-    inner, has_images = _class_folders(Path(entry.path))
+    inner, has_images, _ = _class_folders(Path(entry.path))
     return bool(inner) and not has_images
+
+
+def holds_images_by_class(root: Path) -> bool:
+    """Whether its folders are those of classes: several, and images in each."""
+    folders, *_ = _class_folders(root)
+    above = (root.resolve(),)
+    inner = (walk(str(root / name), above=above) for name in folders)
+    return len(folders) > 1 and all(any(True for _ in images) for images in inner)
 
 
 def _opener(root: Path) -> Callable[[], Source]:
@@ -44,7 +54,7 @@ def _opener(root: Path) -> Callable[[], Source]:
 
 def open_folder(root: Path) -> FileSource:
     """One folder whose subfolders are the classes, in the order of their names."""
-    folders, has_images = _class_folders(root)
+    folders, has_images, beside = _class_folders(root)
     if not folders:
         if has_images:
             raise UserError(
@@ -56,12 +66,14 @@ def open_folder(root: Path) -> FileSource:
     # Listing waits for the disk, which several threads do at once.
     with ThreadPoolExecutor(16) as pool:
         places = [str(root / name) for name in folders]
-        listings = list(pool.map(lambda place: list(walk(place, above=above)), places))
-    for name, listing in zip(folders, listings, strict=True):
-        if not listing:
+        found = list(pool.map(lambda place: _listed(place, above), places))
+    listings = [images for images, _ in found]
+    for name, (images, others) in zip(folders, found, strict=True):
+        if not images:
+            known = ", ".join(sorted(IMAGE_SUFFIXES)[:6])
             raise UserError(
-                f"Class folder {root / name} holds no images: add some "
-                f"({', '.join(sorted(IMAGE_SUFFIXES)[:6])}, …) or remove the folder."
+                f"Class folder {root / name} holds no images: add some ({known}, …) or "
+                f"remove the folder. {' '.join(notes_on(others))}".rstrip()
             )
     names = [
         f"{name}{os.sep}{file}"
@@ -71,14 +83,54 @@ def open_folder(root: Path) -> FileSource:
     labels = np.repeat(
         np.arange(len(folders)), [len(listing) for listing in listings]
     ).astype(np.int64)
-    return FileSource(root, names, labels, tuple(folders))
+    others = [*beside, *(path for _, some in found for path in some)]
+    return FileSource(root, names, labels, tuple(folders), notes_on(others))
+
+
+def _listed(folder: str, above: tuple[Path, ...]) -> tuple[list[str], list[str]]:
+    """The images below a folder, and the paths of its other files."""
+    others: list[str] = []
+    return list(walk(folder, above=above, on_other=others.append)), others
+
+
+def notes_on(others: Iterable[str]) -> tuple[str, ...]:
+    """A sentence for each kind of files that may be meant and are passed over."""
+    kinds: dict[str, list[str]] = {}
+    for path in others:
+        if is_unread_name(path) or _is_called(_SHARDS, path):
+            kinds.setdefault(_suffix(path), []).append(path)
+    return tuple(_note_on(suffix, paths) for suffix, paths in kinds.items())
+
+
+def _note_on(suffix: str, paths: list[str]) -> str:
+    which, them = f"{on_one_line(paths[0])} is", "it"
+    if len(paths) > 1:
+        which = f"{len(paths):,} {suffix} files ({on_one_line(paths[0])}, …) are"
+        them = "them"
+    if suffix in _SHARDS:
+        return f"{which} passed over: the images in the class folders are the data."
+    return (
+        f"{which} passed over: images of this kind are not read; convert {them} to "
+        "JPEG or PNG."
+    )
+
+
+def _suffix(path: str) -> str:
+    return os.path.splitext(path)[1].lower()
 
 
 def is_image_name(path: str) -> bool:
     """Whether a file is called an image and is not hidden."""
-    name = os.path.basename(path)
-    is_hidden = name.startswith(".")
-    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES and not is_hidden
+    return _is_called(IMAGE_SUFFIXES, path)
+
+
+def is_unread_name(path: str) -> bool:
+    """Whether a file is called an image of a kind that is not read."""
+    return _is_called(UNREAD_SUFFIXES, path)
+
+
+def _is_called(suffixes: frozenset[str], path: str) -> bool:
+    return _suffix(path) in suffixes and not os.path.basename(path).startswith(".")
 
 
 def is_dir(entry: os.DirEntry[str]) -> bool:
@@ -94,14 +146,17 @@ def walk(
     prefix: str = "",
     above: tuple[Path, ...] = (),
     on_error: Callable[[OSError], None] | None = None,
+    on_other: Callable[[str], None] = lambda path: None,
 ) -> Iterator[str]:
     """All images below a folder, in order, each path begun with `prefix`.
 
     A link is followed, but not back to a folder that it lies in; `above` are those on
-    the way here. `on_error` is told of folders that cannot be read, in place of a stop.
+    the way here. `on_error` is told of folders that cannot be read, in place of a stop,
+    and `on_other` of files that are no images to read.
     """
     above = (*above, Path(folder).resolve())
     images = []
+    others = []
     deeper = []
     try:
         with os.scandir(folder) as entries:
@@ -110,15 +165,20 @@ def walk(
                     images.append(prefix + entry.name)
                 elif is_dir(entry):
                     deeper.append(entry.name)
+                else:
+                    others.append(entry.path)
     except OSError as error:
         if on_error is None:
             raise
         on_error(error)
     yield from sorted(images)
+    for path in sorted(others):
+        on_other(path)
     for name in sorted(deeper):
         inner = os.path.join(folder, name)
         if not _leads_back(inner, above):
-            yield from walk(inner, f"{prefix}{name}{os.sep}", above, on_error)
+            inside = f"{prefix}{name}{os.sep}"
+            yield from walk(inner, inside, above, on_error, on_other)
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
@@ -131,14 +191,18 @@ def _leads_back(folder: str, above: tuple[Path, ...]) -> bool:
     return any(each.is_relative_to(real) for each in above)
 
 
-def _class_folders(root: Path) -> tuple[list[str], bool]:
+def _class_folders(root: Path) -> tuple[list[str], bool, list[str]]:
+    """Names of the folders, whether there are images, and paths of other files."""
     folders = []
+    others = []
     has_images = False
     above = (root.resolve(),)
     with os.scandir(root) as entries:
         for entry in entries:
             if _is_image(entry):
                 has_images = True
-            elif is_dir(entry) and not _leads_back(entry.path, above):
+            elif not is_dir(entry):
+                others.append(entry.path)
+            elif not _leads_back(entry.path, above):
                 folders.append(entry.name)
-    return sorted(folders), has_images
+    return sorted(folders), has_images, sorted(others)

@@ -1,7 +1,7 @@
 """From the one argument that names data to its training and validation sets."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -9,7 +9,12 @@ from pathlib import Path
 
 from t2t.data.sources.base import Source, Splits, split_by_seed
 from t2t.data.sources.filenames import SPLIT_NAMES, has_braces, num_missing
-from t2t.data.sources.folder import find_folder_splits, is_dir, is_image_name
+from t2t.data.sources.folder import (
+    find_folder_splits,
+    holds_images_by_class,
+    is_dir,
+    is_image_name,
+)
 from t2t.data.sources.labels import check_no_empty_class, check_same_classes
 from t2t.data.sources.named import NAMES, find_named_splits
 from t2t.data.sources.parquet import find_parquet_splits
@@ -156,9 +161,16 @@ def kind_of_folder(path: Path) -> str:
         )
     folders = [entry for entry in listed if is_dir(entry)]
     # A tar left beside unpacked train and val folders is not the data.
-    trains = [f for f in folders if f.name.lower() in SPLIT_NAMES["train"]]
-    looked = [f.path for f in trains] or [str(path), *(f.path for f in folders[:64])]
-    for place in looked:
+    trains = [f.path for f in folders if f.name.lower() in SPLIT_NAMES["train"]]
+    kind = _kind_of_files(trains or [str(path), *(f.path for f in folders[:64])])
+    # Nor is one that was left among the class folders.
+    by_class = (holds_images_by_class(Path(root)) for root in trains or [str(path)])
+    return "images" if kind == "shards" and all(by_class) else kind
+
+
+def _kind_of_files(places: Iterable[str]) -> str:
+    """The kind of the first data file in these folders, or images."""
+    for place in places:
         with os.scandir(place) as entries:
             # A folder of a million images is told by its first few.
             for _, entry in zip(range(256), entries, strict=False):

@@ -16,7 +16,7 @@ from t2t.data.headers import IMAGE_SUFFIXES, OTHER_SUFFIX
 from t2t.data.sources.base import Indices
 from t2t.data.sources.named import cache_folder
 from t2t.data.sources.storage import LocalFile, RemoteFile, is_url, open_storage
-from t2t.errors import UserError
+from t2t.errors import UserError, first_line
 
 KIND = "t2t shard index 1"
 SUFFIX = ".index.json"
@@ -150,6 +150,16 @@ def build_index(storage: LocalFile | RemoteFile, stamp: list[int | str]) -> Shar
     except tarfile.TarError as error:
         raise UserError(
             f"{storage.path} is no uncompressed tar file, or is cut short ({error})."
+        ) from error
+    except UserError:
+        raise
+    except Exception as error:
+        # Every protocol has its own errors, and few of them are OSErrors.
+        if not (isinstance(error, OSError) or isinstance(storage, RemoteFile)):
+            raise
+        raise UserError(
+            f"{storage.path} could not be read to its end ({first_line(error)}): try "
+            "again; shards that were gone through are remembered."
         ) from error
     if not offsets:
         raise UserError(f"{storage.path} holds no images.")

@@ -147,6 +147,8 @@ def _beside(root: str, name: str) -> bytes | None:
         return open_storage(_path_beside(root, name)).read_all()
     except (UserError, FileNotFoundError):
         return None
+    except OSError as error:
+        raise UserError(f"{error}: is there a network?") from error
 
 
 def pack_description(root: str) -> dict[str, Any] | None:
