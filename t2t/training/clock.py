@@ -76,7 +76,7 @@ class Clock:
         """The rate of the last steps."""
         return len(self.recent) / max(sum(self.recent), 1e-9)
 
-    def seconds_left(self, num_steps: int, num_evaluations: int) -> float:
+    def seconds_left(self, num_steps: float, num_evaluations: int) -> float:
         """What is still to come, judged by the last steps and the last evaluation."""
         steps = num_steps / self.recent_steps_per_second
         return steps + num_evaluations * self.evaluation_seconds

@@ -215,10 +215,17 @@ class Journal:
         if not self.clock.is_warm:
             return "warming up"
         left = self.clock.seconds_left(
-            self.num_steps - step, self.num_evaluations_left(step)
+            self.num_steps_left(step), self.num_evaluations_left(step)
         )
         rate = self.clock.recent_steps_per_second * self.recipe.batch_size
         return f"{rate:,.0f} images/s  {duration(left)} left"
+
+    def num_steps_left(self, step: int) -> float:
+        """How many are to come, counted in steps like the last one."""
+        last = self.recipe.phase_at((step - 1) / self.num_steps)
+        shares = self.recipe.phases(step / self.num_steps)
+        work = sum(share * phase.cost for phase, share in shares.items())
+        return self.num_steps * work / last.cost
 
     def num_evaluations_left(self, step: int) -> int:
         """How many are to come, with the one that this step may be the last before."""

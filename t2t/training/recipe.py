@@ -157,6 +157,12 @@ class Phase(NamedTuple):
     calm: bool
     """Whether images are only cropped and flipped."""
 
+    @property
+    def cost(self) -> float:
+        """About what a step takes, beside one on all tokens."""
+        # Measured on a GPU: 0.60 with half of the tokens and 12 blocks, 0.66 with 7.
+        return 0.25 + 0.75 * self.keep
+
 
 SET_ELSEWHERE = {
     "num_classes": "the data tell how many classes there are",
@@ -280,9 +286,10 @@ class Recipe:
         """The phase when so much of the training is done."""
         return Phase(self.dropping.keep_at(progress), progress >= 1 - self.calm)
 
-    def phases(self) -> dict[Phase, float]:
-        """Every phase in its order, and the share of the training that it takes."""
-        cuts = sorted({0.0, self.dropping.until, 1 - self.calm, 1.0})
+    def phases(self, since: float = 0.0) -> dict[Phase, float]:
+        """Phases to come in their order, and the share of all training they take."""
+        ends = (self.dropping.until, 1 - self.calm, 1.0)
+        cuts = sorted({since, *(end for end in ends if end > since)})
         shares: dict[Phase, float] = {}
         for start, stop in pairwise(cuts):
             phase = self.phase_at(start)

@@ -25,7 +25,7 @@ from t2t.training.journal import Journal
 from t2t.training.loop import Machine, train
 from t2t.training.metrics import read_rows
 from t2t.training.parallel import Processes
-from t2t.training.recipe import Recipe, Schedule
+from t2t.training.recipe import Recipe, Schedule, TokenDropping
 from t2t.training.resume import checkpoints
 from t2t.training.step import Stepper
 
@@ -149,6 +149,25 @@ def test_the_time_left_counts_evaluations_once_one_is_timed(
         assert journal.pace(13) == "512 images/s  2 min 17 s left"
         assert journal.pace(24).endswith("2 min 06 s left")
         assert journal.pace(25).endswith("65 s left")
+
+
+def test_the_time_left_knows_that_steps_on_all_tokens_take_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropping = TokenDropping(keep=0.6, until=0.5)
+    recipe = replace(tiny(), epochs=10, dropping=dropping, calm=0.1)
+    place, team = RunFolder(tmp_path), Processes(0, 1, torch.device("cpu"))
+    monkeypatch.setattr(time, "monotonic", iter([0.0, 0.7]).__next__)
+    with Journal(place, recipe, team, quiet=True) as journal:
+        journal.num_steps, journal.per_epoch = 100, 10
+        journal.clock.count_all()
+        journal.clock.step()
+        # A step takes 0.7 s now and 1 s on all tokens.
+        assert journal.pace(20).endswith("  71 s left")
+        assert journal.pace(50).endswith("  50 s left")
+        # The last was one on all tokens, and took 0.7 s.
+        assert journal.pace(60).endswith("  28 s left")
+        assert journal.pace(100).endswith("  0 s left")
 
 
 def test_writing_a_model_is_no_time_of_training(
