@@ -10,8 +10,8 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from t2t.bench.kernels import Profile
-from t2t.data.sources.shard_index import write_atomically
 from t2t.errors import UserError
+from t2t.whole_file import whole_file
 
 Row = dict[str, Any]
 
@@ -53,7 +53,8 @@ def merge_row(path: Path, row: Row) -> None:
     lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, f"[\n{lines}\n]\n".encode())
+        with whole_file(path) as part:
+            part.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
     except OSError as error:
         raise UserError(f"--out {path} cannot be written: {error}.") from error
 

@@ -18,9 +18,10 @@ from t2t.data.shard_writer import Settings, Shard, verified_index, write_shard
 from t2t.data.sources.base import FileSource, Source, Subset, mixed_order
 from t2t.data.sources.named import NAMES
 from t2t.data.sources.opening import open_splits
-from t2t.data.sources.shard_index import SUFFIX, ShardIndex, write_atomically
+from t2t.data.sources.shard_index import SUFFIX, ShardIndex
 from t2t.data.sources.shards import PACK_FILE, ShardSource, pack_description
 from t2t.errors import UserError
+from t2t.whole_file import whole_file
 
 KIND = "t2t pack 1"
 LOCK_FILE = ".pack.lock"
@@ -221,14 +222,15 @@ def _claim(folder: Path, description: dict[str, Any]) -> None:
     described = folder / PACK_FILE
     if not described.exists():
         # A process killed on its way here may have left a part of its first file.
-        own = (PACK_FILE, LOCK_FILE)
+        own = (PACK_FILE, f".{PACK_FILE}", LOCK_FILE)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if any(not name.startswith(own) for name in os.listdir(folder)):
                 raise UserError(
                     f"{folder} holds something else: give an empty or a new folder."
                 )
-            write_atomically(described, json.dumps(description, indent=1).encode())
+            with whole_file(described) as part:
+                part.write_text(json.dumps(description, indent=1))
         except OSError as error:
             raise UserError(
                 f"{folder} cannot be written to ({error}): put that right and repeat "

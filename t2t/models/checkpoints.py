@@ -8,10 +8,8 @@ import os
 import pickle
 import re
 import urllib.request
-import uuid
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
@@ -25,6 +23,7 @@ from t2t.models.builtin import NAME as BUILTIN
 from t2t.models.builtin import builtin_file
 from t2t.models.config import ModelConfig
 from t2t.models.published import State
+from t2t.whole_file import whole_file
 
 FILE_NAME = "model.safetensors"
 AVERAGED = ("state_dict_ema", "model_ema")
@@ -263,7 +262,7 @@ def download(url: str) -> Path:
     try:
         with (
             urllib.request.urlopen(url, timeout=60) as response,
-            atomic_file(file) as part,
+            whole_file(file) as part,
             part.open("wb") as out,
         ):
             while chunk := response.read(1 << 20):
@@ -278,22 +277,6 @@ def download(url: str) -> Path:
             f"{url} could not be downloaded ({first_line(error)})."
         ) from error
     return file
-
-
-@contextmanager
-def atomic_file(file: Path) -> Iterator[Path]:
-    """A path to write to; only when all went well does the file appear, complete."""
-    part = file.with_name(f".{file.name}.{uuid.uuid4().hex}.part")
-    try:
-        part.touch()
-        mode = part.stat().st_mode
-        yield part
-        part.chmod(mode)  # as any new file: some writers leave it to the owner alone
-        with part.open("rb+") as written:
-            os.fsync(written.fileno())
-        part.replace(file)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def sort_metadata(file: Path) -> None:

@@ -18,7 +18,6 @@ from t2t.models.checkpoints import (
     FILE_NAME,
     Checkpoint,
     Description,
-    atomic_file,
     read,
     sort_metadata,
 )
@@ -29,6 +28,7 @@ from t2t.models.identify import adapted, identify
 from t2t.models.published import translate
 from t2t.models.vit import VisionTransformer
 from t2t.models.zoo import ZOO
+from t2t.whole_file import whole_file
 
 logger = logging.getLogger("t2t")
 
@@ -88,7 +88,7 @@ def save(
     }
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(file) as part:
+        with whole_file(file) as part:
             save_file(state, part, metadata)
             sort_metadata(part)
     except (OSError, SafetensorError) as error:

@@ -25,6 +25,7 @@ from t2t.training.folder import (
     write_json,
 )
 from t2t.training.metrics import read_rows
+from t2t.whole_file import whole_file
 
 SUMMARY, LOG, PAGE = "summary.json", "log.txt", "README.md"
 TOLD = {".json", ".jsonl", ".log"}
@@ -271,6 +272,5 @@ def draw_seeds(runs: Sequence[FinishedRun], path: Path) -> None:
             axes.set_ylim(top=min(axes.get_ylim()[1], 100))
     panels[0].legend(frameon=False, fontsize="small")
     figure.suptitle(runs[0].result["recipe"], parse_math=False)
-    draft = path.with_name(f".{path.name}.writing.png")
-    figure.savefig(draft, dpi=120)
-    draft.replace(path)
+    with whole_file(path) as part:
+        figure.savefig(part, dpi=120, format="png")

@@ -7,6 +7,7 @@ from t2t.errors import UserError
 from t2t.studies.outcome import Arm, Outcome, Values
 from t2t.studies.picture import draw
 from t2t.training.folder import write_json
+from t2t.whole_file import whole_file
 
 TABLE, NUMBERS, PICTURE = "table.md", "table.json", "picture.png"
 
@@ -14,13 +15,12 @@ TABLE, NUMBERS, PICTURE = "table.md", "table.json", "picture.png"
 def write(outcome: Outcome, folder: Path) -> Path:
     """Writes table, numbers and picture into the study's folder."""
     page = folder / TABLE
-    draft = page.with_name(f".{page.name}.writing")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / NUMBERS, as_json(outcome))
         draw(outcome, folder / PICTURE)
-        draft.write_text(markdown(outcome))
-        draft.replace(page)
+        with whole_file(page) as part:
+            part.write_text(markdown(outcome))
     except OSError as error:
         raise UserError(
             f"The study's table cannot be written into {folder} ({error.strerror}); "

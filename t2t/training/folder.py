@@ -19,6 +19,7 @@ from t2t.config import differences, from_json, to_json
 from t2t.errors import UserError
 from t2t.training.parallel import Processes, any_over_all
 from t2t.training.recipe import Recipe
+from t2t.whole_file import whole_file
 
 RECIPE, ENVIRONMENT, METRICS = "recipe.json", "environment.json", "metrics.jsonl"
 RESULT, CHECKPOINTS, CURVES = "result.json", "last", "curves.png"
@@ -211,10 +212,5 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def write_json(path: Path, data: dict[str, Any]) -> None:
     """A JSON object into a file, whole or not at all."""
-    draft = path.with_name(f".{path.name}.writing")
-    with draft.open("w") as file:
-        json.dump(data, file, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    with whole_file(path) as part:
+        part.write_text(json.dumps(data, indent=1) + "\n")

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from t2t.whole_file import whole_file
+
 
 class MetricsFile:
     """Lines added to a file one system call each, or not at all."""
@@ -25,9 +27,8 @@ class MetricsFile:
             if row["step"] <= step
             and not ("top1" in row and row["step"] == step >= num_steps)
         ]
-        draft = self.path.with_name(f".{self.path.name}.writing")
-        draft.write_text("".join(json.dumps(row) + "\n" for row in kept))
-        draft.replace(self.path)
+        with whole_file(self.path) as part:
+            part.write_text("".join(json.dumps(row) + "\n" for row in kept))
         self.handle = os.open(self.path, os.O_WRONLY | os.O_APPEND)
         return kept
 

@@ -17,6 +17,7 @@ from t2t.data.sources.base import Indices
 from t2t.data.sources.named import cache_folder
 from t2t.data.sources.storage import LocalFile, RemoteFile, is_url, open_storage
 from t2t.errors import UserError
+from t2t.whole_file import whole_file
 
 KIND = "t2t shard index 1"
 SUFFIX = ".index.json"
@@ -56,20 +57,8 @@ class ShardIndex:
             "sizes": self.sizes.tolist(),
             "labels": self.labels,
         }
-        write_atomically(path, json.dumps(content).encode())
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file by its new content at once."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        with whole_file(path) as part:
+            part.write_text(json.dumps(content))
 
 
 def parse_index(data: bytes) -> ShardIndex | None:
