@@ -106,13 +106,20 @@ class SequenceProjection(nn.Module):
     def forward(
         self, key: Tensor, value: Tensor, grid: Grid
     ) -> tuple[Float[Tensor, "batch heads few dim"], ...]:
-        return self.fit(self.keys, grid) @ key, self.fit(self.values, grid) @ value
+        keys, values = (
+            resize_projection(weight, self.num_prefix, self.grid, grid)
+            for weight in (self.keys, self.values)
+        )
+        return keys @ key, values @ value
 
-    def fit(self, weight: Tensor, grid: Grid) -> Float[Tensor, "few tokens"]:
-        """The projection for another grid of tokens, interpolated over the image."""
-        by_token = resize_tokens(weight.T, self.num_prefix, self.grid, grid)
-        # Sums over more tokens must keep their size.
-        return by_token.T * (weight.shape[1] / by_token.shape[0])
+
+def resize_projection(
+    weight: Float[Tensor, "few tokens"], num_prefix: int, old: Grid, new: Grid
+) -> Float[Tensor, "few new_tokens"]:
+    """Numbers for each token, interpolated in 2-D but for the prefix."""
+    by_token = resize_tokens(weight.T, num_prefix, old, new)
+    # Sums over more tokens must keep their size.
+    return by_token.T * (weight.shape[1] / by_token.shape[0])
 
 
 class SelfAttention(nn.Module):
