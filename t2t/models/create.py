@@ -81,6 +81,13 @@ def create_timm_model(
     try:
         return timm.create_model(timm_name, in_chans=in_channels, **own, **settings)
     except (TypeError, RuntimeError, ValueError, AssertionError) as error:
+def timm_input(network: nn.Module) -> tuple[int, Size | None]:
+    """Channels of what a network of timm's takes, and a size that it insists on."""
+    first = next((each for each in network.parameters() if each.ndim == 4), None)
+    size = getattr(getattr(network, "patch_embed", None), "img_size", None)
+    return 3 if first is None else first.shape[1], size
+
+
         if not settings:
             raise
         given = [f"{NAMES_ELSEWHERE[key]}={value}" for key, value in settings.items()]

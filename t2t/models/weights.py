@@ -22,7 +22,7 @@ from t2t.models.checkpoints import (
     sort_metadata,
 )
 from t2t.models.config import ModelConfig, Size
-from t2t.models.create import as_size, create_model, name_in_timm
+from t2t.models.create import as_size, create_model, name_in_timm, timm_input
 from t2t.models.fitting import Fitting, describe_differences, fit
 from t2t.models.identify import adapted, identify
 from t2t.models.published import translate
@@ -120,12 +120,10 @@ def describe(
             "create_model builds it by."
         )
     if settings is None:
-        first = next((value for value in model.parameters() if value.ndim == 4), None)
-        in_channels = 3 if first is None else first.shape[1]
+        in_channels, size = timm_input(model)
         settings = {"num_classes": model.num_classes, "in_channels": in_channels}
-        size = getattr(getattr(model, "patch_embed", None), "img_size", None)
         if size is not None:
-            settings["image_size"] = tuple(size)
+            settings["image_size"] = size
     return {"name": name, "settings": {"name": name, **settings}}
 
 
