@@ -184,23 +184,13 @@ def load_with_report(
     path: str | os.PathLike[str],
     *,
     model: str | ModelConfig | None = None,
-    num_classes: int | None = None,
-    image_size: int | Size | None = None,
-    in_channels: int | None = None,
-    drop_path: float | None = None,
     averaged: bool = True,
+    **changes: Any,
 ) -> tuple[nn.Module, Loaded]:
     """Like `load`, with what was loaded and what was changed."""
     checkpoint = read(path, averaged=averaged)
     description, note = described(checkpoint, model)
-    built = build(
-        description,
-        awaits_weights=True,
-        num_classes=num_classes,
-        image_size=image_size,
-        in_channels=in_channels,
-        drop_path=drop_path,
-    )
+    built = build(description, awaits_weights=True, **changes)
     fitting = fit(built, checkpoint.tensors, description.config, checkpoint.origin)
     return built.eval(), finish(fitting, checkpoint, description, note)
 
