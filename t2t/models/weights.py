@@ -27,7 +27,7 @@ from t2t.models.fitting import Fitting, describe_differences, fit
 from t2t.models.identify import adapted, identify
 from t2t.models.published import translate
 from t2t.models.vit import VisionTransformer
-from t2t.models.zoo import ZOO
+from t2t.models.zoo import OURS
 from t2t.whole_file import whole_file
 
 logger = logging.getLogger("t2t")
@@ -215,16 +215,14 @@ def described(
     if model is None and checkpoint.description is not None:
         return known, ""
     origin = checkpoint.origin
-    if isinstance(model, str) and (model not in ZOO or ZOO[model].config is None):
+    if isinstance(model, str) and model not in OURS:
         settings = {"name": model, **timm_settings(model, checkpoint)}
         return replace(known, config=None, name=model, settings=settings), ""
     state = translate(checkpoint.tensors)
     if model is None:
         name, config, note = identify(state, checkpoint.hint, origin)
         return replace(known, config=config, name=name), note
-    named = ZOO[model].config if isinstance(model, str) else model
-    assert named is not None
-    name = model if isinstance(model, str) else ""
+    name, named = (model, OURS[model]) if isinstance(model, str) else ("", model)
     return replace(known, config=adapted(named, state, origin), name=name), ""
 
 

@@ -11,9 +11,8 @@ from t2t.models.config import ModelConfig
 from t2t.models.create import create_model
 from t2t.models.vit import VisionTransformer
 from t2t.models.weights import load, save
-from t2t.models.zoo import ZOO
+from t2t.models.zoo import OURS
 
-OURS = [name for name, entry in ZOO.items() if entry.config is not None]
 SIDE = 48
 
 
@@ -45,9 +44,7 @@ def images(batch: int, height: int = SIDE, width: int = SIDE) -> torch.Tensor:
 
 @pytest.fixture(params=OURS)
 def model(request: pytest.FixtureRequest) -> VisionTransformer:
-    config = ZOO[request.param].config
-    assert config is not None
-    return small_form(config)
+    return small_form(OURS[request.param])
 
 
 def test_shape_and_finite(model: VisionTransformer) -> None:
