@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from t2t.data.augment import Augmentation
+from t2t.data.augmentation import Augmentation
 from t2t.training import loop
 from t2t.training.loop import Machine
 from t2t.training.recipe import Average, Optimizer, Recipe, Schedule
