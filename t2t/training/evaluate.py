@@ -27,12 +27,6 @@ class Score:
     confusion: Tensor
     """Images by true class (rows) and predicted class (columns)."""
 
-    @property
-    def per_class(self) -> list[float]:
-        """Per cent of each class that is recognised; NaN for a class without images."""
-        counts = self.confusion.double()
-        return (100 * counts.diagonal() / counts.sum(1)).tolist()
-
 
 @dataclass(frozen=True)
 class Preparation:
