@@ -11,16 +11,13 @@ from jaxtyping import Bool, UInt8
 from torch import Tensor
 
 from t2t.data.damage import Damage, DamagedImage
-from t2t.data.decode import decode, decode_each
+from t2t.data.decode import ImagePixels, decode, decode_each
 from t2t.data.limits import num_cores
 from t2t.data.order import Batch, Slots
 from t2t.data.sources.base import Indices, Source
 from t2t.errors import UserError
 from t2t.ops.ragged import Ragged, flat_pixels
 from t2t.shapes import Pixels
-
-ImagePixels = UInt8[Tensor, "channels height width"]
-
 
 # Images a second of full-size JPEGs (108 KB), measured on an H200 with 16 cores: by
 # nvJPEG beside training, by a core when all decode; and cores that training, reading

@@ -11,11 +11,11 @@ import torch
 
 from t2t.data.crops import Crop, apply_crop, as_batch
 from t2t.data.damage import DamagedImage
+from t2t.data.decode import ImagePixels
 from t2t.data.draws import Draws
 from t2t.data.headers import image_format, jpeg_header
 from t2t.data.limits import num_cores
 from t2t.data.loading import (
-    ImagePixels,
     Loader,
     Part,
     batch_of,
