@@ -7,7 +7,7 @@ import torch
 
 from t2t.models.create import create_model
 
-# Every choice of a slot once: tracing Performer tokens takes longer than all else.
+# One of each kind of part; Performer tokens, which take longest to trace, once.
 KINDS = {
     "t2t_vit_7": {},
     "t2t_vit_t_14": {},
