@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from t2t.ops.availability import HAS_TRITON
+from t2t.ops.availability import runs_kernels
 from t2t.ops.performer import performer_attention
 from t2t.ops.token_passes import dropout_numbers
 from t2t.ops.window_projection import Windows
@@ -78,7 +78,7 @@ def token_transformer(
     eps: float,
 ) -> Result:
     """The same in two passes forward and three back, storing two tokens' worth."""
-    if has_kernel(windows.product):
+    if runs_kernels(windows.product, windows.product.dtype):
         from t2t.ops.operators import fused_token_transformer
 
         *tensors, _ = windows
@@ -87,12 +87,3 @@ def token_transformer(
         )
         return out, moments
     return token_transformer_reference(windows, weights, seed, drop_rate, eps)
-
-
-def has_kernel(product: Tensor) -> bool:
-    """Whether the fast path takes this product."""
-    return (
-        HAS_TRITON
-        and product.is_cuda
-        and product.dtype in (torch.bfloat16, torch.float16)
-    )
