@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from t2t.data.augmentation import Augmentation
 from t2t.data.loading import Loader
 from t2t.data.sources import Source, open_splits
 from t2t.models.zoo import OURS
+from t2t.recipes.imagenet import AUGMENTATION
 from t2t.recipes.small_images import from_scratch
 from t2t.training.recipe import (
     Average,
@@ -47,14 +47,7 @@ def for_their_size(data: str) -> Recipe:
         schedule=Schedule(warmup_epochs=5),
         average=Average(decay=0.9998),
         crop=Crop(kind="random", scale=(0.2, 1.0), evaluation_fraction=0.9),
-        augmentation=Augmentation(
-            flip=0.5,
-            rand_augment="rand-m9-mstd0.5-inc1",
-            mixup=0.8,
-            cutmix=1.0,
-            smoothing=0.1,
-            erase=0.25,
-        ),
+        augmentation=AUGMENTATION,
     )
 
 
