@@ -9,9 +9,9 @@ from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 
+from t2t.atomic import write_atomically
 from t2t.bench.kernels import Profile
 from t2t.errors import UserError
-from t2t.whole_file import whole_file
 
 Row = dict[str, Any]
 
@@ -53,8 +53,7 @@ def merge_row(path: Path, row: Row) -> None:
     lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as part:
-            part.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+        write_atomically(path, f"[\n{lines}\n]\n".encode())
     except OSError as error:
         raise UserError(f"--out {path} cannot be written: {error}.") from error
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
+from t2t.atomic import write_atomically
 from t2t.data.damage import Damage, DamagedImage
 from t2t.data.shard_writer import Settings, Shard, verified_index, write_shard
 from t2t.data.sources.base import FileSource, Source, Subset, mixed_order
@@ -21,7 +22,6 @@ from t2t.data.sources.opening import open_splits
 from t2t.data.sources.shard_index import SUFFIX, ShardIndex
 from t2t.data.sources.shards import PACK_FILE, ShardSource, pack_description
 from t2t.errors import UserError
-from t2t.whole_file import whole_file
 
 KIND = "t2t pack 1"
 LOCK_FILE = ".pack.lock"
@@ -229,8 +229,7 @@ def _claim(folder: Path, description: dict[str, Any]) -> None:
                 raise UserError(
                     f"{folder} holds something else: give an empty or a new folder."
                 )
-            with whole_file(described) as part:
-                part.write_text(json.dumps(description, indent=1))
+            write_atomically(described, json.dumps(description, indent=1).encode())
         except OSError as error:
             raise UserError(
                 f"{folder} cannot be written to ({error}): put that right and repeat "

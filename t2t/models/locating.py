@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 
+from t2t.atomic import atomic_file
 from t2t.errors import UserError, first_line
 from t2t.models.builtin import NAME as BUILTIN
 from t2t.models.builtin import builtin_file
-from t2t.whole_file import whole_file
 
 FILE_NAME = "model.safetensors"
 
@@ -78,7 +78,7 @@ def download(url: str) -> Path:
     try:
         with (
             urllib.request.urlopen(url, timeout=60) as response,
-            whole_file(file) as part,
+            atomic_file(file) as part,
             part.open("wb") as out,
         ):
             while chunk := response.read(1 << 20):

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import t2t
+from t2t.atomic import atomic_file
 from t2t.errors import UserError, first_line
 from t2t.models.checkpoints import Checkpoint, Description, read, sort_metadata
 from t2t.models.config import ModelConfig, Size
@@ -23,7 +24,6 @@ from t2t.models.locating import FILE_NAME
 from t2t.models.published import translate
 from t2t.models.vit import VisionTransformer
 from t2t.models.zoo import OURS
-from t2t.whole_file import whole_file
 
 logger = logging.getLogger("t2t")
 
@@ -83,7 +83,7 @@ def save(
     }
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(file) as part:
+        with atomic_file(file) as part:
             save_file(state, part, metadata)
             sort_metadata(part)
     except (OSError, SafetensorError) as error:

@@ -8,8 +8,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from t2t.atomic import atomic_file
 from t2t.studies.outcome import Arm, Outcome
-from t2t.whole_file import whole_file
 
 COLOUR, DOTS = "#08519c", "#9ecae1"
 COSTS: dict[str, Callable[[Arm], float]] = {
@@ -24,7 +24,7 @@ def draw(outcome: Outcome, path: Path) -> None:
     arms = list(outcome.arms.values())
     figure = draw_costs(arms) if outcome.study.against_cost else draw_arms(arms)
     figure.suptitle(outcome.study.question)
-    with whole_file(path) as part:
+    with atomic_file(path) as part:
         figure.savefig(part, dpi=120, format="png")
 
 

@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import t2t
+from t2t.atomic import atomic_file
 from t2t.errors import UserError
 from t2t.models.builtin import CARD
 from t2t.models.checkpoints import Checkpoint, read
@@ -17,7 +18,6 @@ from t2t.training.folder import read_recipe, read_result
 from t2t.training.judging import judge
 from t2t.training.recipe import Recipe
 from t2t.training.report import Report
-from t2t.whole_file import whole_file
 
 
 def ship(
@@ -44,7 +44,7 @@ def ship(
     extra = {"data": name, "recipe": recipe.name}
     check_place(into, file)
     with writing_into(into):
-        with whole_file(file) as part:  # a model that cannot be judged does not ship
+        with atomic_file(file) as part:  # a model that cannot be judged does not ship
             write_half(checkpoint, part, extra, most_megabytes)
             report = judge(part, data=where, device=device)
         assert report is not None  # one process

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from t2t.whole_file import whole_file
+from t2t.atomic import atomic_file
 
 
 def draw_curves(rows: list[dict[str, Any]], title: str, path: Path) -> None:
@@ -38,5 +38,5 @@ def draw_curves(rows: list[dict[str, Any]], title: str, path: Path) -> None:
         if axes.lines:
             axes.legend(frameon=False, fontsize="small")
     figure.suptitle(title, parse_math=False)  # a name may hold a $
-    with whole_file(path) as part:
+    with atomic_file(path) as part:
         figure.savefig(part, dpi=120, format="png")

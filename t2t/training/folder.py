@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 import t2t
+from t2t.atomic import write_atomically
 from t2t.config import differences, from_json, to_json
 from t2t.errors import UserError
 from t2t.training.parallel import Processes, any_over_all
 from t2t.training.recipe import Recipe
-from t2t.whole_file import whole_file
 
 RECIPE, ENVIRONMENT, METRICS = "recipe.json", "environment.json", "metrics.jsonl"
 RESULT, CHECKPOINTS, CURVES = "result.json", "last", "curves.png"
@@ -212,5 +212,4 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def write_json(path: Path, data: dict[str, Any]) -> None:
     """A JSON object into a file, whole or not at all."""
-    with whole_file(path) as part:
-        part.write_text(json.dumps(data, indent=1) + "\n")
+    write_atomically(path, (json.dumps(data, indent=1) + "\n").encode())

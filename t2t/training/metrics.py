@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from t2t.whole_file import whole_file
+from t2t.atomic import write_atomically
 
 
 class MetricsFile:
@@ -27,8 +27,8 @@ class MetricsFile:
             if row["step"] <= step
             and not ("top1" in row and row["step"] == step >= num_steps)
         ]
-        with whole_file(self.path) as part:
-            part.write_text("".join(json.dumps(row) + "\n" for row in kept))
+        lines = "".join(json.dumps(row) + "\n" for row in kept)
+        write_atomically(self.path, lines.encode())
         self.handle = os.open(self.path, os.O_WRONLY | os.O_APPEND)
         return kept
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from t2t.atomic import write_atomically
 from t2t.data.headers import IMAGE_SUFFIXES, OTHER_SUFFIX
 from t2t.data.sources.base import Indices
 from t2t.data.sources.named import cache_folder
 from t2t.data.sources.storage import LocalFile, RemoteFile, is_url, open_storage
 from t2t.errors import UserError
-from t2t.whole_file import whole_file
 
 KIND = "t2t shard index 1"
 SUFFIX = ".index.json"
@@ -57,8 +57,7 @@ class ShardIndex:
             "sizes": self.sizes.tolist(),
             "labels": self.labels,
         }
-        with whole_file(path) as part:
-            part.write_text(json.dumps(content))
+        write_atomically(path, json.dumps(content).encode())
 
 
 def parse_index(data: bytes) -> ShardIndex | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 @contextmanager
-def whole_file(file: Path) -> Iterator[Path]:
+def atomic_file(file: Path) -> Iterator[Path]:
     """A path to write to; only when all went well does the file appear, complete."""
     part = file.with_name(f".{file.name}.{uuid.uuid4().hex}.part")
     try:
@@ -21,3 +21,9 @@ def whole_file(file: Path) -> Iterator[Path]:
         part.replace(file)
     finally:
         part.unlink(missing_ok=True)
+
+
+def write_atomically(file: Path, data: bytes) -> None:
+    """Replaces a file by its new content at once."""
+    with atomic_file(file) as part:
+        part.write_bytes(data)
