@@ -106,7 +106,7 @@ def stages(
     batch, num_threads = arguments.batch, max(arguments.workers)
     indices = [index % len(source) for index in range(batch)]
     datas = [source.read(index) for index in indices]
-    images = decode_each(datas, device=device, num_threads=num_threads)
+    images = decode_each(datas, device=device)
     ragged = Ragged.from_images([i for i in images if isinstance(i, torch.Tensor)])
     crop = RandomCrop(size=SIZE)
 
@@ -119,8 +119,9 @@ def stages(
         return deliver
 
     def by_gpu() -> Iterator[int]:
-        while True:
-            yield len(decode_each(datas, device=device, num_threads=num_threads))
+        with ThreadPoolExecutor(num_threads) as pool:
+            while True:
+                yield len(decode_each(datas, device=device, pool=pool))
 
     def crops() -> Iterator[int]:
         step = 0

@@ -9,8 +9,8 @@ from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 
+from t2t.atomic import write_atomically
 from t2t.bench.kernels import Profile
-from t2t.data.sources.shard_index import write_atomically
 from t2t.errors import UserError
 
 Row = dict[str, Any]

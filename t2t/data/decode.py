@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from functools import cache
 from importlib.util import find_spec
 
@@ -12,7 +12,7 @@ from jaxtyping import UInt8
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from t2t.data.damage import Damage, DamagedImage
+from t2t.data.damage import DamagedImage
 from t2t.data.headers import (
     MOST_PIXELS,
     ORIENTATION_TAG,
@@ -28,16 +28,6 @@ from t2t.data.nvjpeg import (
     upright,
 )
 from t2t.errors import UserError
-
-__all__ = [
-    "Damage",
-    "DamagedImage",
-    "decode",
-    "decode_batch",
-    "decode_each",
-    "decoder_name",
-    "with_channels",
-]
 
 ImagePixels = UInt8[Tensor, "channels height width"]
 
@@ -136,43 +126,13 @@ def with_channels(pixels: ImagePixels, channels: int, name: str = "") -> ImagePi
     )
 
 
-def decode_batch(
-    datas: Sequence[bytes | Tensor],
-    *,
-    channels: int = 3,
-    device: torch.device | str = "cpu",
-    pool: Executor | None = None,
-    num_threads: int = 1,
-    names: Sequence[str] | None = None,
-    min_side: int | None = None,
-) -> list[Tensor]:
-    """Every image decoded, on the device given; raises the first DamagedImage."""
-    outcomes = decode_each(
-        datas,
-        channels=channels,
-        device=device,
-        pool=pool,
-        num_threads=num_threads,
-        names=names,
-        min_side=min_side,
-    )
-    pixels = []
-    for outcome in outcomes:
-        if isinstance(outcome, DamagedImage):
-            raise outcome
-        pixels.append(outcome)
-    return pixels
-
-
 def decode_each(
     datas: Sequence[bytes | Tensor],
     *,
     channels: int = 3,
     device: torch.device | str = "cpu",
     pool: Executor | None = None,
-    num_threads: int = 1,
     names: Sequence[str] | None = None,
-    min_side: int | None = None,
 ) -> list[Tensor | DamagedImage]:
     """Pixels on the device, or what is wrong, for each image.
 
@@ -192,17 +152,11 @@ def decode_each(
     def decode_one(index: int) -> Tensor | DamagedImage:
         name = names[index] if names else f"image {index} of the batch"
         try:
-            return decode(datas[index], channels=channels, name=name, min_side=min_side)
+            return decode(datas[index], channels=channels, name=name)
         except DamagedImage as damaged:
             return damaged
 
-    if pool is not None:
-        decoded = list(pool.map(decode_one, rest))
-    elif num_threads > 1 and len(rest) > 1:
-        with ThreadPoolExecutor(num_threads) as threads:
-            decoded = list(threads.map(decode_one, rest))
-    else:
-        decoded = [decode_one(index) for index in rest]
+    decoded = (map if pool is None else pool.map)(decode_one, rest)
     for index, outcome in zip(rest, decoded, strict=True):
         outcomes[index] = outcome.to(device) if isinstance(outcome, Tensor) else outcome
     return [outcomes[index] for index in range(len(datas))]

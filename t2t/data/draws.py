@@ -71,19 +71,17 @@ class Draws:
             return unit
         return low + (high - low) * unit
 
-    def bernoulli(
-        self, stream: str, probability: float, num: int = 1
-    ) -> Bool[Tensor, "batch num"]:
+    def bernoulli(self, stream: str, probability: float) -> Bool[Tensor, "batch 1"]:
         """True with this probability: 0 is never, 1 is always."""
-        return self.uniform(stream, num) < probability
+        return self.uniform(stream) < probability
 
     def integers(
-        self, stream: str, high: int | Int64[Tensor, "#batch #num"], num: int = 1
+        self, stream: str, high: int, num: int = 1
     ) -> Int64[Tensor, "batch num"]:
         """Integers from 0 up to but without `high`, which stays below 2³¹."""
         return (shift_right(self.bits(stream, num), 32) * high) >> 32
 
-    def normal(self, stream: str, num: int = 1) -> Float[Tensor, "batch num"]:
+    def normal(self, stream: str, num: int) -> Float[Tensor, "batch num"]:
         """Standard normals by Box and Muller's formula, within ±5.9.
 
         Equal on any device to the rounding of its logarithm and cosine.
@@ -103,8 +101,6 @@ class Draws:
         self, stream: str, alpha: float | Float[Tensor, "#batch 1"]
     ) -> Float[Tensor, "batch 1"]:
         """A draw of Beta(alpha, alpha), as the share of two gamma draws."""
-        if isinstance(alpha, float) and not alpha > 0:
-            raise UserError(f"A beta distribution needs alpha above 0, not {alpha}.")
         first, second = self._log_gamma_draws(stream, alpha).split(1, 1)
         return torch.sigmoid(first - second)
 

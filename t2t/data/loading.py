@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,14 +10,12 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from t2t.data.damage import Damage, DamagedImage
-from t2t.data.decode import decode, decode_each
+from t2t.data.decode import ImagePixels, decode, decode_each
 from t2t.data.order import Batch, Slots
 from t2t.data.sources.base import Indices, Source
 from t2t.errors import LocalError, UserError
-from t2t.ops.ragged import Ragged, flat_pixels
+from t2t.ops.ragged import Ragged
 from t2t.shapes import Pixels
-
-ImagePixels = UInt8[Tensor, "channels height width"]
 
 
 class Loader:
@@ -104,45 +101,13 @@ class Loader:
             raise DamagedImage(self.source.name(index), damaged.reason) from damaged
 
 
-class Part(NamedTuple):
-    """Some decoded images on the device, one after the other."""
-
-    indices: list[int]
-    pixels: list[UInt8[Tensor, " pixels"]]
-    heights: list[int]
-    widths: list[int]
-    interleaved: list[bool]
-
-
-def part_of(
-    indices: list[int], images: Sequence[ImagePixels], device: torch.device
-) -> Part:
-    """Images on their way to the device, in one piece where they are not there yet."""
+def sent(images: Sequence[ImagePixels], device: torch.device) -> Ragged:
+    """Images in one buffer on the device, or on their way there."""
     if images[0].is_cuda:
-        flats = [flat_pixels(image) for image in images]
-        pixels = [flat for flat, _ in flats]
-        interleaved = [kind for _, kind in flats]
-    else:
-        arrays = [image.numpy() for image in images]
-        interleaved = [_is_interleaved(array) for array in arrays]
-        pixels = [_joined(arrays, interleaved, device)]
-    heights = [image.shape[1] for image in images]
-    widths = [image.shape[2] for image in images]
-    return Part(indices, pixels, heights, widths, interleaved)
-
-
-def _is_interleaved(array: UInt8[np.ndarray, "channels height width"]) -> bool:
-    flags = array.flags
-    return not flags.c_contiguous and array.transpose(1, 2, 0).flags.c_contiguous
-
-
-def _joined(
-    arrays: Sequence[UInt8[np.ndarray, "channels height width"]],
-    interleaved: Sequence[bool],
-    device: torch.device,
-) -> UInt8[Tensor, " pixels"]:
-    """One piece on the device, sent from page-locked memory where it is a GPU."""
+        return Ragged.from_images(images)
     on_gpu = device.type == "cuda"
+    arrays = [image.numpy() for image in images]
+    interleaved = [_is_interleaved(array) for array in arrays]
     total = sum(array.size for array in arrays)
     piece = torch.empty(total, dtype=torch.uint8, pin_memory=on_gpu)
     # NumPy copies in this thread, where torch would start a team of threads, and it
@@ -153,18 +118,18 @@ def _joined(
         stored = array.transpose(1, 2, 0) if kind else array
         target[start : start + array.size] = stored.reshape(-1)
         start += array.size
-    return piece.to(device, non_blocking=on_gpu)
-
-
-def ragged_of(parts: Sequence[Part], channels: int) -> Ragged:
-    """The images of all parts in one buffer."""
     return Ragged.from_parts(
-        torch.cat([flat for part in parts for flat in part.pixels]),
-        torch.tensor([height for part in parts for height in part.heights]),
-        torch.tensor([width for part in parts for width in part.widths]),
-        torch.tensor([kind for part in parts for kind in part.interleaved]),
-        channels,
+        piece.to(device, non_blocking=on_gpu),
+        torch.tensor([array.shape[1] for array in arrays]),
+        torch.tensor([array.shape[2] for array in arrays]),
+        torch.tensor(interleaved),
+        images[0].shape[0],
     )
+
+
+def _is_interleaved(array: UInt8[np.ndarray, "channels height width"]) -> bool:
+    flags = array.flags
+    return not flags.c_contiguous and array.transpose(1, 2, 0).flags.c_contiguous
 
 
 def batch_of(

@@ -97,43 +97,15 @@ def _fixed(order: Int64[np.ndarray, " images"]) -> Int64[np.ndarray, " images"]:
     return order
 
 
-def batch_indices(
-    seed: int,
-    step: int,
-    batch_size: int,
-    num_images: int,
-    rank: int = 0,
-    world_size: int = 1,
-    repeats: int = 1,
-    shuffle: Shuffle = shuffled,
-) -> Slots:
-    """One rank's slice of the global batch of `batch_size` samples at `step`.
+@dataclass(frozen=True, kw_only=True)
+class TrainingOrder:
+    """Shuffled passes over the images without end; `batch_size` is of all ranks.
 
     Images are walked through in a new permutation per pass; what does not fill a last
     batch is dropped. With repeats, the batch holds ceil(batch_size / repeats) images:
     all of them once, then again, cut at batch_size, so that the slices of different
     ranks hold the copies of an image once there are as many ranks as repeats.
     """
-    if batch_size % world_size:
-        raise UserError(
-            f"A batch of {batch_size} cannot be shared by {world_size} processes;"
-            f" choose a multiple of {world_size}."
-        )
-    num_distinct = -(-batch_size // repeats)
-    steps_per_pass = steps_per_epoch(num_images, num_distinct)
-    number, position = divmod(step, steps_per_pass)
-    first = position * num_distinct
-    chosen = shuffle(seed, number, num_images)[first : first + num_distinct]
-    share = batch_size // world_size
-    samples = np.arange(rank * share, (rank + 1) * share)
-    copy, which = np.divmod(samples, num_distinct)
-    indices = chosen[which]
-    return Slots(indices, indices + copy * num_images, np.ones(share, dtype=bool))
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingOrder:
-    """Shuffled passes over the images without end; `batch_size` is of all ranks."""
 
     num_images: int
     batch_size: int
@@ -143,21 +115,24 @@ class TrainingOrder:
     repeats: int = 1
     shuffle: Shuffle = shuffled
 
-    @property
-    def steps_per_epoch(self) -> int:
-        return steps_per_epoch(self.num_images, self.batch_size)
-
     def slots(self, step: int) -> Slots:
-        return batch_indices(
-            self.seed,
-            step,
-            self.batch_size,
-            self.num_images,
-            self.rank,
-            self.world_size,
-            self.repeats,
-            self.shuffle,
-        )
+        if self.batch_size % self.world_size:
+            raise UserError(
+                f"A batch of {self.batch_size} cannot be shared by {self.world_size} "
+                f"processes; choose a multiple of {self.world_size}."
+            )
+        num_distinct = -(-self.batch_size // self.repeats)
+        steps_per_pass = steps_per_epoch(self.num_images, num_distinct)
+        number, position = divmod(step, steps_per_pass)
+        first = position * num_distinct
+        order = self.shuffle(self.seed, number, self.num_images)
+        chosen = order[first : first + num_distinct]
+        share = self.batch_size // self.world_size
+        samples = np.arange(self.rank * share, (self.rank + 1) * share)
+        copy, which = np.divmod(samples, num_distinct)
+        indices = chosen[which]
+        keys = indices + copy * self.num_images
+        return Slots(indices, keys, np.ones(share, dtype=bool))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
+from t2t.atomic import write_atomically
 from t2t.data.damage import Damage, DamagedImage
 from t2t.data.shard_writer import Settings, Shard, verified_index, write_shard
 from t2t.data.sources.base import FileSource, Source, Subset, mixed_order
 from t2t.data.sources.named import NAMES
 from t2t.data.sources.opening import open_splits
-from t2t.data.sources.shard_index import SUFFIX, ShardIndex, write_atomically
+from t2t.data.sources.shard_index import SUFFIX, ShardIndex
 from t2t.data.sources.shards import PACK_FILE, ShardSource, pack_description
 from t2t.errors import UserError
 
@@ -223,7 +224,7 @@ def _claim(folder: Path, description: dict[str, Any]) -> None:
     described = folder / PACK_FILE
     if not described.exists():
         # A process killed on its way here may have left a part of its first file.
-        own = (PACK_FILE, LOCK_FILE)
+        own = (PACK_FILE, f".{PACK_FILE}", LOCK_FILE)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if any(not name.startswith(own) for name in os.listdir(folder)):

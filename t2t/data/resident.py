@@ -11,20 +11,19 @@ import torch
 
 from t2t.data.crops import Crop, apply_crop, as_batch
 from t2t.data.damage import DamagedImage
+from t2t.data.decode import ImagePixels
 from t2t.data.draws import Draws
 from t2t.data.headers import image_format, jpeg_header
 from t2t.data.limits import num_cores
 from t2t.data.loading import (
-    ImagePixels,
     Loader,
-    Part,
     batch_of,
-    part_of,
-    ragged_of,
+    sent,
 )
 from t2t.data.nvjpeg import gpu_decoder_name
 from t2t.data.order import Batch, Order
 from t2t.data.sources.base import Indices, Source
+from t2t.ops.ragged import Ragged
 from t2t.shapes import Pixels
 
 Found = tuple[int, ImagePixels | bytes]
@@ -60,19 +59,22 @@ class ResidentImages:
         self.labels = loader.source.labels
         self._loader = loader
         self._by_gpu = nvjpeg and gpu_decoder_name(device) is not None
-        parts = []
+        loaded: list[int] = []
+        parts: list[Ragged] = []
         pool = ThreadPoolExecutor(num_workers or num_cores(), "t2t-decode")
         try:
             for first in range(0, len(self.labels), _WINDOW):
                 starts = range(first, min(first + _WINDOW, len(self.labels)), _CHUNK)
                 # Threads only decode: what they sent would be ordered with nothing.
                 for found in pool.map(self._decoded, starts):
-                    parts.append(self._sent(found, pool))
+                    indices, images = self._whole(found, pool)
+                    loaded += indices
+                    parts.append(sent(images, device))
         finally:
             pool.shutdown(cancel_futures=True)
-        self.loaded: Indices = np.array([i for part in parts for i in part.indices])
+        self.loaded: Indices = np.array(loaded)
         """Which image stands at each index: another one where it was damaged."""
-        self.ragged = ragged_of(parts, loader.channels)
+        self.ragged = Ragged.joined(parts)
         del self._lock, self._loader  # and with it the source, which may be done with
         if device.type == "cuda":
             # A decoder on a stream of its own may get the parts' memory next.
@@ -110,8 +112,10 @@ class ResidentImages:
             return index, data
         return self._loader.load_read(index, data)
 
-    def _sent(self, found: list[Found], pool: ThreadPoolExecutor) -> Part:
-        """Decoded images on their way to the device, after nvJPEG has done its own."""
+    def _whole(
+        self, found: list[Found], pool: ThreadPoolExecutor
+    ) -> tuple[list[int], list[ImagePixels]]:
+        """Indices and pixels, after nvJPEG has done its own."""
         jpegs = [(index, data) for index, data in found if isinstance(data, bytes)]
         if jpegs:
             indices, datas = zip(*jpegs, strict=True)
@@ -124,7 +128,7 @@ class ResidentImages:
         images = [data for _, data in found if isinstance(data, torch.Tensor)]
         if jpegs:
             images = [image.to(self.device) for image in images]
-        return part_of([index for index, _ in found], images, self.device)
+        return [index for index, _ in found], images
 
 
 # The decoded images of sources that are still in use.

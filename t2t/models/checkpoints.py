@@ -1,17 +1,12 @@
-"""Files of weights: where they are, what is in them, and nothing they could run."""
+"""Files of weights: what is in them, and nothing they could run."""
 
 import argparse
-import hashlib
-import http.client
 import json
 import os
 import pickle
 import re
-import urllib.request
-import uuid
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
@@ -20,13 +15,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from t2t.errors import UserError, first_line
-from t2t.models.builtin import NAME as BUILTIN
-from t2t.models.builtin import builtin_file
+from t2t.errors import UserError
 from t2t.models.config import ModelConfig
+from t2t.models.locating import locate
 from t2t.models.published import State
 
-FILE_NAME = "model.safetensors"
 AVERAGED = ("state_dict_ema", "model_ema")
 RAW = ("state_dict", "model")
 
@@ -199,101 +192,6 @@ def strip_wrappers(tensors: Mapping[str, Tensor]) -> State:
         re.sub(r"^(?:module\.|_orig_mod\.)+", "", name): tensor
         for name, tensor in tensors.items()
     }
-
-
-def locate(path: str | os.PathLike[str]) -> Path:
-    """The local file of a file, run folder, URL, `hf-hub:owner/name`, or `builtin`."""
-    text = str(path)
-    if text == BUILTIN:
-        return builtin_file()
-    if text.startswith(("http://", "https://")):
-        return download(text)
-    if text.startswith("hf-hub:"):
-        return from_hub(text.removeprefix("hf-hub:"))
-    file = Path(path).expanduser()
-    if file.is_dir():
-        # A run's own, or the one that was shipped there.
-        found = [file / FILE_NAME] if (file / FILE_NAME).is_file() else []
-        found = found or sorted(file.glob("*.safetensors"))
-        if not found:
-            raise UserError(f"The folder {text} has no {FILE_NAME} in it.")
-        if len(found) > 1:
-            names = ", ".join(path.name for path in found)
-            raise UserError(f"The folder {text} holds {names}: name one of them.")
-        return found[0]
-    if not file.is_file():
-        raise UserError(
-            f"There is no file {text}; give a file, a run folder, an http(s) URL or "
-            "hf-hub:owner/name."
-        )
-    return file
-
-
-def from_hub(name: str) -> Path:
-    """The file of a repository on the Hugging Face hub, downloaded once."""
-    import huggingface_hub  # slow to import, and needed here only
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-
-    repository, _, revision = name.partition("@")
-    owner, _, rest = repository.partition("/")
-    repository_name, _, file_name = rest.partition("/")
-    try:
-        file = huggingface_hub.hf_hub_download(
-            f"{owner}/{repository_name}",
-            file_name or FILE_NAME,
-            revision=revision or None,
-        )
-    except (HfHubHTTPError, HFValidationError, OSError) as error:
-        raise UserError(
-            f"hf-hub:{name} could not be had ({first_line(error)}); the form is "
-            "hf-hub:owner/name, with /file and @revision where needed."
-        ) from error
-    return Path(file)
-
-
-def download(url: str) -> Path:
-    """The file behind a URL, downloaded once into torch's cache."""
-    # Files of one name from two places must not be taken for each other.
-    place = hashlib.sha256(url.encode()).hexdigest()[:12]
-    name = Path(urllib.request.url2pathname(url.partition("?")[0])).name
-    file = Path(torch.hub.get_dir()) / "checkpoints" / f"{place}-{name}"
-    if file.exists():
-        return file
-    file.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with (
-            urllib.request.urlopen(url, timeout=60) as response,
-            atomic_file(file) as part,
-            part.open("wb") as out,
-        ):
-            while chunk := response.read(1 << 20):
-                out.write(chunk)
-            expected = response.headers.get("Content-Length")
-            if expected is not None and out.tell() != int(expected):
-                raise UserError(
-                    f"{url} broke off at {out.tell()} of {expected} bytes; try again."
-                )
-    except (http.client.HTTPException, OSError) as error:
-        raise UserError(
-            f"{url} could not be downloaded ({first_line(error)})."
-        ) from error
-    return file
-
-
-@contextmanager
-def atomic_file(file: Path) -> Iterator[Path]:
-    """A path to write to; only when all went well does the file appear, complete."""
-    part = file.with_name(f".{file.name}.{uuid.uuid4().hex}.part")
-    try:
-        part.touch()
-        mode = part.stat().st_mode
-        yield part
-        part.chmod(mode)  # as any new file: some writers leave it to the owner alone
-        with part.open("rb+") as written:
-            os.fsync(written.fileno())
-        part.replace(file)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def sort_metadata(file: Path) -> None:

@@ -9,7 +9,7 @@ from t2t.config import convert
 from t2t.errors import UserError, suggest
 from t2t.models.config import ModelConfig, Size
 from t2t.models.vit import VisionTransformer
-from t2t.models.zoo import ZOO
+from t2t.models.zoo import OURS, ZOO
 
 NAMES_ELSEWHERE = {
     "img_size": "image_size",
@@ -34,24 +34,15 @@ def create_model(
 
     What is not given stays as the named model has it. Names outside the zoo are timm's.
     """
-    if name in ZOO and ZOO[name].config is not None:
-        config = model_config(
-            name,
-            num_classes=num_classes,
-            image_size=image_size,
-            in_channels=in_channels,
-            drop_path=drop_path,
-            **choices,
-        )
-        return VisionTransformer(config)
-    return create_timm_model(
-        name,
-        num_classes=num_classes,
-        image_size=image_size,
-        in_channels=in_channels,
-        drop_path=drop_path,
-        **choices,
-    )
+    settings: dict[str, Any] = {
+        "num_classes": num_classes,
+        "image_size": image_size,
+        "in_channels": in_channels,
+        "drop_path": drop_path,
+    }
+    if name in OURS:
+        return VisionTransformer(model_config(name, **settings, **choices))
+    return create_timm_model(name, **settings, **choices)
 
 
 def create_timm_model(
@@ -90,6 +81,13 @@ def create_timm_model(
         ) from error
 
 
+def timm_input(network: nn.Module) -> tuple[int, Size | None]:
+    """Channels of what a network of timm's takes, and a size that it insists on."""
+    first = next((each for each in network.parameters() if each.ndim == 4), None)
+    size = getattr(getattr(network, "patch_embed", None), "img_size", None)
+    return 3 if first is None else first.shape[1], size
+
+
 def name_in_timm(name: str) -> str:
     """What timm calls a network that it builds; a name that it lacks is refused."""
     import timm
@@ -108,8 +106,7 @@ def model_config(
     **choices: Any,
 ) -> ModelConfig:
     """The config of one of our models, with choices put in."""
-    entry = ZOO.get(name)
-    if entry is None or entry.config is None:
+    if name not in OURS:
         raise UserError(f"There is no model {name!r} of ours.{suggest_model(name)}")
     check_choices(name, choices)
     if num_classes is not None:
@@ -118,7 +115,7 @@ def model_config(
         choices["image_size"] = as_size(image_size)
     hints = get_type_hints(ModelConfig)
     return replace(
-        entry.config,
+        OURS[name],
         **{
             key: convert(as_plain(value), hints[key], key)
             for key, value in choices.items()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from t2t.models.layers import DropPath, Mlp, SelfAttention
-from t2t.ops.availability import HAS_TRITON
+from t2t.ops.availability import runs_kernels
 from t2t.ops.block_stack import BlockWeights
 from t2t.ops.performer_step import StepWeights, compute_dtype
 from t2t.ops.softmax_step import SoftmaxWeights
@@ -27,8 +27,7 @@ FEWEST_DROPPED = 2
 def is_fused(x: Tensor) -> bool:
     """Whether what follows these tokens is computed in half precision by Triton."""
     # An empty batch cannot be shared out among programs.
-    on_triton = HAS_TRITON and x.is_cuda and len(x) > 0
-    return on_triton and compute_dtype(x) in (torch.bfloat16, torch.float16)
+    return x.is_cuda and len(x) > 0 and runs_kernels(x, compute_dtype(x))
 
 
 def are_plain(modules: Sequence[nn.Module]) -> bool:

@@ -16,7 +16,7 @@ from t2t.models.positions import Grid
 from t2t.models.published import POSITIONS, State
 from t2t.models.resizing import guess_grid
 from t2t.models.vit import VisionTransformer
-from t2t.models.zoo import ZOO
+from t2t.models.zoo import OURS
 
 
 def identify(state: State, hint: str, origin: str) -> tuple[str, ModelConfig, str]:
@@ -35,10 +35,8 @@ def identify(state: State, hint: str, origin: str) -> tuple[str, ModelConfig, st
     dim, depth = len(norm), num_blocks(state)
     fitting = [
         name
-        for name, entry in ZOO.items()
-        if entry.config is not None
-        and (entry.config.dim, entry.config.depth) == (dim, depth)
-        and belongs(state, name)
+        for name, config in OURS.items()
+        if (config.dim, config.depth) == (dim, depth) and belongs(state, config)
     ]
     if not fitting:
         raise UserError(
@@ -47,15 +45,19 @@ def identify(state: State, hint: str, origin: str) -> tuple[str, ModelConfig, st
             "what differs, or give model= a ModelConfig."
         )
     # Of one model for several image sizes, that of the file's.
-    fitting.sort(key=lambda name: grid_in(state, name) not in (None, own_grid(name)))
+    fitting.sort(
+        key=lambda name: (
+            table_grid(OURS[name], state) not in (None, grid_for(OURS[name]))
+        )
+    )
     words = re.sub(r"\W", " ", hint.lower())
     hinted = [name for name in fitting if re.search(rf"{name}\b", words)]
     name = max(hinted, key=len) if hinted else fitting[0]
-    config = adapted(config_of(name), state, origin)
+    config = adapted(OURS[name], state, origin)
     others = [
         other
         for other in fitting
-        if other != name and adapted(config_of(other), state, origin) != config
+        if other != name and adapted(OURS[other], state, origin) != config
     ]
     if hinted or not others:
         return name, config, ""
@@ -67,18 +69,11 @@ def identify(state: State, hint: str, origin: str) -> tuple[str, ModelConfig, st
     )
 
 
-def config_of(name: str) -> ModelConfig:
-    """The config of a model of ours."""
-    config = ZOO[name].config
-    assert config is not None
-    return config
-
-
-def belongs(state: State, name: str) -> bool:
+def belongs(state: State, config: ModelConfig) -> bool:
     """Whether tensors have a model's names and shapes, heads and image size aside."""
-    wanted = body(blueprint(config_of(name)).state_dict())
+    wanted = body(blueprint(config).state_dict())
     given = body(state)
-    if config_of(name).positions == "sinusoid":
+    if config.positions == "sinusoid":
         # Published files store what we compute.
         given.pop(POSITIONS, None)
     return given == wanted
@@ -137,13 +132,3 @@ def table_grid(config: ModelConfig, state: State) -> Grid | None:
     if table is None:
         return None
     return guess_grid(len(table) - config.num_prefix_tokens, grid_for(config))
-
-
-def own_grid(name: str) -> Grid:
-    """The token grid that a model of the zoo is laid out for."""
-    return grid_for(config_of(name))
-
-
-def grid_in(state: State, name: str) -> Grid | None:
-    """The grid of the positions in a file, taken for a model of the zoo."""
-    return table_grid(config_of(name), state)

@@ -82,10 +82,11 @@ class GhostQKV(nn.Module):
 class SqueezeExcite(nn.Module):
     """Channel attention: gates every channel by what all tokens say of it."""
 
-    def __init__(self, dim: int, reduction: int = 16) -> None:
+    def __init__(self, dim: int) -> None:
         super().__init__()
-        self.squeeze = nn.Linear(dim, dim // reduction, bias=False)
-        self.excite = nn.Linear(dim // reduction, dim, bias=False)
+        few = dim // 16  # as published
+        self.squeeze = nn.Linear(dim, few, bias=False)
+        self.excite = nn.Linear(few, dim, bias=False)
 
     def forward(self, x: Tokens) -> Tokens:
         summary = x.mean(dim=1, keepdim=True)
@@ -106,27 +107,27 @@ class SequenceProjection(nn.Module):
     def forward(
         self, key: Tensor, value: Tensor, grid: Grid
     ) -> tuple[Float[Tensor, "batch heads few dim"], ...]:
-        return self.fit(self.keys, grid) @ key, self.fit(self.values, grid) @ value
+        keys, values = (
+            resize_projection(weight, self.num_prefix, self.grid, grid)
+            for weight in (self.keys, self.values)
+        )
+        return keys @ key, values @ value
 
-    def fit(self, weight: Tensor, grid: Grid) -> Float[Tensor, "few tokens"]:
-        """The projection for another grid of tokens, interpolated over the image."""
-        by_token = resize_tokens(weight.T, self.num_prefix, self.grid, grid)
-        # Sums over more tokens must keep their size.
-        return by_token.T * (weight.shape[1] / by_token.shape[0])
+
+def resize_projection(
+    weight: Float[Tensor, "few tokens"], num_prefix: int, old: Grid, new: Grid
+) -> Float[Tensor, "few new_tokens"]:
+    """Numbers for each token, interpolated in 2-D but for the prefix."""
+    by_token = resize_tokens(weight.T, num_prefix, old, new)
+    # Sums over more tokens must keep their size.
+    return by_token.T * (weight.shape[1] / by_token.shape[0])
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention; its projection, shortening and gate are parts to choose."""
+    """Multi-head attention; its projection, shortening and gate can be replaced."""
 
     def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        qkv: nn.Module,
-        scale: float | None = None,
-        shorten: SequenceProjection | None = None,
-        gate: nn.Module | None = None,
+        self, dim: int, num_heads: int, *, qkv: nn.Module, scale: float | None = None
     ) -> None:
         super().__init__()
         if dim % num_heads:
@@ -137,9 +138,9 @@ class SelfAttention(nn.Module):
         self.num_heads = num_heads
         self.scale = (dim // num_heads) ** -0.5 if scale is None else scale
         self.qkv = qkv
-        self.shorten = shorten
+        self.shorten: SequenceProjection | None = None
         self.proj = nn.Linear(dim, dim)
-        self.gate = gate or nn.Identity()
+        self.gate: nn.Module = nn.Identity()
 
     def forward(self, x: Tokens, grid: Grid, bias: Bias | None = None) -> Tokens:
         query, key, value = self.heads(x, grid)

@@ -100,19 +100,23 @@ class PlaneSinusoidPositions(NoPositions):
     def computed(self, grid: Grid) -> Float[Tensor, "tokens dim"]:
         """What is added to the tokens of a grid."""
         half = self.dim // 2
-        rows, columns = (
-            waves(self.middles(num), dim)
-            for num, dim in zip(grid, (half, self.dim - half), strict=True)
-        )
-        table = torch.cat(
-            [
-                rows[:, None].expand(-1, grid[1], -1),
-                columns[None].expand(grid[0], -1, -1),
-            ],
-            dim=-1,
-        )
-        prefix = table.new_zeros(self.num_prefix, self.dim)
-        return torch.cat([prefix, table.flatten(0, 1)])
+        rows = waves(self.middles(grid[0]), half)
+        columns = waves(self.middles(grid[1]), self.dim - half)
+        prefix = rows.new_zeros(self.num_prefix, self.dim)
+        return torch.cat([prefix, joined(rows, columns)])
+
+
+def joined(
+    rows: Float[Tensor, "rows half"], columns: Float[Tensor, "columns other_half"]
+) -> Float[Tensor, "tokens dim"]:
+    """For each token of a grid, what is said of its row, then of its column."""
+    return torch.cat(
+        [
+            rows[:, None].expand(-1, len(columns), -1),
+            columns[None].expand(len(rows), -1, -1),
+        ],
+        dim=-1,
+    ).flatten(0, 1)
 
 
 class FixedPositions(NoPositions):
@@ -151,9 +155,8 @@ class AxisPositions(NoPositions):
             nn.init.trunc_normal_(table, std=0.02)
 
     def add_to(self, tokens: Tokens, grid: Grid) -> Tokens:
-        rows = resize_axis(self.rows, grid[0])[:, None].expand(-1, grid[1], -1)
-        columns = resize_axis(self.columns, grid[1])[None].expand(grid[0], -1, -1)
-        table = torch.cat([rows, columns], dim=-1).flatten(0, 1)
+        rows = resize_axis(self.rows, grid[0])
+        table = joined(rows, resize_axis(self.columns, grid[1]))
         if self.num_prefix:
             table = torch.cat([self.prefix, table])
         return tokens + table

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 
 from t2t.models.config import ModelConfig
-from t2t.models.layers import SequenceProjection
+from t2t.models.layers import SequenceProjection, resize_projection
 from t2t.models.positions import (
     AxisPositions,
     FixedPositions,
@@ -40,7 +40,7 @@ def fit_grid(
             before = resize_positions(state, front, module, old)
             what = "Positions"
         elif isinstance(module, SequenceProjection):
-            before = resize_projection(state, front, module, old)
+            before = resize_projections(state, front, module, old)
             what = "Linformer's projections"
         else:
             continue
@@ -81,7 +81,7 @@ def resize_positions(
     return None
 
 
-def resize_projection(
+def resize_projections(
     state: State, front: str, projection: SequenceProjection, old: Grid | None
 ) -> Grid | None:
     """Interpolates what keys and values are mixed by, and gives the grid it was for."""
@@ -89,15 +89,12 @@ def resize_projection(
     for name in (f"{front}.keys", f"{front}.values"):
         if name not in state:
             continue
-        by_token = state[name].T
-        num_spatial = len(by_token) - projection.num_prefix
+        num_spatial = state[name].shape[1] - projection.num_prefix
         before = guess_grid(num_spatial, old or projection.grid)
         if before and before != projection.grid:
-            resized = resize_tokens(
-                by_token.float(), projection.num_prefix, before, projection.grid
+            state[name] = resize_projection(
+                state[name].float(), projection.num_prefix, before, projection.grid
             )
-            # Sums over more tokens must keep their size.
-            state[name] = resized.T * (len(by_token) / len(resized))
     return before
 
 

@@ -13,7 +13,7 @@ from timm.models import (
 
 from t2t.errors import UserError
 from t2t.models.config import ModelConfig
-from t2t.models.zoo import ZOO
+from t2t.models.zoo import OURS, ZOO
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -26,11 +26,9 @@ default_cfgs: dict[str, Any] = {}
 
 def register() -> None:
     """Adds every model of ours to timm's registry; timm's own names stay timm's."""
-    for name, entry in ZOO.items():
-        if entry.config is not None and not timm.is_model(name):
-            default_cfgs.update(
-                generate_default_cfgs({name: data_config(entry.config)})
-            )
+    for name, config in OURS.items():
+        if not timm.is_model(name):
+            default_cfgs.update(generate_default_cfgs({name: data_config(config)}))
             register_model(entry_point(name))
 
 
@@ -78,9 +76,9 @@ def with_input_size(
     name: str, overlay: dict[str, Any] | None, settings: dict[str, Any]
 ) -> dict[str, Any]:
     """The overlay with the image size and channels that the model was asked for."""
-    from t2t.models.create import as_size, model_config
+    from t2t.models.create import as_size
 
-    config = model_config(name)
+    config = OURS[name]
     size = as_size(settings.get("img_size", config.image_size))
     channels = settings.get("in_chans", config.in_channels)
     return {"input_size": (channels, *size), **(overlay or {})}

@@ -9,6 +9,7 @@ from torch import nn
 from t2t.errors import UserError
 from t2t.models.class_names import imagenet_classes, in_words
 from t2t.models.config import ModelConfig, Size
+from t2t.models.create import timm_input
 from t2t.models.vit import VisionTransformer
 from t2t.models.weights import Loaded, load_with_report
 
@@ -122,12 +123,9 @@ def published_pixels(network: nn.Module) -> dict[str, Any]:
         import timm.data
 
         settings = timm.data.resolve_model_data_config(network)
-        size, fraction = settings["input_size"][1:], settings["crop_pct"]
-        mean, std = settings["mean"], settings["std"]
-        first = next((each for each in network.parameters() if each.ndim == 4), None)
-        channels = 3 if first is None else first.shape[1]
-        patches = getattr(network, "patch_embed", None)
-        size = getattr(patches, "img_size", None) or size
+        mean, std, fraction = settings["mean"], settings["std"], settings["crop_pct"]
+        channels, own_size = timm_input(network)
+        size = own_size or settings["input_size"][1:]
     if channels != len(mean):
         mean, std = (sum(mean) / len(mean),), (sum(std) / len(std),)
     return {

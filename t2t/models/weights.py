@@ -13,22 +13,17 @@ from safetensors.torch import save_file
 from torch import nn
 
 import t2t
+from t2t.atomic import atomic_file
 from t2t.errors import UserError, first_line
-from t2t.models.checkpoints import (
-    FILE_NAME,
-    Checkpoint,
-    Description,
-    atomic_file,
-    read,
-    sort_metadata,
-)
+from t2t.models.checkpoints import Checkpoint, Description, read, sort_metadata
 from t2t.models.config import ModelConfig, Size
-from t2t.models.create import as_size, create_model, name_in_timm
+from t2t.models.create import as_size, create_model, name_in_timm, timm_input
 from t2t.models.fitting import Fitting, describe_differences, fit
 from t2t.models.identify import adapted, identify
+from t2t.models.locating import FILE_NAME
 from t2t.models.published import translate
 from t2t.models.vit import VisionTransformer
-from t2t.models.zoo import ZOO
+from t2t.models.zoo import OURS
 
 logger = logging.getLogger("t2t")
 
@@ -120,12 +115,10 @@ def describe(
             "create_model builds it by."
         )
     if settings is None:
-        first = next((value for value in model.parameters() if value.ndim == 4), None)
-        in_channels = 3 if first is None else first.shape[1]
+        in_channels, size = timm_input(model)
         settings = {"num_classes": model.num_classes, "in_channels": in_channels}
-        size = getattr(getattr(model, "patch_embed", None), "img_size", None)
         if size is not None:
-            settings["image_size"] = tuple(size)
+            settings["image_size"] = size
     return {"name": name, "settings": {"name": name, **settings}}
 
 
@@ -186,23 +179,13 @@ def load_with_report(
     path: str | os.PathLike[str],
     *,
     model: str | ModelConfig | None = None,
-    num_classes: int | None = None,
-    image_size: int | Size | None = None,
-    in_channels: int | None = None,
-    drop_path: float | None = None,
     averaged: bool = True,
+    **changes: Any,
 ) -> tuple[nn.Module, Loaded]:
     """Like `load`, with what was loaded and what was changed."""
     checkpoint = read(path, averaged=averaged)
     description, note = described(checkpoint, model)
-    built = build(
-        description,
-        awaits_weights=True,
-        num_classes=num_classes,
-        image_size=image_size,
-        in_channels=in_channels,
-        drop_path=drop_path,
-    )
+    built = build(description, awaits_weights=True, **changes)
     fitting = fit(built, checkpoint.tensors, description.config, checkpoint.origin)
     return built.eval(), finish(fitting, checkpoint, description, note)
 
@@ -227,16 +210,14 @@ def described(
     if model is None and checkpoint.description is not None:
         return known, ""
     origin = checkpoint.origin
-    if isinstance(model, str) and (model not in ZOO or ZOO[model].config is None):
+    if isinstance(model, str) and model not in OURS:
         settings = {"name": model, **timm_settings(model, checkpoint)}
         return replace(known, config=None, name=model, settings=settings), ""
     state = translate(checkpoint.tensors)
     if model is None:
         name, config, note = identify(state, checkpoint.hint, origin)
         return replace(known, config=config, name=name), note
-    named = ZOO[model].config if isinstance(model, str) else model
-    assert named is not None
-    name = model if isinstance(model, str) else ""
+    name, named = (model, OURS[model]) if isinstance(model, str) else ("", model)
     return replace(known, config=adapted(named, state, origin), name=name), ""
 
 

@@ -241,3 +241,9 @@ ZOO: dict[str, Entry] = {
         "mobilenetv2_32",
         2_236_682, 0.088, "MobileNetV2 for 32 px images, from timm", side=32),
 }
+# fmt: on
+
+OURS: dict[str, ModelConfig] = {
+    name: entry.config for name, entry in ZOO.items() if entry.config is not None
+}
+"""The configs of the models that are not timm's."""

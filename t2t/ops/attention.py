@@ -15,7 +15,7 @@ from t2t.ops.attention_tiles import (
     forward_tiles,
     next_power_of_2,
 )
-from t2t.ops.availability import HAS_TRITON
+from t2t.ops.availability import runs_kernels
 from t2t.shapes import Tokens
 
 PackedTokens = Float[Tensor, "batch tokens three_times_dim"]
@@ -42,9 +42,7 @@ def attention(qkv: PackedTokens, num_heads: int, scale: float) -> Tokens:
 def has_kernel(qkv: PackedTokens, num_heads: int) -> bool:
     """Whether the fast path takes these tokens."""
     return (
-        HAS_TRITON
-        and qkv.is_cuda
-        and qkv.dtype in (torch.bfloat16, torch.float16)
+        runs_kernels(qkv, qkv.dtype)
         and qkv.shape[1] <= MAX_TOKENS
         and qkv.shape[2] == 3 * num_heads * 64
     )

@@ -138,7 +138,6 @@ def mix_normalise_erase(
     box: Tensor | None,
     keys: Tensor | None,
     word: int,
-    dtype: torch.dtype,
 ) -> Tensor:
     """Levels as floats: mixed if `kept`, scaled and shifted, erased in the `box`.
 
@@ -148,7 +147,7 @@ def mix_normalise_erase(
     from t2t.ops.kernels.augment_floats import mix_normalise_erase as kernel
 
     images = images.contiguous()
-    out = torch.empty_like(images, dtype=dtype)
+    out = torch.empty_like(images, dtype=torch.float32)
     grid, sizes = layout(images, FLOAT_TILE)
     with torch.cuda.device_of(images):
         kernel[grid](
@@ -175,13 +174,13 @@ def mix_normalise_erase(
 
 
 def like_pixels(images: Tensor, *others: Any) -> Tensor:
-    """What comes of pixels, unless it is floats: pixels of the same shape."""
+    """Pixels of the same shape."""
     return torch.empty_like(images, memory_format=torch.contiguous_format)
 
 
 def like_floats(images: Tensor, *others: Any) -> Tensor:
-    """Floats of the type that is the last argument."""
-    return like_pixels(images).to(others[-1])
+    """Floats of the same shape."""
+    return like_pixels(images).float()
 
 
 crop_and_flip.register_fake(like_pixels)

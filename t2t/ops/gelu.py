@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from t2t.ops.availability import HAS_TRITON
+from t2t.ops.availability import runs_kernels
 
 Bias = Float[Tensor, "hidden"]
 Hidden = Float[Tensor, "batch tokens hidden"]
@@ -26,18 +26,13 @@ def linear_gelu(
     bias: Bias,
 ) -> Hidden:
     """The same with one pass over the hidden layer each way besides the products."""
-    if has_kernel(x):
+    if runs_kernels(x, x.dtype):
         from t2t.ops.operators import fused_gelu
 
         return fused_gelu(
             F.linear(x, weight.to(x.dtype), bias.detach().to(x.dtype)), bias
         )
     return linear_gelu_reference(x, weight, bias)
-
-
-def has_kernel(x: Tensor) -> bool:
-    """Whether the fast path takes these tokens."""
-    return HAS_TRITON and x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)
 
 
 def fused_forward(inner: Tensor, bias: Tensor) -> Tensor:

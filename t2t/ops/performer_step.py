@@ -6,10 +6,13 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from t2t.ops.availability import HAS_TRITON
 from t2t.ops.soft_split import Split, soft_split_reference
-from t2t.ops.token_transformer import token_transformer, token_transformer_reference
-from t2t.ops.window_projection import Moments, project_windows
+from t2t.ops.token_transformer import (
+    TokenWeights,
+    token_transformer,
+    token_transformer_reference,
+)
+from t2t.ops.window_projection import Moments, Windows, project_windows
 from t2t.shapes import FeatureMap
 
 
@@ -50,20 +53,9 @@ def performer_step_reference(
     tokens = kqv.flatten(2).transpose(1, 2)
     nothing = tokens.new_zeros(192)
     flat = tokens.new_zeros(tokens.shape[:2])
-    result = token_transformer_reference(
-        tokens,
-        flat + 1,
-        flat,
-        nothing,
-        nothing,
-        weights.features,
-        weights.proj,
-        *folded(weights),
-        seed,
-        drop_rate,
-        eps,
-    )
-    return as_maps(result, kqv.shape[-2:])
+    windows = Windows(tokens, flat + 1, flat, nothing, nothing, kqv.shape[-2:])
+    result = token_transformer_reference(windows, folded(weights), seed, drop_rate, eps)
+    return as_maps(result, windows.grid)
 
 
 def performer_step(
@@ -87,27 +79,16 @@ def performer_step(
             weights.kqv_bias,
             dtype,
         )
-        result = token_transformer(
-            windows.product,
-            windows.rstd,
-            windows.mean,
-            windows.centre,
-            windows.offset,
-            weights.features,
-            weights.proj,
-            *folded(weights),
-            seed,
-            drop_rate,
-            eps,
-        )
+        result = token_transformer(windows, folded(weights), seed, drop_rate, eps)
     return as_maps(result, windows.grid)
 
 
-def folded(weights: StepWeights) -> tuple[Tensor, Tensor, Tensor]:
-    """fc1 with LayerNorm's gain and shift in it, fc2, and the three biases."""
+def folded(weights: StepWeights) -> TokenWeights:
+    """What follows the split, with LayerNorm's gain and shift within fc1."""
     fc1_bias = torch.addmv(weights.fc1_bias, weights.fc1, weights.shift)
     biases = torch.stack([weights.proj_bias, fc1_bias, weights.fc2_bias])
-    return weights.fc1 * weights.gain, weights.fc2, biases
+    fc1 = weights.fc1 * weights.gain
+    return TokenWeights(weights.features, weights.proj, fc1, weights.fc2, biases)
 
 
 def as_maps(
@@ -126,14 +107,11 @@ def compute_dtype(image: Tensor) -> torch.dtype:
     return image.dtype
 
 
-def has_kernel(image: FeatureMap, weights: StepWeights) -> bool:
-    """Whether the fast path takes this image and a step of this width."""
+def has_kernel(weights: StepWeights) -> bool:
+    """Whether the fast path takes a step of this width."""
     num_features = weights.features.shape[0]
     return (
-        HAS_TRITON
-        and image.is_cuda
-        and compute_dtype(image) in (torch.bfloat16, torch.float16)
-        and weights.proj.shape == (64, 64)
+        weights.proj.shape == (64, 64)
         and weights.proj.dtype == torch.float32
         and num_features >= 16
         and num_features & (num_features - 1) == 0

@@ -6,7 +6,7 @@ from jaxtyping import Float, Int32
 from torch import Tensor
 
 from t2t.ops.attention_tiles import next_power_of_2
-from t2t.ops.availability import HAS_TRITON
+from t2t.ops.availability import runs_kernels
 from t2t.shapes import Tokens
 
 Slots = Int32[Tensor, "batch"]
@@ -123,12 +123,7 @@ def norm(
 
 def has_kernel(residual: Tokens, branch: Tokens) -> bool:
     """Whether the fast path takes these tokens."""
-    return (
-        HAS_TRITON
-        and residual.is_cuda
-        and branch.dtype in (torch.bfloat16, torch.float16)
-        and residual.shape[-1] <= 1024
-    )
+    return runs_kernels(residual, branch.dtype) and residual.shape[-1] <= 1024
 
 
 def fused_forward(

@@ -1,18 +1,30 @@
 """The Performer token transformer that follows a soft split, as one operation."""
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from t2t.ops.availability import HAS_TRITON
+from t2t.ops.availability import runs_kernels
 from t2t.ops.performer import performer_attention
 from t2t.ops.token_passes import dropout_numbers
+from t2t.ops.window_projection import Windows
 
-Product = Float[Tensor, "batch tokens 192"]
-PerToken = Float[Tensor, "batch tokens"]
 Square = Float[Tensor, "64 64"]
 Result = tuple[Float[Tensor, "batch tokens 64"], Float[Tensor, "batch tokens 2"]]
+
+
+class TokenWeights(NamedTuple):
+    """What follows a soft split; LayerNorm's gain and shift are part of fc1."""
+
+    features: Float[Tensor, "features 64"]
+    proj: Square
+    fc1: Square
+    fc2: Square
+    biases: Float[Tensor, "3 64"]
+    """Of proj, fc1 and fc2."""
 
 
 def dropout_masks(seed: Tensor, tokens: int, drop_rate: float) -> tuple[Tensor, Tensor]:
@@ -26,27 +38,20 @@ def dropout_masks(seed: Tensor, tokens: int, drop_rate: float) -> tuple[Tensor, 
 
 
 def token_transformer_reference(
-    product: Product,
-    rstd: PerToken,
-    mean: PerToken,
-    centre: Float[Tensor, "192"],
-    offset: Float[Tensor, "192"],
-    features: Float[Tensor, "features 64"],
-    proj: Square,
-    fc1: Square,
-    fc2: Square,
-    biases: Float[Tensor, "3 64"],
+    windows: Windows,
+    weights: TokenWeights,
     seed: Int64[Tensor, ""],
     drop_rate: float,
     eps: float,
 ) -> Result:
-    """Token transformer of the projection (product − centre·mean)·rstd + offset.
+    """Token transformer of what windows are projected to: key, query and value.
 
-    The projection holds key, query, value; `centre` and `mean` mend rounding and get no
-    gradient. `biases` are those of proj, fc1 and fc2; LayerNorm's gain and shift are
-    part of fc1 and its bias. The second result is, for every output token, the sum of
-    its channels and of their squares: what the next split's LayerNorm needs.
+    Their `centre` and `mean` mend rounding and get no gradient. The second result is,
+    for every output token, the sum of its channels and of their squares: what the next
+    split's LayerNorm needs.
     """
+    product, rstd, mean, centre, offset, _ = windows
+    features, proj, fc1, fc2, biases = weights
     dtype = product.dtype
     scaled = (product - centre * mean[..., None]) * rstd[..., None] + offset
     key, query, value = scaled.to(dtype).split(64, dim=-1)
@@ -66,36 +71,19 @@ def token_transformer_reference(
 
 
 def token_transformer(
-    product: Product,
-    rstd: PerToken,
-    mean: PerToken,
-    centre: Float[Tensor, "192"],
-    offset: Float[Tensor, "192"],
-    features: Float[Tensor, "features 64"],
-    proj: Square,
-    fc1: Square,
-    fc2: Square,
-    biases: Float[Tensor, "3 64"],
+    windows: Windows,
+    weights: TokenWeights,
     seed: Int64[Tensor, ""],
     drop_rate: float,
     eps: float,
 ) -> Result:
     """The same in two passes forward and three back, storing two tokens' worth."""
-    tensors = (product, rstd, mean, centre, offset, features, proj, fc1, fc2)
-    if has_kernel(product):
+    if runs_kernels(windows.product, windows.product.dtype):
         from t2t.ops.operators import fused_token_transformer
 
+        *tensors, _ = windows
         out, moments, *_ = fused_token_transformer(
-            *tensors, biases, seed, drop_rate, eps
+            *tensors, *weights, seed, drop_rate, eps
         )
         return out, moments
-    return token_transformer_reference(*tensors, biases, seed, drop_rate, eps)
-
-
-def has_kernel(product: Product) -> bool:
-    """Whether the fast path takes this product."""
-    return (
-        HAS_TRITON
-        and product.is_cuda
-        and product.dtype in (torch.bfloat16, torch.float16)
-    )
+    return token_transformer_reference(windows, weights, seed, drop_rate, eps)

@@ -18,6 +18,15 @@ PUBLISHED = {
     ),
 }  # fmt: skip
 
+AUGMENTATION = Augmentation(
+    flip=0.5,
+    rand_augment="rand-m9-mstd0.5-inc1",
+    mixup=0.8,
+    cutmix=1.0,
+    smoothing=0.1,
+    erase=0.25,
+)
+
 
 def published(model: str) -> Recipe:
     """ImageNet-1k at 224 px for 310 epochs, as T2T-ViT was trained.
@@ -39,14 +48,7 @@ def published(model: str) -> Recipe:
         ),
         average=Average(decay=0.99996),
         crop=Crop(kind="random", evaluation_fraction=0.9),
-        augmentation=Augmentation(
-            flip=0.5,
-            rand_augment="rand-m9-mstd0.5-inc1",
-            mixup=0.8,
-            cutmix=1.0,
-            smoothing=0.1,
-            erase=0.25,
-        ),
+        augmentation=AUGMENTATION,
     )
 
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from t2t.data.augmentation import Augmentation
 from t2t.data.loading import Loader
 from t2t.data.sources import Source, open_splits
-from t2t.models.zoo import ZOO
+from t2t.models.zoo import OURS
+from t2t.recipes.imagenet import AUGMENTATION
 from t2t.recipes.small_images import from_scratch
 from t2t.training.recipe import (
     Average,
@@ -47,14 +47,7 @@ def for_their_size(data: str) -> Recipe:
         schedule=Schedule(warmup_epochs=5),
         average=Average(decay=0.9998),
         crop=Crop(kind="random", scale=(0.2, 1.0), evaluation_fraction=0.9),
-        augmentation=Augmentation(
-            flip=0.5,
-            rand_augment="rand-m9-mstd0.5-inc1",
-            mixup=0.8,
-            cutmix=1.0,
-            smoothing=0.1,
-            erase=0.25,
-        ),
+        augmentation=AUGMENTATION,
     )
 
 
@@ -64,14 +57,9 @@ def with_model(recipe: Recipe, model: str) -> Recipe:
     Of timm's networks, some have no blocks of matrices for Muon and no drop path.
     """
     recipe = replace(recipe, model=model, choices={}, dropping=TokenDropping())
-    if is_ours(model):
+    if model in OURS:
         return recipe
     return replace(recipe, drop_path=0.0, optimizer=recipe.optimizer.for_all())
-
-
-def is_ours(model: str) -> bool:
-    """Whether it is one of ours, and not built by timm."""
-    return model in ZOO and ZOO[model].config is not None
 
 
 def typical_side(source: Source) -> int:

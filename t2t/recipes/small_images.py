@@ -1,7 +1,5 @@
 """What the recipes for small images at their native size share."""
 
-from dataclasses import replace
-
 from t2t.data.augmentation import Augmentation
 from t2t.training.recipe import Average, Optimizer, Recipe, Schedule, TokenDropping
 
@@ -46,28 +44,5 @@ def from_scratch(name: str, model: str, data: str, side: int, epochs: int) -> Re
             erase=0.25,
             mean=(0.4914, 0.4822, 0.4465),
             std=(0.247, 0.2435, 0.2616),
-        ),
-    )
-
-
-def sprint_from_scratch(
-    name: str, model: str, data: str, side: int, epochs: int
-) -> Recipe:
-    """The same for few epochs: what keeps a long run from overfitting is left out."""
-    shared = from_scratch(name, model, data, side, epochs)
-    return replace(
-        shared,
-        drop_path=0.0,
-        dropping=replace(shared.dropping, until=0.7),
-        calm=0.1,
-        evaluate_every=epochs,
-        schedule=replace(shared.schedule, warmup_epochs=3),
-        average=replace(shared.average, decay=0.9975),
-        augmentation=replace(
-            shared.augmentation,
-            rand_augment=None,
-            mixup=0.0,
-            mix_probability=0.5,
-            erase=0.0,
         ),
     )

@@ -15,7 +15,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from t2t.data.augment import normalise
+from t2t.data.augment.pipeline import normalise
 from t2t.data.crops import CenterCrop, apply_crop
 from t2t.data.damage import DamagedImage
 from t2t.data.decode import decode_each

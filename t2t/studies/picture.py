@@ -8,6 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from t2t.atomic import atomic_file
 from t2t.studies.outcome import Arm, Outcome
 
 COLOUR, DOTS = "#08519c", "#9ecae1"
@@ -23,9 +24,8 @@ def draw(outcome: Outcome, path: Path) -> None:
     arms = list(outcome.arms.values())
     figure = draw_costs(arms) if outcome.study.against_cost else draw_arms(arms)
     figure.suptitle(outcome.study.question)
-    draft = path.with_name(f".{path.name}.writing.png")
-    figure.savefig(draft, dpi=120)
-    draft.replace(path)
+    with atomic_file(path) as part:
+        figure.savefig(part, dpi=120, format="png")
 
 
 def draw_arms(arms: Sequence[Arm]) -> Figure:

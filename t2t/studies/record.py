@@ -12,6 +12,7 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from t2t.atomic import atomic_file
 from t2t.config import differences
 from t2t.errors import UserError
 from t2t.studies.place import writing_into
@@ -271,6 +272,5 @@ def draw_seeds(runs: Sequence[FinishedRun], path: Path) -> None:
             axes.set_ylim(top=min(axes.get_ylim()[1], 100))
     panels[0].legend(frameon=False, fontsize="small")
     figure.suptitle(runs[0].result["recipe"], parse_math=False)
-    draft = path.with_name(f".{path.name}.writing.png")
-    figure.savefig(draft, dpi=120)
-    draft.replace(path)
+    with atomic_file(path) as part:
+        figure.savefig(part, dpi=120, format="png")

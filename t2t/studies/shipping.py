@@ -9,9 +9,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import t2t
+from t2t.atomic import atomic_file
 from t2t.errors import UserError
 from t2t.models.builtin import CARD
-from t2t.models.checkpoints import Checkpoint, atomic_file, read
+from t2t.models.checkpoints import Checkpoint, read
 from t2t.studies.place import writing_into
 from t2t.training.folder import read_recipe, read_result
 from t2t.training.judging import judge

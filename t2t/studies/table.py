@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from t2t.atomic import write_atomically
 from t2t.errors import UserError
 from t2t.studies.outcome import Arm, Outcome, Values
 from t2t.studies.picture import draw
@@ -14,13 +15,11 @@ TABLE, NUMBERS, PICTURE = "table.md", "table.json", "picture.png"
 def write(outcome: Outcome, folder: Path) -> Path:
     """Writes table, numbers and picture into the study's folder."""
     page = folder / TABLE
-    draft = page.with_name(f".{page.name}.writing")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / NUMBERS, as_json(outcome))
         draw(outcome, folder / PICTURE)
-        draft.write_text(markdown(outcome))
-        draft.replace(page)
+        write_atomically(page, markdown(outcome).encode())
     except OSError as error:
         raise UserError(
             f"The study's table cannot be written into {folder} ({error.strerror}); "

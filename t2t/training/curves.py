@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from t2t.atomic import atomic_file
+
 
 def draw_curves(rows: list[dict[str, Any]], title: str, path: Path) -> None:
     """Loss, accuracy and learning rate over the steps, into a PNG file."""
@@ -36,6 +38,5 @@ def draw_curves(rows: list[dict[str, Any]], title: str, path: Path) -> None:
         if axes.lines:
             axes.legend(frameon=False, fontsize="small")
     figure.suptitle(title, parse_math=False)  # a name may hold a $
-    draft = path.with_name(f".{path.name}.writing.png")
-    figure.savefig(draft, dpi=120)
-    draft.replace(path)
+    with atomic_file(path) as part:
+        figure.savefig(part, dpi=120, format="png")

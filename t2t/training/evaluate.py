@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from t2t.data.augment import normalise
+from t2t.data.augment.pipeline import normalise
 from t2t.data.batches import EvaluationBatches
 from t2t.data.order import Batch
 from t2t.errors import UserError
@@ -27,12 +27,6 @@ class Score:
     confusion: Tensor
     """Images by true class (rows) and predicted class (columns)."""
 
-    @property
-    def per_class(self) -> list[float]:
-        """Per cent of each class that is recognised; NaN for a class without images."""
-        counts = self.confusion.double()
-        return (100 * counts.diagonal() / counts.sum(1)).tolist()
-
 
 @dataclass(frozen=True)
 class Preparation:
@@ -40,10 +34,9 @@ class Preparation:
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    dtype: torch.dtype = torch.float32
 
     def __call__(self, batch: Batch) -> Images:
-        return normalise(batch.images, self.mean, self.std, self.dtype)
+        return normalise(batch.images, self.mean, self.std)
 
 
 @torch.no_grad()  # not inference_mode: sharded weights are gathered into what trains

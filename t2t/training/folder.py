@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 import t2t
+from t2t.atomic import write_atomically
 from t2t.config import differences, from_json, to_json
 from t2t.errors import UserError
 from t2t.training.parallel import Processes, any_over_all
@@ -211,10 +212,4 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def write_json(path: Path, data: dict[str, Any]) -> None:
     """A JSON object into a file, whole or not at all."""
-    draft = path.with_name(f".{path.name}.writing")
-    with draft.open("w") as file:
-        json.dump(data, file, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    write_atomically(path, (json.dumps(data, indent=1) + "\n").encode())

@@ -31,6 +31,7 @@ from t2t.training.step import Outcome
 from t2t.training.trackers import open_trackers
 
 LOG_EVERY_SECONDS = 10.0
+DRAW_EVERY_SECONDS = 10.0
 
 
 class Journal:
@@ -51,7 +52,7 @@ class Journal:
         self.scores: dict[str, Any] = {}
         self.progress: Progress | None = None
         self.num_steps = self.per_epoch = 0
-        self.spoke_at = -math.inf
+        self.spoke_at = self.drawn_at = -math.inf
         self.written_at = -1
 
     def __enter__(self) -> "Journal":
@@ -121,6 +122,7 @@ class Journal:
             done = run.step / per_epoch
             say(f"Resuming after step {run.step:,} (epoch {done:.1f}).")
         self.clock.start()
+        self.drawn_at = time.monotonic()
         if self.console.is_terminal and not self.console.quiet:
             self.progress = Progress(
                 SpinnerColumn(),
@@ -194,7 +196,9 @@ class Journal:
             f"  raw {scores['raw'].top1:.2f} %  validation loss {best.loss:.3f}"
             f"  {duration(self.clock.seconds)}",
         )
-        if self.team.leads:
+        # Drawing takes longer than a short epoch.
+        due = time.monotonic() - self.drawn_at > DRAW_EVERY_SECONDS
+        if self.team.leads and (due or run.step >= self.num_steps):
             self.draw()
 
     def checkpoint(self, step: int) -> None:
@@ -257,6 +261,7 @@ class Journal:
 
     def draw(self) -> None:
         """Draws the curves; a disk that is full does not stop a run."""
+        self.drawn_at = time.monotonic()
         try:
             draw_curves(
                 read_rows(self.place.metrics), self.recipe.name, self.place.curves

@@ -15,7 +15,7 @@ from t2t.data.damage import Damage
 from t2t.data.sources import Source, open_source
 from t2t.data.sources.opening import find
 from t2t.errors import UserError, choose
-from t2t.models.checkpoints import FILE_NAME
+from t2t.models.locating import FILE_NAME
 from t2t.models.trained import Trained, load_trained
 from t2t.training.evaluate import Preparation, evaluate
 from t2t.training.feeding import open_data

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from t2t.atomic import write_atomically
+
 
 class MetricsFile:
     """Lines added to a file one system call each, or not at all."""
@@ -25,9 +27,8 @@ class MetricsFile:
             if row["step"] <= step
             and not ("top1" in row and row["step"] == step >= num_steps)
         ]
-        draft = self.path.with_name(f".{self.path.name}.writing")
-        draft.write_text("".join(json.dumps(row) + "\n" for row in kept))
-        draft.replace(self.path)
+        lines = "".join(json.dumps(row) + "\n" for row in kept)
+        write_atomically(self.path, lines.encode())
         self.handle = os.open(self.path, os.O_WRONLY | os.O_APPEND)
         return kept
 

@@ -66,7 +66,7 @@ class RealLabels:
 
     def watch(self, model: nn.Module, prepare: Preparation) -> Preparation:
         """Notes all guesses of a model from now on; evaluate with what this returns."""
-        noting = Noting(prepare.mean, prepare.std, prepare.dtype)
+        noting = Noting(prepare.mean, prepare.std)
         self.indices = noting.indices
 
         def note(module: nn.Module, images: object, logits: Tensor) -> None:

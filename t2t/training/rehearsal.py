@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from t2t.data.order import Batch, batch_indices
+from t2t.data.order import Batch, TrainingOrder
 from t2t.errors import UserError
 from t2t.training.machine import Machine, settle
 from t2t.training.parallel import Processes, Spread
@@ -105,7 +105,9 @@ def fake_processes(world_size: int) -> Iterator[None]:
 
 def random_batch(recipe: Recipe, world_size: int, num_classes: int) -> Batch:
     """The first process's share of a step, with noise for images."""
-    slots = batch_indices(0, 0, recipe.batch_size, recipe.batch_size, 0, world_size)
+    size = recipe.batch_size
+    order = TrainingOrder(num_images=size, batch_size=size, world_size=world_size)
+    slots = order.slots(0)
     share = len(slots.indices)
     shape = (share, recipe.channels, *recipe.image_size)
     indices = torch.from_numpy(slots.indices.copy())

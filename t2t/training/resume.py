@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
+from t2t.atomic import write_atomically
 from t2t.errors import UserError, first_line
 from t2t.training.parallel import Processes, from_leader, wait_for_all
 from t2t.training.run import Run, State
@@ -198,10 +199,7 @@ def seal(folder: Path) -> None:
         sums[path.name] = {"bytes": path.stat().st_size, "sha256": checksum(path)}
         with path.open("rb") as file:
             os.fsync(file.fileno())
-    with (folder / MANIFEST).open("w") as file:
-        json.dump(sums, file)
-        file.flush()
-        os.fsync(file.fileno())
+    write_atomically(folder / MANIFEST, json.dumps(sums).encode())
 
 
 def is_whole(folder: Path) -> bool:

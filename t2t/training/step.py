@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from t2t.data.augment import Augmentation, augment
+from t2t.data.augment.pipeline import augment
+from t2t.data.augmentation import Augmentation
 from t2t.data.draws import Draws
 from t2t.data.order import Batch
 from t2t.errors import UserError

@@ -162,11 +162,12 @@ def changed(
     recipe: "Recipe", epochs: int | None, settings: tuple[str, ...]
 ) -> "Recipe":
     """A recipe with other epochs and fields, and what must follow them."""
-    from t2t.recipes.own import is_ours, with_model
+    from t2t.models.zoo import OURS
+    from t2t.recipes.own import with_model
 
     words: list[str] = []
     model = value_set("model", settings)
-    if model not in (None, recipe.model) and not is_ours(model):
+    if model not in (None, recipe.model) and model not in OURS:
         recipe = with_model(recipe, model)
     if epochs is not None:
         words += shorter_or_longer(recipe, at_least(1, "--epochs", epochs))

@@ -7,12 +7,13 @@ import torch
 
 from t2t.models.create import create_model
 
+# One of each kind of part; Performer tokens, which take longest to trace, once.
 KINDS = {
     "t2t_vit_7": {},
     "t2t_vit_t_14": {},
-    "t2t_vit_16_ghost": {},
-    "t2t_vit_dense": {"dense_stages": (1, 1), "num_heads": 4},
-    "t2t_vit_7_32": {"image_size": 32},
+    "t2t_vit_16_ghost": {"tokenizer": "patch"},
+    "t2t_vit_dense": {"tokenizer": "patch", "dense_stages": (1, 1), "num_heads": 4},
+    "t2t_vit_7_32": {"tokenizer": "patch", "image_size": 32},
     "vit_small_16_linformer": {},
     "deit_tiny_distilled": {"positions": "relative"},
 }

@@ -6,7 +6,6 @@ import torchvision.transforms.functional as TF
 from PIL import Image
 from timm.data import auto_augment as timm_ops
 
-from t2t.data import augment
 from t2t.data.augment import geometry
 from t2t.errors import UserError
 
@@ -27,7 +26,7 @@ def matrix_of(terms, values):
 def test_flip():
     images = pictures()
     chosen = torch.arange(8) % 3 == 0
-    flipped = augment.flip(images, chosen)
+    flipped = geometry.flip(images, chosen)
     for image, result, is_chosen in zip(images, flipped, chosen, strict=True):
         assert torch.equal(result, TF.hflip(image) if is_chosen else image)
 
@@ -36,7 +35,7 @@ def test_flip():
 def test_padded_crop(fill, mode):
     images = pictures()
     top, left = torch.tensor([0, 8, 4, 1, 2, 3, 5, 7]), torch.arange(8)
-    result = augment.padded_crop(images, top, left, 4, fill)
+    result = geometry.padded_crop(images, top, left, 4, fill)
     for number, image in enumerate(images):
         padded = TF.pad(image, 4, padding_mode=mode)
         expected = TF.crop(padded, int(top[number]), int(left[number]), 40, 32)
@@ -46,7 +45,7 @@ def test_padded_crop(fill, mode):
 def test_reflection_needs_pixels_to_reflect():
     images, offset = pictures(size=(4, 9)), torch.zeros(8, dtype=torch.int64)
     with pytest.raises(UserError, match="Reflecting 4 pixels needs larger images"):
-        augment.padded_crop(images, offset, offset, 4, "reflect")
+        geometry.padded_crop(images, offset, offset, 4, "reflect")
 
 
 @pytest.mark.parametrize("is_cubic", [False, True])
@@ -64,7 +63,7 @@ def test_affine_is_pils_to_one_level(terms, reference, largest, is_cubic):
     images, fill = pictures(), (124, 116, 104)
     unit = torch.rand(8, generator=torch.Generator().manual_seed(7))
     values = largest * (2 * unit - 1)
-    result = augment.affine(
+    result = geometry.affine(
         images,
         matrix_of(terms, values),
         fill,
@@ -93,9 +92,9 @@ def test_interpolation_is_chosen_per_sample():
     images = pictures()
     matrix = matrix_of(geometry.rotate_terms, torch.linspace(-20, 20, 8))
     chosen = torch.arange(8) % 2 == 0
-    mixed = augment.affine(images, matrix, (0, 0, 0), chosen)
-    linear = augment.affine(images, matrix, (0, 0, 0))
-    cubic = augment.affine(images, matrix, (0, 0, 0), torch.full((8,), True))
+    mixed = geometry.affine(images, matrix, (0, 0, 0), chosen)
+    linear = geometry.affine(images, matrix, (0, 0, 0))
+    cubic = geometry.affine(images, matrix, (0, 0, 0), torch.full((8,), True))
     assert torch.equal(mixed[chosen], cubic[chosen])
     assert torch.equal(mixed[~chosen], linear[~chosen])
     assert not torch.equal(linear, cubic)
@@ -105,10 +104,10 @@ def test_moving_nothing_changes_nothing():
     images = pictures()
     still = matrix_of(geometry.rotate_terms, torch.zeros(8))
     for is_cubic in (None, torch.full((8,), True)):
-        assert torch.equal(augment.affine(images, still, (9, 9, 9), is_cubic), images)
+        assert torch.equal(geometry.affine(images, still, (9, 9, 9), is_cubic), images)
 
 
 def test_fill_needs_one_level_per_channel():
     matrix = matrix_of(geometry.rotate_terms, torch.zeros(8))
     with pytest.raises(UserError, match="3 values per channel were given"):
-        augment.affine(pictures(channels=1), matrix, (1, 2, 3))
+        geometry.affine(pictures(channels=1), matrix, (1, 2, 3))

@@ -9,15 +9,14 @@ import torch
 from timm.data import mixup as timm_mixup
 from timm.data.random_erasing import RandomErasing
 
-from t2t.data.augment import (
-    draw_erase_box,
+from t2t.data.augment.erase import draw_erase_box, erase
+from t2t.data.augment.mix import (
     draw_mixture,
-    erase,
     mix_images,
     mix_targets,
+    partner,
     soft_targets,
 )
-from t2t.data.augment.mix import partner
 from t2t.data.draws import Draws
 from t2t.errors import UserError
 

@@ -8,15 +8,13 @@ import torchvision.transforms.functional as TF
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from timm.data import auto_augment as timm_ops
 
-from t2t.data.augment import (
-    OPERATIONS,
+from t2t.data.augment.choice import OPERATIONS, apply_chosen, apply_together
+from t2t.data.augment.policies import (
+    RAND_AUGMENT_OPERATIONS,
     RandAugment,
-    apply_chosen,
     colour_jitter,
     three_augment,
 )
-from t2t.data.augment.choice import apply_together
-from t2t.data.augment.policies import RAND_AUGMENT_OPERATIONS
 from t2t.data.draws import Draws
 from t2t.errors import UserError
 

@@ -9,12 +9,17 @@ from hypothesis import strategies as st
 
 from t2t.data.order import (
     EvaluationOrder,
+    Slots,
     TrainingOrder,
-    batch_indices,
     shuffled,
     steps_per_epoch,
 )
 from t2t.errors import UserError
+
+
+def slots(step: int, batch_size: int, num_images: int, **others: int) -> Slots:
+    order = TrainingOrder(num_images=num_images, batch_size=batch_size, **others)
+    return order.slots(step)
 
 
 @given(
@@ -28,9 +33,10 @@ def test_ranks_together_see_what_one_process_sees(
     seed: int, num_images: int, world_size: int, repeats: int
 ) -> None:
     for step in (0, 1, 17):
-        alone = batch_indices(seed, step, 8, num_images, repeats=repeats)
+        alone = slots(step, 8, num_images, seed=seed, repeats=repeats)
+        among = {"world_size": world_size, "repeats": repeats}
         shares = [
-            batch_indices(seed, step, 8, num_images, rank, world_size, repeats)
+            slots(step, 8, num_images, seed=seed, rank=rank, **among)
             for rank in range(world_size)
         ]
         for field in range(3):
@@ -40,7 +46,7 @@ def test_ranks_together_see_what_one_process_sees(
 
 def test_an_epoch_holds_every_image_once_and_epochs_differ() -> None:
     order = TrainingOrder(num_images=40, batch_size=8, seed=3)
-    assert order.steps_per_epoch == 5
+    assert steps_per_epoch(40, 8) == 5
     epochs = [
         np.concatenate([order.slots(step).indices for step in range(e * 5, e * 5 + 5)])
         for e in range(2)
@@ -53,16 +59,14 @@ def test_an_epoch_holds_every_image_once_and_epochs_differ() -> None:
 
 
 def test_the_partial_training_batch_is_dropped() -> None:
-    seen = np.concatenate([batch_indices(0, step, 8, 43).indices for step in range(5)])
+    seen = np.concatenate([slots(step, 8, 43).indices for step in range(5)])
     assert len(np.unique(seen)) == 40
-    second = np.concatenate(
-        [batch_indices(0, step, 8, 43).indices for step in range(5, 10)]
-    )
+    second = np.concatenate([slots(step, 8, 43).indices for step in range(5, 10)])
     assert len(np.unique(second)) == 40
 
 
 def test_repeats_stand_in_one_batch_on_different_ranks_with_different_keys() -> None:
-    shares = [batch_indices(0, 5, 12, 30, rank, 4, repeats=3) for rank in range(4)]
+    shares = [slots(5, 12, 30, rank=rank, world_size=4, repeats=3) for rank in range(4)]
     for share in shares:
         assert len(np.unique(share.indices)) == 3
     indices = np.concatenate([share.indices for share in shares])
@@ -74,13 +78,13 @@ def test_repeats_stand_in_one_batch_on_different_ranks_with_different_keys() -> 
 
 def test_a_pass_with_repeats_shows_every_image_as_often() -> None:
     seen = np.concatenate(
-        [batch_indices(1, step, 12, 32, repeats=3).indices for step in range(8)]
+        [slots(step, 12, 32, seed=1, repeats=3).indices for step in range(8)]
     )
     np.testing.assert_array_equal(np.bincount(seen), np.full(32, 3))
 
 
 def test_a_batch_that_repeats_do_not_divide_is_cut() -> None:
-    counts = np.bincount(batch_indices(0, 0, 10, 20, repeats=3).indices)
+    counts = np.bincount(slots(0, 10, 20, repeats=3).indices)
     assert sorted(counts[counts > 0]) == [2, 2, 3, 3]
 
 
@@ -94,9 +98,9 @@ def test_evaluation_loses_none_and_counts_none_twice(world_size: int) -> None:
     for order in orders:
         assert order.num_steps == 4
         for step in range(order.num_steps):
-            slots = order.slots(step)
-            assert len(slots.indices) == 6 // world_size
-            seen.extend(slots.indices[slots.valid])
+            found = order.slots(step)
+            assert len(found.indices) == 6 // world_size
+            seen.extend(found.indices[found.valid])
     assert sorted(seen) == list(range(23))
 
 
@@ -118,4 +122,4 @@ def test_impossible_batches_are_refused() -> None:
     with pytest.raises(UserError, match="64 is more than the 50 images"):
         steps_per_epoch(50, 64)
     with pytest.raises(UserError, match="cannot be shared by 3"):
-        batch_indices(0, 0, 8, 20, 0, 3)
+        slots(0, 8, 20, world_size=3)

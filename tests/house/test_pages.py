@@ -35,6 +35,19 @@ def test_commands_are_verbs_and_recipes_that_exist(page: Path) -> None:
         find_recipe(recipe)
 
 
+@pytest.mark.parametrize("folder", ["models", "data", "training"])
+def test_the_architecture_names_every_module_once(folder: str) -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    (table,) = re.findall(rf"^\| {folder} \|(?:.|\n\| \|)*", text, re.MULTILINE)
+    named = [
+        name.removesuffix("/")
+        for row in table.splitlines()
+        for name in re.findall(r"`([^` ]+)`", row.split("|")[2])
+    ]
+    there = {path.stem for path in (ROOT / "t2t" / folder).iterdir()}
+    assert sorted(named) == sorted(there - {"__init__", "__pycache__"})
+
+
 def test_the_readme_counts_the_models() -> None:
     text = (ROOT / "README.md").read_text()
     (count,) = re.findall(r"lists all (\d+)", text)

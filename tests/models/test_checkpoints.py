@@ -1,10 +1,8 @@
-"""Files from anywhere, read whole or refused, and never run."""
+"""Files read whole or refused, and never run."""
 
-import http.server
 import json
 import os
 import pickle
-import threading
 
 import pytest
 import timm
@@ -12,7 +10,6 @@ import torch
 from safetensors.torch import save_file
 
 from t2t.errors import UserError
-from t2t.models import checkpoints
 from t2t.models.config import ModelConfig
 from t2t.models.vit import VisionTransformer
 from t2t.models.weights import load, load_weights, save
@@ -115,89 +112,3 @@ def test_a_newer_files_options_are_named(tmp_path):
     save_file({"a": torch.zeros(1)}, tmp_path / "b.safetensors", {"t2t": "{"})
     with pytest.raises(UserError, match="damaged description"):
         load(tmp_path / "b.safetensors")
-
-
-@pytest.fixture
-def served(tmp_path):
-    """A folder behind a web server of this machine, which can break off early."""
-    folder = tmp_path / "served"
-    folder.mkdir()
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            file = folder / self.path.removeprefix("/").removeprefix("cut/")
-            if not file.is_file():
-                self.send_error(404)
-                return
-            content = file.read_bytes()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            if self.path.startswith("/cut/"):
-                content = content[: len(content) // 2]
-            self.wfile.write(content)
-
-        def log_message(self, *_):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield folder, f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_a_url_is_downloaded_once_and_whole(served, tmp_path, monkeypatch):
-    folder, address = served
-    cache = tmp_path / "cache"
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(cache))
-    model = VisionTransformer(SMALL)
-    file = save(model, folder)
-    with pytest.raises(UserError, match=r"broke off|could not be downloaded"):
-        load(f"{address}/cut/model.safetensors")
-    with pytest.raises(UserError, match=r"could not be downloaded \(.*404"):
-        load(f"{address}/absent.safetensors")
-    assert list((cache / "checkpoints").iterdir()) == []
-    url = f"{address}/model.safetensors"
-    images = torch.randn(1, 3, 32, 48)
-    assert torch.equal(logits(load(url), images), logits(model, images))
-    file.unlink()
-    assert torch.equal(logits(load(url), images), logits(model, images))
-
-
-def test_a_hub_name_becomes_repository_file_and_revision(tmp_path, monkeypatch):
-    import huggingface_hub
-
-    asked = []
-
-    def hf_hub_download(repository, file_name, revision):
-        asked.append((repository, file_name, revision))
-        if repository == "nobody/nothing":
-            raise OSError("offline")
-        return str(file)
-
-    file = save(VisionTransformer(SMALL), tmp_path)
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", hf_hub_download)
-    assert load("hf-hub:owner/name@v1").config == SMALL
-    checkpoints.locate("hf-hub:owner/name/sub/a.pth.tar")
-    with pytest.raises(UserError, match=r"nobody/nothing could not be had \(offline"):
-        load("hf-hub:nobody/nothing")
-    assert asked[:2] == [
-        ("owner/name", "model.safetensors", "v1"),
-        ("owner/name", "sub/a.pth.tar", None),
-    ]
-
-
-def test_a_folder_stands_for_its_one_file_of_weights(tmp_path):
-    with pytest.raises(UserError, match=r"has no model\.safetensors in it"):
-        checkpoints.locate(tmp_path)
-    shipped = tmp_path / "mine.safetensors"
-    shipped.touch()
-    assert checkpoints.locate(tmp_path) == shipped
-    (tmp_path / "other.safetensors").touch()
-    with pytest.raises(UserError, match=r"mine\.safetensors, other.* name one"):
-        checkpoints.locate(tmp_path)
-    (tmp_path / "model.safetensors").touch()
-    assert checkpoints.locate(tmp_path) == tmp_path / "model.safetensors"

@@ -30,7 +30,8 @@ from t2t.ops.residual_norm import (
     norm_reference,
     residual_norm_reference,
 )
-from t2t.ops.token_transformer import token_transformer_reference
+from t2t.ops.token_transformer import TokenWeights, token_transformer_reference
+from t2t.ops.window_projection import Windows
 
 DEVICE = sys.argv[1]
 DTYPE = getattr(torch, sys.argv[2])
@@ -171,7 +172,9 @@ def token_transformer_errors(drop_rate: float, size: float) -> dict[str, list[fl
     features = torch.linalg.qr(torch.randn(64, 64))[0][:32] * 32**0.5
     return errors(
         lambda *arguments: fused_token_transformer(*arguments)[:2],
-        token_transformer_reference,
+        lambda *given: token_transformer_reference(
+            Windows(*given[:5], torch.Size()), TokenWeights(*given[5:10]), *given[10:]
+        ),
         (
             torch.randn(batch, tokens, 192) * size,
             torch.rand(batch, tokens) + 0.5,

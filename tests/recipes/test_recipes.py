@@ -9,7 +9,7 @@ from PIL import Image
 
 from t2t.config import from_json, to_json
 from t2t.errors import UserError
-from t2t.models.create import create_model
+from t2t.models.zoo import ZOO
 from t2t.recipes import about, all_recipes, find_recipe
 from t2t.recipes.own import fitting_batch, for_images
 from t2t.training.optim import build_optimizers
@@ -23,18 +23,13 @@ def test_every_recipe_is_whole(name: str) -> None:
     recipe = function()
     assert recipe.name == name
     assert about(function).endswith(".")
-    assert from_json(Recipe, to_json(recipe)) == from_json(Recipe, to_json(recipe))
+    assert to_json(from_json(Recipe, to_json(recipe))) == to_json(recipe)
     with torch.device("meta"):
-        model = create_model(
-            recipe.model,
-            num_classes=10,
-            image_size=recipe.image_size,
-            in_channels=recipe.channels,
-            drop_path=recipe.drop_path,
-            **recipe.choices,
-        )
-        logits = model(torch.zeros(2, recipe.channels, *recipe.image_size))
-    assert logits.shape == (2, 10)
+        model = build_model(recipe, num_classes=10)
+        # What the zoo lists is computed where its costs are counted.
+        if recipe.choices or recipe.image_size != ZOO[recipe.model].image_size:
+            logits = model(torch.zeros(2, recipe.channels, *recipe.image_size))
+            assert logits.shape == (2, 10)
 
 
 def test_a_recipe_survives_json() -> None:

@@ -9,9 +9,16 @@ import torch
 from PIL import Image
 
 from t2t.studies.study import Claim, Study, variation
+from t2t.training import journal
 from t2t.training.recipe import Average, Optimizer, Recipe, Schedule
 
 MakeStudy = Callable[[], Study]
+
+
+@pytest.fixture(autouse=True)
+def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing a run's curves takes longer than these runs."""
+    monkeypatch.setattr(journal, "draw_curves", lambda rows, title, path: path.touch())
 
 
 @pytest.fixture(autouse=True)

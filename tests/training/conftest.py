@@ -14,8 +14,8 @@ import pytest
 import torch
 from PIL import Image
 
-from t2t.data.augment import Augmentation
-from t2t.training import loop
+from t2t.data.augmentation import Augmentation
+from t2t.training import journal, loop
 from t2t.training.loop import Machine
 from t2t.training.recipe import Average, Optimizer, Recipe, Schedule
 
@@ -111,6 +111,12 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], N
         monkeypatch.setattr(loop, "Interruption", Interruption)
 
     return after
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing curves takes longer than these runs."""
+    monkeypatch.setattr(journal, "draw_curves", lambda rows, title, path: path.touch())
 
 
 @pytest.fixture(autouse=True)

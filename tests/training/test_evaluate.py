@@ -1,6 +1,5 @@
 """Scores: every image once, by class, and as a table of confusions."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from t2t.data.batches import Feeding, evaluation_batches
 from t2t.data.sources import open_splits
 from t2t.errors import UserError
-from t2t.training.evaluate import Preparation, Score, evaluate
+from t2t.training.evaluate import Preparation, evaluate
 from t2t.training.parallel import Processes
 
 ALONE = Processes(0, 1, torch.device("cpu"))
@@ -61,7 +60,6 @@ def test_every_image_counts_once_whatever_the_batch(
     assert score.confusion.tolist() == [[0, 0, 5], [0, 4, 0], [4, 0, 0]]
     assert score.top1 == pytest.approx(100 * 4 / 13)
     assert score.top5 == 100
-    assert score.per_class == [0, 100, 0]
     assert model.training
 
 
@@ -83,12 +81,6 @@ def test_shares_of_two_processes_are_all_images(validation: Any) -> None:
     assert sum(share.num_images for share in shares) == 13
     both = shares[0].confusion + shares[1].confusion
     assert both.tolist() == [[0, 0, 5], [0, 4, 0], [4, 0, 0]]
-
-
-def test_class_without_images_has_no_accuracy() -> None:
-    score = Score(0, 0, 0, 1, torch.tensor([[1, 0], [0, 0]]))
-    assert score.per_class[0] == 100
-    assert math.isnan(score.per_class[1])
 
 
 def test_nothing_to_evaluate_is_told(validation: Any) -> None:

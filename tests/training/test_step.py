@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from t2t.data.augment import Augmentation
+from t2t.data.augmentation import Augmentation
 from t2t.data.batches import Batches, Feeding, open_batches
 from t2t.data.order import Batch
 from t2t.data.sources import open_splits

@@ -370,7 +370,7 @@ def test_numbers_that_have_no_room_are_told_before_a_run_goes_on(
     interrupt_after(2)
     train(tiny(), folder=tmp_path, machine=cpu, quiet=True)
     before = (tmp_path / "metrics.jsonl").read_bytes()
-    monkeypatch.setattr(Path, "write_text", refuse)
+    monkeypatch.setattr(metrics, "write_atomically", refuse)
     with pytest.raises(UserError, match=r"cannot be written .*; make room"):
         train(tiny(), folder=tmp_path, machine=cpu, quiet=True)
     assert (tmp_path / "metrics.jsonl").read_bytes() == before

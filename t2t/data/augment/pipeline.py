@@ -60,11 +60,10 @@ def normalise(
     images: Float[Tensor, "batch channels height width"] | Pixels,
     mean: tuple[float, ...],
     std: tuple[float, ...],
-    dtype: torch.dtype = torch.float32,
 ) -> Images:
     """Levels 0 to 255 as numbers of mean 0 and spread 1, in training and evaluation."""
     scale, shift = scale_and_shift(images, mean, std)
-    return (images.float() * scale + shift).to(dtype)
+    return images.float() * scale + shift
 
 
 def finish_plainly(
@@ -73,7 +72,6 @@ def finish_plainly(
     box: Int64[Tensor, "batch 4"] | None,
     draws: Draws,
     settings: Augmentation,
-    dtype: torch.dtype,
 ) -> Images:
     """Mixes, normalises and erases, each where there is something to do."""
     levels = pixels.float()
@@ -82,7 +80,7 @@ def finish_plainly(
     floats = normalise(levels, settings.mean, settings.std)
     if box is not None:
         floats = erase(floats, box, draws, settings.erase_fill)
-    return floats.to(dtype)
+    return floats
 
 
 def finish_by_kernel(
@@ -91,7 +89,6 @@ def finish_by_kernel(
     box: Int64[Tensor, "batch 4"] | None,
     draws: Draws,
     settings: Augmentation,
-    dtype: torch.dtype,
 ) -> Images:
     """`finish_plainly` in one pass."""
     kept = cut = None
@@ -108,7 +105,6 @@ def finish_by_kernel(
         box,
         draws.keys if is_noisy else None,
         stream_word(NOISE_STREAM),
-        dtype,
     )
     return floats
 
@@ -119,7 +115,6 @@ def augment(
     draws: Draws,
     settings: Augmentation,
     num_classes: int,
-    dtype: torch.dtype = torch.float32,
 ) -> tuple[Images, Float[Tensor, "batch classes"]]:
     """Images to train on, normalised, and their soft targets.
 
@@ -153,20 +148,4 @@ def augment(
         )
     by_kernel = augment_passes.has_kernel(pixels)
     finish = finish_by_kernel if by_kernel else finish_plainly
-    floats = finish(pixels, mixture, box, draws, settings, dtype)
-    return floats, targets
-
-
-def preview(
-    images: Pixels,
-    labels: Labels,
-    draws: Draws,
-    settings: Augmentation,
-    num_classes: int,
-) -> tuple[Pixels, Float[Tensor, "batch classes"]]:
-    """What `augment` gives, turned back into uint8 images to look at."""
-    floats, targets = augment(images, labels, draws, settings, num_classes)
-    std = channel_values(settings.std, floats)
-    mean = channel_values(settings.mean, floats)
-    levels = ((floats * std + mean) * 255).round().clamp(0, 255)
-    return levels.to(torch.uint8), targets
+    return finish(pixels, mixture, box, draws, settings), targets

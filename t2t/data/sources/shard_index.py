@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from t2t.atomic import write_atomically
 from t2t.data.headers import IMAGE_SUFFIXES, OTHER_SUFFIX
 from t2t.data.sources.base import Indices
 from t2t.data.sources.named import cache_folder
@@ -57,19 +58,6 @@ class ShardIndex:
             "labels": self.labels,
         }
         write_atomically(path, json.dumps(content).encode())
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file by its new content at once."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def parse_index(data: bytes) -> ShardIndex | None:

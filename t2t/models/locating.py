@@ -1,0 +1,95 @@
+"""Files of weights: where they are, and how they come here."""
+
+import hashlib
+import http.client
+import os
+import urllib.request
+from pathlib import Path
+
+import torch
+
+from t2t.atomic import atomic_file
+from t2t.errors import UserError, first_line
+from t2t.models.builtin import NAME as BUILTIN
+from t2t.models.builtin import builtin_file
+
+FILE_NAME = "model.safetensors"
+
+
+def locate(path: str | os.PathLike[str]) -> Path:
+    """The local file of a file, run folder, URL, `hf-hub:owner/name`, or `builtin`."""
+    text = str(path)
+    if text == BUILTIN:
+        return builtin_file()
+    if text.startswith(("http://", "https://")):
+        return download(text)
+    if text.startswith("hf-hub:"):
+        return from_hub(text.removeprefix("hf-hub:"))
+    file = Path(path).expanduser()
+    if file.is_dir():
+        # A run's own, or the one that was shipped there.
+        found = [file / FILE_NAME] if (file / FILE_NAME).is_file() else []
+        found = found or sorted(file.glob("*.safetensors"))
+        if not found:
+            raise UserError(f"The folder {text} has no {FILE_NAME} in it.")
+        if len(found) > 1:
+            names = ", ".join(path.name for path in found)
+            raise UserError(f"The folder {text} holds {names}: name one of them.")
+        return found[0]
+    if not file.is_file():
+        raise UserError(
+            f"There is no file {text}; give a file, a run folder, an http(s) URL or "
+            "hf-hub:owner/name."
+        )
+    return file
+
+
+def from_hub(name: str) -> Path:
+    """The file of a repository on the Hugging Face hub, downloaded once."""
+    import huggingface_hub  # slow to import, and needed here only
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    repository, _, revision = name.partition("@")
+    owner, _, rest = repository.partition("/")
+    repository_name, _, file_name = rest.partition("/")
+    try:
+        file = huggingface_hub.hf_hub_download(
+            f"{owner}/{repository_name}",
+            file_name or FILE_NAME,
+            revision=revision or None,
+        )
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        raise UserError(
+            f"hf-hub:{name} could not be had ({first_line(error)}); the form is "
+            "hf-hub:owner/name, with /file and @revision where needed."
+        ) from error
+    return Path(file)
+
+
+def download(url: str) -> Path:
+    """The file behind a URL, downloaded once into torch's cache."""
+    # Files of one name from two places must not be taken for each other.
+    place = hashlib.sha256(url.encode()).hexdigest()[:12]
+    name = Path(urllib.request.url2pathname(url.partition("?")[0])).name
+    file = Path(torch.hub.get_dir()) / "checkpoints" / f"{place}-{name}"
+    if file.exists():
+        return file
+    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with (
+            urllib.request.urlopen(url, timeout=60) as response,
+            atomic_file(file) as part,
+            part.open("wb") as out,
+        ):
+            while chunk := response.read(1 << 20):
+                out.write(chunk)
+            expected = response.headers.get("Content-Length")
+            if expected is not None and out.tell() != int(expected):
+                raise UserError(
+                    f"{url} broke off at {out.tell()} of {expected} bytes; try again."
+                )
+    except (http.client.HTTPException, OSError) as error:
+        raise UserError(
+            f"{url} could not be downloaded ({first_line(error)})."
+        ) from error
+    return file
