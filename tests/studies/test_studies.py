@@ -1,5 +1,6 @@
 """What the studies are made of, and how their verdicts come about."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from t2t.config import to_json
 from t2t.errors import UserError
 from t2t.studies import STUDIES, find_study
-from t2t.studies.forecast import CIFAR10, forecast
+from t2t.studies.forecast import data_size, forecast
 from t2t.studies.outcome import Arm, Cost, costs_of, find
 from t2t.studies.study import Claim
 from t2t.training.optim import build_optimizers
@@ -169,7 +170,7 @@ def test_a_short_time_is_not_none() -> None:
 
 
 def test_a_forecast_counts_what_is_left(tmp_path: Path) -> None:
-    rows = forecast(find_study("depth"), (0, 1), tmp_path, CIFAR10)
+    rows = forecast(find_study("depth"), (0, 1), tmp_path)
     assert [(row.arm, row.num_done, row.num_runs) for row in rows] == [
         ("deep_narrow", 0, 2),
         ("shallow_wide", 0, 2),
@@ -179,6 +180,15 @@ def test_a_forecast_counts_what_is_left(tmp_path: Path) -> None:
         2 * 3 * rows[0].cost.macs * steps * 512 / 1e15
     )
     assert rows[0].hours_left == 2 * rows[0].hours > 0
+
+
+@pytest.mark.parametrize("hold_out", [0, 200])
+def test_a_forecast_holds_images_out_once(hold_out: int) -> None:
+    own = find_study("depth").changed(lambda each: replace(each, hold_out=hold_out))
+    size = data_size(own)
+    assert (size.train, size.val) == (50_000 - hold_out, hold_out or 10_000)
+    size = data_size(own.changed(lambda each: replace(each, data="digits")))
+    assert (size.train, size.val) == (1437 - hold_out, hold_out or 360)
 
 
 def test_mistakes_are_told() -> None:
