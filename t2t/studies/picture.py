@@ -6,6 +6,7 @@ from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from t2t.studies.outcome import Arm, Outcome
@@ -23,6 +24,8 @@ def draw(outcome: Outcome, path: Path) -> None:
     arms = list(outcome.arms.values())
     figure = draw_costs(arms) if outcome.study.against_cost else draw_arms(arms)
     figure.suptitle(outcome.study.question)
+    for text in figure.findobj(Text):  # a study's own words may hold a $
+        text.set_parse_math(False)
     draft = path.with_name(f".{path.name}.writing.png")
     figure.savefig(draft, dpi=120)
     draft.replace(path)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -10,8 +11,9 @@ from t2t.config import to_json
 from t2t.errors import UserError
 from t2t.studies import STUDIES, find_study
 from t2t.studies.forecast import data_size, forecast
-from t2t.studies.outcome import Arm, Cost, costs_of, find
-from t2t.studies.study import Claim
+from t2t.studies.outcome import Arm, Cost, Outcome, costs_of, find
+from t2t.studies.picture import draw
+from t2t.studies.study import Claim, Study
 from t2t.training.optim import build_optimizers
 from t2t.training.recipe import Recipe
 from t2t.training.run import build_model
@@ -149,6 +151,26 @@ def test_guessing_decides_nothing() -> None:
     better = find(claim, arms, 100)
     assert better is not None
     assert better.verdict == "agrees"
+
+
+@pytest.mark.parametrize("against_cost", [False, True])
+def test_words_with_a_dollar_are_drawn_as_they_are(
+    against_cost: bool, tmp_path: Path
+) -> None:
+    arms = {name: arm(name, 90.0, 91.0) for name in ("$a_{$", "costs $5 or $6")}
+    for each in arms.values():
+        for result in each.results.values():
+            cast(dict[str, float], result)["images_per_second"] = 100.0
+    study = Study(
+        name="odd",
+        question="Does $x_{$ help?",
+        paper="",
+        arms={name: each.recipe for name, each in arms.items()},
+        against_cost=against_cost,
+    )
+    outcome = Outcome(study=study, seeds=(0, 1), arms=arms, num_classes=10)
+    draw(outcome, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").stat().st_size > 5_000
 
 
 @pytest.mark.parametrize(
