@@ -104,6 +104,44 @@ def test_rows_from_files_stand_beside_the_step_alone(
     assert fed["synthetic_share"] == pytest.approx(share, rel=1e-2)
 
 
+def test_memory_is_that_of_steps_alone(
+    photos: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def matrix_rate(*_: object) -> float:
+        torch.ones(2**27)  # half a GiB, given back at once
+        return 1e12
+
+    monkeypatch.setattr("t2t.bench.trainer.matrix_rate", matrix_rate)
+    rows = measure_recipes(
+        [recipe],
+        [Machine(device="cpu", workers=1)],
+        CPU,
+        Files(data=str(photos)),
+        "it",
+        seconds=0.01,
+    )
+    for measured in rows:
+        gib = measured.row["peak_memory_gib"]
+        if gib is None:
+            pytest.skip("this system does not tell")
+        assert gib < 0.4
+
+
+def test_rows_tell_how_they_were_fed(photos: Path, recipe: Recipe) -> None:
+    files = Files(data=str(photos), resident=True)
+    machine = Machine(device="cpu", workers=1)
+    oblong = replace(recipe, image_size=(32, 24))
+    alone, fed = (
+        measured.row
+        for measured in measure_recipes(
+            [oblong], [machine], CPU, files, "it", seconds=0.01
+        )
+    )
+    assert (fed["workers"], fed["resident"]) == (1, True)
+    assert not {"workers", "resident"} & alone.keys()
+    assert fed["image_size"] == alone["image_size"] == [32, 24]
+
+
 def test_every_phase_is_timed_and_has_its_share(
     recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
