@@ -45,6 +45,15 @@ def test_a_training_step_changes_weights_and_average() -> None:
         torch.testing.assert_close(kept, old + 1e-4 * (weight - old))
 
 
+def test_a_network_without_branches_to_drop_is_built_without() -> None:
+    with torch.device("meta"):
+        assert isinstance(replace(SMALL, model="vgg11").build(), nn.Module)
+        deit = replace(SMALL, model="deit_tiny_patch16_224").build()
+        with pytest.raises(UserError, match="no model 'vgg'"):
+            replace(SMALL, model="vgg").build()
+    assert deit.get_submodule("blocks.11.drop_path1").drop_prob == pytest.approx(0.1)
+
+
 def test_labels_are_of_the_models_own_classes() -> None:
     torch.manual_seed(0)
     few = replace(SMALL, model="t2t_vit_7_32", batch=8)
