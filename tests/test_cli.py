@@ -245,6 +245,17 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     assert done.stderr == ""
 
 
+def test_a_terminal_without_the_characters_is_told_all_the_same() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "t2t", "--help"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "predict" in done.stdout
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
 def test_output_that_has_no_room_is_one_sentence() -> None:
     with open("/dev/full", "w") as full:

@@ -159,7 +159,8 @@ def write_record(
     draw_seeds(runs, into / CURVES)
     if not (into / PAGE).exists():
         # Whole or not at all, since one that is there stays.
-        write_atomically(into / PAGE, first_page(summary).encode())
+        page = first_page(summary).encode(errors="backslashreplace")
+        write_atomically(into / PAGE, page)
 
 
 def open_run(folder: Path, log: Path | None) -> FinishedRun:

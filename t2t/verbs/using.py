@@ -167,7 +167,7 @@ def predict(
         )
     predictor = Predictor(trained, chosen)
     warn(*trained.notes)
-    for stream in (sys.stdin, sys.stdout):
+    for stream in (sys.stdin, sys.stdout) if json or csv else (sys.stdin,):
         if isinstance(stream, TextIOWrapper):  # names are bytes, of whatever encoding
             stream.reconfigure(errors="surrogateescape")
     outcomes = predictor.predict_named(images, sys.stdin, top, batch_size)

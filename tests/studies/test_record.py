@@ -123,6 +123,9 @@ def test_any_path_is_renamed_to_any_name(runs: list[Path], tmp_path: Path) -> No
         told = json.loads((run / file).read_text()) | {"command": command}
         (run / file).write_text(json.dumps(told))
     (run / "log.txt").write_bytes(f"{path}/1.png: ".encode() + b"\xff\n")
+    changed(run, tmp_path / "odd", "result.json", command="--folder \udcff")
+    record([tmp_path / "odd"], tmp_path / "odder")
+    assert "--folder \\udcff" in (tmp_path / "odder/README.md").read_text()
     summary = record([run], tmp_path / "record", data_name=name)
     assert summary["data"] == name
     assert shlex.split(summary["command"])[-1] == name
