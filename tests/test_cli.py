@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import os
 import resource
 import subprocess
@@ -15,7 +16,7 @@ from t2t import __version__, cli
 from t2t.cli import VERBS, main
 from t2t.errors import UserError
 from t2t.models.zoo import ZOO
-from t2t.screen import find_models, model_table
+from t2t.screen import find_models, model_table, say_json
 
 Output = pytest.CaptureFixture[str]
 HEAVY = ("torch", "timm", "torchvision", "matplotlib", "sklearn", "scipy")
@@ -125,6 +126,13 @@ def test_models_as_json(capsys: Output) -> None:
             "paper": {"params": 21.5, "macs": 17.1, "top1": 83.3},
         }
     ]
+
+
+def test_a_number_that_is_not_finite_is_none_in_json(capsys: Output) -> None:
+    say_json({"loss": [math.nan, math.inf, -math.inf, 0.1], "name": "é \u2028"})
+    told = capsys.readouterr().out
+    assert json.loads(told) == {"loss": [None, None, None, 0.1], "name": "é \u2028"}
+    assert "é" in told
 
 
 @pytest.mark.parametrize(("width", "about"), [(60, False), (80, False), (140, True)])
