@@ -16,7 +16,7 @@ from t2t import __version__, cli
 from t2t.cli import VERBS, main
 from t2t.errors import UserError
 from t2t.models.zoo import ZOO
-from t2t.screen import find_models, model_table, say_json
+from t2t.screen import counting, find_models, model_table, say_json
 
 Output = pytest.CaptureFixture[str]
 HEAVY = ("torch", "timm", "torchvision", "matplotlib", "sklearn", "scipy")
@@ -126,6 +126,14 @@ def test_models_as_json(capsys: Output) -> None:
             "paper": {"params": 21.5, "macs": 17.1, "top1": 83.3},
         }
     ]
+
+
+def test_a_log_is_told_ten_times_how_far_it_is(capsys: Output) -> None:
+    with counting("packing") as tell:
+        for done in range(2001):
+            tell(done, 2000)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"packing: {done:,} of 2,000" for done in range(200, 2001, 200)]
 
 
 def test_a_number_that_is_not_finite_is_none_in_json(capsys: Output) -> None:

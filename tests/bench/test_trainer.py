@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+from t2t.analysis.cost import count
 from t2t.bench.rows import in_words
 from t2t.bench.timing import Timing
 from t2t.bench.trainer import Files, Trainer, measure_recipes, open_files
@@ -19,6 +20,7 @@ from t2t.recipes.imagenet import published
 from t2t.training.feeding import training_batches
 from t2t.training.machine import Machine
 from t2t.training.recipe import Recipe, TokenDropping
+from t2t.training.run import build_model
 
 CPU = torch.device("cpu")
 
@@ -85,8 +87,9 @@ def test_nothing_is_timed_while_processes_start(
 
 
 def test_rows_from_files_stand_beside_the_step_alone(
-    photos: Path, recipe: Recipe
+    photos: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("t2t.bench.trainer.matrix_rate", lambda *_: 1e9)
     files = Files(data=str(photos))
     machine = Machine(device="cpu", workers=1)
     alone, fed = (
@@ -96,7 +99,12 @@ def test_rows_from_files_stand_beside_the_step_alone(
         )
     )
     assert (alone["source"], fed["source"]) == ("synthetic", "jpeg")
+    # Forward once and backward twice, a multiplication and an addition each.
+    items = count(build_model(recipe, 3), (32, 32)).items
+    work = 6 * (sum(items.values()) - items["normalisation"])
     for row in (alone, fed):
+        share = row["images_per_second"] * work / 1e9
+        assert row["matrix_share"] == pytest.approx(share, rel=1e-2)
         assert (row["recipe"], row["launch"]) == ("imagenet.t2t_vit_7", "eager")
         assert (row["image_size"], row["batch"], row["precision"]) == (32, 4, "fp32")
     assert fed["synthetic_images_per_second"] == alone["images_per_second"]

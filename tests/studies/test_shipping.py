@@ -19,6 +19,7 @@ from t2t.models import builtin
 from t2t.studies.shipping import beginnings, card, half, ship
 from t2t.studies.study import Study
 from t2t.training.folder import read_recipe
+from t2t.training.judging import judge
 from t2t.training.loop import Machine, train
 
 CPU = Machine(device="cpu", compile=False, workers=1)
@@ -54,6 +55,23 @@ def test_the_file_is_half_as_large_and_sees_the_same(run: Path, shipped: Path) -
         ours, theirs = t2t.load(run)(images), t2t.load("builtin")(images)
     assert theirs.dtype == torch.float32
     assert torch.allclose(ours, theirs, atol=0.02)
+
+
+def test_what_is_judged_is_the_file_that_ships(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged = []
+
+    def watched(path: Path, **options: Any) -> Any:
+        judged.append({name: each.clone() for name, each in load_file(path).items()})
+        return judge(path, **options)
+
+    monkeypatch.setattr("t2t.studies.shipping.judge", watched)
+    file, _ = ship(run, tmp_path / "in", device="cpu")
+    (seen,) = judged
+    for name, each in load_file(file).items():
+        assert torch.equal(seen[name], each)
+        assert seen[name].dtype == torch.float16
 
 
 def test_the_card_tells_what_was_measured(
