@@ -6,6 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Annotated, Any, Union
 
 import tyro
@@ -25,6 +26,9 @@ t2t VERB --help explains a verb by examples; t2t --version tells the version."""
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, TextIOWrapper):
+        # What a terminal has no characters for is told by numbers, as on stderr.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with warnings.catch_warnings():
             # No font has all characters; one that it lacks is drawn as a box.

@@ -158,8 +158,8 @@ def convert(value: Any, hint: Any, name: str, text: str | None = None) -> Any:
             return None
         hint = next(arg for arg in args if arg is not type(None))
         return convert(value, hint, name, text)
-    if hint is str and text is not None:
-        return text
+    if text is not None and (hint is str or (origin is Literal and text in args)):
+        return text  # also where it reads like something else, as none does
     if hint is float and type(value) is int:
         return float(value)
     if hint is Any or type(value) is hint or (origin is Literal and value in args):

@@ -34,7 +34,9 @@ def say(page: Callable[[int], RenderableType]) -> None:
 
 def say_json(value: Any) -> None:
     """Prints a value as JSON, numbers and names as they are."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    # It has no word for a number that is not finite.
+    plain = json.loads(json.dumps(value), parse_constant=lambda word: None)
+    sys.stdout.write(json.dumps(plain, indent=2, ensure_ascii=False) + "\n")
 
 
 def find_models(pattern: str) -> dict[str, Entry]:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import os
 import resource
 import subprocess
@@ -16,7 +17,7 @@ from t2t.cli import VERBS, main
 from t2t.data.damage import Damage, DamagedImage
 from t2t.errors import UserError
 from t2t.models.zoo import ZOO
-from t2t.screen import find_models, model_table
+from t2t.screen import counting, find_models, model_table, say_json
 
 Output = pytest.CaptureFixture[str]
 HEAVY = ("torch", "timm", "torchvision", "matplotlib", "sklearn", "scipy")
@@ -126,6 +127,21 @@ def test_models_as_json(capsys: Output) -> None:
             "paper": {"params": 21.5, "macs": 17.1, "top1": 83.3},
         }
     ]
+
+
+def test_a_log_is_told_ten_times_how_far_it_is(capsys: Output) -> None:
+    with counting("packing") as tell:
+        for done in range(2001):
+            tell(done, 2000)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"packing: {done:,} of 2,000" for done in range(200, 2001, 200)]
+
+
+def test_a_number_that_is_not_finite_is_none_in_json(capsys: Output) -> None:
+    say_json({"loss": [math.nan, math.inf, -math.inf, 0.1], "name": "é \u2028"})
+    told = capsys.readouterr().out
+    assert json.loads(told) == {"loss": [None, None, None, 0.1], "name": "é \u2028"}
+    assert "é" in told
 
 
 @pytest.mark.parametrize(("width", "about"), [(60, False), (80, False), (140, True)])
@@ -258,6 +274,17 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert done.returncode in (0, 141)
     assert done.stderr == ""
+
+
+def test_a_terminal_without_the_characters_is_told_all_the_same() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "t2t", "--help"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "predict" in done.stdout
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")

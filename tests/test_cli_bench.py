@@ -1,11 +1,17 @@
 """`t2t bench` as users meet it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from t2t.cli import main
+from t2t.config import to_json
+from t2t.recipes import find_recipe
+from t2t.recipes.own import with_model
+from t2t.training.folder import write_json
+from t2t.verbs.bench import recipes_asked
 
 Output = pytest.CaptureFixture[str]
 QUICK = ["--image-size", "32", "--batch", "1", "--seconds", "0.01", "--device", "cpu"]
@@ -36,6 +42,17 @@ def test_a_recipe_is_timed_with_another_network(capsys: Output) -> None:
     assert "resnet18_32, train, 8 px, batch 2, fp32" in capsys.readouterr().err
     assert main(["bench", "resnet18_3", "--recipe", "digits"]) == 2
     assert "Did you mean resnet18_32" in capsys.readouterr().err
+
+
+def test_a_recipe_is_timed_as_it_is(tmp_path: Path) -> None:
+    recipe = with_model(find_recipe("digits"), "resnet18_32")
+    optimizer = replace(recipe.optimizer, name="sgd")
+    own = replace(recipe, drop_path=0.2, optimizer=optimizer)
+    write_json(tmp_path / "own.json", to_json(own))
+    assert recipes_asked((), str(tmp_path / "own.json"), (), ()) == [own]
+    (other,) = recipes_asked(("resnet18",), str(tmp_path / "own.json"), (16,), (4,))
+    assert (other.model, other.image_size) == ("resnet18", (16, 16))
+    assert other.batch_size == 4
 
 
 def test_a_profile_names_what_takes_longest(capsys: Output) -> None:
@@ -70,9 +87,9 @@ def test_a_file_that_cannot_be_written_is_told_before_measuring(
         (["t2t_vit_1"], "There is no model 't2t_vit_1'. Did you mean"),
         (["t2t_vit_7", "--batch", "0"], "--batch 0 is too small: give 1 or more."),
         (["t2t_vit_7", "--image-size", "0"], "--image-size 0 is too small"),
-        (["t2t_vit_7", "--seconds", "0"], "--seconds 0 must be more than 0."),
+        (["t2t_vit_7", "--seconds", "0"], "--seconds 0 must be more than 0, and"),
         (["t2t_vit_7", "--launch", "graph", "--device", "cpu"], "needs CUDA"),
-        (["t2t_vit_7", "--grow", "size"], "give --out PATH"),
+        (["t2t_vit_7", "--grow", "size"], "give --out PATH.json"),
         (["deit_tiny_patch16_224", "--grow", "depth", "--out", "x.json"], "depth"),
         (["t2t_vit_7", "--json", "--markdown"], "two forms"),
         ([], "No model is named"),
@@ -81,6 +98,14 @@ def test_a_file_that_cannot_be_written_is_told_before_measuring(
         (["t2t_vit_7", "--data", "digits", "--mode", "infer"], "leave --mode"),
         (["--recipe", "digits", "--launch", "compiled"], "leave it out"),
         (["resnet18", "--as-published"], "plain path"),
+        (
+            ["t2t_vit_7", "--as-published", "--batch", "2", "--device", "cpu"],
+            "Leave --batch and --device out: --as-published predicts one photo",
+        ),
+        (["t2t_vit_7", "--repeat", "2", "--resident"], "Leave --repeat and --resident"),
+        (["--recipe", "digits", "--workers", "2"], "without --data no files are read"),
+        (["t2t_vit_7", "--grow", "size", "--out", "a.png"], "give --out PATH.json"),
+        (["t2t_vit_7", "--seconds", "inf"], "--seconds inf must be"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

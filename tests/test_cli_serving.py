@@ -68,6 +68,18 @@ def test_eval_tells_and_draws(run: Path, tmp_path: Path, capsys: Output) -> None
     assert picture.stat().st_size > 10_000
 
 
+def test_a_picture_goes_home_without_a_shell(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    (tmp_path / "here").mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(tmp_path / "here")
+    assert main(["eval", str(run), "--picture=~/confusion.png"]) == 0
+    assert (home / "confusion.png").is_file()
+    assert not [*Path().iterdir()]
+
+
 def test_predict_and_eval_agree(run: Path, images: Path, capsys: Output) -> None:
     assert main(["eval", str(run), "--data", str(images), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)

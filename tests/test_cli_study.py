@@ -34,6 +34,23 @@ def test_a_dry_run_tells_what_it_would_take(tmp_path: Path, capsys: Output) -> N
     assert not list(tmp_path.iterdir())
 
 
+def test_a_dry_run_counts_the_images_that_are_named(
+    tmp_path: Path, capsys: Output
+) -> None:
+    words = ["study", "depth", "--dry-run", "--json", "--folder", str(tmp_path)]
+    told = set()
+    # 937 images in batches of 64, whichever way they are named.
+    words += ["--set", "hold_out=500", "--set", "batch_size=64", "--seeds", "0"]
+    for more in (["--data", "digits"], ["--set", "data=digits"]):
+        assert main([*words, *more]) == 0
+        told.add(capsys.readouterr().out)
+    (only,) = told
+    row = json.loads(only)[0]
+    steps = 937 // 64 * row["epochs"]
+    petamacs = 3 * row["macs"] * steps * 64 / 1e15
+    assert row["petamacs"] == pytest.approx(petamacs, abs=1e-3)
+
+
 def small_study(folder: Path) -> list[str]:
     return [
         *["study", "head", "--data", "digits", "--folder", str(folder)],

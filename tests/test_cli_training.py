@@ -11,7 +11,7 @@ from t2t.config import to_json
 from t2t.errors import UserError
 from t2t.recipes import find_recipe
 from t2t.training.folder import write_json
-from t2t.verbs.closing import outcome, whereabouts
+from t2t.verbs.closing import outcome, sparkline, whereabouts
 from t2t.verbs.running import changed, open_recipe
 
 Output = pytest.CaptureFixture[str]
@@ -205,6 +205,14 @@ def test_odd_names_and_a_damaged_image_do_not_spoil_the_end(
     assert "photos/val/a/3.png   a" in told
     assert "photos/val/a/1.png   a" not in told
     assert Path("runs/$x_{$ 熊/curves.png").stat().st_size > 5_000
+
+
+def test_bars_rise_with_the_numbers() -> None:
+    assert sparkline([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]) == "▁▂▃▄▅▆▇█"
+    assert sparkline([3.0, 3.0]) == "▁▁"
+    many = sparkline([float(number) for number in range(1000)])
+    assert (len(many), many[0], many[-1]) == (40, "▁", "█")
+    assert [*many] == sorted(many)
 
 
 def test_what_to_type_next_can_be_pasted() -> None:

@@ -13,7 +13,7 @@ from t2t.errors import UserError, require, suggest
 class Inner:
     rate: float = 0.1
     pair: tuple[float, float] = (0.9, 0.99)
-    kind: Literal["plain", "fancy"] = "plain"
+    kind: Literal["plain", "fancy", "none"] = "plain"
 
     def __post_init__(self) -> None:
         if self.rate > self.pair[0]:
@@ -53,6 +53,7 @@ def test_json_and_back() -> None:
         ("inner.rate=1e-3", "inner.rate", 1e-3),
         ("inner.pair=(0.8, 0.95)", "inner.pair", (0.8, 0.95)),
         ("inner.kind=fancy", "inner.kind", "fancy"),
+        ("inner.kind=none", "inner.kind", "none"),
         ("free.depth=4", "free.depth", 4),
         ("size=64", "size", (64, 64)),
         ("size=64,32", "size", (64, 32)),
@@ -78,7 +79,7 @@ def test_words_set_fields(word: str, path: str, value: object) -> None:
         ("epochs=many", "epochs=many will not do: epochs takes a whole number"),
         ("epochs=1.5", "whole number"),
         ("flag=perhaps", "true or false"),
-        ("inner.kind=odd", "plain, fancy"),
+        ("inner.kind=odd", "plain, fancy, none"),
         ("inner.pair=[1]", "numbers, such as 1,1"),
         ("name.first=x", "no parts"),
         ("epochs", "NAME=VALUE"),

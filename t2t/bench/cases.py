@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from typing import Literal
@@ -40,12 +41,14 @@ class Case:
 
     def build(self) -> nn.Module:
         """The model, untrained, with the stochastic depth that training has."""
-        return create_model(
-            self.model,
-            image_size=self.image_size,
-            drop_path=0.1 if self.mode == "train" else 0.0,
-            **({} if self.depth is None else {"depth": self.depth}),
+        depth = {} if self.depth is None else {"depth": self.depth}
+        create = functools.partial(
+            create_model, self.model, image_size=self.image_size, **depth
         )
+        if self.mode == "train":
+            with suppress(UserError):  # some of timm's have no branches to drop
+                return create(drop_path=0.1)
+        return create()
 
 
 @functools.cache

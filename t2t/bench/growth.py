@@ -23,6 +23,11 @@ FACTORS: dict[Axis, tuple[float, ...]] = {
 }
 """Of the image's side, the batch and the depth that each case starts from."""
 KEYS: dict[Axis, str] = {"size": "image_size", "batch": "batch", "depth": "depth"}
+FIXED: dict[Axis, Sequence[str]] = {
+    "size": ["batch"],
+    "batch": ["image_size"],
+    "depth": ["image_size", "batch"],
+}
 TITLES = {"size": "image side, pixels", "batch": "batch", "depth": "blocks"}
 
 
@@ -45,15 +50,26 @@ def numbers_around(number: int, factors: Sequence[float]) -> list[int]:
 
 
 def draw_growth(
-    rows: Sequence[Row], bases: Sequence[Case], axes: Sequence[Axis], path: Path
+    rows: Sequence[Row],
+    bases: Sequence[Case],
+    axes: Sequence[Axis],
+    gpu: str,
+    path: Path,
 ) -> Path:
-    """Images/s above and memory below, a column an axis and a line a model and mode."""
+    """Images/s above and memory below, a column an axis and a line a base.
+
+    Of the rows, which may be several machines', those of one GPU.
+    """
+    rows = [row for row in rows if row.get("gpu") == gpu]
+    versions: dict[str, None] = {}
     figure = Figure(figsize=(1.2 + 3.8 * len(axes), 6.4), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(2, len(axes), squeeze=False, sharex="col", sharey="row")
     for column, axis in enumerate(axes):
         for base in bases:
-            draw_line(panels[:, column], points(rows, base, axis), base)
+            found = points(rows, base, axis)
+            draw_line(panels[:, column], found, base, label_of(base, bases))
+            versions |= dict.fromkeys(row["torch"] for row in found)
         for panel in panels[:, column]:
             panel.set_xscale("log", base=2)
             panel.set_yscale("log")
@@ -64,12 +80,13 @@ def draw_growth(
             panel.yaxis.set_major_formatter(lambda value, place: f"{value:,.6g}")
             panel.grid(alpha=0.3)
         panels[1, column].set_xlabel(TITLES[axis])
-        panels[0, column].set_title(held_fixed(bases[0], axis), fontsize=9)
+        panels[0, column].set_title(", ".join(shared(bases, FIXED[axis])), fontsize=9)
     panels[0, 0].set_ylabel("images/s")
     panels[1, 0].set_ylabel("peak memory, GiB")
-    panels[0, 0].legend(frameon=False, fontsize=8)
-    first = next(row for row in rows if row["gpu"])
-    figure.suptitle(f"{first['gpu']}, {bases[0].precision}, torch {first['torch']}")
+    if panels[0, 0].lines:  # else nothing could be measured
+        panels[0, 0].legend(frameon=False, fontsize=8)
+    told = [gpu, *shared(bases, ["precision"]), f"torch {' and '.join(versions)}"]
+    figure.suptitle(", ".join(told))
     try:
         figure.savefig(path, dpi=120)
     except (OSError, ValueError) as error:
@@ -77,9 +94,8 @@ def draw_growth(
     return path
 
 
-def draw_line(panels: Any, found: Sequence[Row], base: Case) -> None:
-    """One model's rates and memory, with the point that all axes share marked."""
-    label = f"{base.model}, {'training' if base.mode == 'train' else 'inference'}"
+def draw_line(panels: Any, found: Sequence[Row], base: Case, label: str) -> None:
+    """One model's rates and memory."""
     dashes = "-" if base.mode == "train" else "--"
     for panel, key in zip(
         panels, ("images_per_second", "peak_memory_gib"), strict=True
@@ -113,7 +129,19 @@ def points(rows: Sequence[Row], base: Case, axis: Axis) -> list[Row]:
     return sorted(found, key=lambda row: row["at"])
 
 
-def held_fixed(base: Case, axis: Axis) -> str:
-    """What does not change along an axis, in words."""
-    size, batch = f"{base.image_size} px", f"batch {base.batch}"
-    return {"size": batch, "batch": size, "depth": f"{size}, {batch}"}[axis]
+WORDS = {"precision": "{}", "image_size": "{} px", "batch": "batch {}"}
+
+
+def shared(bases: Sequence[Case], keys: Sequence[str]) -> list[str]:
+    """What all lines of a picture have in common, of these, in words."""
+    values = {key: {getattr(base, key) for base in bases} for key in keys}
+    return [WORDS[key].format(*each) for key, each in values.items() if len(each) == 1]
+
+
+def label_of(base: Case, bases: Sequence[Case]) -> str:
+    """A line by its model and mode, and by what others have otherwise."""
+    told = [base.model, "training" if base.mode == "train" else "inference"]
+    for key, words in WORDS.items():
+        if not shared(bases, [key]):
+            told.append(words.format(getattr(base, key)))
+    return ", ".join(told)

@@ -6,18 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from t2t.atomic import write_atomically
 from t2t.bench.kernels import Profile
 from t2t.errors import UserError
+from t2t.training.clock import counted
 
 Row = dict[str, Any]
 
 IDENTITY = (
     "model", "mode", "image_size", "batch", "precision", "source", "gpu",
-    "recipe", "depth", "launch",
+    "recipe", "depth", "launch", "workers", "resident",
 )  # fmt: skip
 """What makes two rows measurements of the same thing."""
 
@@ -58,12 +60,28 @@ def merge_row(path: Path, row: Row) -> None:
         raise UserError(f"--out {path} cannot be written: {error}.") from error
 
 
+def pixels(row: Row) -> str:
+    """An image's side, or both where they differ."""
+    size = row["image_size"]
+    return str(size) if isinstance(size, int) else "×".join(map(str, size))
+
+
+def source(row: Row) -> str:
+    """Where the images of a row come from, and how."""
+    told = [row["source"]]
+    if row.get("resident"):
+        told.append("resident")
+    if row.get("workers"):
+        told.append(counted(row["workers"], "worker"))
+    return ", ".join(told)
+
+
 def in_words(row: Row) -> str:
     """A row as one line, for people who wait."""
     deep = f", {row['depth']} deep" if row.get("depth") else ""
     what = (
-        f"{row['model']}{deep}, {row['mode']}, {row['image_size']} px, batch "
-        f"{row['batch']}, {row['precision']}, {row['source']}: "
+        f"{row['model']}{deep}, {row['mode']}, {pixels(row)} px, batch "
+        f"{row['batch']}, {row['precision']}, {source(row)}: "
     )
     if row["images_per_second"] is None:
         return what + row["failed"]
@@ -92,7 +110,8 @@ HEADINGS = (
     "GiB", "of matrix rate", "compile s",
 )  # fmt: skip
 NUM_WORDS = 6
-"""Columns at the left that hold no measured number, but for sizes."""
+"""Columns at the left that hold no measured number; the next is images/s."""
+SIZES = ("px", "batch")
 
 
 def cells(row: Row) -> list[str]:
@@ -101,10 +120,10 @@ def cells(row: Row) -> list[str]:
     words = [
         row["model"] + deep,
         row["mode"],
-        str(row["image_size"]),
+        pixels(row),
         str(row["batch"]),
         row["precision"],
-        row["source"] if row.get("recipe") is None else f"{row['source']}, trainer",
+        source(row) if row.get("recipe") is None else f"{source(row)}, trainer",
     ]
     if row["images_per_second"] is None:
         return [*words, row["failed"], "", "", "", "", ""]
@@ -124,22 +143,51 @@ def cells(row: Row) -> list[str]:
     ]
 
 
-def row_table(rows: Sequence[Row]) -> RenderableType:
-    """The rows for a terminal."""
+SPARE = ("compile s", "of matrix rate", "±", "ms", "source", "precision", "mode")
+"""What a narrow terminal goes without, first of all the first."""
+
+
+def row_table(rows: Sequence[Row], width: int) -> RenderableType:
+    """The rows for a terminal; a narrow one gets fewer columns, but none is cut."""
+    told = [cells(row) for row in rows]
+    # A reason of failure can be broken into lines, and so takes no room.
+    rigid = [line if line[NUM_WORDS + 1] else line[:NUM_WORDS] for line in told]
+    left_out: list[str] = []
+    for heading in SPARE:
+        table = table_of(rigid, left_out)
+        # A height too, since the width of a dumb terminal is else taken to be 80.
+        if Console(width=1000, height=1).measure(table).maximum <= width:
+            break
+        left_out.append(heading)
+    table = table_of(told, left_out)
+    if not left_out:
+        return table
+    words = f"A wider terminal, or --json, also tells: {', '.join(left_out)}."
+    return Group(table, Text(), Text(words, style="dim"))
+
+
+def table_of(lines: Sequence[Sequence[str]], left_out: Sequence[str]) -> Table:
+    """Cells below their headings, some columns left out."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for place, heading in enumerate(HEADINGS):
-        is_number = place >= NUM_WORDS or heading in ("px", "batch")
-        style = "cyan" if place == 0 else "bold" if heading == "images/s" else None
-        table.add_column(heading, justify="right" if is_number else "left", style=style)
-    for row in rows:
-        table.add_row(*cells(row))
+    shown = [place for place, each in enumerate(HEADINGS) if each not in left_out]
+    for place in shown:
+        heading = HEADINGS[place]
+        table.add_column(
+            heading.replace(" ", "\n"),
+            justify="right" if place >= NUM_WORDS or heading in SIZES else "left",
+            style="cyan" if place == 0 else "bold" if place == NUM_WORDS else None,
+            no_wrap=place != NUM_WORDS,
+            overflow="fold",
+        )
+    for line in lines:
+        table.add_row(*(line[place] for place in shown if place < len(line)))
     return table
 
 
 def markdown(rows: Sequence[Row]) -> str:
     """The rows as a table to paste, with what they were measured on below."""
     ruler = [
-        "---:" if place >= NUM_WORDS or heading in ("px", "batch") else "---"
+        "---:" if place >= NUM_WORDS or heading in SIZES else "---"
         for place, heading in enumerate(HEADINGS)
     ]
     lines = [list(HEADINGS), ruler, *(cells(row) for row in rows)]

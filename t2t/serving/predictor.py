@@ -8,6 +8,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from threading import Lock
 from typing import Any, TextIO, TypeAlias
 
 import numpy as np
@@ -38,6 +39,8 @@ Tensors are channels × height × width, arrays of NumPy height × width (× cha
 
 # Decoded photographs are large: this many are in memory before they are cropped.
 _NUM_DECODED = 16
+# Pillow reads a picture's file when it is first used, which two threads may not do.
+_ONE_READER = Lock()
 
 
 @dataclass(frozen=True)
@@ -194,6 +197,11 @@ class Predictor:
         packs = self.device.type == "cpu" and len(pixels) == 1 < self.num_single
         with self.preparations.in_use() if packs else nullcontext():
             logits = self.model(normalise(pixels, trained.mean, trained.std)).float()
+        if not logits.isfinite().all():
+            raise UserError(
+                f"{trained.path} gives numbers that are not finite: its weights are "
+                "damaged; name others."
+            )
         likely = logits.softmax(1).topk(min(top, logits.shape[1]), dim=1)
         rows = zip(likely.indices.tolist(), likely.values.tolist(), strict=True)
         return [
@@ -231,7 +239,10 @@ def read_image(image: ImageLike, name: str) -> bytes | Tensor | DamagedImage:
     if isinstance(image, bytes | DamagedImage):
         return image
     if isinstance(image, Image.Image):
-        return encoded(image)
+        try:
+            return encoded(image)
+        except Exception as error:  # of many kinds: its file is read only now
+            return DamagedImage(name, first_line(error))
     if isinstance(image, np.ndarray):
         planes = image[None] if image.ndim == 2 else np.moveaxis(image, -1, 0)
         image = torch.from_numpy(np.ascontiguousarray(planes))
@@ -246,8 +257,11 @@ def read_image(image: ImageLike, name: str) -> bytes | Tensor | DamagedImage:
 
 def encoded(picture: Image.Image) -> bytes:
     """A picture as a file without loss, so that it is seen as its own file would be."""
-    upright = ImageOps.exif_transpose(picture)
-    if upright.mode not in ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16"):
+    with _ONE_READER:
+        upright = ImageOps.exif_transpose(picture)
+    if upright.mode == "I":
+        upright = upright.convert("I;16")
+    if upright.mode not in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16"):
         upright = upright.convert("RGB")
     file = io.BytesIO()
     upright.save(file, "PNG", compress_level=1)

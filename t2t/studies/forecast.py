@@ -14,19 +14,23 @@ GPU = "H200"
 
 @dataclass(frozen=True)
 class DataSize:
-    """How many images and classes there are."""
+    """How many images a study trains on and is judged by, and their classes."""
 
     train: int
     val: int
     classes: int
 
 
-CIFAR10 = DataSize(50_000, 10_000, 10)
-
-
 def data_size(study: Study) -> DataSize:
-    """The size of the data that a study's arms name."""
-    splits = open_data(next(iter(study.arms.values())))
+    """The size of the data that a study's arms name, less what they hold out.
+
+    That of the studies' own is known, and need not be downloaded to be told.
+    """
+    recipe = next(iter(study.arms.values()))
+    if recipe.data == "cifar10":
+        held = recipe.hold_out
+        return DataSize(max(0, 50_000 - held), held or 10_000, 10)
+    splits = open_data(recipe)
     return DataSize(len(splits.train), len(splits.val), len(splits.train.classes))
 
 
@@ -56,10 +60,10 @@ def forecast(
     study: Study,
     seeds: Sequence[int],
     folder: Path,
-    size: DataSize,
     only: tuple[str, ...] = (),
 ) -> list[Row]:
     """Every arm with its costs; hours by the cost model of docs/scaling.md."""
+    size = data_size(study)
     costs = costs_of(study, size.classes)
     rows = []
     for name in study.chosen(only):
@@ -68,8 +72,8 @@ def forecast(
             recipe,
             1,
             gpu=GPU,
-            num_images=size.train - recipe.hold_out,
-            num_validation=recipe.hold_out or size.val,
+            num_images=size.train,
+            num_validation=size.val,
             parameters=cost.parameters,
             gmacs=cost.macs / 1e9,
         )

@@ -6,6 +6,7 @@ from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from t2t.atomic import atomic_file
@@ -24,6 +25,8 @@ def draw(outcome: Outcome, path: Path) -> None:
     arms = list(outcome.arms.values())
     figure = draw_costs(arms) if outcome.study.against_cost else draw_arms(arms)
     figure.suptitle(outcome.study.question)
+    for text in figure.findobj(Text):  # a study's own words may hold a $
+        text.set_parse_math(False)
     with atomic_file(path) as part:
         figure.savefig(part, dpi=120, format="png")
 

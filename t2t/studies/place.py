@@ -1,8 +1,11 @@
-"""Folders that records and shipped models are written into."""
+"""Where records and shipped models are written, and what they call their data."""
 
+import re
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 
@@ -26,3 +29,23 @@ def writing_into(folder: Path) -> Iterator[None]:
             f"{folder} cannot be written ({reason}); make room, or give --into another "
             "folder."
         ) from error
+
+
+def renamed(told: Any, path: str, name: str) -> Any:
+    """Text, or JSON, with a name in place of the data's path on one's own machine."""
+    if isinstance(told, dict):
+        return {
+            key: name if (key, value) == ("data", path) else renamed(value, path, name)
+            for key, value in told.items()
+        }
+    if isinstance(told, list):
+        return [renamed(value, path, name) for value in told]
+    if not isinstance(told, str):
+        return told
+    # A path is told by its slashes. A bare name may be a recipe's as well, as in
+    # `t2t train digits`, and is the data's only where that is said.
+    before = r"(?<![\w./-])" if "/" in path else r"(?:(?<=data[ =])|(?<= of ))"
+    forms = {shlex.quote(path): shlex.quote(name), path: name}
+    either = "|".join(map(re.escape, forms))
+    whole = re.compile(rf"{before}(?:{either})(?![\w-]|\.\w)")
+    return whole.sub(lambda found: forms[found[0]], told)

@@ -3,8 +3,8 @@
 import re
 import shutil
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,10 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from t2t.atomic import atomic_file
+from t2t.atomic import atomic_file, write_atomically
 from t2t.config import differences
 from t2t.errors import UserError
-from t2t.studies.place import writing_into
+from t2t.studies.place import renamed, writing_into
 from t2t.training.folder import (
     CURVES,
     ENVIRONMENT,
@@ -28,8 +28,15 @@ from t2t.training.folder import (
 from t2t.training.metrics import read_rows
 
 SUMMARY, LOG, PAGE = "summary.json", "log.txt", "README.md"
-TOLD = {".json", ".jsonl", ".log"}
-"""Files of a record that may name where the data lie."""
+ONE_MACHINE = (
+    "device",
+    "num_processes",
+    "precision",
+    "compile",
+    "micro_batch",
+    "spread",
+)
+"""What the runs of a record have in common, since its times are their mean."""
 SUMMARY_KEYS = (
     "recipe",
     "data",
@@ -63,6 +70,16 @@ class FinishedRun:
         """The run's seed."""
         return int(self.recipe["seed"])
 
+    def with_data_called(self, name: str) -> "FinishedRun":
+        """The same run, its data called by a name wherever it tells of them."""
+        path = self.recipe["data"]
+        return replace(
+            self,
+            recipe=renamed(self.recipe, path, name),
+            environment=renamed(self.environment, path, name),
+            result=renamed(self.result, path, name),
+        )
+
 
 def record(
     runs: Sequence[Path],
@@ -78,7 +95,7 @@ def record(
     out training images are taken with `held_out` only, and labelled.
     """
     opened = open_runs(runs, held_out=held_out, logs=logs)
-    check_place(into)
+    check_place(into, opened[0])
     with writing_into(into):
         write_record(opened, into, data_name)
     return read_json(into / SUMMARY)
@@ -100,7 +117,7 @@ def open_runs(
     return opened
 
 
-def check_place(into: Path) -> None:
+def check_place(into: Path, run: FinishedRun) -> None:
     """Refuses a folder of something else; one that a full disk cut short is none."""
     there = [path.name for path in into.iterdir()] if into.is_dir() else []
     ours = (RECIPE, ENVIRONMENT, CURVES, PAGE, "seed", ".")
@@ -108,27 +125,42 @@ def check_place(into: Path) -> None:
         raise UserError(
             f"{into} holds something that is no record; give --into a new folder."
         )
+    own = run.recipe["name"]
+    name = read_json(into / RECIPE)["name"] if RECIPE in there else own
+    if name != own:
+        raise UserError(
+            f"{into} is a record of {name}, not of {own}; give --into a new folder."
+        )
 
 
 def write_record(
     runs: Sequence[FinishedRun], into: Path, data_name: str | None
 ) -> None:
     """All files of a record; a page that is there already stays."""
+    data = runs[0].recipe["data"]
+    name = data if data_name is None else data_name
+    runs = [run.with_data_called(name) for run in runs]
     summary = summarise(runs)
     write_json(into / RECIPE, runs[0].recipe)
     write_json(into / ENVIRONMENT, runs[0].environment)
     write_json(into / SUMMARY, summary)
+    # Those of seeds, or with logs, that an earlier recording had and this has not.
+    for path in into.glob("seed[0-9]*"):
+        if re.fullmatch(r"seed\d+\.(json|jsonl|log)", path.name):
+            path.unlink()
     for run in runs:
         write_json(into / f"seed{run.seed}.json", run.result)
         shutil.copyfile(run.folder / METRICS, into / f"seed{run.seed}.jsonl")
         if run.log is not None:
-            shutil.copyfile(run.log, into / f"seed{run.seed}.log")
+            log = run.log.read_text("utf-8", "surrogateescape")
+            (into / f"seed{run.seed}.log").write_text(
+                renamed(log, data, name), "utf-8", "surrogateescape"
+            )
     draw_seeds(runs, into / CURVES)
-    if data_name is not None:
-        told = [path for path in into.iterdir() if path.suffix in TOLD]
-        rename_data(told, runs[0].recipe["data"], data_name)
     if not (into / PAGE).exists():
-        (into / PAGE).write_text(first_page(read_json(into / SUMMARY)))
+        # Whole or not at all, since one that is there stays.
+        page = first_page(summary).encode(errors="backslashreplace")
+        write_atomically(into / PAGE, page)
 
 
 def open_run(folder: Path, log: Path | None) -> FinishedRun:
@@ -138,12 +170,19 @@ def open_run(folder: Path, log: Path | None) -> FinishedRun:
         log = folder / LOG
     if log is not None and not log.is_file():
         raise UserError(f"There is no log {log}.")
+    rows = read_rows(folder / METRICS)
+    judged = [row["top1"] for row in rows if "top1" in row]
+    if judged[-1:] != [result["top1"]]:
+        raise UserError(
+            f"{folder / METRICS} does not end in the run's result, so nobody could "
+            "check it: a disk was full, or it was changed; train the run again."
+        )
     return FinishedRun(
         folder=folder,
         recipe=read_json(folder / RECIPE),
         environment=read_json(folder / ENVIRONMENT),
         result=result,
-        rows=read_rows(folder / METRICS),
+        rows=rows,
         log=log,
     )
 
@@ -167,11 +206,14 @@ def check_alike(runs: Sequence[FinishedRun]) -> None:
                 f"{first.folder} and {run.folder} are of different recipes "
                 f"({'; '.join(others[:4])}); a record holds one recipe."
             )
-        if run.environment["device"] != first.environment["device"]:
+        ours, theirs = (
+            {key: each.environment.get(key) for key in ONE_MACHINE}
+            for each in (first, run)
+        )
+        if unlike := differences(ours, theirs):
             raise UserError(
-                f"{first.folder} was trained on {first.environment['device']} and "
-                f"{run.folder} on {run.environment['device']}; a record holds one "
-                "machine's times."
+                f"{first.folder} and {run.folder} were trained in different ways "
+                f"({'; '.join(unlike)}); a record holds one machine's times."
             )
 
 
@@ -212,15 +254,6 @@ def summarise(runs: Sequence[FinishedRun]) -> dict[str, Any]:
         },
     }
     return {key: values[key] for key in SUMMARY_KEYS}
-
-
-def rename_data(files: Iterable[Path], path: str, name: str) -> None:
-    """Writes a name in place of a path on one's own machine, but not within others."""
-    whole = re.compile(rf"(?<![\w./-]){re.escape(path)}(?![\w-])")
-    for file in files:
-        text = file.read_text()
-        if path in text:
-            file.write_text(whole.sub(lambda _: name, text))
 
 
 def first_page(summary: dict[str, Any]) -> str:

@@ -9,13 +9,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import t2t
-from t2t.atomic import atomic_file
+from t2t.atomic import atomic_file, write_atomically
 from t2t.errors import UserError
 from t2t.models.builtin import CARD
 from t2t.models.checkpoints import Checkpoint, read
-from t2t.studies.place import writing_into
+from t2t.studies.place import renamed, writing_into
 from t2t.training.folder import read_recipe, read_result
-from t2t.training.judging import judge
+from t2t.training.judging import judge, same_data
 from t2t.training.recipe import Recipe
 from t2t.training.report import Report
 
@@ -32,35 +32,49 @@ def ship(
     """Writes a finished run's weights at half precision beside a card, and judges them.
 
     The accuracies on the card are those of the file that was written. `data_name` is
-    what the file and the card call the data.
+    what the file and the card call the data, wherever they lie now.
     """
     result, recipe = read_result(run), read_recipe(run)
     where = data or recipe.data
     name = data_name or recipe.data
+    is_own = data_name is not None or same_data(where, recipe.data)
     checkpoint = read(run)
     if checkpoint.description is None:
         raise UserError(f"{checkpoint.origin} does not describe its model.")
     file = into / f"{recipe.name}.safetensors"
     extra = {"data": name, "recipe": recipe.name}
     check_place(into, file)
-    with writing_into(into):
-        with atomic_file(file) as part:  # a model that cannot be judged does not ship
-            write_half(checkpoint, part, extra, most_megabytes)
-            report = judge(part, data=where, device=device)
+    for path in unfinished(file):
+        path.unlink()
+    # A model that cannot be judged, or whose card cannot be written, does not ship.
+    with writing_into(into), atomic_file(file) as part:
+        write_half(checkpoint, part, extra, most_megabytes)
+        # Of data that the run split itself, what it was not trained on.
+        split = "val" if is_own else None
+        report = judge(part, data=where, split=split, device=device)
         assert report is not None  # one process
-        (into / CARD).write_text(card(recipe, result, report, file, name))
+        report = replace(report, data=name if is_own else where)
+        page = card(recipe, result, report, part.stat().st_size, name)
+        write_atomically(into / CARD, page.encode())
     return file, report
 
 
 def check_place(into: Path, file: Path) -> None:
     """Refuses a folder that holds anything but this model as it shipped earlier."""
     there = {path.name for path in into.iterdir()} if into.is_dir() else set()
+    there -= {path.name for path in unfinished(file)}
     if there and not {CARD} <= there <= {CARD, file.name}:
         others = ", ".join(sorted(there - {CARD, file.name})[:3]) or file.name
         raise UserError(
             f"{into} holds something else ({others}) than {file.stem} as it shipped "
             "earlier; give --into a new folder."
         )
+
+
+def unfinished(file: Path) -> list[Path]:
+    """What a process that was killed while it shipped a model has left of it."""
+    there = file.parent.iterdir() if file.parent.is_dir() else ()
+    return [path for path in there if path.name.startswith(f".{file.name}.")]
 
 
 def write_half(
@@ -92,28 +106,30 @@ def half(name: str, tensor: Tensor) -> Tensor:
 
 
 def card(
-    recipe: Recipe, result: dict[str, Any], report: Report, file: Path, data: str
+    recipe: Recipe, result: dict[str, Any], report: Report, num_bytes: int, data: str
 ) -> str:
     """What a model is, how it was made, how good it is, and what it is not for."""
     trained, score = report.trained, report.score
     size = "×".join(map(str, trained.image_size))
     weights = "averaged" if recipe.average.decay else "last"
+    held_out = f" on {recipe.hold_out:,} held-out images" if recipe.hold_out else ""
     parts = [
         f"# {recipe.name}",
-        f"`{file.name}`: {trained.name}, {result['parameters']:,} parameters at half "
-        f"precision, {file.stat().st_size / 1e6:.1f} MB. It takes images of {size} "
-        f"pixels for one of {len(trained.class_names)} classes.",
+        f"`{recipe.name}.safetensors`: {trained.name}, {result['parameters']:,} "
+        f"parameters at half precision, {num_bytes / 1e6:.1f} MB. It takes images of "
+        f"{size} pixels for one of {len(trained.class_names)} classes.",
         "## Data",
         beginnings(recipe, data),
         "## Recipe",
         f"`{recipe.name}`, {recipe.epochs} epochs, seed {recipe.seed}; these are the "
         f"{weights} weights.",
         # The data's name for its path on the machine that trained it.
-        f"```console\n$ {result['command'].replace(recipe.data, data)}\n```",
+        f"```console\n$ {renamed(result['command'], recipe.data, data)}\n```",
         "## Accuracy",
-        f"Top-1 {score.top1:.2f} % on {score.num_images:,} images ({data}, "
+        f"Top-1 {score.top1:.2f} % on {score.num_images:,} images ({report.data}, "
         f"{report.split}), one view of each, measured with this file; "
-        f"{result['top1']:.2f} % at the end of training, before it was halved.",
+        f"{result['top1']:.2f} %{held_out} at the end of training, before it was "
+        "halved.",
         class_table(report),
         "## Limits",
         limits(size, data),

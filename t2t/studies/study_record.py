@@ -2,19 +2,23 @@
 
 import shutil
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from t2t.atomic import write_atomically
 from t2t.errors import UserError
 from t2t.studies.outcome import RUNS
-from t2t.studies.place import writing_into
-from t2t.studies.record import PAGE, check_place, open_runs, rename_data, write_record
+from t2t.studies.place import renamed, writing_into
+from t2t.studies.record import (
+    PAGE,
+    FinishedRun,
+    check_place,
+    open_runs,
+    write_record,
+)
 from t2t.studies.table import NUMBERS, PICTURE, TABLE
-from t2t.training.folder import RECIPE, RunFolder, read_json
-
-KEPT = {TABLE: PAGE, NUMBERS: NUMBERS, PICTURE: PICTURE}
-"""The files of a study, and what a record calls them."""
+from t2t.training.folder import RECIPE, RunFolder, read_json, write_json
 
 
 def is_studies(folder: Path) -> bool:
@@ -40,27 +44,33 @@ def record_studies(
     for study in studies:
         check_whole(study)
     runs = {
-        into / RUNS / recipe: open_runs(some, held_out=held_out)
+        recipe: open_runs(some, held_out=held_out)
         for recipe, some in finished_runs(folder).items()
     }
+    for study in studies:
+        check_told(study, runs)
     check_apart(into, folder, studies)
-    for place in runs:
-        check_place(place)
+    for recipe, some in runs.items():
+        check_place(into / RUNS / recipe, some[0])
+    numbers: list[dict[str, Any]] = []
     with writing_into(into):
-        for place, some in runs.items():
+        for recipe, some in runs.items():
+            place = into / RUNS / recipe
             place.mkdir(parents=True, exist_ok=True)
             write_record(some, place, data_name)
         for study in studies:
             place = into / study.name
             place.mkdir(exist_ok=True)
-            for name, kept in KEPT.items():
-                shutil.copyfile(study / name, place / kept)
-            if data_name is not None:
-                for path in {arm["data"] for arm in read_json(place / NUMBERS)["arms"]}:
-                    rename_data([place / PAGE, place / NUMBERS], path, data_name)
-        numbers = [read_json(into / study.name / NUMBERS) for study in studies]
+            page, told = (study / TABLE).read_text(), read_json(study / NUMBERS)
+            for path in {arm["data"] for arm in told["arms"]}:
+                name = path if data_name is None else data_name
+                page, told = (renamed(each, path, name) for each in (page, told))
+            write_atomically(place / PAGE, page.encode())
+            write_json(place / NUMBERS, told)
+            shutil.copyfile(study / PICTURE, place / PICTURE)
+            numbers.append(told)
         if not (into / PAGE).exists():
-            (into / PAGE).write_text(first_page(numbers))
+            write_atomically(into / PAGE, first_page(numbers).encode())
     return numbers
 
 
@@ -75,7 +85,7 @@ def finished_runs(folder: Path) -> dict[str, list[Path]]:
 
 def check_whole(study: Path) -> None:
     """Refuses a study that was stopped while its table was written."""
-    for name in KEPT:
+    for name in (TABLE, NUMBERS, PICTURE):
         if not (study / name).exists():
             raise UserError(
                 f"{study} holds no {name}: its study was stopped while writing it; the "
@@ -86,6 +96,18 @@ def check_whole(study: Path) -> None:
             f"{study / NUMBERS} is not what a study writes; the same `t2t study` "
             "command writes it again."
         )
+
+
+def check_told(study: Path, runs: Mapping[str, Sequence[FinishedRun]]) -> None:
+    """Refuses a table that tells other numbers than the runs that there are now."""
+    for arm in read_json(study / NUMBERS)["arms"]:
+        some = runs.get(arm["recipe"], ())
+        now = {str(run.seed): run.result["top1"] for run in some}
+        if not arm["top1"]["by_seed"].items() <= now.items():
+            raise UserError(
+                f"{study / NUMBERS} tells of other runs of {arm['arm']} than there are "
+                "now; the same `t2t study` command writes it again."
+            )
 
 
 def check_apart(into: Path, folder: Path, studies: Sequence[Path]) -> None:

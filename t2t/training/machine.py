@@ -88,9 +88,9 @@ def make_exact(machine: Machine) -> None:
     # Without this choice, of which it is the usual size, torch takes no product of
     # cuBLAS for repeatable.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    if machine.precision != "fp32":
-        # What is left in float32 beside half precision need not be more exact than it.
-        torch.set_float32_matmul_precision("high")
+    # What is left in float32 beside half precision need not be more exact than it.
+    exact = machine.precision == "fp32"
+    torch.set_float32_matmul_precision("highest" if exact else "high")
 
 
 def vars_of(machine: Machine) -> dict[str, Any]:

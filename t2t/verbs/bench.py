@@ -1,6 +1,7 @@
 """Speed: how many images a second a model trains on or looks at."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -111,6 +112,26 @@ def bench(
     if json and markdown:
         raise UserError("--json and --markdown are two forms of the same; give one.")
     check_words(models, recipe, data, mode, grow, out, as_published)
+    if as_published:
+        check_left_out(
+            "--as-published predicts one photo at the model's own size",
+            {
+                "--batch": batch,
+                "--precision": precision,
+                "--mode": mode != "train",
+                "--image-size": image_size,
+                "--launch": launch,
+                "--device": device,
+                "--seconds": seconds != 3,
+                "--profile": profile,
+                "--grow": grow,
+            },
+        )
+    if data is None:
+        check_left_out(
+            "without --data no files are read",
+            {"--repeat": repeat, "--resident": resident, "--workers": workers},
+        )
     check_numbers(batch, image_size, seconds, repeat)
 
     from t2t.bench.cases import REPLAYED
@@ -165,9 +186,11 @@ def bench(
     show(measured, path, json, markdown, profiled=profile)
     if grow and path is not None:
         from t2t.bench.growth import draw_growth
+        from t2t.bench.timing import name_of
 
-        picture = path.with_suffix(".png")
-        warn(f"Picture: {draw_growth(read_rows(path), bases, grow, picture)}")
+        place = path.with_suffix(".png")
+        gpu = name_of(chosen)
+        warn(f"Picture: {draw_growth(read_rows(path), bases, grow, gpu, place)}")
 
 
 def check_words(
@@ -187,8 +210,18 @@ def check_words(
             "--data and --recipe time the trainer's own step: leave --mode, --grow "
             "and --as-published out."
         )
-    if grow and out is None:
-        raise UserError("--grow draws its picture beside the rows: give --out PATH.")
+    if grow and (out is None or out.lower().endswith(".png")):
+        raise UserError(
+            "--grow draws its picture beside the rows, as PATH.png: give --out "
+            "PATH.json for those."
+        )
+
+
+def check_left_out(why: str, options: Mapping[str, object]) -> None:
+    """Refuses options that would change nothing."""
+    given = [name for name, value in options.items() if value not in (None, False, ())]
+    if given:
+        raise UserError(f"Leave {' and '.join(given)} out: {why}.")
 
 
 def check_numbers(
@@ -204,8 +237,8 @@ def check_numbers(
         at_least(1, "--image-size", number)
     if repeat is not None:
         at_least(1, "--repeat", repeat)
-    if not seconds > 0:
-        raise UserError(f"--seconds {seconds:g} must be more than 0.")
+    if not 0 < seconds < math.inf:
+        raise UserError(f"--seconds {seconds:g} must be more than 0, and finite.")
 
 
 def recipes_asked(
@@ -224,10 +257,8 @@ def recipes_asked(
         chosen = [imagenet.published(model) for model in models]
     else:
         recipe = open_recipe(name, None)
-        chosen = [
-            changed(recipe, None, (f"model={model}",))
-            for model in models or [recipe.model]
-        ]
+        others = [changed(recipe, None, (f"model={model}",)) for model in models]
+        chosen = others or [recipe]
     return [
         replace(
             each,
@@ -292,7 +323,7 @@ def show(
         elif rows and markdown:
             print(to_paste(rows))
         elif rows:
-            say(lambda width: row_table(rows))
+            say(lambda width: row_table(rows, width))
 
 
 def show_kernels(profile: "Profile") -> None:

@@ -84,10 +84,9 @@ def study(
     place = Path(folder).expanduser()
     if dry_run:
         from t2t.screen import say, say_json
-        from t2t.studies.forecast import CIFAR10, data_size, forecast
+        from t2t.studies.forecast import forecast
 
-        size = CIFAR10 if data is None else data_size(chosen)
-        rows = forecast(chosen, seeds, place, size, only)
+        rows = forecast(chosen, seeds, place, only)
         if json:
             say_json([forecast_row(row) for row in rows])
         else:

@@ -82,7 +82,7 @@ def eval(
     if picture is not None and not picture.lower().endswith((".png", ".pdf", ".svg")):
         raise UserError(f"--picture {picture} must end in .png, .pdf or .svg.")
     if picture is not None:
-        check_writable("--picture", Path(picture))
+        check_writable("--picture", Path(picture).expanduser())
 
     from t2t.screen import counting, say, say_json
     from t2t.training.judging import judge
@@ -167,7 +167,7 @@ def predict(
         )
     predictor = Predictor(trained, chosen)
     warn(*trained.notes)
-    for stream in (sys.stdin, sys.stdout):
+    for stream in (sys.stdin, sys.stdout) if json or csv else (sys.stdin,):
         if isinstance(stream, TextIOWrapper):  # names are bytes, of whatever encoding
             stream.reconfigure(errors="surrogateescape")
     outcomes = predictor.predict_named(images, sys.stdin, top, batch_size)
@@ -176,17 +176,19 @@ def predict(
     elif csv:
         outcomes = write_csv(outcomes, sys.stdout)
     predictions: list[Prediction] = []
-    num_failed = 0
+    num_seen = num_failed = 0
     for outcome in outcomes:
         if isinstance(outcome, Prediction):
-            predictions.append(outcome)
+            num_seen += 1
+            if not json and not csv:  # else they are told already, and may be many
+                predictions.append(outcome)
         else:
             num_failed += 1
             name = on_one_line(outcome.name)
             warn(f"{name} was left out: {outcome.reason}.")
-    if not predictions:
+    if not num_seen:
         raise UserError("No image could be read, so there is nothing to tell.")
-    if not json and not csv:
+    if predictions:
         say(lambda width: prediction_table(predictions))
     if num_failed:
         raise SystemExit(1)

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 
 from t2t.analysis.pictures import draw_confusion
@@ -22,6 +23,21 @@ def test_right_is_blue_and_wrong_is_red(num_classes: int, tmp_path: Path) -> Non
     red, blue = pixels[..., 0], pixels[..., 2]
     assert (blue - red > 100).sum() > 50
     assert (red - blue > 60).sum() > 20
+
+
+def test_rows_are_true_and_columns_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda each, *_, **__: figures.append(each))
+    confusion = torch.tensor([[6, 3, 0], [1, 8, 0], [0, 0, 0]])
+    draw_confusion(confusion, ["ant", "bee", "cat"], "c.png", "photos")
+    matrix, pairs = figures[0].axes
+    cells = {text.get_position(): text.get_text() for text in matrix.texts}
+    assert cells == {(0, 0): "6", (1, 0): "3", (0, 1): "1", (1, 1): "8"}
+    assert [each.get_text() for each in matrix.get_yticklabels()] == ["ant", "bee"]
+    assert (matrix.get_xlabel(), matrix.get_ylabel()) == ("predicted", "true")
+    told = [text.get_text() for text in pairs.texts]
+    assert told == ["ant → bee", " 3", "bee → ant", " 1"]
+    assert figures[0].get_suptitle() == "photos   top-1 77.78 %"
 
 
 def test_nothing_wrong_and_classes_without_images(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Rows of steps: what they say, and that one failure stops no other."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,9 +13,10 @@ from t2t.bench.cases import Case, all_cases, operations_of, own_depth
 from t2t.bench.kernels import busy_share, longest, profile_steps
 from t2t.bench.measure import measure_cases
 from t2t.bench.steps import inference_step, training_step
-from t2t.bench.timing import Peak, Timing, time_steps
+from t2t.bench.timing import Peak, Timing, matrix_rate, time_steps
 from t2t.errors import UserError
 from t2t.models.create import create_model
+from t2t.training.machine import PRECISIONS
 
 CPU = torch.device("cpu")
 SMALL = Case(
@@ -45,6 +47,15 @@ def test_a_training_step_changes_weights_and_average() -> None:
         torch.testing.assert_close(kept, old + 1e-4 * (weight - old))
 
 
+def test_a_network_without_branches_to_drop_is_built_without() -> None:
+    with torch.device("meta"):
+        assert isinstance(replace(SMALL, model="vgg11").build(), nn.Module)
+        deit = replace(SMALL, model="deit_tiny_patch16_224").build()
+        with pytest.raises(UserError, match="no model 'vgg'"):
+            replace(SMALL, model="vgg").build()
+    assert deit.get_submodule("blocks.11.drop_path1").drop_prob == pytest.approx(0.1)
+
+
 def test_labels_are_of_the_models_own_classes() -> None:
     torch.manual_seed(0)
     few = replace(SMALL, model="t2t_vit_7_32", batch=8)
@@ -68,7 +79,8 @@ def test_the_matrix_share_counts_products_only() -> None:
     assert operations_of(SMALL) == 6 * products
 
 
-def test_rows_say_what_was_measured() -> None:
+def test_rows_say_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("t2t.bench.measure.matrix_rate", lambda *_: 1e9)
     cases = [replace(SMALL, mode="infer"), replace(SMALL, depth=2)]
     infer, deep = (
         measured.row for measured in measure_cases(cases, CPU, "it", seconds=0.01)
@@ -79,10 +91,12 @@ def test_rows_say_what_was_measured() -> None:
     assert (infer["source"], infer["command"]) == ("synthetic", "it")
     assert "depth" not in infer
     assert (deep["mode"], deep["depth"]) == ("train", 2)
-    for row in (infer, deep):
+    for case, row in zip(cases, (infer, deep), strict=True):
         rate = 1e3 * row["batch"] / row["milliseconds"]
         assert row["images_per_second"] == pytest.approx(rate, rel=1e-2, abs=0.06)
-        assert row["matrix_share"] > 0
+        assert row["matrix_tflops"] == 0
+        share = rate * operations_of(case) / 1e9
+        assert row["matrix_share"] == pytest.approx(share, rel=1e-2)
 
 
 def test_a_case_that_fails_says_why_and_stops_no_other(
@@ -128,6 +142,53 @@ def test_timing_takes_the_middle_of_its_rounds() -> None:
     calls = []
     assert len(time_steps(lambda: calls.append(1), CPU, 1e-9).rounds) == 5
     assert len(calls) == 6
+
+
+def test_a_round_has_as_many_steps_as_its_time_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    calls = []
+
+    def step() -> None:
+        calls.append(1)
+        now[0] += 0.125 if len(calls) > 1 else 0.25
+
+    monkeypatch.setattr("t2t.bench.timing.time.perf_counter", lambda: now[0])
+    timing = time_steps(step, CPU, 5.0)
+    # The first took a quarter of a second, so four fill a round of one second.
+    assert len(calls) == 1 + 5 * 4
+    assert timing.rounds == (0.125,) * 5
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_matrix_rate_is_of_a_product_in_that_precision(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def timed(step: Callable[[], torch.Tensor], *_: object) -> Timing:
+        product = step()
+        assert product.shape == (1024, 1024)
+        assert product.dtype == PRECISIONS[precision]
+        return Timing((0.5,) * 5)
+
+    monkeypatch.setattr("t2t.bench.timing.time_steps", timed)
+    assert matrix_rate.__wrapped__(CPU, precision) == 2 * 1024**3 / 0.5
+
+
+@pytest.mark.parametrize("make", [training_step, inference_step])
+def test_a_step_is_computed_in_the_precision_of_its_case(
+    make: Callable[..., Callable[[], None]],
+) -> None:
+    case = replace(SMALL, precision="bf16")
+    model = case.build()
+    seen = []
+
+    def look(module: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+        seen.append((given[0].dtype, torch.is_autocast_enabled("cpu")))
+
+    model.register_forward_pre_hook(look)
+    make(model, case, CPU)()
+    assert seen == [(torch.bfloat16, True)]
 
 
 def test_the_peak_of_memory_is_seen_after_it_is_over() -> None:

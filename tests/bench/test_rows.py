@@ -1,16 +1,18 @@
 """Rows in files, tables and pictures."""
 
-import json
+import io
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
+from rich.console import Console
 
 from t2t.bench.cases import Case, all_cases
 from t2t.bench.growth import draw_growth, growing, points
-from t2t.bench.rows import in_words, markdown, merge_row, read_rows
+from t2t.bench.rows import in_words, markdown, merge_row, read_rows, row_table
 from t2t.errors import UserError
 
 BASE = Case(
@@ -46,6 +48,8 @@ def test_a_row_replaces_the_one_of_the_same_thing_only(tmp_path: Path) -> None:
         row_of(BASE, source="jpeg"),
         row_of(BASE, recipe="imagenet.t2t_vit_7"),
         row_of(BASE, gpu="H"),
+        row_of(BASE, source="jpeg", workers=2),
+        row_of(BASE, source="jpeg", resident=True),
     ]
     for row in rows:
         merge_row(path, row)
@@ -91,6 +95,26 @@ def test_a_row_in_words() -> None:
     assert in_words(row_of(BASE, None, failed="out of memory")).endswith(
         "synthetic: out of memory"
     )
+    oblong = row_of(BASE, image_size=[24, 32], source="jpeg", resident=True, workers=1)
+    assert "24×32 px, batch 4, fp32, jpeg, resident, 1 worker: " in in_words(oblong)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_a_narrow_terminal_cuts_no_column(width: int) -> None:
+    measured = {"spread": 0.012, "milliseconds": 3.24, "matrix_share": 0.512}
+    rows = [
+        row_of(replace(BASE, model="t2t_vit_14_resnext"), **measured),
+        row_of(BASE, None, failed="RuntimeError: " + 20 * "no such kernel "),
+    ]
+    console = Console(width=width, height=50, file=io.StringIO(), record=True)
+    console.print(row_table(rows, width))
+    page = console.export_text()
+    assert "…" not in page
+    lines = page.splitlines()
+    (line,) = (line for line in lines if line.startswith("t2t_vit_14_resnext "))
+    assert " 1,234 " in line
+    assert ("3.24" in line) == (width > 80) == ("ms" in page.split("also tells")[0])
+    assert ("also tells: compile s" in page) == (width < 200)
 
 
 SIZES = [96, 128, 160, 224, 288, 384, 512]
@@ -129,10 +153,53 @@ def test_a_picture_of_growth_has_a_line_for_every_base(tmp_path: Path) -> None:
     rows = [row_of(case, 1e5 / case.image_size) for case in cases]
     rows += [row_of(replace(BASE, image_size=777), None, failed="out of memory")]
     rows += [row_of(BASE, 1.0, source="jpeg"), row_of(BASE, 1.0, recipe="r")]
-    found = points(rows, BASE, "size")
+    rows += [row_of(BASE, 9.0, gpu="another")]
+    found = points(rows[:-1], BASE, "size")
     assert [row["at"] for row in found] == [*SIZES, 777]
-    assert [row["at"] for row in points(rows, BASE, "depth")] == [2, 4, 7, 10, 14]
-    path = draw_growth(rows, bases, ["size", "depth"], tmp_path / "growth.png")
+    assert [row["at"] for row in points(rows[:-1], BASE, "depth")] == [2, 4, 7, 10, 14]
+    path = draw_growth(rows, bases, ["size", "depth"], "G", tmp_path / "growth.png")
     with Image.open(path) as picture:
         assert picture.width > picture.height > 400
-    json.dumps(rows)
+
+
+def drawn(
+    monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]], *bases: Case
+) -> Figure:
+    """The picture of growing batches, before it becomes a file."""
+    figures: list[Figure] = []
+    monkeypatch.setattr(
+        Figure, "savefig", lambda figure, *_, **__: figures.append(figure)
+    )
+    draw_growth(rows, bases, ["batch"], "G", Path("growth.png"))
+    return figures[0]
+
+
+def test_a_picture_of_growth_is_of_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = growing(BASE, ["batch"])
+    rows = [row_of(case, 9.0, gpu="another", torch="9") for case in cases]
+    rows += [row_of(case, 100.0 * case.batch) for case in cases]
+    figure = drawn(monkeypatch, rows, BASE)
+    (line,) = figure.axes[0].lines
+    assert [*line.get_ydata()] == [100, 200, 400, 800, 1600]
+    assert figure.get_suptitle() == "G, fp32, torch 2.11"
+    assert figure.axes[0].get_title() == "224 px"
+
+
+def test_lines_of_growth_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    bases = [BASE, replace(BASE, precision="bf16"), replace(BASE, image_size=32)]
+    rows = [row_of(case) for base in bases for case in growing(base, ["batch"])]
+    figure = drawn(monkeypatch, rows, *bases)
+    assert figure.get_suptitle() == "G, torch 2.11"
+    assert figure.axes[0].get_title() == ""
+    assert [line.get_label() for line in figure.axes[0].lines] == [
+        "t2t_vit_7, training, fp32, 224 px",
+        "t2t_vit_7, training, bf16, 224 px",
+        "t2t_vit_7, training, fp32, 32 px",
+    ]
+
+
+def test_growth_that_failed_throughout_is_an_empty_picture(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [row_of(case, None, peak_memory_gib=None) for case in growing(BASE, [])]
+    assert not drawn(monkeypatch, rows, BASE).axes[0].lines

@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+from t2t.analysis.cost import count
 from t2t.bench.rows import identity, in_words
 from t2t.bench.timing import Timing
 from t2t.bench.trainer import Files, Trainer, measure_recipes, open_files
@@ -19,6 +20,7 @@ from t2t.recipes.imagenet import published
 from t2t.training.feeding import training_batches
 from t2t.training.machine import Machine
 from t2t.training.recipe import Recipe, TokenDropping
+from t2t.training.run import build_model
 
 CPU = torch.device("cpu")
 
@@ -85,8 +87,9 @@ def test_nothing_is_timed_while_processes_start(
 
 
 def test_rows_from_files_stand_beside_the_step_alone(
-    photos: Path, recipe: Recipe
+    photos: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("t2t.bench.trainer.matrix_rate", lambda *_: 1e9)
     files = Files(data=str(photos))
     machine = Machine(device="cpu", workers=1)
     alone, fed = (
@@ -96,12 +99,55 @@ def test_rows_from_files_stand_beside_the_step_alone(
         )
     )
     assert (alone["source"], fed["source"]) == ("synthetic", "jpeg")
+    # Forward once and backward twice, a multiplication and an addition each.
+    items = count(build_model(recipe, 3), (32, 32)).items
+    work = 6 * (sum(items.values()) - items["normalisation"])
     for row in (alone, fed):
+        share = row["images_per_second"] * work / 1e9
+        assert row["matrix_share"] == pytest.approx(share, rel=1e-2)
         assert (row["recipe"], row["launch"]) == ("imagenet.t2t_vit_7", "eager")
         assert (row["image_size"], row["batch"], row["precision"]) == (32, 4, "fp32")
     assert fed["synthetic_images_per_second"] == alone["images_per_second"]
     share = fed["images_per_second"] / alone["images_per_second"]
     assert fed["synthetic_share"] == pytest.approx(share, rel=1e-2)
+
+
+def test_memory_is_that_of_steps_alone(
+    photos: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def matrix_rate(*_: object) -> float:
+        torch.ones(2**27)  # half a GiB, given back at once
+        return 1e12
+
+    monkeypatch.setattr("t2t.bench.trainer.matrix_rate", matrix_rate)
+    rows = measure_recipes(
+        [recipe],
+        [Machine(device="cpu", workers=1)],
+        CPU,
+        Files(data=str(photos)),
+        "it",
+        seconds=0.01,
+    )
+    for measured in rows:
+        gib = measured.row["peak_memory_gib"]
+        if gib is None:
+            pytest.skip("this system does not tell")
+        assert gib < 0.4
+
+
+def test_rows_tell_how_they_were_fed(photos: Path, recipe: Recipe) -> None:
+    files = Files(data=str(photos), resident=True)
+    machine = Machine(device="cpu", workers=1)
+    oblong = replace(recipe, image_size=(32, 24))
+    alone, fed = (
+        measured.row
+        for measured in measure_recipes(
+            [oblong], [machine], CPU, files, "it", seconds=0.01
+        )
+    )
+    assert (fed["workers"], fed["resident"]) == (1, True)
+    assert not {"workers", "resident"} & alone.keys()
+    assert fed["image_size"] == alone["image_size"] == [32, 24]
 
 
 def test_every_phase_is_timed_and_has_its_share(

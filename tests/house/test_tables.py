@@ -64,8 +64,18 @@ ROWS = [
     row(
         *("t2t_vit_7_32", 45000),
         recipe="cifar10.t2t_vit_7",
-        phases=[{"images_per_second": rate} for rate in (50000, 30000, 30001)],
+        phases=[
+            {"keep": keep, "images_per_second": rate}
+            for keep, rate in ((0.5, 50000), (1.0, 30000), (1.0, 30001))
+        ],
     ),
+    row(
+        *("t2t_vit_7_32", 99999),
+        recipe="calm.at.the.end",
+        phases=[{"keep": 1.0, "images_per_second": rate} for rate in (50000, 30000)],
+    ),
+    row("t2t_vit_14", 99999, source="jpeg", mode="infer", times_as_fast=2.0),
+    row("t2t_vit_14", 99999, source="jpeg", synthetic_share=0.9, workers=1),
 ]
 
 

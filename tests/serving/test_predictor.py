@@ -1,5 +1,7 @@
 """A model that takes images as they are sees what evaluation shows it."""
 
+import copy
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -100,7 +102,7 @@ def test_an_image_is_the_same_in_every_form(predictor: Predictor, photos: Path) 
     assert [prediction.image for prediction in predictions] == names
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK", "I;16"])
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK", "I", "I;16"])
 def test_pictures_of_any_mode_are_taken(
     mode: str, predictor: Predictor, photos: Path
 ) -> None:
@@ -108,9 +110,42 @@ def test_pictures_of_any_mode_are_taken(
     picture = grey.convert(mode)
     if mode == "I;16":
         picture = Image.fromarray(np.array(grey).astype(np.uint16) * 257)
+    if mode == "I":
+        picture = Image.fromarray(np.array(grey).astype(np.int32) * 257)
     (of_mode,) = predictor.predict(picture)
     if mode not in ("1", "CMYK"):
         assert of_mode.guesses == predictor.predict(grey)[0].guesses
+
+
+def test_a_picture_that_cannot_be_read_is_named(
+    predictor: Predictor, photos: Path, tmp_path: Path
+) -> None:
+    for whole in (photos / "ant" / "00.jpg", photos / "bee" / "01.png"):
+        cut = tmp_path / whole.name
+        cut.write_bytes(whole.read_bytes()[:-100])
+        with Image.open(cut) as one, Image.open(whole) as other:
+            damaged, seen = predictor.predict_each([one, other], top=1)
+        assert isinstance(damaged, DamagedImage)
+        assert damaged.name == str(cut)
+        assert isinstance(seen, Prediction)
+
+
+def test_one_picture_may_be_given_many_times(
+    predictor: Predictor, tmp_path: Path
+) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (300, 300, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "large.png")
+    with Image.open(tmp_path / "large.png") as picture:  # read when it is used
+        predictions = predictor.predict([picture] * 8, top=1)
+    assert len({prediction.guesses for prediction in predictions}) == 1
+
+
+def test_weights_that_are_damaged_are_told(predictor: Predictor) -> None:
+    model = copy.deepcopy(predictor.model)
+    torch.nn.init.constant_(model.get_parameter("head.weight"), torch.nan)
+    broken = Predictor(replace(predictor.trained, model=model), "cpu")
+    with pytest.raises(UserError, match="not finite: its weights are damaged"):
+        broken.predict(torch.zeros(3, 8, 8, dtype=torch.uint8))
 
 
 def test_a_turned_photograph_is_turned_back(

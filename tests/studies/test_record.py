@@ -1,6 +1,8 @@
 """Finished runs become a record; others do not."""
 
 import json
+import os
+import shlex
 from dataclasses import replace
 from errno import ENOSPC
 from pathlib import Path
@@ -10,7 +12,8 @@ import pytest
 
 from t2t.cli import main
 from t2t.errors import UserError
-from t2t.studies.record import SUMMARY_KEYS, record, rename_data
+from t2t.studies.place import renamed
+from t2t.studies.record import SUMMARY_KEYS, record
 from t2t.studies.study import Study
 from t2t.training.loop import Machine, train
 
@@ -61,8 +64,6 @@ def test_a_record_holds_what_its_runs_say(
     assert summary["seeds"] == [0, 1]
     assert summary["top1"] == [results[0]["top1"], results[1]["top1"]]
     assert summary["top1_raw"] == [results[0]["top1_raw"], results[1]["top1_raw"]]
-    mean = (results[0]["train_minutes"] + results[1]["train_minutes"]) / 2
-    assert summary["train_minutes"] == pytest.approx(mean, abs=1e-3)
     assert summary["gpu"].startswith("none (cpu")
     names = {path.name for path in here.iterdir()}
     assert names == {
@@ -73,6 +74,21 @@ def test_a_record_holds_what_its_runs_say(
     assert (here / "seed1.jsonl").read_text() == (runs[1] / "metrics.jsonl").read_text()
     told = [path for path in here.iterdir() if path.suffix != ".png"]
     assert not [path for path in told if str(images) in path.read_text()]
+
+
+def test_times_are_the_mean_of_the_seeds(runs: list[Path], tmp_path: Path) -> None:
+    timed = [
+        changed(
+            run,
+            tmp_path / str(number),
+            "result.json",
+            train_minutes=1.5 * number,
+            compile_minutes=0.2 * number,
+        )
+        for number, run in enumerate(runs, start=1)
+    ]
+    summary = record(timed, tmp_path / "record")
+    assert (summary["train_minutes"], summary["compile_minutes"]) == (2.25, 0.3)
 
 
 def test_a_page_that_was_written_stays(
@@ -87,13 +103,47 @@ def test_a_page_that_was_written_stays(
     assert (tmp_path / "README.md").read_text() == page
 
 
-def test_a_name_replaces_the_whole_path_alone(tmp_path: Path) -> None:
-    file = tmp_path / "log.txt"
-    file.write_text('--data ./c "./c" ./c/a.png ../c ./c-old ./cat')
-    rename_data([file], "./c", "path/to/c")
-    assert file.read_text() == (
-        '--data path/to/c "path/to/c" path/to/c/a.png ../c ./c-old ./cat'
+def test_a_name_replaces_the_whole_path_alone() -> None:
+    told = '--data ./c "./c" ./c/a.png ../c ./c-old ./cat ./c.tar'
+    assert renamed(told, "./c", "path/to/c") == (
+        '--data path/to/c "path/to/c" path/to/c/a.png ../c ./c-old ./cat ./c.tar'
     )
+    command = shlex.join(["t2t", "train", "--data", "/it's é", "--seed", "1"])
+    assert shlex.split(renamed(command, "/it's é", "my own"))[3] == "my own"
+
+
+def test_a_name_that_recipes_have_too_stays_theirs() -> None:
+    run = {
+        "name": "digits.t2t_vit",
+        "data": "digits",
+        "command": "t2t train digits --folder runs/digits --data digits",
+    }
+    assert renamed([run], "digits", "scans") == [
+        {
+            "name": "digits.t2t_vit",
+            "data": "scans",
+            "command": "t2t train digits --folder runs/digits --data scans",
+        }
+    ]
+    assert renamed("3 epochs of digits, judged", "digits", "x").endswith(" x, judged")
+
+
+def test_any_path_is_renamed_to_any_name(runs: list[Path], tmp_path: Path) -> None:
+    path, name = "/données/it's", 'the "own" \\ set'
+    run = changed(runs[0], tmp_path / "run", "recipe.json", data=path)
+    command = shlex.join(["t2t", "train", "--data", path])
+    for file in ("result.json", "environment.json"):
+        told = json.loads((run / file).read_text()) | {"command": command}
+        (run / file).write_text(json.dumps(told))
+    (run / "log.txt").write_bytes(f"{path}/1.png: ".encode() + b"\xff\n")
+    changed(run, tmp_path / "odd", "result.json", command="--folder \udcff")
+    record([tmp_path / "odd"], tmp_path / "odder")
+    assert "--folder \\udcff" in (tmp_path / "odder/README.md").read_text()
+    summary = record([run], tmp_path / "record", data_name=name)
+    assert summary["data"] == name
+    assert shlex.split(summary["command"])[-1] == name
+    for file in (tmp_path / "record").iterdir():
+        assert b"donn" not in file.read_bytes()
 
 
 def test_what_is_no_record_is_refused(runs: list[Path], tmp_path: Path) -> None:
@@ -104,13 +154,17 @@ def test_what_is_no_record_is_refused(runs: list[Path], tmp_path: Path) -> None:
     elsewhere = changed(
         second, tmp_path / "elsewhere", "environment.json", device="cuda NVIDIA H200"
     )
+    many = changed(second, tmp_path / "many", "environment.json", num_processes=8)
     held = changed(second, tmp_path / "held", "recipe.json", hold_out=5000)
+    cut = changed(second, tmp_path / "cut", "result.json", top1=99.0)
     into = tmp_path / "record"
     cases = {
         "is not trained to its end": [first, unfinished],
         r"different recipes \(drop_path: 0.0 → 0.1\)": [first, other],
         "have the same seed 0": [first, first],
-        "a record holds one machine's times": [first, elsewhere],
+        r"ways \(device: .*; a record holds one machine's": [first, elsewhere],
+        r"in different ways \(num_processes: 1 → 8\)": [first, many],
+        "cut/metrics.jsonl does not end in the run's result": [first, cut],
         "judged by 5,000 held-out training images, not by the test set": [held],
         "is not a run folder": [tmp_path],
     }
@@ -136,6 +190,36 @@ def test_a_record_overwrites_nothing_else(runs: list[Path], tmp_path: Path) -> N
     with pytest.raises(UserError, match=r"cat\.jpg cannot be written"):
         record(runs, file)
     assert [path.name for path in photos.iterdir()] == ["1.jpg"]
+
+
+def test_recording_again_leaves_nothing_of_other_seeds(
+    runs: list[Path], tmp_path: Path
+) -> None:
+    record(runs, tmp_path)
+    (tmp_path / "seed-search.json").write_text("mine")
+    record(runs[:1], tmp_path)
+    assert not [*tmp_path.glob("seed1*")]
+    assert len([*tmp_path.glob("seed0.*")]) == 3
+    assert (tmp_path / "seed-search.json").read_text() == "mine"
+    other = changed(runs[0], tmp_path / "other", "recipe.json", name="other")
+    with pytest.raises(UserError, match=r"a record of tiny\.patches, not of other"):
+        record([other], tmp_path)
+
+
+def test_a_page_is_written_whole_or_not_at_all(
+    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_file = os.replace
+
+    def full(source: Path, target: Path) -> None:
+        if target.name == "README.md":
+            raise OSError(ENOSPC, "No space left on device")
+        replace_file(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(UserError, match="No space left"):
+        record(runs, tmp_path)
+    assert not [*tmp_path.glob("README.md*")]
 
 
 def test_a_full_disk_is_one_sentence_and_the_same_call_goes_on(

@@ -13,12 +13,15 @@ from typing import Any
 
 import pytest
 
+from t2t.data.sources import Splits
 from t2t.errors import UserError
 from t2t.studies.running import run_study
 from t2t.studies.study import Study
+from t2t.training.feeding import open_data
 from t2t.training.journal import Journal
-from t2t.training.loop import Machine
+from t2t.training.loop import Machine, Result
 from t2t.training.metrics import read_rows
+from t2t.training.recipe import Recipe
 
 CPU = Machine(device="cpu", compile=False, workers=1)
 
@@ -135,6 +138,41 @@ def test_ctrl_c_leaves_the_table_of_what_is_done(
     assert "Nothing to set beside it yet." in page
     assert (tmp_path / "tiny_tokens/picture.png").exists()
     assert (tmp_path / "runs/tiny.patches-seed1/last").is_dir()
+
+
+def test_every_seed_is_judged_by_its_own_images(
+    tiny_study: Study, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: dict[tuple[str, int], Splits] = {}
+    programs: list[int] = []
+
+    def train(recipe: Recipe, *, splits: Splits, **_: object) -> Result:
+        trained[recipe.name, recipe.seed] = splits
+        return Result(tmp_path, True, {})
+
+    monkeypatch.setattr("t2t.studies.running.train", train)
+    monkeypatch.setattr("t2t.studies.running.write", lambda *_: None)
+    monkeypatch.setattr(
+        "t2t.studies.running.forget_programs", lambda: programs.append(len(trained))
+    )
+    for data, hold_out in ((images / "train", 0), (images, 6), (images, 0)):
+        trained.clear()
+        one = tiny_study.changed(
+            lambda each, data=data, held=hold_out: replace(
+                each, data=str(data), hold_out=held
+            )
+        )
+        run_study(one, (0, 1), tmp_path)
+        for (name, seed), splits in trained.items():
+            own = open_data(replace(one.arms["t2t"], seed=seed))
+            judges = [splits.val.name(number) for number in range(len(splits.val))]
+            assert judges == [own.val.name(number) for number in range(len(own.val))]
+            # Arms share what is decoded; so may seeds that split nothing.
+            assert splits is trained["tiny", seed]
+            shared = splits is trained[name, 0]
+            assert shared == (seed == 0 or (data, hold_out) == (images, 0))
+    # What is compiled for an arm serves all its seeds, and no other arm.
+    assert programs == [0, 2] * 3
 
 
 def test_a_table_that_cannot_be_written_is_told(

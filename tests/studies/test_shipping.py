@@ -1,8 +1,12 @@
 """A run's model is halved, described, and found where it ships."""
 
 import json
+import shutil
 from dataclasses import replace
+from errno import ENOSPC
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +16,10 @@ import t2t
 from t2t.cli import main
 from t2t.errors import UserError
 from t2t.models import builtin
-from t2t.studies.shipping import beginnings, half, ship
+from t2t.studies.shipping import beginnings, card, half, ship
 from t2t.studies.study import Study
 from t2t.training.folder import read_recipe
+from t2t.training.judging import judge
 from t2t.training.loop import Machine, train
 
 CPU = Machine(device="cpu", compile=False, workers=1)
@@ -50,6 +55,23 @@ def test_the_file_is_half_as_large_and_sees_the_same(run: Path, shipped: Path) -
         ours, theirs = t2t.load(run)(images), t2t.load("builtin")(images)
     assert theirs.dtype == torch.float32
     assert torch.allclose(ours, theirs, atol=0.02)
+
+
+def test_what_is_judged_is_the_file_that_ships(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged = []
+
+    def watched(path: Path, **options: Any) -> Any:
+        judged.append({name: each.clone() for name, each in load_file(path).items()})
+        return judge(path, **options)
+
+    monkeypatch.setattr("t2t.studies.shipping.judge", watched)
+    file, _ = ship(run, tmp_path / "in", device="cpu")
+    (seen,) = judged
+    for name, each in load_file(file).items():
+        assert torch.equal(seen[name], each)
+        assert seen[name].dtype == torch.float16
 
 
 def test_the_card_tells_what_was_measured(
@@ -152,6 +174,58 @@ def test_a_model_ships_among_nothing_else(run: Path, shipped: Path) -> None:
     (shipped / "other.safetensors").touch()
     with pytest.raises(UserError, match=r"other\.safetensors.*a new folder"):
         ship(run, shipped, device="cpu")
+
+
+def test_no_image_that_was_trained_on_judges_what_ships(
+    run: Path, images: Path, tmp_path: Path
+) -> None:
+    whole = tmp_path / "whole"  # not split: the run itself holds some of it out
+    shutil.copytree(images / "train", whole)
+    recipe = replace(read_recipe(run), data=str(whole), epochs=1)
+    train(recipe, folder=tmp_path / "run", machine=CPU, quiet=True)
+    top1 = json.loads((tmp_path / "run/result.json").read_text())["top1"]
+    words = ["ship", str(tmp_path / "run"), "--device", "cpu", "--into"]
+    assert main([*words, str(tmp_path / "a"), "--data-name", "whole"]) == 0
+    card = (tmp_path / "a/MODEL_CARD.md").read_text()
+    assert f"Top-1 {top1:.2f} % on 5 images (whole, val)" in card
+    # Other images are called what they are, and all of them judge.
+    assert main([*words, str(tmp_path / "b"), "--data", str(images / "val")]) == 0
+    card = (tmp_path / "b/MODEL_CARD.md").read_text()
+    assert f"on 15 images ({images / 'val'}, all)" in card
+    assert f"Trained from scratch on {whole}, " in card
+
+
+def test_a_card_keeps_the_recipes_name_in_its_command(run: Path) -> None:
+    recipe = replace(read_recipe(run), data="digits", hold_out=100)
+    trained = SimpleNamespace(name="m", image_size=(8, 8), class_names=("a",))
+    score = SimpleNamespace(top1=50.0, num_images=2)
+    report: Any = SimpleNamespace(
+        trained=trained, score=score, data="scans", split="val", classes=list
+    )
+    command = "t2t train digits --data digits --folder runs/digits"
+    result = {"command": command, "parameters": 1, "top1": 60.0}
+    told = card(recipe, result, report, 1_000_000, "scans")
+    assert "$ t2t train digits --data scans --folder runs/digits\n" in told
+    assert "; 60.00 % on 100 held-out images at the end of training" in told
+
+
+def test_a_model_never_ships_without_its_card(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(ENOSPC, "No space left on device")
+
+    into = tmp_path / "in"
+    with monkeypatch.context() as patch:
+        patch.setattr("t2t.studies.shipping.write_atomically", full)
+        with pytest.raises(UserError, match="No space left on device"):
+            ship(run, into, device="cpu")
+    assert not into.exists()
+    into.mkdir()
+    (into / ".tiny.safetensors.123.part").touch()  # by a process that was killed
+    ship(run, into, device="cpu")
+    names = {path.name for path in into.iterdir()}
+    assert names == {"MODEL_CARD.md", "tiny.safetensors"}
 
 
 def test_what_ships_is_small_and_has_its_card() -> None:

@@ -1,6 +1,8 @@
 """What the studies are made of, and how their verdicts come about."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -8,9 +10,12 @@ import torch
 from t2t.config import to_json
 from t2t.errors import UserError
 from t2t.studies import STUDIES, find_study
-from t2t.studies.forecast import CIFAR10, forecast
-from t2t.studies.outcome import Arm, Cost, costs_of, find
-from t2t.studies.study import Claim
+from t2t.studies.forecast import data_size, forecast
+from t2t.studies.outcome import Arm, Cost, Outcome, costs_of, find, run_folder
+from t2t.studies.picture import draw, draw_arms, draw_costs
+from t2t.studies.study import Claim, Study
+from t2t.studies.table import as_json, markdown
+from t2t.training.folder import write_json
 from t2t.training.optim import build_optimizers
 from t2t.training.recipe import Recipe
 from t2t.training.run import build_model
@@ -110,6 +115,8 @@ def arm(name: str, *top1: float) -> Arm:
         # Published as alike: 0.2 apart is, 2 apart is not.
         ((81.6, 81.5), (95.2, 95.4, 95.6), (95.0, 95.2, 95.4), "agrees"),
         (None, (95.0, 95.2, 95.4), (93.0, 93.2, 93.4), "disagrees"),
+        # Half a point apart with an error of 1.6.
+        (None, (95.0, 96.0, 97.0), (94.5, 95.5, 96.5), "agrees"),
         # One seed decides nothing.
         ((81.5, 79.5), (95.0,), (93.0,), "undecided"),
     ],
@@ -144,10 +151,35 @@ def test_guessing_decides_nothing() -> None:
     assert finding is not None
     assert finding.verdict == "undecided"
     assert "both hardly do better than guessing: train for longer" in str(finding)
+    # One that has learnt is better than one that guesses.
+    learnt = {**arms, "a": arm("a", 94.0, 94.2, 94.4)}
+    finding = find(claim, learnt, 10)
+    assert finding is not None
+    assert finding.verdict == "agrees"
     # The same numbers are far from guessing among 100 classes.
     better = find(claim, arms, 100)
     assert better is not None
     assert better.verdict == "agrees"
+
+
+@pytest.mark.parametrize("against_cost", [False, True])
+def test_words_with_a_dollar_are_drawn_as_they_are(
+    against_cost: bool, tmp_path: Path
+) -> None:
+    arms = {name: arm(name, 90.0, 91.0) for name in ("$a_{$", "costs $5 or $6")}
+    for each in arms.values():
+        for result in each.results.values():
+            cast(dict[str, float], result)["images_per_second"] = 100.0
+    study = Study(
+        name="odd",
+        question="Does $x_{$ help?",
+        paper="",
+        arms={name: each.recipe for name, each in arms.items()},
+        against_cost=against_cost,
+    )
+    outcome = Outcome(study=study, seeds=(0, 1), arms=arms, num_classes=10)
+    draw(outcome, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").stat().st_size > 5_000
 
 
 @pytest.mark.parametrize(
@@ -169,7 +201,7 @@ def test_a_short_time_is_not_none() -> None:
 
 
 def test_a_forecast_counts_what_is_left(tmp_path: Path) -> None:
-    rows = forecast(find_study("depth"), (0, 1), tmp_path, CIFAR10)
+    rows = forecast(find_study("depth"), (0, 1), tmp_path)
     assert [(row.arm, row.num_done, row.num_runs) for row in rows] == [
         ("deep_narrow", 0, 2),
         ("shallow_wide", 0, 2),
@@ -179,6 +211,79 @@ def test_a_forecast_counts_what_is_left(tmp_path: Path) -> None:
         2 * 3 * rows[0].cost.macs * steps * 512 / 1e15
     )
     assert rows[0].hours_left == 2 * rows[0].hours > 0
+
+
+@pytest.mark.parametrize("hold_out", [0, 200])
+def test_a_forecast_holds_images_out_once(hold_out: int) -> None:
+    own = find_study("depth").changed(lambda each: replace(each, hold_out=hold_out))
+    size = data_size(own)
+    assert (size.train, size.val) == (50_000 - hold_out, hold_out or 10_000)
+    size = data_size(own.changed(lambda each: replace(each, data="digits")))
+    assert (size.train, size.val) == (1437 - hold_out, hold_out or 360)
+
+
+def test_a_forecast_leaves_out_what_is_done(tmp_path: Path) -> None:
+    study = find_study("depth")
+    own = study.arms["deep_narrow"]
+    for seed, epochs in ((0, own.epochs), (1, own.epochs + 1)):
+        folder = run_folder(tmp_path, own, seed)
+        folder.mkdir(parents=True)
+        plain = to_json(replace(own, seed=seed, epochs=epochs))
+        write_json(folder / "recipe.json", plain)
+        write_json(folder / "result.json", {"top1": 90.0})
+    rows = forecast(study, (0, 1, 2), tmp_path)
+    # That of another recipe is none of the study's.
+    assert [(row.num_done, row.num_runs) for row in rows] == [(1, 3), (0, 3)]
+    assert [row.hours_left / row.hours for row in rows] == [2, 3]
+
+
+def told_arm(hold_out: int = 0) -> Arm:
+    recipe = Recipe(name="r", model="m", data="photos", epochs=17, hold_out=hold_out)
+    values = {"images_per_second": 1234.4, "train_minutes": 5.0}
+    return Arm(
+        name="a",
+        recipe=recipe,
+        cost=Cost(parameters=1_230_000, macs=456_000_000),
+        results={
+            0: {"top1": 90.0, "top1_raw": 70.0, **values},
+            3: {"top1": 91.0, "top1_raw": 73.0, **values},
+        },
+        environments=(
+            {"device": "cpu", "torch": "2.11", "precision": "fp32"},
+            {"device": "cuda G", "torch": "2.11", "precision": "bf16"},
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("hold_out", "judge"),
+    [(0, "its validation set"), (50, "50 held-out training images")],
+)
+def test_a_table_tells_an_arm_and_its_conditions(hold_out: int, judge: str) -> None:
+    one = told_arm(hold_out)
+    study = Study(name="s", question="?", paper="", arms={"a": one.recipe})
+    outcome = Outcome(study=study, seeds=(0, 3), arms={"a": one}, num_classes=10)
+    page = markdown(outcome)
+    assert "| `a` | 1.23 | 0.456 | 1,234 | 90.50 ± 0.71 | 71.50 ± 2.12 | 0, 3 |" in page
+    assert f"17 epochs of photos, judged by {judge}; mean ±" in page
+    assert "On cpu, cuda G, fp32, bf16, torch 2.11." in page
+    numbers = as_json(outcome)["arms"][0]
+    assert numbers["train_minutes"]["mean"] == 5
+    assert numbers["images_per_second"]["mean"] == 1234.4
+    assert numbers["devices"] == ["cpu", "cuda G"]
+
+
+def test_a_picture_places_mean_spread_and_seeds() -> None:
+    (axes,) = draw_arms([told_arm()]).axes
+    seeds, *_ = axes.lines
+    assert [*seeds.get_xdata()] == [90, 91]
+    mean, _, (bar,) = axes.containers[0].lines
+    assert mean.get_xdata() == [90.5]
+    assert bar.get_segments()[0][:, 0] == pytest.approx([90.5 - 0.7071, 90.5 + 0.7071])
+    panels = draw_costs([told_arm()]).axes
+    assert [panel.containers[0].lines[0].get_xdata()[0] for panel in panels] == [
+        *(1.23, 0.456, 1234.4)
+    ]
 
 
 def test_mistakes_are_told() -> None:

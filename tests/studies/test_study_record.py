@@ -1,6 +1,7 @@
 """Studies become a record, with the runs behind their tables."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -107,6 +108,19 @@ def test_nothing_is_written_of_studies_that_are_refused(
     with pytest.raises(UserError, match="are of different recipes"):
         record_studies(broken, into)
     assert not into.exists()
+
+
+def test_a_table_of_runs_that_were_trained_anew_is_refused(
+    studied: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(studied, tmp_path / "studies")
+    run = tmp_path / "studies/runs/tiny-seed0"
+    for name in ("result.json", "metrics.jsonl"):
+        told = (run / name).read_text()
+        (run / name).write_text(re.sub('"top1": [0-9.]+', '"top1": 12.5', told))
+    with pytest.raises(UserError, match="tells of other runs of t2t than there are"):
+        record_studies(tmp_path / "studies", tmp_path / "kept")
+    assert not (tmp_path / "kept").exists()
 
 
 def test_studies_are_named_alone_and_all_at_once(

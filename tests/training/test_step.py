@@ -65,6 +65,12 @@ def test_accumulated_step_is_the_whole_step(
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=2e-4)
 
 
+def test_float32_is_exact_also_after_half_precision() -> None:
+    for precision, expected in (("bf16", "high"), ("fp32", "highest")):
+        make_exact(Machine(precision=precision))  # type: ignore[arg-type]
+        assert torch.get_float32_matmul_precision() == expected
+
+
 def test_step_is_a_function_of_the_seed_and_the_batch(
     tiny: Tiny, cpu: Machine, batches: Batches
 ) -> None:
