@@ -212,10 +212,16 @@ def differences(
 ) -> list[str]:
     """The fields in which two JSON objects differ, as `field: old → new`."""
     found = []
-    for name in sorted(old.keys() | new.keys()):
+    for name in {**new, **old}:  # in their own order: what matters most comes first
         before, after = old.get(name), new.get(name)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             found += differences(before, after, f"{at}{name}.")
         elif before != after:
             found.append(f"{at}{name}: {json.dumps(before)} → {json.dumps(after)}")
     return found
+
+
+def few(found: Sequence[str]) -> str:
+    """The first few differences, and how many more there are."""
+    rest = f" and {len(found) - 4} more" if len(found) > 4 else ""
+    return "; ".join(found[:4]) + rest

@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from t2t.atomic import atomic_file, write_atomically
-from t2t.config import differences
+from t2t.config import differences, few
 from t2t.errors import UserError
 from t2t.studies.place import renamed, writing_into
 from t2t.training.folder import (
@@ -204,7 +204,7 @@ def check_alike(runs: Sequence[FinishedRun]) -> None:
         if others:
             raise UserError(
                 f"{first.folder} and {run.folder} are of different recipes "
-                f"({'; '.join(others[:4])}); a record holds one recipe."
+                f"({few(others)}); a record holds one recipe."
             )
         ours, theirs = (
             {key: each.environment.get(key) for key in ONE_MACHINE}

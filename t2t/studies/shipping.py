@@ -14,8 +14,8 @@ from t2t.errors import UserError
 from t2t.models.builtin import CARD
 from t2t.models.checkpoints import Checkpoint, read
 from t2t.studies.place import renamed, writing_into
-from t2t.training.folder import read_recipe, read_result
-from t2t.training.judging import judge, same_data
+from t2t.training.folder import read_recipe, read_result, same_data
+from t2t.training.judging import judge
 from t2t.training.recipe import Recipe
 from t2t.training.report import Report
 

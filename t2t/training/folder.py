@@ -16,7 +16,7 @@ import torch
 
 import t2t
 from t2t.atomic import write_atomically
-from t2t.config import differences, from_json, to_json
+from t2t.config import differences, few, from_json, to_json
 from t2t.errors import UserError
 from t2t.training.parallel import Processes, any_over_all
 from t2t.training.recipe import Recipe
@@ -93,12 +93,13 @@ class RunFolder:
                 f"{self.path} holds files that are not a run's; name another --folder."
             )
         if not fresh and is_run and self.has_begun():
-            changed = differences(read_json(self.path / RECIPE), to_json(recipe))
-            if changed:
+            before, now = read_json(self.path / RECIPE), to_json(recipe)
+            if same_data(str(before.get("data")), recipe.data):
+                before["data"] = recipe.data
+            if changed := differences(before, now):
                 raise UserError(
-                    f"{self.path} holds a run of another recipe "
-                    f"({'; '.join(changed[:4])}); name another --folder, or add "
-                    "--fresh to start over in it."
+                    f"{self.path} holds a run of another recipe ({few(changed)}); name "
+                    "another --folder, or add --fresh to start over in it."
                 )
 
     def begin(
@@ -155,6 +156,12 @@ class RunFolder:
         """Writes down what the run came to; its checkpoints are then of no more use."""
         write_json(self.path / RESULT, result)
         shutil.rmtree(self.checkpoints, ignore_errors=True)
+
+
+def same_data(given: str, own: str) -> bool:
+    """Whether two names of data mean the same."""
+    places = [os.path.realpath(os.path.expanduser(each)) for each in (given, own)]
+    return given == own or (places[0] == places[1] and os.path.exists(places[0]))
 
 
 def read_recipe(folder: Path) -> Recipe:

@@ -19,7 +19,7 @@ from t2t.models.locating import FILE_NAME
 from t2t.models.trained import Trained, load_trained
 from t2t.training.evaluate import Preparation, evaluate
 from t2t.training.feeding import open_data
-from t2t.training.folder import RECIPE, read_recipe
+from t2t.training.folder import RECIPE, read_recipe, same_data
 from t2t.training.machine import PRECISIONS
 from t2t.training.matching import Relabelled, match_classes
 from t2t.training.parallel import Processes, processes
@@ -193,12 +193,6 @@ def find_data(
         held = open_data(recipe)
         return Chosen(held.train if split == "train" else held.val, where, split)
     return Chosen(open_source(where, split, seed=seed), where, split)
-
-
-def same_data(given: str, own: str) -> bool:
-    """Whether two names of data mean the same."""
-    places = [os.path.realpath(os.path.expanduser(each)) for each in (given, own)]
-    return given == own or (places[0] == places[1] and os.path.exists(places[0]))
 
 
 def recipe_beside(path: str | os.PathLike[str]) -> Recipe | None:

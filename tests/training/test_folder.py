@@ -1,0 +1,47 @@
+"""Whose a run folder is."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from t2t.config import to_json
+from t2t.errors import UserError
+from t2t.training.folder import RECIPE, RunFolder, write_json
+from t2t.training.recipe import Recipe
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
+    """Of images that lie beside the runs, named from where one stands."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    return Recipe(name="own", model="t2t_vit_7_32", data="photos", epochs=30)
+
+
+def begun(recipe: Recipe) -> RunFolder:
+    """A run folder in which something came of a recipe."""
+    place = RunFolder(Path("runs/own"))
+    place.checkpoints.mkdir(parents=True)
+    write_json(place.path / RECIPE, to_json(recipe))
+    return place
+
+
+def test_data_may_be_spelled_otherwise(recipe: Recipe, tmp_path: Path) -> None:
+    place = begun(recipe)
+    for spelled in ("photos/", "./photos", str(tmp_path / "photos")):
+        place.check(replace(recipe, data=spelled), fresh=False)
+    (tmp_path / "others").mkdir()
+    with pytest.raises(UserError, match=r'\(data: "photos" → "others"\)'):
+        place.check(replace(recipe, data="others"), fresh=False)
+
+
+def test_what_matters_most_is_told_first(recipe: Recipe) -> None:
+    place = begun(recipe)
+    other = replace(recipe, data="digits", model="t2t_vit_14", seed=1, calm=0.5)
+    with pytest.raises(UserError) as refused:
+        place.check(replace(other, epochs=20, batch_size=8), fresh=False)
+    assert (
+        'recipe (model: "t2t_vit_7_32" → "t2t_vit_14"; data: "photos" → "digits"; '
+        "epochs: 30 → 20; batch_size: 512 → 8 and 2 more); name"
+    ) in str(refused.value)
