@@ -92,7 +92,9 @@ class RunFolder:
             raise UserError(
                 f"{self.path} holds files that are not a run's; name another --folder."
             )
-        if not fresh and is_run and self.has_begun():
+        if fresh:
+            self.check_spares(recipe)
+        elif is_run and self.has_begun():
             before, now = read_json(self.path / RECIPE), to_json(recipe)
             if same_data(str(before.get("data")), recipe.data):
                 before["data"] = recipe.data
@@ -100,6 +102,17 @@ class RunFolder:
                 raise UserError(
                     f"{self.path} holds a run of another recipe ({few(changed)}); name "
                     "another --folder, or add --fresh to start over in it."
+                )
+
+    def check_spares(self, recipe: Recipe) -> None:
+        """Refuses to delete what the run is to begin with."""
+        for name in ("weights", "teacher", "data"):
+            path = Path(getattr(recipe, name) or "").expanduser()
+            inside = path.resolve().is_relative_to(self.path.resolve())
+            if getattr(recipe, name) and inside and path.exists():
+                raise UserError(
+                    f"--fresh would delete {path}, the {name} of this run; name "
+                    "another --folder."
                 )
 
     def begin(

@@ -1,4 +1,4 @@
-"""Whose a run folder is."""
+"""Whose a run folder is, and what starting over in it may not delete."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -45,3 +45,24 @@ def test_what_matters_most_is_told_first(recipe: Recipe) -> None:
         'recipe (model: "t2t_vit_7_32" → "t2t_vit_14"; data: "photos" → "digits"; '
         "epochs: 30 → 20; batch_size: 512 → 8 and 2 more); name"
     ) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "needed",
+    [
+        {"weights": "runs/own"},
+        {"weights": "runs/own/model.safetensors"},
+        {"objective": "distill_soft", "teacher": "runs/own"},
+        {"data": "runs/own/photos"},
+    ],
+)
+def test_starting_over_spares_what_the_run_begins_with(
+    recipe: Recipe, needed: dict[str, str]
+) -> None:
+    place = begun(recipe)
+    place.model.touch()
+    (place.path / "photos").mkdir()
+    with pytest.raises(UserError, match="--fresh would delete runs/own"):
+        place.check(replace(recipe, **needed), fresh=True)  # type: ignore[arg-type]
+    for elsewhere in ({"weights": "builtin"}, {"data": "digits"}, {}):
+        place.check(replace(recipe, **elsewhere), fresh=True)  # type: ignore[arg-type]
