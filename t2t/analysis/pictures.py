@@ -11,7 +11,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from t2t.errors import UserError
+from t2t.errors import UserError, on_one_line
 
 _RIGHT = LinearSegmentedColormap.from_list("right", ["#ffffff", "#9ecae1", "#08519c"])
 _WRONG = LinearSegmentedColormap.from_list("wrong", ["#ffffff", "#fc9272", "#a50f15"])
@@ -37,7 +37,9 @@ def draw_confusion(
     counts = confusion.cpu().numpy()
     kept = np.flatnonzero(counts.sum(0) + counts.sum(1))
     counts = counts[np.ix_(kept, kept)]
-    names = [shortened(class_names[number]) for number in kept.tolist()]
+    # Of several words for one thing, the first.
+    firsts = [class_names[number].partition(",")[0] for number in kept.tolist()]
+    names = [shortened(first, _LONGEST_NAME) for first in firsts]
     num = len(names)
     cell = 0.46 if num <= _NUM_WITH_NUMBERS else 0.2 if num <= _NUM_NAMES else 0.05
     side = min(max(num * cell, 4.0), 16.0)
@@ -47,7 +49,7 @@ def draw_confusion(
     draw_matrix(matrix, counts, names)
     list_pairs(pairs, counts, names, min(_NUM_PAIRS, int(side * _PAIRS_PER_INCH)))
     right = counts.trace() / counts.sum()
-    heading = f"{title}   top-1 {100 * right:.2f} %".strip()
+    heading = f"{shortened(title, 80)}   top-1 {100 * right:.2f} %".strip()
     figure.suptitle(heading, fontsize=12, parse_math=False)  # names may hold a $
     file = Path(path).expanduser()
     try:
@@ -91,7 +93,7 @@ def draw_matrix(axes: Any, counts: Any, names: Sequence[str]) -> None:
     axes.set_xticks(shown, labels, rotation=0 if flat else 90, **look)
     axes.set_yticks(shown, labels, **look)
     axes.set_xlabel("predicted")
-    axes.set_ylabel("true" if every == 1 else f"true (every {every}th class is named)")
+    axes.set_ylabel("true" if every == 1 else f"true (one class in {every} is named)")
     axes.tick_params(length=0)
     if num <= _NUM_NAMES:
         axes.set_xticks(np.arange(num + 1) - 0.5, minor=True)
@@ -130,7 +132,8 @@ def list_pairs(axes: Any, counts: Any, names: Sequence[str], most: int) -> None:
     axes.set_yticks([])
 
 
-def shortened(name: str) -> str:
-    """A name that leaves room for others; of several words for one thing, the first."""
-    first = name.partition(",")[0]
-    return first if len(first) <= _LONGEST_NAME else first[: _LONGEST_NAME - 1] + "…"
+def shortened(name: str, most: int) -> str:
+    """A name that leaves room for others: those that begin alike end differently."""
+    shown = on_one_line(name)
+    head, tail = most - most // 3 - 1, most // 3
+    return shown if len(shown) <= most else f"{shown[:head]}…{shown[-tail:]}"

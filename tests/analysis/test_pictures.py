@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-from t2t.analysis.pictures import draw_confusion
+from t2t.analysis.pictures import draw_confusion, shortened
 from t2t.errors import UserError
 
 
@@ -52,6 +52,21 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="could not be written"):
         draw_confusion(torch.eye(2).long(), "ab", tmp_path / "file" / "c.png")
+
+
+def test_names_in_other_bytes_or_of_several_lines_are_escaped(tmp_path: Path) -> None:
+    names = ["latin-\udce9", "two\nlines"]
+    title = "photos \udce9"
+    path = draw_confusion(torch.ones(2, 2).long(), names, tmp_path / "c.png", title)
+    assert path.stat().st_size > 5_000
+
+
+def test_long_names_that_begin_alike_differ() -> None:
+    names = [f"what the class is called in full, number {each}" for each in range(20)]
+    short = [shortened(name, 24) for name in names]
+    assert len({*short}) == 20
+    assert {len(name) for name in short} == {24}
+    assert shortened("a name of 24 characters.", 24) == "a name of 24 characters."
 
 
 def test_a_dollar_in_a_name_is_a_dollar(tmp_path: Path) -> None:
