@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 from typing import Annotated, Any, Union
 
 import tyro
@@ -26,9 +26,7 @@ t2t VERB --help explains a verb by examples; t2t --version tells the version."""
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if isinstance(sys.stdout, TextIOWrapper):
-        # What a terminal has no characters for is told by numbers, as on stderr.
-        sys.stdout.reconfigure(errors="backslashreplace")
+    settle_output()
     try:
         with warnings.catch_warnings():
             # No font has all characters; one that it lacks is drawn as a box.
@@ -56,6 +54,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = leaving.code
         return code if isinstance(code, int) else int(code is not None)
     return 0
+
+
+def settle_output() -> None:
+    """Lets all be printed: what an encoding lacks is escaped, as Python's errors are.
+
+    Names of files need not be text, nor can every terminal show what we draw.
+    """
+    if sys.stdout is None:  # as `>&-` leaves it
+        sys.stdout = StringIO()
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def run(words: list[str]) -> None:

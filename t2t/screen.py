@@ -36,7 +36,8 @@ def say_json(value: Any) -> None:
     """Prints a value as JSON, numbers and names as they are."""
     # It has no word for a number that is not finite.
     plain = json.loads(json.dumps(value), parse_constant=lambda word: None)
-    sys.stdout.write(json.dumps(plain, indent=2, ensure_ascii=False) + "\n")
+    escapes = not (sys.stdout.encoding or "utf-8").lower().startswith("utf")
+    sys.stdout.write(json.dumps(plain, indent=2, ensure_ascii=escapes) + "\n")
 
 
 def find_models(pattern: str) -> dict[str, Entry]:

@@ -276,15 +276,24 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     assert done.stderr == ""
 
 
-def test_a_terminal_without_the_characters_is_told_all_the_same() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "t2t", "--help"],
-        env={**os.environ, "PYTHONIOENCODING": "ascii"},
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "predict" in done.stdout
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_what_an_encoding_lacks_is_escaped(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = io.BytesIO()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", io.TextIOWrapper(said, encoding, "strict"))
+        assert main(["show", "t2t_vit_7_32", "--depth", "0"]) == 0
+        say_json({"class": "Vögel \udce9"})
+        sys.stdout.flush()
+        page, _, facts = said.getvalue().partition(b"{")
+    assert ("→" in page.decode(encoding)) == (encoding == "utf-8")
+    assert json.loads(b"{" + facts) == {"class": "Vögel \udce9"}
+
+
+def test_a_closed_output_is_no_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["models"]) == main(["models", "--json"]) == 0
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")

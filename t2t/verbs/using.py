@@ -167,9 +167,11 @@ def predict(
         )
     predictor = Predictor(trained, chosen)
     warn(*trained.notes)
-    for stream in (sys.stdin, sys.stdout) if json or csv else (sys.stdin,):
-        if isinstance(stream, TextIOWrapper):  # names are bytes, of whatever encoding
-            stream.reconfigure(errors="surrogateescape")
+    # Names are bytes, of whatever encoding, and programs are told them as they are.
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
+    if isinstance(sys.stdout, TextIOWrapper) and (json or csv):
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     outcomes = predictor.predict_named(images, sys.stdin, top, batch_size)
     if json:
         outcomes = write_json_lines(outcomes, sys.stdout)
