@@ -12,7 +12,7 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from t2t.atomic import atomic_file, write_atomically
+from t2t.atomic import atomic_file
 from t2t.config import differences, few
 from t2t.errors import UserError
 from t2t.studies.place import renamed, writing_into
@@ -24,6 +24,7 @@ from t2t.training.folder import (
     read_json,
     read_result,
     write_json,
+    write_page,
 )
 from t2t.training.metrics import read_rows
 
@@ -158,9 +159,7 @@ def write_record(
             )
     draw_seeds(runs, into / CURVES)
     if not (into / PAGE).exists():
-        # Whole or not at all, since one that is there stays.
-        page = first_page(summary).encode(errors="backslashreplace")
-        write_atomically(into / PAGE, page)
+        write_page(into / PAGE, first_page(summary))
 
 
 def open_run(folder: Path, log: Path | None) -> FinishedRun:

@@ -9,12 +9,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import t2t
-from t2t.atomic import atomic_file, write_atomically
-from t2t.errors import UserError
+from t2t.atomic import atomic_file
+from t2t.errors import UserError, on_one_line
 from t2t.models.builtin import CARD
 from t2t.models.checkpoints import Checkpoint, read
 from t2t.studies.place import renamed, writing_into
-from t2t.training.folder import read_recipe, read_result, same_data
+from t2t.training.folder import read_recipe, read_result, same_data, write_page
 from t2t.training.judging import judge
 from t2t.training.recipe import Recipe
 from t2t.training.report import Report
@@ -55,7 +55,7 @@ def ship(
         assert report is not None  # one process
         report = replace(report, data=name if is_own else where)
         page = card(recipe, result, report, part.stat().st_size, name)
-        write_atomically(into / CARD, page.encode())
+        write_page(into / CARD, page)
     return file, report
 
 
@@ -162,9 +162,15 @@ def class_table(report: Report) -> str:
         "|---|---|---|---|",
     ]
     for row in sorted(report.classes(), key=lambda row: row.name):
-        others = ", ".join(name for name, _ in row.taken_for[:2])
-        lines.append(f"| {row.name} | {row.num_images:,} | {row.top1:.1f} | {others} |")
+        name = in_cell(row.name)
+        others = ", ".join(in_cell(other) for other, _ in row.taken_for[:2])
+        lines.append(f"| {name} | {row.num_images:,} | {row.top1:.1f} | {others} |")
     return "\n".join(lines)
+
+
+def in_cell(name: str) -> str:
+    """A name that breaks neither the lines nor the columns of a table."""
+    return on_one_line(name).replace("|", "\\|")
 
 
 def limits(size: str, data: str) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from t2t.atomic import write_atomically
 from t2t.errors import UserError
 from t2t.studies.outcome import RUNS
 from t2t.studies.place import renamed, writing_into
@@ -18,7 +17,7 @@ from t2t.studies.record import (
     write_record,
 )
 from t2t.studies.table import NUMBERS, PICTURE, TABLE
-from t2t.training.folder import RECIPE, RunFolder, read_json, write_json
+from t2t.training.folder import RECIPE, RunFolder, read_json, write_json, write_page
 
 
 def is_studies(folder: Path) -> bool:
@@ -65,12 +64,12 @@ def record_studies(
             for path in {arm["data"] for arm in told["arms"]}:
                 name = path if data_name is None else data_name
                 page, told = (renamed(each, path, name) for each in (page, told))
-            write_atomically(place / PAGE, page.encode())
+            write_page(place / PAGE, page)
             write_json(place / NUMBERS, told)
             shutil.copyfile(study / PICTURE, place / PICTURE)
             numbers.append(told)
         if not (into / PAGE).exists():
-            write_atomically(into / PAGE, first_page(numbers).encode())
+            write_page(into / PAGE, first_page(numbers))
     return numbers
 
 

@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from t2t.atomic import write_atomically
 from t2t.errors import UserError
 from t2t.studies.outcome import Arm, Outcome, Values
 from t2t.studies.picture import draw
-from t2t.training.folder import write_json
+from t2t.training.folder import write_json, write_page
 
 TABLE, NUMBERS, PICTURE = "table.md", "table.json", "picture.png"
 
@@ -19,7 +18,7 @@ def write(outcome: Outcome, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / NUMBERS, as_json(outcome))
         draw(outcome, folder / PICTURE)
-        write_atomically(page, markdown(outcome).encode())
+        write_page(page, markdown(outcome))
     except OSError as error:
         raise UserError(
             f"The study's table cannot be written into {folder} ({error.strerror}); "

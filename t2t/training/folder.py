@@ -59,6 +59,13 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Makes the folder, if need be, and locks it."""
         try:
+            os.fsencode(self.path).decode()
+        except UnicodeDecodeError:
+            raise UserError(
+                f"{self.path} is not UTF-8, and no model can be written there; name "
+                "another --folder."
+            ) from None
+        try:
             self.path.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
@@ -228,6 +235,11 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}.") from error
     return data
+
+
+def write_page(path: Path, text: str) -> None:
+    """Text into a file, whole or not at all; a name in other bytes is escaped."""
+    write_atomically(path, text.encode(errors="backslashreplace"))
 
 
 def write_json(path: Path, data: dict[str, Any]) -> None:

@@ -88,8 +88,8 @@ class Journal:
         if not self.team.leads or not self.place.path.is_dir():
             return
         try:
-            with self.place.log.open("a") as file:
-                file.write(words + "\n")
+            with self.place.log.open("ab") as file:
+                file.write(f"{words}\n".encode(errors="backslashreplace"))
         except OSError as error:
             self.tell_once(f"The log cannot be written ({error.strerror})")
 

@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 from errno import ENOSPC
 from pathlib import Path
+from shutil import copytree
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ import t2t
 from t2t.cli import main
 from t2t.errors import UserError
 from t2t.models import builtin
+from t2t.models.weights import load_with_report
 from t2t.studies.shipping import beginnings, card, half, ship
 from t2t.studies.study import Study
 from t2t.training.folder import read_recipe
@@ -104,6 +106,21 @@ def test_the_card_tells_where_a_model_comes_from(run: Path) -> None:
         "Trained on noise, 3 of its training images left out, starting from the "
         "weights `T2T.pth.tar`."
     )
+
+
+def test_no_class_breaks_the_table_of_the_card(run: Path, tmp_path: Path) -> None:
+    model, loaded = load_with_report(run)
+    named = tmp_path / "run"
+    copytree(run, named)
+    names = ("a|b", "two\nlines", "latin-\udce9")
+    t2t.save(model, named, name=loaded.name, class_names=names, extra=loaded.extra)
+    images = tmp_path / "images" / "val"
+    for number, name in enumerate(names):
+        copytree(Path(read_recipe(run).data) / "val" / "abc"[number], images / name)
+    ship(named, tmp_path / "in", data=str(images), device="cpu")
+    card = (tmp_path / "in/MODEL_CARD.md").read_text()
+    for name in (r"a\|b", r"two\nlines", r"latin-\udce9"):
+        assert f"\n| {name} | 5 |" in card
 
 
 @pytest.mark.usefixtures("shipped")
@@ -212,12 +229,12 @@ def test_a_card_keeps_the_recipes_name_in_its_command(run: Path) -> None:
 def test_a_model_never_ships_without_its_card(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: Path, data: bytes) -> None:
+    def full(path: Path, text: str) -> None:
         raise OSError(ENOSPC, "No space left on device")
 
     into = tmp_path / "in"
     with monkeypatch.context() as patch:
-        patch.setattr("t2t.studies.shipping.write_atomically", full)
+        patch.setattr("t2t.studies.shipping.write_page", full)
         with pytest.raises(UserError, match="No space left on device"):
             ship(run, into, device="cpu")
     assert not into.exists()

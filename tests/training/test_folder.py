@@ -4,10 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from t2t.config import to_json
 from t2t.errors import UserError
 from t2t.training.folder import RECIPE, RunFolder, write_json
+from t2t.training.journal import Journal
+from t2t.training.parallel import Processes
 from t2t.training.recipe import Recipe
 
 
@@ -34,6 +37,20 @@ def test_data_may_be_spelled_otherwise(recipe: Recipe, tmp_path: Path) -> None:
     (tmp_path / "others").mkdir()
     with pytest.raises(UserError, match=r'\(data: "photos" → "others"\)'):
         place.check(replace(recipe, data="others"), fresh=False)
+
+
+def test_a_name_that_is_no_text_is_refused_or_escaped(recipe: Recipe) -> None:
+    with (
+        pytest.raises(UserError, match="is not UTF-8, and no model can be written"),
+        RunFolder(Path("runs/\udce9")).held(),
+    ):
+        pass
+    assert not Path("runs").exists()
+    place = begun(recipe)
+    team = Processes(0, 1, torch.device("cpu"))
+    with Journal(place, recipe, team, quiet=True) as journal:
+        journal.tell("photos/\udce9.jpg is skipped.")
+    assert place.log.read_text() == "photos/\\udce9.jpg is skipped.\n"
 
 
 def test_what_matters_most_is_told_first(recipe: Recipe) -> None:
