@@ -1,5 +1,6 @@
 """Pictures that explain a model."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,7 @@ def draw_confusion(
     counts = confusion.cpu().numpy()
     kept = np.flatnonzero(counts.sum(0) + counts.sum(1))
     counts = counts[np.ix_(kept, kept)]
-    # Of several words for one thing, the first.
-    firsts = [class_names[number].partition(",")[0] for number in kept.tolist()]
-    names = [shortened(first, _LONGEST_NAME) for first in firsts]
+    names = told_apart([class_names[number] for number in kept.tolist()])
     num = len(names)
     cell = 0.46 if num <= _NUM_WITH_NUMBERS else 0.2 if num <= _NUM_NAMES else 0.05
     side = min(max(num * cell, 4.0), 16.0)
@@ -130,6 +129,17 @@ def list_pairs(axes: Any, counts: Any, names: Sequence[str], most: int) -> None:
     axes.set_ylim(most - 0.4, -0.6)
     axes.set_xticks([])
     axes.set_yticks([])
+
+
+def told_apart(names: Sequence[str]) -> list[str]:
+    """Names with room for others; of several words for one thing, perhaps the first."""
+    firsts = Counter(name.partition(",")[0] for name in names)
+    shown = []
+    for name in names:
+        first = name.partition(",")[0]
+        is_enough = len(name) > _LONGEST_NAME and firsts[first] == 1
+        shown.append(shortened(first if is_enough else name, _LONGEST_NAME))
+    return shown
 
 
 def shortened(name: str, most: int) -> str:

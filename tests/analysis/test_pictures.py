@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-from t2t.analysis.pictures import draw_confusion, shortened
+from t2t.analysis.pictures import draw_confusion, told_apart
 from t2t.errors import UserError
 
 
@@ -63,10 +63,10 @@ def test_names_in_other_bytes_or_of_several_lines_are_escaped(tmp_path: Path) ->
 
 def test_long_names_that_begin_alike_differ() -> None:
     names = [f"what the class is called in full, number {each}" for each in range(20)]
-    short = [shortened(name, 24) for name in names]
-    assert len({*short}) == 20
-    assert {len(name) for name in short} == {24}
-    assert shortened("a name of 24 characters.", 24) == "a name of 24 characters."
+    assert told_apart(names)[12] == "what the class …umber 12"
+    assert len({*told_apart(names)}) == 20
+    names = ["cat, black", "cat, white", "great white shark, white shark, man-eater"]
+    assert told_apart(names) == ["cat, black", "cat, white", "great white shark"]
 
 
 def test_a_dollar_in_a_name_is_a_dollar(tmp_path: Path) -> None:
