@@ -1,7 +1,7 @@
 """Makes tensors from a file fit a model, or says what differs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,8 @@ from t2t.models.resizing import fit_grid, fix_positions, fixed_tables
 from t2t.models.vit import VisionTransformer
 
 HEADS = ("head", "distillation_head")
+SHAPELESS = ("num_classes", "image_size", "in_channels", "drop_path", "token_dropout")
+"""Choices that weights are adapted to, or do not depend on."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,9 @@ def fit(
     notes += fit_heads(state, wanted, heads)
     differences = describe_differences(state, wanted)
     if differences:
-        raise UserError(f"{origin} does not fit the model: {differences}.")
+        raise UserError(
+            f"{origin} does not fit the model: {differences}.{made_with(source, model)}"
+        )
     return Fitting(model, state, tuple(notes), fixes)
 
 
@@ -152,6 +156,21 @@ def fold_window_channels(state: State, num_channels: int) -> None:
     state[step + "qkv.weight"] = by_channel.sum(1)
     state[step + "norm1.weight"] = torch.ones_like(gain[: by_channel.shape[-1]])
     state[step + "norm1.bias"] = torch.zeros_like(state[step + "norm1.weight"])
+
+
+def made_with(source: ModelConfig | None, model: nn.Module) -> str:
+    """A closing sentence that names the choices in which a file's model differs."""
+    if source is None or not isinstance(model, VisionTransformer):
+        return ""
+    given, own = asdict(source), asdict(model.config)
+    apart = [
+        f"{choice}={value}"
+        for choice, value in given.items()
+        if value != own[choice] and choice not in SHAPELESS
+    ]
+    if not apart:
+        return ""
+    return f" It was made with {', '.join(apart)}: give the model the same."
 
 
 def describe_differences(state: State, wanted: State) -> str:

@@ -149,5 +149,8 @@ def test_what_differs_is_told_and_nothing_is_half_loaded(tmp_path):
     assert "11 not the model's (encoder.blocks.2.mixer.proj.bias" in message
     assert "and 8 more" in message
     assert "mlp.expand.0.weight (96, 32) instead of (64, 32)" in message
+    assert message.endswith(
+        "It was made with depth=3, mlp_ratio=3: give the model the same."
+    )
     after = model.state_dict()
     assert all(torch.equal(after[name], before[name]) for name in before)
