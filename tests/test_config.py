@@ -97,6 +97,11 @@ def test_fields_that_belong_together_change_together() -> None:
         override(CONFIG, ["inner.rate=0.95"])
 
 
+def test_what_json_has_too_much_is_named() -> None:
+    with pytest.raises(UserError, match=r"Outer has no field 'epoch'\. Did you mean"):
+        from_json(Outer, {"name": "one", "epoch": 3})
+
+
 def test_what_json_lacks_is_named() -> None:
     with pytest.raises(UserError, match=r"^A Outer needs the field name\.$"):
         from_json(Outer, {"epochs": 3})

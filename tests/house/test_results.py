@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import statistics
 from pathlib import Path
 
 import pytest
@@ -23,10 +24,18 @@ def test_a_record_can_be_checked(path: Path) -> None:
     assert len(summary["top1"]) == len(summary["top1_raw"]) == len(summary["seeds"])
     names = {each.name for each in path.parent.iterdir()}
     assert {"README.md", "environment.json", "curves.png"} <= names
-    for seed, top1 in zip(summary["seeds"], summary["top1"], strict=True):
+    minutes: dict[str, list[float]] = {"train": [], "compile": []}
+    scores = zip(summary["seeds"], summary["top1"], summary["top1_raw"], strict=True)
+    for seed, top1, raw in scores:
         rows = (path.parent / f"seed{seed}.jsonl").read_text().splitlines()
         last = [row for row in map(json.loads, rows) if "top1" in row][-1]
-        assert (last["epoch"], last["top1"]) == (summary["epochs"], top1)
+        found = (last["epoch"], last["top1"], last["top1_raw"])
+        assert found == (summary["epochs"], top1, raw)
+        for what, some in minutes.items():
+            some.append(last[f"{what}_seconds"] / 60)
+    for what, some in minutes.items():
+        mean = statistics.fmean(some)
+        assert summary[f"{what}_minutes"] == pytest.approx(mean, abs=2e-3)
 
 
 def test_a_row_states_mean_and_spread(

@@ -50,6 +50,8 @@ def test_table() -> None:
     assert head.startswith("image")
     assert sum("a, b.png" in line for line in lines) == 2
     assert sum("tabby, tabby cat" in line and "75.0 %" in line for line in lines) == 2
+    bars = [line.count("█") for line in lines if "%" in line]
+    assert bars == [15, 4, 15, 4]
 
 
 def test_names_that_would_break_a_table() -> None:

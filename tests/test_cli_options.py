@@ -1,0 +1,196 @@
+"""Every option of a verb reaches what it is for."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from t2t.analysis.cost import count
+from t2t.cli import main
+from t2t.errors import UserError
+from t2t.models.create import create_model
+from t2t.models.weights import save
+from t2t.recipes import find_recipe
+from t2t.training.loop import Machine, Result
+from t2t.training.run import build_model
+
+TRAIN = "t2t.training.loop.train"
+
+
+def given_to(
+    target: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a command line calls a function with, which then goes no further."""
+    calls = []
+
+    def called(*given: Any, **named: Any) -> None:
+        calls.append((given, named))
+        raise UserError("That is enough.")
+
+    monkeypatch.setattr(target, called)
+    assert main(words.split()) == 2
+    (call,) = calls
+    return call
+
+
+@pytest.mark.parametrize(
+    ("words", "target", "expected"),
+    [
+        (
+            "train digits --folder here --fresh --device cpu --precision bf16 "
+            "--compile on --micro-batch 3 --spread fsdp --workers 2 "
+            "--checkpoint-minutes 0.5",
+            TRAIN,
+            {
+                "folder": "here",
+                "fresh": True,
+                "machine": Machine(
+                    device="cpu",
+                    precision="bf16",
+                    compile=True,
+                    micro_batch=3,
+                    spread="fsdp",
+                    workers=2,
+                    checkpoint_minutes=0.5,
+                ),
+            },
+        ),
+        (
+            "study head --only mean --device cpu --precision bf16 --compile off --json",
+            "t2t.studies.running.run_study",
+            {
+                "only": ("mean",),
+                "machine": Machine(device="cpu", precision="bf16", compile=False),
+                "quiet": True,
+            },
+        ),
+        (
+            "eval run --data photos --split test --batch-size 7 --device cpu "
+            "--precision bf16 --model resnet18 --real",
+            "t2t.training.judging.judge",
+            {
+                "data": "photos",
+                "split": "test",
+                "batch_size": 7,
+                "device": "cpu",
+                "precision": "bf16",
+                "model": "resnet18",
+                "real": True,
+            },
+        ),
+        (
+            "ship run --into here --data photos --data-name mine --megabytes 3 "
+            "--device cpu",
+            "t2t.studies.shipping.ship",
+            {
+                "data": "photos",
+                "data_name": "mine",
+                "most_megabytes": 3,
+                "device": "cpu",
+            },
+        ),
+        (
+            "record a b --into here --data-name mine --held-out --log x --log y",
+            "t2t.studies.record.record",
+            {
+                "data_name": "mine",
+                "held_out": True,
+                "logs": [Path("x"), Path("y")],
+            },
+        ),
+        (
+            "pack photos packed --short-side 0 --quality 70 --shard-size 9 --workers 3",
+            "t2t.data.pack.pack",
+            {"short_side": None, "quality": 70, "shard_size": 9, "num_workers": 3},
+        ),
+        (
+            "plan digits --gpus 4 --gpu A100 --spread fsdp --per-machine 2 "
+            "--images 999 --micro-batch 5 --rate 77",
+            "t2t.training.plan.plan",
+            {
+                "gpu": "A100",
+                "spread": "fsdp",
+                "per_machine": 2,
+                "num_images": 999,
+                "micro_batch": 5,
+                "images_per_second": 77,
+            },
+        ),
+        (
+            "bench t2t_vit_7 --seconds 0.5 --profile",
+            "t2t.bench.measure.measure_cases",
+            {"seconds": 0.5, "profiled": True},
+        ),
+        (
+            "bench --recipe digits --seconds 0.5 --profile",
+            "t2t.bench.trainer.measure_recipes",
+            {"seconds": 0.5, "profiled": True},
+        ),
+    ],
+    ids=lambda value: value.split()[0] if isinstance(value, str) else "",
+)
+def test_options_reach_what_they_are_for(
+    words: str,
+    target: str,
+    expected: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, named = given_to(target, words, monkeypatch)
+    assert {key: named[key] for key in expected} == expected
+
+
+def test_cases_are_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "bench t2t_vit_7 --mode infer --batch 3 --image-size 64 --precision fp16"
+    (cases, device, _), _ = given_to(
+        "t2t.bench.measure.measure_cases", f"{words} --device cpu", monkeypatch
+    )
+    (case,) = cases
+    assert (case.mode, case.batch, case.image_size) == ("infer", 3, 64)
+    assert (case.precision, case.launch, device.type) == ("fp16", "eager", "cpu")
+
+
+def test_files_are_fed_as_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "bench t2t_vit_7 --data photos --repeat 2 --resident --workers 3"
+    (recipes, machines, _, files, _), _ = given_to(
+        "t2t.bench.trainer.measure_recipes", words, monkeypatch
+    )
+    assert recipes[0].name == "imagenet.t2t_vit_7"
+    assert machines[0].workers == 3
+    assert (files.data, files.repeat, files.resident) == ("photos", 2, True)
+
+
+def test_images_are_seen_as_many_at_once_as_was_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = {"dim": 16, "depth": 1, "num_heads": 1, "token_dim": 8, "image_size": 8}
+    save(create_model("t2t_vit_7_32", **small), tmp_path)
+    (_, words, _, top, batch_size), _ = given_to(
+        "t2t.serving.predictor.Predictor.predict_named",
+        f"predict {tmp_path} a.png b.png --top 2 --batch-size 9 --device cpu",
+        monkeypatch,
+    )
+    assert (words, top, batch_size) == (("a.png", "b.png"), 2, 9)
+
+
+def test_a_plan_counts_the_recipes_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, named = given_to("t2t.training.plan.plan", "plan digits", monkeypatch)
+    cost = count(build_model(find_recipe("digits"), num_classes=1000))
+    assert named["parameters"] == cost.parameters
+    assert named["gmacs"] == cost.macs / 1e9
+    assert named["activation_bytes"] == cost.activation_bytes_bf16
+
+
+def test_a_run_that_was_stopped_ends_as_a_shell_says_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(TRAIN, lambda *_, **__: Result(Path("here"), False, {}))
+    assert main(["train", "digits"]) == 130
+
+
+def test_one_of_many_processes_tells_a_mistake(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank, num_lines in (("1", 0), ("0", 1)):
+        monkeypatch.setenv("RANK", rank)
+        assert main(["shwo"]) == 2
+        assert capsys.readouterr().err.count("\n") == num_lines
