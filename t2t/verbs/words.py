@@ -58,7 +58,8 @@ def take_options(
             continue
         option = word.replace("_", "-")
         if option not in options:
-            hint = suggest(option, options) or f" `t2t {name} --help` lists them."
+            hint = suggest_setting(option, options) or suggest(option, options)
+            hint = hint or f" `t2t {name} --help` lists them."
             raise UserError(f"t2t {name} has no option {word}.{hint}")
         given.add(option)
         hint_of_option = options[option]
@@ -76,6 +77,19 @@ def take_options(
         for value in values:
             check_value(option, plain, value)
     return left, given
+
+
+def suggest_setting(option: str, options: dict[str, Any]) -> str:
+    """A closing sentence where what looks like an option is a field of the recipe."""
+    if metavar(options.get("--set")) != "FIELD=VALUE":
+        return ""
+    from t2t.config import all_settings
+    from t2t.training.recipe import Recipe
+
+    name = option.lstrip("-").replace("-", "_")
+    fields = [each for each in all_settings(Recipe) if f".{each}".endswith(f".{name}")]
+    meant = " or ".join(f"--set {each}=VALUE" for each in fields[:3])
+    return f" Did you mean {meant}?" if meant else ""
 
 
 def is_option(word: str) -> bool:
