@@ -18,6 +18,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from t2t.errors import UserError
 from t2t.training.clock import Clock, counted, duration
 from t2t.training.console import RunConsole
 from t2t.training.curves import draw_curves
@@ -68,6 +69,8 @@ class Journal:
             self.progress.stop()
         if self.metrics is not None:
             self.metrics.close()
+            if isinstance(error, UserError):  # which the command line tells
+                self.note(str(error))
         for tracker in self.trackers:
             with suppress(OSError):
                 tracker.close()

@@ -210,6 +210,7 @@ def test_run_that_stopped_learning_ends_with_advice(
         train(tiny(), folder=tmp_path / "run", machine=cpu, quiet=True)
     assert "optimizer.lr" in str(caught.value)
     assert "step 11" in str(caught.value)
+    assert (tmp_path / "run/log.txt").read_text().endswith(f"{caught.value}\n")
     assert [path.name for path in (tmp_path / "run/last").iterdir()] == [
         "step-000000006"
     ]
