@@ -101,6 +101,11 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def pace(rate: float) -> str:
+    """Images a second, also where that is less than one."""
+    return f"{rate:,.0f} images/s" if rate >= 1 else f"{rate:.2g} images/s"
+
+
 def counted(number: int, noun: str) -> str:
     """So many of something, one or several."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -9,7 +9,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from t2t.config import to_json
 from t2t.data.order import steps_per_epoch
-from t2t.training.clock import counted, duration
+from t2t.training.clock import counted, duration, pace
 from t2t.training.evaluate import autocast
 from t2t.training.feeding import open_data
 from t2t.training.machine import PRECISIONS, Machine, settle
@@ -21,6 +21,8 @@ from t2t.training.run import Run, new_run
 from t2t.training.step import keep_tokens
 
 NUM_TRIED = {"cpu": 8, "mps": 32}
+SECONDS_TRIED = 10.0
+"""After which two steps tell enough."""
 
 
 def estimate(recipe: Recipe, machine: Machine) -> str:
@@ -51,7 +53,7 @@ def estimate(recipe: Recipe, machine: Machine) -> str:
         f"{counted(recipe.batch_size, 'image')}: "
         f"{counted(per_epoch * recipe.epochs, 'step')}",
         f"About {duration(seconds * num_images)} on {team.device} at "
-        f"{1 / seconds:,.0f} images/s, judged by a few uncompiled steps in "
+        f"{pace(1 / seconds)}, judged by a few uncompiled steps in "
         f"{machine.precision} without reading images",
         f"About {(state + kept * held) / 2**30:.2g} GiB: "
         f"{state / 2**30:.2g} for weights, gradients, optimizer and average, "
@@ -96,6 +98,8 @@ def try_steps(
         loss.item()
         times.append(time.perf_counter() - started)
         kept = saved.num_bytes / num
+        if len(times) > 1 and sum(times) > SECONDS_TRIED:
+            break
     return min(times[1:]) / num, kept
 
 

@@ -19,7 +19,7 @@ from rich.progress import (
 from rich.text import Text
 
 from t2t.errors import UserError
-from t2t.training.clock import Clock, counted, duration
+from t2t.training.clock import Clock, counted, duration, pace
 from t2t.training.console import RunConsole
 from t2t.training.curves import draw_curves
 from t2t.training.evaluate import Score
@@ -225,7 +225,7 @@ class Journal:
             self.num_steps_left(step), self.num_evaluations_left(step)
         )
         rate = self.clock.recent_steps_per_second * self.recipe.batch_size
-        return f"{rate:,.0f} images/s  {duration(left)} left"
+        return f"{pace(rate)}  {duration(left)} left"
 
     def num_steps_left(self, step: int) -> float:
         """How many are to come, counted in steps like the last one."""

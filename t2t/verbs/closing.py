@@ -13,7 +13,7 @@ from t2t.data.damage import DamagedImage
 from t2t.errors import UserError, on_one_line
 from t2t.models.trained import load_trained
 from t2t.serving.predictor import Predictor
-from t2t.training.clock import duration
+from t2t.training.clock import duration, pace
 from t2t.training.feeding import open_data
 from t2t.training.folder import read_recipe
 from t2t.training.metrics import read_rows
@@ -43,7 +43,7 @@ def outcome(summary: dict[str, Any], is_averaged: bool) -> str:
         f"{summary['recipe']} is trained: top-1 {summary['top1']:.2f} %"
         f"{both if is_averaged else ''},\n"
         f"after {duration(60 * summary['train_minutes'])} of training at "
-        f"{summary['images_per_second']:,.0f} images/s"
+        f"{pace(summary['images_per_second'])}"
         + (f"; {skipped} steps were left out." if skipped else ".")
     )
 

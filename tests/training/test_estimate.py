@@ -1,5 +1,6 @@
 """What a run would take is judged by all of its phases."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -27,6 +28,15 @@ def test_every_phase_counts_by_its_share(
     # 4,800 images of a second each, half of them in half of it.
     assert "About 60 min 00 s on cpu" in told
     assert "16 for 16 images at once" in told
+
+
+def test_a_slow_machine_tells_enough_by_two_steps(
+    tiny: Tiny, cpu: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = itertools.count(step=80.0)  # a step of 8 images takes as long
+    monkeypatch.setattr(module.time, "perf_counter", lambda: next(now))
+    assert "on cpu at 0.1 images/s, judged by" in estimate(tiny(), cpu)
+    assert next(now) == 4 * 80.0
 
 
 def test_no_more_images_are_held_than_a_batch_has(tiny: Tiny, cpu: Machine) -> None:
