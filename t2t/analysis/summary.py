@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,9 +15,13 @@ from rich.text import Text
 from torch import nn
 
 from t2t.analysis.cost import ITEMS, Cost, Part, count
+from t2t.errors import UserError
+from t2t.models.builtin import NAME as BUILTIN
 from t2t.models.config import Size
 from t2t.models.create import create_model
+from t2t.models.locating import FILE_NAME, read
 from t2t.models.vit import VisionTransformer
+from t2t.models.weights import described
 from t2t.models.zoo import ZOO, Entry, Paper
 
 MIB = 2**20
@@ -113,11 +118,33 @@ class Page:
 
 
 def describe(name: str, choices: Mapping[str, Any]) -> Page:
-    """The page of a model by name, built and counted without computing anything."""
+    """The page of a model, built and counted without computing anything.
+
+    A trained one, as `load` takes it, is told by its name and what was chosen for it.
+    """
+    if name == BUILTIN or "/" in name or Path(name, FILE_NAME).is_file():
+        name, own = as_trained(name)
+        choices = {**own, **choices}
     with torch.device("meta"):
         model = create_model(name, **choices)
     cost = count(model, choices.get("image_size"), choices.get("in_channels"))
     return Page(name, model, cost, ZOO.get(name), choices)
+
+
+def as_trained(path: str) -> tuple[str, dict[str, Any]]:
+    """The name of a trained model, and the choices it was made with."""
+    known, _ = described(read(path), None)
+    if known.config is None:
+        made = {k: v for k, v in known.settings.items() if k != "name"}
+        if "image_size" in known.extra:
+            made["image_size"] = tuple(known.extra["image_size"])
+        return known.name, made
+    entry = ZOO.get(known.name)
+    if entry is None or entry.config is None:
+        raise UserError(f"{path} does not say which model it is; show it by its name.")
+    plain = asdict(entry.config)
+    own = asdict(known.config).items()
+    return known.name, {key: value for key, value in own if value != plain[key]}
 
 
 def token_line(model: VisionTransformer, image_size: Size) -> str:

@@ -41,7 +41,7 @@ def models(
 def show(
     name: Annotated[
         Positional[str],
-        option("A name of `t2t models`, or any of timm's.", metavar="NAME"),
+        option("A name of `t2t models`, any of timm's, or a run.", metavar="NAME"),
     ],
     *,
     image_size: Annotated[
@@ -75,6 +75,7 @@ def show(
       t2t show t2t_vit_14 --image-size 192x256 --num-classes 10
       t2t show t2t_vit_14 --set positions=relative --set mixer=ghost
       t2t show resnet50 --depth 1
+      t2t show runs/mine
     """
     given = {"image_size": image_size, "num_classes": num_classes}
     given["in_channels"] = in_channels if in_channels != 3 else None

@@ -1,8 +1,12 @@
 """The tree of a model's parts."""
 
+from pathlib import Path
+
 import pytest
 
+import t2t
 from t2t.analysis.summary import Branch, describe, merged, part_tree, walk
+from t2t.errors import UserError
 
 
 def costs(branch: Branch) -> list[tuple[int, int]]:
@@ -44,3 +48,21 @@ def test_siblings_are_merged_where_they_hold_the_same(
             parameters, macs = map(sum, zip(*costs(branch), strict=True))
             assert parameters == branch.part.parameters
             assert macs <= branch.part.macs
+
+
+def test_a_trained_model_is_told_by_its_name_and_choices(tmp_path: Path) -> None:
+    choices = {"depth": 2, "positions": "relative", "image_size": (16, 24)}
+    model = t2t.create_model("t2t_vit_7_32", **choices)
+    path = str(t2t.save(model, tmp_path, name="t2t_vit_7_32"))
+    for place in (path, str(tmp_path)):
+        page = describe(place, {"num_classes": 3})
+        assert page.name == "t2t_vit_7_32"
+        assert page.choices == {**choices, "num_classes": 3}
+        assert page.cost.image_size == (16, 24)
+    timms = t2t.create_model("resnet18", num_classes=2)
+    t2t.save(timms, tmp_path / "timm", extra={"image_size": (48, 64)})
+    page = describe(str(tmp_path / "timm"), {})
+    assert (page.name, page.cost.image_size) == ("resnet18", (48, 64))
+    path = str(t2t.save(model, tmp_path / "nameless.safetensors"))
+    with pytest.raises(UserError, match="does not say which model it is"):
+        describe(path, {})
