@@ -55,10 +55,15 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_eval_tells_and_draws(run: Path, tmp_path: Path, capsys: Output) -> None:
-    picture = tmp_path / "confusion.png"
-    words = ["eval", str(run), "--batch-size", "128", "--picture", str(picture)]
+def test_eval_tells_and_draws(
+    run: Path, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picture = tmp_path / "home" / "confusion.png"
+    monkeypatch.setenv("HOME", str(picture.parent))
+    monkeypatch.chdir(tmp_path)
+    words = ["eval", str(run), "--batch-size", "128", "--picture=~/confusion.png"]
     assert main(words) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
     told = capsys.readouterr()
     assert "digits (val): 360 images of 10 classes, seen at 8×8 pixels" in told.out
     assert "top-1 " in told.out
@@ -187,6 +192,7 @@ def test_predict_says_what_it_assumed(
     [
         ("predict RUN EMPTY", "No image could be read"),
         ("predict RUN", "No images are named"),
+        ("predict RUN NOTHING", "A name is empty; give files, folders"),
         ("predict nowhere", "There is no file or folder nowhere to look at"),
         ("predict https://a.b/x.jpg", "download https://a.b/x.jpg first"),
         ("predict https://a.b/x.pth", "No images are named beside https://a.b/x.pth"),
@@ -204,7 +210,7 @@ def test_predict_says_what_it_assumed(
 def test_a_mistake_is_one_sentence(
     words: str, sentence: str, run: Path, tmp_path: Path, capsys: Output
 ) -> None:
-    places = {"RUN": str(run), "EMPTY": str(tmp_path)}
+    places = {"RUN": str(run), "EMPTY": str(tmp_path), "NOTHING": ""}
     assert main([places.get(word, word) for word in words.split()]) == 2
     told = capsys.readouterr()
     assert told.out == ""
