@@ -18,7 +18,7 @@ def ship(
     ] = None,
     data_name: Annotated[
         str | None,
-        option("What to call the data.", "(default: its path)", "NAME"),
+        option("What to call the run's data.", "(default: their path)", "NAME"),
     ] = None,
     megabytes: Annotated[
         float, option("The most it may take.", "(default: 10)", "N")
