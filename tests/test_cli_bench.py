@@ -11,7 +11,7 @@ from t2t.config import to_json
 from t2t.recipes import find_recipe
 from t2t.recipes.own import with_model
 from t2t.training.folder import write_json
-from t2t.verbs.bench import recipes_asked
+from t2t.verbs.asked import recipes_asked
 
 Output = pytest.CaptureFixture[str]
 QUICK = ["--image-size", "32", "--batch", "1", "--seconds", "0.01", "--device", "cpu"]

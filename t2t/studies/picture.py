@@ -1,8 +1,8 @@
-"""A study's outcome as a picture."""
+"""A study's outcome, and the seeds of a record, as pictures."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -11,6 +11,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from t2t.atomic import atomic_file
 from t2t.studies.outcome import Arm, Outcome
+
+if TYPE_CHECKING:
+    from t2t.studies.record import FinishedRun
 
 COLOUR, DOTS = "#08519c", "#9ecae1"
 COSTS: dict[str, Callable[[Arm], float]] = {
@@ -107,3 +110,34 @@ def mean_and_spread(
         capsize=4,
         markersize=5,
     )
+
+
+def draw_seeds(runs: "Sequence[FinishedRun]", path: Path) -> None:
+    """Training loss and both accuracies of every seed, over the steps."""
+    figure = Figure(figsize=(11, 3.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, 3, sharex=True)
+    titles = {
+        "loss": "training loss",
+        "top1": "top-1, %, averaged weights",
+        "top1_raw": "top-1, %, raw weights",
+    }
+    for axes, (key, title) in zip(panels, titles.items(), strict=True):
+        for run in runs:
+            points = [(row["step"], row[key]) for row in run.rows if key in row]
+            marker = "." if len(points) < 30 else None
+            axes.plot(
+                [step for step, _ in points],
+                [value for _, value in points],
+                marker=marker,
+                label=f"seed {run.seed}",
+            )
+        axes.set_title(title)
+        axes.set_xlabel("step")
+        axes.grid(alpha=0.3)
+        if key != "loss":
+            axes.set_ylim(top=min(axes.get_ylim()[1], 100))
+    panels[0].legend(frameon=False, fontsize="small")
+    figure.suptitle(runs[0].result["recipe"], parse_math=False)
+    with atomic_file(path) as part:
+        figure.savefig(part, dpi=120, format="png")

@@ -9,12 +9,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
-from t2t.atomic import atomic_file
 from t2t.config import differences, few
 from t2t.errors import UserError
+from t2t.studies.picture import draw_seeds
 from t2t.studies.place import renamed, writing_into
 from t2t.training.folder import (
     CURVES,
@@ -275,34 +272,3 @@ def first_page(summary: dict[str, Any]) -> str:
         *(f"| {seed} | {top1:.2f} | {raw:.2f} |" for seed, top1, raw in rows),
     ]
     return "\n".join(lines) + "\n"
-
-
-def draw_seeds(runs: Sequence[FinishedRun], path: Path) -> None:
-    """Training loss and both accuracies of every seed, over the steps."""
-    figure = Figure(figsize=(11, 3.8), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(1, 3, sharex=True)
-    titles = {
-        "loss": "training loss",
-        "top1": "top-1, %, averaged weights",
-        "top1_raw": "top-1, %, raw weights",
-    }
-    for axes, (key, title) in zip(panels, titles.items(), strict=True):
-        for run in runs:
-            points = [(row["step"], row[key]) for row in run.rows if key in row]
-            marker = "." if len(points) < 30 else None
-            axes.plot(
-                [step for step, _ in points],
-                [value for _, value in points],
-                marker=marker,
-                label=f"seed {run.seed}",
-            )
-        axes.set_title(title)
-        axes.set_xlabel("step")
-        axes.grid(alpha=0.3)
-        if key != "loss":
-            axes.set_ylim(top=min(axes.get_ylim()[1], 100))
-    panels[0].legend(frameon=False, fontsize="small")
-    figure.suptitle(runs[0].result["recipe"], parse_math=False)
-    with atomic_file(path) as part:
-        figure.savefig(part, dpi=120, format="png")
