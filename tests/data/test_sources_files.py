@@ -593,6 +593,25 @@ def test_a_tar_beside_unpacked_folders_is_not_the_data(tmp_path):
     assert len(open_splits(tmp_path).train) == 4
 
 
+@pytest.mark.parametrize("num", [1, 3])
+def test_images_beside_class_folders_are_named(tmp_path, num):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for number in range(3):
+            (tmp_path / name / f"{number}.png").write_bytes(png(number))
+    for number in range(num):
+        (tmp_path / f"loose{number}.png").write_bytes(png(number))
+    splits = open_splits(tmp_path)
+    assert len(splits.train) + len(splits.val) == 6
+    first = tmp_path / "loose0.png"
+    which = {
+        1: f"{first} is passed over: it lies",
+        3: f"3 images ({first}, …) are passed over: they lie",
+    }
+    end = "beside the class folders; move each into that of its class."
+    assert splits.notes == (f"{which[num]} {end}",)
+
+
 @pytest.mark.parametrize("stray", ["old.tar", "b/in/old.tar"])
 @pytest.mark.parametrize("root", [".", "train"])
 def test_a_tar_among_class_folders_is_not_the_data(tmp_path, root, stray):

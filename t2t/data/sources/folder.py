@@ -36,8 +36,8 @@ def _holds_classes(folder: tuple[str, os.DirEntry[str]]) -> bool:
     name, entry = folder
     if not any(name in names for names in SPLIT_NAMES.values()):
         return False
-    inner, has_images, _ = _class_folders(Path(entry.path))
-    return bool(inner) and not has_images
+    inner, images, _ = _class_folders(Path(entry.path))
+    return bool(inner) and not images
 
 
 def holds_images_by_class(root: Path) -> bool:
@@ -54,9 +54,9 @@ def _opener(root: Path) -> Callable[[], Source]:
 
 def open_folder(root: Path) -> FileSource:
     """One folder whose subfolders are the classes, in the order of their names."""
-    folders, has_images, beside = _class_folders(root)
+    folders, loose, beside = _class_folders(root)
     if not folders:
-        if has_images:
+        if loose:
             raise UserError(
                 f"{root} holds images but no class folders: put the images of each "
                 f"class into a folder named for it, as in {root}/cat/1.jpg."
@@ -84,13 +84,25 @@ def open_folder(root: Path) -> FileSource:
         np.arange(len(folders)), [len(listing) for listing in listings]
     ).astype(np.int64)
     others = [*beside, *(path for _, some in found for path in some)]
-    return FileSource(root, names, labels, tuple(folders), notes_on(others))
+    notes = (*note_on_loose(loose), *notes_on(others))
+    return FileSource(root, names, labels, tuple(folders), notes)
 
 
 def _listed(folder: str, above: tuple[Path, ...]) -> tuple[list[str], list[str]]:
     """The images below a folder, and the paths of its other files."""
     others: list[str] = []
     return list(walk(folder, above=above, on_other=others.append)), others
+
+
+def note_on_loose(images: list[str]) -> tuple[str, ...]:
+    """A sentence on images that lie beside the class folders, where some do."""
+    if not images:
+        return ()
+    which = f"{on_one_line(images[0])} is passed over: it lies"
+    if len(images) > 1:
+        first = on_one_line(images[0])
+        which = f"{len(images):,} images ({first}, …) are passed over: they lie"
+    return (f"{which} beside the class folders; move each into that of its class.",)
 
 
 def notes_on(others: Iterable[str]) -> tuple[str, ...]:
@@ -191,18 +203,18 @@ def _leads_back(folder: str, above: tuple[Path, ...]) -> bool:
     return any(each.is_relative_to(real) for each in above)
 
 
-def _class_folders(root: Path) -> tuple[list[str], bool, list[str]]:
-    """Names of the folders, whether there are images, and paths of other files."""
+def _class_folders(root: Path) -> tuple[list[str], list[str], list[str]]:
+    """Names of the folders, and paths of the images and other files beside them."""
     folders = []
+    images = []
     others = []
-    has_images = False
     above = (root.resolve(),)
     with os.scandir(root) as entries:
         for entry in entries:
             if _is_image(entry):
-                has_images = True
+                images.append(entry.path)
             elif not is_dir(entry):
                 others.append(entry.path)
             elif not _leads_back(entry.path, above):
                 folders.append(entry.name)
-    return sorted(folders), has_images, sorted(others)
+    return sorted(folders), sorted(images), sorted(others)
