@@ -98,11 +98,11 @@ def note_on_loose(images: list[str]) -> tuple[str, ...]:
     """A sentence on images that lie beside the class folders, where some do."""
     if not images:
         return ()
-    which = f"{on_one_line(images[0])} is passed over: it lies"
-    if len(images) > 1:
-        first = on_one_line(images[0])
-        which = f"{len(images):,} images ({first}, …) are passed over: they lie"
-    return (f"{which} beside the class folders; move each into that of its class.",)
+    lie = "it lies" if len(images) == 1 else "they lie"
+    return (
+        f"{_passed_over(images, 'images')}: {lie} beside the class folders; move each "
+        "into that of its class.",
+    )
 
 
 def notes_on(others: Iterable[str]) -> tuple[str, ...]:
@@ -115,16 +115,19 @@ def notes_on(others: Iterable[str]) -> tuple[str, ...]:
 
 
 def _note_on(suffix: str, paths: list[str]) -> str:
-    which, them = f"{on_one_line(paths[0])} is", "it"
-    if len(paths) > 1:
-        which = f"{len(paths):,} {suffix} files ({on_one_line(paths[0])}, …) are"
-        them = "them"
+    which = _passed_over(paths, f"{suffix} files")
     if suffix in _SHARDS:
-        return f"{which} passed over: the images in the class folders are the data."
-    return (
-        f"{which} passed over: images of this kind are not read; convert {them} to "
-        "JPEG or PNG."
-    )
+        return f"{which}: the images in the class folders are the data."
+    them = "it" if len(paths) == 1 else "them"
+    return f"{which}: images of this kind are not read; convert {them} to JPEG or PNG."
+
+
+def _passed_over(paths: list[str], kind: str) -> str:
+    """How many are, and the first of them."""
+    first = on_one_line(paths[0])
+    if len(paths) == 1:
+        return f"{first} is passed over"
+    return f"{len(paths):,} {kind} ({first}, …) are passed over"
 
 
 def _suffix(path: str) -> str:
