@@ -10,15 +10,8 @@ from t2t.data.augment.pipeline import augment, normalise
 from t2t.data.augmentation import Augmentation
 from t2t.data.draws import Draws
 from t2t.errors import UserError
+from t2t.recipes.imagenet import AUGMENTATION as PUBLISHED
 
-PUBLISHED = Augmentation(
-    flip=0.5,
-    rand_augment="rand-m9-mstd0.5-inc1",
-    mixup=0.8,
-    cutmix=1.0,
-    smoothing=0.1,
-    erase=0.25,
-)
 EVERYTHING = dataclasses.replace(
     PUBLISHED,
     crop_padding=4,

@@ -22,6 +22,7 @@ from t2t.data.augment.policies import RAND_AUGMENT_OPERATIONS
 from t2t.data.augmentation import Augmentation
 from t2t.data.draws import Draws
 from t2t.ops import augment_passes, draw_bits
+from t2t.recipes.imagenet import AUGMENTATION
 
 DEVICE = sys.argv[1]
 FILL = (124, 116, 104)
@@ -32,14 +33,7 @@ VALUES = {
     "solarize_add": [0.0, 30.0, 99.0, 128.0],
     "rotate": [-29.0, 7.0, 30.0, 0.0],
 }
-PUBLISHED = Augmentation(
-    flip=0.5,
-    rand_augment="rand-m9-mstd0.5-inc1",
-    mixup=0.8,
-    cutmix=1.0,
-    smoothing=0.1,
-    erase=0.5,
-)
+PUBLISHED = dataclasses.replace(AUGMENTATION, erase=0.5)
 SETTINGS = {
     "published": PUBLISHED,
     "by sample": dataclasses.replace(PUBLISHED, mix_mode="sample", mix_group=2),
