@@ -123,7 +123,8 @@ def describe(name: str, choices: Mapping[str, Any]) -> Page:
 
     A trained one, as `load` takes it, is told by its name and what was chosen for it.
     """
-    if name == BUILTIN or "/" in name or Path(name, FILE_NAME).is_file():
+    files = (Path(name), Path(name, FILE_NAME))
+    if name == BUILTIN or "/" in name or any(file.is_file() for file in files):
         name, own = as_trained(name)
         choices = {**own, **choices}
     with torch.device("meta"):

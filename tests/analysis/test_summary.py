@@ -50,11 +50,14 @@ def test_siblings_are_merged_where_they_hold_the_same(
             assert macs <= branch.part.macs
 
 
-def test_a_trained_model_is_told_by_its_name_and_choices(tmp_path: Path) -> None:
+def test_a_trained_model_is_told_by_its_name_and_choices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     choices = {"depth": 2, "positions": "relative", "image_size": (16, 24)}
     model = t2t.create_model("t2t_vit_7_32", **choices)
     path = str(t2t.save(model, tmp_path, name="t2t_vit_7_32"))
-    for place in (path, str(tmp_path)):
+    monkeypatch.chdir(tmp_path)  # where a file is named without a slash
+    for place in (path, str(tmp_path), Path(path).name):
         page = describe(place, {"num_classes": 3})
         assert page.name == "t2t_vit_7_32"
         assert page.choices == {**choices, "num_classes": 3}
