@@ -25,9 +25,9 @@ import torch
 
 from t2t.data.batches import Feeding, open_batches
 from t2t.data.crops import CenterCrop, RandomCrop, apply_crop
-from t2t.data.decode import decode, decode_each, decoder_name
+from t2t.data.decoding.decode import decode, decode_each, decoder_name
 from t2t.data.draws import Draws
-from t2t.data.pack import pack
+from t2t.data.packing.pack import pack
 from t2t.data.sources import Source, open_source
 from t2t.ops.ragged import Ragged
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from t2t import __version__, cli
 from t2t.cli import VERBS, main
-from t2t.data.damage import Damage, DamagedImage
+from t2t.data.decoding.damage import Damage, DamagedImage
 from t2t.errors import UserError
 from t2t.models.zoo import ZOO
 from t2t.screen import counting, find_models, model_table, say_json

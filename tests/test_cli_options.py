@@ -67,7 +67,7 @@ def given_to(
         (
             "eval run --data photos --split test --batch-size 7 --device cpu "
             "--precision bf16 --model resnet18 --real",
-            "t2t.training.judging.judge",
+            "t2t.training.judging.judge.judge",
             {
                 "data": "photos",
                 "split": "test",
@@ -100,13 +100,13 @@ def given_to(
         ),
         (
             "pack photos packed --short-side 0 --quality 70 --shard-size 9 --workers 3",
-            "t2t.data.pack.pack",
+            "t2t.data.packing.pack.pack",
             {"short_side": None, "quality": 70, "shard_size": 9, "num_workers": 3},
         ),
         (
             "plan digits --gpus 4 --gpu A100 --spread fsdp --per-machine 2 "
             "--images 999 --micro-batch 5 --rate 77",
-            "t2t.training.plan.plan",
+            "t2t.training.forecasting.plan.plan",
             {
                 "gpu": "A100",
                 "spread": "fsdp",
@@ -173,7 +173,9 @@ def test_images_are_seen_as_many_at_once_as_was_asked(
 
 
 def test_a_plan_counts_the_recipes_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, named = given_to("t2t.training.plan.plan", "plan digits", monkeypatch)
+    _, named = given_to(
+        "t2t.training.forecasting.plan.plan", "plan digits", monkeypatch
+    )
     cost = count(build_model(find_recipe("digits"), num_classes=1000))
     assert named["parameters"] == cost.parameters
     assert named["gmacs"] == cost.macs / 1e9

@@ -17,10 +17,10 @@ from torch import nn
 from t2t.analysis.cost import ITEMS, Cost, Part, count
 from t2t.errors import UserError
 from t2t.models.builtin import NAME as BUILTIN
-from t2t.models.checkpoints import read
 from t2t.models.config import Size
 from t2t.models.create import create_model
-from t2t.models.locating import FILE_NAME
+from t2t.models.reading.checkpoints import read
+from t2t.models.reading.locating import FILE_NAME
 from t2t.models.vit import VisionTransformer
 from t2t.models.weights import described
 from t2t.models.zoo import ZOO, Entry, Paper

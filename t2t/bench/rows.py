@@ -13,7 +13,7 @@ from rich.text import Text
 from t2t.atomic import write_atomically
 from t2t.bench.kernels import Profile
 from t2t.errors import UserError
-from t2t.training.clock import counted
+from t2t.training.telling.clock import counted
 
 Row = dict[str, Any]
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from t2t.training.clock import counted
 from t2t.training.machine import PRECISIONS
+from t2t.training.telling.clock import counted
 
 Step = Callable[[], Any]
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from t2t.data.crops import Crop
-from t2t.data.damage import Damage
+from t2t.data.decoding.damage import Damage
 from t2t.data.limits import free_memory
 from t2t.data.loading import Loader
 from t2t.data.order import (
@@ -22,7 +22,7 @@ from t2t.data.order import (
 )
 from t2t.data.resident import ResidentBatches, TooLargeToKeep, kept_images
 from t2t.data.sources.base import Source
-from t2t.data.stream import StreamBatches
+from t2t.data.streaming.stream import StreamBatches
 from t2t.errors import require
 
 # Of the memory that is free: the rest is for the model and what it computes.

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from t2t.data.damage import Damage, DamagedImage
-from t2t.data.decode import ImagePixels, decode, decode_each
+from t2t.data.decoding.damage import Damage, DamagedImage
+from t2t.data.decoding.decode import ImagePixels, decode, decode_each
 from t2t.data.order import Batch, Slots
 from t2t.data.sources.base import Indices, Source
 from t2t.errors import LocalError, UserError

@@ -10,17 +10,17 @@ import numpy as np
 import torch
 
 from t2t.data.crops import Crop, apply_crop, as_batch
-from t2t.data.damage import DamagedImage
-from t2t.data.decode import ImagePixels
+from t2t.data.decoding.damage import DamagedImage
+from t2t.data.decoding.decode import ImagePixels
+from t2t.data.decoding.headers import image_format, jpeg_header
+from t2t.data.decoding.nvjpeg import gpu_decoder_name
 from t2t.data.draws import Draws
-from t2t.data.headers import image_format, jpeg_header
 from t2t.data.limits import num_cores
 from t2t.data.loading import (
     Loader,
     batch_of,
     sent,
 )
-from t2t.data.nvjpeg import gpu_decoder_name
 from t2t.data.order import Batch, Order
 from t2t.data.sources.base import Indices, Source
 from t2t.ops.ragged import Ragged

@@ -123,7 +123,7 @@ def fit_to_model(
 
     Heads of another size are left for timm to refuse or to drop.
     """
-    from t2t.models.fitting import fit_names_and_positions
+    from t2t.models.reading.fitting import fit_names_and_positions
 
     own = {
         name.removeprefix(prefix): state.pop(name)

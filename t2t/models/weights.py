@@ -15,13 +15,13 @@ from torch import nn
 import t2t
 from t2t.atomic import atomic_file
 from t2t.errors import UserError, first_line
-from t2t.models.checkpoints import Checkpoint, Description, read, sort_metadata
 from t2t.models.config import ModelConfig, Size
 from t2t.models.create import as_size, create_model, name_in_timm, timm_input
-from t2t.models.fitting import Fitting, describe_differences, fit
-from t2t.models.identify import adapted, identify
-from t2t.models.locating import FILE_NAME
-from t2t.models.published import translate
+from t2t.models.reading.checkpoints import Checkpoint, Description, read, sort_metadata
+from t2t.models.reading.fitting import Fitting, describe_differences, fit
+from t2t.models.reading.identify import adapted, identify
+from t2t.models.reading.locating import FILE_NAME
+from t2t.models.reading.published import translate
 from t2t.models.vit import VisionTransformer
 from t2t.models.zoo import OURS
 

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from t2t.data.augment.pipeline import normalise
 from t2t.data.crops import CenterCrop, apply_crop
-from t2t.data.damage import DamagedImage
-from t2t.data.decode import decode_each
+from t2t.data.decoding.damage import DamagedImage
+from t2t.data.decoding.decode import decode_each
 from t2t.data.draws import Draws
 from t2t.data.limits import num_cores
 from t2t.data.sources.storage import read_whole

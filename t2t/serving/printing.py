@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from t2t.data.damage import DamagedImage
+from t2t.data.decoding.damage import DamagedImage
 from t2t.errors import on_one_line
 from t2t.serving.predictor import Prediction
 

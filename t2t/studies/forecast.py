@@ -7,7 +7,7 @@ from pathlib import Path
 from t2t.studies.outcome import Cost, costs_of, finished
 from t2t.studies.study import Study
 from t2t.training.feeding import open_data
-from t2t.training.plan import plan
+from t2t.training.forecasting.plan import plan
 
 GPU = "H200"
 

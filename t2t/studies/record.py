@@ -23,7 +23,7 @@ from t2t.training.folder import (
     write_json,
     write_page,
 )
-from t2t.training.metrics import read_rows
+from t2t.training.telling.metrics import read_rows
 
 SUMMARY, LOG, PAGE = "summary.json", "log.txt", "README.md"
 ONE_MACHINE = (

@@ -12,12 +12,12 @@ import t2t
 from t2t.atomic import atomic_file
 from t2t.errors import UserError, on_one_line
 from t2t.models.builtin import CARD
-from t2t.models.checkpoints import Checkpoint, read
+from t2t.models.reading.checkpoints import Checkpoint, read
 from t2t.studies.place import renamed, writing_into
 from t2t.training.folder import read_recipe, read_result, same_data, write_page
-from t2t.training.judging import judge
+from t2t.training.judging.judge import judge
+from t2t.training.judging.report import Report
 from t2t.training.recipe import Recipe
-from t2t.training.report import Report
 
 
 def ship(

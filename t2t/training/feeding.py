@@ -11,7 +11,7 @@ from t2t.data.batches import (
     open_batches,
 )
 from t2t.data.crops import CenterCrop, RandomCrop
-from t2t.data.damage import Damage
+from t2t.data.decoding.damage import Damage
 from t2t.data.sources import Source, Splits, hold_out, open_splits
 from t2t.data.sources.labels import folder_meant
 from t2t.errors import UserError

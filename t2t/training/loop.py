@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from t2t.data.batches import EvaluationBatches, Feeding
-from t2t.data.damage import Damage
+from t2t.data.decoding.damage import Damage
 from t2t.data.order import steps_per_epoch
 from t2t.data.sources import Splits
 from t2t.errors import LocalError, UserError
@@ -19,7 +19,6 @@ from t2t.training.evaluate import Preparation, Score, evaluate
 from t2t.training.feeding import open_data, training_batches, validation_batches
 from t2t.training.folder import RunFolder
 from t2t.training.interruption import Interruption
-from t2t.training.journal import Journal
 from t2t.training.machine import Machine, make_exact, settle, vars_of
 from t2t.training.optim import all_groups, lr_share, set_lr
 from t2t.training.parallel import (
@@ -38,6 +37,7 @@ from t2t.training.recipe import Recipe
 from t2t.training.resume import CheckpointWriter, checkpoints, resume
 from t2t.training.run import build_model, new_run
 from t2t.training.step import Pending, Stepper
+from t2t.training.telling.journal import Journal
 
 __all__ = ["Machine", "Result", "Training", "train"]
 

@@ -9,14 +9,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from t2t.data.damage import DamagedImage
+from t2t.data.decoding.damage import DamagedImage
 from t2t.errors import UserError, on_one_line
 from t2t.models.trained import load_trained
 from t2t.serving.predictor import Predictor
-from t2t.training.clock import duration, pace
 from t2t.training.feeding import open_data
 from t2t.training.folder import read_recipe
-from t2t.training.metrics import read_rows
+from t2t.training.telling.clock import duration, pace
+from t2t.training.telling.metrics import read_rows
 
 BARS = "▁▂▃▄▅▆▇█"
 NUM_EXAMPLES = 6

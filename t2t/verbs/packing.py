@@ -39,7 +39,7 @@ def pack(
 
     from rich.text import Text
 
-    from t2t.data.pack import pack as start
+    from t2t.data.packing.pack import pack as start
     from t2t.screen import counting, say
 
     with counting("packing") as progress:

@@ -9,7 +9,7 @@ from t2t.errors import UserError
 from t2t.verbs.options import JsonFlag, Overrides, at_least, option
 
 if TYPE_CHECKING:
-    from t2t.training.plan import Plan
+    from t2t.training.forecasting.plan import Plan
 
 
 def plan(
@@ -60,7 +60,7 @@ def plan(
 
     from t2t.analysis.cost import count
     from t2t.screen import say, say_json
-    from t2t.training import plan as planning
+    from t2t.training.forecasting import plan as planning
     from t2t.training.run import build_model
     from t2t.verbs.running import changed, open_recipe
 
@@ -86,7 +86,7 @@ def plan(
     else:
         say(lambda width: plan_page(predicted))
     if rehearse:
-        from t2t.training.rehearsal import rehearse as step_once
+        from t2t.training.forecasting.rehearsal import rehearse as step_once
 
         rehearsal = step_once(
             chosen,

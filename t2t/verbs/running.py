@@ -142,7 +142,7 @@ def train(
         checkpoint_minutes=checkpoint_minutes,
     )
     if dry_run:
-        from t2t.training.estimate import estimate
+        from t2t.training.forecasting.estimate import estimate
 
         print(estimate(chosen, machine))
         return

@@ -256,7 +256,7 @@ def forecast_page(chosen: "Study", rows: "list[Row]") -> "RenderableType":
 
 def seconds_in_words(seconds: float) -> str:
     """A predicted time, the shortest not as none."""
-    from t2t.training.clock import duration
+    from t2t.training.telling.clock import duration
 
     return "less than 1 s" if seconds < 1 else f"about {duration(seconds)}"
 

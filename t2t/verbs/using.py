@@ -85,7 +85,7 @@ def eval(
         check_writable("--picture", Path(picture).expanduser())
 
     from t2t.screen import counting, say, say_json
-    from t2t.training.judging import judge
+    from t2t.training.judging.judge import judge
 
     with counting("evaluating") as progress:
         report = judge(

@@ -14,7 +14,7 @@ from t2t.bench.rows import identity, in_words
 from t2t.bench.timing import Timing
 from t2t.bench.trainer import Files, Trainer, measure_recipes, open_files
 from t2t.data.batches import Batches
-from t2t.data.pack import pack
+from t2t.data.packing.pack import pack
 from t2t.errors import UserError
 from t2t.recipes.imagenet import published
 from t2t.training.feeding import training_batches

@@ -17,14 +17,15 @@ import torch
 from PIL import Image
 
 from t2t.data import batches as batches_module
-from t2t.data import decode, filling, nvjpeg
 from t2t.data import resident as resident_module
-from t2t.data import stream as stream_module
 from t2t.data.batches import Batches, Feeding, evaluation_batches, open_batches
 from t2t.data.crops import CenterCrop, RandomCrop
-from t2t.data.damage import Damage
+from t2t.data.decoding import decode, nvjpeg
+from t2t.data.decoding.damage import Damage
 from t2t.data.order import Batch
 from t2t.data.sources.base import Source
+from t2t.data.streaming import filling
+from t2t.data.streaming import stream as stream_module
 from t2t.errors import UserError
 
 RANDOM = RandomCrop(size=(12, 12), flip=0.5)

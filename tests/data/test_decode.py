@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps, features
 
-from t2t.data import decode as decoding
-from t2t.data.damage import Damage, DamagedImage
-from t2t.data.decode import decode, decode_each, decoder_name, with_channels
-from t2t.data.headers import image_format, jpeg_header
+from t2t.data.decoding import decode as decoding
+from t2t.data.decoding.damage import Damage, DamagedImage
+from t2t.data.decoding.decode import decode, decode_each, decoder_name, with_channels
+from t2t.data.decoding.headers import image_format, jpeg_header
 from t2t.errors import UserError
 
 needs_avif = pytest.mark.skipif(

@@ -10,11 +10,11 @@ import pytest
 import torch
 from PIL import Image
 
-from t2t.data import jpeg_engine
-from t2t.data.decode import decode
-from t2t.data.jpeg_engine import JpegEngine, JpegEngines, has_library
-from t2t.data.jpegs import gather_jpegs
-from t2t.data.nvjpeg import decode_jpegs, gpu_decoder_name
+from t2t.data.decoding import jpeg_engine
+from t2t.data.decoding.decode import decode
+from t2t.data.decoding.jpeg_engine import JpegEngine, JpegEngines, has_library
+from t2t.data.decoding.jpegs import gather_jpegs
+from t2t.data.decoding.nvjpeg import decode_jpegs, gpu_decoder_name
 
 CPU = torch.device("cpu")
 REFUSED = 7

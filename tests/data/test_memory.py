@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from t2t.data import memory as memory_module
-from t2t.data.memory import Memory, mapped
+from t2t.data.streaming import memory as memory_module
+from t2t.data.streaming.memory import Memory, mapped
 from t2t.errors import UserError
 
 CPU = torch.device("cpu")

@@ -8,12 +8,12 @@ import pytest
 import torch
 from PIL import Image
 
-from t2t.data import decode as decoding
-from t2t.data import jpegs as gathering
-from t2t.data import nvjpeg
-from t2t.data.decode import DamagedImage, decode, decode_each
-from t2t.data.jpegs import gather_jpegs
-from t2t.data.nvjpeg import (
+from t2t.data.decoding import decode as decoding
+from t2t.data.decoding import jpegs as gathering
+from t2t.data.decoding import nvjpeg
+from t2t.data.decoding.decode import DamagedImage, decode, decode_each
+from t2t.data.decoding.jpegs import gather_jpegs
+from t2t.data.decoding.nvjpeg import (
     GpuDecoder,
     LibraryDecoder,
     decode_jpegs,

@@ -13,9 +13,9 @@ import pytest
 import torch
 from PIL import Image
 
-from t2t.data import shard_writer
-from t2t.data.decode import decode
-from t2t.data.pack import pack
+from t2t.data.decoding.decode import decode
+from t2t.data.packing import shard_writer
+from t2t.data.packing.pack import pack
 from t2t.data.sources import open_source, open_splits, shard_index
 from t2t.errors import UserError
 
@@ -191,7 +191,7 @@ def test_a_pack_of_other_files_does_not_go_on(folder, tmp_path):
 
 def test_a_killed_pack_goes_on(folder, tmp_path):
     program = (
-        "import sys, time; from t2t.data.pack import pack\n"
+        "import sys, time; from t2t.data.packing.pack import pack\n"
         "def slow(done, total):\n"
         "    print(done, flush=True); time.sleep(0.02)\n"
         "pack(sys.argv[1], sys.argv[2], shard_size=5, progress=slow)\n"

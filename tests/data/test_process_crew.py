@@ -19,18 +19,18 @@ import pytest
 import torch
 from PIL import Image
 
-from t2t.data import nvjpeg
-from t2t.data import stream as stream_module
 from t2t.data.batches import Feeding, evaluation_batches, open_batches
 from t2t.data.crops import RandomCrop, apply_crop
-from t2t.data.damage import Damage
-from t2t.data.decode import decode
+from t2t.data.decoding import nvjpeg
+from t2t.data.decoding.damage import Damage
+from t2t.data.decoding.decode import decode
 from t2t.data.draws import Draws
 from t2t.data.loading import Loader
 from t2t.data.order import Batch
 from t2t.data.sources.base import FileSource, Source
 from t2t.data.sources.named import ArraySource
-from t2t.data.stream import StreamBatches, by_processes
+from t2t.data.streaming import stream as stream_module
+from t2t.data.streaming.stream import StreamBatches, by_processes
 from t2t.errors import UserError
 from t2t.ops.ragged import Ragged
 
@@ -302,7 +302,7 @@ def test_two_iterations_at_once_have_workers_of_their_own(
 ODD = """
 import os, signal, threading
 import numpy as np, torch
-from t2t.data.damage import DamagedImage
+from t2t.data.decoding.damage import DamagedImage
 from t2t.data.sources.base import Source
 class OwnError(Exception):
     def __init__(self, one, two):
@@ -493,7 +493,7 @@ from pathlib import Path
 from t2t.data.batches import Feeding, open_batches
 from t2t.data.loading import Loader
 from t2t.data.sources.base import FileSource
-from t2t.data.stream import by_processes
+from t2t.data.streaming.stream import by_processes
 import torch
 class Mine(FileSource):
     pass

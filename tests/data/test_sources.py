@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from t2t.data.decode import DamagedImage, decode
+from t2t.data.decoding.decode import DamagedImage, decode
 from t2t.data.sources import (
     NAMES,
     ArraySource,

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from t2t.data import stream as stream_module
-from t2t.data.crew import ThreadCrew
 from t2t.data.loading import Loader
-from t2t.data.memory import Memory, pieces_of
 from t2t.data.order import EvaluationOrder
 from t2t.data.sources.base import Indices
 from t2t.data.sources.named import ArraySource
-from t2t.data.stream import StreamBatches
+from t2t.data.streaming import stream as stream_module
+from t2t.data.streaming.crew import ThreadCrew
+from t2t.data.streaming.memory import Memory, pieces_of
+from t2t.data.streaming.stream import StreamBatches
 
 
 def streamed(

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from t2t.models import tokenizers
 from t2t.models.config import ModelConfig
-from t2t.models.fitting import fit
-from t2t.models.published import translate
+from t2t.models.reading.fitting import fit
+from t2t.models.reading.published import translate
 from t2t.models.vit import VisionTransformer
 from t2t.ops.performer import performer_published
 from t2t.ops.soft_split import soft_split_reference

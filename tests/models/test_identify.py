@@ -5,8 +5,8 @@ import torch
 
 import t2t
 from t2t.errors import UserError
-from t2t.models.identify import identify
-from t2t.models.published import POSITIONS
+from t2t.models.reading.identify import identify
+from t2t.models.reading.published import POSITIONS
 from t2t.models.weights import load_with_report
 from t2t.models.zoo import ZOO
 

@@ -8,7 +8,7 @@ import torch
 
 from t2t.errors import UserError
 from t2t.models.config import ModelConfig
-from t2t.models.locating import locate
+from t2t.models.reading.locating import locate
 from t2t.models.vit import VisionTransformer
 from t2t.models.weights import load, save
 

@@ -7,8 +7,8 @@ from torch import nn
 
 import t2t
 from t2t.models.config import ModelConfig
-from t2t.models.fitting import describe_differences, fit
-from t2t.models.published import translate
+from t2t.models.reading.fitting import describe_differences, fit
+from t2t.models.reading.published import translate
 from t2t.models.vit import VisionTransformer
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from t2t.data.batches import Feeding, evaluation_batches
 from t2t.data.crops import CenterCrop
-from t2t.data.damage import DamagedImage
+from t2t.data.decoding.damage import DamagedImage
 from t2t.data.sources import open_source
 from t2t.errors import UserError
 from t2t.serving.predictor import Prediction, Predictor

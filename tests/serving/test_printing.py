@@ -6,7 +6,7 @@ import json
 
 from rich.console import Console
 
-from t2t.data.damage import DamagedImage
+from t2t.data.decoding.damage import DamagedImage
 from t2t.serving.predictor import Guess, Prediction
 from t2t.serving.printing import prediction_table, write_csv, write_json_lines
 

@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from t2t.studies.study import Claim, Study, variation
-from t2t.training import journal
 from t2t.training.recipe import Average, Optimizer, Recipe, Schedule
+from t2t.training.telling import journal
 
 MakeStudy = Callable[[], Study]
 

@@ -18,17 +18,17 @@ from t2t.errors import UserError
 from t2t.studies.running import run_study
 from t2t.studies.study import Study
 from t2t.training.feeding import open_data
-from t2t.training.journal import Journal
 from t2t.training.loop import Machine, Result
-from t2t.training.metrics import read_rows
 from t2t.training.recipe import Recipe
+from t2t.training.telling.journal import Journal
+from t2t.training.telling.metrics import read_rows
 
 CPU = Machine(device="cpu", compile=False, workers=1)
 
 DYING = """
 import os, pickle, signal, sys
 from t2t.studies.running import run_study
-from t2t.training.journal import Journal
+from t2t.training.telling.journal import Journal
 
 study, folder, machine = pickle.load(sys.stdin.buffer)
 plain = Journal.epoch

@@ -21,7 +21,7 @@ from t2t.models.weights import load_with_report
 from t2t.studies.shipping import beginnings, card, half, ship
 from t2t.studies.study import Study
 from t2t.training.folder import read_recipe
-from t2t.training.judging import judge
+from t2t.training.judging.judge import judge
 from t2t.training.loop import Machine, train
 
 CPU = Machine(device="cpu", compile=False, workers=1)

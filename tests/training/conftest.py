@@ -15,9 +15,10 @@ import torch
 from PIL import Image
 
 from t2t.data.augmentation import Augmentation
-from t2t.training import journal, loop
+from t2t.training import loop
 from t2t.training.loop import Machine
 from t2t.training.recipe import Average, Optimizer, Recipe, Schedule
+from t2t.training.telling import journal
 
 # Processes that tests start find what they run beside this file.
 sys.path.insert(0, str(Path(__file__).parent))

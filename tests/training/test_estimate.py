@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from t2t.training import estimate as module
-from t2t.training.estimate import estimate
+from t2t.training.forecasting import estimate as module
+from t2t.training.forecasting.estimate import estimate
 from t2t.training.loop import Machine
 from t2t.training.recipe import Recipe, TokenDropping
 from t2t.training.run import Run

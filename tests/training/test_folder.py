@@ -9,9 +9,9 @@ import torch
 from t2t.config import to_json
 from t2t.errors import UserError
 from t2t.training.folder import RECIPE, RunFolder, write_json
-from t2t.training.journal import Journal
 from t2t.training.parallel import Processes
 from t2t.training.recipe import Recipe
+from t2t.training.telling.journal import Journal
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from t2t.models.class_names import imagenet_classes
 from t2t.models.create import create_model
 from t2t.models.weights import save
 from t2t.recipes.digits import t2t_vit
-from t2t.training.judging import judge
-from t2t.training.report import Report
+from t2t.training.judging.judge import judge
+from t2t.training.judging.report import Report
 
 SMALL = {"dim": 16, "depth": 1, "num_heads": 1, "token_dim": 8}
 

@@ -17,17 +17,18 @@ from PIL import Image
 from t2t.errors import LocalError, UserError
 from t2t.models.weights import load_with_report
 from t2t.recipes.digits import t2t_vit
-from t2t.training import journal, loop
-from t2t.training.clock import Clock
+from t2t.training import loop
 from t2t.training.folder import RunFolder
 from t2t.training.interruption import Interruption
-from t2t.training.journal import Journal
 from t2t.training.loop import Machine, train
-from t2t.training.metrics import read_rows
 from t2t.training.parallel import Processes
 from t2t.training.recipe import Recipe, Schedule, TokenDropping
 from t2t.training.resume import checkpoints
 from t2t.training.step import Stepper
+from t2t.training.telling import journal
+from t2t.training.telling.clock import Clock
+from t2t.training.telling.journal import Journal
+from t2t.training.telling.metrics import read_rows
 
 
 def tiny() -> Recipe:

@@ -7,7 +7,7 @@ import torch
 from t2t.data.sources import ArraySource
 from t2t.errors import UserError
 from t2t.models.class_names import imagenet_classes, in_words
-from t2t.training.matching import Relabelled, match_classes
+from t2t.training.judging.matching import Relabelled, match_classes
 
 ANIMALS = ("ant", "bee", "cat")
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from t2t.training import metrics
-from t2t.training.metrics import MetricsFile, read_rows
+from t2t.training.telling import metrics
+from t2t.training.telling.metrics import MetricsFile, read_rows
 
 
 def test_rows_after_the_step_are_forgotten(tmp_path: Path) -> None:

@@ -23,10 +23,10 @@ from t2t.errors import UserError
 from t2t.training.folder import write_json
 from t2t.training.loop import Machine, train
 from t2t.training.meeting import agree
-from t2t.training.metrics import read_rows
 from t2t.training.parallel import Processes, find_device, spread_model
 from t2t.training.recipe import Optimizer, Recipe
 from t2t.training.resume import checkpoints
+from t2t.training.telling.metrics import read_rows
 
 Tiny = Callable[..., Recipe]
 Start = Callable[..., BaseProcess]

@@ -8,9 +8,15 @@ import pytest
 import torch.distributed as dist
 
 from t2t.errors import UserError
-from t2t.training.plan import GPUS, STEP_SECONDS, STEP_SHARE, plan, sent_bytes
+from t2t.training.forecasting.plan import (
+    GPUS,
+    STEP_SECONDS,
+    STEP_SHARE,
+    plan,
+    sent_bytes,
+)
+from t2t.training.forecasting.rehearsal import rehearse
 from t2t.training.recipe import Average, Optimizer, Recipe
-from t2t.training.rehearsal import rehearse
 from t2t.training.run import build_model
 
 Tiny = Callable[..., Recipe]

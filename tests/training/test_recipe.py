@@ -5,8 +5,8 @@ import pytest
 from t2t.config import override
 from t2t.errors import UserError
 from t2t.recipes import find_recipe
-from t2t.training.clock import counted
 from t2t.training.machine import Machine
+from t2t.training.telling.clock import counted
 
 RECIPE = find_recipe("cifar10.t2t_vit_7")
 

@@ -18,7 +18,6 @@ from t2t.errors import UserError
 from t2t.training import loop
 from t2t.training.loop import Machine, train
 from t2t.training.machine import settle
-from t2t.training.metrics import read_rows
 from t2t.training.parallel import Processes
 from t2t.training.recipe import Average, Optimizer, Recipe
 from t2t.training.resume import (
@@ -30,6 +29,7 @@ from t2t.training.resume import (
 )
 from t2t.training.run import Run, State, new_run
 from t2t.training.step import Pending, Stepper
+from t2t.training.telling.metrics import read_rows
 
 Tiny = Callable[..., Recipe]
 ALONE = Processes(0, 1, torch.device("cpu"))

@@ -19,13 +19,13 @@ from t2t.errors import UserError
 from t2t.training import step as step_module
 from t2t.training.loop import Machine, train
 from t2t.training.machine import make_exact, repeatable, settle
-from t2t.training.metrics import read_rows
 from t2t.training.muon import Muon
 from t2t.training.optim import all_groups
 from t2t.training.parallel import Processes
 from t2t.training.recipe import Average, Optimizer, Recipe, TokenDropping
 from t2t.training.run import new_run
 from t2t.training.step import Stepper
+from t2t.training.telling.metrics import read_rows
 from t2t.verbs.closing import closing_page
 
 Tiny = Callable[..., Recipe]

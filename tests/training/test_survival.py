@@ -20,12 +20,13 @@ from safetensors.torch import load_file
 
 from t2t.errors import UserError
 from t2t.models import weights
-from t2t.training import journal, loop, metrics, trackers
+from t2t.training import loop
 from t2t.training.folder import RunFolder
 from t2t.training.loop import Machine, train
 from t2t.training.recipe import Optimizer, Recipe
 from t2t.training.resume import checkpoints, is_whole
 from t2t.training.run import Run, new_run
+from t2t.training.telling import journal, metrics, trackers
 
 Tiny = Callable[..., Recipe]
 Start = Callable[..., BaseProcess]

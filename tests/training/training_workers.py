@@ -10,12 +10,13 @@ import torch
 import torch._dynamo  # torch's optimizers import it: here it is shared by all forks
 
 from t2t.config import from_json
-from t2t.data.decode import decoder_name
+from t2t.data.decoding.decode import decoder_name
 from t2t.errors import UserError
-from t2t.training import journal, loop, resume
+from t2t.training import loop, resume
 from t2t.training.folder import read_json
 from t2t.training.loop import Machine, train
 from t2t.training.recipe import Recipe
+from t2t.training.telling import journal
 
 decoder_name()  # imports it, for all forks too
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from t2t.data.damage import DamagedImage
+from t2t.data.decoding.damage import DamagedImage
 from t2t.data.sources.storage import read_whole
 from t2t.errors import UserError
 

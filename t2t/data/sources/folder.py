@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from t2t.data.headers import IMAGE_SUFFIXES, UNREAD_SUFFIXES
+from t2t.data.decoding.headers import IMAGE_SUFFIXES, UNREAD_SUFFIXES
 from t2t.data.sources.base import FileSource, Source
 from t2t.data.sources.filenames import SPLIT_NAMES
 from t2t.errors import UserError, on_one_line

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from t2t.data.damage import DamagedImage
+from t2t.data.decoding.damage import DamagedImage
 from t2t.data.sources.base import Indices, Source
 from t2t.data.sources.filenames import group_by_split
 from t2t.data.sources.labels import labels_and_classes

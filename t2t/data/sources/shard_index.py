@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from t2t.atomic import write_atomically
-from t2t.data.headers import IMAGE_SUFFIXES, OTHER_SUFFIX
+from t2t.data.decoding.headers import IMAGE_SUFFIXES, OTHER_SUFFIX
 from t2t.data.sources.base import Indices
 from t2t.data.sources.named import cache_folder
 from t2t.data.sources.storage import LocalFile, RemoteFile, is_url, open_storage

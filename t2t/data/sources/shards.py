@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from t2t.data.damage import DamagedImage
+from t2t.data.decoding.damage import DamagedImage
 from t2t.data.sources.base import Source
 from t2t.data.sources.filenames import expand_braces, group_by_split, has_braces
 from t2t.data.sources.labels import labels_and_classes

@@ -13,7 +13,7 @@ from t2t.errors import UserError
 from t2t.models.class_names import imagenet_classes
 from t2t.shapes import Images
 from t2t.training.evaluate import Preparation
-from t2t.training.matching import match_classes
+from t2t.training.judging.matching import match_classes
 from t2t.training.parallel import Processes, sum_over_all
 
 NUM_VALIDATION = 50_000

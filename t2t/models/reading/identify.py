@@ -11,10 +11,10 @@ from torch import Tensor
 
 from t2t.errors import UserError
 from t2t.models.config import ModelConfig
-from t2t.models.fitting import HEADS, shorten
 from t2t.models.positions import Grid
-from t2t.models.published import POSITIONS, State
-from t2t.models.resizing import guess_grid
+from t2t.models.reading.fitting import HEADS, shorten
+from t2t.models.reading.published import POSITIONS, State
+from t2t.models.reading.resizing import guess_grid
 from t2t.models.vit import VisionTransformer
 from t2t.models.zoo import OURS
 

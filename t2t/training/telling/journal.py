@@ -19,17 +19,17 @@ from rich.progress import (
 from rich.text import Text
 
 from t2t.errors import UserError
-from t2t.training.clock import Clock, counted, duration, pace
-from t2t.training.console import RunConsole
-from t2t.training.curves import draw_curves
 from t2t.training.evaluate import Score
 from t2t.training.folder import RunFolder, command_line
-from t2t.training.metrics import MetricsFile, read_rows
 from t2t.training.parallel import Processes
 from t2t.training.recipe import Recipe
 from t2t.training.run import Run
 from t2t.training.step import Outcome
-from t2t.training.trackers import open_trackers
+from t2t.training.telling.clock import Clock, counted, duration, pace
+from t2t.training.telling.console import RunConsole
+from t2t.training.telling.curves import draw_curves
+from t2t.training.telling.metrics import MetricsFile, read_rows
+from t2t.training.telling.trackers import open_trackers
 
 LOG_EVERY_SECONDS = 10.0
 DRAW_EVERY_SECONDS = 10.0

@@ -9,16 +9,16 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from t2t.config import to_json
 from t2t.data.order import steps_per_epoch
-from t2t.training.clock import counted, duration, pace
 from t2t.training.evaluate import autocast
 from t2t.training.feeding import open_data
+from t2t.training.forecasting.plan import num_words
 from t2t.training.machine import PRECISIONS, Machine, settle
 from t2t.training.objectives import build_objective
 from t2t.training.parallel import Processes, find_device
-from t2t.training.plan import num_words
 from t2t.training.recipe import Recipe
 from t2t.training.run import Run, new_run
 from t2t.training.step import keep_tokens
+from t2t.training.telling.clock import counted, duration, pace
 
 NUM_TRIED = {"cpu": 8, "mps": 32}
 SECONDS_TRIED = 10.0

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Int64, UInt8
 from torch import Tensor
 
-from t2t.data.headers import MOST_PIXELS, JpegHeader, image_format, jpeg_header
+from t2t.data.decoding.headers import MOST_PIXELS, JpegHeader, image_format, jpeg_header
 
 Numbers = Int64[np.ndarray, " images"]
 

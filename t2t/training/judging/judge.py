@@ -11,21 +11,21 @@ import torch.distributed as dist
 
 from t2t.data.batches import EvaluationBatches, evaluation_batches
 from t2t.data.crops import CenterCrop
-from t2t.data.damage import Damage
+from t2t.data.decoding.damage import Damage
 from t2t.data.sources import Source, open_source
 from t2t.data.sources.opening import find
 from t2t.errors import UserError, choose
-from t2t.models.locating import FILE_NAME
+from t2t.models.reading.locating import FILE_NAME
 from t2t.models.trained import Trained, load_trained
 from t2t.training.evaluate import Preparation, evaluate
 from t2t.training.feeding import open_data
 from t2t.training.folder import RECIPE, read_recipe, same_data
+from t2t.training.judging.matching import Relabelled, match_classes
+from t2t.training.judging.real_labels import RealLabels
+from t2t.training.judging.report import Report
 from t2t.training.machine import PRECISIONS
-from t2t.training.matching import Relabelled, match_classes
 from t2t.training.parallel import Processes, processes
-from t2t.training.real_labels import RealLabels
 from t2t.training.recipe import Recipe
-from t2t.training.report import Report
 
 
 def judge(

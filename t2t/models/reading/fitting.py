@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from t2t.errors import UserError
 from t2t.models.config import ModelConfig
-from t2t.models.published import State, translate
-from t2t.models.resizing import fit_grid, fix_positions, fixed_tables
+from t2t.models.reading.published import State, translate
+from t2t.models.reading.resizing import fit_grid, fix_positions, fixed_tables
 from t2t.models.vit import VisionTransformer
 
 HEADS = ("head", "distillation_head")

@@ -11,7 +11,7 @@ from rich.text import Text
 from t2t.errors import on_one_line
 from t2t.models.trained import Trained
 from t2t.training.evaluate import Score
-from t2t.training.real_labels import RealScore
+from t2t.training.judging.real_labels import RealScore
 
 NUM_SHOWN = 20
 """Classes that a screen is given, the worst first."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from t2t.data.filling import NUM_COLUMNS, Filled, Wanted
-from t2t.data.memory import Block, Memory
 from t2t.data.sources.base import Indices
+from t2t.data.streaming.filling import NUM_COLUMNS, Filled, Wanted
+from t2t.data.streaming.memory import Block, Memory
 
 # A block is taken for this much more than images have needed lately.
 _ROOM = 1.4

@@ -14,8 +14,8 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from t2t.atomic import write_atomically
-from t2t.data.damage import Damage, DamagedImage
-from t2t.data.shard_writer import Settings, Shard, verified_index, write_shard
+from t2t.data.decoding.damage import Damage, DamagedImage
+from t2t.data.packing.shard_writer import Settings, Shard, verified_index, write_shard
 from t2t.data.sources.base import FileSource, Source, Subset, mixed_order
 from t2t.data.sources.named import NAMES
 from t2t.data.sources.opening import open_splits

@@ -5,10 +5,10 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-from t2t.data.filling import Filler
-from t2t.data.memory import Memory
-from t2t.data.requests import Cutter, Request, Task
 from t2t.data.sources.base import Indices, Source
+from t2t.data.streaming.filling import Filler
+from t2t.data.streaming.memory import Memory
+from t2t.data.streaming.requests import Cutter, Request, Task
 
 # One thread reads all files of a batch: more would queue for the GIL at every system
 # call. Where the storage is far, as many as this wait for it.

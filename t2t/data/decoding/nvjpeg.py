@@ -14,8 +14,8 @@ from jaxtyping import Bool, UInt8
 from PIL import Image
 from torch import Tensor
 
-from t2t.data.jpeg_engine import JpegEngines, has_library
-from t2t.data.jpegs import Jpegs, Numbers, gather_jpegs
+from t2t.data.decoding.jpeg_engine import JpegEngines, has_library
+from t2t.data.decoding.jpegs import Jpegs, Numbers, gather_jpegs
 from t2t.ops.ragged import Ragged
 
 # torch warns once of memory that it must not write to; decoders only read it.

@@ -21,10 +21,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from t2t.data.decode import decoder_name
-from t2t.data.filling import Filled, Filler
-from t2t.data.memory import Block, Memory, mapped
+from t2t.data.decoding.decode import decoder_name
 from t2t.data.sources.base import Source
+from t2t.data.streaming.filling import Filled, Filler
+from t2t.data.streaming.memory import Block, Memory, mapped
 
 LONGEST_MESSAGE = 1 << 16
 

@@ -15,9 +15,9 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from t2t.data.damage import Damage, DamagedImage
-from t2t.data.decode import decode
-from t2t.data.headers import OTHER_SUFFIX, SUFFIXES, image_format, jpeg_header
+from t2t.data.decoding.damage import Damage, DamagedImage
+from t2t.data.decoding.decode import decode
+from t2t.data.decoding.headers import OTHER_SUFFIX, SUFFIXES, image_format, jpeg_header
 from t2t.data.sources.base import Indices, Source
 from t2t.data.sources.shard_index import SUFFIX, ShardIndex, parse_index
 from t2t.data.sources.storage import LocalFile

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from t2t.data.crew import ThreadCrew
-from t2t.data.memory import Block, Memory
-from t2t.data.requests import Cutter, Request, Task
 from t2t.data.sources.base import Indices, Source
-from t2t.data.worker import LONGEST_MESSAGE, answer_of, pickled, start_workers
+from t2t.data.streaming.crew import ThreadCrew
+from t2t.data.streaming.memory import Block, Memory
+from t2t.data.streaming.requests import Cutter, Request, Task
+from t2t.data.streaming.worker import LONGEST_MESSAGE, answer_of, pickled, start_workers
 from t2t.errors import LocalError, on_one_line
 
 # Images of a task: enough that handing out work costs little.

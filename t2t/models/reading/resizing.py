@@ -19,7 +19,7 @@ from t2t.models.positions import (
     resize_tokens,
     sinusoid,
 )
-from t2t.models.published import State
+from t2t.models.reading.published import State
 from t2t.models.vit import VisionTransformer
 
 

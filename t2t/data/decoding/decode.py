@@ -12,15 +12,15 @@ from jaxtyping import UInt8
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from t2t.data.damage import DamagedImage
-from t2t.data.headers import (
+from t2t.data.decoding.damage import DamagedImage
+from t2t.data.decoding.headers import (
     MOST_PIXELS,
     ORIENTATION_TAG,
     JpegHeader,
     image_format,
     jpeg_header,
 )
-from t2t.data.nvjpeg import (
+from t2t.data.decoding.nvjpeg import (
     as_tensor,
     decode_jpegs,
     gpu_decoder_name,

@@ -11,11 +11,11 @@ import numpy as np
 from jaxtyping import Int64
 from torch import Tensor
 
-from t2t.data.damage import DamagedImage
-from t2t.data.decode import decode
-from t2t.data.jpegs import header_for_gpu
-from t2t.data.memory import Block, Bytes
+from t2t.data.decoding.damage import DamagedImage
+from t2t.data.decoding.decode import decode
+from t2t.data.decoding.jpegs import header_for_gpu
 from t2t.data.sources.base import Source
+from t2t.data.streaming.memory import Block, Bytes
 
 Wanted = Int64[np.ndarray, "images 3"]
 """An image's index; start and length of its file, if that lies in memory already."""

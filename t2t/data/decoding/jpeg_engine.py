@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from t2t.data.jpegs import Jpegs
+from t2t.data.decoding.jpegs import Jpegs
 from t2t.ops.ragged import Ragged, roomy
 
 # Numbers of the library's enumerations.

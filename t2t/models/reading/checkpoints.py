@@ -17,8 +17,8 @@ from torch import Tensor
 
 from t2t.errors import UserError
 from t2t.models.config import ModelConfig
-from t2t.models.locating import locate
-from t2t.models.published import State
+from t2t.models.reading.locating import locate
+from t2t.models.reading.published import State
 
 AVERAGED = ("state_dict_ema", "model_ema")
 RAW = ("state_dict", "model")

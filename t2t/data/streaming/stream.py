@@ -15,20 +15,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from t2t.data.crew import Crew, ThreadCrew
 from t2t.data.crops import Crop, apply_crop, as_batch
+from t2t.data.decoding.jpegs import Jpegs
+from t2t.data.decoding.nvjpeg import CHANNELS, decode_gathered, gpu_decoder_name
 from t2t.data.draws import Draws
-from t2t.data.filling import Kind
-from t2t.data.jpegs import Jpegs
 from t2t.data.limits import num_cores
 from t2t.data.loading import Loader, batch_of
-from t2t.data.memory import Memory, pieces_of
-from t2t.data.nvjpeg import CHANNELS, decode_gathered, gpu_decoder_name
 from t2t.data.order import Batch, Order, Slots
-from t2t.data.process_crew import ProcessCrew
-from t2t.data.requests import Request
 from t2t.data.sources.base import Indices
-from t2t.data.worker import NotPortable, pickled
+from t2t.data.streaming.crew import Crew, ThreadCrew
+from t2t.data.streaming.filling import Kind
+from t2t.data.streaming.memory import Memory, pieces_of
+from t2t.data.streaming.process_crew import ProcessCrew
+from t2t.data.streaming.requests import Request
+from t2t.data.streaming.worker import NotPortable, pickled
 from t2t.errors import UserError
 from t2t.ops.ragged import Ragged, roomy
 from t2t.shapes import Pixels

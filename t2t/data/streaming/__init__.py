@@ -1,0 +1,1 @@
+"""Large sets, read and decoded ahead of the steps that need them."""

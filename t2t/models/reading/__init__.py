@@ -1,0 +1,1 @@
+"""Weights from a file anywhere: found, read, renamed, recognised, made to fit."""

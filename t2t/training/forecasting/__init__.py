@@ -1,0 +1,1 @@
+"""What a run would take, measured here or computed for other machines."""
