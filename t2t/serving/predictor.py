@@ -19,7 +19,7 @@ from torch import Tensor
 from t2t.data.augment.pipeline import normalise
 from t2t.data.crops import CenterCrop, apply_crop
 from t2t.data.decoding.damage import DamagedImage
-from t2t.data.decoding.decode import decode_each
+from t2t.data.decoding.decode import decode_each, num_pixels
 from t2t.data.draws import Draws
 from t2t.data.limits import num_cores
 from t2t.data.sources.storage import read_whole
@@ -37,8 +37,10 @@ ImageLike: TypeAlias = str | os.PathLike[str] | bytes | Image.Image | Tensor | A
 Tensors are channels × height × width, arrays of NumPy height × width (× channels).
 """
 
-# Decoded photographs are large: this many are in memory before they are cropped.
+# Decoded photographs are large: this many, and this many pixels of them, are in memory
+# before they are cropped.
 _NUM_DECODED = 16
+_PIXELS_DECODED = 1 << 26
 # Pillow reads a picture's file when it is first used, which two threads may not do.
 _ONE_READER = Lock()
 
@@ -147,8 +149,7 @@ class Predictor:
         read = list(each(read_image, [image for _, image in batch], names))
         damaged: dict[int, DamagedImage] = {}
         pixels: list[Pixels] = []
-        for start in range(0, len(batch), _NUM_DECODED):
-            places = range(start, min(start + _NUM_DECODED, len(batch)))
+        for places in decoded_together(read):
             pixels += self._pixels(places, read, names, damaged, pool)
         guesses = iter(self._guesses(torch.cat(pixels), top) if pixels else [])
         for place, name in enumerate(names):
@@ -216,6 +217,24 @@ class Predictor:
             )
             for indices, probabilities in rows
         ]
+
+
+def decoded_together(
+    images: Iterable[bytes | Tensor | DamagedImage],
+) -> Iterator[list[int]]:
+    """The places of images, in groups whose pixels fit into memory with ease."""
+    group: list[int] = []
+    total = 0
+    for place, image in enumerate(images):
+        num = num_pixels(image) if isinstance(image, bytes) else 0
+        full = len(group) == _NUM_DECODED or total + num > _PIXELS_DECODED
+        if group and full:
+            yield group
+            group, total = [], 0
+        group.append(place)
+        total += num
+    if group:
+        yield group
 
 
 def name_of(image: ImageLike, number: int) -> str:

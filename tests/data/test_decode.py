@@ -14,7 +14,13 @@ from PIL import Image, ImageOps, features
 
 from t2t.data.decoding import decode as decoding
 from t2t.data.decoding.damage import Damage, DamagedImage
-from t2t.data.decoding.decode import decode, decode_each, decoder_name, with_channels
+from t2t.data.decoding.decode import (
+    decode,
+    decode_each,
+    decoder_name,
+    num_pixels,
+    with_channels,
+)
 from t2t.data.decoding.headers import image_format, jpeg_header
 from t2t.errors import UserError
 
@@ -73,6 +79,17 @@ def test_jpeg_equals_pillow(options, decoder):
     expected = pixels_of(Image.open(io.BytesIO(data)))
     difference = (decode(data).int() - expected.int()).abs()
     assert difference.max() <= 2
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP", "GIF", "PPM"])
+def test_pixels_are_counted_by_the_header_alone(kind):
+    data = encoded(picture(24, 40), kind)
+    assert num_pixels(data) == 960
+    assert num_pixels(data[: len(data) // 2]) in (0, 960)
+
+
+def test_what_has_no_header_has_no_pixels():
+    assert [num_pixels(data) for data in (b"", b"text", b"\xff\xd8\xff")] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("mode", ["L", "1", "P", "LA", "RGBA", "CMYK", "YCbCr"])

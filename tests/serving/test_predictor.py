@@ -3,6 +3,7 @@
 import copy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ from PIL import Image
 from t2t.data.batches import Feeding, evaluation_batches
 from t2t.data.crops import CenterCrop
 from t2t.data.decoding.damage import DamagedImage
+from t2t.data.decoding.decode import decode_each
 from t2t.data.sources import open_source
 from t2t.errors import UserError
+from t2t.serving import predictor as module
 from t2t.serving.predictor import Prediction, Predictor
 
 
@@ -177,6 +180,29 @@ def test_each_goes_on_after_what_cannot_be_read(
         assert named == words
     with pytest.raises(UserError, match=r"none\.png cannot be read: No such file"):
         predictor.predict(words)
+
+
+def test_images_are_decoded_few_at_a_time_where_they_are_large(
+    predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sides = [30, 30, 90, 30, 30, 30]
+    paths = [tmp_path / f"{n}.{kind}" for n, kind in enumerate(["tif", "jpg"] * 3)]
+    for path, side in zip(paths, sides, strict=True):
+        Image.new("RGB", (side, side), "red").save(path)
+    expected = predictor.predict(paths)
+    sizes: list[int] = []
+
+    def watched(images: list[bytes], **named: Any) -> list[torch.Tensor | DamagedImage]:
+        sizes.append(len(images))
+        return decode_each(images, **named)
+
+    monkeypatch.setattr(module, "decode_each", watched)
+    monkeypatch.setattr(module, "_PIXELS_DECODED", 2 * 30 * 30)
+    assert predictor.predict(paths) == expected
+    assert sizes == [2, 1, 2, 1]
+    monkeypatch.setattr(module, "_NUM_DECODED", 1)
+    assert predictor.predict(paths) == expected
+    assert sizes[4:] == [1] * 6
 
 
 def test_what_is_no_image_is_refused(predictor: Predictor) -> None:

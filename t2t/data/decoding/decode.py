@@ -80,6 +80,17 @@ def decode(
     return _decode_with_pillow(data, channels, name, None)
 
 
+def num_pixels(data: bytes) -> int:
+    """How many an encoded image says it has; 0 where it does not say."""
+    if header := jpeg_header(data):
+        return header.width * header.height
+    try:
+        with Image.open(io.BytesIO(data), formats=_formats(data)) as image:
+            return image.width * image.height
+    except Exception:  # of any kind: decoding tells what is wrong
+        return 0
+
+
 def _check_size(width: int, height: int, name: str) -> None:
     """Refuses an image that memory may not suffice for, before any is taken."""
     if width * height > MOST_PIXELS:
