@@ -18,6 +18,8 @@ def t2t_vit_12() -> Recipe:
     """T2T-ViT of 6.6 M parameters and 256 tokens, 340 epochs.
 
     t2t train cifar10.t2t_vit_12 --data /path/to/cifar10
+
+    One H200: 10 minutes, top-1 97.77 % (records/cifar10-standard).
     """
     return from_scratch("cifar10.t2t_vit_12", "t2t_vit_12_32", "cifar10", 32, 340)
 
@@ -26,6 +28,8 @@ def long() -> Recipe:
     """T2T-ViT of 6.6 M parameters and 256 tokens, 800 epochs.
 
     t2t train cifar10.long --data /path/to/cifar10
+
+    One H200: 23 minutes, top-1 98.01 % (records/cifar10-long).
     """
     return from_scratch("cifar10.long", "t2t_vit_12_32", "cifar10", 32, 800)
 
@@ -34,6 +38,8 @@ def sprint() -> Recipe:
     """T2T-ViT of 4.0 M parameters, 45 epochs with light augmentation.
 
     t2t train cifar10.sprint --data /path/to/cifar10
+
+    One H200: 57 seconds, top-1 94.22 % (records/cifar10-sprint).
     """
     shared = from_scratch("cifar10.sprint", "t2t_vit_7_32", "cifar10", 32, 45)
     # What keeps a long run from overfitting is left out.
