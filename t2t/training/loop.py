@@ -279,10 +279,11 @@ class Training:
 
     def finish(self) -> Result:
         """Writes down the result, once the last step is done and its model written."""
+        self.writer.finish()  # which speaks to the others as `from_leader` does
         # All write a sharded checkpoint together, and only the leading one knows.
         if from_leader(self.team, lambda: bool(self.unsaved)):
             self.writer.save(self.run.state())
-        self.writer.finish()
+            self.writer.finish()
         summary = self.journal.summary(self.run)
 
         def deliver() -> None:
