@@ -266,12 +266,23 @@ def test_processes_agree_on_a_name_that_no_earlier_attempt_had() -> None:
         agree(store, 1, 2, 0.1)
 
 
-def test_unknown_ways_and_devices_are_refused() -> None:
+def test_unknown_ways_and_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     team = Processes(0, 1, torch.device("cpu"))
     with pytest.raises(UserError, match="allowed: ddp, fsdp, hybrid"):
         spread_model(torch.nn.Linear(1, 1), "zero", team)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="not on this machine; there is: cpu"):
         find_device("tpu")
+    with pytest.raises(UserError, match="device='cpu:x' is not on this machine"):
+        find_device("cpu:x")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [str(find_device(name, 1)) for name in (None, "cuda", "cuda:0", "cpu")] == [
+        "cuda:1",
+        "cuda:1",
+        "cuda:0",
+        "cpu",
+    ]
+    with pytest.raises(UserError, match=r"'cuda:2' .* there is: cuda:0, cuda:1, cpu"):
+        find_device("cuda", 2)  # as torchrun starts one process more than there are
 
 
 def test_cuda_is_looked_for_with_all_its_queues(monkeypatch):
