@@ -165,7 +165,8 @@ class Training:
         feeding = Feeding(num_workers=self.machine.workers)
         given = (self.team, feeding, self.damage)
         batches = training_batches(recipe, self.splits.train, *given)
-        validation = validation_batches(recipe, self.splits.val, *given)
+        micro_batch = self.machine.micro_batch
+        validation = validation_batches(recipe, self.splits.val, *given, micro_batch)
         journal.start(run, self.num_steps, self.per_epoch, batches.description)
         for note in self.splits.notes:
             journal.tell(note)

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
 from t2t.errors import LocalError, UserError
 from t2t.models.weights import load_with_report
 from t2t.recipes.digits import t2t_vit
 from t2t.training import loop
+from t2t.training.evaluate import evaluate
 from t2t.training.folder import RunFolder
 from t2t.training.interruption import Interruption
 from t2t.training.loop import Machine, train
@@ -60,6 +62,22 @@ def test_a_run_leaves_all_that_its_model_needs(tmp_path: Path) -> None:
     assert report.class_names == tuple("0123456789")
     assert report.extra["image_size"] == [8, 8]
     assert model(torch.zeros(1, 1, 8, 8)).shape == (1, 10)
+
+
+def test_no_more_images_are_evaluated_at_once_than_a_device_computes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged = []
+
+    def noting(model: nn.Module, batches: Any, *arguments: Any) -> Any:
+        judged.extend([len(batch.images) for batch in batches])
+        return evaluate(model, batches, *arguments)
+
+    monkeypatch.setattr(loop, "evaluate", noting)
+    machine = Machine(device="cpu", compile=False, micro_batch=100)
+    recipe = replace(tiny(), epochs=1)
+    train(recipe, folder=tmp_path / "run", machine=machine, quiet=True)
+    assert judged == [100] * 8  # 360 images, by raw and by averaged weights
 
 
 @pytest.mark.parametrize(("every", "steps"), [(60.0, [4]), (0.0, [2, 4])])
