@@ -1,5 +1,6 @@
 """The training loop, top to bottom."""
 
+import os
 import time
 from collections import deque
 from contextlib import ExitStack
@@ -76,7 +77,8 @@ def train(
     machine = machine or Machine()
     if data is not None:
         recipe = replace(recipe, data=str(data))
-    place = RunFolder(Path(folder or Path("runs") / run_name(recipe)).expanduser())
+    where = folder or Path("runs") / run_name(recipe)
+    place = RunFolder(Path(os.path.expanduser(where)))
     with (
         processes(machine.device) as team,
         Interruption() as interruption,
