@@ -21,7 +21,7 @@ from t2t.training.loop import Machine, train
 from t2t.training.machine import make_exact, repeatable, settle
 from t2t.training.muon import Muon
 from t2t.training.optim import all_groups
-from t2t.training.parallel import Processes
+from t2t.training.parallel import Processes, batch_statistics
 from t2t.training.recipe import Average, Optimizer, Recipe, TokenDropping
 from t2t.training.run import new_run
 from t2t.training.step import Stepper
@@ -97,6 +97,20 @@ def test_average_follows_the_weights_and_starts_close(
         kept = [decay * a + (1 - decay) * b for a, b in zip(kept, now, strict=True)]
         for ours, theirs in zip(one.run.average.parameters(), kept, strict=True):
             torch.testing.assert_close(ours, theirs.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_average_takes_the_batch_statistics_as_they_are(
+    tiny: Tiny, cpu: Machine, batches: Batches
+) -> None:
+    one = stepper(tiny(model="test_resnet", choices={}), cpu)
+    assert one.run.average is not None
+    kept = batch_statistics(one.run.average)
+    before = [buffer.clone() for buffer in kept]
+    (batch,) = batches.steps(0, 1)
+    one.train_step(batch)
+    for own, raw, old in zip(kept, one.statistics, before, strict=True):
+        assert torch.equal(own, raw)
+        assert not torch.equal(own, old)
 
 
 class Broken:
