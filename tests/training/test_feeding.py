@@ -44,13 +44,20 @@ def test_batches_are_opened_by_the_recipe(
     assert {(each["rank"], each["world_size"]) for each in opened} == {(1, 2)}
 
 
-def test_a_recipe_draws_what_is_held_out_by_its_seed(
-    tiny: Callable[..., Recipe],
+@pytest.mark.parametrize("number", [0, 12])
+def test_what_is_held_out_follows_from_the_seed(
+    number: int, tiny: Callable[..., Recipe]
 ) -> None:
+    """Of data in one piece a tenth, or as many as a recipe says."""
     held = []
     for seed in (0, 0, 1):
-        splits = feeding.open_data(tiny(hold_out=12, seed=seed))
-        assert (len(splits.train), len(splits.val)) == (36, 12)
-        held.append({splits.val.name(index) for index in range(12)})
-        assert not held[-1] & {splits.train.name(index) for index in range(36)}
+        data = f"{tiny().data}/train"
+        splits = feeding.open_data(tiny(data=data, hold_out=number, seed=seed))
+        train, val = (
+            {source.name(index) for index in range(len(source))}
+            for source in (splits.train, splits.val)
+        )
+        assert len(val) == number or (not number and len(train | val) == 48)
+        assert not train & val
+        held.append(val)
     assert held[0] == held[1] != held[2]

@@ -1,6 +1,7 @@
 """One step: accumulated, clipped, averaged, or left out whole."""
 
 import copy
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -24,7 +25,7 @@ from t2t.training.optim import all_groups
 from t2t.training.parallel import Processes, batch_statistics
 from t2t.training.recipe import Average, Optimizer, Recipe, TokenDropping
 from t2t.training.run import new_run
-from t2t.training.step import Stepper
+from t2t.training.step import Stepper, step_seed
 from t2t.training.telling.metrics import read_rows
 from t2t.verbs.closing import closing_page
 
@@ -81,6 +82,11 @@ def test_step_is_a_function_of_the_seed_and_the_batch(
     torch.manual_seed(2)
     assert stepper(recipe, cpu).train_step(batch) == first
     assert stepper(replace(recipe, seed=1), cpu).train_step(batch) != first
+
+
+def test_every_step_of_every_process_draws_its_own() -> None:
+    places = itertools.product(range(3), range(5), range(4))  # seed, step, rank
+    assert len({step_seed(*place) for place in places}) == 60
 
 
 def test_average_follows_the_weights_and_starts_close(
@@ -350,7 +356,7 @@ def fused(one: Stepper) -> Stepper:
 def step_without_the_host(one: Stepper, batch: Batch) -> None:
     """What a CUDA graph holds, called without one."""
     run, recipe = one.run, one.recipe
-    torch.manual_seed(step_module.step_seed(recipe.seed, run.step, 0))
+    torch.manual_seed(step_seed(recipe.seed, run.step, 0))
     share = 1 - recipe.average.decay_at(run.step + 1)
     rates = [group["lr"] for group in all_groups(run.optimizers)]
     inputs = (batch.images, batch.labels, batch.keys, torch.tensor(run.step))
