@@ -123,7 +123,9 @@ def find_device(name: str | None, local_rank: int = 0) -> torch.device:
     """The device asked for, or the best there is: CUDA, Apple's MPS, then the CPU."""
     # CUDA reads this when it is first used.
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", NUM_QUEUES)
-    there = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    # Devices are counted even where the driver is too old for them.
+    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    there = [f"cuda:{number}" for number in range(num_gpus)]
     there += ["mps", "cpu"] if torch.backends.mps.is_available() else ["cpu"]
     if name is None:
         name = there[0].partition(":")[0]

@@ -275,6 +275,8 @@ def test_unknown_ways_and_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(UserError, match="device='cpu:x' is not on this machine"):
         find_device("cpu:x")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert str(find_device(None)) == "cpu"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert [str(find_device(name, 1)) for name in (None, "cuda", "cuda:0", "cpu")] == [
         "cuda:1",
         "cuda:1",
