@@ -64,11 +64,15 @@ def validation_batches(
     team: Processes,
     feeding: Feeding,
     damage: Damage | None = None,
+    micro_batch: int | None = None,
 ) -> EvaluationBatches:
-    """All images once, in order."""
+    """All images once, in order; no more at once than a device computes."""
+    most = recipe.batch_size
+    if micro_batch is not None:
+        most = min(most, micro_batch * team.world_size)
     return evaluation_batches(
         source,
-        batch_size=min(recipe.batch_size, len(source)),
+        batch_size=min(most, len(source)),
         crop=whole_image(recipe),
         **shared(recipe, team, feeding, damage),
     )

@@ -29,12 +29,13 @@ MODEL, LOG, LOCK = "model.safetensors", "log.txt", ".lock"
 @contextmanager
 def leaving_none_empty(folder: Path) -> Iterator[None]:
     """Takes away again what is new of a folder and those above, if it stays empty."""
-    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    # What cannot be looked at is refused when it is written.
+    new = [path for path in (folder, *folder.parents) if not os.path.exists(path)]
     try:
         yield
     finally:
-        with suppress(OSError):
-            for path in new:
+        for path in new:
+            with suppress(OSError):
                 path.rmdir()
 
 
@@ -114,7 +115,7 @@ class RunFolder:
     def check_spares(self, recipe: Recipe) -> None:
         """Refuses to delete what the run is to begin with."""
         for name in ("weights", "teacher", "data"):
-            path = Path(getattr(recipe, name) or "").expanduser()
+            path = Path(os.path.expanduser(getattr(recipe, name) or ""))
             inside = path.resolve().is_relative_to(self.path.resolve())
             if getattr(recipe, name) and inside and path.exists():
                 raise UserError(

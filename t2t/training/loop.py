@@ -1,5 +1,6 @@
 """The training loop, top to bottom."""
 
+import os
 import time
 from collections import deque
 from contextlib import ExitStack
@@ -76,7 +77,8 @@ def train(
     machine = machine or Machine()
     if data is not None:
         recipe = replace(recipe, data=str(data))
-    place = RunFolder(Path(folder or Path("runs") / run_name(recipe)).expanduser())
+    where = folder or Path("runs") / run_name(recipe)
+    place = RunFolder(Path(os.path.expanduser(where)))
     with (
         processes(machine.device) as team,
         Interruption() as interruption,
@@ -165,7 +167,8 @@ class Training:
         feeding = Feeding(num_workers=self.machine.workers)
         given = (self.team, feeding, self.damage)
         batches = training_batches(recipe, self.splits.train, *given)
-        validation = validation_batches(recipe, self.splits.val, *given)
+        micro_batch = self.machine.micro_batch
+        validation = validation_batches(recipe, self.splits.val, *given, micro_batch)
         journal.start(run, self.num_steps, self.per_epoch, batches.description)
         for note in self.splits.notes:
             journal.tell(note)
@@ -279,10 +282,11 @@ class Training:
 
     def finish(self) -> Result:
         """Writes down the result, once the last step is done and its model written."""
+        self.writer.finish()  # which speaks to the others as `from_leader` does
         # All write a sharded checkpoint together, and only the leading one knows.
         if from_leader(self.team, lambda: bool(self.unsaved)):
             self.writer.save(self.run.state())
-        self.writer.finish()
+            self.writer.finish()
         summary = self.journal.summary(self.run)
 
         def deliver() -> None:

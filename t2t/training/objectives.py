@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from t2t.errors import UserError, choose
 from t2t.models.weights import load_with_report
+from t2t.models.zoo import OURS
 from t2t.shapes import Images, Logits
+from t2t.training.judging.matching import match_classes
 from t2t.training.recipe import Recipe
 
 Targets = Float[Tensor, "batch classes"]
@@ -95,9 +97,15 @@ OBJECTIVES = {
 
 
 def build_objective(
-    recipe: Recipe, device: torch.device, num_classes: int | None = None
+    recipe: Recipe,
+    device: torch.device,
+    num_classes: int | None = None,
+    classes: Sequence[str] = (),
 ) -> Objective:
-    """The objective of a recipe, with its teacher loaded where it has one."""
+    """The objective of a recipe, with its teacher loaded where it has one.
+
+    A teacher is refused that does not know as many classes, or knows them as others.
+    """
     function = choose("objective", recipe.objective, OBJECTIVES)
     if recipe.objective == "classify":
         return Objective(function)
@@ -105,6 +113,11 @@ def build_objective(
         raise UserError(
             f"objective={recipe.objective} needs a teacher; set teacher=PATH to the "
             "weights or the run folder of a trained model."
+        )
+    if "token" in recipe.objective and recipe.model not in OURS:
+        raise UserError(
+            f"objective={recipe.objective} needs a distillation token, which "
+            f"{recipe.model} of timm's does not have; set objective=distill_soft."
         )
     teacher, loaded = load_with_report(recipe.teacher)
     teacher = teacher.to(device).eval().requires_grad_(False)
@@ -114,6 +127,8 @@ def build_objective(
             f"The teacher {recipe.teacher} knows {knows} classes and the data has "
             f"{num_classes}; give a teacher that was trained on this data."
         )
+    if classes and loaded.class_names:
+        check_classes(recipe, classes, loaded.class_names)
     return Objective(
         function,
         teacher,
@@ -121,6 +136,21 @@ def build_objective(
         recipe.distillation_temperature,
         renormalisation(recipe, loaded.extra, device),
     )
+
+
+def check_classes(
+    recipe: Recipe, classes: Sequence[str], taught: Sequence[str]
+) -> None:
+    """Refuses a teacher that means other classes than the data by its numbers."""
+    try:
+        numbers, _ = match_classes(classes, taught, recipe.data)
+    except UserError as error:
+        raise UserError(f"The teacher {recipe.teacher} does not fit: {error}") from None
+    if numbers.tolist() != list(range(len(taught))):
+        raise UserError(
+            f"The teacher {recipe.teacher} has the classes of {recipe.data} in another "
+            "order; give a teacher that was trained on this data."
+        )
 
 
 def renormalisation(

@@ -123,15 +123,19 @@ def find_device(name: str | None, local_rank: int = 0) -> torch.device:
     """The device asked for, or the best there is: CUDA, Apple's MPS, then the CPU."""
     # CUDA reads this when it is first used.
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", NUM_QUEUES)
-    available = {"cpu": True, "cuda": torch.cuda.is_available()}
-    available["mps"] = torch.backends.mps.is_available()
+    # Devices are counted even where the driver is too old for them.
+    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    there = [f"cuda:{number}" for number in range(num_gpus)]
+    there += ["mps", "cpu"] if torch.backends.mps.is_available() else ["cpu"]
     if name is None:
-        name = next(kind for kind in ("cuda", "mps", "cpu") if available[kind])
-    kind = name.partition(":")[0]
-    if not available.get(kind, False):
-        there = ", ".join(kind for kind, is_there in available.items() if is_there)
-        raise UserError(f"device={name!r} is not on this machine; there is: {there}.")
-    return torch.device(f"cuda:{local_rank}") if name == "cuda" else torch.device(name)
+        name = there[0].partition(":")[0]
+    if name == "cuda":
+        name = f"cuda:{local_rank}"
+    if name not in there:
+        raise UserError(
+            f"device={name!r} is not on this machine; there is: {', '.join(there)}."
+        )
+    return torch.device(name)
 
 
 def spread_model(model: nn.Module, spread: Spread, team: Processes) -> nn.Module:

@@ -95,7 +95,8 @@ class Stepper:
         self.tell = tell
         self.num_classes = num_classes
         self.precision = PRECISIONS[machine.precision or "fp32"]
-        self.objective = build_objective(recipe, team.device, num_classes)
+        classes = run.data.get("classes", ())
+        self.objective = build_objective(recipe, team.device, num_classes, classes)
         on_cuda = team.device.type == "cuda"
         # Hundreds of passes over the images become a few: this always pays on a GPU.
         self.prepare = prepare

@@ -9,6 +9,7 @@ import torch
 from t2t.config import to_json
 from t2t.errors import UserError
 from t2t.training.folder import RECIPE, RunFolder, write_json
+from t2t.training.loop import train
 from t2t.training.parallel import Processes
 from t2t.training.recipe import Recipe
 from t2t.training.telling.journal import Journal
@@ -46,6 +47,9 @@ def test_a_name_that_is_no_text_is_refused_or_escaped(recipe: Recipe) -> None:
     ):
         pass
     assert not Path("runs").exists()
+    with pytest.raises(UserError, match=r"cannot be written \(File name too long\)"):
+        train(recipe, folder="~nobody-of-this-name/" + 300 * "a", quiet=True)
+    assert [path.name for path in Path().iterdir()] == ["photos"]
     place = begun(recipe)
     team = Processes(0, 1, torch.device("cpu"))
     with Journal(place, recipe, team, quiet=True) as journal:
@@ -81,5 +85,6 @@ def test_starting_over_spares_what_the_run_begins_with(
     (place.path / "photos").mkdir()
     with pytest.raises(UserError, match="--fresh would delete runs/own"):
         place.check(replace(recipe, **needed), fresh=True)  # type: ignore[arg-type]
-    for elsewhere in ({"weights": "builtin"}, {"data": "digits"}, {}):
+    nobody = {"weights": "~nobody-of-this-name/own"}
+    for elsewhere in ({"weights": "builtin"}, {"data": "digits"}, nobody, {}):
         place.check(replace(recipe, **elsewhere), fresh=True)  # type: ignore[arg-type]

@@ -78,6 +78,8 @@ def test_the_score_is_what_the_model_says(run: Path) -> None:
         logits = report.trained.model((images / 255 - 0.3) / 0.4)
     right = logits.argmax(1) == labels
     assert report.score.top1 == pytest.approx(100 * right.float().mean().item())
+    near = (logits.topk(5).indices == labels[:, None]).any(1)
+    assert report.score.top5 == pytest.approx(100 * near.float().mean().item())
     loss = nn.functional.cross_entropy(logits, labels).item()
     assert report.score.loss == pytest.approx(loss, rel=1e-4)
     rows = report.classes()
@@ -178,10 +180,12 @@ def test_mistakes_are_sentences(run: Path, folder: Path, tmp_path: Path) -> None
 
 def test_reassessed_labels_of_imagenet(tmp_path: Path) -> None:
     model = create_model("t2t_vit_7_32", num_classes=1000, image_size=8, **SMALL)
-    # Always 795: the second of the two right answers for validation image 2.
+    # Always 795: the second of the two right answers for validation image 2. The model
+    # numbers ImageNet's classes from their end.
     nn.init.zeros_(model.head.weight)
-    model.head.bias = nn.Parameter(torch.eye(1000)[795])
-    save(model, tmp_path, extra={"image_size": [8, 8]})
+    model.head.bias = nn.Parameter(torch.eye(1000)[999 - 795])
+    names = imagenet_classes()[::-1]
+    save(model, tmp_path, class_names=names, extra={"image_size": [8, 8]})
     # Image 1 has no reassessed label, 4 has another.
     for number, label in ((1, 65), (2, 970), (4, 809)):
         place = tmp_path / "val" / imagenet_classes()[label]

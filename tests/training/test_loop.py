@@ -13,17 +13,20 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
 from t2t.errors import LocalError, UserError
 from t2t.models.weights import load_with_report
 from t2t.recipes.digits import t2t_vit
 from t2t.training import loop
+from t2t.training.evaluate import evaluate
 from t2t.training.folder import RunFolder
 from t2t.training.interruption import Interruption
 from t2t.training.loop import Machine, train
 from t2t.training.parallel import Processes
-from t2t.training.recipe import Recipe, Schedule, TokenDropping
-from t2t.training.resume import checkpoints
+from t2t.training.recipe import Crop, Recipe, Schedule, TokenDropping
+from t2t.training.resume import CheckpointWriter, checkpoints
+from t2t.training.run import State
 from t2t.training.step import Stepper
 from t2t.training.telling import journal
 from t2t.training.telling.clock import Clock
@@ -45,7 +48,8 @@ def tiny() -> Recipe:
 
 
 def test_a_run_leaves_all_that_its_model_needs(tmp_path: Path) -> None:
-    result = train(tiny(), folder=tmp_path / "run", quiet=True)
+    recipe = replace(tiny(), crop=Crop(evaluation_fraction=0.9), seed=2)
+    result = train(recipe, folder=tmp_path / "run", quiet=True)
     assert result.finished
     files = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"recipe.json", "environment.json", "metrics.jsonl", "curves.png"} <= files
@@ -58,8 +62,32 @@ def test_a_run_leaves_all_that_its_model_needs(tmp_path: Path) -> None:
     assert all("top1_raw" in row for row in scored)
     model, report = load_with_report(tmp_path / "run")
     assert report.class_names == tuple("0123456789")
-    assert report.extra["image_size"] == [8, 8]
+    assert report.extra == {
+        "image_size": [8, 8],
+        "channels": 1,
+        "mean": list(recipe.augmentation.mean),
+        "std": list(recipe.augmentation.std),
+        "crop_fraction": 0.9,
+        "data": "digits",
+        "seed": 2,
+    }
     assert model(torch.zeros(1, 1, 8, 8)).shape == (1, 10)
+
+
+def test_no_more_images_are_evaluated_at_once_than_a_device_computes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged = []
+
+    def noting(model: nn.Module, batches: Any, *arguments: Any) -> Any:
+        judged.extend([len(batch.images) for batch in batches])
+        return evaluate(model, batches, *arguments)
+
+    monkeypatch.setattr(loop, "evaluate", noting)
+    machine = Machine(device="cpu", compile=False, micro_batch=100)
+    recipe = replace(tiny(), epochs=1)
+    train(recipe, folder=tmp_path / "run", machine=machine, quiet=True)
+    assert judged == [100] * 8  # 360 images, by raw and by averaged weights
 
 
 @pytest.mark.parametrize(("every", "steps"), [(60.0, [4]), (0.0, [2, 4])])
@@ -200,6 +228,28 @@ def test_writing_a_model_is_no_time_of_training(
     rows = read_rows(tmp_path / "run" / "metrics.jsonl")
     first, second = (row["train_seconds"] for row in rows if "top1" in row)
     assert second - first < 1000
+
+
+def test_checkpoints_are_written_every_few_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, now, late = Stepper.start_step, time.monotonic, [0.0]
+    saved = []
+
+    def slowly(*arguments: Any) -> Any:
+        late[0] += 40
+        return begin(*arguments)
+
+    def note(writer: CheckpointWriter, state: State) -> None:
+        saved.append(state.numbers["step"])
+
+    monkeypatch.setattr(Stepper, "start_step", slowly)
+    monkeypatch.setattr(time, "monotonic", lambda: now() + late[0])
+    monkeypatch.setattr(CheckpointWriter, "save", note)
+    machine = Machine(device="cpu", compile=False, checkpoint_minutes=1)
+    recipe = replace(tiny(), epochs=3, evaluate_every=3)
+    train(recipe, folder=tmp_path / "run", machine=machine, quiet=True)
+    assert saved == [2, 4]
 
 
 def test_a_run_goes_on_where_nobody_can_be_told(tmp_path: Path) -> None:

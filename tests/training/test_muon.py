@@ -1,8 +1,13 @@
 """Our Muon is PyTorch's, for many matrices at once and in any precision."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from t2t.training.muon import Muon, orthogonal, orthogonal_each
 
@@ -28,6 +33,34 @@ def test_steps_are_those_of_pytorch() -> None:
     for mine, other in zip(ours, theirs, strict=True):
         # PyTorch computes in bfloat16; a step has the size 0.02 · 0.2 · √12.
         torch.testing.assert_close(mine, other, atol=2e-3, rtol=0)
+
+
+@pytest.fixture
+def mesh() -> Iterator[DeviceMesh]:
+    """One process that holds all shards."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+def test_shards_step_as_whole_matrices_do(mesh: DeviceMesh) -> None:
+    whole = matrices()
+    shards = [
+        nn.Parameter(distribute_tensor(matrix.detach().clone(), mesh, [Shard(0)]))
+        for matrix in whole
+    ]
+    for parameters in (whole, shards):
+        optimizer = Muon([{"params": parameters}], lr=0.02, weight_decay=0.1)
+        torch.manual_seed(0)
+        for _ in range(3):
+            for parameter in parameters:
+                gradient = torch.randn(parameter.shape)
+                if isinstance(parameter, DTensor):
+                    gradient = distribute_tensor(gradient, mesh, [Shard(0)])
+                parameter.grad = gradient
+            optimizer.step()
+    for matrix, shard in zip(whole, shards, strict=True):
+        torch.testing.assert_close(shard.full_tensor(), matrix, atol=1e-5, rtol=1e-5)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("shape", [(5, 9), (9, 5), (3, 7, 7)])

@@ -1,5 +1,6 @@
 """The losses: by their formulae, on tensors small enough to check by hand."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -155,7 +156,9 @@ def test_students_train(
     assert result.summary["skipped_steps"] == 0
 
 
-def test_mistakes_are_told(tiny: Tiny, teacher: Path, tmp_path: Path) -> None:
+def test_mistakes_are_told(
+    tiny: Tiny, cpu: Machine, teacher: Path, tmp_path: Path
+) -> None:
     with pytest.raises(UserError, match="needs a teacher; set teacher=PATH"):
         build_objective(tiny(objective="distill_soft"), CPU, 3)
     with pytest.raises(UserError, match="objective='distil' is not known"):
@@ -163,7 +166,24 @@ def test_mistakes_are_told(tiny: Tiny, teacher: Path, tmp_path: Path) -> None:
     recipe = tiny(objective="distill_soft", teacher=str(teacher))
     with pytest.raises(UserError, match="knows 3 classes and the data has 10"):
         build_objective(recipe, CPU, 10)
+    build_objective(recipe, CPU, 3, ("a", "b", "c"))
+    with pytest.raises(UserError, match=r"does not fit: .* not know: 'x', 'y', 'z'"):
+        build_objective(recipe, CPU, 3, ("x", "y", "z"))
+    with pytest.raises(UserError, match="in another order"):
+        build_objective(recipe, CPU, 3, ("b", "a", "c"))
     model = create_model("test_vit", num_classes=5)
     save(model, tmp_path / "timm.safetensors", name="test_vit")
     recipe = tiny(objective="distill_soft", teacher=str(tmp_path / "timm.safetensors"))
-    assert build_objective(recipe, CPU, 5).renormalise is None
+    assert build_objective(recipe, CPU, 5, ("a", "b", "c")).renormalise is None
+    with pytest.raises(UserError, match="a distillation token, which test_vit of timm"):
+        build_objective(
+            replace(recipe, objective="distill_token_hard", model="test_vit"), CPU, 5
+        )
+    other = tmp_path / "other"
+    shutil.copytree(recipe.data, other)
+    for split in ("train", "val"):
+        (other / split / "a").rename(other / split / "z")
+    recipe = tiny(objective="distill_soft", teacher=str(teacher), data=str(other))
+    with pytest.raises(UserError, match="does not fit"):
+        train(recipe, folder=tmp_path / "run", machine=cpu, quiet=True)
+    assert not (tmp_path / "run").exists()

@@ -107,6 +107,10 @@ def test_body_can_learn_slower_than_the_head(tiny: Tiny) -> None:
     for name, group in groups.items():
         wanted = 0.05 if name.startswith("head.") else 5e-4
         assert group["peak"] == pytest.approx(wanted)
+    recipe = tiny(optimizer=replace(settings, layer_decay=0.5))
+    groups = settings_of(build_model(recipe, 3), recipe)
+    for name, wanted in (("head", 0.05), ("norm", 2.5e-4), ("tokenizer.project", 6e-5)):
+        assert groups[f"{name}.weight"]["peak"] == pytest.approx(wanted, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -155,12 +159,16 @@ def test_set_lr_scales_every_group_from_its_peak(tiny: Tiny) -> None:
         )
 
 
-def test_settings_reach_the_optimizers_of_timm(tiny: Tiny) -> None:
+def test_settings_reach_the_optimizers(tiny: Tiny) -> None:
     model = build_model(tiny(), 3)
-    for name in ("lamb", "nadamw"):
-        recipe = tiny(optimizer=Optimizer(name=name, betas=(0.8, 0.95)))
-        groups = list(all_groups(build_optimizers(model, recipe)))
-        assert {tuple(group["betas"]) for group in groups} == {(0.8, 0.95)}
+    given = {"betas": (0.8, 0.95), "momentum": 0.7}
+    for name, setting in (
+        *((name, "betas") for name in ("adamw", "muon", "lamb", "nadamw")),
+        *((name, "momentum") for name in ("sgd", "lars")),
+    ):
+        recipe = tiny(optimizer=Optimizer(name=name, **given))  # type: ignore[arg-type]
+        groups = build_optimizers(model, recipe)[-1].param_groups
+        assert all(group[setting] == given[setting] for group in groups), name
 
 
 @pytest.mark.parametrize("name", ["adahessian", "kron"])

@@ -195,11 +195,14 @@ def test_shards_are_kept_where_the_model_has_no_room(
     recipe: Recipe, tmp_path: Path, in_two: Callable[..., None]
 ) -> None:
     folder = tmp_path / "run"
-    in_two("train_without_room", replace(recipe, epochs=1), folder, "fsdp")
+    # Those of the step before are still being written when the last one is done.
+    given = (replace(recipe, epochs=1), folder, "fsdp")
+    in_two("train_without_room", *given, checkpoint_minutes=0.0)
     for rank in (0, 1):
         told = (tmp_path / f"told-{rank}.txt").read_text()
         assert "There is no room for the model. The last checkpoint stays in" in told
-    assert [path.name for path in checkpoints(folder / "last")] == ["step-000000003"]
+    kept = [path.name for path in checkpoints(folder / "last")]
+    assert kept == ["step-000000003", "step-000000002"]
 
 
 def test_nobody_waits_for_a_process_that_cannot_write_its_shards(
@@ -263,12 +266,25 @@ def test_processes_agree_on_a_name_that_no_earlier_attempt_had() -> None:
         agree(store, 1, 2, 0.1)
 
 
-def test_unknown_ways_and_devices_are_refused() -> None:
+def test_unknown_ways_and_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     team = Processes(0, 1, torch.device("cpu"))
     with pytest.raises(UserError, match="allowed: ddp, fsdp, hybrid"):
         spread_model(torch.nn.Linear(1, 1), "zero", team)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="not on this machine; there is: cpu"):
         find_device("tpu")
+    with pytest.raises(UserError, match="device='cpu:x' is not on this machine"):
+        find_device("cpu:x")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert str(find_device(None)) == "cpu"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert [str(find_device(name, 1)) for name in (None, "cuda", "cuda:0", "cpu")] == [
+        "cuda:1",
+        "cuda:1",
+        "cuda:0",
+        "cpu",
+    ]
+    with pytest.raises(UserError, match=r"'cuda:2' .* there is: cuda:0, cuda:1, cpu"):
+        find_device("cuda", 2)  # as torchrun starts one process more than there are
 
 
 def test_cuda_is_looked_for_with_all_its_queues(monkeypatch):

@@ -1,6 +1,7 @@
 """One step: accumulated, clipped, averaged, or left out whole."""
 
 import copy
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,10 +22,10 @@ from t2t.training.loop import Machine, train
 from t2t.training.machine import make_exact, repeatable, settle
 from t2t.training.muon import Muon
 from t2t.training.optim import all_groups
-from t2t.training.parallel import Processes
+from t2t.training.parallel import Processes, batch_statistics
 from t2t.training.recipe import Average, Optimizer, Recipe, TokenDropping
 from t2t.training.run import new_run
-from t2t.training.step import Stepper
+from t2t.training.step import Stepper, step_seed
 from t2t.training.telling.metrics import read_rows
 from t2t.verbs.closing import closing_page
 
@@ -83,6 +84,11 @@ def test_step_is_a_function_of_the_seed_and_the_batch(
     assert stepper(replace(recipe, seed=1), cpu).train_step(batch) != first
 
 
+def test_every_step_of_every_process_draws_its_own() -> None:
+    places = itertools.product(range(3), range(5), range(4))  # seed, step, rank
+    assert len({step_seed(*place) for place in places}) == 60
+
+
 def test_average_follows_the_weights_and_starts_close(
     tiny: Tiny, cpu: Machine, batches: Batches
 ) -> None:
@@ -97,6 +103,20 @@ def test_average_follows_the_weights_and_starts_close(
         kept = [decay * a + (1 - decay) * b for a, b in zip(kept, now, strict=True)]
         for ours, theirs in zip(one.run.average.parameters(), kept, strict=True):
             torch.testing.assert_close(ours, theirs.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_average_takes_the_batch_statistics_as_they_are(
+    tiny: Tiny, cpu: Machine, batches: Batches
+) -> None:
+    one = stepper(tiny(model="test_resnet", choices={}), cpu)
+    assert one.run.average is not None
+    kept = batch_statistics(one.run.average)
+    before = [buffer.clone() for buffer in kept]
+    (batch,) = batches.steps(0, 1)
+    one.train_step(batch)
+    for own, raw, old in zip(kept, one.statistics, before, strict=True):
+        assert torch.equal(own, raw)
+        assert not torch.equal(own, old)
 
 
 class Broken:
@@ -175,13 +195,13 @@ def test_left_out_steps_are_counted_and_told(
     broken_training: Callable[[set[int]], None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    broken_training({2, 3, 7})
+    broken_training({2, 3, 5, 6, 7, 9})  # more than end a run that is broken in a row
     result = train(tiny(), folder=tmp_path / "run", machine=cpu)
     assert result.finished
-    assert result.summary["skipped_steps"] == 3
+    assert result.summary["skipped_steps"] == 6
     told = capsys.readouterr().out
     assert "Step 2 was left out: its gradient is not finite (1 so far)." in told
-    assert "Step 7 was left out: its gradient is not finite (3 so far)." in told
+    assert "Step 7 was left out: its gradient is not finite (5 so far)." in told
 
 
 def test_a_first_step_that_is_left_out_has_no_loss(
@@ -336,7 +356,7 @@ def fused(one: Stepper) -> Stepper:
 def step_without_the_host(one: Stepper, batch: Batch) -> None:
     """What a CUDA graph holds, called without one."""
     run, recipe = one.run, one.recipe
-    torch.manual_seed(step_module.step_seed(recipe.seed, run.step, 0))
+    torch.manual_seed(step_seed(recipe.seed, run.step, 0))
     share = 1 - recipe.average.decay_at(run.step + 1)
     rates = [group["lr"] for group in all_groups(run.optimizers)]
     inputs = (batch.images, batch.labels, batch.keys, torch.tensor(run.step))
