@@ -18,6 +18,7 @@ from t2t.verbs import VERBS
 from t2t.verbs.words import HELP, check
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+NO_WAY_IN = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 PURPOSE = """Train vision transformers from scratch on the images you have.
 
 t2t VERB --help explains a verb by examples; t2t --version tells the version."""
@@ -42,6 +43,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except OSError as error:
+        if error.errno in NO_WAY_IN and error.filename is not None:
+            name = os.fsdecode(error.filename)
+            print(
+                f"t2t: {name} cannot be opened ({error.strerror}); give yourself "
+                "permission, or name another.",
+                file=sys.stderr,
+            )
+            return 2
         if not (isinstance(error, BrokenPipeError) or error.errno in NO_ROOM):
             raise
         # What is still to be sent could not be either.

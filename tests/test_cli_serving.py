@@ -116,7 +116,8 @@ def test_predict_names_what_failed_and_goes_on(
     good = str(next((images / "3").iterdir()))
     text = tmp_path / "text.jpg"
     text.write_text("hello")
-    listed = f"{good}\n{text}\n{tmp_path / 'none.png'}\n"
+    long = "a" * 300 + ".jpg"
+    listed = f"{long}\n{good}\n{text}\n{tmp_path / 'none.png'}\n"
     monkeypatch.setattr("sys.stdin", io.StringIO(listed))
     assert main(["predict", str(run), "-", "--csv", "--top", "2"]) == 1
     told = capsys.readouterr()
@@ -124,6 +125,7 @@ def test_predict_names_what_failed_and_goes_on(
     assert [row["image"] for row in rows] == [good, good]
     assert f"{text} was left out: not an image that can be read." in told.err
     assert "none.png was left out: No such file or directory." in told.err
+    assert f"{long} was left out: File name too long." in told.err
 
 
 def test_predict_takes_a_path_from_here(
@@ -196,6 +198,10 @@ def test_predict_says_what_it_assumed(
         ("predict nowhere", "There is no file or folder nowhere to look at"),
         ("predict https://a.b/x.jpg", "download https://a.b/x.jpg first"),
         ("predict https://a.b/x.pth", "No images are named beside https://a.b/x.pth"),
+        ("predict RUN RUN", "is a run, not images: name it before them, once"),
+        ("predict x.png RUN", "is a run, not images: name it before them, once"),
+        (f"predict {'a' * 300} x.png", "cannot be opened (File name too long)"),
+        (f"eval RUN --data {'a' * 300}", "cannot be opened (File name too long)"),
         ("predict RUN EMPTY --top 0", "--top 0 is too small"),
         ("predict RUN EMPTY --json --csv", "give one of them"),
         ("predict EMPTY x.png", "has no model.safetensors in it"),

@@ -93,6 +93,7 @@ def test_it_trains_on_any_data(tmp_path: Path, capsys: Output) -> None:
         (["study", "head", "--set", "seed=1"], "give --seeds"),
         (["study", "head", "--seeds", "1", "1"], "each once"),
         (["study", "head", "--seeds", "-1"], "--seeds -1 is too small"),
+        (["study", "head", "--seeds", "0", str(2**32)], "4294967296 is too large"),
         (["study", "head", "--data", "a", "--set", "data=b"], "contradict each other"),
         (
             [

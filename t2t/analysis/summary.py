@@ -20,7 +20,6 @@ from t2t.models.builtin import NAME as BUILTIN
 from t2t.models.config import Size
 from t2t.models.create import create_model
 from t2t.models.reading.checkpoints import read
-from t2t.models.reading.locating import FILE_NAME
 from t2t.models.vit import VisionTransformer
 from t2t.models.weights import described
 from t2t.models.zoo import ZOO, Entry, Paper
@@ -123,8 +122,8 @@ def describe(name: str, choices: Mapping[str, Any]) -> Page:
 
     A trained one, as `load` takes it, is told by its name and what was chosen for it.
     """
-    files = (Path(name), Path(name, FILE_NAME))
-    if name == BUILTIN or "/" in name or any(file.is_file() for file in files):
+    is_file = Path(name).is_file() or any(Path(name).glob("*.safetensors"))
+    if name == BUILTIN or "/" in name or is_file:
         name, own = as_trained(name)
         choices = {**own, **choices}
     with torch.device("meta"):

@@ -14,6 +14,7 @@ from t2t.verbs.options import (
     PrecisionChoice,
     as_bool,
     at_least,
+    at_most,
     check_said_once,
     option,
 )
@@ -73,10 +74,10 @@ def study(
         return
     if any(word.partition("=")[0].strip() == "seed" for word in set):
         raise UserError("A study trains several seeds: give --seeds, not --set seed.")
-    if not seeds or len({*seeds}) < len(seeds):
+    if len({*seeds}) < len(seeds):
         raise UserError("--seeds takes one number or more, each once: --seeds 0 1 2.")
     for seed in seeds:
-        at_least(0, "--seeds", seed)
+        at_most(2**32 - 1, "--seeds", at_least(0, "--seeds", seed))
 
     from pathlib import Path
 

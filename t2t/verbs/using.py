@@ -1,5 +1,7 @@
 """Trained models at work: judged by images, and asked what is in them."""
 
+import os
+import shlex
 import sys
 from io import TextIOWrapper
 from pathlib import Path
@@ -153,6 +155,11 @@ def predict(
     chosen_weights, images = weights_and_images(weights, words)
     if not images:
         raise UserError(no_images(words))
+    for run in filter(is_run, images):
+        raise UserError(
+            f"{run} is a run, not images: name it before them, once, as in "
+            f"t2t predict {shlex.quote(run)} IMAGE..."
+        )
 
     from t2t.models.trained import load_trained
     from t2t.screen import say
@@ -241,11 +248,20 @@ def names_images(word: str) -> bool:
 
     path = Path(word).expanduser()
     if path.is_dir():
-        of_a_run = (*path.glob("*.safetensors"), path / "recipe.json")
-        if any(file.exists() for file in of_a_run):
+        if is_run(word):
             return False
         with permitted():
             return next(walk(str(path)), None) is not None
     is_address = is_url(word) or word.startswith("hf-hub:")
     is_called_so = is_image_name(word) or is_unread_name(word)
     return word == "-" or (is_called_so and not is_address)
+
+
+def is_run(word: str) -> bool:
+    """Whether a word is a folder with a trained model in it, or one that began to be.
+
+    A folder that may not be read is none.
+    """
+    path = os.path.expanduser(word)
+    files = os.listdir(path) if os.path.isdir(path) and os.access(path, os.R_OK) else []
+    return any(f == "recipe.json" or f.endswith(".safetensors") for f in files)

@@ -36,7 +36,7 @@ def check(name: str, verb: Callable[..., None], words: list[str]) -> None:
     left, given = take_options(name, options, words)
     required = {k for k, each in parameters.items() if each.default is each.empty}
     check_places(name, places, required, left)
-    for option in options.keys() - given:
+    for option in options.keys() - given.keys():
         if option[2:].replace("-", "_") in required:
             raise UserError(
                 f"t2t {name} needs {option} {metavar(options[option])}; `t2t {name} "
@@ -46,10 +46,10 @@ def check(name: str, verb: Callable[..., None], words: list[str]) -> None:
 
 def take_options(
     name: str, options: dict[str, Any], words: list[str]
-) -> tuple[list[str], set[str]]:
-    """Checks options with their values; what else was said, and the options' names."""
+) -> tuple[list[str], dict[str, list[str]]]:
+    """Checks options with their values; what else was said, and the options given."""
     left: list[str] = []
-    given: set[str] = set()
+    given: dict[str, list[str]] = {}
     rest = list(words)
     while rest:
         word, equals, text = rest.pop(0).partition("=")
@@ -61,22 +61,36 @@ def take_options(
             hint = suggest_setting(option, options) or suggest(option, options)
             hint = hint or f" `t2t {name} --help` lists them."
             raise UserError(f"t2t {name} has no option {word}.{hint}")
-        given.add(option)
         hint_of_option = options[option]
         plain, many = plain_type(hint_of_option)
         if plain is bool:
             if equals:
                 raise UserError(f"{option} takes no value; leave out ={text}.")
+            given[option] = []
             continue
         values = [text] if equals else []
         while rest and (many or not values) and not is_option(rest[0]):
             values.append(rest.pop(0))
-        if not values and not many:
+        if not values:
             wanted = metavar(hint_of_option)
             raise UserError(f"{option} needs a value: {option} {wanted}.")
         for value in values:
             check_value(option, plain, value)
+        before = given.setdefault(option, values)
+        check_said_alike(option, hint_of_option, before, values)
     return left, given
+
+
+def check_said_alike(
+    option: str, hint: Any, before: list[str], values: list[str]
+) -> None:
+    """Refuses to forget what an option was given before, where it does not append."""
+    if values == before or APPENDING in unwrap(hint)[1]:
+        return
+    both = [*before, *values]
+    together = f"write {option} {' '.join(both)}"
+    advice = together if plain_type(hint)[1] else "leave one out"
+    raise UserError(f"{option} is given twice, with {' and '.join(both)}; {advice}.")
 
 
 def suggest_setting(option: str, options: dict[str, Any]) -> str:

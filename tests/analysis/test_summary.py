@@ -56,8 +56,9 @@ def test_a_trained_model_is_told_by_its_name_and_choices(
     choices = {"depth": 2, "positions": "relative", "image_size": (16, 24)}
     model = t2t.create_model("t2t_vit_7_32", **choices)
     path = str(t2t.save(model, tmp_path, name="t2t_vit_7_32"))
-    monkeypatch.chdir(tmp_path)  # where a file is named without a slash
-    for place in (path, str(tmp_path), Path(path).name):
+    t2t.save(model, tmp_path / "gift/mine.safetensors", name="t2t_vit_7_32")
+    monkeypatch.chdir(tmp_path)  # where files and folders are named without a slash
+    for place in (path, str(tmp_path), Path(path).name, "gift"):
         page = describe(place, {"num_classes": 3})
         assert page.name == "t2t_vit_7_32"
         assert page.choices == {**choices, "num_classes": 3}
