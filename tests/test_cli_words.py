@@ -27,10 +27,9 @@ from t2t.verbs.words import check
         ("train --epochs --fresh", "--epochs needs a value: --epochs N."),
         ("study tokens --only --dry-run", "--only needs a value: --only ARM."),
         ("bench t2t_vit_7 --batch", "--batch needs a value: --batch N."),
-        ("train --epochs 3 --epochs 4", "--epochs is given twice, with 3 and 4; leave"),
         (
-            "study tokens --seeds 0 --seeds 1 2",
-            "with 0 and 1 and 2; write --seeds 0 1 2",
+            "study a --seeds 0 --seeds 1 2",
+            "--seeds is given twice; write --seeds 0 1 2",
         ),
         ("train --fresh=yes", "--fresh takes no value; leave out =yes."),
         ("train digits extra", "t2t train does not know what 'extra' is for"),
@@ -66,7 +65,7 @@ def test_a_wrong_word_is_told_in_one_sentence(
         "record a b c --into d --log x --log y",
         "pack photos packed --short-side 0",
         "show --depth 1 resnet50",
-        "train --epochs 3 --epochs=3 --fresh --fresh",
+        "train --epochs 3 --epochs=4 --fresh --fresh",
         "train --epochs --help",
     ],
 )

@@ -76,21 +76,18 @@ def take_options(
             raise UserError(f"{option} needs a value: {option} {wanted}.")
         for value in values:
             check_value(option, plain, value)
-        before = given.setdefault(option, values)
-        check_said_alike(option, hint_of_option, before, values)
+        if many and APPENDING not in unwrap(hint_of_option)[1]:
+            check_said_alike(option, given.get(option, values), values)
+        given[option] = values
     return left, given
 
 
-def check_said_alike(
-    option: str, hint: Any, before: list[str], values: list[str]
-) -> None:
-    """Refuses to forget what an option was given before, where it does not append."""
-    if values == before or APPENDING in unwrap(hint)[1]:
-        return
-    both = [*before, *values]
-    together = f"write {option} {' '.join(both)}"
-    advice = together if plain_type(hint)[1] else "leave one out"
-    raise UserError(f"{option} is given twice, with {' and '.join(both)}; {advice}.")
+def check_said_alike(option: str, before: list[str], values: list[str]) -> None:
+    """Refuses to forget what an option that takes several values was given before."""
+    if values != before:
+        raise UserError(
+            f"{option} is given twice; write {option} {' '.join([*before, *values])}."
+        )
 
 
 def suggest_setting(option: str, options: dict[str, Any]) -> str:
