@@ -636,10 +636,16 @@ def test_pictures_beside_shards_are_not_the_data(tmp_path):
     assert len(open_source(tmp_path, "all")) == 6
 
 
-def test_shards_in_split_folders(tmp_path):
-    write_tar(tmp_path / "train" / "0000.tar", range(6))
-    write_tar(tmp_path / "validation" / "0000.tar", range(10, 14))
-    splits = open_splits(tmp_path)
+@pytest.mark.parametrize(
+    ("write", "suffix"), [(write_tar, ".tar"), (write_parquet, ".parquet")]
+)
+def test_files_in_split_folders_that_may_be_links(tmp_path, write, suffix):
+    data = tmp_path / "data"
+    write(data / "train" / f"0000{suffix}", range(6))
+    write(tmp_path / "far" / f"0000{suffix}", range(10, 14))
+    (data / "validation").symlink_to(tmp_path / "far")
+    (data / "train" / "again").symlink_to(data)
+    splits = open_splits(data)
     assert len(splits.train) == 6
     assert [brightness(splits.val, n) for n in range(4)] == [10, 11, 12, 13]
 
@@ -656,14 +662,6 @@ def test_more_files_than_may_be_open(tmp_path, monkeypatch):
         order = [9, 0, 4, 2, 8, 1]
         assert [brightness(source, n) for n in order] == order
         assert len(source._open) <= 3
-
-
-def test_parquet_in_split_folders(tmp_path):
-    write_parquet(tmp_path / "train" / "0000.parquet", range(6))
-    write_parquet(tmp_path / "test" / "0000.parquet", range(10, 14))
-    splits = open_splits(tmp_path)
-    assert len(splits.train) == 6
-    assert len(splits.val) == 4
 
 
 def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch):

@@ -196,6 +196,14 @@ def walk(
             yield from walk(inner, inside, above, on_error, on_other)
 
 
+def files_below(folder: str, suffix: str) -> list[str]:
+    """All other files below a folder that end so and are not hidden, in order."""
+    others: list[str] = []
+    for _ in walk(folder, on_other=others.append):
+        pass
+    return sorted(path for path in others if _is_called(frozenset((suffix,)), path))
+
+
 def _is_image(entry: os.DirEntry[str]) -> bool:
     # A link is taken at its name: to ask where it leads costs a look at the disk.
     return is_image_name(entry.name) and not entry.is_dir(follow_symlinks=False)
