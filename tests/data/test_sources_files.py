@@ -62,9 +62,11 @@ def write_parquet(
     return path
 
 
-def write_tar(path: Path, values, *, label="cls", suffix=".png", names=None) -> Path:
+def write_tar(
+    path: Path, values, *, label="cls", suffix=".png", names=None, mode="w"
+) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as tar:
+    with tarfile.open(path, mode) as tar:
         for value in values:
             text = names[value % 2] if names else str(value % 2)
             if label == "json":
@@ -560,6 +562,25 @@ def test_a_shard_that_ends_too_early_is_refused(tmp_path):
             open_source(str(path), "all")
     path.write_bytes(whole[: whole.rindex(b"1") + 512])  # no zeros at the end
     assert len(open_source(str(path), "all")) == 6
+
+
+def test_images_in_shards_that_are_not_read_are_named(tmp_path):
+    path = write_tar(tmp_path / "x.tar", range(6))
+    write_tar(path, [7], suffix=".heic", mode="a")
+    write_tar(path, [9], suffix=".heic", label=None, mode="a")
+    write_tar(path, [9], mode="a")  # the same sample, in a kind that is read
+    for _ in range(2):  # the second time by the index
+        source = open_source(str(path), "all")
+        assert [brightness(source, n) for n in range(7)] == [0, 1, 2, 3, 4, 5, 9]
+        note = f"{path}:folder/0007.heic is passed over: images of this kind"
+        assert source.notes == (f"{note} are not read; convert it to JPEG or PNG.",)
+
+
+def test_samples_of_one_key_are_not_lost(tmp_path):
+    path = write_tar(tmp_path / "x.tar", [3])
+    write_tar(path, [3], mode="a")
+    with pytest.raises(UserError, match=r"0003\.png twice in a row"):
+        open_source(str(path), "all")
 
 
 @pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE])
