@@ -217,6 +217,10 @@ def test_names_beyond_ascii(tmp_path):
         ),
         (lambda root: make_folder(root, {"a": 3, "b": 1}), "'b'.* single image"),
         (lambda root: (root / "train").mkdir(), "train is empty"),
+        (
+            lambda root: make_folder(root, {"bus": 2, "train": 2}),
+            "If train is itself a class, put .* as in .*/train/train/1.jpg",
+        ),
     ],
 )
 def test_a_folder_that_cannot_be_trained_on(tmp_path, make, sentence):
