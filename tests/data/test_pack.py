@@ -269,6 +269,14 @@ def test_damaged_images_are_left_out_and_named(folder, tmp_path):
         pack(folder, tmp_path / "other", damage_limit=1)
 
 
+def test_a_strip_longer_than_a_jpeg_can_be_is_left_out(folder, tmp_path):
+    strip = folder / "cat" / "strip.png"
+    Image.new("L", (140_000, 2)).save(strip)
+    result = pack(folder, tmp_path / "packed", short_side=1)
+    assert [each.name for each in result.damaged] == [str(strip)]
+    assert "no JPEG" in result.damaged[0].reason
+
+
 def test_a_pack_without_images_is_not_left_behind(folder, tmp_path):
     for path in folder.glob("*/*.jpg"):
         path.write_bytes(b"no picture")

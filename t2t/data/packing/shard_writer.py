@@ -151,7 +151,10 @@ def prepared(source: Source, index: int, settings: Settings) -> Prepared:
         return Prepared(given, suffix, num_bytes)
     if isinstance(given, Tensor):
         pixels = given
-    data, suffix = encoded(pixels, settings if shrink else None)
+    try:
+        data, suffix = encoded(pixels, settings if shrink else None)
+    except OSError as error:  # a strip that is longer than a JPEG can be
+        raise DamagedImage(name, f"made smaller it is no JPEG ({error})") from error
     decode(data, name=name)
     return Prepared(data, suffix, num_bytes)
 
