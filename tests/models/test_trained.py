@@ -60,12 +60,15 @@ def test_a_network_of_timms_is_shown_images_as_timm_does(tmp_path: Path) -> None
     assert "they are numbered" in trained.notes[0]
 
 
-def test_grey_images_get_the_mean_over_colours(tmp_path: Path) -> None:
-    model = create_model("t2t_vit_7_32", num_classes=2, in_channels=1, **SMALL)
+@pytest.mark.parametrize("channels", [1, 4])
+def test_other_channels_get_the_mean_over_colours(
+    tmp_path: Path, channels: int
+) -> None:
+    model = create_model("t2t_vit_7_32", num_classes=2, in_channels=channels, **SMALL)
     save(model, tmp_path)
     trained = load_trained(tmp_path)
-    assert trained.mean == pytest.approx((0.449,))
-    assert trained.channels == 1
+    assert trained.mean == pytest.approx((0.449,) * channels)
+    assert len(trained.std) == trained.channels == channels
 
 
 def test_a_model_without_head_is_refused(tmp_path: Path) -> None:
