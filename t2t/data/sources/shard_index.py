@@ -35,7 +35,7 @@ class ShardIndex:
     offsets: Indices
     sizes: Indices
     labels: list[Any]
-    """Numbers, or the classes' names."""
+    """Numbers, or the classes' names, or both where some names are numbers."""
     stamp: list[int | str]
     """The shard's size and time when this was written."""
     checked: dict[str, Any]
@@ -156,8 +156,6 @@ def build_index(storage: LocalFile | RemoteFile, stamp: list[int | str]) -> Shar
         ) from error
     if not offsets:
         raise UserError(f"{storage.path} holds no images.")
-    if len({type(label) for label in labels}) > 1:
-        labels = [str(label) for label in labels]
     return ShardIndex(
         np.array(offsets, np.int64),
         np.array(sizes, np.int64),
