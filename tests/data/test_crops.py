@@ -84,7 +84,7 @@ def test_a_samples_box_does_not_depend_on_its_batch() -> None:
     assert together.boxes[2].tolist() == alone.boxes[0].tolist()
 
 
-@pytest.mark.parametrize(("height", "width"), [(96, 71), (50, 120), (64, 64)])
+@pytest.mark.parametrize(("height", "width"), [(96, 71), (50, 120), (69, 64), (64, 69)])
 @pytest.mark.parametrize("fraction", [0.9, 1.0])
 def test_centre_crop_is_resize_and_crop_in_one(
     height: int, width: int, fraction: float
