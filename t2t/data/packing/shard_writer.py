@@ -169,10 +169,7 @@ def encoded(pixels: Tensor, settings: Settings | None) -> tuple[bytes, str]:
         return buffer.getvalue(), ".png"
     assert settings.short_side is not None
     scale = settings.short_side / min(image.size)
-    size = (
-        max(round(image.width * scale), settings.short_side),
-        max(round(image.height * scale), settings.short_side),
-    )
+    size = round(image.width * scale), round(image.height * scale)
     image = image.resize(size, Image.Resampling.BICUBIC)
     image.save(buffer, "JPEG", quality=settings.quality)
     return buffer.getvalue(), ".jpg"
