@@ -24,6 +24,7 @@ def test_a_run_says_all(tmp_path: Path) -> None:
         "std": [0.4],
         "crop_fraction": 1.0,
         "data": "photos",
+        "seed": 7,
     }
     save(model, tmp_path, name="mine", class_names=["no", "yes"], extra=extra)
     trained = load_trained(tmp_path)
@@ -32,6 +33,9 @@ def test_a_run_says_all(tmp_path: Path) -> None:
     assert (trained.image_size, trained.channels) == ((16, 24), 1)
     assert (trained.mean, trained.std, trained.crop_fraction) == ((0.3,), (0.4,), 1.0)
     assert (trained.data, trained.name) == ("photos", "mine")
+    assert trained.seed == 7  # else images it was trained on would judge it
+    save(model, tmp_path, class_names=["one name too few"])
+    assert load_trained(tmp_path).class_names == ("class 0", "class 1")
 
 
 def test_published_weights_are_taken_for_imagenets(tmp_path: Path) -> None:
