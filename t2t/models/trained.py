@@ -127,7 +127,7 @@ def published_pixels(network: nn.Module) -> dict[str, Any]:
         channels, own_size = timm_input(network)
         size = own_size or settings["input_size"][1:]
     if channels != len(mean):
-        mean, std = (sum(mean) / len(mean),), (sum(std) / len(std),)
+        mean, std = ((sum(each) / len(each),) * channels for each in (mean, std))
     return {
         "image_size": size,
         "channels": channels,

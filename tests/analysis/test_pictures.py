@@ -38,6 +38,10 @@ def test_rows_are_true_and_columns_predicted(monkeypatch: pytest.MonkeyPatch) ->
     told = [text.get_text() for text in pairs.texts]
     assert told == ["ant → bee", " 3", "bee → ant", " 1"]
     assert figures[0].get_suptitle() == "photos   top-1 77.78 %"
+    confusion[0, 2] = 1  # a class without images that another is taken for
+    draw_confusion(confusion, ["ant", "bee", "cat"], "c.png")
+    labels = figures[1].axes[0].get_yticklabels()
+    assert [each.get_text() for each in labels] == ["ant", "bee", "cat"]
 
 
 def test_nothing_wrong_and_classes_without_images(tmp_path: Path) -> None:

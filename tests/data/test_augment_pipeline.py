@@ -6,7 +6,7 @@ import pytest
 import torch
 import torchvision.transforms.functional as TF
 
-from t2t.data.augment.pipeline import augment, normalise
+from t2t.data.augment.pipeline import augment, distort, normalise
 from t2t.data.augmentation import Augmentation
 from t2t.data.draws import Draws
 from t2t.errors import UserError
@@ -43,6 +43,26 @@ def test_nothing_is_on_by_default():
     assert torch.equal(targets.argmax(1), labels)
     assert targets.max() == 1
     assert targets.sum() == 16
+
+
+def test_a_padded_crop_lies_at_every_place():
+    image = torch.arange(1, 10, dtype=torch.uint8).view(1, 1, 3, 3)
+    settings = Augmentation(crop_padding=1)
+    crops = distort(
+        image.repeat(200, 1, 1, 1), Draws.of(0, 0, torch.arange(200)), settings
+    )
+    windows = torch.nn.functional.pad(image, (1,) * 4).unfold(2, 3, 1).unfold(3, 3, 1)
+    expected = {tuple(each.tolist()) for each in windows.reshape(9, 9)}
+    assert {tuple(each.tolist()) for each in crops.flatten(1)} == expected
+
+
+def test_calm_images_are_cropped_and_flipped_alone():
+    calm = Augmentation(crop_padding=4, crop_fill="reflect", flip=0.5)
+    kept = {"smoothing", "mix_mode", "mix_group", "interpolation", "erase_fill"}
+    for field in dataclasses.fields(Augmentation):
+        if field.name not in kept:
+            found = getattr(EVERYTHING.calmed(), field.name)
+            assert found == getattr(calm, field.name), field.name
 
 
 @pytest.mark.parametrize("settings", [PUBLISHED, EVERYTHING])

@@ -50,7 +50,7 @@ def test_settings_are_parsed_as_timm_does():
     assert other == RandAugment(
         num_operations=3, magnitude=7, probability=0.9, magnitude_max=15
     )
-    assert RandAugment.parse("rand") == RandAugment()
+    assert RandAugment.parse("rand") == RandAugment.parse("rand-mmax0") == RandAugment()
 
 
 @pytest.mark.parametrize(
@@ -156,6 +156,11 @@ def test_draws_have_the_published_frequencies():
     degrees = uniform[0].value[uniform[0].choice == 3].abs() / 3
     assert abs(degrees.mean() - 4) < 0.2
     assert degrees.max() <= 8
+    always = RandAugment.parse("rand-m20-p1-mmax15").draw(
+        Draws.of(1, 2, torch.arange(num))
+    )
+    assert (always[0].choice >= 0).all()
+    assert always[0].value[always[0].choice == 3].abs().max() == 45
 
 
 def test_three_augment_on_the_same_draw():

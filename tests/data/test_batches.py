@@ -22,6 +22,7 @@ from t2t.data.batches import Batches, Feeding, evaluation_batches, open_batches
 from t2t.data.crops import CenterCrop, RandomCrop
 from t2t.data.decoding import decode, nvjpeg
 from t2t.data.decoding.damage import Damage
+from t2t.data.loading import Loader
 from t2t.data.order import Batch
 from t2t.data.sources.base import Source
 from t2t.data.streaming import filling
@@ -118,6 +119,8 @@ def test_batches_hold_the_right_images_with_their_labels(
 def test_a_source_is_decoded_once_and_its_images_go_with_it() -> None:
     source = Pictures()
     first = list(resident(source).steps(0, 7))
+    (grey,) = resident(source, channels=1).steps(0, 1)
+    assert grey.images.shape == (6, 1, 12, 12)
     read: list[int] = []
     source.on_read = read.append
     batches = resident(source)
@@ -318,6 +321,8 @@ def test_small_sets_are_kept_and_large_ones_streamed(
     feeding = Feeding(num_workers=2)
     kept = opened(Pictures(), feeding)
     assert kept.description.startswith("20 images decoded once and kept on cpu")
+    many = Loader(Squares(64), channels=1)
+    assert batches_module.decoded_bytes(many) == 64 * 4 * 6
     monkeypatch.setattr(batches_module, "free_bytes", lambda device: 1000)
     streamed = opened(Pictures(), feeding)
     assert "20 images streamed to cpu, decoded by 2 threads" in streamed.description

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from t2t.data.crops import CenterCrop, RandomCrop, apply_crop
+from t2t.data.crops import CenterCrop, RandomCrop, apply_crop, as_batch
 from t2t.data.draws import Draws
 from t2t.ops.crop_resize import Filter
 from t2t.ops.ragged import Ragged
@@ -65,6 +65,18 @@ def test_random_boxes_follow_the_published_procedure(
         assert plan.boxes.tolist() == expected
 
 
+def test_images_of_one_size_make_a_batch_however_they_lie() -> None:
+    planar = torch.arange(36, dtype=torch.uint8).view(2, 3, 2, 3)
+    interleaved = planar.contiguous(memory_format=torch.channels_last)
+    for images in (
+        planar,
+        interleaved,
+        [planar[0], interleaved[1]],
+        [interleaved[0], planar[1]],
+    ):
+        assert torch.equal(as_batch(Ragged.from_images(list(images))), planar)
+
+
 def test_random_crops_use_both_filters_and_flips_as_often_as_asked() -> None:
     sides = torch.full((400,), 64)
     plan = RandomCrop(size=(32, 32), flip=0.5).plan(sides, sides, draws_for(400))
@@ -84,7 +96,7 @@ def test_a_samples_box_does_not_depend_on_its_batch() -> None:
     assert together.boxes[2].tolist() == alone.boxes[0].tolist()
 
 
-@pytest.mark.parametrize(("height", "width"), [(96, 71), (50, 120), (64, 64)])
+@pytest.mark.parametrize(("height", "width"), [(96, 71), (50, 120), (69, 64), (64, 69)])
 @pytest.mark.parametrize("fraction", [0.9, 1.0])
 def test_centre_crop_is_resize_and_crop_in_one(
     height: int, width: int, fraction: float

@@ -177,8 +177,17 @@ def test_an_orientation_behind_other_metadata(decoder):
 
 
 def test_a_broken_exif_block_is_no_damage(decoder):
-    data = encoded(picture(), "JPEG", exif=b"Exif\0\0MM\0*\0\0\xff\xff rest")
-    assert decode(data).shape == (3, 24, 40)
+    exif = Image.Exif()
+    exif[0x0112] = 9
+    for broken in (b"Exif\0\0MM\0*\0\0\xff\xff rest", exif):
+        data = encoded(picture(), "JPEG", exif=broken)
+        assert decode(data).shape == (3, 24, 40)
+
+
+def test_pixels_of_another_kind_are_left_to_pillow(monkeypatch):
+    wide = torch.zeros(3, 24, 40, dtype=torch.uint16)
+    monkeypatch.setattr(decoding, "_fast_decoder", lambda: ("", lambda *_: wide))
+    assert torch.equal(decode(encoded(picture(), "PNG")), pixels_of(picture()))
 
 
 def test_a_file_is_what_its_bytes_say(tmp_path):
@@ -194,6 +203,10 @@ def test_the_jpeg_header_tells_the_size(mode):
     exif[0x0112] = 6
     data = encoded(image, "JPEG", exif=exif)
     assert jpeg_header(data) == (17, 33, len(image.getbands()), 6)
+    padding, conditioning = b"\xff\xff", b"\xff\xcc\0\4\0\0"
+    assert jpeg_header(data[:2] + conditioning + padding + data[2:]) == jpeg_header(
+        data
+    )
     assert jpeg_header(data[:30]) is None
 
 
@@ -228,6 +241,8 @@ def test_a_smaller_decode_keeps_the_short_side(decoder):
     half = decode(data, min_side=300)
     assert half.shape == (3, 300, 500)
     assert decode(data, min_side=140).shape == (3, 150, 250)
+    odd = encoded(picture(600, 1001), "JPEG")
+    assert decode(odd, min_side=300).shape == (3, 300, 501)
     expected = pixels_of(picture(600, 1000).resize((500, 300), Image.Resampling.BOX))
     assert (half.int() - expected.int()).abs().float().mean() < 2
 

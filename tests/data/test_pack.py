@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from t2t.data.decoding import decode as decoding
 from t2t.data.decoding.decode import decode
 from t2t.data.packing import shard_writer
 from t2t.data.packing.pack import pack
@@ -43,7 +44,12 @@ def private_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("T2T_CACHE", str(tmp_path / "cache"))
 
 
-def test_a_pack_holds_every_image_smaller(folder, tmp_path):
+@pytest.mark.parametrize("decodes_smaller", [False, True])
+def test_a_pack_holds_every_image_smaller(
+    folder, tmp_path, monkeypatch, decodes_smaller
+):
+    if decodes_smaller:  # at once to the size that is asked for
+        monkeypatch.setattr(decoding, "_fast_decoder", lambda: None)
     steps = []
     result = pack(
         folder,
@@ -119,10 +125,12 @@ def test_decoded_images_are_kept_exactly(tmp_path):
 
 
 def test_shards_are_tar_files_as_webdataset_reads_them(folder, tmp_path):
-    pack(folder, tmp_path / "packed", short_side=None, shard_size=100)
+    pack(folder, tmp_path / "packed", short_side=None, shard_size=12)
     source = open_splits(tmp_path / "packed").train
-    with tarfile.open(tmp_path / "packed" / "train-000000.tar") as tar:
-        members = [(m.name, tar.extractfile(m).read()) for m in tar]
+    members = []
+    for number in range(2):
+        with tarfile.open(tmp_path / "packed" / f"train-{number:06d}.tar") as tar:
+            members += [(m.name, tar.extractfile(m).read()) for m in tar]
     images, labels = members[::2], members[1::2]
     assert [name for name, _ in images] == [f"{n:09d}.jpg" for n in range(len(source))]
     assert [name for name, _ in labels] == [f"{n:09d}.cls" for n in range(len(source))]
@@ -265,8 +273,17 @@ def test_damaged_images_are_left_out_and_named(folder, tmp_path):
     again = pack(folder, tmp_path / "packed", shard_size=6, damage_limit=2)
     assert again.num_resumed == again.num_shards
     assert list(map(str, again.damaged)) == list(map(str, result.damaged))
-    with pytest.raises(UserError, match="2 images cannot be read and 1 may be"):
-        pack(folder, tmp_path / "other", damage_limit=1)
+    for place in ("packed", "other"):
+        with pytest.raises(UserError, match="2 images cannot be read and 1 may be"):
+            pack(folder, tmp_path / place, shard_size=6, damage_limit=1)
+
+
+def test_a_strip_longer_than_a_jpeg_can_be_is_left_out(folder, tmp_path):
+    strip = folder / "cat" / "strip.png"
+    Image.new("L", (140_000, 2)).save(strip)
+    result = pack(folder, tmp_path / "packed", short_side=1)
+    assert [each.name for each in result.damaged] == [str(strip)]
+    assert "no JPEG" in result.damaged[0].reason
 
 
 def test_a_pack_without_images_is_not_left_behind(folder, tmp_path):

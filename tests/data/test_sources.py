@@ -106,18 +106,25 @@ def test_a_rare_class_is_in_both_parts(tmp_path):
     splits = open_splits(tmp_path, val_fraction=0.1)
     assert np.bincount(splits.val.labels).tolist() == [1, 4]
     assert np.bincount(splits.train.labels).tolist() == [1, 44]
+    for fraction in (0.001, 0.99):
+        splits = open_splits(tmp_path, val_fraction=fraction)
+        assert np.bincount(splits.val.labels)[0] == 1
+        assert np.bincount(splits.train.labels)[0] == 1
 
 
 def test_images_deeper_in_a_class_and_other_files(tmp_path):
     make_folder(tmp_path, {"a": 1, "b": 2})
+    folders = list("pqrstuvw")  # more than a disk would list in order by chance
+    make_folder(tmp_path / "c", dict.fromkeys(folders, 8))
     write_image(tmp_path / "a" / "more" / "x.JPEG")
     write_image(tmp_path / "a" / ".hidden.png")
     (tmp_path / "a" / "notes.txt").write_text("not an image")
     write_image(tmp_path / ".trash" / "y.png")
     source = open_source(tmp_path, "all")
-    assert source.classes == ("a", "b")
-    names = [os.path.relpath(source.name(n), tmp_path) for n in range(4)]
-    assert names == ["a/000.png", "a/more/x.JPEG", "b/000.png", "b/001.png"]
+    assert source.classes == ("a", "b", "c")
+    names = [os.path.relpath(source.name(n), tmp_path) for n in range(len(source))]
+    assert names[:4] == ["a/000.png", "a/more/x.JPEG", "b/000.png", "b/001.png"]
+    assert names[4:] == [f"c/{each}/{n:03d}.png" for each in folders for n in range(8)]
 
 
 def test_images_that_are_not_read_are_counted_and_named(tmp_path):
@@ -215,8 +222,19 @@ def test_names_beyond_ascii(tmp_path):
             ),
             "class 'b' only for training and the class 'c' only for validation",
         ),
+        (
+            lambda root: (
+                make_folder(root / "train", {"a": 1, "b": 1}),
+                make_folder(root / "val", {"a": 1}),
+            ),
+            "class 'b' only for training: both",
+        ),
         (lambda root: make_folder(root, {"a": 3, "b": 1}), "'b'.* single image"),
         (lambda root: (root / "train").mkdir(), "train is empty"),
+        (
+            lambda root: make_folder(root, {"bus": 2, "train": 2}),
+            "If train is itself a class, put .* as in .*/train/train/1.jpg",
+        ),
     ],
 )
 def test_a_folder_that_cannot_be_trained_on(tmp_path, make, sentence):
@@ -329,7 +347,7 @@ def test_torchvision_arrays_are_downloaded_once(tmp_path, monkeypatch):
     splits = open_splits("cifar10")
     assert splits.train.classes == ("plane", "car")
     assert splits.val.labels.tolist() == [0, 1]
-    assert splits.train.read(1)[:, 0, 0].tolist() == [12, 13, 14]
+    assert splits.train.read(1)[:, 0, 1].tolist() == [15, 16, 17]
     assert splits.train.name(1) == "cifar10 train=True[1]"
 
 
@@ -487,6 +505,7 @@ def test_subset_and_concatenation():
     both = Concatenation([part, source])
     assert both.labels.tolist() == [2, 0, 0, 1, 2, 0, 1, 2]
     assert [both.read(n).item() for n in (0, 1, 2, 7)] == [5, 0, 0, 5]
+    assert both.is_in_memory
     with pytest.raises(IndexError, match="outside"):
         subset(source, [6])
 
@@ -511,6 +530,8 @@ def test_mixed_order_reads_no_block_twice():
     assert [len(window) for window in windows] == [3, 3, 3, 3]
     assert not set.intersection(*windows)
     assert any(len(set(row[:5].tolist())) > 1 for row in blocks)
+    others = Blocked.blocks[mixed_order(Blocked(), seed=4)].reshape(4, 15)
+    assert windows != [set(row.tolist()) for row in others]
     whole = mixed_order(array_source(range(9)), seed=2)
     assert sorted(whole) == list(range(9))
 
@@ -534,6 +555,7 @@ def test_braces(pattern, names):
         ("data/validation-0.parquet", "val"),
         ("cifar10_test.tar", "test"),
         ("val/shard-000.tar", "val"),
+        ("train/more/val-000.tar", "val"),
         ("constrained-000.tar", None),
         ("trainer.tar", None),
     ],
@@ -545,6 +567,7 @@ def test_the_split_in_a_files_name(path, split):
 def test_missing_files_by_their_own_count():
     assert num_missing(["train-00000-of-00004.tar", "train-00002-of-00004.tar"]) == 2
     assert num_missing(["a.tar", "b.tar"]) == 0
+    assert num_missing([f"{n}/train-0-of-1.tar" for n in range(2)]) == 0
 
 
 def test_the_page_on_data_is_true(capsys):

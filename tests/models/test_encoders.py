@@ -20,6 +20,7 @@ def test_kept_tokens_are_the_prefix_and_different_tokens_of_each_image() -> None
     rows = [sorted(row.tolist()) for row in kept[:, 1:]]
     assert all(len(set(row)) == 8 and min(row) >= 1 for row in rows)
     assert rows[0] != rows[1]
+    assert some_tokens(places, 1, 0.01).shape == (3, 2, 1)
 
 
 def test_gradients_go_back_to_the_tokens_that_were_kept() -> None:

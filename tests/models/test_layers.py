@@ -1,13 +1,21 @@
 """Layers, each tested in a line or two."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 from t2t.models.blocks import MIXERS
 from t2t.models.config import ModelConfig
-from t2t.models.layers import DropPath, GhostLinear, SqueezeExcite
+from t2t.models.layers import (
+    DropPath,
+    GhostLinear,
+    SqueezeExcite,
+    resize_projection,
+)
 from t2t.models.tokenizers import Patches, SoftmaxTokenTransformer
+from t2t.models.vit import VisionTransformer
 from t2t.ops.soft_split import Split
 
 CONFIG = ModelConfig(
@@ -38,6 +46,18 @@ def test_stochastic_depth_keeps_the_mean_and_drops_whole_samples() -> None:
     assert dropped.mean() == pytest.approx(1, abs=0.03)
     assert (dropped == dropped[:, :1, :1]).all()
     assert drop.eval()(dropped) is dropped
+
+
+def test_stochastic_depth_grows_with_the_layers() -> None:
+    config = replace(CONFIG, depth=3, drop_path=0.2, image_size=(32, 32))
+    rates = VisionTransformer(config).encoder.drop_rates()
+    assert rates == pytest.approx([0.0, 0.1, 0.2])
+
+
+def test_sums_over_more_tokens_keep_their_size() -> None:
+    weight = torch.ones(3, 2 + 4)
+    resized = resize_projection(weight, 2, (2, 2), (3, 5))
+    torch.testing.assert_close(resized.sum(1), weight.sum(1))
 
 
 def test_a_ghost_layer_scales_what_it_computed() -> None:

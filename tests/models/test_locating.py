@@ -62,6 +62,10 @@ def test_a_url_is_downloaded_once_and_whole(served, tmp_path, monkeypatch):
     assert torch.equal(load(url).head.weight, model.head.weight)
     file.unlink()
     assert torch.equal(load(url).head.weight, model.head.weight)
+    other = VisionTransformer(SMALL)
+    save(other, folder / "elsewhere")  # under the same name
+    found = load(f"{address}/elsewhere/model.safetensors")
+    assert torch.equal(found.head.weight, other.head.weight)
 
 
 def test_a_hub_name_becomes_repository_file_and_revision(tmp_path, monkeypatch):

@@ -117,6 +117,8 @@ def test_relative_bias_depends_on_the_offset_alone() -> None:
         return 2 + row * 4 + column
 
     one = bias[:, at(0, 0), at(1, 2)]
+    # The middle and how far the key lies behind the query: saved weights rely on it.
+    torch.testing.assert_close(one, positions.offsets[:, 2 + 1, 3 + 2])
     torch.testing.assert_close(one, bias[:, at(1, 1), at(2, 3)])
     assert not torch.allclose(one, bias[:, at(1, 2), at(0, 0)])
     torch.testing.assert_close(bias[:, 0, 5], positions.prefix[:, 0])

@@ -266,7 +266,11 @@ def test_pruning_removes_positions_of_removed_blocks(images):
 
 
 def test_reset_classifier(model, images):
-    model.reset_classifier(9)
+    model.double().reset_classifier(9)
+    assert model.head.weight.dtype == torch.float64
+    assert 0.01 < model.head.weight.std() < 0.03
+    assert not model.head.bias.any()
+    model.float()
     assert (model.num_classes, model(images).shape) == (9, (2, 9))
     assert model.get_classifier() is model.head
     model.reset_classifier(0, "avg")

@@ -24,6 +24,7 @@ def test_a_run_says_all(tmp_path: Path) -> None:
         "std": [0.4],
         "crop_fraction": 1.0,
         "data": "photos",
+        "seed": 7,
     }
     save(model, tmp_path, name="mine", class_names=["no", "yes"], extra=extra)
     trained = load_trained(tmp_path)
@@ -32,6 +33,9 @@ def test_a_run_says_all(tmp_path: Path) -> None:
     assert (trained.image_size, trained.channels) == ((16, 24), 1)
     assert (trained.mean, trained.std, trained.crop_fraction) == ((0.3,), (0.4,), 1.0)
     assert (trained.data, trained.name) == ("photos", "mine")
+    assert trained.seed == 7  # else images it was trained on would judge it
+    save(model, tmp_path, class_names=["one name too few"])
+    assert load_trained(tmp_path).class_names == ("class 0", "class 1")
 
 
 def test_published_weights_are_taken_for_imagenets(tmp_path: Path) -> None:
@@ -60,12 +64,15 @@ def test_a_network_of_timms_is_shown_images_as_timm_does(tmp_path: Path) -> None
     assert "they are numbered" in trained.notes[0]
 
 
-def test_grey_images_get_the_mean_over_colours(tmp_path: Path) -> None:
-    model = create_model("t2t_vit_7_32", num_classes=2, in_channels=1, **SMALL)
+@pytest.mark.parametrize("channels", [1, 4])
+def test_other_channels_get_the_mean_over_colours(
+    tmp_path: Path, channels: int
+) -> None:
+    model = create_model("t2t_vit_7_32", num_classes=2, in_channels=channels, **SMALL)
     save(model, tmp_path)
     trained = load_trained(tmp_path)
-    assert trained.mean == pytest.approx((0.449,))
-    assert trained.channels == 1
+    assert trained.mean == pytest.approx((0.449,) * channels)
+    assert len(trained.std) == trained.channels == channels
 
 
 def test_a_model_without_head_is_refused(tmp_path: Path) -> None:

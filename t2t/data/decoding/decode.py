@@ -205,7 +205,7 @@ def _decode_with_pillow(
     try:
         with Image.open(_without_exif(data), formats=_formats(data)) as image:
             if min_side is not None:
-                image.draft(None, _at_least(image.size, min_side))
+                image.draft(None, (min_side, min_side))
             _check_size(*image.size, name)
             pixels = _pixels_of(image, _MODES[channels][1])
             orientation = _orientation(data, image)
@@ -227,13 +227,6 @@ def _formats(data: bytes) -> tuple[str, ...] | None:
     """The one reader that fits, or all: trying each costs more than a small image."""
     kind = image_format(data)
     return None if kind is None else (kind.upper(),)
-
-
-def _at_least(size: tuple[int, int], min_side: int) -> tuple[int, int]:
-    """A size of the same shape whose short side is `min_side`, rounded up."""
-    width, height = size
-    short = min(width, height)
-    return -(-width * min_side // short), -(-height * min_side // short)
 
 
 def _pixels_of(image: Image.Image, mode: str) -> ImagePixels:

@@ -151,7 +151,10 @@ def prepared(source: Source, index: int, settings: Settings) -> Prepared:
         return Prepared(given, suffix, num_bytes)
     if isinstance(given, Tensor):
         pixels = given
-    data, suffix = encoded(pixels, settings if shrink else None)
+    try:
+        data, suffix = encoded(pixels, settings if shrink else None)
+    except OSError as error:  # a strip that is longer than a JPEG can be
+        raise DamagedImage(name, f"made smaller it is no JPEG ({error})") from error
     decode(data, name=name)
     return Prepared(data, suffix, num_bytes)
 
@@ -166,10 +169,7 @@ def encoded(pixels: Tensor, settings: Settings | None) -> tuple[bytes, str]:
         return buffer.getvalue(), ".png"
     assert settings.short_side is not None
     scale = settings.short_side / min(image.size)
-    size = (
-        max(round(image.width * scale), settings.short_side),
-        max(round(image.height * scale), settings.short_side),
-    )
+    size = round(image.width * scale), round(image.height * scale)
     image = image.resize(size, Image.Resampling.BICUBIC)
     image.save(buffer, "JPEG", quality=settings.quality)
     return buffer.getvalue(), ".jpg"

@@ -199,7 +199,7 @@ def split_by_seed(
             "train on and one to judge by: add images, remove the class, or give "
             "train and val folders."
         )
-    num = max(round(len(source) * fraction), int((counts > 0).sum()))
+    num = round(len(source) * fraction)
     held = held_out_indices(source.labels, num, seed, minimum=1)
     kept = np.setdiff1d(np.arange(len(source)), held)
     return Subset(source, kept), Subset(source, held)

@@ -60,6 +60,7 @@ def open_folder(root: Path) -> FileSource:
             raise UserError(
                 f"{root} holds images but no class folders: put the images of each "
                 f"class into a folder named for it, as in {root}/cat/1.jpg."
+                f"{_if_a_class(root)}"
             )
         raise UserError(f"{root} is empty: it should hold one folder per class.")
     above = (root.resolve(),)
@@ -86,6 +87,16 @@ def open_folder(root: Path) -> FileSource:
     others = [*beside, *(path for _, some in found for path in some)]
     notes = (*note_on_loose(loose), *notes_on(others))
     return FileSource(root, names, labels, tuple(folders), notes)
+
+
+def _if_a_class(root: Path) -> str:
+    """A closing sentence on a folder that a class may be named for and a split is."""
+    if root.name.lower() not in SPLIT_NAMES["train"]:
+        return ""
+    return (
+        f" If {root.name} is itself a class, put all class folders into one folder "
+        f"called train, as in {root.parent}/train/{root.name}/1.jpg."
+    )
 
 
 def _listed(folder: str, above: tuple[Path, ...]) -> tuple[list[str], list[str]]:
@@ -194,6 +205,14 @@ def walk(
         if not _leads_back(inner, above):
             inside = f"{prefix}{name}{os.sep}"
             yield from walk(inner, inside, above, on_error, on_other)
+
+
+def files_below(folder: str, suffix: str) -> list[str]:
+    """All other files below a folder that end so and are not hidden, in order."""
+    others: list[str] = []
+    for _ in walk(folder, on_other=others.append):
+        pass
+    return sorted(path for path in others if _is_called(frozenset((suffix,)), path))
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:

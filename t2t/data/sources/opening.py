@@ -10,6 +10,7 @@ from pathlib import Path
 from t2t.data.sources.base import Source, Splits, split_by_seed
 from t2t.data.sources.filenames import SPLIT_NAMES, has_braces, num_missing
 from t2t.data.sources.folder import (
+    files_below,
     find_folder_splits,
     holds_images_by_class,
     is_dir,
@@ -141,7 +142,8 @@ def find(spec: str | Path) -> Found:
         openers = find_folder_splits(path)
     title = text
     if kind != "images":
-        files = [str(file) for file in path.rglob(f"train*{_SUFFIX[kind]}")]
+        below = files_below(str(path), _SUFFIX[kind])
+        files = [file for file in below if os.path.basename(file).startswith("train")]
         if missing := num_missing(files):
             title = f"{text} ({missing} of {missing + len(files)} train files missing)"
     return Found(title, openers)

@@ -15,6 +15,7 @@ import numpy as np
 from t2t.data.decoding.damage import DamagedImage
 from t2t.data.sources.base import Indices, Source
 from t2t.data.sources.filenames import group_by_split
+from t2t.data.sources.folder import files_below
 from t2t.data.sources.labels import labels_and_classes
 from t2t.data.sources.storage import read_whole
 from t2t.errors import UserError
@@ -41,12 +42,7 @@ def find_parquet_splits(root: Path) -> dict[str, Callable[[], Source]]:
         files = [str(root)]
         root = root.parent
     else:
-        files = [
-            os.path.join(folder, name)
-            for folder, _, names in os.walk(root)
-            for name in names
-            if name.endswith(".parquet") and not name.startswith(".")
-        ]
+        files = files_below(str(root), ".parquet")
     groups = group_by_split(files, str(root))
     return {split: _opener(files) for split, files in groups.items()}
 

@@ -15,6 +15,7 @@ import numpy as np
 from t2t.atomic import write_atomically
 from t2t.data.decoding.headers import IMAGE_SUFFIXES, OTHER_SUFFIX
 from t2t.data.sources.base import Indices
+from t2t.data.sources.folder import is_unread_name
 from t2t.data.sources.named import cache_folder
 from t2t.data.sources.storage import LocalFile, RemoteFile, is_url, open_storage
 from t2t.errors import UserError, first_line
@@ -34,11 +35,12 @@ class ShardIndex:
     offsets: Indices
     sizes: Indices
     labels: list[Any]
-    """Numbers, or the classes' names."""
+    """Numbers, or the classes' names, or both where some names are numbers."""
     stamp: list[int | str]
     """The shard's size and time when this was written."""
     checked: dict[str, Any]
-    """What a pack knows beyond: the checksum, sizes before, images left out."""
+    """What is known beyond: the names of images of kinds that are not read, and of a
+    pack the checksum, sizes before, images left out."""
 
     def is_of(self, stamp: list[int | str]) -> bool:
         """Whether the shard is still the one this was written for."""
@@ -122,10 +124,13 @@ def _read_uploaded(shard: str, stamp: list[int | str]) -> ShardIndex | None:
 
 def build_index(storage: LocalFile | RemoteFile, stamp: list[int | str]) -> ShardIndex:
     """Go through a shard once and note its images and labels."""
-    offsets, sizes, labels = [], [], []
+    offsets, sizes, labels, unread = [], [], [], []
     try:
         for key, image, label in _samples(storage, int(stamp[0])):
             if image is None:
+                continue
+            if is_unread_name(image.name):
+                unread.append(image.name)
                 continue
             if label is None:
                 raise UserError(
@@ -151,10 +156,12 @@ def build_index(storage: LocalFile | RemoteFile, stamp: list[int | str]) -> Shar
         ) from error
     if not offsets:
         raise UserError(f"{storage.path} holds no images.")
-    if len({type(label) for label in labels}) > 1:
-        labels = [str(label) for label in labels]
     return ShardIndex(
-        np.array(offsets, np.int64), np.array(sizes, np.int64), labels, stamp, {}
+        np.array(offsets, np.int64),
+        np.array(sizes, np.int64),
+        labels,
+        stamp,
+        {"unread": unread} if unread else {},
     )
 
 
@@ -184,10 +191,18 @@ def _samples(
                     yield key, image, label
                 key, image, label = this_key, None, None
             extension = extension.lower()
+            suffix = os.path.splitext(name)[1].lower()
             if extension in ("cls", "json"):
                 found = _label(tar.extractfile(member).read(), extension)
                 label = found if found is not None else label
-            elif f".{extension.rpartition('.')[2]}" in _SUFFIXES and not image:
+            elif image is not None and member.name == image.name:
+                raise UserError(
+                    f"{storage.path} holds {member.name} twice in a row, and one would "
+                    "be lost: write the shard again with a key for each sample."
+                )
+            elif is_unread_name(name):
+                image = image or member
+            elif suffix in _SUFFIXES and (not image or is_unread_name(image.name)):
                 image = member
         if key:
             yield key, image, label

@@ -6,7 +6,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from t2t.data.decoding.damage import DamagedImage
 from t2t.data.sources.base import Source
 from t2t.data.sources.filenames import expand_braces, group_by_split, has_braces
+from t2t.data.sources.folder import files_below, notes_on
 from t2t.data.sources.labels import labels_and_classes
 from t2t.data.sources.shard_index import load_or_build
 from t2t.data.sources.storage import is_url, list_files, open_storage
@@ -36,7 +36,7 @@ def find_shard_splits(spec: str) -> dict[str, Callable[[], Source]]:
     else:
         shards = [path for path in list_files(spec) if path.endswith(".tar")]
         if not shards and not is_url(spec):  # in a folder per split, then
-            shards = [str(path) for path in sorted(Path(spec).rglob("*.tar"))]
+            shards = files_below(spec, ".tar")
         # Copies by a Mac have a second, hidden file for each.
         shards = [path for path in shards if not os.path.basename(path).startswith(".")]
         root = spec
@@ -80,6 +80,11 @@ class ShardSource(Source):
         classes = _class_names(root or os.path.dirname(self.shards[0]))
         values = [label for index in indexes for label in index.labels]
         self.labels, self.classes = labels_and_classes(values, classes, _title(shards))
+        self.notes = notes_on(
+            f"{shard}:{name}"
+            for shard, index in zip(self.shards, indexes, strict=True)
+            for name in index.checked.get("unread", ())
+        )
         self._forget()
 
     def _forget(self) -> None:
