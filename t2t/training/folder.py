@@ -88,7 +88,8 @@ class RunFolder:
             yield
         finally:
             with suppress(OSError):
-                if not self.files():  # a run that was refused leaves nothing behind
+                # A run that was refused leaves nothing behind, in others' folders too.
+                if not (self.path / RECIPE).exists():
                     (self.path / LOCK).unlink()
             # Last of all: the lock that is removed must not be another's by then.
             os.close(handle)

@@ -169,6 +169,7 @@ def test_fresh_starts_over_but_never_in_a_folder_of_something_else(
         with pytest.raises(UserError, match="not a run's"):
             train(recipe, folder=tmp_path, machine=cpu, fresh=fresh, quiet=True)
     assert (tmp_path / "thesis.tex").read_text() == "x"
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / ".recipe.json.writing").write_text("{")  # killed at its very start
