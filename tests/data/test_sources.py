@@ -120,6 +120,8 @@ def test_images_deeper_in_a_class_and_other_files(tmp_path):
     write_image(tmp_path / "a" / ".hidden.png")
     (tmp_path / "a" / "notes.txt").write_text("not an image")
     write_image(tmp_path / ".trash" / "y.png")
+    write_image(tmp_path / "b" / "@eaDir" / "000.png" / "small.png")
+    (tmp_path / "__MACOSX" / "a").mkdir(parents=True)
     source = open_source(tmp_path, "all")
     assert source.classes == ("a", "b", "c")
     names = [os.path.relpath(source.name(n), tmp_path) for n in range(len(source))]

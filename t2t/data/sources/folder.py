@@ -13,6 +13,10 @@ from t2t.data.sources.filenames import SPLIT_NAMES
 from t2t.errors import UserError, on_one_line
 
 _SHARDS = frozenset((".tar",))
+# What zips of a Mac, network disks (with small copies of images) and Windows add.
+_SYSTEMS_OWN = frozenset(
+    ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found")
+)
 
 
 def find_folder_splits(root: Path) -> dict[str, Callable[[], Source]]:
@@ -160,8 +164,8 @@ def _is_called(suffixes: frozenset[str], path: str) -> bool:
 
 
 def is_dir(entry: os.DirEntry[str]) -> bool:
-    """Whether this is a folder, or a link to one, that is not hidden."""
-    if entry.name.startswith("."):
+    """Whether this is a folder, or a link to one, and neither hidden nor a system's."""
+    if entry.name.startswith(".") or entry.name in _SYSTEMS_OWN:
         return False
     # Of a link that leads to itself the entry would say so with an error.
     return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
