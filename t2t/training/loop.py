@@ -35,7 +35,12 @@ from t2t.training.parallel import (
     share_statistics,
 )
 from t2t.training.recipe import Recipe
-from t2t.training.resume import CheckpointWriter, checkpoints, resume
+from t2t.training.resume import (
+    CheckpointWriter,
+    checkpoints,
+    find_checkpoint,
+    resume,
+)
 from t2t.training.run import build_model, new_run
 from t2t.training.step import Pending, Stepper
 from t2t.training.telling.journal import Journal
@@ -98,7 +103,10 @@ def train(
         if splits is None:
             splits = one_per_machine_first(team, lambda: open_data(recipe))
         journal = leaving.enter_context(Journal(place, recipe, team, quiet=quiet))
-        training = Training(recipe, settled, team, place, splits, journal)
+        found = None
+        if not fresh:
+            found = find_checkpoint(place.checkpoints, team, journal.tell)
+        training = Training(recipe, settled, team, place, splits, journal, found)
         # All is built, so nothing that a recipe lacks can stop the run any more.
         from_leader(team, lambda: place.begin(recipe, vars_of(settled), team, fresh))
         if SPREADS[settled.spread]:
@@ -135,9 +143,11 @@ class Training:
         place: RunFolder,
         splits: Splits,
         journal: Journal,
+        checkpoint: Path | None,
     ) -> None:
         self.recipe, self.machine, self.team = recipe, machine, team
         self.place, self.splits, self.journal = place, splits, journal
+        self.checkpoint = checkpoint
         self.num_classes = len(splits.train.classes)
         self.per_epoch = steps_per_epoch(len(splits.train), recipe.batch_size)
         self.num_steps = self.per_epoch * recipe.epochs
@@ -148,7 +158,9 @@ class Training:
         if team.device.type == "cpu" and not machine.compile:
             journal.clock.count_all()
         self.writer = CheckpointWriter(place.checkpoints, team, journal.tell)
-        self.run = new_run(recipe, machine, team, self.num_classes)
+        # What weights a run began with may be gone by now: a checkpoint has its own.
+        begun = recipe if checkpoint is None else replace(recipe, weights=None)
+        self.run = new_run(begun, machine, team, self.num_classes)
         self.run.data = {
             "classes": list(splits.train.classes),
             "num_images": len(splits.train),
@@ -162,7 +174,8 @@ class Training:
     def run_to_end(self, interruption: Interruption) -> Result:
         """Trains until all steps are done, or until told to stop."""
         run, recipe, journal = self.run, self.recipe, self.journal
-        resume(run, self.place.checkpoints, self.team, journal.tell)
+        if self.checkpoint is not None:
+            resume(run, self.checkpoint, self.team, journal.tell)
         journal.resume(run.step, self.num_steps)
         feeding = Feeding(num_workers=self.machine.workers)
         given = (self.team, feeding, self.damage)

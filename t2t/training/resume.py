@@ -118,21 +118,25 @@ class CheckpointWriter:
         return first_line(error)
 
 
-def resume(
-    run: Run, folder: Path, team: Processes, tell: Callable[[str], None]
-) -> bool:
-    """Takes up the newest whole checkpoint, where there is one."""
+def find_checkpoint(
+    folder: Path, team: Processes, tell: Callable[[str], None]
+) -> Path | None:
+    """The checkpoint that all processes go on from, where there is a whole one."""
     found = from_leader(team, lambda: newest_whole(folder, tell))
-    if found is None:
-        return False
-    if not found.exists():
+    if found is not None and not found.exists():
         raise UserError(
             f"This machine does not see {found}, from which the run resumes; put the "
             "run's folder where all machines see it."
         )
-    check_data(found, run, tell)
-    read(found, run, team)
-    return True
+    return found
+
+
+def resume(
+    run: Run, checkpoint: Path, team: Processes, tell: Callable[[str], None]
+) -> None:
+    """Takes up what a checkpoint holds."""
+    check_data(checkpoint, run, tell)
+    read(checkpoint, run, team)
 
 
 def check_data(path: Path, run: Run, tell: Callable[[str], None]) -> None:

@@ -15,6 +15,7 @@ from safetensors import safe_open
 
 from t2t.data.order import Batch
 from t2t.errors import UserError
+from t2t.models.weights import save
 from t2t.training import loop
 from t2t.training.loop import Machine, train
 from t2t.training.machine import settle
@@ -27,7 +28,7 @@ from t2t.training.resume import (
     newest_whole,
     read,
 )
-from t2t.training.run import Run, State, new_run
+from t2t.training.run import Run, State, build_model, new_run
 from t2t.training.step import Pending, Stepper
 from t2t.training.telling.metrics import read_rows
 
@@ -64,8 +65,10 @@ def test_interrupted_run_ends_in_the_same_bits(
     runs: list[Run],
     interrupt_after: Callable[[int | None], None],
 ) -> None:
-    recipe = tiny(random=True)
+    weights = tmp_path / "weights.safetensors"
+    recipe = tiny(random=True, weights=str(weights))
     recipe = replace(recipe, optimizer=replace(recipe.optimizer, name=optimizer))
+    save(build_model(recipe, 3), weights)
     interrupt_after(None)
     whole = train(recipe, folder=tmp_path / "whole", machine=cpu, quiet=True)
     interrupt_after(5)
@@ -73,6 +76,7 @@ def test_interrupted_run_ends_in_the_same_bits(
     assert (whole.finished, first.finished) == (True, False)
     assert first.summary["steps"] == 5
     interrupt_after(None)
+    weights.unlink()  # the checkpoint is all that is needed from now on
     second = train(recipe, folder=tmp_path / "parts", machine=cpu, quiet=True)
     assert second.finished
     uninterrupted, _, resumed = runs
