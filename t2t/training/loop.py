@@ -122,7 +122,7 @@ def train(
                     f"The memory of {team.device} does not suffice for {held} images "
                     f"at once: add --micro-batch {max(1, held // 2)}, which computes "
                     "the same step in parts, or choose smaller images or a smaller "
-                    "model. The last checkpoint is kept."
+                    "model. Its checkpoints are kept."
                 ) from error
             except Exception as error:
                 if isinstance(error, UserError) or not interruption.asked:
@@ -288,7 +288,7 @@ class Training:
         self.writer.finish()
         raise UserError(
             f"The gradient was not finite {self.skipped_in_a_row} steps in a row "
-            f"(step {step}), so training stopped with its last checkpoint kept. Try "
+            f"(step {step}), so training stopped; its checkpoints are kept. Try "
             "a lower optimizer.lr, a longer schedule.warmup_epochs, "
             "optimizer.clip_norm=1, or --precision fp32."
         )
