@@ -206,7 +206,7 @@ def test_a_forecast_counts_what_is_left(tmp_path: Path) -> None:
         ("deep_narrow", 0, 2),
         ("shallow_wide", 0, 2),
     ]
-    steps = 50_000 // 512 * 15
+    steps = 50_000 // 512 * 12
     assert rows[0].petamacs == pytest.approx(
         2 * 3 * rows[0].cost.macs * steps * 512 / 1e15
     )
