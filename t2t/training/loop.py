@@ -103,7 +103,7 @@ def train(
             return Result(place.path, True, done, was_finished=True)
         if splits is None:
             splits = one_per_machine_first(team, lambda: open_data(recipe))
-        check_alike(team, plans_of(recipe, settled, splits, fresh))
+        check_alike(team, plans_of(recipe, settled, team, splits, fresh))
         journal = leaving.enter_context(Journal(place, recipe, team, quiet=quiet))
         found = None
         if not fresh:

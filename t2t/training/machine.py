@@ -103,7 +103,7 @@ def vars_of(machine: Machine) -> dict[str, Any]:
 
 
 def plans_of(
-    recipe: Recipe, machine: Machine, splits: Splits, fresh: bool
+    recipe: Recipe, machine: Machine, team: Processes, splits: Splits, fresh: bool
 ) -> dict[str, Any]:
     """What has to be the same in all processes that train together."""
     # Each machine may have its data elsewhere, if it is the same.
@@ -112,5 +112,7 @@ def plans_of(
         "num_validation": len(splits.val),
         "classes": dict(enumerate(splits.train.classes)),
     }
-    about = {"data": data, "fresh": fresh, "t2t": t2t.__version__}
+    about: dict[str, Any] = {"data": data, "fresh": fresh, "t2t": t2t.__version__}
+    if machine.spread == "hybrid":
+        about["per_machine"] = team.local_world_size
     return {**to_json(recipe), **vars_of(machine), **about}

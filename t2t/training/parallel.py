@@ -183,6 +183,7 @@ def shard(model: nn.Module, spread: Spread, team: Processes) -> nn.Module:
     shape: tuple[int, ...] = (team.world_size,)
     names: tuple[str, ...] = ("shard",)
     if spread == "hybrid":
+        check_machines(team.world_size, team.local_world_size)
         shape = (team.world_size // team.local_world_size, team.local_world_size)
         names = ("replicate", "shard")
     mesh = init_device_mesh(team.device.type, shape, mesh_dim_names=names)
@@ -190,6 +191,15 @@ def shard(model: nn.Module, spread: Spread, team: Processes) -> nn.Module:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     return model
+
+
+def check_machines(num_processes: int, per_machine: int) -> None:
+    """Refuses machines of unequal size, over which no model can be shared out."""
+    if num_processes % per_machine:
+        raise UserError(
+            f"{num_processes} processes are not machines of {per_machine}, as hybrid "
+            f"needs them; give a multiple of {per_machine}, or use --spread fsdp."
+        )
 
 
 def spread_copy(model: nn.Module, spread: Spread, team: Processes) -> nn.Module:

@@ -242,15 +242,17 @@ def test_all_are_to_train_the_same_on_as_many_images(
     tiny: Tiny, cpu: Machine, images: Path
 ) -> None:
     recipe, splits = tiny(), open_splits(str(images))
-    plans = plans_of(recipe, cpu, splits, fresh=False)
+    team = Processes(0, 4, torch.device("cpu"), local_world_size=2)
+    plans = plans_of(recipe, cpu, team, splits, fresh=False)
     elsewhere = replace(recipe, data="elsewhere")
-    assert plans == plans_of(elsewhere, cpu, splits, fresh=False)
+    assert plans == plans_of(elsewhere, cpu, team, splits, fresh=False)
     fewer = replace(splits, train=splits.val)
-    machine = replace(cpu, spread="fsdp")
-    assert differences(plans, plans_of(recipe, machine, fewer, fresh=True)) == [
+    machine = replace(cpu, spread="hybrid")
+    assert differences(plans, plans_of(recipe, machine, team, fewer, fresh=True)) == [
         "data.num_images: 48 → 13",
-        'spread: "ddp" → "fsdp"',
+        'spread: "ddp" → "hybrid"',
         "fresh: false → true",
+        "per_machine: null → 2",
     ]
 
 
