@@ -4,6 +4,7 @@ import errno
 import inspect
 import os
 import sys
+import time
 import warnings
 from collections.abc import Sequence
 from io import StringIO, TextIOWrapper
@@ -13,12 +14,13 @@ import tyro
 from tyro.conf import DisallowNone, FlagCreatePairsOff, subcommand
 
 from t2t import __version__
-from t2t.errors import LocalError, UserError, suggest
+from t2t.errors import LocalError, ToldError, UserError, suggest
 from t2t.verbs import VERBS
 from t2t.verbs.words import HELP, check
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 NO_WAY_IN = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+LEADER_SECONDS = 10.0
 PURPOSE = """Train vision transformers from scratch on the images you have.
 
 t2t VERB --help explains a verb by examples; t2t --version tells the version."""
@@ -36,8 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A reader that has gone shows only when the last words are sent.
         sys.stdout.flush()
     except UserError as error:
-        # Of torchrun's processes one speaks, where all have met the same.
-        if isinstance(error, LocalError) or os.environ.get("RANK", "0") == "0":
+        if not isinstance(error, ToldError):
+            if not isinstance(error, LocalError):
+                await_leader()
             print(f"t2t: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -63,6 +66,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = leaving.code
         return code if isinstance(code, int) else int(code is not None)
     return 0
+
+
+def await_leader() -> None:
+    """Lets torchrun's first process tell what all are about to.
+
+    torchrun ends the others as soon as one has ended, be it before it could speak.
+    """
+    if os.environ.get("RANK", "0") != "0":
+        time.sleep(LEADER_SECONDS)
 
 
 def settle_output() -> None:

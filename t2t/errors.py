@@ -17,6 +17,10 @@ class LocalError(UserError):
     """One that a process meets alone, and must tell itself, whatever its rank."""
 
 
+class ToldError(UserError):
+    """One that another process tells, so that this one need not."""
+
+
 def suggest(word: str, allowed: Iterable[str], num: int = 3) -> str:
     """A closing sentence that names the likeliest meant words, or all of a few.
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from t2t import __version__, cli
 from t2t.cli import VERBS, main
 from t2t.data.decoding.damage import Damage, DamagedImage
-from t2t.errors import UserError
+from t2t.errors import ToldError, UserError
 from t2t.models.zoo import ZOO
 from t2t.screen import counting, find_models, model_table, say_json
 
@@ -263,10 +263,13 @@ def test_of_torchruns_processes_one_speaks_but_for_what_it_met_alone(
     def alone() -> None:
         Damage(limit=0).record(DamagedImage("a.jpg", "cut short"))
 
-    for verb, told in ((raising(UserError("No.")), 0), (alone, 1)):
+    slept: list[float] = []
+    monkeypatch.setattr(cli.time, "sleep", slept.append)
+    for verb, told in ((raising(ToldError("No.")), 0), (alone, 1)):
         monkeypatch.setitem(cli.VERBS, "fail", verb)
         assert main(["fail"]) == 2
         assert capsys.readouterr().err.count("t2t: ") == told
+    assert not slept
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from t2t import cli
 from t2t.analysis.cost import count
 from t2t.cli import main
 from t2t.errors import UserError
@@ -192,7 +193,16 @@ def test_a_run_that_was_stopped_ends_as_a_shell_says_it(
 def test_one_of_many_processes_tells_a_mistake(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for rank, num_lines in (("1", 0), ("0", 1)):
+    def end(seconds: float) -> None:
+        raise SystemExit("as torchrun ends it, when the first process has spoken")
+
+    monkeypatch.setattr(cli.time, "sleep", end)
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(SystemExit, match="as torchrun ends it"):
+        main(["shwo"])
+    assert not capsys.readouterr().err
+    monkeypatch.setattr(cli.time, "sleep", lambda seconds: None)
+    for rank in ("1", "0"):  # or tells it after all, if the first has not met it
         monkeypatch.setenv("RANK", rank)
         assert main(["shwo"]) == 2
-        assert capsys.readouterr().err.count("\n") == num_lines
+        assert capsys.readouterr().err.count("\n") == 1

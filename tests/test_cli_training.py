@@ -56,6 +56,7 @@ Output = pytest.CaptureFixture[str]
         ("pack photos packed --workers -1", "--workers -1 is too small"),
         ("plan digits --micro-batch 0", "--micro-batch 0 is too small"),
         ("ship mine --into here --megabytes 0", "--megabytes 0 is too small"),
+        ("plan digits --rate inf", "--rate inf will not do: give images/s, more than"),
         ("plan digits --rate 0", "--rate 0 will not do: give images/s, more than 0."),
         ("recipes zzz", "No recipe has 'zzz' in its name. `t2t recipes` lists all."),
     ],

@@ -20,13 +20,14 @@ from t2t.training.evaluate import Preparation, Score, evaluate
 from t2t.training.feeding import open_data, training_batches, validation_batches
 from t2t.training.folder import RunFolder
 from t2t.training.interruption import Interruption
-from t2t.training.machine import Machine, make_exact, settle, vars_of
+from t2t.training.machine import Machine, make_exact, plans_of, settle, vars_of
 from t2t.training.optim import all_groups, lr_share, set_lr
 from t2t.training.parallel import (
     SPREADS,
     Processes,
     any_over_all,
     batch_statistics,
+    check_alike,
     from_leader,
     full_state,
     one_per_machine_first,
@@ -102,6 +103,7 @@ def train(
             return Result(place.path, True, done, was_finished=True)
         if splits is None:
             splits = one_per_machine_first(team, lambda: open_data(recipe))
+        check_alike(team, plans_of(recipe, settled, team, splits, fresh))
         journal = leaving.enter_context(Journal(place, recipe, team, quiet=quiet))
         found = None
         if not fresh:

@@ -9,9 +9,12 @@ from typing import Any, Literal
 
 import torch
 
-from t2t.config import MOST_WORKERS
+import t2t
+from t2t.config import MOST_WORKERS, to_json
+from t2t.data.sources import Splits
 from t2t.errors import choose, require
 from t2t.training.parallel import Processes, Spread
+from t2t.training.recipe import Recipe
 
 PRECISIONS = {
     "bf16": torch.bfloat16,
@@ -97,3 +100,19 @@ def vars_of(machine: Machine) -> dict[str, Any]:
     """The machine's settings that a record should tell."""
     names = ("precision", "compile", "micro_batch", "spread")
     return {name: getattr(machine, name) for name in names}
+
+
+def plans_of(
+    recipe: Recipe, machine: Machine, team: Processes, splits: Splits, fresh: bool
+) -> dict[str, Any]:
+    """What has to be the same in all processes that train together."""
+    # Each machine may have its data elsewhere, if it is the same.
+    data = {
+        "num_images": len(splits.train),
+        "num_validation": len(splits.val),
+        "classes": dict(enumerate(splits.train.classes)),
+    }
+    about: dict[str, Any] = {"data": data, "fresh": fresh, "t2t": t2t.__version__}
+    if machine.spread == "hybrid":
+        about["per_machine"] = team.local_world_size
+    return {**to_json(recipe), **vars_of(machine), **about}

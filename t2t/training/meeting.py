@@ -9,26 +9,62 @@ import json
 import os
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from t2t.errors import LocalError
+from t2t.errors import LocalError, ToldError, UserError, first_line
 
 POLL_SECONDS = 0.02
 
 
-def meeting_store(rank: int, world_size: int, seconds: float = 300) -> Store | None:
-    """A store for this attempt of torchrun alone; None where torchrun keeps none."""
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True):
-        return None
-    store = TCPStore(
-        os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]),
-        is_master=False,
-        timeout=timedelta(seconds=seconds),
-    )
+def meeting_store(rank: int, world_size: int, seconds: float = 300) -> Store:
+    """A store for this attempt alone, in torchrun's or in the first process's."""
+    is_kept = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    try:
+        store = TCPStore(
+            address,
+            port,
+            is_master=rank == 0 and not is_kept,
+            timeout=timedelta(seconds=seconds),
+            wait_for_workers=False,
+        )
+    except RuntimeError as error:
+        raise LocalError(
+            f"Process {rank} of {world_size} cannot meet the others at {address}, port "
+            f"{port} ({first_line(error)}); give another MASTER_ADDR or MASTER_PORT, "
+            "or start with torchrun."
+        ) from error
     return PrefixStore(agree(store, rank, world_size, seconds), store)
+
+
+@contextmanager
+def one_tells(store: Store) -> Iterator[None]:
+    """Lets the first process that meets a mistake tell it; the others end quietly."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        count_mistakes(store, 1)
+        raise
+    except UserError as error:
+        is_first = count_mistakes(store, 1) == 1
+        raise (LocalError if is_first else ToldError)(str(error)) from error
+    except Exception as error:
+        # What all do together fails in the others when one has left.
+        if count_mistakes(store, 0):
+            raise ToldError("Another process has ended, and told why.") from error
+        raise
+
+
+def count_mistakes(store: Store, more: int) -> int:
+    """How many processes have ended by a mistake, with so many more."""
+    try:
+        return store.add("t2t/mistakes", more)
+    except RuntimeError:  # the first process kept the store, and is gone
+        return more
 
 
 def agree(store: Store, rank: int, world_size: int, seconds: float) -> str:

@@ -2,9 +2,10 @@
 
 import inspect
 import os
+import platform
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar
 
@@ -15,9 +16,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from t2t.errors import UserError, choose
+from t2t.config import differences, few
+from t2t.errors import LocalError, UserError, choose
 from t2t.models.fused import is_cut
-from t2t.training.meeting import meeting_store
+from t2t.training.meeting import meeting_store, one_tells
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
@@ -61,8 +63,7 @@ class Processes:
 @contextmanager
 def processes(device: str | None) -> Iterator[Processes]:
     """Joins the processes that torchrun started, or stands alone; leaves at the end."""
-    world_size = int(os.environ.get("WORLD_SIZE", 1))
-    local_rank = int(os.environ.get("LOCAL_RANK", 0))
+    rank, world_size, local_rank, local_world_size = place_in_team()
     chosen = find_device(device, local_rank)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
@@ -70,31 +71,49 @@ def processes(device: str | None) -> Iterator[Processes]:
         with own_stream(chosen):
             yield Processes(rank=0, world_size=1, device=chosen)
         return
-    rank = int(os.environ["RANK"])
-    joined_here = not dist.is_initialized()
-    if joined_here:
-        on_cuda = chosen.type == "cuda"
-        store = meeting_store(rank, world_size)
-        dist.init_process_group(
-            "nccl" if on_cuda else "gloo",
-            store=store,
-            rank=rank if store is not None else -1,
-            world_size=world_size if store is not None else -1,
-            device_id=chosen if on_cuda else None,
-        )
-    try:
-        with own_stream(chosen):
-            yield Processes(
+    with ExitStack() as leaving:
+        if not dist.is_initialized():
+            on_cuda = chosen.type == "cuda"
+            store = meeting_store(rank, world_size)
+            dist.init_process_group(
+                "nccl" if on_cuda else "gloo",
+                store=store,
                 rank=rank,
                 world_size=world_size,
-                device=chosen,
-                local_rank=local_rank,
-                local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", world_size)),
-                control=dist.new_group(backend="gloo"),
+                device_id=chosen if on_cuda else None,
             )
-    finally:
-        if joined_here:
-            dist.destroy_process_group()
+            leaving.callback(dist.destroy_process_group)
+            leaving.enter_context(one_tells(store))
+        leaving.enter_context(own_stream(chosen))
+        yield Processes(
+            rank=rank,
+            world_size=world_size,
+            device=chosen,
+            local_rank=local_rank,
+            local_world_size=local_world_size,
+            control=dist.new_group(backend="gloo"),
+        )
+
+
+def place_in_team() -> tuple[int, int, int, int]:
+    """Rank and number of processes, in all and on this machine, as torchrun says."""
+    told = os.environ
+    try:
+        world_size = int(told.get("WORLD_SIZE", 1))
+        rank = int(told["RANK"] if world_size > 1 else told.get("RANK", 0))
+        local_rank = int(told.get("LOCAL_RANK", 0))
+        local_world_size = int(told.get("LOCAL_WORLD_SIZE", world_size))
+        can_meet = world_size == 1 or (told["MASTER_ADDR"] and int(told["MASTER_PORT"]))
+        if can_meet and 0 <= rank < world_size:
+            return rank, world_size, local_rank, local_world_size
+    except (KeyError, ValueError):
+        pass
+    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    found = ", ".join(f"{name}={told.get(name, 'unset')}" for name in names)
+    raise LocalError(
+        f"The environment has {found}, which is no process among others; start with "
+        "torchrun, or unset all of them to train with one process."
+    )
 
 
 @contextmanager
@@ -164,6 +183,7 @@ def shard(model: nn.Module, spread: Spread, team: Processes) -> nn.Module:
     shape: tuple[int, ...] = (team.world_size,)
     names: tuple[str, ...] = ("shard",)
     if spread == "hybrid":
+        check_machines(team.world_size, team.local_world_size)
         shape = (team.world_size // team.local_world_size, team.local_world_size)
         names = ("replicate", "shard")
     mesh = init_device_mesh(team.device.type, shape, mesh_dim_names=names)
@@ -171,6 +191,15 @@ def shard(model: nn.Module, spread: Spread, team: Processes) -> nn.Module:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     return model
+
+
+def check_machines(num_processes: int, per_machine: int) -> None:
+    """Refuses machines of unequal size, over which no model can be shared out."""
+    if num_processes % per_machine:
+        raise UserError(
+            f"{num_processes} processes are not machines of {per_machine}, as hybrid "
+            f"needs them; give a multiple of {per_machine}, or use --spread fsdp."
+        )
 
 
 def spread_copy(model: nn.Module, spread: Spread, team: Processes) -> nn.Module:
@@ -263,6 +292,16 @@ def from_leader(team: Processes, find: Callable[[], Found]) -> Found:
     if mistake is not None:
         raise UserError(mistake)
     return found
+
+
+def check_alike(team: Processes, plans: dict[str, Any]) -> None:
+    """Refuses processes that are to do something else than the leading one."""
+    if changed := differences(from_leader(team, lambda: plans), plans):
+        raise LocalError(
+            f"Process {team.rank} on {platform.node()} is not to train what the first "
+            f"one is ({few(changed)}); give all machines the same command, program and "
+            "data."
+        )
 
 
 def one_per_machine_first(team: Processes, find: Callable[[], Found]) -> Found:

@@ -1,5 +1,6 @@
 """Planning: what a run would take on machines that are not here."""
 
+import math
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,7 +54,7 @@ def plan(
     at_least(1, "--per-machine", per_machine)
     if micro_batch is not None:
         at_least(1, "--micro-batch", micro_batch)
-    if rate is not None and not rate > 0:
+    if rate is not None and not 0 < rate < math.inf:
         raise UserError(f"--rate {rate:g} will not do: give images/s, more than 0.")
 
     import torch
@@ -96,8 +97,8 @@ def plan(
         )
         print(
             f"Rehearsed as 1 of {rehearsal.num_processes:,} processes in "
-            f"{rehearsal.seconds:.0f} s: it holds {rehearsal.state_bytes / 2**30:.2f} "
-            f"GiB and would send {rehearsal.sent_bytes / 1e6:,.0f} MB in a step.",
+            f"{rehearsal.seconds:.0f} s: it holds {rehearsal.state_bytes / 2**20:,.1f} "
+            f"MiB and would send {rehearsal.sent_bytes / 2**20:,.1f} MiB in a step.",
             file=sys.stderr,
         )
 

@@ -18,12 +18,14 @@ import training_workers
 from safetensors.torch import load_file
 from torch.distributed import HashStore
 
-from t2t.config import to_json
-from t2t.errors import UserError
+from t2t.config import differences, to_json
+from t2t.data.sources import open_splits
+from t2t.errors import LocalError, ToldError, UserError
 from t2t.training.folder import write_json
 from t2t.training.loop import Machine, train
-from t2t.training.meeting import agree
-from t2t.training.parallel import Processes, find_device, spread_model
+from t2t.training.machine import plans_of
+from t2t.training.meeting import agree, meeting_store, one_tells
+from t2t.training.parallel import Processes, find_device, processes, spread_model
 from t2t.training.recipe import Optimizer, Recipe
 from t2t.training.resume import checkpoints
 from t2t.training.telling.metrics import read_rows
@@ -223,6 +225,81 @@ def test_shards_are_not_kept_where_some_do_not_see_them(
         told = (tmp_path / f"told-{rank}.txt").read_text()
         assert "Not all machines see" in told
     assert not (tmp_path / "run-0" / "last").exists()
+
+
+def test_one_process_tells_that_its_recipe_is_another(
+    recipe: Recipe, tmp_path: Path, in_two: Callable[..., None]
+) -> None:
+    in_two("train_otherwise", recipe, tmp_path / "run", "ddp")
+    told = [(tmp_path / f"told-{rank}.txt").read_text() for rank in (0, 1)]
+    assert told[0] == "ToldError: Another process has ended, and told why."
+    assert told[1].startswith("LocalError: Process 1 on ")
+    assert "is not to train what the first one is (seed: 0 → 1); give" in told[1]
+    assert not (tmp_path / "run").exists()
+
+
+def test_all_are_to_train_the_same_on_as_many_images(
+    tiny: Tiny, cpu: Machine, images: Path
+) -> None:
+    recipe, splits = tiny(), open_splits(str(images))
+    team = Processes(0, 4, torch.device("cpu"), local_world_size=2)
+    plans = plans_of(recipe, cpu, team, splits, fresh=False)
+    elsewhere = replace(recipe, data="elsewhere")
+    assert plans == plans_of(elsewhere, cpu, team, splits, fresh=False)
+    fewer = replace(splits, train=splits.val)
+    machine = replace(cpu, spread="hybrid")
+    assert differences(plans, plans_of(recipe, machine, team, fewer, fresh=True)) == [
+        "data.num_images: 48 → 13",
+        'spread: "ddp" → "hybrid"',
+        "fresh: false → true",
+        "per_machine: null → 2",
+    ]
+
+
+def test_the_first_process_that_meets_a_mistake_tells_it() -> None:
+    store = HashStore()
+
+    def leave(error: BaseException) -> type[BaseException]:
+        with pytest.raises(type(error)) as found, one_tells(store):
+            raise error
+        return found.type
+
+    assert leave(RuntimeError("Connection closed by peer")) is RuntimeError
+    assert leave(UserError("No.")) is LocalError
+    assert leave(UserError("No.")) is ToldError
+    with pytest.raises(ToldError), one_tells(store):
+        raise RuntimeError("Connection closed by peer")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"WORLD_SIZE": "2"},
+        {"RANK": "1"},
+        {"RANK": "0", "WORLD_SIZE": "two"},
+        {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "here"},
+        {"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "here", "MASTER_PORT": "1"},
+        {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "here", "MASTER_PORT": "x"},
+    ],
+)
+def test_an_environment_that_is_no_process_is_told(
+    words: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in words.items():
+        monkeypatch.setenv(name, value)
+    told = f"RANK={words.get('RANK', 'unset')}, .* start with torchrun, or unset"
+    with pytest.raises(LocalError, match=told), processes("cpu"):
+        pass
+
+
+def test_a_port_that_is_taken_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
+        with pytest.raises(LocalError, match=r"in use\); give another MASTER_ADDR or"):
+            meeting_store(0, 2)
 
 
 def test_killed_worker_is_restarted_by_torchrun(

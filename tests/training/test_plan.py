@@ -53,6 +53,8 @@ def test_memory_counts_the_images_computed_at_once() -> None:
     assert small.activations_gib == 64
     assert small.fits is True
     assert "too much, so lower --micro-batch" in dict(found.rows())["memory a GPU"]
+    huge = replace(found, state_gib=80.0)
+    assert "too much, so share it out" in dict(huge.rows())["memory a GPU"]
     assert (
         "64.0 GiB for activations; there are 79" in dict(small.rows())["memory a GPU"]
     )
@@ -129,6 +131,12 @@ def test_rehearsal_sends_what_the_plan_says_where_nothing_is_padded(tiny: Tiny) 
         assert 0.7 * expected < found.sent_bytes < 1.05 * expected
 
 
-def test_rehearsal_refuses_odd_machines(tiny: Tiny) -> None:
-    with pytest.raises(UserError, match="12 processes are not machines of 8"):
-        rehearse(tiny(), 12)
+def test_hybrid_needs_machines_of_one_size(tiny: Tiny) -> None:
+    odd = tiny(batch_size=24)
+    for predict in (
+        lambda: rehearse(odd, 12, spread="hybrid"),
+        lambda: plan(replace(PUBLISHED, batch_size=12), 12, spread="hybrid"),
+    ):
+        with pytest.raises(UserError, match="12 processes are not machines of 8, as"):
+            predict()
+    assert rehearse(odd, 12, num_classes=3).images == 2

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,14 @@ def train_apart(
     note_mistake(recipe, own, machine, environment)
 
 
+def train_otherwise(
+    recipe: Recipe, folder: Path, machine: Machine, environment: dict[str, str]
+) -> None:
+    """Trains as one of several processes, the others of which have another recipe."""
+    seed = int(environment["RANK"])
+    note_mistake(replace(recipe, seed=seed), folder, machine, environment)
+
+
 def note_mistake(
     recipe: Recipe, folder: Path, machine: Machine, environment: dict[str, str]
 ) -> None:
@@ -109,7 +118,7 @@ def note_mistake(
         train_alone(recipe, folder, machine)
     except UserError as error:
         told = folder.with_name(f"told-{environment['RANK']}.txt")
-        told.write_text(str(error))
+        told.write_text(f"{type(error).__name__}: {error}")
 
 
 def stop_self_after(num_steps: int, number: int = signal.SIGTERM) -> None:

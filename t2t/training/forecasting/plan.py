@@ -6,7 +6,7 @@ from typing import Any
 from t2t.data.order import steps_per_epoch
 from t2t.errors import UserError, choose
 from t2t.models.zoo import ZOO
-from t2t.training.parallel import SPREADS, Spread
+from t2t.training.parallel import SPREADS, Spread, check_machines
 from t2t.training.recipe import Recipe
 
 BYTES = 4
@@ -94,7 +94,9 @@ class Plan:
         memory = f"{self.state_gib:.2f} GiB for weights, gradients, optimizer, average"
         if self.activations_gib is not None:
             memory += f"; {self.activations_gib:.1f} GiB for activations"
-        if self.fits is False:
+        if self.state_gib >= self.memory_gib:
+            memory += "; too much, so share it out (--spread) over more GPUs"
+        elif self.fits is False:
             memory += "; too much, so lower --micro-batch"
         return [
             (
@@ -147,6 +149,8 @@ def plan(
             f"A batch of {recipe.batch_size} cannot be shared by {num_gpus} GPUs; set "
             "batch_size to a multiple, and the learning rate follows."
         )
+    if spread == "hybrid":
+        check_machines(num_gpus, min(per_machine, num_gpus))
     share = recipe.batch_size // num_gpus
     flops = FLOPS_PER_MAC * gmacs * 1e9
     rate = images_per_second or STEP_SHARE * wired.matrix_tflops * 1e12 / flops

@@ -58,11 +58,6 @@ def rehearse(
     """Builds a recipe's program as the first of many processes, and takes one step."""
     if num_processes < 2:
         raise UserError("One GPU sends nothing to rehearse; give 2 GPUs or more.")
-    if num_processes % per_machine:
-        raise UserError(
-            f"{num_processes} processes are not machines of {per_machine}; give a "
-            f"multiple of {per_machine}, or another number to a machine."
-        )
     started = time.perf_counter()
     cpu = torch.device("cpu")
     with fake_processes(num_processes):
