@@ -242,3 +242,23 @@ def test_compiled_code_asks_whether_a_model_is_plain_in_one_graph(
     tokens = torch.zeros(4, 5, model.config.dim)
     wanted = model.config.depth + len(model.tokenizer.steps)
     assert (count(tokens) == wanted).all()
+
+
+@pytest.mark.parametrize("width", [64, 512])
+def test_heads_may_be_fewer_or_wider_than_the_tokens(
+    fused: list[str], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    torch.manual_seed(0)
+    model = t2t.create_model("t2t_vit_7", **SMALL, tokenizer="patch").eval()
+    for block in model.encoder.blocks:
+        block.mixer.qkv = nn.Linear(256, 3 * width)
+        block.mixer.proj = nn.Linear(width, 256)
+        block.mixer.num_heads = 2
+    images = torch.randn(2, 3, 32, 32)
+    quick = model(images)
+    assert fused == ["blocks"]
+    monkeypatch.setattr(encoders, "is_fused", lambda x: False)
+    with torch.no_grad():
+        on_cpu = model(images)
+    torch.testing.assert_close(quick, model(images), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(on_cpu, model(images), rtol=1e-4, atol=1e-5)
