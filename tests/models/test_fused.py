@@ -10,10 +10,13 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import distribute_tensor
+from torch.nn.modules.module import register_module_forward_hook
+from torch.testing._internal.two_tensor import TwoTensor
 
 import t2t
 from t2t.models import encoders, tokenizers
 from t2t.models.fused import are_plain, is_fused, step_weights
+from t2t.models.layers import DropPath
 from t2t.ops import performer_step
 from t2t.ops.availability import HAS_TRITON
 
@@ -158,6 +161,16 @@ CHANGES: dict[str, Callable[[Any, Any], Any]] = {
         1, nn.Tanh()
     ),
     "another epsilon in a step": lambda block, step: setattr(step.norm2, "eps", 0.5),
+    "no gain in a norm": lambda block, step: setattr(
+        block, "norm1", nn.LayerNorm(256, elementwise_affine=False)
+    ),
+    "no bias in a layer": lambda block, step: block.mlp.reduce.register_parameter(
+        "bias", None
+    ),
+    "no bias in a step": lambda block, step: step.qkv.register_parameter("bias", None),
+    "no bias in a step's norm": lambda block, step: step.norm2.register_parameter(
+        "bias", None
+    ),
     "no dropout in a step": lambda block, step: setattr(step, "dropout", nn.Identity()),
 }
 
@@ -196,6 +209,42 @@ def test_who_listens_to_gradients_hears_them(fused: list[str], listen: str) -> N
     assert fused == ["tokens"]
 
 
+def test_who_listens_to_all_modules_hears_them(fused: list[str]) -> None:
+    model = t2t.create_model("t2t_vit_7", **SMALL).eval()
+    heard: list[str] = []
+    handle = register_module_forward_hook(
+        lambda module, *_: heard.append(type(module).__name__)
+    )
+    try:
+        model(torch.randn(2, 3, 32, 32))
+        with torch.no_grad():
+            model(torch.randn(2, 3, 32, 32))
+    finally:
+        handle.remove()
+    assert heard.count("Block") == 2 * SMALL["depth"]
+    assert not fused
+
+
+@pytest.mark.parametrize("without", [torch.enable_grad, torch.no_grad])
+def test_parts_drop_in_a_mode_of_their_own(
+    fused: list[str], without: Callable[[], Any]
+) -> None:
+    model = t2t.create_model("t2t_vit_7", **SMALL, drop_path=0.5, token_dropout=0.5)
+    images = torch.randn(16, 3, 32, 32)
+    parts = [part for part in model.modules() if isinstance(part, DropPath)]
+    drops = [part for part in model.modules() if isinstance(part, nn.Dropout)]
+    with without():
+        for some, are_random in ((parts, True), (drops, True), ([], False)):
+            model.eval()
+            for part in some:
+                part.train()
+            assert torch.equal(model(images), model(images)) != are_random
+        model.train()
+        for part in (*parts, *drops):
+            part.eval()
+        torch.testing.assert_close(model(images), model(images), rtol=0, atol=0)
+
+
 def test_an_empty_batch_is_left_to_the_plain_path() -> None:
     with FakeTensorMode():
         tokens = torch.empty(2, 3, 4, dtype=torch.bfloat16, device="cuda")
@@ -213,6 +262,14 @@ def test_a_layer_cut_into_shards_is_not_plain() -> None:
         assert not are_plain([layer])
     finally:
         dist.destroy_process_group()
+
+
+def test_a_layer_whose_numbers_lie_in_other_tensors_is_not_plain() -> None:
+    """As quantized weights are, which all begin at address 0."""
+    layer = nn.Linear(4, 4)
+    weight = layer.weight.detach()
+    layer.weight = nn.Parameter(TwoTensor(weight, weight), requires_grad=False)
+    assert not are_plain([layer])
 
 
 def test_compiled_code_asks_whether_layers_are_plain_in_one_graph() -> None:
@@ -242,6 +299,9 @@ def test_compiled_code_asks_whether_a_model_is_plain_in_one_graph(
     tokens = torch.zeros(4, 5, model.config.dim)
     wanted = model.config.depth + len(model.tokenizer.steps)
     assert (count(tokens) == wanted).all()
+    torch.compiler.reset()
+    model.encoder.blocks[1].register_forward_hook(lambda *_: None)
+    assert (count(tokens) == len(model.tokenizer.steps)).all()
 
 
 @pytest.mark.parametrize("width", [64, 512])
