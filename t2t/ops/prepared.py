@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from t2t.ops.availability import needs_torchs_own
+
 Value = TypeVar("Value")
 
 
@@ -82,5 +84,5 @@ def infers_on_cpu(x: Tensor) -> bool:
         and not torch.is_grad_enabled()
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()  # type: ignore[attr-defined]
+        and not needs_torchs_own()
     )

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
+from torch.autograd import forward_ad
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import distribute_tensor
 from torch.nn.modules.module import register_module_forward_hook
@@ -245,11 +246,16 @@ def test_parts_drop_in_a_mode_of_their_own(
         torch.testing.assert_close(model(images), model(images), rtol=0, atol=0)
 
 
-def test_an_empty_batch_is_left_to_the_plain_path() -> None:
+def test_what_kernels_cannot_do_is_left_to_the_plain_path() -> None:
+    seen: list[bool] = []
     with FakeTensorMode():
         tokens = torch.empty(2, 3, 4, dtype=torch.bfloat16, device="cuda")
         assert is_fused(tokens) == HAS_TRITON
         assert not is_fused(tokens[:0])
+        with forward_ad.dual_level():
+            assert not is_fused(tokens)
+        torch.vmap(lambda tokens: seen.append(is_fused(tokens)) or tokens)(tokens)
+    assert seen == [False]
 
 
 def test_a_layer_cut_into_shards_is_not_plain() -> None:
