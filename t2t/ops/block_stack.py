@@ -170,7 +170,12 @@ class Converted(torch.autograd.Function):
         ctx, dtype: torch.dtype, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.dtypes = [tensor.dtype for tensor in tensors]
-        return converted(tensors, [dtype] * len(tensors))
+        copies = converted(tensors, [dtype] * len(tensors))
+        # Frozen ones stay so: blocks before the first that learns keep no activations.
+        learned = ctx.needs_input_grad[1:]
+        pairs = zip(copies, learned, strict=True)
+        ctx.mark_non_differentiable(*(copy for copy, learns in pairs if not learns))
+        return copies
 
     @staticmethod
     def backward(  # type: ignore[no-untyped-def]
