@@ -206,6 +206,7 @@ def main() -> None:
         "attention far below zero": lambda: attention_errors(
             *(150, TILES, BackwardTiles(TILES, TILES)), lowest=-400.0
         ),
+        "attention of 37 far below zero": lambda: attention_errors(37, lowest=-400.0),
         "attention held": lambda: attention_errors(150, TILES, HeldKeys(32, 8, 2)),
         "attention in wide tiles": lambda: attention_errors(
             150, WIDE, BackwardTiles(WIDE, WIDE)
