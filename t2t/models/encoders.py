@@ -82,7 +82,7 @@ class Encoder(nn.Module):
             *heads,
             norm.eps,
             num_read,
-            rates if self.training and max(rates) > 0 else None,
+            rates if max(rates) > 0 else None,
         )
 
     def stack(self, tokens: Tokens, norm: nn.Module) -> list[BlockWeights] | None:
@@ -97,8 +97,10 @@ class Encoder(nn.Module):
         stack = [weights for weights in found if weights is not None]
         if len(stack) < len(blocks) or not are_plain([norm]):
             return None
+        if self.training and self.checkpointing:
+            return None
         dropped = len(tokens) * max(self.drop_rates())
-        if self.training and (self.checkpointing or 0 < dropped < FEWEST_DROPPED):
+        if dropped > 0 and (dropped < FEWEST_DROPPED or infers_on_cpu(tokens)):
             return None
         return stack if self.is_uniform(norm) else None
 
@@ -117,8 +119,9 @@ class Encoder(nn.Module):
         return [block for block in self.blocks if type(block) is Block]
 
     def drop_rates(self) -> list[float]:
-        """The stochastic depth of every plain block."""
-        return [block.drop_path.rate for block in self.plain_blocks()]
+        """The stochastic depth of every plain block, none where it is switched off."""
+        paths = [block.drop_path for block in self.plain_blocks()]
+        return [path.rate if path.training else 0.0 for path in paths]
 
     def step(self, layer: int, tokens: Tokens, grid: Grid) -> Tokens:
         """Tokens after one layer."""

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from t2t.models.layers import DropPath, Mlp, SelfAttention
 from t2t.ops.availability import runs_kernels
@@ -31,13 +31,23 @@ def is_fused(x: Tensor) -> bool:
 
 
 def are_plain(modules: Sequence[nn.Module]) -> bool:
-    """Whether these are torch's own linear layers and norms, neither hooked nor cut."""
-    return all(
+    """Whether these are torch's own linear layers and norms, whole and not hooked."""
+    return all(is_plain(module) and module.bias is not None for module in modules)
+
+
+def is_plain(module: nn.Module) -> bool:
+    """The same of one layer, which may be without a bias."""
+    return (
         type(module) in (nn.Linear, nn.LayerNorm)
-        and not is_cut(module.weight)
+        and module.weight is not None
+        and not is_wrapped(module.weight)
         and not is_hooked(module)
-        for module in modules
     )
+
+
+def is_wrapped(weight: object) -> bool:
+    """Whether a weight's numbers lie in other tensors: shards, or quantized ones."""
+    return is_cut(weight) or hasattr(weight, "__tensor_flatten__")
 
 
 def is_cut(weight: object) -> TypeGuard["DTensor"]:
@@ -48,18 +58,14 @@ def is_cut(weight: object) -> TypeGuard["DTensor"]:
 
 
 def is_hooked(module: nn.Module) -> bool:
-    """Whether somebody listens to a module, or calls another function in its place.
-
-    Compiled code is never asked.
-    """
-    if torch.compiler.is_compiling():
-        return False
+    """Whether somebody listens to a module, or calls another function in its place."""
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks
         or module._backward_hooks
         or module._backward_pre_hooks
         or "forward" in vars(module)
+        or _has_any_global_hook()
     )
 
 
@@ -84,8 +90,11 @@ def block_weights(block: Any) -> BlockWeights | None:
     if not is_plain_mlp(mlp):
         return None
     parts = [block.norm1, mixer.qkv, mixer.proj, block.norm2, mlp.expand[0], mlp.reduce]
+    others = [part for part in parts if part is not mixer.qkv]
     around = [block, mixer, mixer.gate, block.drop_path]
-    if not are_plain(parts) or any(is_hooked(module) for module in around):
+    if not is_plain(mixer.qkv) or not are_plain(others):
+        return None
+    if any(is_hooked(module) for module in around):
         return None
     return BlockWeights(*(each for part in parts for each in (part.weight, part.bias)))
 
@@ -93,7 +102,7 @@ def block_weights(block: Any) -> BlockWeights | None:
 def step_weights(step: Any) -> StepWeights | None:
     """The weights of a step with a Performer; None where parts were changed."""
     parts = plain_step(step)
-    if parts is None:
+    if parts is None or step.qkv.bias is None:
         return None
     first, qkv, *rest = ((part.weight, part.bias) for part in parts)
     return StepWeights(
@@ -116,6 +125,10 @@ def plain_step(step: Any) -> list[Any] | None:
     if not is_plain_mlp(mlp) or type(step.dropout) is not nn.Dropout:
         return None
     parts = [step.norm1, step.qkv, step.proj, step.norm2, mlp.expand[0], mlp.reduce]
-    if not are_plain(parts) or any(is_hooked(part) for part in (step, step.dropout)):
+    others = [part for part in parts if part is not step.qkv]
+    if not is_plain(step.qkv) or not are_plain(others):
         return None
-    return parts if step.norm1.eps == step.norm2.eps else None
+    if any(is_hooked(part) for part in (step, step.dropout)):
+        return None
+    is_whole = step.dropout.training == step.training
+    return parts if is_whole and step.norm1.eps == step.norm2.eps else None

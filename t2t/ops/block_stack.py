@@ -129,14 +129,14 @@ def attention_of_first(
     normed: Tokens, block: BlockWeights, num_heads: int, scale: float, num_read: int
 ) -> Tokens:
     """Attention for the queries of the first few tokens alone, in float32."""
-    dim = normed.shape[-1]
-    by_head = (num_heads, dim // num_heads)
+    width = len(block.qkv) // 3
+    by_head = (num_heads, width // num_heads)
     bias = block.qkv_bias
     query = linear(
-        normed[:, :num_read], block.qkv[:dim], None if bias is None else bias[:dim]
+        normed[:, :num_read], block.qkv[:width], None if bias is None else bias[:width]
     ).unflatten(-1, by_head)
     key, value = (
-        linear(normed, block.qkv[dim:], None if bias is None else bias[dim:])
+        linear(normed, block.qkv[width:], None if bias is None else bias[width:])
         .unflatten(-1, (2, *by_head))
         .unbind(2)
     )
@@ -170,7 +170,12 @@ class Converted(torch.autograd.Function):
         ctx, dtype: torch.dtype, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.dtypes = [tensor.dtype for tensor in tensors]
-        return converted(tensors, [dtype] * len(tensors))
+        copies = converted(tensors, [dtype] * len(tensors))
+        # Frozen ones stay so: blocks before the first that learns keep no activations.
+        learned = ctx.needs_input_grad[1:]
+        pairs = zip(copies, learned, strict=True)
+        ctx.mark_non_differentiable(*(copy for copy, learns in pairs if not learns))
+        return copies
 
     @staticmethod
     def backward(  # type: ignore[no-untyped-def]

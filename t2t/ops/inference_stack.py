@@ -44,12 +44,14 @@ def attention_of_first(
     normed: Tokens, block: BlockWeights, num_heads: int, scale: float, num_read: int
 ) -> Tokens:
     """Attention for the queries of the first few tokens alone."""
-    dim = normed.shape[-1]
+    width = len(block.qkv) // 3
     bias = block.qkv_bias
-    query_bias, pair_bias = (None, None) if bias is None else (bias[:dim], bias[dim:])
-    query = linear(normed[:, :num_read], block.qkv[:dim], query_bias)
+    query_bias, pair_bias = None, None
+    if bias is not None:
+        query_bias, pair_bias = bias[:width], bias[width:]
+    query = linear(normed[:, :num_read], block.qkv[:width], query_bias)
     query = query.unflatten(2, (num_heads, -1)).transpose(1, 2)
-    pair = linear(normed, block.qkv[dim:], pair_bias)
+    pair = linear(normed, block.qkv[width:], pair_bias)
     key, value = pair.unflatten(2, (2, num_heads, -1)).permute(2, 0, 3, 1, 4)
     mixed = F.scaled_dot_product_attention(query, key, value, scale=scale)
     return mixed.transpose(1, 2).flatten(2)

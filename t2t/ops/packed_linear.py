@@ -35,7 +35,7 @@ def linear(
     where images of one size come one by one. There are no gradients.
     """
     num_rows = x.numel() // x.shape[-1]
-    if not (keeps_preparations() and HAS_MKL and num_rows >= FEWEST_ROWS):
+    if not (keeps_preparations(weight) and HAS_MKL and num_rows >= FEWEST_ROWS):
         return linear_reference(x, weight, bias)
     copy = prepared(packed, (weight,), num_rows)
     product: Tensor = torch.ops.mkl._mkl_linear(x, copy, weight, bias, num_rows)

@@ -8,11 +8,16 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from t2t.ops.availability import needs_torchs_own
+
 Value = TypeVar("Value")
 
 
 class Preparations:
-    """Results of functions of weights, each made at first use and after a change."""
+    """Results of functions of weights, each made at first use and after a change.
+
+    What is written past autograd, through a weight's `.data`, is no change it can see.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[Any, tuple[Sequence[Tensor], list[int], Any]] = {}
@@ -30,12 +35,18 @@ class Preparations:
         self, make: Callable[..., Value], weights: Sequence[Tensor], *settings: Any
     ) -> Value:
         """What `make(weights, *settings)` gives, from before where it still holds."""
-        places = tuple((weight.data_ptr(), weight.shape) for weight in weights)
-        versions = [version_of(weight) for weight in weights]
+        if not all(tells_changes(weight) for weight in weights):
+            return make(weights, *settings)
+        places = tuple(
+            (weight.data_ptr(), weight.shape, weight.stride()) for weight in weights
+        )
+        versions = [weight._version for weight in weights]
         known = self._kept.get((make, places, settings))
         if known is None or known[1] != versions:
-            # Weights are kept too, so that no others can take their addresses.
-            known = weights, versions, make(weights, *settings)
+            # Their memory is kept too, so that no other weights can take its addresses:
+            # by tensors of its own, since a parameter can be given other memory.
+            held = [weight.detach() for weight in weights]
+            known = held, versions, make(weights, *settings)
             self._kept[make, places, settings] = known
         value: Value = known[2]
         return value
@@ -54,14 +65,14 @@ def prepared(
     return preparations.get(make, weights, *settings)
 
 
-def keeps_preparations() -> bool:
-    """Whether what is prepared now is there the next time."""
-    return _IN_USE.get() is not None
+def keeps_preparations(weight: Tensor) -> bool:
+    """Whether what is prepared of a weight now is there the next time."""
+    return _IN_USE.get() is not None and tells_changes(weight)
 
 
-def version_of(weight: Tensor) -> int:
-    """A number that changes whenever the weight is written to."""
-    return -1 if weight.is_inference() else weight._version
+def tells_changes(weight: Tensor) -> bool:
+    """Whether the weight counts how often it was written to."""
+    return not weight.is_inference()
 
 
 def infers_on_cpu(x: Tensor) -> bool:
@@ -73,5 +84,5 @@ def infers_on_cpu(x: Tensor) -> bool:
         and not torch.is_grad_enabled()
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()  # type: ignore[attr-defined]
+        and not needs_torchs_own()
     )

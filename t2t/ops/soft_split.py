@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from t2t.errors import UserError
+from t2t.ops.availability import is_transformed
 from t2t.shapes import FeatureMap
 
 
@@ -96,7 +97,7 @@ def soft_split(
     channels = image.shape[1]
     kernel_shape = (channels, split.kernel, split.kernel)
     step = {"stride": split.stride, "padding": split.padding}
-    if image.device.type == "cpu":
+    if image.device.type == "cpu" and not is_transformed():
         # oneDNN then writes whole tokens side by side, as what follows reads them.
         image = image.contiguous(memory_format=torch.channels_last)
     if norm is None:

@@ -8,12 +8,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
+from torch.autograd import forward_ad
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import distribute_tensor
+from torch.nn.modules.module import register_module_forward_hook
+from torch.testing._internal.two_tensor import TwoTensor
 
 import t2t
 from t2t.models import encoders, tokenizers
 from t2t.models.fused import are_plain, is_fused, step_weights
+from t2t.models.layers import DropPath
 from t2t.ops import performer_step
 from t2t.ops.availability import HAS_TRITON
 
@@ -158,6 +162,16 @@ CHANGES: dict[str, Callable[[Any, Any], Any]] = {
         1, nn.Tanh()
     ),
     "another epsilon in a step": lambda block, step: setattr(step.norm2, "eps", 0.5),
+    "no gain in a norm": lambda block, step: setattr(
+        block, "norm1", nn.LayerNorm(256, elementwise_affine=False)
+    ),
+    "no bias in a layer": lambda block, step: block.mlp.reduce.register_parameter(
+        "bias", None
+    ),
+    "no bias in a step": lambda block, step: step.qkv.register_parameter("bias", None),
+    "no bias in a step's norm": lambda block, step: step.norm2.register_parameter(
+        "bias", None
+    ),
     "no dropout in a step": lambda block, step: setattr(step, "dropout", nn.Identity()),
 }
 
@@ -196,11 +210,52 @@ def test_who_listens_to_gradients_hears_them(fused: list[str], listen: str) -> N
     assert fused == ["tokens"]
 
 
-def test_an_empty_batch_is_left_to_the_plain_path() -> None:
+def test_who_listens_to_all_modules_hears_them(fused: list[str]) -> None:
+    model = t2t.create_model("t2t_vit_7", **SMALL).eval()
+    heard: list[str] = []
+    handle = register_module_forward_hook(
+        lambda module, *_: heard.append(type(module).__name__)
+    )
+    try:
+        model(torch.randn(2, 3, 32, 32))
+        with torch.no_grad():
+            model(torch.randn(2, 3, 32, 32))
+    finally:
+        handle.remove()
+    assert heard.count("Block") == 2 * SMALL["depth"]
+    assert not fused
+
+
+@pytest.mark.parametrize("without", [torch.enable_grad, torch.no_grad])
+def test_parts_drop_in_a_mode_of_their_own(
+    fused: list[str], without: Callable[[], Any]
+) -> None:
+    model = t2t.create_model("t2t_vit_7", **SMALL, drop_path=0.5, token_dropout=0.5)
+    images = torch.randn(16, 3, 32, 32)
+    parts = [part for part in model.modules() if isinstance(part, DropPath)]
+    drops = [part for part in model.modules() if isinstance(part, nn.Dropout)]
+    with without():
+        for some, are_random in ((parts, True), (drops, True), ([], False)):
+            model.eval()
+            for part in some:
+                part.train()
+            assert torch.equal(model(images), model(images)) != are_random
+        model.train()
+        for part in (*parts, *drops):
+            part.eval()
+        torch.testing.assert_close(model(images), model(images), rtol=0, atol=0)
+
+
+def test_what_kernels_cannot_do_is_left_to_the_plain_path() -> None:
+    seen: list[bool] = []
     with FakeTensorMode():
         tokens = torch.empty(2, 3, 4, dtype=torch.bfloat16, device="cuda")
         assert is_fused(tokens) == HAS_TRITON
         assert not is_fused(tokens[:0])
+        with forward_ad.dual_level():
+            assert not is_fused(tokens)
+        torch.vmap(lambda tokens: seen.append(is_fused(tokens)) or tokens)(tokens)
+    assert seen == [False]
 
 
 def test_a_layer_cut_into_shards_is_not_plain() -> None:
@@ -213,6 +268,14 @@ def test_a_layer_cut_into_shards_is_not_plain() -> None:
         assert not are_plain([layer])
     finally:
         dist.destroy_process_group()
+
+
+def test_a_layer_whose_numbers_lie_in_other_tensors_is_not_plain() -> None:
+    """As quantized weights are, which all begin at address 0."""
+    layer = nn.Linear(4, 4)
+    weight = layer.weight.detach()
+    layer.weight = nn.Parameter(TwoTensor(weight, weight), requires_grad=False)
+    assert not are_plain([layer])
 
 
 def test_compiled_code_asks_whether_layers_are_plain_in_one_graph() -> None:
@@ -242,3 +305,26 @@ def test_compiled_code_asks_whether_a_model_is_plain_in_one_graph(
     tokens = torch.zeros(4, 5, model.config.dim)
     wanted = model.config.depth + len(model.tokenizer.steps)
     assert (count(tokens) == wanted).all()
+    torch.compiler.reset()
+    model.encoder.blocks[1].register_forward_hook(lambda *_: None)
+    assert (count(tokens) == len(model.tokenizer.steps)).all()
+
+
+@pytest.mark.parametrize("width", [64, 512])
+def test_heads_may_be_fewer_or_wider_than_the_tokens(
+    fused: list[str], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    torch.manual_seed(0)
+    model = t2t.create_model("t2t_vit_7", **SMALL, tokenizer="patch").eval()
+    for block in model.encoder.blocks:
+        block.mixer.qkv = nn.Linear(256, 3 * width)
+        block.mixer.proj = nn.Linear(width, 256)
+        block.mixer.num_heads = 2
+    images = torch.randn(2, 3, 32, 32)
+    quick = model(images)
+    assert fused == ["blocks"]
+    monkeypatch.setattr(encoders, "is_fused", lambda x: False)
+    with torch.no_grad():
+        on_cpu = model(images)
+    torch.testing.assert_close(quick, model(images), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(on_cpu, model(images), rtol=1e-4, atol=1e-5)

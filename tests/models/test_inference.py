@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import t2t
 from t2t.models import encoders, tokenizers
@@ -79,3 +80,44 @@ def test_tracing_sees_one_path_with_gradients_and_without(grad: bool) -> None:
         traced = torch.jit.trace(model, images)
     with torch.no_grad():
         torch.testing.assert_close(traced(images), model(images))
+
+
+@pytest.mark.filterwarnings("ignore")  # torch tells of what it does slowly
+def test_many_models_are_one_vmapped() -> None:
+    models = [t2t.create_model("t2t_vit_7", **SMALL).eval() for _ in range(2)]
+    weights, buffers = torch.func.stack_module_state(models)
+    images = torch.randn(2, 3, 32, 32)
+
+    def logits(*state: dict[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(models[0], state, images)
+
+    with torch.no_grad():
+        found = torch.vmap(logits)(weights, buffers)
+        wanted = torch.stack([model(images) for model in models])
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch tells of what it does slowly
+def test_gradients_of_each_sample_are_those_of_its_own_loss() -> None:
+    model = t2t.create_model("t2t_vit_7", **SMALL).eval()
+    images = torch.randn(2, 3, 32, 32)
+
+    def loss(image: Tensor) -> Tensor:
+        return model(image[None]).square().sum()
+
+    found = torch.vmap(torch.func.grad(loss))(images)
+    for image, gradient in zip(images, found, strict=True):
+        wanted = torch.func.grad(loss)(image)
+        torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch tells of what it does slowly
+def test_derivatives_forward_need_no_gradients() -> None:
+    model = t2t.create_model("t2t_vit_7", **SMALL).eval()
+    images, along = torch.randn(2, 2, 3, 32, 32)
+    # Torch has these derivatives of its plainest attention alone.
+    with sdpa_kernel(SDPBackend.MATH):
+        _, wanted = torch.func.jvp(model, (images,), (along,))
+        with torch.no_grad():
+            _, found = torch.func.jvp(model, (images,), (along,))
+    torch.testing.assert_close(found, wanted)

@@ -158,10 +158,13 @@ def norm_errors(dropping: bool) -> dict[str, list[float]]:
 
 def gelu_errors() -> dict[str, list[float]]:
     """GELU and the gradient of the bias that its input already holds."""
+    inner = torch.randn(3, 70, 200) * 2
+    # So far out that the polynomial inside the kernel would turn back.
+    inner[0, 0] = torch.linspace(-40, 40, 200)
     return errors(
         fused_gelu,
         lambda inner, bias: torch.nn.functional.gelu(inner + bias - bias.detach()),
-        (torch.randn(3, 70, 200) * 2, torch.randn(200)),
+        (inner, torch.randn(200)),
         [0, 1],
     )
 
@@ -203,6 +206,7 @@ def main() -> None:
         "attention far below zero": lambda: attention_errors(
             *(150, TILES, BackwardTiles(TILES, TILES)), lowest=-400.0
         ),
+        "attention of 37 far below zero": lambda: attention_errors(37, lowest=-400.0),
         "attention held": lambda: attention_errors(150, TILES, HeldKeys(32, 8, 2)),
         "attention in wide tiles": lambda: attention_errors(
             150, WIDE, BackwardTiles(WIDE, WIDE)

@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from t2t.ops.block_stack import BlockWeights, block_stack, block_stack_reference
+from t2t.ops.block_stack import (
+    BlockWeights,
+    attention_of_first,
+    block_stack,
+    block_stack_reference,
+    in_precision,
+)
 
 
 def random_block(dim: int, hidden: int, *, with_bias: bool) -> BlockWeights:
@@ -84,3 +90,30 @@ def test_matrices_are_converted_and_get_their_gradients_back():
     torch.testing.assert_close(out.double(), wanted, rtol=1e-4, atol=1e-4)
     for found, grad in zip(grads, exact, strict=True):
         torch.testing.assert_close(found, grad, rtol=1e-3, atol=1e-3)
+
+
+def test_frozen_matrices_stay_frozen_in_another_precision():
+    """Else blocks before the first that learns would keep all for a backward pass."""
+    blocks = [random_block(16, 24, with_bias=True) for _ in range(2)]
+    for weight in blocks[0]:
+        weight.requires_grad_(False)
+    first, second = in_precision(blocks, torch.float32)
+    for name in ("qkv", "proj", "fc1", "fc2"):
+        assert not getattr(first, name).requires_grad
+        assert getattr(second, name).requires_grad
+    (first.qkv.sum() * second.qkv.sum()).backward()
+    assert blocks[0].qkv.grad is None
+    wanted = torch.full_like(second.qkv, first.qkv.sum().item()).double()
+    torch.testing.assert_close(blocks[1].qkv.grad, wanted)
+
+
+def test_the_last_attention_of_half_precision_is_summed_in_float32():
+    torch.manual_seed(0)
+    tokens = torch.randn(8, 200, 64).bfloat16()
+    # Queries, keys and values are the tokens: nothing but attention is rounded.
+    block = random_block(64, 24, with_bias=False)
+    block = block._replace(qkv=torch.eye(64).repeat(3, 1))
+    found = attention_of_first(tokens, block, 1, 0.05, 1)
+    wanted = attention_of_first(tokens.double(), block, 1, 0.05, 1)
+    # As much as the result's own rounding.
+    assert (found - wanted).norm() < 2**-9 * wanted.norm()

@@ -159,6 +159,13 @@ def test_a_box_that_leaves_its_image_is_refused(box: list[float]) -> None:
         crop_resize(ragged, torch.tensor([box]), (8, 8))
 
 
+def test_a_box_may_pass_the_border_by_a_rounding_error() -> None:
+    images = photographs([(20, 30)])
+    box = torch.tensor([[0.0, 0, 30.001, 20.001]])
+    output = crop_resize(Ragged.from_images(images), box, (20, 30))
+    assert torch.equal(output[0], images[0])
+
+
 def test_sizes_that_do_not_add_up_are_refused() -> None:
     size = torch.tensor([3])
     pixels = torch.zeros(20, dtype=torch.uint8)

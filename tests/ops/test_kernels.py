@@ -16,6 +16,8 @@ TOLERANCE = {
     "attention of 197": 2e-6,
     # The logits themselves are known to float32's 24 bits: 400 to 3e-5.
     "attention far below zero": 1e-4,
+    # Backward rounds them otherwise than forward did, and multiplies by keys of 200.
+    "attention of 37 far below zero": 2e-3,
     "attention held": 2e-6,
     "attention in wide tiles": 2e-6,
     "residual_norm": 1e-6,

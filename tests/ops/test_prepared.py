@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from t2t.ops.packed_linear import HAS_MKL, linear, linear_reference
 from t2t.ops.prepared import (
@@ -26,11 +26,11 @@ def test_made_once_and_after_every_change() -> None:
     assert prepared(doubled, (weight,), 0).tolist() == [2, 2, 2]
     prepared(doubled, (weight,), 0)
     assert len(made) == 2
-    assert not keeps_preparations()
+    assert not keeps_preparations(weight)
     preparations = Preparations()
     for _ in range(2):
         with preparations.in_use():
-            assert keeps_preparations()
+            assert keeps_preparations(weight)
             for _ in range(2):
                 prepared(doubled, (weight,), 1)
                 prepared(doubled, (weight,), 2)
@@ -41,7 +41,40 @@ def test_made_once_and_after_every_change() -> None:
         assert prepared(doubled, (weight,), 1).tolist() == [5, 5, 5]
         assert prepared(doubled, (weight[1:],), 1).tolist() == [5, 5]
     assert len(made) == 7
-    assert not keeps_preparations()
+    assert not keeps_preparations(weight)
+
+
+def test_a_parameter_given_other_memory_is_prepared_again() -> None:
+    weight = nn.Parameter(torch.zeros(1000))
+    with torch.no_grad(), Preparations().in_use():
+        for level in range(6):
+            # As `model.half().float()` does; the memory of before is free again.
+            weight.data = torch.full((1000,), float(level))
+            assert prepared(total, (weight,)) == 1000 * level
+
+
+def test_a_weight_and_its_transpose_are_two() -> None:
+    weight = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    with torch.no_grad(), Preparations().in_use():
+        for each in (weight, weight.T):
+            assert torch.equal(prepared(first_row, (each,)), each[0])
+
+
+def test_weights_that_count_no_changes_are_prepared_every_time() -> None:
+    with torch.inference_mode(), Preparations().in_use():
+        weight = torch.ones(3)
+        assert not keeps_preparations(weight)
+        for level in (1.0, 2.0):
+            weight.fill_(level)
+            assert prepared(total, (weight,)) == 3 * level
+
+
+def first_row(weights: Sequence[Tensor]) -> Tensor:
+    return weights[0][0].clone()
+
+
+def total(weights: Sequence[Tensor]) -> Tensor:
+    return weights[0].sum()
 
 
 @pytest.mark.parametrize("shape", [(40, 24), (1, 40, 24), (2, 20, 24), (3, 24)])

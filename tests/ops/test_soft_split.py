@@ -13,6 +13,7 @@ from t2t.ops.soft_split import (
     soft_split_reference,
     split_grids,
 )
+from t2t.ops.window_projection import project_windows
 
 PUBLISHED = (Split(7, 4, 2), Split(3, 2, 1), Split(3, 2, 1))
 
@@ -90,6 +91,29 @@ def test_flat_windows_stay_exact_in_bfloat16(level: float) -> None:
         tokens = soft_split(flat, split, norm, weight, bias)
     expected = soft_split_reference(flat.float(), split, norm, weight, bias)
     torch.testing.assert_close(tokens.float(), expected, atol=0.03, rtol=0.01)
+
+
+def test_flat_windows_of_any_level_are_finite() -> None:
+    """Rounding must not make the variance negative."""
+    _, split, norm, weight, _ = arguments(3, Split(7, 4, 2), 16, 32, 32)
+    levels = torch.linspace(0, 255, 200)[:, None, None, None]
+    flat = levels.expand(-1, 3, 16, 16)
+    assert soft_split(flat, split, norm, weight, None).isfinite().all()
+    windows = project_windows(flat, None, split, norm, weight, None, torch.float32)
+    assert windows.rstd.isfinite().all()
+
+
+def test_windows_far_from_zero_stay_exact_in_bfloat16() -> None:
+    torch.manual_seed(0)
+    image, split, norm, weight, bias = arguments(3, Split(7, 4, 0), 16, 32, 32)
+    image = (2.5 + 0.1 * image).bfloat16()
+    product, rstd, mean, centre, offset, grid = project_windows(
+        image, None, split, norm, weight, bias, torch.bfloat16
+    )
+    found = (product - centre * mean[..., None]) * rstd[..., None] + offset
+    wanted = soft_split_reference(image.float(), split, norm, weight, bias)
+    found = found.transpose(1, 2).unflatten(2, grid)
+    assert (found - wanted).norm() < 0.005 * wanted.norm()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
