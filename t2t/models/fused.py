@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
@@ -58,7 +59,12 @@ def is_cut(weight: object) -> TypeGuard["DTensor"]:
 
 
 def is_hooked(module: nn.Module) -> bool:
-    """Whether somebody listens to a module, or calls another function in its place."""
+    """Whether somebody listens to a module, or calls another function in its place.
+
+    Compiled code is never asked.
+    """
+    if torch.compiler.is_compiling():
+        return False
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks

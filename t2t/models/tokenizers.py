@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -44,8 +45,7 @@ class TokenTransformer(nn.Module, ABC):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, image: FeatureMap) -> FeatureMap:
-        norm = (self.norm1.weight, self.norm1.bias, self.norm1.eps)
-        qkv = soft_split(image, self.split, norm, self.qkv.weight, self.qkv.bias)
+        qkv = split_and_project(image, self.split, self.norm1, self.qkv)
         mixed, value = self.attend(qkv.flatten(2).transpose(1, 2))
         tokens = value + self.dropout(self.proj(mixed))
         tokens = tokens + self.dropout(self.mlp(self.norm2(tokens)))
@@ -165,9 +165,22 @@ class TokensToToken(Tokenizer):
             assert isinstance(step, TokenTransformer)
             fused = step.fused(images, moments)
             images, moments = (step(images), None) if fused is None else fused
-        return soft_split(
-            images, self.splits[-1], None, self.project.weight, self.project.bias
-        )
+        return split_and_project(images, self.splits[-1], None, self.project)
+
+
+def split_and_project(
+    image: FeatureMap, split: Split, norm: Any, linear: Any
+) -> FeatureMap:
+    """A soft split by two layers' weights, or by what others put in their place."""
+    is_affine = type(norm) is nn.LayerNorm and norm.bias is not None
+    if type(linear) is nn.Linear and (norm is None or is_affine):
+        gain = None if norm is None else (norm.weight, norm.bias, norm.eps)
+        return soft_split(image, split, gain, linear.weight, linear.bias)
+    (grid,) = split_grids(image.shape[-2:], [split])
+    step = {"stride": split.stride, "padding": split.padding}
+    windows = F.unfold(image, split.kernel, **step).transpose(1, 2)
+    tokens: Tokens = linear(windows if norm is None else norm(windows))
+    return tokens.transpose(1, 2).unflatten(2, grid)
 
 
 class ConvolutionTokens(Tokenizer):

@@ -305,9 +305,6 @@ def test_compiled_code_asks_whether_a_model_is_plain_in_one_graph(
     tokens = torch.zeros(4, 5, model.config.dim)
     wanted = model.config.depth + len(model.tokenizer.steps)
     assert (count(tokens) == wanted).all()
-    torch.compiler.reset()
-    model.encoder.blocks[1].register_forward_hook(lambda *_: None)
-    assert (count(tokens) == len(model.tokenizer.steps)).all()
 
 
 @pytest.mark.parametrize("width", [64, 512])
@@ -328,3 +325,32 @@ def test_heads_may_be_fewer_or_wider_than_the_tokens(
         on_cpu = model(images)
     torch.testing.assert_close(quick, model(images), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(on_cpu, model(images), rtol=1e-4, atol=1e-5)
+
+
+class WithMore(nn.Module):
+    """A layer and what is added to it, which shows the layer's weights as its own."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base, self.weight, self.bias = base, base.weight, base.bias
+        self.more = nn.Linear(base.in_features, base.out_features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + self.more(x)
+
+
+@pytest.mark.parametrize("tokenizer", ["t2t", "t2t_performer"])
+def test_layers_put_in_the_place_of_a_tokenizers_are_called(tokenizer: str) -> None:
+    model = t2t.create_model("t2t_vit_7", **SMALL, tokenizer=tokenizer).eval()
+    images = torch.randn(2, 3, 32, 32)
+    step = model.tokenizer.steps[0]
+    for owner, name in ((step, "qkv"), (model.tokenizer, "project")):
+        layer = WithMore(getattr(owner, name))
+        setattr(owner, name, layer)
+        model(images).sum().backward()
+        assert layer.more.weight.grad.abs().sum() > 0
+        nn.init.zeros_(layer.more.weight)
+        nn.init.zeros_(layer.more.bias)
+        found = model(images)
+        setattr(owner, name, layer.base)
+        torch.testing.assert_close(found, model(images), rtol=1e-4, atol=1e-5)
