@@ -15,6 +15,7 @@ from PIL import Image
 
 from t2t.data.decoding import decode as decoding
 from t2t.data.decoding.decode import decode
+from t2t.data.packing import pack as packing
 from t2t.data.packing import shard_writer
 from t2t.data.packing.pack import pack
 from t2t.data.sources import open_source, open_splits, shard_index
@@ -148,6 +149,21 @@ def test_the_index_of_a_pack_is_what_its_shard_says(folder, tmp_path):
     rebuilt = open_splits(tmp_path / "packed").train
     assert kept.labels.tolist() == rebuilt.labels.tolist()
     assert [kept.read(n) for n in range(9)] == [rebuilt.read(n) for n in range(9)]
+
+
+def test_as_many_threads_pack_as_there_are_cores_for_them(
+    folder, tmp_path, monkeypatch
+):
+    num_threads = []
+
+    def write(shard, settings, num_workers, *given):
+        num_threads.append(num_workers)
+        return shard_writer.write_shard(shard, settings, num_workers, *given)
+
+    monkeypatch.setattr(packing, "num_cores", lambda: 3)
+    monkeypatch.setattr(packing, "write_shard", write)
+    pack(folder, tmp_path / "packed")
+    assert num_threads == [3, 3]
 
 
 def test_a_copied_pack_keeps_its_index(folder, tmp_path, monkeypatch):
