@@ -603,5 +603,5 @@ def test_no_image_is_damaged_for_what_the_machine_lacks(tmp_path, monkeypatch, l
     with pytest.raises(DamagedImage, match="No such file"):
         source.read(0)
     monkeypatch.setattr("t2t.data.sources.base.read_whole", refuse)
-    with pytest.raises(LocalError, match=r"a\.png was not read .*no fault of the image"):
+    with pytest.raises(LocalError, match=r"a\.png was not read .*no fault of"):
         source.read(0)
