@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -164,6 +165,25 @@ def test_as_many_threads_pack_as_there_are_cores_for_them(
     monkeypatch.setattr(packing, "write_shard", write)
     pack(folder, tmp_path / "packed")
     assert num_threads == [3, 3]
+
+
+def test_few_images_are_in_memory_before_they_are_written(
+    folder, tmp_path, monkeypatch
+):
+    begun, most = [], []
+
+    def prepare(source, index, settings):
+        begun.append(index)
+        return prepared(source, index, settings)
+
+    def advance(done, total):
+        time.sleep(0.01)  # a slow disk
+        most.append(len(begun) - done)
+
+    prepared = shard_writer.prepared
+    monkeypatch.setattr(shard_writer, "prepared", prepare)
+    pack(folder, tmp_path / "packed", num_workers=1, progress=advance)
+    assert max(most) <= shard_writer._NUM_AHEAD
 
 
 def test_a_copied_pack_keeps_its_index(folder, tmp_path, monkeypatch):
