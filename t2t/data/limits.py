@@ -2,9 +2,11 @@
 
 import math
 import os
+from contextlib import suppress
 from pathlib import Path
 
 _GROUPS = Path("/sys/fs/cgroup")
+_MEMBERSHIP = Path("/proc/self/cgroup")
 _LARGEST_RANGE = 1 << 36
 
 
@@ -41,39 +43,56 @@ def half_of_all_memory() -> int:
 
 def _cores_granted() -> float:
     """Cores' time that the container has, which may be less than the cores it sees."""
-    quota, _, period = _text("cpu.max").partition(" ")
-    if not quota:  # the older kind of control groups
-        quota, period = _text("cpu/cpu.cfs_quota_us"), _text("cpu/cpu.cfs_period_us")
-    try:
-        granted = int(quota) / int(period)
-    except (ValueError, ZeroDivisionError):  # "max", or no container
-        return math.inf
-    return granted if granted > 0 else math.inf
+    quotas = [_text(group / "cpu.max").split() for group in _groups("")]
+    quotas += [
+        [_text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")]
+        for group in _groups("cpu")
+    ]
+    least = math.inf
+    for quota in quotas:
+        with suppress(ValueError, ZeroDivisionError):  # "max", or no container
+            granted, period = map(int, quota)
+            least = min(least, granted / period if granted > 0 else math.inf)
+    return least
 
 
 def _memory_granted() -> float:
     """Bytes that the container has left, counting files that it only remembers."""
-    for most, used, table, remembered in (
-        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    least = math.inf
+    for controller, most, used, remembered in (
+        ("", "memory.max", "memory.current", "inactive_file"),
         (
-            "memory/memory.limit_in_bytes",
-            "memory/memory.usage_in_bytes",
-            "memory/memory.stat",
+            *("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
             "total_inactive_file",
         ),
     ):
-        try:
-            left = int(_text(most)) - int(_text(used))
-        except ValueError:  # "max", or no container
-            continue
-        rows = dict(line.split() for line in _text(table).splitlines())
-        return left + int(rows.get(remembered, 0))
-    return math.inf
+        for group in _groups(controller):
+            with suppress(ValueError):  # "max", or no container
+                left = int(_text(group / most)) - int(_text(group / used))
+                table = _text(group / "memory.stat").splitlines()
+                rows = dict(line.split() for line in table)
+                least = min(least, left + int(rows.get(remembered, 0)))
+    return least
 
 
-def _text(name: str) -> str:
-    """A file of the container's control group, nothing where there is none."""
+def _groups(controller: str) -> list[Path]:
+    """This process's control group and those around it, all of which limit it.
+
+    Older kinds have a tree for each controller. Seen from within a container, the own
+    group is the root of a tree, wherever the system says that it lies.
+    """
+    root = _GROUPS / controller
+    for line in _text(_MEMBERSHIP).splitlines():
+        _, controllers, inner = line.split(":", 2)
+        if controller in controllers.split(","):
+            own = root / inner.lstrip("/")
+            return [own, *own.parents]
+    return [root]
+
+
+def _text(path: Path) -> str:
+    """What a file of the system says, nothing where there is none."""
     try:
-        return (_GROUPS / name).read_text().strip()
+        return path.read_text().strip()
     except OSError:
         return ""

@@ -217,6 +217,39 @@ def test_too_much_damage_stops_with_the_names(make: Callable[..., Batches]) -> N
         list(make(source, damage=Damage(limit=2)).steps(0, 6))
 
 
+def test_a_search_for_a_stand_in_ends_where_too_many_are_damaged() -> None:
+    source = Pictures(damaged=tuple(range(2, 18)))
+    read: list[int] = []
+    source.on_read = read.append
+    with pytest.raises(UserError, match="4 images cannot be read and 3 may be"):
+        Loader(source, damage=Damage(limit=3)).load(2)
+    assert read == [2, 3, 4, 5]
+
+
+def test_damage_that_is_known_is_not_read_again() -> None:
+    source = Pictures(damaged=(3, 4, 19))
+    batches = stream(source)
+    seen = list(batches.steps(0, 6))
+    read: list[int] = []
+    source.on_read = read.append
+    assert_same(seen, list(batches.steps(0, 6)))
+    assert not {3, 4, 19} & set(read)
+
+
+class Blocks(Squares):
+    """The same, best read five at a time."""
+
+    @property
+    def blocks(self) -> np.ndarray:
+        return np.arange(len(self)) // 5
+
+
+def test_a_source_of_blocks_is_read_block_by_block() -> None:
+    batches = stream(Blocks(), batch_size=5, crop=None, channels=1)
+    for batch in batches.steps(0, 8):
+        assert len({index // 5 for index in batch.indices.tolist()}) == 1
+
+
 def test_a_source_without_one_whole_image_is_refused() -> None:
     source = Pictures(num=6, damaged=tuple(range(6)))
     with pytest.raises(UserError, match="None of the 6 images can be read"):

@@ -13,6 +13,7 @@ from t2t.data.limits import free_memory, num_cores
 def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a control group, empty as where there is no container."""
     monkeypatch.setattr(limits, "_GROUPS", tmp_path)
+    monkeypatch.setattr(limits, "_MEMBERSHIP", tmp_path / "membership")
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     return tmp_path
@@ -21,7 +22,7 @@ def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def write(group: Path, **texts: str) -> None:
     for name, text in texts.items():
         path = group / name.replace("__", "/").replace("_DOT_", ".")
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
 
 
@@ -62,6 +63,26 @@ def test_a_container_has_what_it_does_not_use(group: Path) -> None:
     assert free_memory() == 1200
     write(group, memory_DOT_max="max")
     assert free_memory() > 2**20
+
+
+def test_a_job_on_a_shared_machine_has_what_its_group_and_those_around_leave(
+    group: Path,
+) -> None:
+    write(group, membership="3:pids:/\n0::/jobs/mine")
+    write(group, jobs__mine__cpu_DOT_max="max 1000", jobs__cpu_DOT_max="3000 1000")
+    assert num_cores() == 3
+    write(group, jobs__mine__memory_DOT_max="900", jobs__mine__memory_DOT_current="200")
+    assert free_memory() == 700
+    write(group, jobs__memory_DOT_max="5000", jobs__memory_DOT_current="4600")
+    assert free_memory() == 400
+    write(group, membership="4:cpuacct,cpu:/my\n2:memory:/my\n0::/elsewhere")
+    write(group, cpu__my__cpu_DOT_cfs_quota_us="2000")
+    write(group, cpu__my__cpu_DOT_cfs_period_us="1000")
+    write(group, memory__my__memory_DOT_limit_in_bytes="600")
+    write(group, memory__my__memory_DOT_usage_in_bytes="500")
+    write(group, memory__my__memory_DOT_stat="total_inactive_file 50")
+    assert num_cores() == 2
+    assert free_memory() == 150
 
 
 def test_memory_is_guessed_where_the_system_tells_nothing(

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from PIL import Image
 
 from t2t.data.decoding import decode as decoding
 from t2t.data.decoding.decode import decode
+from t2t.data.packing import pack as packing
 from t2t.data.packing import shard_writer
 from t2t.data.packing.pack import pack
 from t2t.data.sources import open_source, open_splits, shard_index
@@ -148,6 +150,40 @@ def test_the_index_of_a_pack_is_what_its_shard_says(folder, tmp_path):
     rebuilt = open_splits(tmp_path / "packed").train
     assert kept.labels.tolist() == rebuilt.labels.tolist()
     assert [kept.read(n) for n in range(9)] == [rebuilt.read(n) for n in range(9)]
+
+
+def test_as_many_threads_pack_as_there_are_cores_for_them(
+    folder, tmp_path, monkeypatch
+):
+    num_threads = []
+
+    def write(shard, settings, num_workers, *given):
+        num_threads.append(num_workers)
+        return shard_writer.write_shard(shard, settings, num_workers, *given)
+
+    monkeypatch.setattr(packing, "num_cores", lambda: 3)
+    monkeypatch.setattr(packing, "write_shard", write)
+    pack(folder, tmp_path / "packed")
+    assert num_threads == [3, 3]
+
+
+def test_few_images_are_in_memory_before_they_are_written(
+    folder, tmp_path, monkeypatch
+):
+    begun, most = [], []
+
+    def prepare(source, index, settings):
+        begun.append(index)
+        return prepared(source, index, settings)
+
+    def advance(done, total):
+        time.sleep(0.01)  # a slow disk
+        most.append(len(begun) - done)
+
+    prepared = shard_writer.prepared
+    monkeypatch.setattr(shard_writer, "prepared", prepare)
+    pack(folder, tmp_path / "packed", num_workers=1, progress=advance)
+    assert max(most) <= shard_writer._NUM_AHEAD
 
 
 def test_a_copied_pack_keeps_its_index(folder, tmp_path, monkeypatch):

@@ -248,6 +248,19 @@ def test_a_killed_worker_is_told_of_and_its_work_done(source: FileSource) -> Non
     assert len(told) == 1
 
 
+def test_a_scheduler_that_asks_every_process_to_end_ends_no_worker(
+    batches: StreamBatches,
+) -> None:
+    await_all_workers(batches)
+    (crew,) = batches._idle
+    wanted = list(batches.steps(0, 3))
+    asked = [crew.keeper.pid, *pids(batches)]  # type: ignore[attr-defined]
+    for pid in asked:
+        os.kill(pid, signal.SIGTERM)
+    assert_same(wanted, list(batches.steps(0, 3)))
+    assert pids(batches) == asked[1:]
+
+
 def test_no_image_is_blamed_for_workers_that_had_not_begun_it(
     source: FileSource,
 ) -> None:

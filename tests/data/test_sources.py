@@ -1,5 +1,6 @@
 """Folders, named sets, and how any source is found, cut and refused."""
 
+import errno
 import io
 import json
 import os
@@ -29,10 +30,15 @@ from t2t.data.sources import (
     open_splits,
     subset,
 )
-from t2t.data.sources.base import _scrambled, held_out_indices, permutation
+from t2t.data.sources.base import (
+    FileSource,
+    _scrambled,
+    held_out_indices,
+    permutation,
+)
 from t2t.data.sources.filenames import expand_braces, num_missing, split_of
 from t2t.data.sources.labels import folder_meant
-from t2t.errors import UserError
+from t2t.errors import LocalError, UserError
 
 
 def write_image(path: Path, value: int = 0, size: int = 8) -> None:
@@ -586,3 +592,16 @@ def test_encoded_bytes_come_out_as_they_are(tmp_path):
     buffer = io.BytesIO()
     Image.new("RGB", (8, 8)).save(buffer, "PNG")
     assert open_source(tmp_path, "all").read(0) == buffer.getvalue()
+
+
+@pytest.mark.parametrize("lack", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_no_image_is_damaged_for_what_the_machine_lacks(tmp_path, monkeypatch, lack):
+    def refuse(path):
+        raise OSError(lack, os.strerror(lack), path)
+
+    source = FileSource(tmp_path, ["a.png"], np.zeros(1, np.int64), ("all",))
+    with pytest.raises(DamagedImage, match="No such file"):
+        source.read(0)
+    monkeypatch.setattr("t2t.data.sources.base.read_whole", refuse)
+    with pytest.raises(LocalError, match=r"a\.png was not read .*no fault of"):
+        source.read(0)

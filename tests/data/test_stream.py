@@ -1,7 +1,9 @@
 """Streamed batches: what is theirs alone while they are made."""
 
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +18,7 @@ from t2t.data.sources.named import ArraySource
 from t2t.data.streaming import stream as stream_module
 from t2t.data.streaming.crew import ThreadCrew
 from t2t.data.streaming.memory import Memory, pieces_of
+from t2t.data.streaming.requests import Request
 from t2t.data.streaming.stream import StreamBatches
 
 
@@ -108,3 +111,39 @@ def test_what_cannot_be_asked_for_keeps_no_memory(
     (crew,) = batches._idle
     assert crew.memory.num_bytes > 0
     assert sum(block.size for block in crew.memory._free) == crew.memory.num_bytes
+
+
+def test_no_thread_waits_for_ever_after_a_second_interrupt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    requests: list[Request] = []
+
+    class Noted(Request):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            requests.append(self)
+
+    class Interrupted(ThreadPoolExecutor):
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            raise KeyboardInterrupt  # while it would have waited
+
+    def read(source: ArraySource, index: int) -> torch.Tensor:
+        time.sleep(0.3 if index else 0)
+        return source.images[index]
+
+    monkeypatch.setattr(stream_module, "Request", Noted)
+    monkeypatch.setattr(stream_module, "ThreadPoolExecutor", Interrupted)
+    monkeypatch.setattr(ArraySource, "read", read)
+    steps = streamed(torch.zeros(64, 3, 2, 2, dtype=torch.uint8), 1).steps(0, 64)
+    next(steps)
+    with pytest.raises(KeyboardInterrupt):
+        steps.close()  # type: ignore[attr-defined]
+    try:
+        for thread in threading.enumerate():
+            if thread.name.startswith("t2t-batch"):
+                thread.join(timeout=5)
+                assert not thread.is_alive()
+    finally:
+        for request in requests:
+            request.release()

@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 
 from t2t.atomic import write_atomically
 from t2t.data.decoding.damage import Damage, DamagedImage
+from t2t.data.limits import num_cores
 from t2t.data.packing.shard_writer import Settings, Shard, verified_index, write_shard
 from t2t.data.sources.base import FileSource, Source, Subset, mixed_order
 from t2t.data.sources.named import NAMES
@@ -91,7 +92,7 @@ def pack(
                 folder,
                 shards,
                 Settings(short_side, quality),
-                num_workers or os.cpu_count() or 1,
+                num_workers or num_cores(),
                 Damage(damage_limit),
                 progress or (lambda done, total: None),
             )

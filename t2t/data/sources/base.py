@@ -1,5 +1,6 @@
 """What a source of labelled images is, and how one is cut into parts."""
 
+import errno
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -12,9 +13,12 @@ from torch import Tensor
 
 from t2t.data.decoding.damage import DamagedImage
 from t2t.data.sources.storage import read_whole
-from t2t.errors import UserError
+from t2t.errors import LocalError, UserError
 
 Indices = npt.NDArray[np.int64]
+
+# What the machine lacks, whichever file is read.
+_LACKS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class Source(ABC):
@@ -162,6 +166,12 @@ class FileSource(Source):
         try:
             return read_whole(name)
         except OSError as error:
+            if error.errno in _LACKS:  # which must not change what is trained on
+                raise LocalError(
+                    f"{name} was not read ({error.strerror}), which is no fault of the "
+                    "image: allow more open files (ulimit -n) and leave more memory "
+                    "free, or try fewer --workers."
+                ) from error
             raise DamagedImage(name, error.strerror or str(error)) from error
 
 

@@ -102,25 +102,27 @@ class StreamBatches:
             making = ThreadPoolExecutor(self.num_ahead, "t2t-batch")
             work = _Work(self, crew)
             upcoming = iter(range(start, stop))
-            pending: deque[tuple[Future[Asked], Future[Made]]] = deque()
+            all_asked: deque[Future[Asked]] = deque()
+            pending: deque[Future[Made]] = deque()
 
             def begin(num_steps: int) -> None:
                 for step in itertools.islice(upcoming, num_steps):
-                    asked = asking.submit(work.ask, step)
-                    pending.append((asked, making.submit(work.make, step, asked)))
+                    all_asked.append(asking.submit(work.ask, step))
+                    pending.append(making.submit(work.make, step, all_asked[-1]))
 
             try:
                 begin(self.num_ahead + _NUM_READ_AHEAD)
                 while pending:
-                    made = pending[0][1].result()
-                    pending.popleft()
+                    made = pending.popleft().result()
+                    all_asked.popleft()
                     begin(1)
                     yield self._handed_over(made)
             finally:
+                # Before anything is waited for: a second Ctrl-C ends the waiting, and
+                # a thread would wait for ever for what nobody brings.
+                for asked in all_asked:
+                    asked.add_done_callback(_release)
                 asking.shutdown(wait=True, cancel_futures=True)
-                for asked, _ in pending:
-                    if not asked.cancelled() and asked.exception() is None:
-                        asked.result().request.release()
                 making.shutdown(wait=True, cancel_futures=True)
 
     @contextmanager
@@ -165,6 +167,11 @@ class StreamBatches:
             for tensor in made.batch:
                 tensor.record_stream(current)
         return made.batch
+
+
+def _release(asked: Future[Asked]) -> None:
+    if not asked.cancelled() and asked.exception() is None:
+        asked.result().request.release()
 
 
 class _Work:

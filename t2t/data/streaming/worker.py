@@ -125,7 +125,9 @@ def _end(
 
 def main(arguments: list[str]) -> None:
     """Forks the workers, then waits for the end of the process that asked for them."""
+    # They end with the training process, which may still need them for a checkpoint.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how workers ended
     parent, source_file, memory_file, *descriptors = map(int, arguments)
     sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
