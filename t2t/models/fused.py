@@ -47,8 +47,13 @@ def is_plain(module: nn.Module) -> bool:
 
 
 def is_wrapped(weight: object) -> bool:
-    """Whether a weight's numbers lie in other tensors: shards, or quantized ones."""
-    return is_cut(weight) or hasattr(weight, "__tensor_flatten__")
+    """Whether a weight's numbers lie in other tensors: shards, or quantized ones.
+
+    Compiled code is asked for shards alone: to some compilers a tensor has everything.
+    """
+    if is_cut(weight):
+        return True
+    return not torch.compiler.is_compiling() and hasattr(weight, "__tensor_flatten__")
 
 
 def is_cut(weight: object) -> TypeGuard["DTensor"]:
