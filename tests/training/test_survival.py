@@ -195,16 +195,18 @@ def test_a_folder_is_held_until_it_is_left_as_it_was(
 ) -> None:
     first, second = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
     refused = []
+    unlink = Path.unlink
 
-    def look(place: RunFolder) -> list[Path]:
+    def look(path: Path) -> None:
         with pytest.raises(UserError, match="Another process"), second.held():
             pass
-        refused.append(place)
-        return []
+        refused.append(path.name)
+        unlink(path)
 
     with first.held():
-        monkeypatch.setattr(RunFolder, "files", look)
-    assert refused == [first]
+        monkeypatch.setattr(Path, "unlink", look)
+    monkeypatch.undo()
+    assert refused == [".lock"]
     assert not (tmp_path / "run").exists()
 
 
