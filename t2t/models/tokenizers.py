@@ -17,7 +17,7 @@ from t2t.ops.inference_step import inference_step
 from t2t.ops.performer import performer_attention
 from t2t.ops.performer_step import has_kernel, performer_step
 from t2t.ops.prepared import infers_on_cpu
-from t2t.ops.soft_split import Split, soft_split, split_grids
+from t2t.ops.soft_split import Split, soft_split, split_by, split_grids
 from t2t.ops.softmax_step import softmax_step
 from t2t.ops.window_projection import Moments
 from t2t.shapes import FeatureMap, Images, Tokens
@@ -176,11 +176,8 @@ def split_and_project(
     if type(linear) is nn.Linear and (norm is None or is_affine):
         gain = None if norm is None else (norm.weight, norm.bias, norm.eps)
         return soft_split(image, split, gain, linear.weight, linear.bias)
-    (grid,) = split_grids(image.shape[-2:], [split])
-    step = {"stride": split.stride, "padding": split.padding}
-    windows = F.unfold(image, split.kernel, **step).transpose(1, 2)
-    tokens: Tokens = linear(windows if norm is None else norm(windows))
-    return tokens.transpose(1, 2).unflatten(2, grid)
+    parts = linear if norm is None else lambda windows: linear(norm(windows))
+    return split_by(parts, image, split)
 
 
 class ConvolutionTokens(Tokenizer):

@@ -1,6 +1,6 @@
 """Soft split: overlapping windows of a feature map become the next tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from t2t.errors import UserError
 from t2t.ops.availability import is_transformed
-from t2t.shapes import FeatureMap
+from t2t.shapes import FeatureMap, Tokens
 
 
 @dataclass(frozen=True)
@@ -71,15 +71,25 @@ def soft_split_reference(
     bias: Float[Tensor, " width"] | None,
 ) -> FeatureMap:
     """Unfold, LayerNorm, linear, as the paper reads; the unfolded tokens are stored."""
-    grid = split_grids(image.shape[-2:], [split])[0]
+
+    def project(windows: Tokens) -> Tokens:
+        if norm is not None:
+            gain, shift, eps = norm
+            windows = F.layer_norm(windows, windows.shape[-1:], gain, shift, eps)
+        return F.linear(windows, weight, bias)
+
+    return split_by(project, image, split)
+
+
+def split_by(
+    project: Callable[[Tokens], Tokens], image: FeatureMap, split: Split
+) -> FeatureMap:
+    """A soft split by any function of the windows, which are stored."""
+    (grid,) = split_grids(image.shape[-2:], [split])
     windows = F.unfold(
         image, split.kernel, padding=split.padding, stride=split.stride
     ).transpose(1, 2)
-    if norm is not None:
-        gain, shift, eps = norm
-        windows = F.layer_norm(windows, windows.shape[-1:], gain, shift, eps)
-    tokens = F.linear(windows, weight, bias)
-    return tokens.transpose(1, 2).unflatten(2, grid)
+    return project(windows).transpose(1, 2).unflatten(2, grid)
 
 
 def soft_split(
