@@ -15,8 +15,7 @@ from rich.text import Text
 
 from t2t.errors import UserError, suggest
 from t2t.models.zoo import ZOO, Entry
-
-UNLIMITED = 1000
+from t2t.training.telling.console import UNLIMITED, width_of
 
 
 def say(page: Callable[[int], RenderableType]) -> None:
@@ -88,12 +87,6 @@ def model_table(found: dict[str, Entry], width: int) -> RenderableType:
         note = f"From {width_of(table)} columns on, this table has the paper's figures."
         table = table_of(found, with_about=False, with_paper=False)
     return Group(table, Text(), Text(note, style="dim"))
-
-
-def width_of(table: Table) -> int:
-    """The columns of a terminal that a table needs."""
-    # A height too, since the width of a dumb terminal is else taken to be 80.
-    return Console(width=UNLIMITED, height=1).measure(table).maximum
 
 
 def table_of(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -14,6 +14,7 @@ from t2t.atomic import write_atomically
 from t2t.bench.kernels import Profile
 from t2t.errors import UserError
 from t2t.training.telling.clock import counted
+from t2t.training.telling.console import width_of
 
 Row = dict[str, Any]
 
@@ -155,8 +156,7 @@ def row_table(rows: Sequence[Row], width: int) -> RenderableType:
     left_out: list[str] = []
     for heading in SPARE:
         table = table_of(rigid, left_out)
-        # A height too, since the width of a dumb terminal is else taken to be 80.
-        if Console(width=1000, height=1).measure(table).maximum <= width:
+        if width_of(table) <= width:
             break
         left_out.append(heading)
     table = table_of(told, left_out)

@@ -1,9 +1,13 @@
-"""The screen that a run speaks to, or the file or pipe in its place."""
+"""The screen that is spoken to, or the file or pipe in its place."""
 
 import os
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
+
+UNLIMITED = 1000
+"""Columns of what is no terminal."""
 
 
 class RunConsole(Console):
@@ -26,3 +30,9 @@ class RunConsole(Console):
         self.quiet = self.is_unheard = True
         # What is still to be sent could not be either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
+
+
+def width_of(table: Table) -> int:
+    """The columns of a terminal that a table needs."""
+    # A height too, since the width of a dumb terminal is else taken to be 80.
+    return Console(width=UNLIMITED, height=1).measure(table).maximum
