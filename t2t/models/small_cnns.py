@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import timm
+import torch
 from timm.models import (
     generate_default_cfgs,
     register_model,
@@ -81,7 +82,8 @@ def entry_point(name: str) -> Callable[..., nn.Module]:
         about = resolve_pretrained_cfg(name, pretrained_cfg, pretrained_cfg_overlay)
         network = build(original, **{"num_classes": DATA["num_classes"], **settings})
         network.pretrained_cfg = about.to_dict()
-        return network
+        # Convolutions on a GPU's matrix units read the channels of a place together.
+        return network.to(memory_format=torch.channels_last)
 
     entry.__name__ = entry.__qualname__ = name
     entry.__doc__ = f"{original} for images of 32 pixels."

@@ -33,6 +33,19 @@ def test_they_tell_ten_classes_unless_told_otherwise() -> None:
     assert t2t.create_model("resnet18").num_classes == 1000
 
 
+@pytest.mark.parametrize("name", SMALL_CNNS)
+def test_channels_of_a_place_lie_together(name: str) -> None:
+    seen: list[torch.Tensor] = []
+    network = t2t.create_model(name).eval()
+    for layer in network.modules():
+        if isinstance(layer, torch.nn.Conv2d):
+            layer.register_forward_hook(lambda *about: seen.append(about[2]))
+    with torch.no_grad():
+        network(torch.randn(2, 3, 32, 32))
+    interleaved = torch.channels_last
+    assert all(image.is_contiguous(memory_format=interleaved) for image in seen)
+
+
 def test_they_are_saved_and_loaded_by_name(tmp_path: Path) -> None:
     network = t2t.create_model("mobilenetv2_32", num_classes=4).eval()
     file = t2t.save(network, tmp_path / "small.safetensors", name="mobilenetv2_32")

@@ -94,6 +94,16 @@ def test_interrupted_run_ends_in_the_same_bits(
         assert whole.summary[key] == second.summary[key]
 
 
+def test_memories_lie_as_their_parameters_do(tiny: Tiny, cpu: Machine) -> None:
+    # Fused optimizers walk through both at once, and do not look at strides.
+    recipe = replace(tiny(), model="resnet18_32", choices={})
+    run = new_run(recipe, settle(cpu, ALONE), ALONE, 3)
+    for name, parameter in run.plain.named_parameters():
+        key = f"optimizer/0/{name}/exp_avg"
+        memory = run.empty_like(key, parameter.shape, parameter.dtype)
+        assert memory.stride() == parameter.stride()
+
+
 def test_no_time_of_training_is_lost(
     tiny: Tiny,
     cpu: Machine,
