@@ -10,7 +10,7 @@ from t2t.recipes.cifar10 import sprint
 from t2t.studies.study import Claim, Study, variation
 from t2t.training.recipe import Recipe, TokenDropping
 
-EPOCHS = 12
+EPOCHS = 10
 ABLATION = "T2T-ViT, Table 7, ImageNet"
 TRANSFERS = "T2T-ViT, Table 6, ImageNet"
 POSITIONS = "ViT, Table 8, ImageNet 5-shot"
