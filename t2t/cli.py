@@ -3,6 +3,7 @@
 import errno
 import inspect
 import os
+import shutil
 import sys
 import time
 import warnings
@@ -21,6 +22,7 @@ from t2t.verbs.words import HELP, check
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 NO_WAY_IN = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 LEADER_SECONDS = 10.0
+LEAST_COLUMNS = 40
 PURPOSE = """Train vision transformers from scratch on the images you have.
 
 t2t VERB --help explains a verb by examples; t2t --version tells the version."""
@@ -88,6 +90,15 @@ def settle_output() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
+def make_room() -> None:
+    """Lets a narrow terminal break the lines of the help itself.
+
+    Where no column is left beside a name, tyro would go on breaking words for ever.
+    """
+    if shutil.get_terminal_size().columns < LEAST_COLUMNS:
+        os.environ["COLUMNS"] = str(LEAST_COLUMNS)
+
+
 def run(words: list[str]) -> None:
     """Calls the verb that the first word names with what the others say."""
     if words[:1] == ["--version"]:
@@ -97,12 +108,14 @@ def run(words: list[str]) -> None:
     elif words[0] in VERBS:
         verb = VERBS[words[0]]
         check(words[0], verb, words[1:])
+        if is_help := not {*words}.isdisjoint(HELP):
+            make_room()
         tyro.cli(
             verb,
             prog=f"t2t {words[0]}",
             description=inspect.getdoc(verb),
             # Beside other words the help would leave out what they stand for.
-            args=["--help"] if {*words} & {*HELP} else words[1:],
+            args=["--help"] if is_help else words[1:],
             config=(FlagCreatePairsOff, DisallowNone),
         )
     else:
@@ -126,5 +139,6 @@ def print_verbs() -> None:
         ]
         for name, verb in VERBS.items()
     }
+    make_room()
     choice: Any = Union[tuple(verbs.values())]  # noqa: UP007
     tyro.cli(choice, prog="t2t", description=PURPOSE, args=["--help"])

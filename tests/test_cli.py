@@ -80,6 +80,17 @@ def test_help_is_the_same_beside_other_words(capsys: Output) -> None:
     assert "NAME" in alone.splitlines()[0]
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("columns", [1, 6, 10])
+def test_no_terminal_is_too_narrow_for_help(
+    columns: int, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for words, option in (["--help"], "• train"), (["train", "--help"], "--spread"):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert main(words) == 0
+        assert option in capsys.readouterr().out
+
+
 def test_no_words_show_the_verbs(capsys: Output) -> None:
     assert main([]) == 0
     assert "• models" in capsys.readouterr().out
