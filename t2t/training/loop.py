@@ -21,6 +21,7 @@ from t2t.training.feeding import open_data, training_batches, validation_batches
 from t2t.training.folder import RunFolder
 from t2t.training.interruption import Interruption
 from t2t.training.machine import Machine, make_exact, plans_of, settle, vars_of
+from t2t.training.meeting import is_parting
 from t2t.training.optim import all_groups, lr_share, set_lr
 from t2t.training.parallel import (
     SPREADS,
@@ -86,8 +87,9 @@ def train(
     where = folder or Path("runs") / run_name(recipe)
     place = RunFolder(Path(os.path.expanduser(where)))
     with (
-        processes(machine.device) as team,
+        # All around, since torchrun sends SIGTERM to who is left and has yet to speak.
         Interruption() as interruption,
+        processes(machine.device) as team,
         ExitStack() as leaving,
     ):
         settled = settle(machine, team)
@@ -127,7 +129,8 @@ def train(
                     "model. Its checkpoints are kept."
                 ) from error
             except Exception as error:
-                if isinstance(error, UserError) or not interruption.asked:
+                known = isinstance(error, UserError) or is_parting(error)
+                if known or not interruption.asked:
                     raise
                 # Ctrl-C also ends compilers that the first step waits for.
                 journal.tell(f"Stopped within a step ({type(error).__name__}).")

@@ -18,6 +18,8 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from t2t.errors import LocalError, ToldError, UserError, first_line
 
 POLL_SECONDS = 0.02
+PARTINGS = ("closed by peer", "reset by peer", "Broken pipe")
+"""What gloo says of a process that has gone."""
 
 
 def meeting_store(rank: int, world_size: int, seconds: float = 300) -> Store:
@@ -54,9 +56,21 @@ def one_tells(store: Store) -> Iterator[None]:
         raise (LocalError if is_first else ToldError)(str(error)) from error
     except Exception as error:
         # What all do together fails in the others when one has left.
-        if count_mistakes(store, 0):
+        parted = is_parting(error)
+        if count_mistakes(store, parted) > parted:
             raise ToldError("Another process has ended, and told why.") from error
-        raise
+        if not parted:
+            raise
+        raise LocalError(
+            "Another process of this run is gone, killed or by an error of its own; "
+            "the same command goes on from the last checkpoint."
+        ) from error
+
+
+def is_parting(error: BaseException) -> bool:
+    """Whether an error tells no more than that another process has gone."""
+    said = str(error)
+    return "gloo" in said and any(words in said for words in PARTINGS)
 
 
 def count_mistakes(store: Store, more: int) -> int:

@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor
 
 from t2t.atomic import write_atomically
 from t2t.errors import UserError, first_line
+from t2t.training.meeting import is_parting
 from t2t.training.parallel import Processes, from_leader, wait_for_all
 from t2t.training.run import Run, State
 
@@ -98,6 +99,8 @@ class CheckpointWriter:
             self.failed = True
             if self.team.leads:
                 shutil.rmtree(draft, ignore_errors=True)
+            # Where another process is gone, training does not go on, and says so.
+            if self.team.leads and not is_parting(error):
                 kept = [path.name for path in checkpoints(self.folder)[:1]]
                 start = kept[0] if kept else "the start"
                 self.tell(

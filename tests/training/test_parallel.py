@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from t2t.training.machine import plans_of
 from t2t.training.meeting import agree, meeting_store, one_tells
 from t2t.training.parallel import Processes, find_device, processes, spread_model
 from t2t.training.recipe import Optimizer, Recipe
-from t2t.training.resume import checkpoints
+from t2t.training.resume import checkpoints, is_whole
 from t2t.training.telling.metrics import read_rows
 
 Tiny = Callable[..., Recipe]
@@ -66,6 +67,7 @@ def in_two(start: Start, cpu: Machine) -> Callable[..., None]:
         folder: Path,
         way: str,
         *arguments: object,
+        killed: int | None = None,
         **settings: Any,
     ) -> None:
         spread, local_world_size = WAYS[way]
@@ -92,7 +94,8 @@ def in_two(start: Start, cpu: Machine) -> Callable[..., None]:
         ]
         for worker in workers:
             worker.join(100)
-        assert [worker.exitcode for worker in workers] == [0, 0]
+        codes = [-signal.SIGKILL if rank == killed else 0 for rank in (0, 1)]
+        assert [worker.exitcode for worker in workers] == codes
 
     return run
 
@@ -217,6 +220,19 @@ def test_nobody_waits_for_a_process_that_cannot_write_its_shards(
     assert "step 6 could not be written ([Errno 30] Read-only file system)" in told
 
 
+@pytest.mark.parametrize(("way", "killed"), [("ddp", 0), ("ddp", 1), ("fsdp", 1)])
+def test_a_process_that_is_killed_is_missed_by_the_other(
+    way: str, killed: int, recipe: Recipe, tmp_path: Path, in_two: Callable[..., None]
+) -> None:
+    folder = tmp_path / "run"
+    given = (recipe, folder, way, killed)
+    in_two("train_until_killed", *given, killed=killed, checkpoint_minutes=0.0)
+    told = (tmp_path / f"told-{1 - killed}.txt").read_text()
+    assert told.startswith("LocalError: Another process of this run is gone, killed")
+    assert is_whole(checkpoints(folder / "last")[0])
+    assert "could not be written" not in (folder / "log.txt").read_text()
+
+
 def test_shards_are_not_kept_where_some_do_not_see_them(
     recipe: Recipe, tmp_path: Path, in_two: Callable[..., None]
 ) -> None:
@@ -264,11 +280,12 @@ def test_the_first_process_that_meets_a_mistake_tells_it() -> None:
             raise error
         return found.type
 
-    assert leave(RuntimeError("Connection closed by peer")) is RuntimeError
+    assert leave(RuntimeError("The shapes do not match")) is RuntimeError
     assert leave(UserError("No.")) is LocalError
     assert leave(UserError("No.")) is ToldError
-    with pytest.raises(ToldError), one_tells(store):
-        raise RuntimeError("Connection closed by peer")
+    for words in ("The shapes do not match", "[gloo] Connection closed by peer"):
+        with pytest.raises(ToldError), one_tells(store):
+            raise RuntimeError(words)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch._dynamo  # torch's optimizers import it: here it is shared by all forks
+import torch.distributed as dist
 
 from t2t.config import from_json
 from t2t.data.decoding.decode import decoder_name
@@ -91,6 +92,26 @@ def train_half_read_only(
     Path.mkdir = refuse  # type: ignore[method-assign]
     os.environ |= environment
     train_alone(recipe, folder, machine)
+
+
+def train_until_killed(
+    recipe: Recipe,
+    folder: Path,
+    machine: Machine,
+    environment: dict[str, str],
+    rank: int,
+) -> None:
+    """Trains as one of several processes, one of which is killed in its fifth step."""
+    leave = dist.destroy_process_group
+
+    def leave_when_asked() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)  # as torchrun does, which misses one
+        leave()
+
+    dist.destroy_process_group = leave_when_asked
+    if environment["RANK"] == str(rank):
+        stop_self_after(5, signal.SIGKILL)
+    note_mistake(recipe, folder, machine, environment)
 
 
 def train_apart(
