@@ -37,7 +37,8 @@ class CheckpointWriter:
         self.folder = folder
         self.team = team
         self.tell = tell
-        self.thread: threading.Thread | None = None
+        self.written = threading.Event()
+        self.written.set()
         self.failed = False
         """Whether the last one could not be written."""
 
@@ -62,21 +63,22 @@ class CheckpointWriter:
             self.sweep()
         if not alone:
             wait_for_all(self.team)
-        self.thread = threading.Thread(target=self.write, args=(copied, alone))
-        self.thread.start()
+        written = threading.Event()
+        threading.Thread(target=self.write, args=(copied, alone, written)).start()
+        self.written = written
 
     def finish(self) -> None:
         """Returns when nothing is being written here."""
-        if self.thread is not None:
-            self.thread.join()
-            self.thread = None
+        # Not by joining the thread: before Python 3.13, one whose join Ctrl-C cuts
+        # short is taken for ended, and breaks down in its work when Python ends.
+        self.written.wait()
 
     def sweep(self) -> None:
         """Removes what a killed process had begun to write."""
         for draft in self.folder.glob(".writing-*"):
             shutil.rmtree(draft, ignore_errors=True)
 
-    def write(self, state: State, alone: bool) -> None:
+    def write(self, state: State, alone: bool, written: threading.Event) -> None:
         """Writes under another name, seals, renames, and then removes older ones."""
         step = state.numbers["step"]
         final = self.folder / f"step-{step:09d}"
@@ -108,6 +110,8 @@ class CheckpointWriter:
                     f"({self.reason(error, state)}); training goes on, and would "
                     f"resume from {start}. Look after {self.folder}."
                 )
+        finally:
+            written.set()
 
     def reason(self, error: BaseException, state: State) -> str:
         """The first system error behind an error, in a few words."""

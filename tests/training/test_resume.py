@@ -2,7 +2,9 @@
 
 import functools
 import json
+import os
 import shutil
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +18,7 @@ from safetensors import safe_open
 from t2t.data.order import Batch
 from t2t.errors import UserError
 from t2t.models.weights import save
-from t2t.training import loop
+from t2t.training import loop, resume
 from t2t.training.loop import Machine, train
 from t2t.training.machine import settle
 from t2t.training.parallel import Processes
@@ -335,6 +337,27 @@ def test_full_disk_leaves_the_last_checkpoint_and_is_told(
     assert all(is_whole(path) for path in checkpoints(folder))
     writer.save(run.state())
     writer.finish()
+    assert newest_whole(folder, pytest.fail) == folder / "step-000000004"
+
+
+def test_ctrl_c_while_a_checkpoint_is_written_waits_for_it(
+    saved: tuple[Run, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, folder = saved
+    plain = resume.seal
+
+    def press_ctrl_c(folder: Path) -> None:
+        time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)
+        plain(folder)
+
+    monkeypatch.setattr(resume, "seal", press_ctrl_c)
+    run.step = 4
+    writer = CheckpointWriter(folder, ALONE, pytest.fail)
+    with pytest.raises(KeyboardInterrupt), writer:
+        writer.save(run.state())
+        writer.finish()
     assert newest_whole(folder, pytest.fail) == folder / "step-000000004"
 
 
