@@ -354,10 +354,14 @@ def test_ctrl_c_while_a_checkpoint_is_written_waits_for_it(
 
     monkeypatch.setattr(resume, "seal", press_ctrl_c)
     run.step = 4
-    writer = CheckpointWriter(folder, ALONE, pytest.fail)
-    with pytest.raises(KeyboardInterrupt), writer:
-        writer.save(run.state())
-        writer.finish()
+
+    def save() -> None:
+        with CheckpointWriter(folder, ALONE, pytest.fail) as writer:
+            writer.save(run.state())
+            writer.finish()
+
+    with pytest.raises(KeyboardInterrupt):
+        save()
     assert newest_whole(folder, pytest.fail) == folder / "step-000000004"
 
 
