@@ -10,9 +10,8 @@ from typing import Any, Literal
 import torch
 
 from t2t.analysis.meter import macs_by_module
-from t2t.config import to_json
 from t2t.studies.study import ALIKE, Claim, Study
-from t2t.training.folder import ENVIRONMENT, RECIPE, RunFolder, read_json
+from t2t.training.folder import ENVIRONMENT, RunFolder, read_json
 from t2t.training.recipe import Recipe
 from t2t.training.run import build_model
 
@@ -201,13 +200,9 @@ def run_folder(folder: Path, recipe: Recipe, seed: int) -> Path:
 
 def finished(folder: Path, recipe: Recipe, seed: int) -> dict[str, Any] | None:
     """What a run came to, if it is of this very recipe and at its end."""
-    path = run_folder(folder, recipe, seed)
-    result = RunFolder(path).finished()
-    if result is None or read_json(path / RECIPE) != to_json(
-        replace(recipe, seed=seed)
-    ):
-        return None
-    return result
+    place = RunFolder(run_folder(folder, recipe, seed))
+    result = place.finished()
+    return None if place.changes(replace(recipe, seed=seed)) else result
 
 
 def gather(

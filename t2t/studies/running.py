@@ -8,11 +8,14 @@ from pathlib import Path
 
 import torch
 
+from t2t.config import few
 from t2t.data.sources import Splits
+from t2t.errors import UserError
 from t2t.studies.outcome import Outcome, costs_of, finished, gather, run_folder
 from t2t.studies.study import Study
 from t2t.studies.table import write
 from t2t.training.feeding import open_data
+from t2t.training.folder import RunFolder
 from t2t.training.loop import Machine, train
 
 
@@ -37,6 +40,7 @@ def run_study(
     outcome = gather(study, seeds, folder, costs, num_classes)
     # All seeds of an arm before the next: they share what is compiled for the first.
     runs = [(name, seed) for name in names for seed in seeds]
+    check_folders(study, runs, folder)
     compiled_for = ""
     # The same images are opened once for all runs, so that small sets are decoded once.
     opened: dict[tuple[str, str, int, int], Splits] = {}
@@ -69,6 +73,17 @@ def run_study(
     if outcome.arms:
         write(outcome, folder / study.name)
     return outcome
+
+
+def check_folders(study: Study, runs: Sequence[tuple[str, int]], folder: Path) -> None:
+    """Refuses runs of other recipes before any is trained."""
+    for name, seed in runs:
+        place = RunFolder(run_folder(folder, study.arms[name], seed))
+        if changed := place.changes(replace(study.arms[name], seed=seed)):
+            raise UserError(
+                f"{place.path} holds a run of another recipe ({few(changed)}); name "
+                "another --folder."
+            )
 
 
 def forget_programs() -> None:

@@ -103,15 +103,20 @@ class RunFolder:
             )
         if fresh:
             self.check_spares(recipe)
-        elif is_run and self.has_begun():
-            before, now = read_json(self.path / RECIPE), to_json(recipe)
-            if same_data(str(before.get("data")), recipe.data):
-                before["data"] = recipe.data
-            if changed := differences(before, now):
-                raise UserError(
-                    f"{self.path} holds a run of another recipe ({few(changed)}); name "
-                    "another --folder, or add --fresh to start over in it."
-                )
+        elif changed := self.changes(recipe):
+            raise UserError(
+                f"{self.path} holds a run of another recipe ({few(changed)}); name "
+                "another --folder, or add --fresh to start over in it."
+            )
+
+    def changes(self, recipe: Recipe) -> list[str]:
+        """How a recipe differs from that of the run here, if one has begun."""
+        if not ((self.path / RECIPE).exists() and self.has_begun()):
+            return []
+        before = read_json(self.path / RECIPE)
+        if same_data(str(before.get("data")), recipe.data):
+            before["data"] = recipe.data
+        return differences(before, to_json(recipe))
 
     def check_spares(self, recipe: Recipe) -> None:
         """Refuses to delete what the run is to begin with."""
