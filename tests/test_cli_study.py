@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from t2t.cli import main
+from t2t.errors import UserError
 from t2t.studies import STUDIES
 from t2t.training.loop import Result
 
@@ -73,6 +74,19 @@ def test_a_study_that_is_stopped_ends_as_a_run_does(
     assert (
         "No run came to its end; the same command goes on." in capsys.readouterr().out
     )
+
+
+def test_a_study_whose_runs_fail_is_no_success(
+    tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **options: object) -> Result:
+        raise UserError("There is no room.")
+
+    monkeypatch.setattr("t2t.studies.running.train", fail)
+    assert main(small_study(tmp_path / "here")) == 2
+    told = capsys.readouterr().err
+    assert "head: arm class_token, seed 0 is left out. There is no room." in told
+    assert "1 run of head could not be trained, for reasons told above" in told
 
 
 def test_it_trains_on_any_data(tmp_path: Path, capsys: Output) -> None:

@@ -177,6 +177,8 @@ class Outcome:
     """Those with at least one finished run."""
     num_classes: int
     """That all arms tell apart."""
+    left_out: tuple[str, ...] = ()
+    """The runs that failed, each with its reason."""
 
     @property
     def findings(self) -> list[Finding]:

@@ -17,6 +17,7 @@ from t2t.studies.table import write
 from t2t.training.feeding import open_data
 from t2t.training.folder import RunFolder
 from t2t.training.loop import Machine, train
+from t2t.training.recipe import Recipe
 
 
 def run_study(
@@ -26,24 +27,35 @@ def run_study(
     *,
     only: tuple[str, ...] = (),
     machine: Machine | None = None,
-    tell: Callable[[str], None] = lambda sentence: None,
+    tell: Callable[[str], None] = print,
     quiet: bool = False,
 ) -> Outcome:
     """Trains what is not trained yet and writes the table after every run.
 
     Runs lie under `folder`/runs and are shared by all studies there; table, numbers and
-    picture under `folder`/NAME. The same call goes on with what was interrupted.
+    picture under `folder`/NAME. The same call goes on with what was interrupted. A run
+    that fails is told, and left out.
     """
     names = study.chosen(only)
     num_classes = len(open_data(study.arms[names[0]]).train.classes)
     costs = costs_of(study, num_classes)
-    outcome = gather(study, seeds, folder, costs, num_classes)
+    left_out: dict[tuple[str, int], str] = {}
+
+    def so_far() -> Outcome:
+        done = gather(study, seeds, folder, costs, num_classes)
+        # Another process may have trained meanwhile what was left to it.
+        still = [
+            f"`{name}`, seed {seed}: {reason}"
+            for (name, seed), reason in left_out.items()
+            if finished(folder, study.arms[name], seed) is None
+        ]
+        return replace(done, left_out=tuple(still))
+
     # All seeds of an arm before the next: they share what is compiled for the first.
     runs = [(name, seed) for name in names for seed in seeds]
     check_folders(study, runs, folder)
     compiled_for = ""
-    # The same images are opened once for all runs, so that small sets are decoded once.
-    opened: dict[tuple[str, str, int, int], Splits] = {}
+    opened: dict[tuple[object, ...], Splits] = {}
     for number, (name, seed) in enumerate(runs, start=1):
         recipe = study.arms[name]
         if finished(folder, recipe, seed) is not None:
@@ -53,26 +65,36 @@ def run_study(
             compiled_for = name
         tell(f"{study.name}: arm {name}, seed {seed} (run {number} of {len(runs)})")
         seeded = replace(recipe, seed=seed)
-        found = open_data(seeded)
-        # The description tells a seed that chose what to judge by.
-        held_out = (recipe.hold_out, seed if recipe.hold_out else 0)
-        images = opened.setdefault((recipe.data, found.description, *held_out), found)
-        result = train(
-            seeded,
-            folder=run_folder(folder, recipe, seed),
-            machine=machine,
-            quiet=quiet,
-            splits=images,
-        )
+        try:
+            result = train(
+                seeded,
+                folder=run_folder(folder, recipe, seed),
+                machine=machine,
+                quiet=quiet,
+                splits=images_of(seeded, opened),
+            )
+        except UserError as error:
+            left_out[name, seed] = str(error)
+            tell(f"{study.name}: arm {name}, seed {seed} is left out. {error}")
+            compiled_for = ""  # so that the memory it held is let go
+            continue
         if not result.finished:
             break
-        outcome = gather(study, seeds, folder, costs, num_classes)
-        write(outcome, folder / study.name)
+        write(so_far(), folder / study.name)
         if result.asked_to_stop:
             break
+    outcome = so_far()
     if outcome.arms:
         write(outcome, folder / study.name)
     return outcome
+
+
+def images_of(recipe: Recipe, opened: dict[tuple[object, ...], Splits]) -> Splits:
+    """The images of a run, opened once for all, so that small sets are decoded once."""
+    found = open_data(recipe)
+    # The description tells a seed that chose what to judge by.
+    held_out = (recipe.hold_out, recipe.seed if recipe.hold_out else 0)
+    return opened.setdefault((recipe.data, found.description, *held_out), found)
 
 
 def check_folders(study: Study, runs: Sequence[tuple[str, int]], folder: Path) -> None:

@@ -49,6 +49,7 @@ def markdown(outcome: Outcome) -> str:
         or "Nothing to set beside it yet.",
         f"How the arms compare: {study.notes}" if study.notes else "",
         missing(outcome),
+        "\n".join(f"- {run}" for run in outcome.left_out),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -116,6 +117,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "paper": study.paper,
         "seeds": list(outcome.seeds),
         "missing_runs": outcome.num_missing,
+        "left_out": list(outcome.left_out),
         "arms": [arm_json(arm) for arm in outcome.arms.values()],
         "findings": [
             {

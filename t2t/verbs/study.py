@@ -187,6 +187,7 @@ def train_study(
     from t2t.screen import say_json
     from t2t.studies.running import run_study
     from t2t.studies.table import as_json, markdown
+    from t2t.training.telling.clock import counted
 
     def tell(sentence: str) -> None:
         print(sentence, file=sys.stderr, flush=True)
@@ -198,8 +199,14 @@ def train_study(
         say_json(as_json(outcome))
     elif outcome.arms:
         print(f"\n{markdown(outcome)}\nFolder: {place / chosen.name}")
-    else:
+    elif not outcome.left_out:
         print("No run came to its end; the same command goes on.")
+    if outcome.left_out:
+        runs = counted(len(outcome.left_out), "run")
+        raise UserError(
+            f"{runs} of {chosen.name} could not be trained, for reasons told above; "
+            "put them right, and the same command goes on."
+        )
     done = {name: len(arm.results) for name, arm in outcome.arms.items()}
     if any(done.get(name, 0) < len(seeds) for name in chosen.chosen(only)):
         sys.exit(INTERRUPTED)

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from t2t.data.sources import Splits
 from t2t.errors import UserError
 from t2t.studies.running import run_study
 from t2t.studies.study import Study
 from t2t.training.feeding import open_data
+from t2t.training.folder import RunFolder
 from t2t.training.loop import Machine, Result
 from t2t.training.recipe import Recipe
 from t2t.training.telling.journal import Journal
@@ -173,6 +175,43 @@ def test_every_seed_is_judged_by_its_own_images(
             assert shared == (seed == 0 or (data, hold_out) == (images, 0))
     # What is compiled for an arm serves all its seeds, and no other arm.
     assert programs == [0, 2] * 3
+
+
+def test_a_run_that_fails_keeps_no_other_from_being_trained(
+    tiny_study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Journal.start
+
+    def fail(self: Journal, *given: Any) -> None:
+        if (self.recipe.name, self.recipe.seed) == ("tiny", 0):
+            raise torch.OutOfMemoryError
+        plain(self, *given)
+
+    monkeypatch.setattr(Journal, "start", fail)
+    told: list[str] = []
+    given = (tiny_study, (0, 1), tmp_path)
+    outcome = run_study(*given, machine=CPU, tell=told.append, quiet=True)
+    assert {name: [*arm.results] for name, arm in outcome.arms.items()} == {
+        "t2t": [1],
+        "patches": [0, 1],
+    }
+    reason = "The memory of cpu does not suffice for 16 images at once"
+    assert told[1].startswith(f"tiny_tokens: arm t2t, seed 0 is left out. {reason}")
+    page = (tmp_path / "tiny_tokens/table.md").read_text()
+    assert "Not complete: 1 of 4 runs are still to be done, of `t2t`" in page
+    assert f"- `t2t`, seed 0: {reason}" in page
+    monkeypatch.undo()
+    assert run_study(*given, machine=CPU, quiet=True).left_out == ()
+    assert reason not in (tmp_path / "tiny_tokens/table.md").read_text()
+
+
+def test_a_run_that_another_process_trains_is_left_to_it(
+    tiny_study: Study, tmp_path: Path
+) -> None:
+    with RunFolder(tmp_path / "runs/tiny-seed0").held():
+        outcome = run_study(tiny_study, (0,), tmp_path, machine=CPU, quiet=True)
+    assert [*outcome.arms] == ["patches"]
+    assert "Another process is training in" in outcome.left_out[0]
 
 
 def test_a_table_that_cannot_be_written_is_told(
