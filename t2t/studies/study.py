@@ -53,11 +53,18 @@ class Study:
     """Draws accuracy against parameters, MACs and speed instead of arm by arm."""
 
     def __post_init__(self) -> None:
-        """Holds claims to the arms there are."""
+        """Holds claims to the arms there are, and arms to names of their own."""
         for claim in self.claims:
             for arm in (claim.first, claim.second):
                 if arm not in self.arms:
                     raise ValueError(f"{self.name} claims something of no arm: {arm}")
+        named: dict[str, Recipe] = {}
+        for arm, recipe in self.arms.items():
+            if named.setdefault(recipe.name, recipe) != recipe:
+                raise UserError(
+                    f"The recipe of {self.name}'s arm {arm} is named {recipe.name}, as "
+                    "another arm's is, and runs are named by it; give it another name."
+                )
 
     def changed(self, change: Callable[[Recipe], Recipe]) -> "Study":
         """The same study with every arm's recipe changed."""

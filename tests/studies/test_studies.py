@@ -31,6 +31,13 @@ def test_arms_of_one_name_are_one_recipe() -> None:
             assert seen.setdefault(recipe.name, plain) == plain
 
 
+def test_arms_of_one_name_and_two_recipes_are_refused(tiny_study: Study) -> None:
+    base = tiny_study.arms["t2t"]
+    arms = {"one": base, "same": base, "other": replace(base, epochs=9)}
+    with pytest.raises(UserError, match="arm other is named tiny, as another arm's is"):
+        replace(tiny_study, arms=arms, claims=())
+
+
 @pytest.mark.parametrize("name", STUDIES)
 def test_all_arms_are_trained_alike(name: str) -> None:
     study = find_study(name)
