@@ -213,8 +213,9 @@ def gather(
     folder: Path,
     costs: Mapping[str, Cost],
     num_classes: int,
+    failed: Mapping[tuple[str, int], str],
 ) -> Outcome:
-    """All that is done of a study."""
+    """All that is done of a study, and why the runs of some arms and seeds are not."""
     arms: dict[str, Arm] = {}
     for name, recipe in study.arms.items():
         results = {seed: finished(folder, recipe, seed) for seed in seeds}
@@ -230,4 +231,16 @@ def gather(
                     for seed in done
                 ),
             )
-    return Outcome(study=study, seeds=tuple(seeds), arms=arms, num_classes=num_classes)
+    # Another process may have trained meanwhile what was left to it.
+    left_out = tuple(
+        f"`{name}`, seed {seed}: {reason}"
+        for (name, seed), reason in failed.items()
+        if name not in arms or seed not in arms[name].results
+    )
+    return Outcome(
+        study=study,
+        seeds=tuple(seeds),
+        arms=arms,
+        num_classes=num_classes,
+        left_out=left_out,
+    )

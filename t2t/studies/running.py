@@ -4,6 +4,7 @@ import gc
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -39,18 +40,8 @@ def run_study(
     names = study.chosen(only)
     num_classes = len(open_data(study.arms[names[0]]).train.classes)
     costs = costs_of(study, num_classes)
-    left_out: dict[tuple[str, int], str] = {}
-
-    def so_far() -> Outcome:
-        done = gather(study, seeds, folder, costs, num_classes)
-        # Another process may have trained meanwhile what was left to it.
-        still = [
-            f"`{name}`, seed {seed}: {reason}"
-            for (name, seed), reason in left_out.items()
-            if finished(folder, study.arms[name], seed) is None
-        ]
-        return replace(done, left_out=tuple(still))
-
+    failed: dict[tuple[str, int], str] = {}
+    so_far = partial(gather, study, seeds, folder, costs, num_classes, failed)
     # All seeds of an arm before the next: they share what is compiled for the first.
     runs = [(name, seed) for name in names for seed in seeds]
     check_folders(study, runs, folder)
@@ -74,13 +65,16 @@ def run_study(
                 splits=images_of(seeded, opened),
             )
         except UserError as error:
-            left_out[name, seed] = str(error)
+            failed[name, seed] = str(error)
             tell(f"{study.name}: arm {name}, seed {seed} is left out. {error}")
             compiled_for = ""  # so that the memory it held is let go
             continue
         if not result.finished:
             break
-        write(so_far(), folder / study.name)
+        try:
+            write(so_far(), folder / study.name)
+        except UserError as error:  # which may be put right before the last run ends
+            tell(str(error))
         if result.asked_to_stop:
             break
     outcome = so_far()

@@ -16,6 +16,7 @@ import torch
 
 from t2t.data.sources import Splits
 from t2t.errors import UserError
+from t2t.studies.outcome import costs_of, gather
 from t2t.studies.running import run_study
 from t2t.studies.study import Study
 from t2t.training.feeding import open_data
@@ -212,18 +213,26 @@ def test_a_run_that_another_process_trains_is_left_to_it(
         outcome = run_study(tiny_study, (0,), tmp_path, machine=CPU, quiet=True)
     assert [*outcome.arms] == ["patches"]
     assert "Another process is training in" in outcome.left_out[0]
+    run_study(tiny_study, (0,), tmp_path, machine=CPU, quiet=True)  # as that one does
+    costs = costs_of(tiny_study, 3)
+    failed = {("t2t", 0): "Another process is training in it."}
+    assert gather(tiny_study, (0,), tmp_path, costs, 3, failed).left_out == ()
 
 
-def test_a_table_that_cannot_be_written_is_told(
+def test_a_table_that_cannot_be_written_is_told_and_stops_no_run(
     tiny_study: Study, tmp_path: Path
 ) -> None:
     (tmp_path / "tiny_tokens").touch()
-    with pytest.raises(UserError, match=r"tiny_tokens \(File exists\); put that right"):
-        run_study(tiny_study, (0,), tmp_path, machine=CPU, quiet=True)
-    (tmp_path / "tiny_tokens").unlink()
     told: list[str] = []
-    run_study(tiny_study, (0,), tmp_path, machine=CPU, tell=told.append, quiet=True)
-    assert told == ["tiny_tokens: arm patches, seed 0 (run 2 of 2)"]
+    given = (tiny_study, (0,), tmp_path)
+    with pytest.raises(UserError, match=r"tiny_tokens \(File exists\); put that right"):
+        run_study(*given, machine=CPU, tell=told.append, quiet=True)
+    assert told[2] == "tiny_tokens: arm patches, seed 0 (run 2 of 2)"
+    assert told[1] == told[3]
+    assert "tiny_tokens (File exists); put that right" in told[1]
+    (tmp_path / "tiny_tokens").unlink()
+    assert run_study(*given, machine=CPU, tell=pytest.fail).num_missing == 0
+    assert (tmp_path / "tiny_tokens/table.md").exists()
 
 
 def test_a_run_of_another_recipe_is_refused(tiny_study: Study, tmp_path: Path) -> None:
