@@ -17,7 +17,7 @@ class Optimizer:
     """How weights are changed by gradients."""
 
     name: str = "adamw"
-    """adamw, sgd, muon (matrices; AdamW for the rest), or timm's names."""
+    """adamw, sgd, muon (matrices, filters; AdamW for the rest), or timm's names."""
     lr: float = 1e-3
     """Peak learning rate at `reference_batch_size`."""
     reference_batch_size: int = 512
@@ -30,7 +30,7 @@ class Optimizer:
     momentum: float = 0.9
     """For sgd; Muon uses 0.95."""
     muon_on: Literal["blocks", "tokens_too"] = "blocks"
-    """Whose matrices Muon takes: the blocks', or those that make the tokens as well."""
+    """What Muon takes: the blocks, or what makes the tokens, the first layer, too."""
     adamw_lr: float | None = None
     """With Muon: learning rate of the rest; None takes `lr`."""
     body_lr: float | None = None
