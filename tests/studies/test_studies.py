@@ -10,6 +10,7 @@ import torch
 from t2t.config import to_json
 from t2t.errors import UserError
 from t2t.studies import STUDIES, find_study
+from t2t.studies.findings import EPOCHS
 from t2t.studies.forecast import data_size, forecast
 from t2t.studies.outcome import Arm, Cost, Outcome, costs_of, find, run_folder
 from t2t.studies.picture import draw, draw_arms, draw_costs
@@ -206,7 +207,7 @@ def test_a_forecast_counts_what_is_left(tmp_path: Path) -> None:
         ("deep_narrow", 0, 2),
         ("shallow_wide", 0, 2),
     ]
-    steps = 50_000 // 512 * 12
+    steps = 50_000 // 512 * EPOCHS
     assert rows[0].petamacs == pytest.approx(
         2 * 3 * rows[0].cost.macs * steps * 512 / 1e15
     )
