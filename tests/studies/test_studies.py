@@ -116,7 +116,7 @@ def arm(name: str, *top1: float) -> Arm:
         # Published as alike: 0.2 apart is, 2 apart is not.
         ((81.6, 81.5), (95.2, 95.4, 95.6), (95.0, 95.2, 95.4), "agrees"),
         (None, (95.0, 95.2, 95.4), (93.0, 93.2, 93.4), "disagrees"),
-        # Half a point apart with an error of 0.33: as published, but the other way.
+        # Half a point apart with an error of 0.33; +0.2 and −0.2 were published.
         ((81.7, 81.5), (95.5, 95.7, 95.9), (95.0, 95.2, 95.4), "agrees"),
         ((81.5, 81.7), (95.5, 95.7, 95.9), (95.0, 95.2, 95.4), "disagrees"),
         # Half a point apart with an error of 1.6.
