@@ -3,7 +3,7 @@
 import errno
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,11 +76,9 @@ class Splits:
 class Subset(Source):
     """Some images of another source, in the order given."""
 
-    def __init__(self, source: Source, indices: Iterable[int] | Indices) -> None:
+    def __init__(self, source: Source, indices: Sequence[int] | Indices) -> None:
         self.source = source
-        self.indices = np.asarray(
-            indices if isinstance(indices, np.ndarray) else list(indices), np.int64
-        )
+        self.indices = np.asarray(indices, np.int64)
         if len(self.indices) and not (
             self.indices.min() >= 0 and self.indices.max() < len(source)
         ):
@@ -107,32 +105,6 @@ class Subset(Source):
     @property
     def is_in_memory(self) -> bool:
         return self.source.is_in_memory
-
-
-class Concatenation(Source):
-    """Several sources of the same classes, one after the other."""
-
-    def __init__(self, sources: Sequence[Source]) -> None:
-        self.sources = tuple(sources)
-        self.classes = self.sources[0].classes
-        self.labels = np.concatenate([source.labels for source in self.sources])
-        self.starts = np.cumsum([0, *(len(source) for source in self.sources)])
-
-    def _locate(self, index: int) -> tuple[Source, int]:
-        part = int(np.searchsorted(self.starts, index, side="right")) - 1
-        return self.sources[part], index - int(self.starts[part])
-
-    def read(self, index: int) -> bytes | Tensor:
-        source, inner = self._locate(index)
-        return source.read(inner)
-
-    def name(self, index: int) -> str:
-        source, inner = self._locate(index)
-        return source.name(inner)
-
-    @property
-    def is_in_memory(self) -> bool:
-        return any(source.is_in_memory for source in self.sources)
 
 
 class FileSource(Source):
@@ -173,11 +145,6 @@ class FileSource(Source):
                     "free, or try fewer --workers."
                 ) from error
             raise DamagedImage(name, error.strerror or str(error)) from error
-
-
-def subset(source: Source, indices: Iterable[int] | Indices) -> Source:
-    """These images of a source, in this order."""
-    return Subset(source, indices)
 
 
 def hold_out(source: Source, num: int, seed: int = 0) -> tuple[Source, Source]:

@@ -20,7 +20,7 @@ from t2t.models.trained import Trained, load_trained
 from t2t.training.evaluate import Preparation, evaluate
 from t2t.training.feeding import open_data
 from t2t.training.folder import RECIPE, read_recipe, same_data
-from t2t.training.judging.matching import Relabelled, match_classes
+from t2t.training.judging.matching import match_classes, relabelled
 from t2t.training.judging.real_labels import RealLabels
 from t2t.training.judging.report import Report
 from t2t.training.machine import PRECISIONS
@@ -54,7 +54,7 @@ def judge(
         numbers, notes = match_classes(
             chosen.source.classes, trained.class_names, chosen.where
         )
-        source = Relabelled(chosen.source, numbers, trained.class_names)
+        source = relabelled(chosen.source, numbers, trained.class_names)
         watcher = (
             RealLabels(source, trained.class_names, chosen.where) if real else None
         )
