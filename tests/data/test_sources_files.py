@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pickle
+import resource
 import tarfile
 import threading
 from contextlib import suppress
@@ -20,6 +21,7 @@ from PIL import Image
 
 from t2t.data.decoding.decode import DamagedImage, decode
 from t2t.data.sources import (
+    FileSource,
     ParquetSource,
     ShardSource,
     open_source,
@@ -29,7 +31,7 @@ from t2t.data.sources import (
     shards,
     storage,
 )
-from t2t.errors import UserError
+from t2t.errors import LocalError, UserError
 
 
 def png(value: int) -> bytes:
@@ -515,7 +517,8 @@ def test_a_remote_read_is_tried_again(tmp_path, monkeypatch):
     try:
         assert brightness(source, 2) == 2
         failures += ["a", "b", "c"]
-        with pytest.raises(DamagedImage, match=r"x\.tar cannot be read \(a\)"):
+        sentence = r"x\.tar cannot be read \(a\): is there a network\?"
+        with pytest.raises(LocalError, match=sentence):
             source.read(1)
     finally:
         monkeypatch.undo()
@@ -714,6 +717,29 @@ def test_more_files_than_may_be_open(tmp_path, monkeypatch):
         order = [9, 0, 4, 2, 8, 1]
         assert [brightness(source, n) for n in order] == order
         assert len(source._open) <= 3
+
+
+@pytest.mark.parametrize("kind", ["png", "parquet", "tar"])
+def test_no_image_is_damaged_where_too_many_files_are_open(tmp_path, kind):
+    if kind == "parquet":
+        path = write_parquet(tmp_path / "x.parquet", range(4))
+        source = pickle.loads(pickle.dumps(ParquetSource([str(path)])))
+    elif kind == "tar":
+        source = ShardSource([str(write_tar(tmp_path / "x.tar", range(4)))])
+    else:
+        source = FileSource(tmp_path, ["x.png"], np.zeros(1, np.int64), ("all",))
+        (tmp_path / "x.png").write_bytes(png(0))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with open(os.devnull) as last:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (last.fileno() + 1, hard))
+        try:
+            with pytest.raises(
+                LocalError, match=rf"x\.{kind}.* was not read \(Too many"
+            ):
+                source.read(0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert brightness(source, 0) == 0
 
 
 def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch):

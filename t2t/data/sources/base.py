@@ -1,6 +1,5 @@
 """What a source of labelled images is, and how one is cut into parts."""
 
-import errno
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -11,14 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from t2t.data.decoding.damage import DamagedImage
+from t2t.data.decoding.damage import unread
 from t2t.data.sources.storage import read_whole
-from t2t.errors import LocalError, UserError
+from t2t.errors import UserError
 
 Indices = npt.NDArray[np.int64]
-
-# What the machine lacks, whichever file is read.
-_LACKS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class Source(ABC):
@@ -36,7 +32,8 @@ class Source(ABC):
     def read(self, index: int) -> bytes | Tensor:
         """The encoded file, or the decoded uint8 channels × height × width.
 
-        Raises DamagedImage where it cannot be read.
+        Raises DamagedImage where it cannot be read, LocalError where the machine can
+        read none.
         """
 
     @abstractmethod
@@ -137,14 +134,8 @@ class FileSource(Source):
         name = self.name(index)
         try:
             return read_whole(name)
-        except OSError as error:
-            if error.errno in _LACKS:  # which must not change what is trained on
-                raise LocalError(
-                    f"{name} was not read ({error.strerror}), which is no fault of the "
-                    "image: allow more open files (ulimit -n) and leave more memory "
-                    "free, or try fewer --workers."
-                ) from error
-            raise DamagedImage(name, error.strerror or str(error)) from error
+        except (OSError, MemoryError) as error:
+            raise unread(name, error) from error
 
 
 def hold_out(source: Source, num: int, seed: int = 0) -> tuple[Source, Source]:

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from t2t.data.decoding.damage import DamagedImage
+from t2t.data.decoding.damage import unread
 from t2t.data.sources.base import Indices, Source
 from t2t.data.sources.filenames import group_by_split
 from t2t.data.sources.folder import files_below
 from t2t.data.sources.labels import labels_and_classes
 from t2t.data.sources.storage import read_whole
-from t2t.errors import UserError
+from t2t.errors import UserError, lack
 
 CACHE_BYTES = 1 << 30
 _MAX_OPEN_FILES = 64
@@ -166,7 +166,7 @@ class ParquetSource(Source):
         try:
             return self._bytes(group, row)
         except _errors(UserError) as error:
-            raise DamagedImage(self.name(index), str(error)) from error
+            raise unread(self.name(index), error) from error
 
     def _bytes(self, group: int, row: int) -> bytes:
         image = self._group(group)[row].as_py() or b""
@@ -219,7 +219,8 @@ def import_pyarrow() -> Any:
 
 def _errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
     """What a damaged file makes pyarrow raise, or a path that is no text."""
-    return (import_pyarrow().ArrowException, OSError, UnicodeError, *others)
+    kinds = (OSError, MemoryError, UnicodeError)
+    return (import_pyarrow().ArrowException, *kinds, *others)
 
 
 @contextmanager
@@ -228,7 +229,7 @@ def _readable(path: str) -> Iterator[None]:
     try:
         yield
     except _errors() as error:
-        raise UserError(
+        raise lack(path, error) or UserError(
             f"{path} cannot be read as parquet ({error}): copy it again."
         ) from error
 

@@ -18,7 +18,7 @@ from t2t.data.sources.base import Indices
 from t2t.data.sources.folder import is_unread_name
 from t2t.data.sources.named import cache_folder
 from t2t.data.sources.storage import LocalFile, RemoteFile, is_url, open_storage
-from t2t.errors import UserError, first_line
+from t2t.errors import UserError, first_line, lack
 
 KIND = "t2t shard index 1"
 SUFFIX = ".index.json"
@@ -87,7 +87,9 @@ def load_or_build(shard: str) -> ShardIndex:
     except FileNotFoundError as error:
         raise UserError(f"There is no file {shard}.") from error
     except OSError as error:
-        raise UserError(f"{error}: is there a network?") from error
+        raise lack(shard, error) or UserError(
+            f"{shard} cannot be read ({error})."
+        ) from error
     places = [Path(shard + SUFFIX)] if not is_url(shard) else []
     key = hashlib.sha256(
         os.fsencode(shard if is_url(shard) else os.path.abspath(shard))
@@ -150,7 +152,7 @@ def build_index(storage: LocalFile | RemoteFile, stamp: list[int | str]) -> Shar
         # Every protocol has its own errors, and few of them are OSErrors.
         if not (isinstance(error, OSError) or isinstance(storage, RemoteFile)):
             raise
-        raise UserError(
+        raise lack(storage.path, error) or UserError(
             f"{storage.path} could not be read to its end ({first_line(error)}): try "
             "again; shards that were gone through are remembered."
         ) from error

@@ -107,7 +107,7 @@ def _tried(request: Callable[[], Any], url: str) -> Any:
         # Every protocol has its own errors, and few of them are OSErrors.
         except Exception as error:
             if pause is None:
-                raise OSError(f"{url} cannot be read ({error})") from error
+                raise ConnectionError(f"{url} cannot be read ({error})") from error
             time.sleep(pause)
     raise AssertionError("the last try returns or raises")
 
