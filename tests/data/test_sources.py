@@ -515,6 +515,23 @@ def test_some_images_of_a_source():
         Subset(source, [6])
 
 
+def test_a_fingerprint_tells_images_apart(tmp_path):
+    def fingerprint():
+        return open_splits(tmp_path).train.fingerprint()
+
+    make_folder(tmp_path, {"a": 4, "b": 4})
+    first = fingerprint()
+    assert fingerprint() == first
+    (tmp_path / "a/000.png").rename(tmp_path / "a/x.png")
+    assert fingerprint() != first
+    (tmp_path / "a/x.png").rename(tmp_path / "a/000.png")
+    assert fingerprint() == first
+    source = array_source([0, 1, 1, 0])
+    assert source.fingerprint() != array_source([0, 1, 0, 1]).fingerprint()
+    parts = [Subset(source, part).fingerprint() for part in ([0, 1], [3, 2])]
+    assert parts[0] != parts[1]
+
+
 def test_mixed_order_reads_no_block_twice():
     class Blocked(Source):
         labels = np.zeros(60, np.int64)

@@ -1,5 +1,6 @@
 """What a source of labelled images is, and how one is cut into parts."""
 
+import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -39,6 +40,10 @@ class Source(ABC):
     @abstractmethod
     def name(self, index: int) -> str:
         """What to call this image in a message."""
+
+    def fingerprint(self) -> str:
+        """What tells it from a source of other images, by their labels and names."""
+        return _digest(self.labels)
 
     @property
     def blocks(self) -> Indices | None:
@@ -90,6 +95,9 @@ class Subset(Source):
     def name(self, index: int) -> str:
         return self.source.name(int(self.indices[index]))
 
+    def fingerprint(self) -> str:
+        return _digest(self.source.fingerprint().encode(), self.indices)
+
     @property
     def blocks(self) -> Indices | None:
         blocks = self.source.blocks
@@ -130,12 +138,22 @@ class FileSource(Source):
         name = os.fsdecode(self._names[start : int(self._ends[index])])
         return os.path.join(self.root, name)
 
+    def fingerprint(self) -> str:
+        return _digest(self._names, self._ends, self.labels)
+
     def read(self, index: int) -> bytes:
         name = self.name(index)
         try:
             return read_whole(name)
         except (OSError, MemoryError) as error:
             raise unread(name, error) from error
+
+
+def _digest(*parts: bytes | Indices) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part if isinstance(part, bytes) else part.tobytes())
+    return digest.hexdigest()
 
 
 def hold_out(source: Source, num: int, seed: int = 0) -> tuple[Source, Source]:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from t2t.data.batches import EvaluationBatches, evaluation_batches
 from t2t.data.crops import CenterCrop
 from t2t.data.decoding.damage import Damage
-from t2t.data.sources import Source, open_source
+from t2t.data.sources import Source, Subset, open_source
 from t2t.data.sources.opening import find
 from t2t.errors import UserError, choose
 from t2t.models.reading.locating import FILE_NAME
@@ -191,8 +191,22 @@ def find_data(
     split = split or "val"
     if recipe is not None and is_own and recipe.hold_out and split in ("train", "val"):
         held = open_data(recipe)
-        return Chosen(held.train if split == "train" else held.val, where, split)
-    return Chosen(open_source(where, split, seed=seed), where, split)
+        source = held.train if split == "train" else held.val
+    else:
+        source = open_source(where, split, seed=seed)
+    notes = how_changed(source, trained, where) if is_own and split == "val" else ()
+    return Chosen(source, where, split, notes)
+
+
+def how_changed(source: Source, trained: Trained, where: str) -> tuple[str, ...]:
+    """A sentence where other images are held out than in training, if any are."""
+    known = trained.judged_by
+    if not isinstance(source, Subset) or known in (None, source.fingerprint()):
+        return ()
+    return (
+        f"{where} has changed since training and is split anew: some of the images "
+        "may be those that the model was trained on.",
+    )
 
 
 def recipe_beside(path: str | os.PathLike[str]) -> Recipe | None:
