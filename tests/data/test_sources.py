@@ -237,7 +237,11 @@ def test_names_beyond_ascii(tmp_path):
             "class 'b' only for training: both",
         ),
         (lambda root: make_folder(root, {"a": 3, "b": 1}), "'b'.* single image"),
-        (lambda root: (root / "train").mkdir(), "train is empty"),
+        (lambda root: (root / "train").mkdir(), "train holds no folders: it should"),
+        (
+            lambda root: (root / "1.heic").touch(),
+            r"holds no folders: .* class\. .*1\.heic is passed over",
+        ),
         (
             lambda root: make_folder(root, {"bus": 2, "train": 2}),
             "If train is itself a class, put .* as in .*/train/train/1.jpg",

@@ -66,7 +66,10 @@ def open_folder(root: Path) -> FileSource:
                 f"class into a folder named for it, as in {root}/cat/1.jpg."
                 f"{_if_a_class(root)}"
             )
-        raise UserError(f"{root} is empty: it should hold one folder per class.")
+        raise UserError(
+            f"{root} holds no folders: it should hold one folder of images per class. "
+            f"{' '.join(notes_on(beside))}".rstrip()
+        )
     above = (root.resolve(),)
     # Listing waits for the disk, which several threads do at once.
     with ThreadPoolExecutor(16) as pool:
