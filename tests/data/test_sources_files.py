@@ -136,6 +136,10 @@ def test_parquet_images_in_files_beside_it(tmp_path):
     pq.write_table(table, tmp_path / "x.parquet")
     source = open_source(tmp_path / "x.parquet", "all")
     assert [brightness(source, n) for n in (0, 1)] == [77, 3]
+    table = pa.table({"image": [{"path": "a\0b"}, {"path": "c"}], "label": [0, 1]})
+    pq.write_table(table, tmp_path / "x.parquet")
+    with pytest.raises(DamagedImage, match=r"x\.parquet\[0\]: embedded null"):
+        open_source(tmp_path / "x.parquet", "all").read(0)
 
 
 def test_parquet_keeps_only_so_many_row_groups(tmp_path):
@@ -217,6 +221,24 @@ def test_parquet_that_cannot_be_used(tmp_path):
         open_splits(tmp_path / "g")
 
 
+def test_parquet_whose_columns_are_not_clear(tmp_path):
+    path = tmp_path / "a.parquet"
+    twice = pa.Table.from_arrays([[png(0)], [png(1)], [0]], ["image", "image", "label"])
+    pq.write_table(twice, path)
+    with pytest.raises(UserError, match="image, image, label and several are the"):
+        open_splits(path)
+    for names in (5, [5, 6], {"0": "cat", "1": "dog"}):
+        write_parquet(path, range(4))
+        feature = {"label": {"names": names, "_type": "ClassLabel"}}
+        note = {"huggingface": json.dumps({"info": {"features": feature}})}
+        pq.write_table(pq.read_table(path).replace_schema_metadata(note), path)
+        with pytest.raises(UserError, match=r"names its classes .* a list of texts"):
+            open_splits(path)
+    (tmp_path / "b" / "x.parquet").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"b holds no \.parquet files"):
+        open_splits(tmp_path / "b")
+
+
 @pytest.mark.parametrize(
     "labels",
     [[0.5, 1.0], [float("nan"), 1.0], [[0], [1]], [b"a", b"b"], [10**12, 1]],
@@ -236,7 +258,14 @@ def test_whole_labels_of_any_type(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "images", [["a.png", "b.png"], [[1, 2], [3]], [{"file": "a.png"}] * 2]
+    "images",
+    [
+        ["a.png", "b.png"],
+        [[1, 2], [3]],
+        [{"file": "a.png"}] * 2,
+        [{"bytes": 3}] * 2,
+        [{"bytes": b"", "path": 3}] * 2,
+    ],
 )
 def test_a_column_without_image_files_is_refused(tmp_path, images):
     table = pa.table({"image": images, "label": [0, 1]})
