@@ -480,6 +480,33 @@ def test_the_index_of_a_folder_one_may_not_write_to(
     assert len(open_source(str(path), "all")) == 4
 
 
+def test_an_index_that_one_may_not_read_is_built_again(tmp_path, monkeypatch):
+    path = write_tar(tmp_path / "x.tar", range(4))
+    assert len(open_source(str(path), "all")) == 4
+
+    def refuse(place):
+        raise PermissionError(13, "Permission denied", str(place))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "stat", lambda self, **_: refuse(self))
+    assert len(shards.ShardSource([str(path)])) == 4
+
+
+@pytest.mark.parametrize(
+    ("write", "name"), [(write_tar, "x.tar"), (write_parquet, "x.parquet")]
+)
+def test_a_link_that_leads_nowhere_is_told(tmp_path, write, name):
+    write(tmp_path / "a" / name, range(4))
+    link = tmp_path / "a" / f"y{name}"
+    link.symlink_to("nowhere")
+    with pytest.raises(UserError, match=rf"no file .*y{name}|y{name} .*\(No such file"):
+        open_splits(tmp_path / "a")
+    link.unlink()
+    link.symlink_to(link)
+    with pytest.raises(UserError, match=rf"y{name} .*\(Too many levels of symbolic"):
+        open_splits(tmp_path / "a")
+
+
 def test_remote_shards(tmp_path, monkeypatch):
     memory = fsspec.filesystem("memory")
     for name, values in (("train-0.tar", range(6)), ("val-0.tar", range(10, 14))):

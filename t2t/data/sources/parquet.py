@@ -17,7 +17,7 @@ from t2t.data.sources.filenames import group_by_split
 from t2t.data.sources.folder import files_below
 from t2t.data.sources.labels import labels_and_classes
 from t2t.data.sources.parquet_columns import Columns, columns_of
-from t2t.data.sources.storage import read_whole
+from t2t.data.sources.storage import read_whole, unopened
 from t2t.errors import UserError, lack
 
 CACHE_BYTES = 1 << 30
@@ -219,6 +219,8 @@ def _readable(path: str) -> Iterator[None]:
     try:
         yield
     except _errors() as error:
+        if isinstance(error, OSError) and error.errno:  # of the disk, not of parquet
+            raise unopened(path, error) from error
         raise lack(path, error) or UserError(
             f"{path} cannot be read as parquet ({error}): copy it again."
         ) from error

@@ -16,8 +16,8 @@ from t2t.data.sources.filenames import expand_braces, group_by_split, has_braces
 from t2t.data.sources.folder import files_below, notes_on
 from t2t.data.sources.labels import labels_and_classes
 from t2t.data.sources.shard_index import load_or_build
-from t2t.data.sources.storage import is_url, list_files, open_storage
-from t2t.errors import UserError, lack
+from t2t.data.sources.storage import is_url, list_files, open_storage, unopened
+from t2t.errors import UserError
 
 PACK_FILE = "pack.json"
 _CLASS_LISTS = ("classes.txt", "classnames.txt")
@@ -154,9 +154,7 @@ def _beside(root: str, name: str) -> bytes | None:
     except (UserError, FileNotFoundError):
         return None
     except OSError as error:
-        raise lack(path, error) or UserError(
-            f"{path} cannot be read ({error})."
-        ) from error
+        raise unopened(path, error) from error
 
 
 def pack_description(root: str) -> dict[str, Any] | None:
