@@ -258,7 +258,12 @@ def test_a_small_image_is_scaled_only_where_that_is_faster(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("data", "reason"), [(b"", "empty"), (b"not an image", "not an image")]
+    ("data", "reason"),
+    [
+        (b"", "empty"),
+        (b"not an image", "not an image"),
+        (b"\0\0\0\x18ftypheic" + bytes(99), "it is a HEIC image"),
+    ],
 )
 def test_a_damaged_image_is_named(data, reason, decoder):
     with pytest.raises(DamagedImage, match=f"cats/1.jpg: .*{reason}") as caught:

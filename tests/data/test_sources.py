@@ -174,6 +174,17 @@ def test_an_image_that_vanished_is_named(tmp_path):
         source.read(1)
 
 
+def test_a_link_to_a_class_that_leads_nowhere_is_told(tmp_path):
+    make_folder(tmp_path, {"a": 2, "b": 2})
+    (tmp_path / "c").symlink_to("nowhere")
+    (tmp_path / "README").symlink_to("a/000.png")
+    (note,) = open_splits(tmp_path).notes
+    end = "is passed over: it is a link that leads nowhere."
+    assert note == f"{tmp_path / 'c'} {end}"
+    (tmp_path / "d").symlink_to("d")
+    assert "these links lead nowhere" in open_splits(tmp_path).notes[0]
+
+
 def test_links_in_circles_are_not_followed(tmp_path):
     root = make_folder(tmp_path / "pets", {"cat": 2, "dog/small": 3})
     make_folder(tmp_path / "more", {"cats": 1})

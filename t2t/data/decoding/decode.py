@@ -33,6 +33,7 @@ ImagePixels = UInt8[Tensor, "channels height width"]
 
 # Channels as torchcodec and torchvision name them, and as Pillow does.
 _MODES = {1: ("GRAY", "L"), 3: ("RGB", "RGB"), 4: ("RGB_ALPHA", "RGBA")}
+_HEIC = (b"heic", b"heix", b"hevc", b"mif1", b"msf1")
 _LUMA = (0.299, 0.587, 0.114)
 # Below half a megapixel most of the time is spent before any pixel is computed.
 _PIXELS_WORTH_SCALING = 1 << 19
@@ -271,6 +272,8 @@ def _reason(data: bytes, error: Exception) -> str:
     if isinstance(error, Image.DecompressionBombError):
         return "it has more pixels than are decoded; make it smaller first"
     if isinstance(error, UnidentifiedImageError):
+        if data[4:8] == b"ftyp" and data[8:12] in _HEIC:
+            return "it is a HEIC image, which is not read; convert it to JPEG or PNG"
         if kind is None:
             return "not an image that can be read"
         return f"the {kind.upper()} file is cut short or damaged"

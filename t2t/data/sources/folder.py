@@ -92,7 +92,7 @@ def open_folder(root: Path) -> FileSource:
         np.arange(len(folders)), [len(listing) for listing in listings]
     ).astype(np.int64)
     others = [*beside, *(path for _, some in found for path in some)]
-    notes = (*note_on_loose(loose), *notes_on(others))
+    notes = (*note_on_loose(loose), *note_on_lost(beside), *notes_on(others))
     return FileSource(root, names, labels, tuple(folders), notes)
 
 
@@ -121,6 +121,16 @@ def note_on_loose(images: list[str]) -> tuple[str, ...]:
         f"{_passed_over(images, 'images')}: {lie} beside the class folders; move each "
         "into that of its class.",
     )
+
+
+def note_on_lost(beside: list[str]) -> tuple[str, ...]:
+    """A sentence on links beside the class folders that lead nowhere, if any do."""
+    links = [path for path in beside if os.path.islink(path)]
+    lost = [path for path in links if not os.path.exists(path)]
+    if not lost:
+        return ()
+    end = "it is a link that leads" if len(lost) == 1 else "these links lead"
+    return (f"{_passed_over(lost, 'folders')}: {end} nowhere.",)
 
 
 def notes_on(others: Iterable[str]) -> tuple[str, ...]:
