@@ -14,12 +14,12 @@ import tyro
 from tyro.conf import DisallowNone, FlagCreatePairsOff, subcommand
 
 from t2t import __version__
-from t2t.errors import LocalError, ToldError, UserError, suggest
+from t2t.errors import LocalError, ToldError, UserError, lack, suggest
 from t2t.verbs import VERBS
 from t2t.verbs.words import HELP, check
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-NO_WAY_IN = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+NO_WAY_IN = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EIO)
 LEADER_SECONDS = 10.0
 PURPOSE = """Train vision transformers from scratch on the images you have.
 
@@ -46,14 +46,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except OSError as error:
-        if error.errno in NO_WAY_IN and error.filename is not None:
+        if error.filename is not None:
             name = os.fsdecode(error.filename)
-            print(
-                f"t2t: {name} cannot be opened ({error.strerror}); give yourself "
-                "permission, or name another.",
-                file=sys.stderr,
-            )
-            return 2
+            told = lack(name, error)
+            if told is None and error.errno in NO_WAY_IN:
+                told = LocalError(
+                    f"{name} cannot be opened ({error.strerror}): put that right, or "
+                    "name another."
+                )
+            if told is not None:
+                print(f"t2t: {told}", file=sys.stderr)
+                return 2
         if not (isinstance(error, BrokenPipeError) or error.errno in NO_ROOM):
             raise
         # What is still to be sent could not be either.

@@ -1,5 +1,6 @@
 """The command line as users meet it, with right and wrong words."""
 
+import errno
 import io
 import json
 import math
@@ -253,6 +254,25 @@ def test_exit_codes(
 ) -> None:
     monkeypatch.setitem(cli.VERBS, "fail", raising(error))
     assert main(["fail"]) == code
+
+
+@pytest.mark.parametrize(
+    ("number", "sentence"),
+    [
+        (errno.EIO, "cannot be opened (Input/output error): put that right, or name"),
+        (errno.ENOTCONN, "which is no fault of its own: see to the disk or network"),
+        (errno.EMFILE, "which is no fault of its own: allow more open files"),
+    ],
+)
+def test_a_disk_that_fails_is_one_sentence(
+    number: int, sentence: str, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = OSError(number, os.strerror(number), "/mnt/photos")
+    monkeypatch.setitem(cli.VERBS, "fail", raising(error))
+    assert main(["fail"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("t2t: /mnt/photos ")
+    assert sentence in told
 
 
 def test_of_torchruns_processes_one_speaks_but_for_what_it_met_alone(

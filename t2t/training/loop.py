@@ -166,6 +166,7 @@ class Training:
         self.run.data = {
             "classes": list(splits.train.classes),
             "num_images": len(splits.train),
+            "fingerprint": splits.train.fingerprint(),
         }
         self.stepper = Stepper(
             recipe, machine, team, self.run, self.num_classes, journal.tell
@@ -275,6 +276,7 @@ class Training:
                     "crop_fraction": recipe.crop.evaluation_fraction,
                     "data": recipe.data,
                     "seed": recipe.seed,
+                    "judged_by": self.splits.val.fingerprint(),
                 },
             )
             self.unsaved = ""

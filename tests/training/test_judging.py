@@ -15,9 +15,10 @@ from t2t.data.sources import open_source
 from t2t.errors import UserError
 from t2t.models.class_names import imagenet_classes
 from t2t.models.create import create_model
+from t2t.models.trained import load_trained
 from t2t.models.weights import save
 from t2t.recipes.digits import t2t_vit
-from t2t.training.judging.judge import judge
+from t2t.training.judging.judge import find_data, judge
 from t2t.training.judging.report import Report
 
 SMALL = {"dim": 16, "depth": 1, "num_heads": 1, "token_dim": 8}
@@ -141,6 +142,16 @@ def test_other_data_is_taken_whole_and_its_damage_named(
     assert "photo.heic is passed over" in report.notes[1]
     tenth = judged(run, data=folder, split="val")
     assert tenth.score.num_images == 18
+
+
+def test_data_that_was_split_anew_is_told(run: Path, folder: Path) -> None:
+    held = open_source(folder, "val").fingerprint()
+    trained = replace(load_trained(run), data=str(folder), judged_by=held)
+    assert find_data(trained, None, None, None).notes == ()
+    (folder / "3" / "more.png").write_bytes(min((folder / "3").iterdir()).read_bytes())
+    (note,) = find_data(trained, None, None, None).notes
+    assert note.startswith(f"{folder} has changed since training and is split anew")
+    assert find_data(replace(trained, judged_by=None), None, None, None).notes == ()
 
 
 def test_some_classes_count_as_some(run: Path, folder: Path) -> None:

@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+from t2t.data.sources import open_splits
 from t2t.errors import LocalError, UserError
 from t2t.models.weights import load_with_report
 from t2t.recipes.digits import t2t_vit
@@ -70,6 +71,7 @@ def test_a_run_leaves_all_that_its_model_needs(tmp_path: Path) -> None:
         "crop_fraction": 0.9,
         "data": "digits",
         "seed": 2,
+        "judged_by": open_splits(recipe.data).val.fingerprint(),
     }
     assert model(torch.zeros(1, 1, 8, 8)).shape == (1, 10)
 

@@ -185,6 +185,15 @@ def test_a_run_does_not_go_on_with_other_classes(
     assert len(checkpoints(tmp_path / "run" / "last")) == 2
 
 
+def test_as_many_images_under_other_names_are_told(
+    stopped: Recipe, cpu: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = min((tmp_path / "data/train/a").iterdir())
+    first.rename(tmp_path / "data/train/b" / first.name.replace(".", "b."))
+    train(stopped, folder=tmp_path / "run", machine=cpu)
+    assert "The 48 images to train on are not the 48 that" in capsys.readouterr().out
+
+
 def test_a_run_with_fewer_images_left_is_judged_as_it_is(
     stopped: Recipe, cpu: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,7 +201,7 @@ def test_a_run_with_fewer_images_left_is_judged_as_it_is(
         for path in sorted((tmp_path / "data/train" / name).iterdir())[:7]:
             path.unlink()
     result = train(stopped, folder=tmp_path / "run", machine=cpu)
-    assert "There are 27 images to train on and were 48" in capsys.readouterr().out
+    assert "The 27 images to train on are not the 48" in capsys.readouterr().out
     assert result.finished
     scored = [r for r in read_rows(tmp_path / "run/metrics.jsonl") if "top1" in r]
     assert [row["step"] for row in scored] == [6, 11]
