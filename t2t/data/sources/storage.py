@@ -11,7 +11,7 @@ from typing import Any
 from t2t.errors import UserError, lack
 
 # Seconds to wait before a remote request is tried again.
-PAUSES = (0.5, 2.0)
+PAUSES = (0.5, 2.0, 8.0)
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0)
 
 
