@@ -48,6 +48,17 @@ def tiny() -> Recipe:
     )
 
 
+def test_a_short_run_has_curves_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "NUM_ROWS", 5)
+    monkeypatch.setattr(journal, "LOG_EVERY_SECONDS", 1e9)
+    recipe = replace(tiny(), epochs=10, evaluate_every=10, batch_size=700)
+    train(recipe, folder=tmp_path / "run", quiet=True)
+    steps = {row["step"] for row in read_rows(tmp_path / "run/metrics.jsonl")}
+    assert steps - {1} == {4, 8, 12, 16, 20}
+
+
 def test_a_run_leaves_all_that_its_model_needs(tmp_path: Path) -> None:
     recipe = replace(tiny(), crop=Crop(evaluation_fraction=0.9), seed=2)
     result = train(recipe, folder=tmp_path / "run", quiet=True)
