@@ -269,6 +269,15 @@ def sum_over_all(numbers: Tensor, team: Processes) -> Tensor:
     return numbers
 
 
+def gather_over_all(rows: Tensor, team: Processes) -> Tensor:
+    """The rows of all processes, one after another; each has as many."""
+    if not team.many:
+        return rows
+    gathered = rows.new_empty(team.world_size, *rows.shape)
+    dist.all_gather([*gathered], rows)
+    return gathered.flatten(0, 1)
+
+
 def any_over_all(flags: tuple[bool, ...], team: Processes) -> tuple[bool, ...]:
     """For each flag, whether it is up in any process."""
     if not team.many:

@@ -8,6 +8,7 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
+from t2t.analysis import pictures
 from t2t.analysis.pictures import draw_confusion, told_apart
 from t2t.errors import UserError
 
@@ -42,6 +43,35 @@ def test_rows_are_true_and_columns_predicted(monkeypatch: pytest.MonkeyPatch) ->
     draw_confusion(confusion, ["ant", "bee", "cat"], "c.png")
     labels = figures[1].axes[0].get_yticklabels()
     assert [each.get_text() for each in labels] == ["ant", "bee", "cat"]
+
+
+def test_of_too_many_classes_those_in_most_mistakes_are_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda each, *_, **__: figures.append(each))
+    monkeypatch.setattr(pictures, "_NUM_DRAWN", 2)
+    num = 300_000  # whose table would take 720 GB
+    pairs = torch.tensor([[7, 7, 7, 8, 9, 9], [7, 8, 9, 8, 7, 9]])
+    amounts = torch.tensor([3, 1, 4, 9, 2, 6])
+    confusion = torch.sparse_coo_tensor(
+        pairs, amounts, (num, num), check_invariants=True
+    )
+    draw_confusion(confusion, [f"class {each}" for each in range(num)], "c.png")
+    matrix, mistakes = figures[0].axes
+    assert matrix.get_title() == "2 of 3 classes: those in most mistakes"
+    names = [each.get_text() for each in matrix.get_yticklabels()]
+    assert names == ["class 7", "class 9"]
+    cells = {text.get_position(): text.get_text() for text in matrix.texts}
+    assert cells == {(0, 0): "3", (1, 0): "4", (0, 1): "2", (1, 1): "6"}
+    # Shares are of all images of a class: 4 of 8 are no more than a shade of red.
+    (shown,) = matrix.get_images()
+    expected = pictures._WRONG(np.sqrt(4 / 8))
+    assert np.allclose(shown.get_array()[0, 1], expected)
+    told = [text.get_text() for text in mistakes.texts]
+    assert told[:2] == ["class 7 → class 9", " 4"]
+    assert told[4:] == ["class 7 → class 8", " 1"]
+    assert figures[0].get_suptitle() == "top-1 72.00 %"
 
 
 def test_nothing_wrong_and_classes_without_images(tmp_path: Path) -> None:

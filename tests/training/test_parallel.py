@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from t2t.config import differences, to_json
 from t2t.data.sources import open_splits
 from t2t.errors import LocalError, ToldError, UserError
 from t2t.training.folder import write_json
+from t2t.training.judging.judge import judge
 from t2t.training.loop import Machine, train
 from t2t.training.machine import plans_of
 from t2t.training.meeting import agree, meeting_store, one_tells
@@ -191,6 +193,32 @@ def test_sharded_muon_trains_what_one_process_does(
     train_in_two(recipe, tmp_path / "run", "fsdp", stop_after=3)
     train_in_two(recipe, tmp_path / "run", "fsdp")
     assert_same_run(tmp_path / "run", tmp_path / "alone")
+
+
+def test_two_processes_judge_as_one(
+    recipe: Recipe,
+    alone: Path,
+    images: Path,
+    tmp_path: Path,
+    in_two: Callable[..., None],
+) -> None:
+    data = shutil.copytree(images / "val", tmp_path / "data")
+    for name in ("a", "c"):
+        (data / name / "99.png").write_bytes(b"nothing")
+    in_two("judge_together", recipe, alone, "ddp", data, tmp_path)
+    assert not (tmp_path / "report-1.json").exists()  # the first one tells it
+    ours = json.loads((tmp_path / "report-0.json").read_text())
+    report = judge(alone, data=data, batch_size=4, device="cpu")
+    assert report is not None
+    theirs = json.loads(json.dumps(report.as_json()))
+    assert (ours.pop("device"), theirs.pop("device")) == ("2 × cpu", "cpu")
+    assert ours.pop("loss") == pytest.approx(theirs.pop("loss"), rel=1e-4)
+    assert theirs["num_images"] == 13
+    assert len(theirs["damaged"]) == 2
+    for facts in (ours, theirs):
+        del facts["images_per_second"]
+        facts["damaged"].sort()
+    assert ours == theirs
 
 
 def test_shards_are_kept_where_the_model_has_no_room(

@@ -1,5 +1,6 @@
 """What the processes run that tests start, and kill."""
 
+import json
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ from t2t.data.decoding.decode import decoder_name
 from t2t.errors import UserError
 from t2t.training import loop, resume
 from t2t.training.folder import read_json
+from t2t.training.judging.judge import judge
 from t2t.training.loop import Machine, train
 from t2t.training.recipe import Recipe
 from t2t.training.telling import journal
@@ -57,6 +59,23 @@ def train_together(
     if stop_after is not None and environment["RANK"] == "1":
         stop_self_after(stop_after)
     train_alone(recipe, folder, machine)
+
+
+def judge_together(
+    recipe: Recipe,
+    folder: Path,
+    machine: Machine,
+    environment: dict[str, str],
+    data: Path,
+    into: Path,
+) -> None:
+    """Judges a run as one of several processes; writes down what it gets."""
+    os.environ |= environment
+    torch.set_num_threads(1)
+    report = judge(folder, data=data, batch_size=4, device="cpu")
+    if report is not None:
+        path = into / f"report-{environment['RANK']}.json"
+        path.write_text(json.dumps(report.as_json()))
 
 
 def train_without_room(

@@ -55,7 +55,7 @@ def judge(
             chosen.source.classes, trained.class_names, chosen.where
         )
         source = Relabelled(chosen.source, numbers, trained.class_names)
-        watcher = (
+        reassessed = (
             RealLabels(source, trained.class_names, chosen.where) if real else None
         )
         damage = Damage(damage_limit)
@@ -63,8 +63,6 @@ def judge(
         batches = open_batches(trained, source, batch_size, team, damage)
         network = trained.model.to(team.device)
         prepare = Preparation(trained.mean, trained.std)
-        if watcher is not None:
-            prepare = watcher.watch(network, prepare)
         num_classes = len(trained.class_names)
         watch = Stopwatch(team, len(source), progress)
         dtype = PRECISIONS[precision]
@@ -72,7 +70,7 @@ def judge(
             network, batches, prepare, num_classes, team, dtype, watch.advance
         )
         rate = watch.images_per_second()
-        real_score = None if watcher is None else watcher.score(team)
+        real_score = None if reassessed is None else reassessed.score(score.guesses)
         damaged = all_names(damage.names, team)
         if not team.leads:
             return None
