@@ -17,6 +17,7 @@ from t2t.cli import main
 from t2t.data.sources import open_source
 from t2t.models.create import create_model
 from t2t.models.weights import save
+from t2t.verbs.options import check_writable
 
 Output = pytest.CaptureFixture[str]
 
@@ -83,6 +84,19 @@ def test_a_picture_goes_home_without_a_shell(
     assert main(["eval", str(run), "--picture=~/confusion.png"]) == 0
     assert (home / "confusion.png").is_file()
     assert not [*Path().iterdir()]
+
+
+def test_a_picture_is_tried_by_several_processes_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch = Path.touch
+
+    def touch_and_lose(path: Path) -> None:
+        touch(path)
+        path.unlink()  # as another process does, which tries the same file
+
+    monkeypatch.setattr(Path, "touch", touch_and_lose)
+    check_writable("--picture", tmp_path / "confusion.png")
 
 
 def test_predict_and_eval_agree(run: Path, images: Path, capsys: Output) -> None:
