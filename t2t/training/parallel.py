@@ -307,7 +307,7 @@ def check_alike(team: Processes, plans: dict[str, Any]) -> None:
     """Refuses processes that are to do something else than the leading one."""
     if changed := differences(from_leader(team, lambda: plans), plans):
         raise LocalError(
-            f"Process {team.rank} on {platform.node()} is not to train what the first "
+            f"Process {team.rank} on {platform.node()} is not to do what the first "
             f"one is ({few(changed)}); give all machines the same command, program and "
             "data."
         )

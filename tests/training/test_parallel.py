@@ -205,7 +205,7 @@ def test_two_processes_judge_as_one(
     data = shutil.copytree(images / "val", tmp_path / "data")
     for name in ("a", "c"):
         (data / name / "99.png").write_bytes(b"nothing")
-    in_two("judge_together", recipe, alone, "ddp", data, tmp_path)
+    in_two("judge_together", recipe, alone, "ddp", (data, data), tmp_path)
     assert not (tmp_path / "report-1.json").exists()  # the first one tells it
     ours = json.loads((tmp_path / "report-0.json").read_text())
     report = judge(alone, data=data, batch_size=4, device="cpu")
@@ -219,6 +219,22 @@ def test_two_processes_judge_as_one(
         del facts["images_per_second"]
         facts["damaged"].sort()
     assert ours == theirs
+
+
+def test_two_processes_judge_by_the_same_images(
+    recipe: Recipe,
+    alone: Path,
+    images: Path,
+    tmp_path: Path,
+    in_two: Callable[..., None],
+) -> None:
+    other = shutil.copytree(images / "val", tmp_path / "data")
+    (other / "a" / "0.png").unlink()
+    in_two("judge_together", recipe, alone, "ddp", (images / "val", other), tmp_path)
+    assert not [*tmp_path.glob("report-*")]
+    told = [(tmp_path / f"told-{rank}.txt").read_text() for rank in (0, 1)]
+    assert told[0].startswith("ToldError")
+    assert "is not to do what the first one is (num_images: 13 → 12); give" in told[1]
 
 
 def test_shards_are_kept_where_the_model_has_no_room(
@@ -262,7 +278,7 @@ def test_one_process_tells_that_its_recipe_is_another(
     told = [(tmp_path / f"told-{rank}.txt").read_text() for rank in (0, 1)]
     assert told[0] == "ToldError: Another process has ended, and told why."
     assert told[1].startswith("LocalError: Process 1 on ")
-    assert "is not to train what the first one is (seed: 0 → 1); give" in told[1]
+    assert "is not to do what the first one is (seed: 0 → 1); give" in told[1]
     assert not (tmp_path / "run").exists()
 
 

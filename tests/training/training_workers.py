@@ -66,16 +66,21 @@ def judge_together(
     folder: Path,
     machine: Machine,
     environment: dict[str, str],
-    data: Path,
+    data: tuple[Path, ...],
     into: Path,
 ) -> None:
-    """Judges a run as one of several processes; writes down what it gets."""
+    """Judges a run as one of several processes; writes down what it gets or is told."""
     os.environ |= environment
     torch.set_num_threads(1)
-    report = judge(folder, data=data, batch_size=4, device="cpu")
+    rank = int(environment["RANK"])
+    try:
+        report = judge(folder, data=data[rank], batch_size=4, device="cpu")
+    except UserError as error:
+        told = f"{type(error).__name__}: {error}"
+        (into / f"told-{rank}.txt").write_text(told)
+        return
     if report is not None:
-        path = into / f"report-{environment['RANK']}.json"
-        path.write_text(json.dumps(report.as_json()))
+        (into / f"report-{rank}.json").write_text(json.dumps(report.as_json()))
 
 
 def train_without_room(

@@ -24,7 +24,7 @@ from t2t.training.judging.matching import Relabelled, match_classes
 from t2t.training.judging.real_labels import RealLabels
 from t2t.training.judging.report import Report
 from t2t.training.machine import PRECISIONS
-from t2t.training.parallel import Processes, processes
+from t2t.training.parallel import Processes, check_alike, processes
 from t2t.training.recipe import Recipe
 
 
@@ -93,6 +93,13 @@ def open_batches(
     trained: Trained, source: Source, batch_size: int, team: Processes, damage: Damage
 ) -> EvaluationBatches:
     """All images once, as the model was trained to see them."""
+    shared = {
+        "model": trained.name,
+        "classes": dict(enumerate(trained.class_names)),
+        "num_images": len(source),
+        "batch_size": batch_size,
+    }
+    check_alike(team, shared)
     return evaluation_batches(
         source,
         batch_size=batch_size,
