@@ -52,6 +52,12 @@ Output = pytest.CaptureFixture[str]
             "choices.image_size cannot be set: it is the recipe's image_size; leave",
         ),
         ("train --set choices.num_classes=5", "the data tell how many classes"),
+        (
+            "train transfer.t2t_vit_14 --data digits",
+            "transfer.t2t_vit_14 fine-tunes trained weights (optimizer.body_lr="
+            "0.0005), and none are given: add --set weights=PATH, or train from",
+        ),
+        ("train transfer --data digits --dry-run", "add --set weights=PATH, or train"),
         ("train nowhere/recipe.json", "There is no recipe nowhere/recipe.json;"),
         ("pack photos packed --workers -1", "--workers -1 is too small"),
         ("plan digits --micro-batch 0", "--micro-batch 0 is too small"),
