@@ -95,6 +95,21 @@ def test_many_classes_take_no_table_of_all_pairs(validation: Any) -> None:
     assert score.confusion.values().tolist() == [5, 4, 4]
 
 
+def test_products_have_the_precision_asked_for(validation: Any) -> None:
+    class Product(nn.Linear):
+        def forward(self, images: Tensor) -> Tensor:
+            logits = super().forward(images.flatten(1))
+            kinds.append(logits.dtype)
+            return logits
+
+    kinds: list[torch.dtype] = []
+    for precision in (torch.float32, torch.bfloat16):
+        model = Product(3 * 8 * 8, 3)
+        score = evaluate(model, validation(13), AS_LEVELS, 3, ALONE, precision)
+        assert score.num_images == 13
+    assert kinds == [torch.float32, torch.bfloat16]
+
+
 def test_nothing_to_evaluate_is_told(validation: Any) -> None:
     class Nothing:
         def __iter__(self) -> Any:

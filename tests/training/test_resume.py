@@ -94,7 +94,9 @@ def test_interrupted_run_ends_in_the_same_bits(
         assert whole.summary[key] == second.summary[key]
 
 
+@pytest.mark.parametrize("body_lr", [1e-3, 0.0])
 def test_fine_tuning_needs_weights_to_begin_with(
+    body_lr: float,
     tiny: Tiny,
     cpu: Machine,
     tmp_path: Path,
@@ -104,7 +106,7 @@ def test_fine_tuning_needs_weights_to_begin_with(
     weights, folder = tmp_path / "weights.safetensors", tmp_path / "run"
     recipe = tiny()
     save(build_model(recipe, 3), weights)
-    recipe = replace(recipe, optimizer=replace(recipe.optimizer, body_lr=1e-3))
+    recipe = replace(recipe, optimizer=replace(recipe.optimizer, body_lr=body_lr))
     given = {"machine": cpu, "quiet": True}
     with pytest.raises(UserError, match="tiny fine-tunes trained weights"):
         train(recipe, folder=folder, **given)

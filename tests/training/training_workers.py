@@ -13,6 +13,7 @@ import torch
 import torch._dynamo  # torch's optimizers import it: here it is shared by all forks
 
 from t2t.config import from_json
+from t2t.data import batches
 from t2t.data.decoding.decode import decoder_name
 from t2t.errors import UserError
 from t2t.training import loop, resume
@@ -66,21 +67,32 @@ def judge_together(
     folder: Path,
     machine: Machine,
     environment: dict[str, str],
-    data: tuple[Path, ...],
+    options: tuple[dict[str, Any], ...],
     into: Path,
 ) -> None:
     """Judges a run as one of several processes; writes down what it gets or is told."""
+    # So that each reads its own share alone, and meets what is damaged in it.
+    batches.free_bytes = lambda device: 0
+    batches._NUM_PROBED = 1
+    progress: list[tuple[int, int]] = []
     os.environ |= environment
     torch.set_num_threads(1)
     rank = int(environment["RANK"])
     try:
-        report = judge(folder, data=data[rank], batch_size=4, device="cpu")
+        report = judge(
+            folder,
+            device="cpu",
+            progress=lambda *numbers: progress.append(numbers),
+            **options[rank],
+        )
     except UserError as error:
         told = f"{type(error).__name__}: {error}"
         (into / f"told-{rank}.txt").write_text(told)
         return
     if report is not None:
-        (into / f"report-{rank}.json").write_text(json.dumps(report.as_json()))
+        guesses = report.score.guesses.tolist()
+        facts = {**report.as_json(), "guesses": guesses, "progress": progress}
+        (into / f"report-{rank}.json").write_text(json.dumps(facts))
 
 
 def train_without_room(
