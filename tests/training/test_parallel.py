@@ -226,10 +226,7 @@ def test_two_processes_judge_as_one(
     assert (ours.pop("device"), theirs.pop("device")) == ("2 × cpu", "cpu")
     assert ours.pop("loss") == pytest.approx(theirs.pop("loss"), rel=1e-4)
     assert theirs["num_images"] == num_images
-    if num_images == 1:
-        assert (ours.pop("batch_size"), theirs.pop("batch_size")) == (2, 1)
-    else:
-        assert len(theirs["damaged"]) == 2
+    assert len(theirs["damaged"]) == (2 if num_images == 13 else 0)
     for facts in (ours, theirs):
         del facts["images_per_second"]
         facts["damaged"].sort()

@@ -59,7 +59,7 @@ def judge(
             RealLabels(source, trained.class_names, chosen.where) if real else None
         )
         damage = Damage(damage_limit)
-        batch_size = min(batch_size, max(len(source), team.world_size))
+        batch_size = min(batch_size, len(source))
         batches = open_batches(trained, source, batch_size, team, damage)
         network = trained.model.to(team.device)
         prepare = Preparation(trained.mean, trained.std)
