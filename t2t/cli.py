@@ -15,7 +15,8 @@ from tyro.conf import DisallowNone, FlagCreatePairsOff, subcommand
 
 from t2t import __version__
 from t2t.errors import LocalError, ToldError, UserError, lack, suggest
-from t2t.verbs import VERBS
+from t2t.verbs import SHARED, VERBS
+from t2t.verbs.options import check_alone
 from t2t.verbs.words import HELP, check
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -99,13 +100,16 @@ def run(words: list[str]) -> None:
         print_verbs()
     elif words[0] in VERBS:
         verb = VERBS[words[0]]
+        asks_help = bool({*words} & {*HELP})
         check(words[0], verb, words[1:])
+        if words[0] not in SHARED and not asks_help:
+            check_alone(f"t2t {words[0]}")
         tyro.cli(
             verb,
             prog=f"t2t {words[0]}",
             description=inspect.getdoc(verb),
             # Beside other words the help would leave out what they stand for.
-            args=["--help"] if {*words} & {*HELP} else words[1:],
+            args=["--help"] if asks_help else words[1:],
             config=(FlagCreatePairsOff, DisallowNone),
         )
     else:

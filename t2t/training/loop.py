@@ -96,6 +96,8 @@ def train(
         def claim() -> dict[str, Any] | None:
             leaving.enter_context(place.held())
             place.check(recipe, fresh)
+            if fresh or not place.has_begun():
+                recipe.check_weights()
             return None if fresh else place.finished()
 
         done = from_leader(team, claim)

@@ -282,6 +282,16 @@ class Recipe:
                 f"set {off}."
             )
 
+    def check_weights(self) -> None:
+        """Refuses to fine-tune what was never trained."""
+        body_lr = self.optimizer.body_lr
+        if body_lr is not None and self.weights is None:
+            raise UserError(
+                f"{self.name} fine-tunes trained weights (optimizer.body_lr="
+                f"{body_lr:g}), and none are given: add --set weights=PATH, or train "
+                "from scratch with --set optimizer.body_lr=none."
+            )
+
     def phase_at(self, progress: float) -> Phase:
         """The phase when so much of the training is done."""
         return Phase(self.dropping.keep_at(progress), progress >= 1 - self.calm)

@@ -94,6 +94,35 @@ def test_interrupted_run_ends_in_the_same_bits(
         assert whole.summary[key] == second.summary[key]
 
 
+@pytest.mark.parametrize("body_lr", [1e-3, 0.0])
+def test_fine_tuning_needs_weights_to_begin_with(
+    body_lr: float,
+    tiny: Tiny,
+    cpu: Machine,
+    tmp_path: Path,
+    interrupt_after: Callable[[int | None], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weights, folder = tmp_path / "weights.safetensors", tmp_path / "run"
+    recipe = tiny()
+    save(build_model(recipe, 3), weights)
+    recipe = replace(recipe, optimizer=replace(recipe.optimizer, body_lr=body_lr))
+    given = {"machine": cpu, "quiet": True}
+    with pytest.raises(UserError, match="tiny fine-tunes trained weights"):
+        train(recipe, folder=folder, **given)
+    assert not folder.exists()
+    tuned = replace(recipe, weights=str(weights))
+    assert train(tuned, folder=tmp_path / "tuned", **given).finished
+    with monkeypatch.context() as earlier:  # what began before it was refused goes on
+        earlier.setattr(Recipe, "check_weights", lambda recipe: None)
+        interrupt_after(5)
+        train(recipe, folder=folder, **given)
+    interrupt_after(None)
+    with pytest.raises(UserError, match="tiny fine-tunes trained weights"):
+        train(recipe, folder=folder, fresh=True, **given)
+    assert train(recipe, folder=folder, **given).finished
+
+
 def test_memories_lie_as_their_parameters_do(tiny: Tiny, cpu: Machine) -> None:
     # Fused optimizers walk through both at once, and do not look at strides.
     recipe = replace(tiny(), model="resnet18_32", choices={})

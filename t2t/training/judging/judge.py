@@ -24,7 +24,7 @@ from t2t.training.judging.matching import match_classes, relabelled
 from t2t.training.judging.real_labels import RealLabels
 from t2t.training.judging.report import Report
 from t2t.training.machine import PRECISIONS
-from t2t.training.parallel import Processes, processes
+from t2t.training.parallel import Processes, check_alike, processes
 from t2t.training.recipe import Recipe
 
 
@@ -55,16 +55,14 @@ def judge(
             chosen.source.classes, trained.class_names, chosen.where
         )
         source = relabelled(chosen.source, numbers, trained.class_names)
-        watcher = (
+        reassessed = (
             RealLabels(source, trained.class_names, chosen.where) if real else None
         )
         damage = Damage(damage_limit)
-        batch_size = min(batch_size, max(len(source), team.world_size))
+        batch_size = min(batch_size, len(source))
         batches = open_batches(trained, source, batch_size, team, damage)
         network = trained.model.to(team.device)
         prepare = Preparation(trained.mean, trained.std)
-        if watcher is not None:
-            prepare = watcher.watch(network, prepare)
         num_classes = len(trained.class_names)
         watch = Stopwatch(team, len(source), progress)
         dtype = PRECISIONS[precision]
@@ -72,7 +70,7 @@ def judge(
             network, batches, prepare, num_classes, team, dtype, watch.advance
         )
         rate = watch.images_per_second()
-        real_score = None if watcher is None else watcher.score(team)
+        real_score = None if reassessed is None else reassessed.score(score.guesses)
         damaged = all_names(damage.names, team)
         if not team.leads:
             return None
@@ -95,6 +93,13 @@ def open_batches(
     trained: Trained, source: Source, batch_size: int, team: Processes, damage: Damage
 ) -> EvaluationBatches:
     """All images once, as the model was trained to see them."""
+    shared = {
+        "model": trained.name,
+        "classes": dict(enumerate(trained.class_names)),
+        "num_images": len(source),
+        "batch_size": batch_size,
+    }
+    check_alike(team, shared)
     return evaluation_batches(
         source,
         batch_size=batch_size,
