@@ -47,8 +47,12 @@ def accuracy(top1: dict[str, Any]) -> str:
 def verdicts(findings: list[dict[str, Any]]) -> str:
     """How often ours agree, and what does not."""
     counts = Counter(finding["verdict"] for finding in findings)
-    words = ("agrees", "disagrees", "undecided")
-    told = ", ".join(f"{counts[word]} {word}" for word in words if counts[word])
+    words = {"agrees": "agree", "disagrees": "disagree", "undecided": "undecided"}
+    told = ", ".join(
+        f"{counts[one]} {one if counts[one] == 1 else many}"
+        for one, many in words.items()
+        if counts[one]
+    )
     others = [
         f"`{finding['first']}` against `{finding['second']}`"
         for finding in findings

@@ -33,6 +33,8 @@ HEADS = (
     Heads("T2T-ViT-14", 243, 6, 197),
     Heads("CIFAR", 973, 4, 256),
     Heads("CIFAR, half of the tokens", 973, 4, 128),
+    Heads("CIFAR, class token", 512, 4, 257),
+    Heads("384 px", 64, 6, 577),
 )
 HELD_BACKWARD = [HeldKeys(32, 8, 2), HeldKeys(32, 8, 3), HeldKeys(16, 8, 3)]
 TILES = [

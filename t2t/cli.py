@@ -15,12 +15,13 @@ import tyro
 from tyro.conf import DisallowNone, FlagCreatePairsOff, subcommand
 
 from t2t import __version__
-from t2t.errors import LocalError, ToldError, UserError, suggest
-from t2t.verbs import VERBS
+from t2t.errors import LocalError, ToldError, UserError, lack, suggest
+from t2t.verbs import SHARED, VERBS
+from t2t.verbs.options import check_alone
 from t2t.verbs.words import HELP, check
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-NO_WAY_IN = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+NO_WAY_IN = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EIO)
 LEADER_SECONDS = 10.0
 LEAST_COLUMNS = 40
 PURPOSE = """Train vision transformers from scratch on the images you have.
@@ -48,14 +49,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except OSError as error:
-        if error.errno in NO_WAY_IN and error.filename is not None:
+        if error.filename is not None:
             name = os.fsdecode(error.filename)
-            print(
-                f"t2t: {name} cannot be opened ({error.strerror}); give yourself "
-                "permission, or name another.",
-                file=sys.stderr,
-            )
-            return 2
+            told = lack(name, error)
+            if told is None and error.errno in NO_WAY_IN:
+                told = LocalError(
+                    f"{name} cannot be opened ({error.strerror}): put that right, or "
+                    "name another."
+                )
+            if told is not None:
+                print(f"t2t: {told}", file=sys.stderr)
+                return 2
         if not (isinstance(error, BrokenPipeError) or error.errno in NO_ROOM):
             raise
         # What is still to be sent could not be either.
@@ -107,15 +111,18 @@ def run(words: list[str]) -> None:
         print_verbs()
     elif words[0] in VERBS:
         verb = VERBS[words[0]]
+        asks_help = bool({*words} & {*HELP})
         check(words[0], verb, words[1:])
-        if is_help := not {*words}.isdisjoint(HELP):
+        if asks_help:
             make_room()
+        elif words[0] not in SHARED:
+            check_alone(f"t2t {words[0]}")
         tyro.cli(
             verb,
             prog=f"t2t {words[0]}",
             description=inspect.getdoc(verb),
             # Beside other words the help would leave out what they stand for.
-            args=["--help"] if is_help else words[1:],
+            args=["--help"] if asks_help else words[1:],
             config=(FlagCreatePairsOff, DisallowNone),
         )
     else:

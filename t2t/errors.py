@@ -1,12 +1,27 @@
 """Mistakes a user can make and put right, told in one sentence."""
 
 import difflib
+import errno
 import math
+import os
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 from unicodedata import category
 
 Choice = TypeVar("Choice")
+
+_FILES = "allow more open files (ulimit -n), or try fewer --workers"
+_MEMORY = "leave more memory free, or try fewer --workers"
+_DISK = "see to the disk or network that it lies on, and repeat the command"
+# What a machine lacks, whichever file is read. A bad sector (EIO), a file that one may
+# not read and one that is gone are faults of that file.
+_LACKS = {
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), _FILES),
+    errno.ENOMEM: _MEMORY,
+    **dict.fromkeys(
+        (errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN), _DISK
+    ),
+}
 
 
 class UserError(ValueError):
@@ -19,6 +34,23 @@ class LocalError(UserError):
 
 class ToldError(UserError):
     """One that another process tells, so that this one need not."""
+
+
+def lack(name: str, error: BaseException) -> LocalError | None:
+    """What to tell where the machine is at fault, and not the file that was read."""
+    if isinstance(error, LocalError):
+        return LocalError(str(error))
+    if isinstance(error, ConnectionError):  # which says what was to be reached
+        return LocalError(f"{error}: is there a network?")
+    number = getattr(error, "errno", None)
+    if isinstance(error, MemoryError):
+        number = errno.ENOMEM
+    if number not in _LACKS:
+        return None
+    return LocalError(
+        f"{on_one_line(name) or 'An image'} was not read ({os.strerror(number)}), "
+        f"which is no fault of its own: {_LACKS[number]}."
+    )
 
 
 def suggest(word: str, allowed: Iterable[str], num: int = 3) -> str:

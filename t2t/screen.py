@@ -1,6 +1,7 @@
 """What the command line prints: for terminals, for pipes and for programs."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -151,7 +152,9 @@ def counting(what: str) -> Iterator[Callable[[int, int], None]]:
     """Shows how many of how many are done: a bar, or a line now and then."""
     console = Console(stderr=True)
     if console.is_terminal:
-        with Progress(console=console, transient=True) as progress:
+        # Of torchrun's processes one counts; the others' bars would lie over its own.
+        unheard = os.environ.get("RANK", "0") != "0"
+        with Progress(console=console, transient=True, disable=unheard) as progress:
             task = progress.add_task(what, total=None)
             yield lambda done, total: progress.update(task, completed=done, total=total)
         return

@@ -1,5 +1,6 @@
 """The command line as users meet it, with right and wrong words."""
 
+import errno
 import io
 import json
 import math
@@ -148,6 +149,18 @@ def test_a_log_is_told_ten_times_how_far_it_is(capsys: Output) -> None:
     assert lines == [f"packing: {done:,} of 2,000" for done in range(200, 2001, 200)]
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_of_torchruns_processes_one_draws_a_bar(
+    rank: int, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("RANK", str(rank))
+    with counting("evaluating") as tell:
+        if rank == 0:  # the only one that is told
+            tell(1, 2)
+    assert bool(capsys.readouterr().err) == (rank == 0)
+
+
 def test_a_number_that_is_not_finite_is_none_in_json(capsys: Output) -> None:
     say_json({"loss": [math.nan, math.inf, -math.inf, 0.1], "name": "é \u2028"})
     told = capsys.readouterr().out
@@ -266,6 +279,25 @@ def test_exit_codes(
     assert main(["fail"]) == code
 
 
+@pytest.mark.parametrize(
+    ("number", "sentence"),
+    [
+        (errno.EIO, "cannot be opened (Input/output error): put that right, or name"),
+        (errno.ENOTCONN, "which is no fault of its own: see to the disk or network"),
+        (errno.EMFILE, "which is no fault of its own: allow more open files"),
+    ],
+)
+def test_a_disk_that_fails_is_one_sentence(
+    number: int, sentence: str, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = OSError(number, os.strerror(number), "/mnt/photos")
+    monkeypatch.setitem(cli.VERBS, "fail", raising(error))
+    assert main(["fail"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("t2t: /mnt/photos ")
+    assert sentence in told
+
+
 def test_of_torchruns_processes_one_speaks_but_for_what_it_met_alone(
     capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +313,34 @@ def test_of_torchruns_processes_one_speaks_but_for_what_it_met_alone(
         assert main(["fail"]) == 2
         assert capsys.readouterr().err.count("t2t: ") == told
     assert not slept
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["predict a.jpg", "recipes", "study tokens", "bench t2t_vit_7", "train --dry-run"],
+)
+def test_what_is_for_one_process_is_refused_to_several(
+    words: str, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(words.split()) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "is for one process, and the environment has WORLD_SIZE=2; start it" in (
+        told.err
+    )
+    assert main([words.split()[0], "--help"]) == 0
+
+
+def test_several_processes_may_train_and_judge(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for words in (["train", "nothing"], ["eval"]):
+        assert main(words) == 2
+        assert "one process" not in capsys.readouterr().err
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert main(["recipes", "digits"]) == 0
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:

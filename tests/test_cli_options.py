@@ -1,5 +1,6 @@
 """Every option of a verb reaches what it is for."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,24 @@ def test_a_run_that_was_stopped_ends_as_a_shell_says_it(
 ) -> None:
     monkeypatch.setattr(TRAIN, lambda *_, **__: Result(Path("here"), False, {}))
     assert main(["train", "digits"]) == 130
+
+
+def test_a_seed_is_the_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    (recipe,), _ = given_to(TRAIN, "train cifar10 --seed 3", monkeypatch)
+    assert recipe == replace(find_recipe("cifar10"), seed=3)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_of_torchruns_processes_one_tells_the_end(
+    rank: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", str(rank))
+    ended = Result(Path("here"), True, {}, was_finished=True)
+    monkeypatch.setattr(TRAIN, lambda *_, **__: ended)
+    monkeypatch.setattr("t2t.verbs.closing.closing_page", lambda *_: "The end.")
+    assert main(["train", "digits"]) == 0
+    words = "here was trained before; --fresh trains it anew.\nThe end.\n"
+    assert capsys.readouterr().out == ("" if rank else words)
 
 
 def test_one_of_many_processes_tells_a_mistake(

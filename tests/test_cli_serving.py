@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ from t2t.cli import main
 from t2t.data.sources import open_source
 from t2t.models.create import create_model
 from t2t.models.weights import save
+from t2t.verbs.options import check_writable
+from t2t.verbs.using import is_run
 
 Output = pytest.CaptureFixture[str]
 
@@ -33,7 +36,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "channels": 1,
         "mean": [0.3],
         "std": [0.4],
-        "crop_fraction": 1.0,
+        "crop_fraction": 0.8,
         "data": "digits",
     }
     # Another order than the folders' below.
@@ -83,6 +86,43 @@ def test_a_picture_goes_home_without_a_shell(
     assert main(["eval", str(run), "--picture=~/confusion.png"]) == 0
     assert (home / "confusion.png").is_file()
     assert not [*Path().iterdir()]
+
+
+def test_a_picture_is_tried_by_several_processes_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch = Path.touch
+
+    def touch_and_lose(path: Path) -> None:
+        touch(path)
+        path.unlink()  # as another process does, which tries the same file
+
+    monkeypatch.setattr(Path, "touch", touch_and_lose)
+    check_writable("--picture", tmp_path / "confusion.png")
+
+
+def test_eval_tells_beside_the_result(
+    run: Path, images: Path, tmp_path: Path, capsys: Output
+) -> None:
+    place = tmp_path / "photos" / "3"
+    place.mkdir(parents=True)
+    shutil.copy(next((images / "3").iterdir()), place / "good.jpg")
+    (place / "two\nlines.jpg").write_text("hello")
+    assert main(["eval", str(run), "--data", str(place.parent), "--json"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["num_images"] == 1
+    assert "photos has 1 of the model's 10 classes." in told.err
+    name = f"{place}/two\\nlines.jpg"
+    assert f"t2t: Left out, since it is damaged: {name}\n" in told.err
+
+
+def test_of_torchruns_processes_one_tells_the_score(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("t2t.training.judging.judge.judge", lambda *_, **__: None)
+    assert main(["eval", "run", "--json"]) == 0
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("", "")
 
 
 def test_predict_and_eval_agree(run: Path, images: Path, capsys: Output) -> None:
@@ -167,7 +207,9 @@ def test_predict_waits_for_no_pipe(run: Path, tmp_path: Path, capsys: Output) ->
 def test_predict_prints_a_plain_table(run: Path, images: Path, capsys: Output) -> None:
     files = sorted(str(path) for path in (images / "7").iterdir())
     assert main(["predict", str(run), *files, "--top", "1"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    told = capsys.readouterr()
+    lines = told.out.splitlines()
+    assert not told.err
     assert lines[0].split() == ["image", "class", "probability"]
     assert [line.split()[0] for line in lines[2:]] == files
     assert not any("\x1b" in line for line in lines)
@@ -211,6 +253,8 @@ def test_predict_says_what_it_assumed(
         ("eval RUN --data EMPTY", "is empty: it should hold"),
         ("eval RUN --data digitz", "Did you mean digits"),
         ("eval RUN --picture a.txt", "must end in .png, .pdf or .svg"),
+        ("eval RUN --picture /dev/null/c.png", "--picture /dev/null/c.png cannot be"),
+        ("predict holiday.heic", "No image could be read, so there is nothing to tell"),
     ],
 )
 def test_a_mistake_is_one_sentence(
@@ -221,6 +265,18 @@ def test_a_mistake_is_one_sentence(
     told = capsys.readouterr()
     assert told.out == ""
     assert sentence in told.err.splitlines()[-1]
+
+
+def test_a_run_is_told_from_images(tmp_path: Path) -> None:
+    for name in ("recipe.json", "mine.safetensors", "cat.jpg"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    assert [is_run(str(tmp_path / name)) for name in ("recipe.json", "cat.jpg")] == [
+        True,
+        False,
+    ]
+    assert is_run(str(tmp_path / "mine.safetensors"))
+    assert not is_run(str(tmp_path / "nowhere"))
 
 
 def test_predicting_loads_only_what_it_needs(run: Path, images: Path) -> None:

@@ -35,6 +35,7 @@ Output = pytest.CaptureFixture[str]
             "train --data one --set data=two",
             "--data one and --set data=two contradict each other; give one of them.",
         ),
+        ("train --seed 3 --set seed=5", "--seed 3 and --set seed=5 contradict each"),
         ("train --epochs 3 --set epochs=5", "--epochs 3 and --set epochs=5 contradict"),
         (
             "train cifar10 --set channels=4",
@@ -52,6 +53,12 @@ Output = pytest.CaptureFixture[str]
             "choices.image_size cannot be set: it is the recipe's image_size; leave",
         ),
         ("train --set choices.num_classes=5", "the data tell how many classes"),
+        (
+            "train transfer.t2t_vit_14 --data digits",
+            "transfer.t2t_vit_14 fine-tunes trained weights (optimizer.body_lr="
+            "0.0005), and none are given: add --set weights=PATH, or train from",
+        ),
+        ("train transfer --data digits --dry-run", "add --set weights=PATH, or train"),
         ("train nowhere/recipe.json", "There is no recipe nowhere/recipe.json;"),
         ("pack photos packed --workers -1", "--workers -1 is too small"),
         ("plan digits --micro-batch 0", "--micro-batch 0 is too small"),
@@ -129,6 +136,19 @@ def test_a_folder_in_a_recipes_place_is_noticed(
         open_recipe("clean", None)
     (tmp_path / "digits").mkdir()
     assert open_recipe("digits", None).name == "digits.t2t_vit"
+
+
+def test_other_epochs_move_only_a_warmup_that_does_not_fit() -> None:
+    recipe = find_recipe("cifar10.sprint")
+    assert changed(recipe, 3, ()) == replace(recipe, epochs=3)
+    short = changed(recipe, 1, ()).schedule
+    assert short == replace(recipe.schedule, warmup_epochs=3 / 45, floor_epochs=0.0)
+
+
+def test_the_data_named_are_the_recipes() -> None:
+    recipe = find_recipe("cifar10.sprint")
+    assert open_recipe("cifar10.sprint", "photos") == replace(recipe, data="photos")
+    assert open_recipe("digits", "digits") == find_recipe("digits")
 
 
 def test_mean_and_deviation_follow_the_channels() -> None:

@@ -1,5 +1,7 @@
 """What a verb does not take is refused in one sentence, before anything is read."""
 
+from pathlib import Path
+
 import pytest
 
 from t2t.cli import main
@@ -39,6 +41,7 @@ from t2t.verbs.words import check
         ("pack photos", "t2t pack needs DEST;"),
         ("record runs/mine", "t2t record needs --into PATH;"),
         ("ship --into mine", "t2t ship needs RUN;"),
+        ("train --data -photos", "-photos reads as an option; write --data=-photos."),
         ("models --jsn", "Did you mean --json?"),
     ],
 )
@@ -51,6 +54,15 @@ def test_a_wrong_word_is_told_in_one_sentence(
     assert told.err.startswith("t2t: ")
     assert told.err.count("\n") == 1
     assert sentence in told.err
+
+
+def test_a_file_that_is_called_like_an_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "-a=b.jpg").touch()
+    assert main(["predict", "-a=b.jpg"]) == 2
+    assert "write ./-a=b.jpg." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

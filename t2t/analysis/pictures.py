@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
@@ -18,11 +18,26 @@ _RIGHT = LinearSegmentedColormap.from_list("right", ["#ffffff", "#9ecae1", "#085
 _WRONG = LinearSegmentedColormap.from_list("wrong", ["#ffffff", "#fc9272", "#a50f15"])
 _NUM_WITH_NUMBERS = 20
 _NUM_NAMES = 60
+# A picture of a thousand takes 0.4 GB and a few seconds, and grows with the square.
+_NUM_DRAWN = 1000
 _NUM_PAIRS = 20
 _PAIRS_PER_INCH = 2.5
 _LONGEST_NAME = 24
 
+Counts = Int64[np.ndarray, "true predicted"]
 Shares = Float[np.ndarray, "true predicted"]
+
+
+class Pairs(NamedTuple):
+    """What is taken for what: true classes, predicted ones, and how many images."""
+
+    rows: Int64[np.ndarray, " pairs"]
+    columns: Int64[np.ndarray, " pairs"]
+    amounts: Int64[np.ndarray, " pairs"]
+
+    def where(self, kept: Bool[np.ndarray, " pairs"]) -> "Pairs":
+        """Some of them."""
+        return Pairs(*(each[kept] for each in self))
 
 
 def draw_confusion(
@@ -33,21 +48,28 @@ def draw_confusion(
 ) -> Path:
     """What each class is taken for, as a PNG file: right in blue, wrong in red.
 
-    Classes without images are left out, unless others are taken for them.
+    The table may be sparse. Classes without images are left out, unless others are
+    taken for them, and so are those with the fewest mistakes where there are too many.
     """
-    counts = confusion.cpu().numpy()
-    kept = np.flatnonzero(counts.sum(0) + counts.sum(1))
-    counts = counts[np.ix_(kept, kept)]
-    names = told_apart([class_names[number] for number in kept.tolist()])
+    table = confusion.cpu().to_sparse().coalesce()
+    kept, places = np.unique(table.indices().numpy(), return_inverse=True)
+    rows, columns = places.reshape(2, -1)
+    pairs = Pairs(rows, columns, table.values().numpy())
+    all_names = told_apart([class_names[number] for number in kept.tolist()])
+    drawn = worst_classes(pairs, len(kept))
+    names = [all_names[number] for number in drawn.tolist()]
     num = len(names)
     cell = 0.46 if num <= _NUM_WITH_NUMBERS else 0.2 if num <= _NUM_NAMES else 0.05
     side = min(max(num * cell, 4.0), 16.0)
     figure = Figure(figsize=(side + 5.6, side + 1.6), layout="constrained")
     FigureCanvasAgg(figure)
-    matrix, pairs = figure.subplots(1, 2, width_ratios=[side + 1.6, 4.0])
-    draw_matrix(matrix, counts, names)
-    list_pairs(pairs, counts, names, min(_NUM_PAIRS, int(side * _PAIRS_PER_INCH)))
-    right = counts.trace() / counts.sum()
+    matrix, mistakes = figure.subplots(1, 2, width_ratios=[side + 1.6, 4.0])
+    draw_matrix(matrix, *counts_and_shares(pairs, drawn), names)
+    if len(drawn) < len(kept):
+        matrix.set_title(f"{num:,} of {len(kept):,} classes: those in most mistakes")
+    most = min(_NUM_PAIRS, int(side * _PAIRS_PER_INCH))
+    list_mistakes(mistakes, pairs, all_names, most)
+    right = pairs.amounts[pairs.rows == pairs.columns].sum() / pairs.amounts.sum()
     heading = f"{shortened(title, 80)}   top-1 {100 * right:.2f} %".strip()
     figure.suptitle(heading, fontsize=12, parse_math=False)  # names may hold a $
     file = Path(path).expanduser()
@@ -60,11 +82,29 @@ def draw_confusion(
     return file
 
 
-def draw_matrix(axes: Any, counts: Any, names: Sequence[str]) -> None:
+def worst_classes(pairs: Pairs, num: int) -> Int64[np.ndarray, " drawn"]:
+    """All classes in their order; of too many, those that most mistakes are about."""
+    wrong = pairs.where(pairs.rows != pairs.columns)
+    about = np.concatenate([wrong.rows, wrong.columns])
+    mistakes = np.bincount(about, np.tile(wrong.amounts, 2), minlength=num)
+    return np.sort(np.argsort(-mistakes, kind="stable")[:_NUM_DRAWN])
+
+
+def counts_and_shares(
+    pairs: Pairs, drawn: Int64[np.ndarray, " drawn"]
+) -> tuple[Counts, Shares]:
+    """Images of the drawn classes, and as shares of all images of a true class."""
+    totals = np.bincount(pairs.rows, pairs.amounts, minlength=drawn[-1] + 1)[drawn]
+    inside = pairs.where(np.isin(pairs.rows, drawn) & np.isin(pairs.columns, drawn))
+    counts = np.zeros((len(drawn), len(drawn)), np.int64)
+    place = np.searchsorted(drawn, (inside.rows, inside.columns))
+    counts[*place] = inside.amounts
+    return counts, counts / np.maximum(totals[:, None], 1)
+
+
+def draw_matrix(axes: Any, counts: Counts, shares: Shares, names: list[str]) -> None:
     """Shares of each true class by colour, with numbers where they have room."""
     num = len(names)
-    totals = np.maximum(counts.sum(1, keepdims=True), 1)
-    shares: Shares = counts / totals
     # A root shows the rare mistakes, which are most of them.
     colours = _WRONG(np.sqrt(shares))
     diagonal = np.arange(num)
@@ -103,25 +143,23 @@ def draw_matrix(axes: Any, counts: Any, names: Sequence[str]) -> None:
         edge.set_color("#bbbbbb")
 
 
-def list_pairs(axes: Any, counts: Any, names: Sequence[str], most: int) -> None:
+def list_mistakes(axes: Any, pairs: Pairs, names: list[str], most: int) -> None:
     """The commonest mistakes in words, as bars."""
-    wrong = counts.copy()
-    np.fill_diagonal(wrong, 0)
-    order = np.argsort(-wrong, axis=None, kind="stable")[:most]
-    places = [divmod(int(place), len(names)) for place in order]
-    pairs = [(row, column) for row, column in places if wrong[row, column]]
+    wrong = pairs.where(pairs.rows != pairs.columns)
+    order = np.argsort(-wrong.amounts, kind="stable")[:most]
+    shown = [*zip(*(each[order].tolist() for each in wrong), strict=True)]
     axes.set_title("commonest mistakes: true → predicted", fontsize=10, loc="left")
     for edge in axes.spines.values():
         edge.set_visible(False)
-    if not pairs:
+    if not shown:
         axes.set_xticks([])
         axes.set_yticks([])
         axes.text(0.5, 0.5, "none", ha="center", va="center", transform=axes.transAxes)
         return
-    amounts = [int(wrong[pair]) for pair in pairs]
-    heights = [place + 0.17 for place in range(len(pairs))]
+    amounts = [amount for _, _, amount in shown]
+    heights = [place + 0.17 for place in range(len(shown))]
     axes.barh(heights, amounts, height=0.22, color="#fc9272")
-    for place, ((row, column), amount) in enumerate(zip(pairs, amounts, strict=True)):
+    for place, (row, column, amount) in enumerate(shown):
         words = f"{names[row]} → {names[column]}"
         axes.text(0, place - 0.2, words, fontsize=8, va="center", parse_math=False)
         axes.text(amount, place + 0.17, f" {amount}", fontsize=8, va="center")

@@ -21,7 +21,7 @@ from t2t.data.sources import (
     ParquetSource,
     ShardSource,
     Source,
-    subset,
+    Subset,
 )
 from t2t.data.sources.opening import find
 from t2t.errors import UserError
@@ -247,7 +247,7 @@ def open_files(files: Files, batch_size: int) -> tuple[Source, str]:
     kind = next((KINDS[each] for each in KINDS if isinstance(source, each)), "array")
     repeat = files.repeat or -(-4 * batch_size // len(source))
     if repeat > 1:
-        source = subset(source, np.tile(np.arange(len(source)), repeat))
+        source = Subset(source, np.tile(np.arange(len(source)), repeat))
     return source, kind
 
 

@@ -39,6 +39,8 @@ class Trained:
     """What it was trained on, where the file says so."""
     seed: int = 0
     """What such data was split by, where it came in one piece."""
+    judged_by: str | None = None
+    """The fingerprint of the images that were held out, where the file tells it."""
     notes: tuple[str, ...] = ()
     """What the file does not say and was assumed, a sentence each."""
 
@@ -65,6 +67,7 @@ def load_trained(
         class_names=class_names,
         data=loaded.extra.get("data"),
         seed=loaded.extra.get("seed", 0),
+        judged_by=loaded.extra.get("judged_by"),
         notes=tuple(note for note in (names_note, pixels_note) if note),
         **pixels,
     )

@@ -19,7 +19,8 @@ from t2t.ops.availability import runs_kernels
 from t2t.shapes import Tokens
 
 PackedTokens = Float[Tensor, "batch tokens three_times_dim"]
-MAX_TOKENS = 256
+MAX_TOKENS = 320
+"""As many as 16 × 16 tokens with a class token and registers make."""
 
 
 def attention_reference(qkv: PackedTokens, num_heads: int, scale: float) -> Tokens:

@@ -71,5 +71,5 @@ def typical_side(source: Source) -> int:
 
 
 def fitting_batch(num_images: int) -> int:
-    """A power of two that leaves some 16 steps or more to an epoch of few images."""
-    return 1 << max(3, (num_images // 16).bit_length() - 1)
+    """A power of two that leaves some 16 steps to an epoch, or all of a few images."""
+    return min(1 << max(3, (num_images // 16).bit_length() - 1), num_images)

@@ -5,7 +5,7 @@ from t2t.training.recipe import Average, Crop, Optimizer, Recipe, Schedule
 
 
 def t2t_vit_14() -> Recipe:
-    """T2T-ViT-14 at 224 px, SGD, 60 epochs; set weights=PATH to start from.
+    """T2T-ViT-14 at 224 px, SGD, 60 epochs; needs weights=PATH to start from.
 
     t2t train transfer.t2t_vit_14 --data cifar10 --set weights=PATH
     """

@@ -27,14 +27,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def arm(name: str) -> Recipe:
     """The shared recipe with one network in it."""
-    shared = base()
     model, choices = MODELS[name]
     return replace(
-        shared,
-        name=f"cifar10.networks.{name}",
-        model=model,
-        choices=choices,
-        optimizer=shared.optimizer.for_all(),
+        base(), name=f"cifar10.networks.{name}", model=model, choices=choices
     )
 
 
@@ -60,11 +55,12 @@ def networks() -> Study:
             Claim(first="t2t_vit", second=name, where=where, published=(ours, theirs))
             for name, (ours, theirs, where) in published.items()
         ),
-        notes="AdamW for all, since Muon steps the matrices of blocks and CNNs have "
-        "none. All transformers have 256 tokens. `vit` is shallow and wide as ViT-S/16 "
-        "is, `deit` deep and narrow as DeiT-tiny; `convolution_tokens` has one "
-        "3×3 convolution of stride 2 before T2T-ViT's backbone, where CCT has a "
-        "convolution, ReLU and pooling, and a mean in place of CCT's weighted one. The "
-        "CNNs are timm's with a first layer for 32 px (docs/studies.md).",
+        notes="Muon steps the filters of convolutions as it steps matrices; its rate "
+        "was chosen for T2T-ViT. All transformers have 256 tokens. `vit` is shallow "
+        "and wide as ViT-S/16 is, `deit` deep and narrow as DeiT-tiny; "
+        "`convolution_tokens` has one 3×3 convolution of stride 2 before T2T-ViT's "
+        "backbone, where CCT has a convolution, ReLU and pooling, and a mean in place "
+        "of CCT's weighted one. The CNNs are timm's with a first layer for 32 px "
+        "(docs/studies.md).",
         against_cost=True,
     )

@@ -111,7 +111,9 @@ class Finding:
         if self.error is None or self.at_chance:
             return "undecided"
         if self.claim.relation == "alike":
-            return "agrees" if abs(self.difference) <= self.bound else "disagrees"
+            off = self.difference - self.claim.difference
+            nearer = min(abs(self.difference), abs(off))
+            return "agrees" if nearer <= self.bound else "disagrees"
         sign = 1 if self.claim.relation == "better" else -1
         if abs(self.difference) <= self.error:
             return "undecided"

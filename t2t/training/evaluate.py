@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Int64
 from torch import Tensor, nn
 
 from t2t.data.augment.pipeline import normalise
@@ -12,7 +13,7 @@ from t2t.data.batches import EvaluationBatches
 from t2t.data.order import Batch
 from t2t.errors import UserError
 from t2t.shapes import Images
-from t2t.training.parallel import Processes, sum_over_all
+from t2t.training.parallel import Processes, gather_over_all, sum_over_all
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,21 @@ class Score:
     top5: float
     loss: float
     num_images: int
-    confusion: Tensor
-    """Images by true class (rows) and predicted class (columns)."""
+    num_classes: int
+    guesses: Int64[Tensor, "images 3"]
+    """Each image's number in the source, its class, and what it is taken for."""
+
+    @property
+    def confusion(self) -> Tensor:
+        """Images by true class (rows) and predicted class (columns).
+
+        The table is sparse: of many classes, a dense one would take gigabytes.
+        """
+        shape = (self.num_classes, self.num_classes)
+        ones = torch.ones(len(self.guesses), dtype=torch.int64)
+        pairs = self.guesses[:, 1:].T
+        table = torch.sparse_coo_tensor(pairs, ones, shape, check_invariants=True)
+        return table.coalesce()
 
 
 @dataclass(frozen=True)
@@ -53,7 +67,7 @@ def evaluate(
     was_training = model.training
     model.eval()
     device = team.device
-    confusion = torch.zeros(num_classes, num_classes, dtype=torch.int64, device=device)
+    seen: list[Tensor] = []
     totals = torch.zeros(4, device=device)
     for batch in batches:
         with autocast(device, precision):
@@ -62,23 +76,25 @@ def evaluate(
         losses = F.cross_entropy(logits, batch.labels, reduction="none")
         order = logits.topk(min(5, num_classes), dim=1).indices
         hits = order == batch.labels[:, None]
-        numbers = [hits[:, 0] & valid, hits.any(1) & valid, losses * valid, valid]
-        totals += torch.stack([number.sum() for number in numbers])
-        pairs = batch.labels * num_classes + order[:, 0]
-        ones = valid.to(torch.int64)
-        confusion.view(-1).scatter_add_(0, pairs, ones)
+        parts = [hits[:, 0] & valid, hits.any(1) & valid, losses * valid, valid]
+        totals += torch.stack([part.sum() for part in parts])
+        numbers = torch.where(valid, batch.indices, -1)
+        seen.append(torch.stack([numbers, batch.labels, order[:, 0]], 1))
         if advance is not None:
             advance(len(valid) * team.world_size)
     model.train(was_training)
     first, five, loss, count = sum_over_all(totals, team).tolist()
     if count == 0:
         raise UserError("No image could be evaluated: all of them are damaged.")
+    guesses = gather_over_all(torch.cat(seen), team).cpu()
+    guesses = guesses[guesses[:, 0].argsort()]
     return Score(
         top1=100 * first / count,
         top5=100 * five / count,
         loss=loss / count,
         num_images=int(count),
-        confusion=sum_over_all(confusion, team).cpu(),
+        num_classes=num_classes,
+        guesses=guesses[guesses[:, 0] >= 0],
     )
 
 

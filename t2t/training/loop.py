@@ -98,6 +98,8 @@ def train(
         def claim() -> dict[str, Any] | None:
             leaving.enter_context(place.held())
             place.check(recipe, fresh)
+            if fresh or not place.has_begun():
+                recipe.check_weights()
             return None if fresh else place.finished()
 
         done = from_leader(team, claim)
@@ -169,6 +171,7 @@ class Training:
         self.run.data = {
             "classes": list(splits.train.classes),
             "num_images": len(splits.train),
+            "fingerprint": splits.train.fingerprint(),
         }
         self.stepper = Stepper(
             recipe, machine, team, self.run, self.num_classes, journal.tell
@@ -278,6 +281,7 @@ class Training:
                     "crop_fraction": recipe.crop.evaluation_fraction,
                     "data": recipe.data,
                     "seed": recipe.seed,
+                    "judged_by": self.splits.val.fingerprint(),
                 },
             )
             self.unsaved = ""

@@ -1,4 +1,7 @@
-"""Muon: momentum whose matrices are made orthogonal before they are applied."""
+"""Muon: momentum whose matrices are made orthogonal before they are applied.
+
+The filters of a convolution are a matrix too: a row each.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -57,7 +60,14 @@ class Muon(torch.optim.Optimizer):
         torch._foreach_add_(kept, ways)
         # Nesterov's form: a look ahead from the gradient as it is now.
         ahead = torch._foreach_lerp(gradients, kept, momentum)
-        steps = orthogonal_each(ahead)
+        steps = [
+            as_filters(step, matrix)
+            for step, matrix in zip(
+                orthogonal_each([as_matrix(each) for each in ahead]),
+                matrices,
+                strict=True,
+            )
+        ]
         torch._foreach_mul_(steps, [-size_of(matrix) for matrix in matrices])
         torch._foreach_mul_(steps, lr)
         torch._foreach_mul_(matrices, 1 - lr * group["weight_decay"])
@@ -69,9 +79,10 @@ class Muon(torch.optim.Optimizer):
         kept = self.momentum_of(matrix)
         momentum, lr = group["momentum"], group["lr"]
         kept.lerp_(matrix.grad, 1 - momentum)
-        step = orthogonal(matrix.grad.lerp(kept, momentum)).to(matrix.dtype)
+        step = orthogonal(as_matrix(matrix.grad.lerp(kept, momentum)))
         matrix.mul_(1 - lr * group["weight_decay"])
-        matrix.add_(step * (-lr * size_of(matrix)))
+        size = -lr * size_of(matrix)
+        matrix.add_(as_filters(step.to(matrix.dtype), matrix) * size)
 
     def momentum_of(self, matrix: Tensor) -> Tensor:
         """The momentum of a matrix, 0 at first."""
@@ -84,7 +95,21 @@ class Muon(torch.optim.Optimizer):
 
 def size_of(matrix: Tensor) -> float:
     """What makes an orthogonal step as large as AdamW's."""
-    return float(0.2 * max(matrix.shape) ** 0.5)
+    rows = matrix.shape[0]
+    return float(0.2 * max(rows, matrix.numel() // rows) ** 0.5)
+
+
+def as_matrix(weights: Tensor) -> Float[Tensor, "rows columns"]:
+    """Filters as rows, their channels last, as they lie where a GPU is fast."""
+    return weights if weights.ndim == 2 else weights.permute(0, 2, 3, 1).flatten(1)
+
+
+def as_filters(rows: Float[Tensor, "rows columns"], like: Tensor) -> Tensor:
+    """Rows as the filters that they were, or matrices left as they are."""
+    if like.ndim == 2:
+        return rows
+    channels, height, width = like.shape[1:]
+    return rows.unflatten(1, (height, width, channels)).permute(0, 3, 1, 2)
 
 
 def orthogonal_each(updates: Sequence[Tensor]) -> list[Tensor]:

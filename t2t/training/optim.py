@@ -19,7 +19,6 @@ UNFIT = {
     **dict.fromkeys(("kron", "kronc", "kronw"), "no checkpoint holds its memory"),
 }
 """Why some of timm's optimizers are refused."""
-MUON_PARTS = {"blocks": ("blocks.",), "tokens_too": ("blocks.", "tokenizer.")}
 
 
 def build_optimizers(model: nn.Module, recipe: Recipe) -> list[TorchOptimizer]:
@@ -77,16 +76,12 @@ def muon_and_adamw(
 ) -> list[TorchOptimizer]:
     """Muon for the matrices inside the model, AdamW for all else."""
     settings = recipe.optimizer
-    parts = MUON_PARTS[settings.muon_on]
-    hidden = {
-        name
-        for name, parameter in model.named_parameters()
-        if parameter.ndim == 2 and any(part in name for part in parts)
-    }
+    hidden = hidden_weights(model, first_too=settings.muon_on == "tokens_too")
     if not hidden:
         raise UserError(
-            "optimizer.name=muon needs a model with blocks of matrices; use --set "
-            f"optimizer.name=adamw --set optimizer.lr={settings.for_all().lr:g}."
+            "optimizer.name=muon needs a model with layers between its first and its "
+            "head; use --set optimizer.name=adamw --set "
+            f"optimizer.lr={settings.for_all().lr:g}."
         )
     lr = settings.scaled(settings.lr, recipe.batch_size)
     rest_lr = settings.scaled(settings.for_all().lr, recipe.batch_size)
@@ -94,6 +89,28 @@ def muon_and_adamw(
     others = {name for name, _ in model.named_parameters()} - hidden
     groups = parameter_groups(model, settings, rest_lr, only=others)
     return [muon, adamw(groups, settings, fused)]
+
+
+def hidden_weights(model: nn.Module, *, first_too: bool) -> set[str]:
+    """Names of matrices and filters behind the first layer and before the head."""
+    layers = layers_of(model, "optimizer.name=muon", "use optimizer.name=adamw")
+    heads = {id(parameter) for parameter in head_parameters(model)}
+    return {
+        name
+        for name, parameter in model.named_parameters()
+        if is_matrix(model, name)
+        and id(parameter) not in heads
+        and (first_too or layers[name] > 0)
+    }
+
+
+def is_matrix(model: nn.Module, name: str) -> bool:
+    """Whether a parameter takes all channels of what it sees to other ones."""
+    owner, _, own_name = name.rpartition(".")
+    layer = model.get_submodule(owner)
+    if own_name != "weight" or not isinstance(layer, nn.Linear | nn.Conv2d):
+        return False
+    return not isinstance(layer, nn.Conv2d) or layer.groups == 1
 
 
 def adamw(
@@ -155,19 +172,23 @@ def layer_scales(model: nn.Module, layer_decay: float) -> dict[str, float]:
     """Each parameter's share of the learning rate: smaller the nearer to the image."""
     if layer_decay == 1:
         return {}
-    import timm.models
+    layers = layers_of(model, "optimizer.layer_decay", "set it to 1")
+    top = max(layers.values())
+    return {name: layer_decay ** (top - layer) for name, layer in layers.items()}
+
+
+def layers_of(model: nn.Module, needed_by: str, otherwise: str) -> dict[str, int]:
+    """The layer of every parameter; 0 is the one that sees the image."""
+    import timm.models  # slow to import
 
     matcher = getattr(model, "group_matcher", None)
     if matcher is None:
         raise UserError(
-            "optimizer.layer_decay needs a model that names its layers, which "
-            f"{type(model).__name__} does not; set it to 1."
+            f"{needed_by} needs a model that names its layers, which "
+            f"{type(model).__name__} does not; {otherwise}."
         )
-    layers: dict[str, int] = timm.models.group_parameters(
-        model, matcher(), reverse=True
-    )
-    top = max(layers.values())
-    return {name: layer_decay ** (top - layer) for name, layer in layers.items()}
+    found: dict[str, int] = timm.models.group_parameters(model, matcher(), reverse=True)
+    return found
 
 
 def lr_share(schedule: Schedule, epoch: float, epochs: int) -> float:

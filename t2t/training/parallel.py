@@ -269,6 +269,15 @@ def sum_over_all(numbers: Tensor, team: Processes) -> Tensor:
     return numbers
 
 
+def gather_over_all(rows: Tensor, team: Processes) -> Tensor:
+    """The rows of all processes, one after another; each has as many."""
+    if not team.many:
+        return rows
+    gathered = rows.new_empty(team.world_size, *rows.shape)
+    dist.all_gather([*gathered], rows)
+    return gathered.flatten(0, 1)
+
+
 def any_over_all(flags: tuple[bool, ...], team: Processes) -> tuple[bool, ...]:
     """For each flag, whether it is up in any process."""
     if not team.many:
@@ -298,7 +307,7 @@ def check_alike(team: Processes, plans: dict[str, Any]) -> None:
     """Refuses processes that are to do something else than the leading one."""
     if changed := differences(from_leader(team, lambda: plans), plans):
         raise LocalError(
-            f"Process {team.rank} on {platform.node()} is not to train what the first "
+            f"Process {team.rank} on {platform.node()} is not to do what the first "
             f"one is ({few(changed)}); give all machines the same command, program and "
             "data."
         )

@@ -17,7 +17,7 @@ class Optimizer:
     """How weights are changed by gradients."""
 
     name: str = "adamw"
-    """adamw, sgd, muon (matrices; AdamW for the rest), or timm's names."""
+    """adamw, sgd, muon (matrices, filters; AdamW for the rest), or timm's names."""
     lr: float = 1e-3
     """Peak learning rate at `reference_batch_size`."""
     reference_batch_size: int = 512
@@ -30,7 +30,7 @@ class Optimizer:
     momentum: float = 0.9
     """For sgd; Muon uses 0.95."""
     muon_on: Literal["blocks", "tokens_too"] = "blocks"
-    """Whose matrices Muon takes: the blocks', or those that make the tokens as well."""
+    """What Muon takes: the blocks, or what makes the tokens, the first layer, too."""
     adamw_lr: float | None = None
     """With Muon: learning rate of the rest; None takes `lr`."""
     body_lr: float | None = None
@@ -280,6 +280,16 @@ class Recipe:
             raise UserError(
                 f"channels={self.channels} have no colours to augment, as 1 or 3 have; "
                 f"set {off}."
+            )
+
+    def check_weights(self) -> None:
+        """Refuses to fine-tune what was never trained."""
+        body_lr = self.optimizer.body_lr
+        if body_lr is not None and self.weights is None:
+            raise UserError(
+                f"{self.name} fine-tunes trained weights (optimizer.body_lr="
+                f"{body_lr:g}), and none are given: add --set weights=PATH, or train "
+                "from scratch with --set optimizer.body_lr=none."
             )
 
     def phase_at(self, progress: float) -> Phase:

@@ -147,7 +147,7 @@ def resume(
 
 
 def check_data(path: Path, run: Run, tell: Callable[[str], None]) -> None:
-    """Refuses a checkpoint of other classes; tells where the images are not as many."""
+    """Refuses a checkpoint of other classes; tells where the images are others."""
     before = json.loads((path / NUMBERS).read_text()).get("data")
     if not before:
         return  # as earlier versions wrote it
@@ -160,10 +160,13 @@ def check_data(path: Path, run: Run, tell: Callable[[str], None]) -> None:
             f"The data's classes have changed since {path} was written: {what}. Put "
             "the data back as it was, or add --fresh to start over."
         )
-    if before["num_images"] != run.data["num_images"]:
+    now = run.data["fingerprint"]
+    if before.get("fingerprint", now) != now:
         tell(
-            f"There are {run.data['num_images']:,} images to train on and were "
-            f"{before['num_images']:,}: the run goes on, if not as it would have."
+            f"The {run.data['num_images']:,} images to train on are not the "
+            f"{before['num_images']:,} that they were: the run goes on, if not as it "
+            "would have; where data is split by a seed, it may now be judged by images "
+            "that it was trained on."
         )
 
 

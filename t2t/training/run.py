@@ -40,7 +40,7 @@ class Run:
     num_skipped: int = 0
     """Steps left out since their gradient was not finite."""
     data: dict[str, Any] = field(default_factory=dict)
-    """What it learns from: `classes`, and `num_images` to train on."""
+    """What it learns from: `classes`, `num_images` to train on, their `fingerprint`."""
 
     @property
     def plain(self) -> nn.Module:

@@ -29,3 +29,6 @@ VERBS: dict[str, Callable[..., None]] = {
     "pack": pack,
     "bench": bench,
 }
+
+SHARED = ("train", "eval")
+"""Verbs that the processes of torchrun share the work of."""

@@ -1,5 +1,6 @@
 """What verbs share: how options are told, and how their words are read."""
 
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -49,6 +50,16 @@ def warn(*sentences: str) -> None:
         print(f"t2t: {sentence}", file=sys.stderr)
 
 
+def check_alone(command: str) -> None:
+    """Refuses what every process of torchrun would do again from its beginning."""
+    told = os.environ.get("WORLD_SIZE", "1")
+    if told.isdecimal() and int(told) > 1:
+        raise UserError(
+            f"`{command}` is for one process, and the environment has WORLD_SIZE="
+            f"{told}; start it without torchrun, or unset WORLD_SIZE."
+        )
+
+
 def at_least(least: int, option: str, number: int) -> int:
     """The number given for an option, unless it is too small."""
     if number < least:
@@ -89,7 +100,7 @@ def check_writable(option: str, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         trial.touch()
-        trial.unlink()
+        trial.unlink(missing_ok=True)  # torchrun's processes try all at once
     except OSError as error:
         raise UserError(
             f"{option} {path} cannot be written ({error.strerror}); name another file."

@@ -20,6 +20,7 @@ from t2t.verbs.options import (
     as_bool,
     at_least,
     at_most,
+    check_alone,
     check_said_once,
     option,
     value_set,
@@ -113,6 +114,8 @@ def train(
       t2t train imagenet.t2t_vit_14 --data path/to/imagenet --micro-batch 128
       torchrun --nproc-per-node 8 -m t2t train imagenet.t2t_vit_14 --data path
     """
+    if dry_run:
+        check_alone("t2t train --dry-run")
     if workers is not None:
         at_most(MOST_WORKERS, "--workers", at_least(1, "--workers", workers))
     if micro_batch is not None:

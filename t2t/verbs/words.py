@@ -4,6 +4,7 @@ What follows the `*` of a signature is an option, what comes before it a place.
 """
 
 import inspect
+import os
 import types
 from collections.abc import Callable
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -52,14 +53,18 @@ def take_options(
     given: dict[str, list[str]] = {}
     rest = list(words)
     while rest:
-        word, equals, text = rest.pop(0).partition("=")
+        said = rest.pop(0)
+        word, equals, text = said.partition("=")
         if not word.startswith("-") or word == "-":
-            left.append(f"{word}{equals}{text}")
+            left.append(said)
             continue
         option = word.replace("_", "-")
         if option not in options:
-            hint = suggest_setting(option, options) or suggest(option, options)
-            hint = hint or f" `t2t {name} --help` lists them."
+            if os.path.lexists(said):
+                hint = f" To name what is called so here, write ./{said}."
+            else:
+                hint = suggest_setting(option, options) or suggest(option, options)
+                hint = hint or f" `t2t {name} --help` lists them."
             raise UserError(f"t2t {name} has no option {word}.{hint}")
         hint_of_option = options[option]
         plain, many = plain_type(hint_of_option)
@@ -76,6 +81,8 @@ def take_options(
             raise UserError(f"{option} needs a value: {option} {wanted}.")
         for value in values:
             check_value(option, plain, value)
+            if plain not in NUMBERS and not equals and value[:1] == "-" != value:
+                raise UserError(f"{value} reads as an option; write {option}={value}.")
         if many and APPENDING not in unwrap(hint_of_option)[1]:
             check_said_alike(option, given.get(option, values), values)
         given[option] = values

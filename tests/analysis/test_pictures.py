@@ -8,6 +8,7 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
+from t2t.analysis import pictures
 from t2t.analysis.pictures import draw_confusion, told_apart
 from t2t.errors import UserError
 
@@ -42,6 +43,38 @@ def test_rows_are_true_and_columns_predicted(monkeypatch: pytest.MonkeyPatch) ->
     draw_confusion(confusion, ["ant", "bee", "cat"], "c.png")
     labels = figures[1].axes[0].get_yticklabels()
     assert [each.get_text() for each in labels] == ["ant", "bee", "cat"]
+
+
+def test_of_too_many_classes_those_in_most_mistakes_are_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda each, *_, **__: figures.append(each))
+    monkeypatch.setattr(pictures, "_NUM_DRAWN", 2)
+    num = 300_000  # whose table would take 720 GB
+    # Four pairs of classes are about 8, but fewer images.
+    pairs = torch.tensor([[7, 7, 7, 8, 8, 8, 9, 9], [7, 8, 9, 7, 8, 9, 8, 9]])
+    amounts = torch.tensor([2, 1, 5, 1, 9, 2, 1, 4])
+    confusion = torch.sparse_coo_tensor(
+        pairs, amounts, (num, num), check_invariants=True
+    )
+    draw_confusion(confusion, [f"class {each}" for each in range(num)], "c.png")
+    matrix, mistakes = figures[0].axes
+    assert matrix.get_title() == "2 of 3 classes: those in most mistakes"
+    names = [each.get_text() for each in matrix.get_yticklabels()]
+    assert names == ["class 7", "class 9"]
+    cells = {text.get_position(): text.get_text() for text in matrix.texts}
+    assert cells == {(0, 0): "2", (1, 0): "5", (1, 1): "4"}
+    # Shares are of all images of a class.
+    (shown,) = matrix.get_images()
+    expected = pictures._WRONG(np.sqrt(5 / 8))
+    assert np.allclose(shown.get_array()[0, 1], expected)
+    told = [text.get_text() for text in mistakes.texts]
+    assert told[:4] == ["class 7 → class 9", " 5", "class 8 → class 9", " 2"]
+    assert told[4::2] == [
+        f"class {pair}" for pair in ("7 → class 8", "8 → class 7", "9 → class 8")
+    ]
+    assert figures[0].get_suptitle() == "top-1 60.00 %"
 
 
 def test_nothing_wrong_and_classes_without_images(tmp_path: Path) -> None:

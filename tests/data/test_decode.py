@@ -22,7 +22,7 @@ from t2t.data.decoding.decode import (
     with_channels,
 )
 from t2t.data.decoding.headers import image_format, jpeg_header
-from t2t.errors import UserError
+from t2t.errors import LocalError, UserError
 
 needs_avif = pytest.mark.skipif(
     not features.check("avif"), reason="Pillow was built without AVIF"
@@ -258,7 +258,12 @@ def test_a_small_image_is_scaled_only_where_that_is_faster(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("data", "reason"), [(b"", "empty"), (b"not an image", "not an image")]
+    ("data", "reason"),
+    [
+        (b"", "empty"),
+        (b"not an image", "not an image"),
+        (b"\0\0\0\x18ftypheic" + bytes(99), "it is a HEIC image"),
+    ],
 )
 def test_a_damaged_image_is_named(data, reason, decoder):
     with pytest.raises(DamagedImage, match=f"cats/1.jpg: .*{reason}") as caught:
@@ -345,6 +350,23 @@ def test_a_photograph_of_200_megapixels_is_no_attack(decoder, orientation):
     larger = data.replace(size, struct.pack(">HH", 12240, 16320))
     sides = (1530, 2040) if orientation == 1 else (2040, 1530)
     assert decode(larger, min_side=256).shape == (3, *sides)
+
+
+def test_a_lack_of_memory_is_no_damage(monkeypatch):
+    def lack(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr(decoding, "_pixels_of", lack)
+    with pytest.raises(LocalError, match=r"^a\.bmp was not read \(Cannot allocate"):
+        decode(encoded(picture(), "BMP"), name="a.bmp")
+
+
+def test_a_row_that_pillow_has_no_memory_for_is_damage():
+    data = encoded(Image.new("RGB", (40, 20)), "BMP")
+    size = struct.pack("<ii", 40, 20)
+    assert data.count(size) == 1
+    with pytest.raises(DamagedImage, match="or 33 million in a row, that are decoded"):
+        decode(data.replace(size, struct.pack("<ii", 100_000_000, 1)))
 
 
 def test_a_pillow_without_avif_is_told(monkeypatch):

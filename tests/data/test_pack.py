@@ -227,7 +227,7 @@ def test_a_pack_of_other_files_does_not_go_on(folder, tmp_path):
     # As many of each class as before, but each in another's place.
     first = min((folder / "cat").iterdir())
     first.rename(folder / "cat" / "zzz.jpg")
-    with pytest.raises(UserError, match="a pack with another files: give the same"):
+    with pytest.raises(UserError, match="a pack with another contents: give the same"):
         pack(folder, tmp_path / "packed", shard_size=5)
     (folder / "cat" / "zzz.jpg").rename(first)
     assert pack(folder, tmp_path / "packed", shard_size=5).num_images == 24
@@ -381,7 +381,7 @@ def test_destinations_that_are_refused(folder, tmp_path):
     with pytest.raises(UserError, match="another short_side: give the same"):
         pack(folder, tmp_path / "packed", short_side=16)
     (folder / "cat" / "more.jpg").write_bytes((folder / "cat" / "01.jpg").read_bytes())
-    with pytest.raises(UserError, match="another images, labels"):
+    with pytest.raises(UserError, match="another images, contents"):
         pack(folder, tmp_path / "packed", short_side=32)
 
 

@@ -22,13 +22,12 @@ from t2t.data.decoding.decode import DamagedImage, decode
 from t2t.data.sources import (
     NAMES,
     ArraySource,
-    Concatenation,
     Source,
+    Subset,
     hold_out,
     mixed_order,
     open_source,
     open_splits,
-    subset,
 )
 from t2t.data.sources.base import (
     FileSource,
@@ -175,6 +174,17 @@ def test_an_image_that_vanished_is_named(tmp_path):
         source.read(1)
 
 
+def test_a_link_to_a_class_that_leads_nowhere_is_told(tmp_path):
+    make_folder(tmp_path, {"a": 2, "b": 2})
+    (tmp_path / "c").symlink_to("nowhere")
+    (tmp_path / "README").symlink_to("a/000.png")
+    (note,) = open_splits(tmp_path).notes
+    end = "is passed over: it is a link that leads nowhere."
+    assert note == f"{tmp_path / 'c'} {end}"
+    (tmp_path / "d").symlink_to("d")
+    assert "these links lead nowhere" in open_splits(tmp_path).notes[0]
+
+
 def test_links_in_circles_are_not_followed(tmp_path):
     root = make_folder(tmp_path / "pets", {"cat": 2, "dog/small": 3})
     make_folder(tmp_path / "more", {"cats": 1})
@@ -238,7 +248,11 @@ def test_names_beyond_ascii(tmp_path):
             "class 'b' only for training: both",
         ),
         (lambda root: make_folder(root, {"a": 3, "b": 1}), "'b'.* single image"),
-        (lambda root: (root / "train").mkdir(), "train is empty"),
+        (lambda root: (root / "train").mkdir(), "train holds no folders: it should"),
+        (
+            lambda root: (root / "1.heic").touch(),
+            r"holds no folders: .* class\. .*1\.heic is passed over",
+        ),
         (
             lambda root: make_folder(root, {"bus": 2, "train": 2}),
             "If train is itself a class, put .* as in .*/train/train/1.jpg",
@@ -365,6 +379,7 @@ def test_torchvision_files_keep_their_bytes(tmp_path, monkeypatch):
     splits = open_splits("flowers102")
     assert len(splits.train) == 4  # train and val together, as it is reported
     assert len(splits.val) == 2
+    assert isinstance(splits.train, FileSource)  # by which a pack knows its files
     assert splits.train.labels.tolist() == [0, 1, 0, 1]
     assert splits.train.name(3).endswith("flowers102/val/1.png")
     assert splits.train.read(3)[:4] == b"\x89PNG"
@@ -504,18 +519,32 @@ def test_a_permutation_is_the_same_for_ever():
     assert not np.array_equal(permutation(1000, 7), permutation(1000, 8))
 
 
-def test_subset_and_concatenation():
+def test_some_images_of_a_source():
     source = array_source([0, 1, 2, 0, 1, 2])
-    part = subset(source, [5, 0])
+    part = Subset(source, [5, 0])
     assert part.labels.tolist() == [2, 0]
     assert part.read(0).item() == 5
     assert part.name(1) == "array[0]"
-    both = Concatenation([part, source])
-    assert both.labels.tolist() == [2, 0, 0, 1, 2, 0, 1, 2]
-    assert [both.read(n).item() for n in (0, 1, 2, 7)] == [5, 0, 0, 5]
-    assert both.is_in_memory
+    assert part.is_in_memory
     with pytest.raises(IndexError, match="outside"):
-        subset(source, [6])
+        Subset(source, [6])
+
+
+def test_a_fingerprint_tells_images_apart(tmp_path):
+    def fingerprint():
+        return open_splits(tmp_path).train.fingerprint()
+
+    make_folder(tmp_path, {"a": 4, "b": 4})
+    first = fingerprint()
+    assert fingerprint() == first
+    (tmp_path / "a/000.png").rename(tmp_path / "a/x.png")
+    assert fingerprint() != first
+    (tmp_path / "a/x.png").rename(tmp_path / "a/000.png")
+    assert fingerprint() == first
+    source = array_source([0, 1, 1, 0])
+    assert source.fingerprint() != array_source([0, 1, 0, 1]).fingerprint()
+    parts = [Subset(source, part).fingerprint() for part in ([0, 1], [3, 2])]
+    assert parts[0] != parts[1]
 
 
 def test_mixed_order_reads_no_block_twice():
@@ -594,14 +623,25 @@ def test_encoded_bytes_come_out_as_they_are(tmp_path):
     assert open_source(tmp_path, "all").read(0) == buffer.getvalue()
 
 
-@pytest.mark.parametrize("lack", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
-def test_no_image_is_damaged_for_what_the_machine_lacks(tmp_path, monkeypatch, lack):
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (errno.ENFILE, "was not read .*no fault of its own: allow more open files"),
+        (errno.ENOMEM, "was not read .*no fault of its own: leave more memory free"),
+        (errno.ESTALE, "was not read .*no fault of its own: see to the disk"),
+        (errno.EIO, "Input/output error"),
+        (errno.EACCES, "Permission denied"),
+        (None, "was not read .*no fault of its own: leave more memory free"),
+    ],
+)
+def test_no_image_is_damaged_for_what_the_machine_lacks(
+    tmp_path, monkeypatch, error, told
+):
     def refuse(path):
-        raise OSError(lack, os.strerror(lack), path)
+        raise OSError(error, os.strerror(error), path) if error else MemoryError
 
     source = FileSource(tmp_path, ["a.png"], np.zeros(1, np.int64), ("all",))
-    with pytest.raises(DamagedImage, match="No such file"):
-        source.read(0)
     monkeypatch.setattr("t2t.data.sources.base.read_whole", refuse)
-    with pytest.raises(LocalError, match=r"a\.png was not read .*no fault of"):
+    kind = LocalError if "no fault" in told else DamagedImage
+    with pytest.raises(kind, match=rf"a\.png:? {told}"):
         source.read(0)

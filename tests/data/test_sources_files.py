@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pickle
+import resource
 import tarfile
 import threading
 from contextlib import suppress
@@ -20,6 +21,7 @@ from PIL import Image
 
 from t2t.data.decoding.decode import DamagedImage, decode
 from t2t.data.sources import (
+    FileSource,
     ParquetSource,
     ShardSource,
     open_source,
@@ -29,7 +31,7 @@ from t2t.data.sources import (
     shards,
     storage,
 )
-from t2t.errors import UserError
+from t2t.errors import LocalError, UserError
 
 
 def png(value: int) -> bytes:
@@ -134,6 +136,10 @@ def test_parquet_images_in_files_beside_it(tmp_path):
     pq.write_table(table, tmp_path / "x.parquet")
     source = open_source(tmp_path / "x.parquet", "all")
     assert [brightness(source, n) for n in (0, 1)] == [77, 3]
+    table = pa.table({"image": [{"path": "a\0b"}, {"path": "c"}], "label": [0, 1]})
+    pq.write_table(table, tmp_path / "x.parquet")
+    with pytest.raises(DamagedImage, match=r"x\.parquet\[0\]: embedded null"):
+        open_source(tmp_path / "x.parquet", "all").read(0)
 
 
 def test_parquet_keeps_only_so_many_row_groups(tmp_path):
@@ -215,6 +221,24 @@ def test_parquet_that_cannot_be_used(tmp_path):
         open_splits(tmp_path / "g")
 
 
+def test_parquet_whose_columns_are_not_clear(tmp_path):
+    path = tmp_path / "a.parquet"
+    twice = pa.Table.from_arrays([[png(0)], [png(1)], [0]], ["image", "image", "label"])
+    pq.write_table(twice, path)
+    with pytest.raises(UserError, match="image, image, label and several are the"):
+        open_splits(path)
+    for names in (5, [5, 6], {"0": "cat", "1": "dog"}):
+        write_parquet(path, range(4))
+        feature = {"label": {"names": names, "_type": "ClassLabel"}}
+        note = {"huggingface": json.dumps({"info": {"features": feature}})}
+        pq.write_table(pq.read_table(path).replace_schema_metadata(note), path)
+        with pytest.raises(UserError, match=r"names its classes .* a list of texts"):
+            open_splits(path)
+    (tmp_path / "b" / "x.parquet").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"b holds no \.parquet files"):
+        open_splits(tmp_path / "b")
+
+
 @pytest.mark.parametrize(
     "labels",
     [[0.5, 1.0], [float("nan"), 1.0], [[0], [1]], [b"a", b"b"], [10**12, 1]],
@@ -234,7 +258,14 @@ def test_whole_labels_of_any_type(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "images", [["a.png", "b.png"], [[1, 2], [3]], [{"file": "a.png"}] * 2]
+    "images",
+    [
+        ["a.png", "b.png"],
+        [[1, 2], [3]],
+        [{"file": "a.png"}] * 2,
+        [{"bytes": 3}] * 2,
+        [{"bytes": b"", "path": 3}] * 2,
+    ],
 )
 def test_a_column_without_image_files_is_refused(tmp_path, images):
     table = pa.table({"image": images, "label": [0, 1]})
@@ -449,6 +480,33 @@ def test_the_index_of_a_folder_one_may_not_write_to(
     assert len(open_source(str(path), "all")) == 4
 
 
+def test_an_index_that_one_may_not_read_is_built_again(tmp_path, monkeypatch):
+    path = write_tar(tmp_path / "x.tar", range(4))
+    assert len(open_source(str(path), "all")) == 4
+
+    def refuse(place):
+        raise PermissionError(13, "Permission denied", str(place))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "stat", lambda self, **_: refuse(self))
+    assert len(shards.ShardSource([str(path)])) == 4
+
+
+@pytest.mark.parametrize(
+    ("write", "name"), [(write_tar, "x.tar"), (write_parquet, "x.parquet")]
+)
+def test_a_link_that_leads_nowhere_is_told(tmp_path, write, name):
+    write(tmp_path / "a" / name, range(4))
+    link = tmp_path / "a" / f"y{name}"
+    link.symlink_to("nowhere")
+    with pytest.raises(UserError, match=rf"no file .*y{name}|y{name} .*\(No such file"):
+        open_splits(tmp_path / "a")
+    link.unlink()
+    link.symlink_to(link)
+    with pytest.raises(UserError, match=rf"y{name} .*\(Too many levels of symbolic"):
+        open_splits(tmp_path / "a")
+
+
 def test_remote_shards(tmp_path, monkeypatch):
     memory = fsspec.filesystem("memory")
     for name, values in (("train-0.tar", range(6)), ("val-0.tar", range(10, 14))):
@@ -515,7 +573,8 @@ def test_a_remote_read_is_tried_again(tmp_path, monkeypatch):
     try:
         assert brightness(source, 2) == 2
         failures += ["a", "b", "c"]
-        with pytest.raises(DamagedImage, match=r"x\.tar cannot be read \(a\)"):
+        sentence = r"x\.tar cannot be read \(a\): is there a network\?"
+        with pytest.raises(LocalError, match=sentence):
             source.read(1)
     finally:
         monkeypatch.undo()
@@ -714,6 +773,29 @@ def test_more_files_than_may_be_open(tmp_path, monkeypatch):
         order = [9, 0, 4, 2, 8, 1]
         assert [brightness(source, n) for n in order] == order
         assert len(source._open) <= 3
+
+
+@pytest.mark.parametrize("kind", ["png", "parquet", "tar"])
+def test_no_image_is_damaged_where_too_many_files_are_open(tmp_path, kind):
+    if kind == "parquet":
+        path = write_parquet(tmp_path / "x.parquet", range(4))
+        source = pickle.loads(pickle.dumps(ParquetSource([str(path)])))
+    elif kind == "tar":
+        source = ShardSource([str(write_tar(tmp_path / "x.tar", range(4)))])
+    else:
+        source = FileSource(tmp_path, ["x.png"], np.zeros(1, np.int64), ("all",))
+        (tmp_path / "x.png").write_bytes(png(0))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with open(os.devnull) as last:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (last.fileno() + 1, hard))
+        try:
+            with pytest.raises(
+                LocalError, match=rf"x\.{kind}.* was not read \(Too many"
+            ):
+                source.read(0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert brightness(source, 0) == 0
 
 
 def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch):

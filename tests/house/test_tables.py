@@ -106,6 +106,7 @@ def test_the_findings_show_every_study(tables: ModuleType, tmp_path: Path) -> No
         ],
         "findings": [
             {"first": "soft", "second": "hard", "verdict": "agrees"},
+            {"first": "soft", "second": "soft", "verdict": "agrees"},
             {"first": "hard", "second": "soft", "verdict": "disagrees"},
         ],
     }
@@ -115,5 +116,5 @@ def test_the_findings_show_every_study(tables: ModuleType, tmp_path: Path) -> No
     assert tables.findings_section(tmp_path).splitlines()[-1] == (
         "| [Which tokens?](records/studies/tokens/README.md) "
         "| `soft` 85.12 ± 0.46, `hard` 80.00 "
-        "| 1 agrees, 1 disagrees (`hard` against `soft`) |"
+        "| 2 agree, 1 disagrees (`hard` against `soft`) |"
     )

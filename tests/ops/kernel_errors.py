@@ -203,6 +203,7 @@ def main() -> None:
         "attention of 37": lambda: attention_errors(37),
         "attention of 128": lambda: attention_errors(128),
         "attention of 197": lambda: attention_errors(197),
+        "attention of 257": lambda: attention_errors(257),
         "attention far below zero": lambda: attention_errors(
             *(150, TILES, BackwardTiles(TILES, TILES)), lowest=-400.0
         ),

@@ -112,6 +112,7 @@ def test_own_images_train_any_model(tmp_path: Path, side: int, model: str) -> No
 
 
 def test_few_images_still_make_steps() -> None:
+    assert fitting_batch(6) == 6
     assert fitting_batch(20) == 8
     assert fitting_batch(1000) == 32
     assert fitting_batch(50_000) == 2048

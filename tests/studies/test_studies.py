@@ -10,6 +10,7 @@ import torch
 from t2t.config import to_json
 from t2t.errors import UserError
 from t2t.studies import STUDIES, find_study
+from t2t.studies.findings import EPOCHS
 from t2t.studies.forecast import data_size, forecast
 from t2t.studies.outcome import Arm, Cost, Outcome, costs_of, find, run_folder
 from t2t.studies.picture import draw, draw_arms, draw_costs
@@ -122,6 +123,9 @@ def arm(name: str, *top1: float) -> Arm:
         # Published as alike: 0.2 apart is, 2 apart is not.
         ((81.6, 81.5), (95.2, 95.4, 95.6), (95.0, 95.2, 95.4), "agrees"),
         (None, (95.0, 95.2, 95.4), (93.0, 93.2, 93.4), "disagrees"),
+        # Half a point apart with an error of 0.33; +0.2 and −0.2 were published.
+        ((81.7, 81.5), (95.5, 95.7, 95.9), (95.0, 95.2, 95.4), "agrees"),
+        ((81.5, 81.7), (95.5, 95.7, 95.9), (95.0, 95.2, 95.4), "disagrees"),
         # Half a point apart with an error of 1.6.
         (None, (95.0, 96.0, 97.0), (94.5, 95.5, 96.5), "agrees"),
         # One seed decides nothing.
@@ -213,7 +217,7 @@ def test_a_forecast_counts_what_is_left(tmp_path: Path) -> None:
         ("deep_narrow", 0, 2),
         ("shallow_wide", 0, 2),
     ]
-    steps = 50_000 // 512 * 12
+    steps = 50_000 // 512 * EPOCHS
     assert rows[0].petamacs == pytest.approx(
         2 * 3 * rows[0].cost.macs * steps * 512 / 1e15
     )

@@ -20,15 +20,15 @@ AS_LEVELS = Preparation(mean=(0.0,) * 3, std=(1 / 255,) * 3)
 class BrightestChannel(nn.Module):
     """Calls an image by its brightest channel, and class 0 by class 2's name."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_others: int = 0) -> None:
         super().__init__()
-        self.seen: list[Tensor] = []
+        self.num_others = num_others
 
     def forward(self, images: Tensor) -> Tensor:
-        self.seen.append(images)
         assert not self.training
         means = images.mean((2, 3))
-        return means[:, [2, 1, 0]] / 10
+        logits = means[:, [2, 1, 0]] / 10
+        return nn.functional.pad(logits, (0, self.num_others), value=-100.0)
 
 
 @pytest.fixture
@@ -57,10 +57,13 @@ def test_every_image_counts_once_whatever_the_batch(
     score = evaluate(model, validation(batch_size), AS_LEVELS, 3, ALONE)
     # 13 images: five of class 0, four each of 1 and 2; 0 and 2 are taken for another.
     assert score.num_images == 13
-    assert score.confusion.tolist() == [[0, 0, 5], [0, 4, 0], [4, 0, 0]]
+    assert score.confusion.to_dense().tolist() == [[0, 0, 5], [0, 4, 0], [4, 0, 0]]
     assert score.top1 == pytest.approx(100 * 4 / 13)
     assert score.top5 == 100
     assert model.training
+    numbers, labels, guesses = score.guesses.T.tolist()
+    assert numbers == [*range(13)]
+    assert [(2, 1, 0)[label] for label in labels] == guesses
 
 
 def test_loss_is_the_mean_over_images(validation: Any) -> None:
@@ -80,7 +83,31 @@ def test_shares_of_two_processes_are_all_images(validation: Any) -> None:
     ]
     assert sum(share.num_images for share in shares) == 13
     both = shares[0].confusion + shares[1].confusion
-    assert both.tolist() == [[0, 0, 5], [0, 4, 0], [4, 0, 0]]
+    assert both.to_dense().tolist() == [[0, 0, 5], [0, 4, 0], [4, 0, 0]]
+
+
+def test_many_classes_take_no_table_of_all_pairs(validation: Any) -> None:
+    num = 300_000  # whose pairs would take 720 GB
+    model = BrightestChannel(num_others=num - 3)
+    score = evaluate(model, validation(13), AS_LEVELS, num, ALONE)
+    assert score.confusion.shape == (num, num)
+    assert score.confusion.indices().T.tolist() == [[0, 2], [1, 1], [2, 0]]
+    assert score.confusion.values().tolist() == [5, 4, 4]
+
+
+def test_products_have_the_precision_asked_for(validation: Any) -> None:
+    class Product(nn.Linear):
+        def forward(self, images: Tensor) -> Tensor:
+            logits = super().forward(images.flatten(1))
+            kinds.append(logits.dtype)
+            return logits
+
+    kinds: list[torch.dtype] = []
+    for precision in (torch.float32, torch.bfloat16):
+        model = Product(3 * 8 * 8, 3)
+        score = evaluate(model, validation(13), AS_LEVELS, 3, ALONE, precision)
+        assert score.num_images == 13
+    assert kinds == [torch.float32, torch.bfloat16]
 
 
 def test_nothing_to_evaluate_is_told(validation: Any) -> None:

@@ -1,6 +1,8 @@
 """A trained model judged by its own data and by other."""
 
 import json
+import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 from torch import nn
 
 from t2t.config import to_json
@@ -15,10 +18,13 @@ from t2t.data.sources import open_source
 from t2t.errors import UserError
 from t2t.models.class_names import imagenet_classes
 from t2t.models.create import create_model
-from t2t.models.weights import save
+from t2t.models.trained import load_trained
+from t2t.models.weights import load_with_report, save
 from t2t.recipes.digits import t2t_vit
-from t2t.training.judging.judge import judge
+from t2t.training.evaluate import Score
+from t2t.training.judging.judge import Stopwatch, find_data, judge
 from t2t.training.judging.report import Report
+from t2t.training.parallel import Processes
 
 SMALL = {"dim": 16, "depth": 1, "num_heads": 1, "token_dim": 8}
 
@@ -113,6 +119,7 @@ def test_images_that_were_held_out_are_held_out_again(
     recipe = replace(t2t_vit(), hold_out=100, seed=3)
     (tmp_path / "recipe.json").write_text(json.dumps(to_json(recipe)))
     assert judged(tmp_path).score.num_images == 100
+    assert judged(tmp_path / "model.safetensors").score.num_images == 100
     assert judged(tmp_path, data="digits").score.num_images == 100
     assert judged(tmp_path, split="train", batch_size=1500).score.num_images == 1337
 
@@ -143,19 +150,120 @@ def test_other_data_is_taken_whole_and_its_damage_named(
     assert tenth.score.num_images == 18
 
 
+def test_data_that_was_split_anew_is_told(run: Path, folder: Path) -> None:
+    held = open_source(folder, "val").fingerprint()
+    trained = replace(load_trained(run), data=str(folder), judged_by=held)
+    assert find_data(trained, None, None, None).notes == ()
+    (folder / "3" / "more.png").write_bytes(min((folder / "3").iterdir()).read_bytes())
+    (note,) = find_data(trained, None, None, None).notes
+    assert note.startswith(f"{folder} has changed since training and is split anew")
+    assert find_data(replace(trained, judged_by=None), None, None, None).notes == ()
+
+
 def test_some_classes_count_as_some(run: Path, folder: Path) -> None:
-    whole = judged(run, data=folder).score.confusion
+    whole = judged(run, data=folder).score.confusion.to_dense()
     for name in "0123456789"[:7]:
         for file in (folder / name).iterdir():
             file.unlink()
         (folder / name).rmdir()
     report = judged(run, data=folder)
-    assert torch.equal(report.score.confusion[7:], whole[7:])
-    assert not report.score.confusion[:7].any()
+    assert report.notes[-1] == f"{folder} has 3 of the model's 10 classes."
+    some = report.score.confusion.to_dense()
+    assert torch.equal(some[7:], whole[7:])
+    assert not some[:7].any()
     right = whole.diagonal() / whole.sum(1)
     assert [row.class_name for row in report.classes()] == sorted(
         "789", key=lambda name: right[int(name)]
     )
+
+
+def hold_out_as_folder(folder: Path, seed: int) -> Path:
+    """What a seed holds out of a folder, as a folder of its own."""
+    source = open_source(str(folder), "val", seed=seed)
+    for index in range(len(source)):
+        path = Path(source.name(index))
+        link = folder.with_name(f"held-{seed}") / path.parent.name / path.name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(path)
+    return folder.with_name(f"held-{seed}")
+
+
+def test_a_file_is_judged_by_what_its_seed_held_out(run: Path, folder: Path) -> None:
+    model, loaded = load_with_report(run)
+    extra = {**loaded.extra, "data": str(folder), "seed": 3}
+    file = folder.parent / "model.safetensors"
+    save(model, file, name=loaded.name, class_names=loaded.class_names, extra=extra)
+    ours, others = (
+        judged(run, data=hold_out_as_folder(folder, seed)).score.loss for seed in (3, 0)
+    )
+    assert judged(file).score.loss == pytest.approx(ours, rel=1e-5)
+    assert ours != pytest.approx(others, rel=1e-3)
+
+
+def test_half_precision_is_that_of_the_products(run: Path) -> None:
+    half, full = judged(run, precision="bf16"), judged(run)
+    assert (half.precision, full.precision) == ("bf16", "fp32")
+    assert half.score.loss != full.score.loss
+    assert half.score.loss == pytest.approx(full.score.loss, rel=0.05)
+
+
+def test_the_first_batch_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([10.0, 12.0])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(times))
+    seen: list[tuple[int, int]] = []
+    team = Processes(0, 1, torch.device("cpu"))
+    watch = Stopwatch(team, 70, lambda done, total: seen.append((done, total)))
+    for _ in range(3):
+        watch.advance(30)
+    assert watch.images_per_second() == 30
+    assert seen == [(30, 70), (60, 70), (70, 70)]
+
+
+@pytest.fixture
+def report(run: Path) -> Report:
+    """Of 25 classes with five images each; all but the last one's are mistaken."""
+    classes = imagenet_classes()[:25]
+    wrong = [
+        (number, (number + step) % 25) for number in range(24) for step in range(1, 6)
+    ]
+    pairs = torch.tensor([*wrong, *[(24, 24)] * 5])
+    numbers = torch.arange(len(pairs))[:, None]
+    return replace(
+        judged(run),
+        trained=replace(load_trained(run), class_names=classes),
+        score=Score(4.0, 4.0, 3.0, 125, 25, torch.cat([numbers, pairs], 1)),
+    )
+
+
+def test_a_screen_is_given_the_worst_classes(report: Report) -> None:
+    def page(report: Report) -> str:
+        console = Console(width=300, color_system=None)
+        with console.capture() as captured:
+            console.print(report.render())
+        return captured.get()
+
+    told = page(report)
+    assert "125 images of 25 classes" in told
+    assert "The 20 worst of 25 classes; --json gives all." in told
+    (row,) = (line for line in told.splitlines() if line.startswith("tench"))
+    assert row.split() == [
+        *["tench,", "Tinca", "tinca", "5", "0", "0.0", "%"],
+        *["goldfish", "(1),", "great", "white", "shark", "(1),", "tiger", "shark"],
+        "(1)",
+    ]
+    assert "top-5" in told
+    few = replace(report.trained, class_names=report.trained.class_names[:5])
+    score = replace(report.score, guesses=torch.zeros(1, 3, dtype=torch.int64))
+    told = page(replace(report, trained=few, score=score))
+    assert "top-5" not in told
+    assert "worst of" not in told
+
+
+def test_programs_are_told_every_class_by_both_names(report: Report) -> None:
+    rows = report.as_json()["classes"]
+    assert [row["top1"] for row in rows] == [0.0] * 24 + [100.0]
+    assert (rows[0]["class"], rows[0]["name"]) == ("n01440764", "tench, Tinca tinca")
+    assert [len(row["taken_for"]) for row in rows] == [5] * 24 + [0]
 
 
 def test_mistakes_are_sentences(run: Path, folder: Path, tmp_path: Path) -> None:
@@ -196,3 +304,11 @@ def test_reassessed_labels_of_imagenet(tmp_path: Path) -> None:
     assert report.score.top1 == 0
     assert report.real is not None
     assert (report.real.top1, report.real.num_images) == (50.0, 2)
+    (other,) = (tmp_path / "val").glob("*/*_00000004.JPEG")
+    other.rename(other.with_name("holiday.jpg"))
+    with pytest.raises(UserError, match=r"holiday\.jpg is not one of ImageNet's"):
+        judge(tmp_path, data=tmp_path / "val", real=True)
+    for number in (809, 970):
+        shutil.rmtree(tmp_path / "val" / imagenet_classes()[number])
+    with pytest.raises(UserError, match="None of the images has a ReaL label"):
+        judge(tmp_path, data=tmp_path / "val", real=True)

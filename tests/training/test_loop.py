@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+from t2t.data.sources import open_splits
 from t2t.errors import LocalError, UserError
 from t2t.models.weights import load_with_report
 from t2t.recipes.digits import t2t_vit
@@ -47,6 +48,17 @@ def tiny() -> Recipe:
     )
 
 
+def test_a_short_run_has_curves_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "NUM_ROWS", 5)
+    monkeypatch.setattr(journal, "LOG_EVERY_SECONDS", 1e9)
+    recipe = replace(tiny(), epochs=10, evaluate_every=10, batch_size=700)
+    train(recipe, folder=tmp_path / "run", quiet=True)
+    steps = {row["step"] for row in read_rows(tmp_path / "run/metrics.jsonl")}
+    assert steps - {1} == {4, 8, 12, 16, 20}
+
+
 def test_a_run_leaves_all_that_its_model_needs(tmp_path: Path) -> None:
     recipe = replace(tiny(), crop=Crop(evaluation_fraction=0.9), seed=2)
     result = train(recipe, folder=tmp_path / "run", quiet=True)
@@ -70,6 +82,7 @@ def test_a_run_leaves_all_that_its_model_needs(tmp_path: Path) -> None:
         "crop_fraction": 0.9,
         "data": "digits",
         "seed": 2,
+        "judged_by": open_splits(recipe.data).val.fingerprint(),
     }
     assert model(torch.zeros(1, 1, 8, 8)).shape == (1, 10)
 

@@ -7,7 +7,7 @@ import torch
 from t2t.data.sources import ArraySource
 from t2t.errors import UserError
 from t2t.models.class_names import imagenet_classes, in_words
-from t2t.training.judging.matching import Relabelled, match_classes
+from t2t.training.judging.matching import match_classes, relabelled
 
 ANIMALS = ("ant", "bee", "cat")
 
@@ -61,10 +61,14 @@ def test_imagenet_goes_by_numbers_or_words() -> None:
 def test_a_source_gets_the_models_labels() -> None:
     images = torch.zeros(3, 1, 2, 2, dtype=torch.uint8)
     source = ArraySource(images, [0, 1, 0], ("cat", "ant"), "made")
-    relabelled = Relabelled(source, np.array([2, 0]), ANIMALS)
-    assert relabelled.labels.tolist() == [2, 0, 2]
-    assert relabelled.classes == ANIMALS
-    assert relabelled.name(1) == source.name(1)
-    assert relabelled.read(0) is not None
-    assert relabelled.is_in_memory
-    assert len(relabelled) == 3
+    source.notes = ("something is passed over",)
+    same = relabelled(source, np.array([2, 0]), ANIMALS)
+    assert same.labels.tolist() == [2, 0, 2]
+    assert same.classes == ANIMALS
+    assert same.notes == source.notes
+    assert same.name(1) == source.name(1)
+    assert same.read(0) is not None
+    assert same.is_in_memory
+    assert len(same) == 3
+    assert source.labels.tolist() == [0, 1, 0]
+    assert source.classes == ("cat", "ant")

@@ -12,9 +12,9 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from t2t.training.muon import Muon, orthogonal, orthogonal_each
 
 
-def matrices() -> list[nn.Parameter]:
+def matrices(*filters: tuple[int, ...]) -> list[nn.Parameter]:
     torch.manual_seed(0)
-    shapes = [(8, 12), (8, 12), (12, 8), (8, 12), (6, 6)]
+    shapes = [(8, 12), (8, 12), (12, 8), (8, 12), (6, 6), *filters]
     return [nn.Parameter(torch.randn(shape)) for shape in shapes]
 
 
@@ -35,6 +35,28 @@ def test_steps_are_those_of_pytorch() -> None:
         torch.testing.assert_close(mine, other, atol=2e-3, rtol=0)
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_filters_step_as_a_matrix_of_a_row_each(layout: torch.memory_format) -> None:
+    torch.manual_seed(0)
+    shapes = [(8, 4, 3, 3), (40, 8, 2, 2), (6, 5, 1, 1)]
+    rows = [nn.Parameter(torch.randn(shape).flatten(1)) for shape in shapes]
+    filters = [
+        nn.Parameter(each.detach().view(shape).clone(memory_format=layout))
+        for each, shape in zip(rows, shapes, strict=True)
+    ]
+    for parameters in (rows, filters):
+        optimizer = Muon([{"params": parameters}], lr=0.02, weight_decay=0.1)
+        torch.manual_seed(0)
+        for _ in range(3):
+            for parameter in parameters:
+                gradient = torch.randn(parameter.numel()).view(parameter.shape)
+                parameter.grad = torch.empty_like(parameter).copy_(gradient)
+            optimizer.step()
+    for flat, each in zip(rows, filters, strict=True):
+        assert each.is_contiguous(memory_format=layout)
+        torch.testing.assert_close(each.flatten(1), flat, atol=1e-5, rtol=1e-5)
+
+
 @pytest.fixture
 def mesh() -> Iterator[DeviceMesh]:
     """One process that holds all shards."""
@@ -44,7 +66,7 @@ def mesh() -> Iterator[DeviceMesh]:
 
 
 def test_shards_step_as_whole_matrices_do(mesh: DeviceMesh) -> None:
-    whole = matrices()
+    whole = matrices((8, 3, 2, 2))
     shards = [
         nn.Parameter(distribute_tensor(matrix.detach().clone(), mesh, [Shard(0)]))
         for matrix in whole

@@ -10,7 +10,13 @@ from torch import nn
 
 from t2t.errors import UserError
 from t2t.training.muon import Muon
-from t2t.training.optim import all_groups, build_optimizers, lr_share, set_lr
+from t2t.training.optim import (
+    all_groups,
+    build_optimizers,
+    hidden_weights,
+    lr_share,
+    set_lr,
+)
 from t2t.training.recipe import Optimizer, Recipe, Schedule
 from t2t.training.run import build_model
 
@@ -186,10 +192,47 @@ def test_misspelt_optimizer_is_refused_with_a_suggestion(tiny: Tiny) -> None:
         build_optimizers(build_model(tiny(), 3), recipe)
 
 
-def test_muon_needs_blocks() -> None:
+@pytest.mark.parametrize(
+    ("name", "takes", "leaves"),
+    [
+        ("resnet18_32", ("layer1.0.conv1", "layer4.0.downsample.0"), ("fc",)),
+        (
+            "mobilenetv2_32",
+            ("blocks.1.0.conv_pw", "blocks.1.0.conv_pwl", "conv_head"),
+            ("blocks.1.0.conv_dw", "classifier"),  # filters of a channel each
+        ),
+        ("deit_tiny", ("encoder.blocks.0.mlp.reduce",), ("head",)),
+    ],
+)
+def test_muon_takes_the_filters_of_convolutions(
+    name: str, takes: tuple[str, ...], leaves: tuple[str, ...]
+) -> None:
+    model = build_model(Recipe(name="x", model=name), 3)
+    first = {"resnet18_32": "conv1", "mobilenetv2_32": "conv_stem"}.get(
+        name, "tokenizer.project"
+    )
+    for first_too in (False, True):
+        taken = hidden_weights(model, first_too=first_too)
+        assert {f"{layer}.weight" for layer in takes} <= taken
+        assert not {f"{layer}.weight" for layer in leaves} & taken
+        assert (f"{first}.weight" in taken) == first_too
+        assert all(model.get_parameter(each).ndim in (2, 4) for each in taken)
+
+
+def test_muon_needs_layers_that_it_can_tell_apart() -> None:
     recipe = Recipe(name="x", model="x", optimizer=Optimizer(name="muon"))
-    with pytest.raises(UserError, match="needs a model with blocks"):
+    with pytest.raises(UserError, match="muon needs a model that names its layers"):
         build_optimizers(nn.Linear(2, 2), recipe)
+
+
+def test_muon_needs_more_than_a_first_layer() -> None:
+    class Flat(nn.Linear):
+        def group_matcher(self) -> dict[str, str]:
+            return {"stem": r"."}
+
+    recipe = Recipe(name="x", model="x", optimizer=Optimizer(name="muon"))
+    with pytest.raises(UserError, match="layers between its first and its head"):
+        build_optimizers(Flat(2, 2), recipe)
 
 
 @pytest.mark.parametrize("name", ["lr", "adamw_lr", "weight_decay", "clip_norm"])

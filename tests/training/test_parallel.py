@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from t2t.config import differences, to_json
 from t2t.data.sources import open_splits
 from t2t.errors import LocalError, ToldError, UserError
 from t2t.training.folder import write_json
+from t2t.training.judging.judge import judge
 from t2t.training.loop import Machine, train
 from t2t.training.machine import plans_of
 from t2t.training.meeting import agree, meeting_store, one_tells
@@ -196,6 +198,65 @@ def test_sharded_muon_trains_what_one_process_does(
     assert_same_run(tmp_path / "run", tmp_path / "alone")
 
 
+@pytest.mark.parametrize("num_images", [13, 1])
+def test_two_processes_judge_as_one(
+    num_images: int,
+    recipe: Recipe,
+    alone: Path,
+    images: Path,
+    tmp_path: Path,
+    in_two: Callable[..., None],
+) -> None:
+    data = shutil.copytree(images / "val", tmp_path / "data")
+    if num_images == 1:  # fewer than processes
+        shutil.rmtree(data)
+        (data / "a").mkdir(parents=True)
+        shutil.copy(images / "val" / "a" / "0.png", data / "a")
+    else:
+        for name in ("a/+", "c/99"):  # the first one is looked at by both
+            (data / f"{name}.png").write_bytes(b"nothing")
+    options = {"data": data, "batch_size": 4}
+    in_two("judge_together", recipe, alone, "ddp", (options, options), tmp_path)
+    assert not (tmp_path / "report-1.json").exists()  # the first one tells it
+    ours = json.loads((tmp_path / "report-0.json").read_text())
+    progress: list[list[int]] = []
+    report = judge(
+        alone, device="cpu", progress=lambda *n: progress.append([*n]), **options
+    )
+    assert report is not None
+    theirs = json.loads(json.dumps(report.as_json()))
+    theirs |= {"guesses": report.score.guesses.tolist(), "progress": progress}
+    assert (ours.pop("device"), theirs.pop("device")) == ("2 × cpu", "cpu")
+    assert ours.pop("loss") == pytest.approx(theirs.pop("loss"), rel=1e-4)
+    assert theirs["num_images"] == num_images
+    assert len(theirs["damaged"]) == (2 if num_images == 13 else 0)
+    for facts in (ours, theirs):
+        del facts["images_per_second"]
+        facts["damaged"].sort()
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("differing", ["num_images: 13 → 12", "batch_size: 4 → 2"])
+def test_two_processes_judge_by_the_same_images(
+    differing: str,
+    recipe: Recipe,
+    alone: Path,
+    images: Path,
+    tmp_path: Path,
+    in_two: Callable[..., None],
+) -> None:
+    options = {"data": images / "val", "batch_size": 4}
+    other = {**options, "batch_size": 2}
+    if differing.startswith("num_images"):
+        other = {**options, "data": shutil.copytree(images / "val", tmp_path / "data")}
+        (tmp_path / "data" / "a" / "0.png").unlink()
+    in_two("judge_together", recipe, alone, "ddp", (options, other), tmp_path)
+    assert not [*tmp_path.glob("report-*")]
+    told = [(tmp_path / f"told-{rank}.txt").read_text() for rank in (0, 1)]
+    assert told[0].startswith("ToldError")
+    assert f"is not to do what the first one is ({differing}); give" in told[1]
+
+
 def test_shards_are_kept_where_the_model_has_no_room(
     recipe: Recipe, tmp_path: Path, in_two: Callable[..., None]
 ) -> None:
@@ -250,7 +311,7 @@ def test_one_process_tells_that_its_recipe_is_another(
     told = [(tmp_path / f"told-{rank}.txt").read_text() for rank in (0, 1)]
     assert told[0] == "ToldError: Another process has ended, and told why."
     assert told[1].startswith("LocalError: Process 1 on ")
-    assert "is not to train what the first one is (seed: 0 → 1); give" in told[1]
+    assert "is not to do what the first one is (seed: 0 → 1); give" in told[1]
     assert not (tmp_path / "run").exists()
 
 

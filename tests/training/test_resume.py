@@ -96,6 +96,35 @@ def test_interrupted_run_ends_in_the_same_bits(
         assert whole.summary[key] == second.summary[key]
 
 
+@pytest.mark.parametrize("body_lr", [1e-3, 0.0])
+def test_fine_tuning_needs_weights_to_begin_with(
+    body_lr: float,
+    tiny: Tiny,
+    cpu: Machine,
+    tmp_path: Path,
+    interrupt_after: Callable[[int | None], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weights, folder = tmp_path / "weights.safetensors", tmp_path / "run"
+    recipe = tiny()
+    save(build_model(recipe, 3), weights)
+    recipe = replace(recipe, optimizer=replace(recipe.optimizer, body_lr=body_lr))
+    given = {"machine": cpu, "quiet": True}
+    with pytest.raises(UserError, match="tiny fine-tunes trained weights"):
+        train(recipe, folder=folder, **given)
+    assert not folder.exists()
+    tuned = replace(recipe, weights=str(weights))
+    assert train(tuned, folder=tmp_path / "tuned", **given).finished
+    with monkeypatch.context() as earlier:  # what began before it was refused goes on
+        earlier.setattr(Recipe, "check_weights", lambda recipe: None)
+        interrupt_after(5)
+        train(recipe, folder=folder, **given)
+    interrupt_after(None)
+    with pytest.raises(UserError, match="tiny fine-tunes trained weights"):
+        train(recipe, folder=folder, fresh=True, **given)
+    assert train(recipe, folder=folder, **given).finished
+
+
 def test_memories_lie_as_their_parameters_do(tiny: Tiny, cpu: Machine) -> None:
     # Fused optimizers walk through both at once, and do not look at strides.
     recipe = replace(tiny(), model="resnet18_32", choices={})
@@ -187,6 +216,15 @@ def test_a_run_does_not_go_on_with_other_classes(
     assert len(checkpoints(tmp_path / "run" / "last")) == 2
 
 
+def test_as_many_images_under_other_names_are_told(
+    stopped: Recipe, cpu: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = min((tmp_path / "data/train/a").iterdir())
+    first.rename(tmp_path / "data/train/b" / first.name.replace(".", "b."))
+    train(stopped, folder=tmp_path / "run", machine=cpu)
+    assert "The 48 images to train on are not the 48 that" in capsys.readouterr().out
+
+
 def test_a_run_with_fewer_images_left_is_judged_as_it_is(
     stopped: Recipe, cpu: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -194,7 +232,7 @@ def test_a_run_with_fewer_images_left_is_judged_as_it_is(
         for path in sorted((tmp_path / "data/train" / name).iterdir())[:7]:
             path.unlink()
     result = train(stopped, folder=tmp_path / "run", machine=cpu)
-    assert "There are 27 images to train on and were 48" in capsys.readouterr().out
+    assert "The 27 images to train on are not the 48" in capsys.readouterr().out
     assert result.finished
     scored = [r for r in read_rows(tmp_path / "run/metrics.jsonl") if "top1" in r]
     assert [row["step"] for row in scored] == [6, 11]

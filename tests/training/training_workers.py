@@ -1,5 +1,6 @@
 """What the processes run that tests start, and kill."""
 
+import json
 import os
 import signal
 import sys
@@ -13,10 +14,12 @@ import torch._dynamo  # torch's optimizers import it: here it is shared by all f
 import torch.distributed as dist
 
 from t2t.config import from_json
+from t2t.data import batches
 from t2t.data.decoding.decode import decoder_name
 from t2t.errors import UserError
 from t2t.training import loop, resume
 from t2t.training.folder import read_json
+from t2t.training.judging.judge import judge
 from t2t.training.loop import Machine, train
 from t2t.training.recipe import Recipe
 from t2t.training.telling import journal
@@ -58,6 +61,39 @@ def train_together(
     if stop_after is not None and environment["RANK"] == "1":
         stop_self_after(stop_after)
     train_alone(recipe, folder, machine)
+
+
+def judge_together(
+    recipe: Recipe,
+    folder: Path,
+    machine: Machine,
+    environment: dict[str, str],
+    options: tuple[dict[str, Any], ...],
+    into: Path,
+) -> None:
+    """Judges a run as one of several processes; writes down what it gets or is told."""
+    # So that each reads its own share alone, and meets what is damaged in it.
+    batches.free_bytes = lambda device: 0
+    batches._NUM_PROBED = 1
+    progress: list[tuple[int, int]] = []
+    os.environ |= environment
+    torch.set_num_threads(1)
+    rank = int(environment["RANK"])
+    try:
+        report = judge(
+            folder,
+            device="cpu",
+            progress=lambda *numbers: progress.append(numbers),
+            **options[rank],
+        )
+    except UserError as error:
+        told = f"{type(error).__name__}: {error}"
+        (into / f"told-{rank}.txt").write_text(told)
+        return
+    if report is not None:
+        guesses = report.score.guesses.tolist()
+        facts = {**report.as_json(), "guesses": guesses, "progress": progress}
+        (into / f"report-{rank}.json").write_text(json.dumps(facts))
 
 
 def train_without_room(

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from t2t.errors import LocalError, on_one_line
+from t2t.errors import LocalError, lack, on_one_line
 
 
 class DamagedImage(Exception):  # noqa: N818 (it names a thing, not a mistake)
@@ -16,6 +16,13 @@ class DamagedImage(Exception):  # noqa: N818 (it names a thing, not a mistake)
 
     def __str__(self) -> str:
         return f"{on_one_line(self.name) or 'an image'}: {self.reason}"
+
+
+def unread(name: str, error: Exception) -> DamagedImage | LocalError:
+    """What an image that was not read is: damaged, unless the machine is at fault."""
+    # A lack of the machine's must not change what is trained on.
+    reason = getattr(error, "strerror", None) or str(error)
+    return lack(name, error) or DamagedImage(name, reason)
 
 
 class Damage:

@@ -27,15 +27,18 @@ from t2t.data.decoding.nvjpeg import (
     torchvision_decodes,
     upright,
 )
-from t2t.errors import UserError
+from t2t.errors import UserError, lack
 
 ImagePixels = UInt8[Tensor, "channels height width"]
 
 # Channels as torchcodec and torchvision name them, and as Pillow does.
 _MODES = {1: ("GRAY", "L"), 3: ("RGB", "RGB"), 4: ("RGB_ALPHA", "RGBA")}
+_HEIC = (b"heic", b"heix", b"hevc", b"mif1", b"msf1")
 _LUMA = (0.299, 0.587, 0.114)
 # Below half a megapixel most of the time is spent before any pixel is computed.
 _PIXELS_WORTH_SCALING = 1 << 19
+# Of rows longer than twice this Pillow says that memory is lacking, which it is not.
+_LONGEST_SIDE = 1 << 25
 # Pillow's own limit refuses photographs of 200 megapixels, which telephones take.
 Image.MAX_IMAGE_PIXELS = MOST_PIXELS
 
@@ -93,11 +96,12 @@ def num_pixels(data: bytes) -> int:
 
 def _check_size(width: int, height: int, name: str) -> None:
     """Refuses an image that memory may not suffice for, before any is taken."""
-    if width * height > MOST_PIXELS:
+    if width * height > MOST_PIXELS or max(width, height) > _LONGEST_SIDE:
         raise DamagedImage(
             name,
             f"its {width:,} × {height:,} pixels are more than the "
-            f"{MOST_PIXELS // 10**6} million that are decoded; make it smaller first",
+            f"{MOST_PIXELS // 10**6} million, or {_LONGEST_SIDE // 10**6} million in a "
+            "row, that are decoded; make it smaller first",
         )
 
 
@@ -213,7 +217,7 @@ def _decode_with_pillow(
         raise
     # Pillow's readers raise nearly anything on damaged bytes.
     except Exception as error:
-        raise DamagedImage(name, _reason(data, error)) from error
+        raise lack(name, error) or DamagedImage(name, _reason(data, error)) from error
     return upright(pixels, orientation)
 
 
@@ -268,6 +272,8 @@ def _reason(data: bytes, error: Exception) -> str:
     if isinstance(error, Image.DecompressionBombError):
         return "it has more pixels than are decoded; make it smaller first"
     if isinstance(error, UnidentifiedImageError):
+        if data[4:8] == b"ftyp" and data[8:12] in _HEIC:
+            return "it is a HEIC image, which is not read; convert it to JPEG or PNG"
         if kind is None:
             return "not an image that can be read"
         return f"the {kind.upper()} file is cut short or damaged"

@@ -1,6 +1,5 @@
 """Shrink any data and pack it into tar shards that are fast to read."""
 
-import hashlib
 import json
 import os
 from collections import Counter
@@ -17,7 +16,7 @@ from t2t.atomic import write_atomically
 from t2t.data.decoding.damage import Damage, DamagedImage
 from t2t.data.limits import num_cores
 from t2t.data.packing.shard_writer import Settings, Shard, verified_index, write_shard
-from t2t.data.sources.base import FileSource, Source, Subset, mixed_order
+from t2t.data.sources.base import Source, mixed_order
 from t2t.data.sources.named import NAMES
 from t2t.data.sources.opening import open_splits
 from t2t.data.sources.shard_index import SUFFIX, ShardIndex
@@ -76,8 +75,7 @@ def pack(
         "quality": quality,
         "shard_size": shard_size,
         "images": {"train": len(splits.train), "val": len(splits.val)},
-        "labels": _fingerprint(splits.train, splits.val),
-        "files": _file_names(splits.train, splits.val),
+        "contents": [splits.train.fingerprint(), splits.val.fingerprint()],
         "classes": list(splits.train.classes),
     }
     _claim(folder, description)
@@ -196,28 +194,6 @@ def _check_numbers(short_side: int | None, quality: int, shard_size: int) -> Non
         raise UserError(f"A shard of {shard_size} images holds none: give 1 or more.")
 
 
-def _fingerprint(*sources: Source) -> str:
-    """Tells data of other labels apart, in order and number."""
-    digest = hashlib.sha256()
-    for source in sources:
-        digest.update(np.ascontiguousarray(source.labels, "<i8").tobytes())
-    return digest.hexdigest()
-
-
-def _file_names(*sources: Source) -> str:
-    """Tells files apart from others in their place, which shards would mix up.
-
-    Images in larger files are not named: their order changes with these alone.
-    """
-    digest = hashlib.sha256()
-    for source in sources:
-        whole = source.source if isinstance(source, Subset) else source
-        if isinstance(whole, FileSource):
-            for index in range(len(source)):
-                digest.update(os.fsencode(source.name(index)) + b"\0")
-    return digest.hexdigest()
-
-
 def _claim(folder: Path, description: dict[str, Any]) -> None:
     """Make the folder this pack's, or make sure that it is already."""
     if folder.exists() and not folder.is_dir():
@@ -240,8 +216,8 @@ def _claim(folder: Path, description: dict[str, Any]) -> None:
             ) from error
         return
     there = pack_description(str(folder)) or {}
-    # Packs of earlier versions do not tell of their files.
-    there.setdefault("files", description["files"])
+    # Packs of earlier versions do not tell of theirs.
+    there.setdefault("contents", description["contents"])
     differing = [key for key in description if there.get(key) != description[key]]
     if differing:
         raise UserError(

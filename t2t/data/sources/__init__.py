@@ -1,14 +1,12 @@
 """Where images come from: folders, parquet files, tar shards and named sets."""
 
 from t2t.data.sources.base import (
-    Concatenation,
     FileSource,
     Source,
     Splits,
     Subset,
     hold_out,
     mixed_order,
-    subset,
 )
 from t2t.data.sources.named import NAMES, ArraySource, cache_folder
 from t2t.data.sources.opening import open_source, open_splits
@@ -18,7 +16,6 @@ from t2t.data.sources.shards import ShardSource
 __all__ = [
     "NAMES",
     "ArraySource",
-    "Concatenation",
     "FileSource",
     "ParquetSource",
     "ShardSource",
@@ -30,5 +27,4 @@ __all__ = [
     "mixed_order",
     "open_source",
     "open_splits",
-    "subset",
 ]

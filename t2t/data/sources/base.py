@@ -1,9 +1,9 @@
 """What a source of labelled images is, and how one is cut into parts."""
 
-import errno
+import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,14 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from t2t.data.decoding.damage import DamagedImage
+from t2t.data.decoding.damage import unread
 from t2t.data.sources.storage import read_whole
-from t2t.errors import LocalError, UserError
+from t2t.errors import UserError
 
 Indices = npt.NDArray[np.int64]
-
-# What the machine lacks, whichever file is read.
-_LACKS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class Source(ABC):
@@ -36,12 +33,17 @@ class Source(ABC):
     def read(self, index: int) -> bytes | Tensor:
         """The encoded file, or the decoded uint8 channels × height × width.
 
-        Raises DamagedImage where it cannot be read.
+        Raises DamagedImage where it cannot be read, LocalError where the machine can
+        read none.
         """
 
     @abstractmethod
     def name(self, index: int) -> str:
         """What to call this image in a message."""
+
+    def fingerprint(self) -> str:
+        """What tells it from a source of other images, by their labels and names."""
+        return _digest(self.labels)
 
     @property
     def blocks(self) -> Indices | None:
@@ -76,11 +78,9 @@ class Splits:
 class Subset(Source):
     """Some images of another source, in the order given."""
 
-    def __init__(self, source: Source, indices: Iterable[int] | Indices) -> None:
+    def __init__(self, source: Source, indices: Sequence[int] | Indices) -> None:
         self.source = source
-        self.indices = np.asarray(
-            indices if isinstance(indices, np.ndarray) else list(indices), np.int64
-        )
+        self.indices = np.asarray(indices, np.int64)
         if len(self.indices) and not (
             self.indices.min() >= 0 and self.indices.max() < len(source)
         ):
@@ -95,6 +95,9 @@ class Subset(Source):
     def name(self, index: int) -> str:
         return self.source.name(int(self.indices[index]))
 
+    def fingerprint(self) -> str:
+        return _digest(self.source.fingerprint().encode(), self.indices)
+
     @property
     def blocks(self) -> Indices | None:
         blocks = self.source.blocks
@@ -107,32 +110,6 @@ class Subset(Source):
     @property
     def is_in_memory(self) -> bool:
         return self.source.is_in_memory
-
-
-class Concatenation(Source):
-    """Several sources of the same classes, one after the other."""
-
-    def __init__(self, sources: Sequence[Source]) -> None:
-        self.sources = tuple(sources)
-        self.classes = self.sources[0].classes
-        self.labels = np.concatenate([source.labels for source in self.sources])
-        self.starts = np.cumsum([0, *(len(source) for source in self.sources)])
-
-    def _locate(self, index: int) -> tuple[Source, int]:
-        part = int(np.searchsorted(self.starts, index, side="right")) - 1
-        return self.sources[part], index - int(self.starts[part])
-
-    def read(self, index: int) -> bytes | Tensor:
-        source, inner = self._locate(index)
-        return source.read(inner)
-
-    def name(self, index: int) -> str:
-        source, inner = self._locate(index)
-        return source.name(inner)
-
-    @property
-    def is_in_memory(self) -> bool:
-        return any(source.is_in_memory for source in self.sources)
 
 
 class FileSource(Source):
@@ -161,23 +138,22 @@ class FileSource(Source):
         name = os.fsdecode(self._names[start : int(self._ends[index])])
         return os.path.join(self.root, name)
 
+    def fingerprint(self) -> str:
+        return _digest(self._names, self._ends, self.labels)
+
     def read(self, index: int) -> bytes:
         name = self.name(index)
         try:
             return read_whole(name)
-        except OSError as error:
-            if error.errno in _LACKS:  # which must not change what is trained on
-                raise LocalError(
-                    f"{name} was not read ({error.strerror}), which is no fault of the "
-                    "image: allow more open files (ulimit -n) and leave more memory "
-                    "free, or try fewer --workers."
-                ) from error
-            raise DamagedImage(name, error.strerror or str(error)) from error
+        except (OSError, MemoryError) as error:
+            raise unread(name, error) from error
 
 
-def subset(source: Source, indices: Iterable[int] | Indices) -> Source:
-    """These images of a source, in this order."""
-    return Subset(source, indices)
+def _digest(*parts: bytes | Indices) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part if isinstance(part, bytes) else part.tobytes())
+    return digest.hexdigest()
 
 
 def hold_out(source: Source, num: int, seed: int = 0) -> tuple[Source, Source]:

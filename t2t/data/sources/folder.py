@@ -66,7 +66,10 @@ def open_folder(root: Path) -> FileSource:
                 f"class into a folder named for it, as in {root}/cat/1.jpg."
                 f"{_if_a_class(root)}"
             )
-        raise UserError(f"{root} is empty: it should hold one folder per class.")
+        raise UserError(
+            f"{root} holds no folders: it should hold one folder of images per class. "
+            f"{' '.join(notes_on(beside))}".rstrip()
+        )
     above = (root.resolve(),)
     # Listing waits for the disk, which several threads do at once.
     with ThreadPoolExecutor(16) as pool:
@@ -89,7 +92,7 @@ def open_folder(root: Path) -> FileSource:
         np.arange(len(folders)), [len(listing) for listing in listings]
     ).astype(np.int64)
     others = [*beside, *(path for _, some in found for path in some)]
-    notes = (*note_on_loose(loose), *notes_on(others))
+    notes = (*note_on_loose(loose), *note_on_lost(beside), *notes_on(others))
     return FileSource(root, names, labels, tuple(folders), notes)
 
 
@@ -118,6 +121,16 @@ def note_on_loose(images: list[str]) -> tuple[str, ...]:
         f"{_passed_over(images, 'images')}: {lie} beside the class folders; move each "
         "into that of its class.",
     )
+
+
+def note_on_lost(beside: list[str]) -> tuple[str, ...]:
+    """A sentence on links beside the class folders that lead nowhere, if any do."""
+    links = [path for path in beside if os.path.islink(path)]
+    lost = [path for path in links if not os.path.exists(path)]
+    if not lost:
+        return ()
+    end = "it is a link that leads" if len(lost) == 1 else "these links lead"
+    return (f"{_passed_over(lost, 'folders')}: {end} nowhere.",)
 
 
 def notes_on(others: Iterable[str]) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from t2t.data.sources.base import (
-    Concatenation,
     FileSource,
     Indices,
     Source,
@@ -142,11 +141,15 @@ def open_digits(split: str) -> Source:
 def open_torchvision(name: str, known: TorchvisionSet, split: str) -> Source:
     """One split of a torchvision set, downloaded when it is not there yet."""
     folder = cache_folder() / "data" / name
-    parts = [
-        _read(_make(name, known, folder, arguments), known, name, arguments, folder)
-        for arguments in known.parts[split]
-    ]
-    return parts[0] if len(parts) == 1 else Concatenation(parts)
+    parts = known.parts[split]
+    datasets = [_make(name, known, folder, arguments) for arguments in parts]
+    if known.layout == "files":
+        return _read_files(datasets, folder)
+    (dataset,), (arguments,) = datasets, parts
+    if known.layout == "pets":
+        return _read_pets(folder / "oxford-iiit-pet", arguments["split"], dataset)
+    title = f"{name} {'/'.join(f'{key}={value}' for key, value in arguments.items())}"
+    return _read_array(dataset, known, title.strip())
 
 
 def _make(
@@ -197,29 +200,22 @@ def _download(folder: Path, make: Callable[[Path, bool], Any]) -> None:
         part.rename(folder)
 
 
-def _read(
-    dataset: Any,
-    known: TorchvisionSet,
-    name: str,
-    arguments: Mapping[str, Any],
-    folder: Path,
-) -> Source:
-    title = f"{name} {'/'.join(f'{key}={value}' for key, value in arguments.items())}"
-    if known.layout == "pets":
-        return _read_pets(folder / "oxford-iiit-pet", arguments["split"], dataset)
-    if known.layout == "files":
-        # The loader above makes each item a path and a label.
-        items = [dataset[index] for index in range(len(dataset))]
-        names = [os.path.relpath(path, folder) for path, _ in items]
-        labels = np.array([label for _, label in items], np.int64)
-        return FileSource(folder, names, labels, _class_names(dataset, labels))
+def _read_files(datasets: Sequence[Any], folder: Path) -> FileSource:
+    # The loader above makes each item a path and a label.
+    items = [dataset[index] for dataset in datasets for index in range(len(dataset))]
+    names = [os.path.relpath(path, folder) for path, _ in items]
+    labels = np.array([label for _, label in items], np.int64)
+    return FileSource(folder, names, labels, _class_names(datasets[0], labels))
+
+
+def _read_array(dataset: Any, known: TorchvisionSet, title: str) -> ArraySource:
     images = torch.as_tensor(dataset.data)
     if known.layout == "rows":
         images = images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2)
     given = dataset.labels if known.layout == "planes" else dataset.targets
     labels = np.asarray(given, np.int64)
     return ArraySource(
-        images.contiguous(), labels, _class_names(dataset, labels), title.strip()
+        images.contiguous(), labels, _class_names(dataset, labels), title
     )
 
 

@@ -1,39 +1,27 @@
 """Images in parquet files, as Hugging Face lays them out."""
 
-import json
 import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from t2t.data.decoding.damage import DamagedImage
+from t2t.data.decoding.damage import unread
 from t2t.data.sources.base import Indices, Source
 from t2t.data.sources.filenames import group_by_split
 from t2t.data.sources.folder import files_below
 from t2t.data.sources.labels import labels_and_classes
-from t2t.data.sources.storage import read_whole
-from t2t.errors import UserError
+from t2t.data.sources.parquet_columns import Columns, columns_of
+from t2t.data.sources.storage import read_whole, unopened
+from t2t.errors import UserError, lack
 
 CACHE_BYTES = 1 << 30
 _MAX_OPEN_FILES = 64
-_IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "bytes")
-_BINARY = ("binary", "large_binary", "binary_view")
-_LABEL_NAMES = ("label", "labels", "fine_label", "class", "cls", "target")
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Which columns hold images and labels, and the classes if the schema says."""
-
-    image: str
-    label: str
-    classes: tuple[str, ...] | None
 
 
 def find_parquet_splits(root: Path) -> dict[str, Callable[[], Source]]:
@@ -43,6 +31,8 @@ def find_parquet_splits(root: Path) -> dict[str, Callable[[], Source]]:
         root = root.parent
     else:
         files = files_below(str(root), ".parquet")
+        if not files:
+            raise UserError(f"{root} holds no .parquet files.")
     groups = group_by_split(files, str(root))
     return {split: _opener(files) for split, files in groups.items()}
 
@@ -165,8 +155,8 @@ class ParquetSource(Source):
         group, row = self._place(index)
         try:
             return self._bytes(group, row)
-        except _errors(UserError) as error:
-            raise DamagedImage(self.name(index), str(error)) from error
+        except _errors(ValueError) as error:  # of which is a NUL in a path
+            raise unread(self.name(index), error) from error
 
     def _bytes(self, group: int, row: int) -> bytes:
         image = self._group(group)[row].as_py() or b""
@@ -180,7 +170,7 @@ class ParquetSource(Source):
         if not path:
             return b""
         folder = os.path.dirname(self.files[int(self._group_file[group])])
-        return read_whole(Path(folder, path))
+        return read_whole(Path(folder, os.fsdecode(path)))
 
     def name(self, index: int) -> str:
         group, _ = self._place(index)
@@ -219,7 +209,8 @@ def import_pyarrow() -> Any:
 
 def _errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
     """What a damaged file makes pyarrow raise, or a path that is no text."""
-    return (import_pyarrow().ArrowException, OSError, UnicodeError, *others)
+    kinds = (OSError, MemoryError, UnicodeError)
+    return (import_pyarrow().ArrowException, *kinds, *others)
 
 
 @contextmanager
@@ -228,65 +219,8 @@ def _readable(path: str) -> Iterator[None]:
     try:
         yield
     except _errors() as error:
-        raise UserError(
+        if isinstance(error, OSError) and error.errno:  # of the disk, not of parquet
+            raise unopened(path, error) from error
+        raise lack(path, error) or UserError(
             f"{path} cannot be read as parquet ({error}): copy it again."
         ) from error
-
-
-def columns_of(schema: Any, path: str) -> Columns:
-    """The image and label columns, by the Hugging Face metadata or else by name."""
-    features: dict[str, Any] = {}
-    if b"huggingface" in (schema.metadata or {}):
-        try:
-            info = json.loads(schema.metadata[b"huggingface"])
-            features = dict(info.get("info", {}).get("features") or {})
-        except (ValueError, AttributeError, TypeError) as error:
-            raise UserError(
-                f"{path} has a damaged note on its columns ({error}): copy it again."
-            ) from error
-    kinds = {
-        name: feature.get("_type")
-        for name, feature in features.items()
-        if isinstance(feature, dict) and name in schema.names
-    }
-    images = [name for name, kind in kinds.items() if kind == "Image"]
-    labels = [name for name, kind in kinds.items() if kind == "ClassLabel"]
-    image = _first(_IMAGE_NAMES, images) or _first(_IMAGE_NAMES, schema.names, False)
-    label = _first(_LABEL_NAMES, labels) or _first(_LABEL_NAMES, schema.names, False)
-    for wanted, found, names in (
-        ("image", image, _IMAGE_NAMES),
-        ("label", label, _LABEL_NAMES),
-    ):
-        if found is None:
-            raise UserError(
-                f"{path} has the columns {', '.join(schema.names)} and none is the "
-                f"{wanted}: call it {' or '.join(names[:2])}."
-            )
-    assert image is not None
-    assert label is not None
-    _check_image_type(schema.field(image), path)
-    classes = features.get(label, {}).get("names") if label in kinds else None
-    return Columns(image, label, tuple(classes) if classes else None)
-
-
-def _check_image_type(field: Any, path: str) -> None:
-    """Refuse a column of anything but files or their paths."""
-    kind = field.type
-    names = {kind.field(number).name for number in range(kind.num_fields)}
-    # Repeated bytes may come as numbers of a dictionary.
-    plain = str(getattr(kind, "value_type", kind))
-    if names & {"bytes", "path"} or (not names and plain in _BINARY):
-        return
-    raise UserError(
-        f"{path} has {kind!s:.60} in its column {field.name!r}: it should hold the "
-        "bytes of image files, or bytes and path as Hugging Face writes them."
-    )
-
-
-def _first(
-    wanted: Sequence[str], there: Sequence[str], or_any: bool = True
-) -> str | None:
-    for name in wanted:
-        if name in there:
-            return name
-    return there[0] if or_any and there else None

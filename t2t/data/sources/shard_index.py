@@ -6,6 +6,7 @@ import os
 import re
 import tarfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,14 @@ from t2t.data.decoding.headers import IMAGE_SUFFIXES, OTHER_SUFFIX
 from t2t.data.sources.base import Indices
 from t2t.data.sources.folder import is_unread_name
 from t2t.data.sources.named import cache_folder
-from t2t.data.sources.storage import LocalFile, RemoteFile, is_url, open_storage
-from t2t.errors import UserError, first_line
+from t2t.data.sources.storage import (
+    LocalFile,
+    RemoteFile,
+    is_url,
+    open_storage,
+    unopened,
+)
+from t2t.errors import UserError, first_line, lack
 
 KIND = "t2t shard index 1"
 SUFFIX = ".index.json"
@@ -81,20 +88,20 @@ def parse_index(data: bytes) -> ShardIndex | None:
 
 def load_or_build(shard: str) -> ShardIndex:
     """The index of a shard, read if it is there and true, else made and kept."""
-    storage = open_storage(shard)
     try:
+        storage = open_storage(shard)
         stamp = storage.stamp()
     except FileNotFoundError as error:
         raise UserError(f"There is no file {shard}.") from error
     except OSError as error:
-        raise UserError(f"{error}: is there a network?") from error
+        raise unopened(shard, error) from error
     places = [Path(shard + SUFFIX)] if not is_url(shard) else []
     key = hashlib.sha256(
         os.fsencode(shard if is_url(shard) else os.path.abspath(shard))
     ).hexdigest()
     places.append(cache_folder() / "indexes" / f"{key[:32]}.json")
     for place in places:
-        if place.is_file():
+        with suppress(OSError):  # there is none, or none that one may read
             index = parse_index(place.read_bytes())
             if index is not None and index.is_of(stamp):
                 return index
@@ -150,7 +157,7 @@ def build_index(storage: LocalFile | RemoteFile, stamp: list[int | str]) -> Shar
         # Every protocol has its own errors, and few of them are OSErrors.
         if not (isinstance(error, OSError) or isinstance(storage, RemoteFile)):
             raise
-        raise UserError(
+        raise lack(storage.path, error) or UserError(
             f"{storage.path} could not be read to its end ({first_line(error)}): try "
             "again; shards that were gone through are remembered."
         ) from error

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from t2t.data.decoding.damage import DamagedImage
+from t2t.data.decoding.damage import unread
 from t2t.data.sources.base import Source
 from t2t.data.sources.filenames import expand_braces, group_by_split, has_braces
 from t2t.data.sources.folder import files_below, notes_on
 from t2t.data.sources.labels import labels_and_classes
 from t2t.data.sources.shard_index import load_or_build
-from t2t.data.sources.storage import is_url, list_files, open_storage
+from t2t.data.sources.storage import is_url, list_files, open_storage, unopened
 from t2t.errors import UserError
 
 PACK_FILE = "pack.json"
@@ -120,8 +120,8 @@ class ShardSource(Source):
         offset, size = int(self._offsets[index]), int(self._sizes[index])
         try:
             data: bytes = self._storage(shard).read(offset, size)
-        except (OSError, UserError) as error:
-            raise DamagedImage(self.name(index), str(error)) from error
+        except (OSError, MemoryError, UserError) as error:
+            raise unread(self.name(index), error) from error
         return data
 
     def name(self, index: int) -> str:
@@ -148,12 +148,13 @@ def _path_beside(root: str, name: str) -> str:
 
 def _beside(root: str, name: str) -> bytes | None:
     """A small file in the shards' folder, if there is one."""
+    path = _path_beside(root, name)
     try:
-        return open_storage(_path_beside(root, name)).read_all()
+        return open_storage(path).read_all()
     except (UserError, FileNotFoundError):
         return None
     except OSError as error:
-        raise UserError(f"{error}: is there a network?") from error
+        raise unopened(path, error) from error
 
 
 def pack_description(root: str) -> dict[str, Any] | None:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from t2t.errors import UserError
+from t2t.errors import UserError, lack
 
 # Seconds to wait before a remote request is tried again.
-PAUSES = (0.5, 2.0)
+PAUSES = (0.5, 2.0, 8.0)
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0)
 
 
@@ -107,7 +107,7 @@ def _tried(request: Callable[[], Any], url: str) -> Any:
         # Every protocol has its own errors, and few of them are OSErrors.
         except Exception as error:
             if pause is None:
-                raise OSError(f"{url} cannot be read ({error})") from error
+                raise ConnectionError(f"{url} cannot be read ({error})") from error
             time.sleep(pause)
     raise AssertionError("the last try returns or raises")
 
@@ -125,12 +125,21 @@ def open_storage(path: str) -> LocalFile | RemoteFile:
         raise UserError(f"There is no file {path}.") from error
 
 
+def unopened(path: str, error: OSError) -> UserError:
+    """What to tell of a file of the data that cannot be opened."""
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return lack(path, error) or UserError(
+        f"{path} cannot be read ({reason}): put that right, or move it out of the data."
+    )
+
+
 def list_files(folder: str) -> list[str]:
     """The files in a folder, as paths or URLs like the folder's own."""
     if not is_url(folder):
         with os.scandir(folder or ".") as entries:
             paths = [str(Path(entry.path)) for entry in entries]
-        return sorted(path for path in paths if os.path.isfile(path))
+        # A link that leads nowhere is told of when it is opened.
+        return sorted(p for p in paths if os.path.isfile(p) or not os.path.exists(p))
     system, inner = _filesystem(folder)
     found = _tried(lambda: system.ls(inner, detail=False), folder)
     return sorted(system.unstrip_protocol(path) for path in found)

@@ -27,6 +27,7 @@ SECONDS_TRIED = 10.0
 
 def estimate(recipe: Recipe, machine: Machine) -> str:
     """The recipe in full, its steps, and the time and memory they would take here."""
+    recipe.check_weights()
     team = Processes(0, 1, find_device(machine.device))
     machine = settle(machine, team)
     splits = open_data(recipe)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from t2t.data.batches import EvaluationBatches, evaluation_batches
 from t2t.data.crops import CenterCrop
 from t2t.data.decoding.damage import Damage
-from t2t.data.sources import Source, open_source
+from t2t.data.sources import Source, Subset, open_source
 from t2t.data.sources.opening import find
 from t2t.errors import UserError, choose
 from t2t.models.reading.locating import FILE_NAME
@@ -20,11 +20,11 @@ from t2t.models.trained import Trained, load_trained
 from t2t.training.evaluate import Preparation, evaluate
 from t2t.training.feeding import open_data
 from t2t.training.folder import RECIPE, read_recipe, same_data
-from t2t.training.judging.matching import Relabelled, match_classes
+from t2t.training.judging.matching import match_classes, relabelled
 from t2t.training.judging.real_labels import RealLabels
 from t2t.training.judging.report import Report
 from t2t.training.machine import PRECISIONS
-from t2t.training.parallel import Processes, processes
+from t2t.training.parallel import Processes, check_alike, processes
 from t2t.training.recipe import Recipe
 
 
@@ -54,17 +54,15 @@ def judge(
         numbers, notes = match_classes(
             chosen.source.classes, trained.class_names, chosen.where
         )
-        source = Relabelled(chosen.source, numbers, trained.class_names)
-        watcher = (
+        source = relabelled(chosen.source, numbers, trained.class_names)
+        reassessed = (
             RealLabels(source, trained.class_names, chosen.where) if real else None
         )
         damage = Damage(damage_limit)
-        batch_size = min(batch_size, max(len(source), team.world_size))
+        batch_size = min(batch_size, len(source))
         batches = open_batches(trained, source, batch_size, team, damage)
         network = trained.model.to(team.device)
         prepare = Preparation(trained.mean, trained.std)
-        if watcher is not None:
-            prepare = watcher.watch(network, prepare)
         num_classes = len(trained.class_names)
         watch = Stopwatch(team, len(source), progress)
         dtype = PRECISIONS[precision]
@@ -72,7 +70,7 @@ def judge(
             network, batches, prepare, num_classes, team, dtype, watch.advance
         )
         rate = watch.images_per_second()
-        real_score = None if watcher is None else watcher.score(team)
+        real_score = None if reassessed is None else reassessed.score(score.guesses)
         damaged = all_names(damage.names, team)
         if not team.leads:
             return None
@@ -95,6 +93,13 @@ def open_batches(
     trained: Trained, source: Source, batch_size: int, team: Processes, damage: Damage
 ) -> EvaluationBatches:
     """All images once, as the model was trained to see them."""
+    shared = {
+        "model": trained.name,
+        "classes": dict(enumerate(trained.class_names)),
+        "num_images": len(source),
+        "batch_size": batch_size,
+    }
+    check_alike(team, shared)
     return evaluation_batches(
         source,
         batch_size=batch_size,
@@ -191,8 +196,22 @@ def find_data(
     split = split or "val"
     if recipe is not None and is_own and recipe.hold_out and split in ("train", "val"):
         held = open_data(recipe)
-        return Chosen(held.train if split == "train" else held.val, where, split)
-    return Chosen(open_source(where, split, seed=seed), where, split)
+        source = held.train if split == "train" else held.val
+    else:
+        source = open_source(where, split, seed=seed)
+    notes = how_changed(source, trained, where) if is_own and split == "val" else ()
+    return Chosen(source, where, split, notes)
+
+
+def how_changed(source: Source, trained: Trained, where: str) -> tuple[str, ...]:
+    """A sentence where other images are held out than in training, if any are."""
+    known = trained.judged_by
+    if not isinstance(source, Subset) or known in (None, source.fingerprint()):
+        return ()
+    return (
+        f"{where} has changed since training and is split anew: some of the images "
+        "may be those that the model was trained on.",
+    )
 
 
 def recipe_beside(path: str | os.PathLike[str]) -> Recipe | None:

@@ -1,9 +1,9 @@
 """Images of other data under the classes of a model, matched by their names."""
 
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
-from torch import Tensor
 
 from t2t.data.sources import Source
 from t2t.data.sources.base import Indices
@@ -13,31 +13,11 @@ from t2t.models.class_names import aliases, words_of
 _NUM_NAMED = 5
 
 
-class Relabelled(Source):
-    """Another source, its labels numbered as a model numbers its classes."""
-
-    def __init__(self, source: Source, numbers: Indices, classes: Sequence[str]):
-        self.source = source
-        self.classes = tuple(classes)
-        self.labels = numbers[source.labels]
-
-    def read(self, index: int) -> bytes | Tensor:
-        return self.source.read(index)
-
-    def name(self, index: int) -> str:
-        return self.source.name(index)
-
-    @property
-    def blocks(self) -> Indices | None:
-        return self.source.blocks
-
-    @property
-    def num_blocks_at_once(self) -> int:
-        return self.source.num_blocks_at_once
-
-    @property
-    def is_in_memory(self) -> bool:
-        return self.source.is_in_memory
+def relabelled(source: Source, numbers: Indices, classes: Sequence[str]) -> Source:
+    """The same images, their labels numbered as a model numbers its classes."""
+    same = copy(source)
+    same.labels, same.classes = numbers[source.labels], tuple(classes)
+    return same
 
 
 def match_classes(

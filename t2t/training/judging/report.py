@@ -37,21 +37,17 @@ class Report:
     def classes(self) -> list["ClassRow"]:
         """Every class that has images, the worst first."""
         names, confusion = self.trained.readable_names, self.score.confusion
+        places, amounts = confusion.indices().T.tolist(), confusion.values().tolist()
+        counts: dict[int, dict[int, int]] = {}
+        for (number, guess), amount in zip(places, amounts, strict=True):
+            counts.setdefault(number, {})[guess] = amount
         rows = []
-        for number in confusion.sum(1).nonzero()[:, 0].tolist():
-            counts = confusion[number]
-            others = counts.clone()
-            others[number] = 0
-            order = others.argsort(descending=True, stable=True)
-            taken_for = [
-                (names[other], int(others[other]))
-                for other in order[: int((others > 0).sum())].tolist()
-            ]
+        for number, guesses in counts.items():
+            num_images, num_right = sum(guesses.values()), guesses.pop(number, 0)
+            order = sorted(guesses, key=lambda guess: -guesses[guess])
+            taken_for = [(names[guess], guesses[guess]) for guess in order]
             own = self.trained.class_names[number]
-            row = ClassRow(
-                own, names[number], int(counts.sum()), int(counts[number]), taken_for
-            )
-            rows.append(row)
+            rows.append(ClassRow(own, names[number], num_images, num_right, taken_for))
         return sorted(rows, key=lambda row: row.top1)
 
     def as_json(self) -> dict[str, Any]:

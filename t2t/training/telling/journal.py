@@ -33,6 +33,8 @@ from t2t.training.telling.trackers import open_trackers
 
 LOG_EVERY_SECONDS = 10.0
 DRAW_EVERY_SECONDS = 10.0
+NUM_ROWS = 100
+"""Rows of numbers that a run leaves, or one a step, even if it is soon over."""
 
 
 class Journal:
@@ -152,11 +154,11 @@ class Journal:
             )
         now = time.monotonic()
         last = step == self.num_steps
-        if now - self.spoke_at < LOG_EVERY_SECONDS and not last:
-            if self.progress is not None:
-                self.progress.update(self.task, completed=step)
+        speaks = last or now - self.spoke_at >= LOG_EVERY_SECONDS
+        if self.progress is not None:
+            self.progress.update(self.task, completed=step)
+        if not speaks and step % max(1, self.num_steps // NUM_ROWS):
             return
-        self.spoke_at = now
         loss_now = statistics.fmean(self.losses) if self.losses else math.nan
         rate = self.clock.steps_per_second * self.recipe.batch_size
         self.write(
@@ -168,12 +170,15 @@ class Journal:
                 "images_per_second": round(rate, 1),
             },
         )
+        if not speaks:
+            return
+        self.spoke_at = now
         words = (
             f"epoch {step / self.per_epoch:.1f}/{self.recipe.epochs}  loss "
             f"{loss_now:.3f}  {self.accuracy()}{self.pace(step)}"
         )
         if self.progress is not None:
-            self.progress.update(self.task, completed=step, description=words)
+            self.progress.update(self.task, description=words)
             self.note(words)
         elif not last:
             self.say(words)
