@@ -15,7 +15,7 @@ from t2t.data.decoding.damage import Damage
 from t2t.data.order import steps_per_epoch
 from t2t.data.sources import Splits
 from t2t.errors import LocalError, UserError
-from t2t.models.weights import save
+from t2t.training.delivery import Delivery
 from t2t.training.evaluate import Preparation, Score, evaluate
 from t2t.training.feeding import open_data, training_batches, validation_batches
 from t2t.training.folder import RunFolder
@@ -30,20 +30,14 @@ from t2t.training.parallel import (
     batch_statistics,
     check_alike,
     from_leader,
-    full_state,
     one_per_machine_first,
     processes,
     rest,
     share_statistics,
 )
 from t2t.training.recipe import Recipe
-from t2t.training.resume import (
-    CheckpointWriter,
-    checkpoints,
-    find_checkpoint,
-    resume,
-)
-from t2t.training.run import build_model, new_run
+from t2t.training.resume import CheckpointWriter, find_checkpoint, resume
+from t2t.training.run import new_run
 from t2t.training.step import Pending, Stepper
 from t2t.training.telling.journal import Journal
 
@@ -159,12 +153,12 @@ class Training:
         self.per_epoch = steps_per_epoch(len(splits.train), recipe.batch_size)
         self.num_steps = self.per_epoch * recipe.epochs
         self.damage = Damage(machine.damage_limit, journal.tell)
-        self.unsaved = ""
         self.under_way: deque[tuple[Pending, float]] = deque()
         self.skipped_in_a_row = 0
         if team.device.type == "cpu" and not machine.compile:
             journal.clock.count_all()
         self.writer = CheckpointWriter(place.checkpoints, team, journal.tell)
+        self.delivery = Delivery(recipe, team, place, splits, journal.tell)
         # What weights a run began with may be gone by now: a checkpoint has its own.
         begun = recipe if checkpoint is None else replace(recipe, weights=None)
         self.run = new_run(begun, machine, team, self.num_classes)
@@ -255,39 +249,8 @@ class Training:
                 )
                 rest(model)
         self.journal.epoch(run, epoch, scores)
-        self.save_model()
+        self.delivery.save_model(run.delivered)
         self.journal.clock.evaluated()
-
-    def save_model(self) -> None:
-        """Writes the model that a run delivers; says why where it cannot."""
-        recipe = self.recipe
-        state = full_state(self.run.delivered, self.team)
-        if not self.team.leads:
-            return
-        with torch.device("meta"):
-            whole = build_model(recipe, self.num_classes)
-        whole.load_state_dict(state, assign=True)
-        try:
-            save(
-                whole,
-                self.place.model,
-                name=recipe.model,
-                class_names=self.splits.train.classes,
-                extra={
-                    "image_size": list(recipe.image_size),
-                    "channels": recipe.channels,
-                    "mean": list(recipe.augmentation.mean),
-                    "std": list(recipe.augmentation.std),
-                    "crop_fraction": recipe.crop.evaluation_fraction,
-                    "data": recipe.data,
-                    "seed": recipe.seed,
-                    "judged_by": self.splits.val.fingerprint(),
-                },
-            )
-            self.unsaved = ""
-        except UserError as error:
-            self.unsaved = str(error)
-            self.journal.tell(f"{error} Training goes on.")
 
     def stop_if_broken(self, step: int) -> None:
         """Ends a run that has stopped learning, with advice."""
@@ -306,31 +269,11 @@ class Training:
         """Writes down the result, once the last step is done and its model written."""
         self.writer.finish()  # which speaks to the others as `from_leader` does
         # All write a sharded checkpoint together, and only the leading one knows.
-        if from_leader(self.team, lambda: bool(self.unsaved)):
+        if from_leader(self.team, lambda: bool(self.delivery.unsaved)):
             self.writer.save(self.run.state())
             self.writer.finish()
         summary = self.journal.summary(self.run)
-
-        def deliver() -> None:
-            try:
-                if self.unsaved:
-                    raise UserError(self.unsaved)
-                self.place.finish(summary)
-            except (OSError, UserError) as error:
-                kept = "No checkpoint could be kept: make room, and train again."
-                if checkpoints(self.place.checkpoints):
-                    kept = (
-                        f"The last checkpoint stays in {self.place.checkpoints}; make "
-                        "room, and the same command goes on from there."
-                    )
-                reason = getattr(error, "strerror", None)
-                why = f"{self.place.path} ({reason})." if reason else str(error)
-                raise UserError(
-                    f"Training is done, but its result could not be written: {why} "
-                    f"{kept}"
-                ) from error
-
-        from_leader(self.team, deliver)
+        from_leader(self.team, lambda: self.delivery.finish(summary))
         return Result(self.place.path, True, summary)
 
 

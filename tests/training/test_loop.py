@@ -19,7 +19,7 @@ from t2t.data.sources import open_splits
 from t2t.errors import LocalError, UserError
 from t2t.models.weights import load_with_report
 from t2t.recipes.digits import t2t_vit
-from t2t.training import loop
+from t2t.training import delivery, loop
 from t2t.training.evaluate import evaluate
 from t2t.training.folder import RunFolder
 from t2t.training.interruption import Interruption
@@ -228,13 +228,13 @@ def test_the_time_left_knows_that_steps_on_all_tokens_take_longer(
 def test_writing_a_model_is_no_time_of_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, now, late = loop.save, time.monotonic, [0.0]
+    write, now, late = delivery.save, time.monotonic, [0.0]
 
     def slowly(*arguments: Any, **options: Any) -> Path:
         late[0] += 1000
         return write(*arguments, **options)
 
-    monkeypatch.setattr(loop, "save", slowly)
+    monkeypatch.setattr(delivery, "save", slowly)
     monkeypatch.setattr(time, "monotonic", lambda: now() + late[0])
     machine = Machine(device="cpu", compile=False)
     train(tiny(), folder=tmp_path / "run", machine=machine, quiet=True)

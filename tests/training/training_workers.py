@@ -17,7 +17,7 @@ from t2t.config import from_json
 from t2t.data import batches
 from t2t.data.decoding.decode import decoder_name
 from t2t.errors import UserError
-from t2t.training import loop, resume
+from t2t.training import delivery, resume
 from t2t.training.folder import read_json
 from t2t.training.judging.judge import judge
 from t2t.training.loop import Machine, train
@@ -109,7 +109,7 @@ def train_without_room(
         time.sleep(0.3 * int(environment["RANK"]))
         return write(*arguments, **options)
 
-    loop.save = refuse  # type: ignore[assignment]
+    delivery.save = refuse  # type: ignore[assignment]
     resume.save = slowly  # type: ignore[assignment]
     note_mistake(recipe, folder, machine, environment)
 
