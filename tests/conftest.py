@@ -1,11 +1,15 @@
 """Set before torch is imported, for every test."""
 
 import os
+import signal
 
 from hypothesis import settings
 
 # Some virtual machines advertise AMX but trap on it, which kills bfloat16 products.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+# Shells start what runs in their background with Ctrl-C ignored, which tests press.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples every time: a failure is then the change's, not the day's.
 settings.register_profile("steady", derandomize=True, deadline=None)
