@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -113,8 +113,9 @@ def test_what_cannot_be_asked_for_keeps_no_memory(
     assert sum(block.size for block in crew.memory._free) == crew.memory.num_bytes
 
 
+@pytest.mark.parametrize("at_once", [False, True])
 def test_no_thread_waits_for_ever_after_a_second_interrupt(
-    monkeypatch: pytest.MonkeyPatch,
+    at_once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests: list[Request] = []
 
@@ -137,6 +138,12 @@ def test_no_thread_waits_for_ever_after_a_second_interrupt(
     monkeypatch.setattr(ArraySource, "read", read)
     steps = streamed(torch.zeros(64, 3, 2, 2, dtype=torch.uint8), 1).steps(0, 64)
     next(steps)
+
+    def press_ctrl_c(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if at_once:  # before anything is released
+        monkeypatch.setattr(Future, "add_done_callback", press_ctrl_c)
     with pytest.raises(KeyboardInterrupt):
         steps.close()  # type: ignore[attr-defined]
     try:

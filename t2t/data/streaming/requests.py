@@ -1,6 +1,7 @@
 """What a batch asks its workers for, cut into tasks, and what has come of it."""
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,8 @@ from t2t.data.streaming.memory import Block, Memory
 
 # A block is taken for this much more than images have needed lately.
 _ROOM = 1.4
+# Seconds after which who waits looks whether anybody still wants the batch.
+_PATIENCE = 0.5
 
 
 class Request:
@@ -66,10 +69,16 @@ class Request:
             self._error = self._error or error
             self._changed.notify_all()
 
-    def wait(self) -> None:
-        """Until all that is expected has arrived."""
+    def wait(self, is_over: Callable[[], bool]) -> None:
+        """Until all that is expected has arrived, or all is over for who asked."""
+
+        def is_settled() -> bool:
+            return not self._num_left or self._error is not None
+
         with self._changed:
-            self._changed.wait_for(lambda: not self._num_left or self._error)
+            while not self._changed.wait_for(is_settled, _PATIENCE):
+                if is_over():
+                    raise CancelledError
             if self._error is not None:
                 raise self._error
 

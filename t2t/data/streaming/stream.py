@@ -119,7 +119,9 @@ class StreamBatches:
                     yield self._handed_over(made)
             finally:
                 # Before anything is waited for: a second Ctrl-C ends the waiting, and
-                # a thread would wait for ever for what nobody brings.
+                # a thread would wait for ever for what nobody brings. First of all
+                # what no Ctrl-C can come before, since it may end the rest too.
+                work.is_over = True
                 for asked in all_asked:
                     asked.add_done_callback(_release)
                 asking.shutdown(wait=True, cancel_futures=True)
@@ -182,6 +184,8 @@ class _Work:
         self.crew = crew
         self.loader = batches.loader
         self.device = batches.device
+        self.is_over = False
+        """Whether nobody wants more batches."""
 
     def ask(self, step: int) -> Asked:
         """Has the workers read the images of a step, and decode those left to them."""
@@ -203,7 +207,7 @@ class _Work:
         """All of one step, on a stream of its own."""
         slots, request = asking.result()
         try:
-            request.wait()
+            request.wait(lambda: self.is_over)
             if self.device.type != "cuda":
                 return Made(self._batch(step, slots, request), None)
             with self.batches.borrowed_stream() as stream, torch.cuda.stream(stream):
@@ -228,7 +232,7 @@ class _Work:
         # What nvJPEG does not read is decoded by workers, without reading it again.
         rest = np.flatnonzero(refused)
         self.crew.ask(request, rest, decodes=True, is_read=True)
-        request.wait()
+        request.wait(lambda: self.is_over)
         decoded = (kinds == Kind.PLANAR) | (kinds == Kind.INTERLEAVED)
         if decoded.any():
             pieces.append(self._sent(request, np.flatnonzero(decoded)))
