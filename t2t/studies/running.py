@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-from t2t.config import few
 from t2t.data.sources import Splits
 from t2t.errors import UserError
 from t2t.studies.outcome import Outcome, costs_of, finished, gather, run_folder
@@ -94,12 +93,9 @@ def images_of(recipe: Recipe, opened: dict[tuple[object, ...], Splits]) -> Split
 def check_folders(study: Study, runs: Sequence[tuple[str, int]], folder: Path) -> None:
     """Refuses runs of other recipes before any is trained."""
     for name, seed in runs:
-        place = RunFolder(run_folder(folder, study.arms[name], seed))
-        if changed := place.changes(replace(study.arms[name], seed=seed)):
-            raise UserError(
-                f"{place.path} holds a run of another recipe ({few(changed)}); name "
-                "another --folder."
-            )
+        recipe = study.arms[name]
+        place = RunFolder(run_folder(folder, recipe, seed))
+        place.check_same(replace(recipe, seed=seed))
 
 
 def forget_programs() -> None:

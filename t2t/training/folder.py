@@ -103,10 +103,15 @@ class RunFolder:
             )
         if fresh:
             self.check_spares(recipe)
-        elif changed := self.changes(recipe):
+        else:
+            self.check_same(recipe, ", or add --fresh to start over in it")
+
+    def check_same(self, recipe: Recipe, other_ways: str = "") -> None:
+        """Refuses to go on with a run that has begun by another recipe."""
+        if changed := self.changes(recipe):
             raise UserError(
                 f"{self.path} holds a run of another recipe ({few(changed)}); name "
-                "another --folder, or add --fresh to start over in it."
+                f"another --folder{other_ways}."
             )
 
     def changes(self, recipe: Recipe) -> list[str]:
