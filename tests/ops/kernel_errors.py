@@ -105,10 +105,13 @@ class AttentionBy(torch.autograd.Function):
 
 
 def attention_errors(
-    tokens: int, *tiles: Tiles | HeldKeys | BackwardTiles, lowest: float = 0.0
+    tokens: int,
+    *tiles: Tiles | HeldKeys | BackwardTiles,
+    lowest: float = 0.0,
+    head: int = 64,
 ) -> dict[str, list[float]]:
     """Packed attention of two heads; all logits lie about `lowest`."""
-    qkv = torch.randn(2, tokens, 3, 2, 64)
+    qkv = torch.randn(2, tokens, 3, 2, head)
     qkv[:, :, 0, :, 0] = 16.0
     qkv[:, :, 1, :, 0] = lowest / (16.0 * 0.125)
     return errors(
@@ -204,6 +207,10 @@ def main() -> None:
         "attention of 128": lambda: attention_errors(128),
         "attention of 197": lambda: attention_errors(197),
         "attention of 257": lambda: attention_errors(257),
+        "attention of 577": lambda: attention_errors(577),
+        "attention by heads of 16": lambda: attention_errors(150, head=16),
+        "attention by heads of 32": lambda: attention_errors(70, head=32),
+        "attention by heads of 128": lambda: attention_errors(150, head=128),
         "attention far below zero": lambda: attention_errors(
             *(150, TILES, BackwardTiles(TILES, TILES)), lowest=-400.0
         ),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from t2t.ops.attention import MAX_TOKENS, attention
+from t2t.ops.attention import MAX_TOKENS, attention, has_kernel
 from t2t.ops.attention_tiles import (
     BackwardTiles,
     Tiles,
@@ -25,20 +25,38 @@ def is_side(side):
     return side >= 16 and side & (side - 1) == 0
 
 
-@pytest.mark.parametrize("tokens", range(1, MAX_TOKENS + 1))
-def test_tiles_hold_all_tokens(tokens):
+def test_tiles_hold_all_tokens():
     tiles = Tiles(rows=128, columns=32, warps=8, stages=2)
-    for side, last in (
-        (tiles.rows, tiles.last_rows(tokens)),
-        (tiles.columns, tiles.last_columns(tokens)),
-    ):
-        left = tokens % side
-        assert is_side(last)
-        assert left <= last <= side
-        # Half of a narrow tile is used, unless there is none narrower.
-        assert left == 0 or last <= max(16, 2 * left - 1)
-    whole = (tiles.count(tokens) - 1) * tiles.rows
-    assert whole < tokens <= whole + tiles.rows
+    for tokens in range(1, MAX_TOKENS + 1):
+        for side, last in (
+            (tiles.rows, tiles.last_rows(tokens)),
+            (tiles.columns, tiles.last_columns(tokens)),
+        ):
+            left = tokens % side
+            assert is_side(last)
+            assert left <= last <= side
+            # Half of a narrow tile is used, unless there is none narrower.
+            assert left == 0 or last <= max(16, 2 * left - 1)
+        whole = (tiles.count(tokens) - 1) * tiles.rows
+        assert whole < tokens <= whole + tiles.rows
+
+
+@pytest.mark.parametrize(
+    ("tokens", "head", "taken"),
+    [
+        (197, 64, True),
+        (MAX_TOKENS, 64, True),
+        (MAX_TOKENS + 1, 64, False),
+        (197, 16, True),
+        (197, 128, True),
+        (197, 48, False),
+        (197, 256, False),
+    ],
+)
+def test_kernels_take_what_they_can(monkeypatch, tokens, head, taken):
+    monkeypatch.setattr("t2t.ops.attention.runs_kernels", lambda x, dtype: True)
+    qkv = torch.empty(1, tokens, 3 * 6 * head, device="meta")
+    assert has_kernel(qkv, 6) is taken
 
 
 def test_197_tokens_are_not_computed_as_256():
