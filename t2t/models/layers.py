@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from t2t.errors import UserError
 from t2t.models.positions import Grid, resize_tokens
+from t2t.ops.attention import attention
 from t2t.shapes import Tokens
 
 Bias = Float[Tensor, "one heads queries keys"]
@@ -143,25 +144,30 @@ class SelfAttention(nn.Module):
         self.gate: nn.Module = nn.Identity()
 
     def forward(self, x: Tokens, grid: Grid, bias: Bias | None = None) -> Tokens:
-        query, key, value = self.heads(x, grid)
-        mask = None if bias is None else bias.to(query.dtype)
-        mixed = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, scale=self.scale
-        )
-        return self.gate(self.proj(mixed.transpose(1, 2).flatten(2)))
+        qkv = self.qkv(x)
+        if bias is None and self.shorten is None:
+            mixed = attention(qkv, self.num_heads, self.scale)
+        else:
+            query, key, value = self.heads(qkv, grid)
+            mask = None if bias is None else bias.to(query.dtype)
+            mixed = F.scaled_dot_product_attention(
+                query, key, value, attn_mask=mask, scale=self.scale
+            )
+            mixed = mixed.transpose(1, 2).flatten(2)
+        return self.gate(self.proj(mixed))
 
     def weights(self, x: Tokens, grid: Grid, bias: Bias | None = None) -> AttentionMap:
         """The attention map that `forward` uses without ever storing it."""
-        query, key, _ = self.heads(x, grid)
+        query, key, _ = self.heads(self.qkv(x), grid)
         logits = self.scale * (query @ key.transpose(-2, -1))
         if bias is not None:
             logits = logits + bias
         return logits.softmax(dim=-1)
 
-    def heads(self, x: Tokens, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
+    def heads(self, qkv: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, by heads."""
-        qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))
-        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        parts = qkv.unflatten(-1, (3, self.num_heads, -1))
+        query, key, value = parts.permute(2, 0, 3, 1, 4).unbind(0)
         if self.shorten is not None:
             key, value = self.shorten(key, value, grid)
         return query, key, value

@@ -24,15 +24,17 @@ CONFIG = ModelConfig(
 
 
 @pytest.mark.parametrize("name", MIXERS)
-def test_the_map_is_the_one_that_forward_uses(name: str) -> None:
+@pytest.mark.parametrize("biased", [False, True])
+def test_the_map_is_the_one_that_forward_uses(name: str, biased: bool) -> None:
     mixer = MIXERS[name](32, (3, 4), CONFIG)
     for parameter in mixer.parameters():
         nn.init.normal_(parameter, std=0.3)
     tokens = torch.randn(2, 13, 32)
-    bias = None if name == "linformer" else torch.randn(1, 4, 13, 13)
+    with_bias = biased and name != "linformer"
+    bias = torch.randn(1, 4, 13, 13) if with_bias else None
     weights = mixer.weights(tokens, (3, 4), bias)
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, 13))
-    value = mixer.heads(tokens, (3, 4))[2]
+    value = mixer.heads(mixer.qkv(tokens), (3, 4))[2]
     mixed = (weights @ value).transpose(1, 2).flatten(2)
     expected = mixer.gate(mixer.proj(mixed))
     torch.testing.assert_close(mixer(tokens, (3, 4), bias), expected)
