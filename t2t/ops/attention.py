@@ -21,8 +21,8 @@ from t2t.shapes import Tokens
 PackedTokens = Float[Tensor, "batch tokens three_times_dim"]
 MAX_TOKENS = 1056
 """As many as 32 × 32 tokens with a class token and registers make."""
-HEAD_SIZES = (16, 32, 64, 128)
-"""Channels of a head; up to these sizes the kernels were timed beside torch's own."""
+HEAD_SIZES = (16, 32, 64)
+"""Channels of a head; tiles of wider ones do not fit the memory of smaller GPUs."""
 
 
 def attention_reference(qkv: PackedTokens, num_heads: int, scale: float) -> Tokens:

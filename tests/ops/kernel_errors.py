@@ -210,7 +210,6 @@ def main() -> None:
         "attention of 577": lambda: attention_errors(577),
         "attention by heads of 16": lambda: attention_errors(150, head=16),
         "attention by heads of 32": lambda: attention_errors(70, head=32),
-        "attention by heads of 128": lambda: attention_errors(150, head=128),
         "attention far below zero": lambda: attention_errors(
             *(150, TILES, BackwardTiles(TILES, TILES)), lowest=-400.0
         ),
