@@ -10,6 +10,8 @@ def t2t_vit_7() -> Recipe:
     """T2T-ViT of 4.0 M parameters and 256 tokens, 300 epochs.
 
     t2t train cifar10.t2t_vit_7 --data /path/to/cifar10
+
+    One H200: 5.5 minutes, top-1 97.28 % (records/cifar10-small).
     """
     return from_scratch("cifar10.t2t_vit_7", "t2t_vit_7_32", "cifar10", 32, 300)
 

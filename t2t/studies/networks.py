@@ -56,11 +56,11 @@ def networks() -> Study:
             for name, (ours, theirs, where) in published.items()
         ),
         notes="Muon steps the filters of convolutions as it steps matrices; its rate "
-        "was chosen for T2T-ViT. All transformers have 256 tokens. `vit` is shallow "
-        "and wide as ViT-S/16 is, `deit` deep and narrow as DeiT-tiny; "
-        "`convolution_tokens` has one 3×3 convolution of stride 2 before T2T-ViT's "
-        "backbone, where CCT has a convolution, ReLU and pooling, and a mean in place "
-        "of CCT's weighted one. The CNNs are timm's with a first layer for 32 px "
+        "was chosen for T2T-ViT. All transformers have 256 tokens and learned "
+        "positions. `vit` is shallow and wide as ViT-S/16 is, `deit` deep and narrow "
+        "as DeiT-tiny; `convolution_tokens` has one 3×3 convolution of stride 2 before "
+        "T2T-ViT's backbone, where CCT has a convolution, ReLU and pooling, and a mean "
+        "in place of CCT's weighted one. The CNNs are timm's with a first layer for 32 px "
         "(docs/studies.md).",
         against_cost=True,
     )
