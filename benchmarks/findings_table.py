@@ -1,6 +1,7 @@
 """README's findings, made from the tables of all recorded studies."""
 
 import json
+import statistics
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -32,23 +33,25 @@ def row(study: dict[str, Any], folder: Path, records: Path) -> str:
     page = Path("records", folder.relative_to(records), "README.md")
     cells = [
         f"[{study['question']}]({page.as_posix()})",
-        ", ".join(f"`{arm['arm']}` {accuracy(arm['top1'])}" for arm in arms),
+        ", ".join(told(arm, len(study["seeds"])) for arm in arms),
         verdicts(study["findings"]),
     ]
     return f"| {' | '.join(cells)} |"
 
 
-def accuracy(top1: dict[str, Any]) -> str:
-    """The mean over the seeds, and their spread where there are several."""
-    spread = "" if top1["spread"] is None else f" ± {top1['spread']:.2f}"
-    return f"{top1['mean']:.2f}{spread}"
+def told(arm: dict[str, Any], num_seeds: int) -> str:
+    """An arm's mean over the seeds, their spread, and how many where some lack."""
+    values = list(arm["top1"]["by_seed"].values())
+    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    seeds = "" if len(values) == num_seeds else f" ({len(values)} of {num_seeds} seeds)"
+    return f"`{arm['arm']}` {statistics.fmean(values):.2f}{spread}{seeds}"
 
 
 def verdicts(findings: list[dict[str, Any]]) -> str:
     """How often ours agree, and what does not."""
     counts = Counter(finding["verdict"] for finding in findings)
     words = {"agrees": "agree", "disagrees": "disagree", "undecided": "undecided"}
-    told = ", ".join(
+    counted = ", ".join(
         f"{counts[one]} {one if counts[one] == 1 else many}"
         for one, many in words.items()
         if counts[one]
@@ -58,4 +61,4 @@ def verdicts(findings: list[dict[str, Any]]) -> str:
         for finding in findings
         if finding["verdict"] == "disagrees"
     ]
-    return f"{told} ({'; '.join(others)})" if others else told
+    return f"{counted} ({'; '.join(others)})" if others else counted

@@ -60,7 +60,7 @@ def networks() -> Study:
         "positions. `vit` is shallow and wide as ViT-S/16 is, `deit` deep and narrow "
         "as DeiT-tiny; `convolution_tokens` has one 3×3 convolution of stride 2 before "
         "T2T-ViT's backbone, where CCT has a convolution, ReLU and pooling, and a mean "
-        "in place of CCT's weighted one. The CNNs are timm's with a first layer for 32 px "
-        "(docs/studies.md).",
+        "in place of CCT's weighted one. The CNNs are timm's with a first layer for "
+        "32 px (docs/studies.md).",
         against_cost=True,
     )

@@ -100,9 +100,10 @@ def test_the_findings_show_every_study(tables: ModuleType, tmp_path: Path) -> No
     assert tables.findings_section(tmp_path) == ""
     study = {
         "question": "Which tokens?",
+        "seeds": [0, 1],
         "arms": [
-            {"arm": "hard", "top1": {"mean": 80.0, "spread": None}},
-            {"arm": "soft", "top1": {"mean": 85.123, "spread": 0.456}},
+            {"arm": "hard", "top1": {"mean": 80.0, "by_seed": {"0": 80.0}}},
+            {"arm": "soft", "top1": {"mean": 85.5, "by_seed": {"0": 85.0, "1": 86.0}}},
         ],
         "findings": [
             {"first": "soft", "second": "hard", "verdict": "agrees"},
@@ -115,6 +116,6 @@ def test_the_findings_show_every_study(tables: ModuleType, tmp_path: Path) -> No
     (folder / "table.json").write_text(json.dumps(study))
     assert tables.findings_section(tmp_path).splitlines()[-1] == (
         "| [Which tokens?](records/studies/tokens/README.md) "
-        "| `soft` 85.12 ± 0.46, `hard` 80.00 "
+        "| `soft` 85.50 ± 0.71, `hard` 80.00 (1 of 2 seeds) "
         "| 2 agree, 1 disagrees (`hard` against `soft`) |"
     )
