@@ -215,6 +215,7 @@ def test_odd_names_and_a_damaged_image_do_not_spoil_the_end(
         Image.new("RGB", (8, 8), (30 * number, 0, 0)).save(path / f"{number}.png")
     Path("photos/val/a/1.png").write_text("no image")
     Path("photos/val/a/5.heic").touch()
+    Path("photos/val/b/0.png").symlink_to("nowhere.png")
     words = ["train", "--data", "photos", "--epochs", "1", "--device", "cpu"]
     sizes = ["dim=16", "depth=1", "num_heads=1", "token_dim=8"]
     settings = [*(f"choices.{size}" for size in sizes), "batch_size=4", "name=$x_{$ 熊"]
@@ -222,6 +223,7 @@ def test_odd_names_and_a_damaged_image_do_not_spoil_the_end(
     told = capsys.readouterr().out
     assert "photos/val/a/1.png: not an image that can be read; it is skipped." in told
     assert "photos/val/a/5.heic is passed over" in told
+    assert "photos/val/b/0.png: No such file or directory; it is skipped." in told
     # The closing table has the others.
     assert "photos/val/a/3.png   a" in told
     assert "photos/val/a/1.png   a" not in told
