@@ -61,6 +61,7 @@ Output = pytest.CaptureFixture[str]
         ("train transfer --data digits --dry-run", "add --set weights=PATH, or train"),
         ("train nowhere/recipe.json", "There is no recipe nowhere/recipe.json;"),
         ("pack photos packed --workers -1", "--workers -1 is too small"),
+        ("pack digits packed --short-side -1", "or by --short-side 0 keep all."),
         ("plan digits --micro-batch 0", "--micro-batch 0 is too small"),
         ("ship mine --into here --megabytes 0", "--megabytes 0 is too small"),
         ("plan digits --rate inf", "--rate inf will not do: give images/s, more than"),
