@@ -197,6 +197,8 @@ def predict(
             num_failed += 1
             name = on_one_line(outcome.name)
             warn(f"{name} was left out: {outcome.reason}.")
+    if not num_seen and not num_failed:
+        raise UserError("The list on standard input is empty; give paths, one a line.")
     if not num_seen:
         raise UserError("No image could be read, so there is nothing to tell.")
     if predictions:
