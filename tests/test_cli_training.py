@@ -62,6 +62,7 @@ Output = pytest.CaptureFixture[str]
         ("train nowhere/recipe.json", "There is no recipe nowhere/recipe.json;"),
         ("pack photos packed --workers -1", "--workers -1 is too small"),
         ("pack digits packed --short-side -1", "or by --short-side 0 keep all."),
+        ("pack digits /dev/null/p", "p cannot be written to (Not a directory): put"),
         ("plan digits --micro-batch 0", "--micro-batch 0 is too small"),
         ("ship mine --into here --megabytes 0", "--megabytes 0 is too small"),
         ("plan digits --rate inf", "--rate inf will not do: give images/s, more than"),
@@ -126,6 +127,11 @@ def test_a_file_that_is_no_whole_recipe_is_named(tmp_path: Path) -> None:
     assert str(told.value) == (
         f"{tmp_path / 'r.json'} is no recipe. A Recipe needs the fields name and model."
     )
+    (tmp_path / "folder.json" / "recipe.json").mkdir(parents=True)
+    with pytest.raises(UserError) as told:
+        open_recipe(str(tmp_path / "folder.json"), None)
+    path = tmp_path / "folder.json" / "recipe.json"
+    assert str(told.value) == f"{path} cannot be read: Is a directory."
 
 
 def test_a_folder_in_a_recipes_place_is_noticed(

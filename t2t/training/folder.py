@@ -244,7 +244,9 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file."""
     try:
         data: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
         raise UserError(f"{path} cannot be read: {error}.") from error
     return data
 

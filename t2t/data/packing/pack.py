@@ -214,8 +214,8 @@ def _claim(folder: Path, description: dict[str, Any]) -> None:
             write_atomically(described, json.dumps(description, indent=1).encode())
         except OSError as error:
             raise UserError(
-                f"{folder} cannot be written to ({error}): put that right and repeat "
-                "the command, or give another folder."
+                f"{folder} cannot be written to ({error.strerror}): put that right "
+                "and repeat the command, or give another folder."
             ) from error
         return
     there = pack_description(str(folder)) or {}
