@@ -116,7 +116,7 @@ def test_a_recipe_is_read_from_any_file(tmp_path: Path) -> None:
     assert open_recipe(str(tmp_path / "mine.json"), None).epochs == 7
     assert to_json(open_recipe(str(tmp_path), None)) == to_json(recipe)
     (tmp_path / "list.json").write_text("[1, 2]")
-    with pytest.raises(UserError, match=r"is a JSON object .* not \[1, 2\]"):
+    with pytest.raises(UserError, match="should hold a JSON object, and holds a list"):
         open_recipe(str(tmp_path / "list.json"), None)
 
 
