@@ -86,10 +86,12 @@ def await_leader() -> None:
 def settle_output() -> None:
     """Lets all be printed: what an encoding lacks is escaped, as Python's errors are.
 
-    Names of files need not be text, nor can every terminal show what we draw.
+    Names of files need not be text, nor can every terminal show what we draw. What was
+    closed (`<&-`) leads nowhere: warnings must not find their way among the results.
     """
-    if sys.stdout is None:  # as `>&-` leaves it
-        sys.stdout = StringIO()
+    sys.stdin = sys.stdin or StringIO()
+    sys.stdout = sys.stdout or StringIO()
+    sys.stderr = sys.stderr or StringIO()
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 

@@ -18,6 +18,9 @@ from t2t.errors import UserError, suggest
 from t2t.models.zoo import ZOO, Entry
 from t2t.training.telling.console import UNLIMITED, width_of
 
+ROOM_FOR_WORDS = 20
+"""Columns that a sentence in a table needs, to be broken into lines."""
+
 
 def say(page: Callable[[int], RenderableType]) -> None:
     """Prints a page made for the width there is: that of the terminal, or any."""
@@ -133,17 +136,35 @@ def size_text(image_size: tuple[int, int]) -> str:
 
 
 def recipe_table(rows: Sequence[tuple[Any, str]], width: int) -> RenderableType:
-    """Recipes with image size, epochs, batch and what they are."""
+    """The recipes as a table; where there is no room, without what they are.
+
+    Of a very narrow one only the names are left: these are never cut.
+    """
+    numbers = recipes_of(rows, width, num_columns=4)
+    needed = width_of(numbers) + ROOM_FOR_WORDS
+    if needed <= width:
+        return recipes_of(rows, width, num_columns=5)
+    note = f"From {needed} columns on, this table also says what each recipe is."
+    if width_of(numbers) > width:
+        note = f"From {width_of(numbers)} columns on, this table has px, epochs, batch."
+        numbers = recipes_of(rows, width, num_columns=1)
+    return Group(numbers, Text(), Text(note, style="dim"))
+
+
+def recipes_of(
+    rows: Sequence[tuple[Any, str]], width: int, *, num_columns: int
+) -> Table:
+    """The first columns of: name, image size, epochs, batch, and what it is."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("recipe", style="cyan", no_wrap=True)
-    table.add_column("px", justify="right", no_wrap=True)
-    table.add_column("epochs", justify="right", no_wrap=True)
-    table.add_column("batch", justify="right", no_wrap=True)
-    table.add_column("what it is", no_wrap=width >= UNLIMITED)
+    table.add_column("recipe", style="cyan", overflow="fold", no_wrap=num_columns > 1)
+    for heading in ("px", "epochs", "batch")[: num_columns - 1]:
+        table.add_column(heading, justify="right", no_wrap=True)
+    if num_columns > 4:
+        table.add_column("what it is", no_wrap=width >= UNLIMITED)
     for recipe, about in rows:
         size = "×".join(map(str, dict.fromkeys(recipe.image_size)))
         numbers = (size, str(recipe.epochs), str(recipe.batch_size))
-        table.add_row(recipe.name, *numbers, about)
+        table.add_row(*(recipe.name, *numbers, about)[:num_columns])
     return table
 
 

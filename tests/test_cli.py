@@ -18,7 +18,8 @@ from t2t.cli import VERBS, main
 from t2t.data.decoding.damage import Damage, DamagedImage
 from t2t.errors import ToldError, UserError
 from t2t.models.zoo import ZOO
-from t2t.screen import counting, find_models, model_table, say_json
+from t2t.recipes import about, all_recipes
+from t2t.screen import counting, find_models, model_table, recipe_table, say_json
 
 Output = pytest.CaptureFixture[str]
 HEAVY = ("torch", "timm", "torchvision", "matplotlib", "sklearn", "scipy")
@@ -179,6 +180,23 @@ def test_model_table_fits_the_terminal(width: int, about: bool) -> None:
     assert max(map(len, lines)) <= width
     assert not any("…" in line for line in lines)
     assert any("what it is" in line for line in lines) is about
+
+
+@pytest.mark.parametrize(
+    ("width", "told"),
+    [(20, "has px, epochs, batch."), (60, "what each recipe is."), (80, "what it is")],
+)
+def test_no_name_of_a_recipe_is_cut(width: int, told: str) -> None:
+    file = io.StringIO()
+    console = Console(
+        file=file, width=width, height=50, force_terminal=True, color_system=None
+    )
+    rows = [(make(), about(make)) for make in all_recipes().values()]
+    console.print(recipe_table(rows, width))
+    page = file.getvalue()
+    assert max(map(len, page.splitlines())) <= width
+    assert "…" not in page
+    assert told in " ".join(page.split())
 
 
 def test_show_tells_tokens_parts_items_and_paper(capsys: Output) -> None:
@@ -368,6 +386,14 @@ def test_what_an_encoding_lacks_is_escaped(
 def test_a_closed_output_is_no_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     assert main(["models"]) == main(["models", "--json"]) == 0
+
+
+def test_what_is_told_to_nobody_is_not_among_the_results(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main(["models", "nothing_like_it"]) == 2
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")

@@ -231,12 +231,33 @@ def test_predict_says_what_it_assumed(
     assert {guess["class"] for guess in first["predictions"]} == {"class 0", "class 1"}
 
 
+@pytest.mark.parametrize("listed", [None, io.StringIO("\n")])
+def test_a_list_of_nothing_is_told(
+    listed: io.StringIO | None, run: Path, capsys: Output, monkeypatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", listed)  # None where it is closed
+    assert main(["predict", str(run), "-"]) == 2
+    assert capsys.readouterr().err == (
+        "t2t: The list on standard input is empty; give paths, one a line.\n"
+    )
+
+
+def test_a_file_that_is_not_written_leaves_no_folders(
+    tmp_path: Path, capsys: Output
+) -> None:
+    assert main(["eval", "nowhere", "--picture", f"{tmp_path}/new/one/c.png"]) == 2
+    assert not [*tmp_path.iterdir()]
+    (tmp_path / "c.png").mkdir()
+    assert main(["eval", "nowhere", "--picture", f"{tmp_path}/c.png"]) == 2
+    assert "c.png cannot be written (Is a directory)" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         ("predict RUN EMPTY", "No image could be read"),
         ("predict RUN", "No images are named"),
-        ("predict RUN NOTHING", "A name is empty; give files, folders"),
+        ("predict RUN NOTHING", "A name is empty; `t2t predict --help` gives"),
         ("predict nowhere", "There is no file or folder nowhere to look at"),
         ("predict https://a.b/x.jpg", "download https://a.b/x.jpg first"),
         ("predict https://a.b/x.pth", "No images are named beside https://a.b/x.pth"),

@@ -61,6 +61,8 @@ Output = pytest.CaptureFixture[str]
         ("train transfer --data digits --dry-run", "add --set weights=PATH, or train"),
         ("train nowhere/recipe.json", "There is no recipe nowhere/recipe.json;"),
         ("pack photos packed --workers -1", "--workers -1 is too small"),
+        ("pack digits packed --short-side -1", "or by --short-side 0 keep all."),
+        ("pack digits /dev/null/p", "p cannot be written to (Not a directory): put"),
         ("plan digits --micro-batch 0", "--micro-batch 0 is too small"),
         ("ship mine --into here --megabytes 0", "--megabytes 0 is too small"),
         ("plan digits --rate inf", "--rate inf will not do: give images/s, more than"),
@@ -114,7 +116,7 @@ def test_a_recipe_is_read_from_any_file(tmp_path: Path) -> None:
     assert open_recipe(str(tmp_path / "mine.json"), None).epochs == 7
     assert to_json(open_recipe(str(tmp_path), None)) == to_json(recipe)
     (tmp_path / "list.json").write_text("[1, 2]")
-    with pytest.raises(UserError, match=r"is a JSON object .* not \[1, 2\]"):
+    with pytest.raises(UserError, match="should hold a JSON object, and holds a list"):
         open_recipe(str(tmp_path / "list.json"), None)
 
 
@@ -125,6 +127,11 @@ def test_a_file_that_is_no_whole_recipe_is_named(tmp_path: Path) -> None:
     assert str(told.value) == (
         f"{tmp_path / 'r.json'} is no recipe. A Recipe needs the fields name and model."
     )
+    (tmp_path / "folder.json" / "recipe.json").mkdir(parents=True)
+    with pytest.raises(UserError) as told:
+        open_recipe(str(tmp_path / "folder.json"), None)
+    path = tmp_path / "folder.json" / "recipe.json"
+    assert str(told.value) == f"{path} cannot be read: Is a directory."
 
 
 def test_a_folder_in_a_recipes_place_is_noticed(
@@ -215,6 +222,7 @@ def test_odd_names_and_a_damaged_image_do_not_spoil_the_end(
         Image.new("RGB", (8, 8), (30 * number, 0, 0)).save(path / f"{number}.png")
     Path("photos/val/a/1.png").write_text("no image")
     Path("photos/val/a/5.heic").touch()
+    Path("photos/val/b/0.png").symlink_to("nowhere.png")
     words = ["train", "--data", "photos", "--epochs", "1", "--device", "cpu"]
     sizes = ["dim=16", "depth=1", "num_heads=1", "token_dim=8"]
     settings = [*(f"choices.{size}" for size in sizes), "batch_size=4", "name=$x_{$ 熊"]
@@ -222,6 +230,7 @@ def test_odd_names_and_a_damaged_image_do_not_spoil_the_end(
     told = capsys.readouterr().out
     assert "photos/val/a/1.png: not an image that can be read; it is skipped." in told
     assert "photos/val/a/5.heic is passed over" in told
+    assert "photos/val/b/0.png: No such file or directory; it is skipped." in told
     # The closing table has the others.
     assert "photos/val/a/3.png   a" in told
     assert "photos/val/a/1.png   a" not in told

@@ -43,6 +43,12 @@ from t2t.verbs.words import check
         ("ship --into mine", "t2t ship needs RUN;"),
         ("train --data -photos", "-photos reads as an option; write --data=-photos."),
         ("models --jsn", "Did you mean --json?"),
+        ("train --folder=", "--folder needs a value: --folder PATH."),
+        ("ship runs/mine --into=", "--into needs a value: --into PATH."),
+        (
+            "train --data t-0.tar t-1.tar t-2.tar",
+            "know what 't-2.tar' is for; name several shards by a pattern in quotes",
+        ),
     ],
 )
 def test_a_wrong_word_is_told_in_one_sentence(
@@ -54,6 +60,15 @@ def test_a_wrong_word_is_told_in_one_sentence(
     assert told.err.startswith("t2t: ")
     assert told.err.count("\n") == 1
     assert sentence in told.err
+
+
+@pytest.mark.parametrize("verb", ["train", "show", "ship", "record", "bench", "plan"])
+def test_a_name_may_not_be_empty(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main([verb, "", *(["--into", "x"] if verb in ("ship", "record") else [])]) == 2
+    )
+    told = capsys.readouterr().err
+    assert told == f"t2t: A name is empty; `t2t {verb} --help` gives examples.\n"
 
 
 def test_a_file_that_is_called_like_an_option(

@@ -243,9 +243,14 @@ def command_line() -> str:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file."""
     try:
-        data: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+        data = json.loads(path.read_text())
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
         raise UserError(f"{path} cannot be read: {error}.") from error
+    if not isinstance(data, dict):
+        kind = type(data).__name__
+        raise UserError(f"{path} should hold a JSON object, and holds a {kind}.")
     return data
 
 

@@ -96,6 +96,23 @@ OBJECTIVES = {
 }
 
 
+def check_token(recipe: Recipe) -> None:
+    """Refuses a student without the token that its objective is for."""
+    config = OURS.get(recipe.model)
+    if config is not None and recipe.choices.get("distilled", config.distilled):
+        return
+    name, ways = recipe.model, "set objective=distill_soft"
+    if config is None:
+        name += " of timm's"
+    else:
+        tokens = "choices.distilled=true, choices.class_token=true"
+        ways += f", or {tokens} and choices.pool=class"
+    raise UserError(
+        f"objective={recipe.objective} needs a distillation token, which {name} does "
+        f"not have; {ways}."
+    )
+
+
 def build_objective(
     recipe: Recipe,
     device: torch.device,
@@ -114,11 +131,8 @@ def build_objective(
             f"objective={recipe.objective} needs a teacher; set teacher=PATH to the "
             "weights or the run folder of a trained model."
         )
-    if "token" in recipe.objective and recipe.model not in OURS:
-        raise UserError(
-            f"objective={recipe.objective} needs a distillation token, which "
-            f"{recipe.model} of timm's does not have; set objective=distill_soft."
-        )
+    if "token" in recipe.objective:
+        check_token(recipe)
     teacher, loaded = load_with_report(recipe.teacher)
     teacher = teacher.to(device).eval().requires_grad_(False)
     knows = getattr(teacher, "num_classes", num_classes)

@@ -14,6 +14,7 @@ from t2t.training.muon import Muon
 from t2t.training.recipe import Optimizer, Recipe, Schedule
 
 OURS = ("adamw", "muon", "sgd")
+_ALLOWED = f"{', '.join(OURS)} and those of timm"
 UNFIT = {
     "adahessian": "it needs second derivatives",
     **dict.fromkeys(("kron", "kronc", "kronw"), "no checkpoint holds its memory"),
@@ -46,7 +47,8 @@ def of_timm(
     name, known = settings.name, timm.optim.list_optimizers()
     if name not in known:
         raise UserError(
-            f"There is no optimizer {name!r}.{suggest(name, [*OURS, *known])}"
+            f"There is no optimizer {name!r}."
+            f"{suggest(name, [*OURS, *known]) or f' Allowed: {_ALLOWED}.'}"
         )
     if name in UNFIT:
         raise UserError(

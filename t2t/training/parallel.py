@@ -148,13 +148,13 @@ def find_device(name: str | None, local_rank: int = 0) -> torch.device:
     there += ["mps", "cpu"] if torch.backends.mps.is_available() else ["cpu"]
     if name is None:
         name = there[0].partition(":")[0]
-    if name == "cuda":
-        name = f"cuda:{local_rank}"
-    if name not in there:
+    found = f"cuda:{local_rank}" if name == "cuda" else name
+    if found not in there:
+        asked = found if num_gpus else name
         raise UserError(
-            f"device={name!r} is not on this machine; there is: {', '.join(there)}."
+            f"device={asked!r} is not on this machine; there is: {', '.join(there)}."
         )
-    return torch.device(name)
+    return torch.device(found)
 
 
 def spread_model(model: nn.Module, spread: Spread, team: Processes) -> nn.Module:

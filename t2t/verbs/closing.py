@@ -8,8 +8,10 @@ from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
+from torch import Tensor
 
 from t2t.data.decoding.damage import DamagedImage
+from t2t.data.sources import Source
 from t2t.errors import UserError, on_one_line
 from t2t.models.trained import load_trained
 from t2t.serving.predictor import Predictor
@@ -79,7 +81,7 @@ def examples(folder: Path) -> list[RenderableType]:
         predictor = Predictor(load_trained(folder))
         step = max(1, len(source) // NUM_EXAMPLES)
         chosen = range(0, len(source), step)[:NUM_EXAMPLES]
-        images = [source.read(index) for index in chosen]
+        images = (read_or_damaged(source, index) for index in chosen)
         guesses = [*predictor.predict_each(images, top=1)]
     except UserError:  # the data has gone since: no reason to spoil the end
         return []
@@ -98,7 +100,15 @@ def examples(folder: Path) -> list[RenderableType]:
             Text(on_one_line(best.name), style=style),
             f"{100 * best.probability:.0f} %",
         )
-    return [table, Text()]
+    return [table, Text()] if table.row_count else []
+
+
+def read_or_damaged(source: Source, index: int) -> bytes | Tensor | DamagedImage:
+    """An image as it lies there, or why it cannot be read."""
+    try:
+        return source.read(index)
+    except DamagedImage as damaged:
+        return damaged
 
 
 def whereabouts(folder: Path) -> str:

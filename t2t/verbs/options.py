@@ -1,5 +1,6 @@
 """What verbs share: how options are told, and how their words are read."""
 
+import errno
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -95,10 +96,15 @@ def check_said_once(options: Mapping[str, Any], settings: Iterable[str]) -> None
 
 
 def check_writable(option: str, path: Path) -> None:
-    """Refuses a file that could not be written, before it is worked for."""
-    trial = path.with_name(f".{path.name}.trial")
+    """Refuses a file that could not be written, before it is worked for.
+
+    Folders on the way to it are made only when it is.
+    """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        there = next((each for each in path.parents if each.exists()), path.parent)
+        trial = there / f".{path.name}.trial"
         trial.touch()
         trial.unlink(missing_ok=True)  # torchrun's processes try all at once
     except OSError as error:

@@ -236,8 +236,9 @@ def open_recipe(name: str, data: str | None, model: str | None = None) -> "Recip
         path = path / RECIPE if path.is_dir() else path
         if not path.exists():
             raise UserError(f"There is no recipe {path}; `t2t recipes` lists names.")
+        described = read_json(path)
         try:
-            chosen = from_json(Recipe, read_json(path))
+            chosen = from_json(Recipe, described)
         except UserError as error:
             raise UserError(f"{path} is no recipe. {error}") from error
     elif name == "digits" and data not in (None, "digits"):

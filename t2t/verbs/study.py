@@ -123,8 +123,8 @@ def list_studies(json: bool) -> None:
         return
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("study", style="cyan", no_wrap=True)
-    table.add_column("question")
-    table.add_column("arms")
+    table.add_column("question", overflow="fold")
+    table.add_column("arms", overflow="fold")
     for each in studies:
         table.add_row(each.name, each.question, ", ".join(each.arms))
     say(lambda width: table)

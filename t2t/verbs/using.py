@@ -150,8 +150,6 @@ def predict(
     at_least(1, "--batch-size", batch_size)
     if json and csv:
         raise UserError("--json and --csv are two forms of the same; give one of them.")
-    if "" in words:  # which would else be the folder that one stands in
-        raise UserError("A name is empty; give files, folders, or - for a list.")
     chosen_weights, images = weights_and_images(weights, words)
     if not images:
         raise UserError(no_images(words))
@@ -197,6 +195,8 @@ def predict(
             num_failed += 1
             name = on_one_line(outcome.name)
             warn(f"{name} was left out: {outcome.reason}.")
+    if not num_seen and not num_failed:
+        raise UserError("The list on standard input is empty; give paths, one a line.")
     if not num_seen:
         raise UserError("No image could be read, so there is nothing to tell.")
     if predictions:

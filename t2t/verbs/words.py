@@ -37,6 +37,9 @@ def check(name: str, verb: Callable[..., None], words: list[str]) -> None:
     left, given = take_options(name, options, words)
     required = {k for k, each in parameters.items() if each.default is each.empty}
     check_places(name, places, required, left)
+    # Of a path it would be the folder that one stands in.
+    if "" in left and all(parameters[key].default != "" for key in places):
+        raise UserError(f"A name is empty; `t2t {name} --help` gives examples.")
     for option in options.keys() - given.keys():
         if option[2:].replace("-", "_") in required:
             raise UserError(
@@ -76,7 +79,7 @@ def take_options(
         values = [text] if equals else []
         while rest and (many or not values) and not is_option(rest[0]):
             values.append(rest.pop(0))
-        if not values:
+        if not values or "" in values:
             wanted = metavar(hint_of_option)
             raise UserError(f"{option} needs a value: {option} {wanted}.")
         for value in values:
@@ -121,10 +124,11 @@ def check_places(
     """Refuses too many words, or too few."""
     takes_any = any(plain_type(hint)[1] for hint in places.values())
     if len(left) > len(places) and not takes_any:
-        raise UserError(
-            f"t2t {name} does not know what {left[len(places)]!r} is for; "
-            f"`t2t {name} --help` gives examples."
-        )
+        word = left[len(places)]
+        advice = f"`t2t {name} --help` gives examples."
+        if word.endswith(".tar"):  # most likely the shell has read the pattern
+            advice = "name several shards by a pattern in quotes: 't-{000..009}.tar'."
+        raise UserError(f"t2t {name} does not know what {word!r} is for; {advice}")
     missing = [
         metavar(hint)
         for key, hint in list(places.items())[len(left) :]

@@ -8,7 +8,7 @@ import torch
 
 from t2t.config import to_json
 from t2t.errors import UserError
-from t2t.training.folder import RECIPE, RunFolder, write_json
+from t2t.training.folder import RECIPE, RESULT, RunFolder, write_json
 from t2t.training.loop import train
 from t2t.training.parallel import Processes
 from t2t.training.recipe import Recipe
@@ -55,6 +55,14 @@ def test_a_name_that_is_no_text_is_refused_or_escaped(recipe: Recipe) -> None:
     with Journal(place, recipe, team, quiet=True) as journal:
         journal.tell("photos/\udce9.jpg is skipped.")
     assert place.log.read_text() == "photos/\\udce9.jpg is skipped.\n"
+
+
+@pytest.mark.parametrize("name", [RECIPE, RESULT])
+def test_a_file_that_is_not_a_runs_own_is_named(recipe: Recipe, name: str) -> None:
+    place = begun(recipe)
+    (place.path / name).write_text("[]")
+    with pytest.raises(UserError, match=f"{name} should hold a JSON object, and holds"):
+        train(recipe, folder=place.path, quiet=True)
 
 
 def test_what_matters_most_is_told_first(recipe: Recipe) -> None:

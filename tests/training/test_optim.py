@@ -190,6 +190,9 @@ def test_misspelt_optimizer_is_refused_with_a_suggestion(tiny: Tiny) -> None:
     recipe = tiny(optimizer=Optimizer(name="muom"))
     with pytest.raises(UserError, match=r"no optimizer 'muom'\. Did you mean muon"):
         build_optimizers(build_model(tiny(), 3), recipe)
+    recipe = tiny(optimizer=Optimizer(name="foo"))
+    with pytest.raises(UserError, match="Allowed: adamw, muon, sgd and those of timm"):
+        build_optimizers(build_model(tiny(), 3), recipe)
 
 
 @pytest.mark.parametrize(

@@ -421,6 +421,14 @@ def test_processes_agree_on_a_name_that_no_earlier_attempt_had() -> None:
         agree(store, 1, 2, 0.1)
 
 
+def test_a_device_is_called_as_it_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="device='cuda' is not on this machine"):
+        find_device("cuda")
+
+
 def test_unknown_ways_and_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     team = Processes(0, 1, torch.device("cpu"))
     with pytest.raises(UserError, match="allowed: ddp, fsdp, hybrid"):

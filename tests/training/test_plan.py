@@ -45,6 +45,11 @@ def test_measured_rate_replaces_what_is_assumed() -> None:
     assert plan(PUBLISHED, 8, images_per_second=8000).compute_seconds == 0.016
 
 
+def test_a_short_time_is_told_in_words() -> None:
+    short = replace(plan(PUBLISHED, 8), evaluation_hours=5.7e-6)
+    assert dict(short.rows())["time"].endswith(" h, 0 s of it scoring")
+
+
 def test_memory_counts_the_images_computed_at_once() -> None:
     found = plan(PUBLISHED, 4, activation_bytes=2**30, gpu="H100")
     assert found.activations_gib == 256

@@ -187,7 +187,10 @@ def _check_apart(source_spec: str | Path, folder: Path) -> None:
 
 def _check_numbers(short_side: int | None, quality: int, shard_size: int) -> None:
     if short_side is not None and short_side < 1:
-        raise UserError(f"A short side of {short_side} pixels is none: give 1 or more.")
+        raise UserError(
+            f"A short side of {short_side} pixels is none: give 1 or more, or by "
+            "--short-side 0 keep all."
+        )
     if not 1 <= quality <= 100:
         raise UserError(f"JPEG quality {quality} is not between 1 and 100.")
     if shard_size < 1:
@@ -211,8 +214,8 @@ def _claim(folder: Path, description: dict[str, Any]) -> None:
             write_atomically(described, json.dumps(description, indent=1).encode())
         except OSError as error:
             raise UserError(
-                f"{folder} cannot be written to ({error}): put that right and repeat "
-                "the command, or give another folder."
+                f"{folder} cannot be written to ({error.strerror}): put that right "
+                "and repeat the command, or give another folder."
             ) from error
         return
     there = pack_description(str(folder)) or {}

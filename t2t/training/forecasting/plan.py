@@ -8,6 +8,7 @@ from t2t.errors import UserError, choose
 from t2t.models.zoo import ZOO
 from t2t.training.parallel import SPREADS, Spread, check_machines
 from t2t.training.recipe import Recipe
+from t2t.training.telling.clock import duration
 
 BYTES = 4
 """Weights, gradients and optimizer state are float32 whatever the products are in."""
@@ -101,7 +102,8 @@ class Plan:
         return [
             (
                 "time",
-                f"{self.hours:.3g} h, {self.evaluation_hours:.2g} h of it scoring",
+                f"{self.hours:.3g} h, {duration(3600 * self.evaluation_hours)} of it "
+                "scoring",
             ),
             ("steps", f"{self.steps:,} of {self.step_seconds * 1e3:.1f} ms"),
             ("a step computes", f"{self.compute_seconds * 1e3:.1f} ms"),
