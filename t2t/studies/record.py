@@ -187,11 +187,6 @@ def check_alike(runs: Sequence[FinishedRun]) -> None:
     """Refuses runs that do not differ in their seed, or differ in anything else."""
     first = runs[0]
     for before, run in pairwise(runs):
-        if run.seed == before.seed:
-            raise UserError(
-                f"{before.folder} and {run.folder} have the same seed {run.seed}; a "
-                "record takes each seed once."
-            )
         others = [
             each
             for each in differences(first.recipe, run.recipe)
@@ -201,6 +196,11 @@ def check_alike(runs: Sequence[FinishedRun]) -> None:
             raise UserError(
                 f"{first.folder} and {run.folder} are of different recipes "
                 f"({few(others)}); a record holds one recipe."
+            )
+        if run.seed == before.seed:
+            raise UserError(
+                f"{before.folder} and {run.folder} have the same seed {run.seed}; a "
+                "record takes each seed once."
             )
         ours, theirs = (
             {key: each.environment.get(key) for key in ONE_MACHINE}

@@ -151,6 +151,7 @@ def test_what_is_no_record_is_refused(runs: list[Path], tmp_path: Path) -> None:
     unfinished = changed(second, tmp_path / "unfinished", "recipe.json")
     (unfinished / "result.json").unlink()
     other = changed(second, tmp_path / "other", "recipe.json", drop_path=0.1)
+    alike = changed(first, tmp_path / "alike", "recipe.json", drop_path=0.2)
     elsewhere = changed(
         second, tmp_path / "elsewhere", "environment.json", device="cuda NVIDIA H200"
     )
@@ -161,6 +162,7 @@ def test_what_is_no_record_is_refused(runs: list[Path], tmp_path: Path) -> None:
     cases = {
         "is not trained to its end": [first, unfinished],
         r"different recipes \(drop_path: 0.0 → 0.1\)": [first, other],
+        r"different recipes \(drop_path: 0.0 → 0.2\)": [first, alike],
         "have the same seed 0": [first, first],
         r"ways \(device: .*; a record holds one machine's": [first, elsewhere],
         r"in different ways \(num_processes: 1 → 8\)": [first, many],
