@@ -8,6 +8,7 @@ from torch import nn
 
 from t2t.data.sources import Splits
 from t2t.errors import UserError
+from t2t.models.vit import VisionTransformer
 from t2t.models.weights import save
 from t2t.training.folder import RunFolder
 from t2t.training.parallel import Processes, full_state
@@ -39,7 +40,11 @@ class Delivery:
         if not self.team.leads:
             return
         with torch.device("meta"):
-            whole = build_model(recipe, len(classes))
+            whole = (
+                VisionTransformer(model.config)  # whose positions came with weights
+                if isinstance(model, VisionTransformer)
+                else build_model(recipe, len(classes))
+            )
         whole.load_state_dict(state, assign=True)
         try:
             save(

@@ -36,7 +36,12 @@ from t2t.training.parallel import (
     share_statistics,
 )
 from t2t.training.recipe import Recipe
-from t2t.training.resume import CheckpointWriter, find_checkpoint, resume
+from t2t.training.resume import (
+    CheckpointWriter,
+    as_resumed,
+    find_checkpoint,
+    resume,
+)
 from t2t.training.run import new_run
 from t2t.training.step import Pending, Stepper
 from t2t.training.telling.journal import Journal
@@ -159,8 +164,7 @@ class Training:
             journal.clock.count_all()
         self.writer = CheckpointWriter(place.checkpoints, team, journal.tell)
         self.delivery = Delivery(recipe, team, place, splits, journal.tell)
-        # What weights a run began with may be gone by now: a checkpoint has its own.
-        begun = recipe if checkpoint is None else replace(recipe, weights=None)
+        begun = recipe if checkpoint is None else as_resumed(recipe, checkpoint)
         self.run = new_run(begun, machine, team, self.num_classes)
         self.run.data = {
             "classes": list(splits.train.classes),

@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
@@ -20,8 +21,11 @@ from torch.distributed.tensor import DTensor
 
 from t2t.atomic import write_atomically
 from t2t.errors import UserError, first_line
+from t2t.models.reading.published import POSITIONS
+from t2t.models.zoo import OURS
 from t2t.training.meeting import is_parting
 from t2t.training.parallel import Processes, from_leader, wait_for_all
+from t2t.training.recipe import Recipe
 from t2t.training.run import Run, State
 
 NUM_KEPT = 2
@@ -136,6 +140,20 @@ def find_checkpoint(
             "run's folder where all machines see it."
         )
     return found
+
+
+def as_resumed(recipe: Recipe, checkpoint: Path) -> Recipe:
+    """The recipe of what a checkpoint is read into, where all weights come from it.
+
+    Those that the run began with may be gone by now. Positions that came with them
+    are the checkpoint's too, where the recipe's own would be computed.
+    """
+    own = OURS[recipe.model].positions if recipe.model in OURS else ""
+    choices = dict(recipe.choices)
+    stored = FileSystemReader(checkpoint).read_metadata().state_dict_metadata
+    if choices.get("positions", own) == "sinusoid" and f"model/{POSITIONS}" in stored:
+        choices["positions"] = "fixed"
+    return replace(recipe, weights=None, choices=choices)
 
 
 def resume(
