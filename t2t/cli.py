@@ -16,6 +16,7 @@ from tyro.conf import DisallowNone, FlagCreatePairsOff, subcommand
 
 from t2t import __version__
 from t2t.errors import LocalError, ToldError, UserError, lack, suggest
+from t2t.torchrun import leads
 from t2t.verbs import SHARED, VERBS
 from t2t.verbs.options import check_alone
 from t2t.verbs.words import HELP, check
@@ -79,7 +80,7 @@ def await_leader() -> None:
 
     torchrun ends the others as soon as one has ended, be it before it could speak.
     """
-    if os.environ.get("RANK", "0") != "0":
+    if not leads():
         time.sleep(LEADER_SECONDS)
 
 

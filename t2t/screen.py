@@ -1,7 +1,6 @@
 """What the command line prints: for terminals, for pipes and for programs."""
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from rich.text import Text
 
 from t2t.errors import UserError, suggest
 from t2t.models.zoo import ZOO, Entry
+from t2t.torchrun import leads
 from t2t.training.telling.console import UNLIMITED, width_of
 
 ROOM_FOR_WORDS = 20
@@ -174,8 +174,7 @@ def counting(what: str) -> Iterator[Callable[[int, int], None]]:
     console = Console(stderr=True)
     if console.is_terminal:
         # Of torchrun's processes one counts; the others' bars would lie over its own.
-        unheard = os.environ.get("RANK", "0") != "0"
-        with Progress(console=console, transient=True, disable=unheard) as progress:
+        with Progress(console=console, transient=True, disable=not leads()) as progress:
             task = progress.add_task(what, total=None)
             yield lambda done, total: progress.update(task, completed=done, total=total)
         return

@@ -5,6 +5,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from t2t.torchrun import num_told
+
 _GROUPS = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
 _LARGEST_RANGE = 1 << 36
@@ -17,7 +19,7 @@ def num_cores() -> int:
     else:
         cores = os.cpu_count() or 1
     cores = math.ceil(min(cores, _cores_granted()))
-    return max(cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
+    return max(cores // num_told("LOCAL_WORLD_SIZE"), 1)
 
 
 def free_memory() -> int:

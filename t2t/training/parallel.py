@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from t2t.config import differences, few
 from t2t.errors import LocalError, UserError, choose
 from t2t.models.fused import is_cut
+from t2t.torchrun import place_in_team
 from t2t.training.meeting import meeting_store, one_tells
 
 if TYPE_CHECKING:
@@ -93,27 +94,6 @@ def processes(device: str | None) -> Iterator[Processes]:
             local_world_size=local_world_size,
             control=dist.new_group(backend="gloo"),
         )
-
-
-def place_in_team() -> tuple[int, int, int, int]:
-    """Rank and number of processes, in all and on this machine, as torchrun says."""
-    told = os.environ
-    try:
-        world_size = int(told.get("WORLD_SIZE", 1))
-        rank = int(told["RANK"] if world_size > 1 else told.get("RANK", 0))
-        local_rank = int(told.get("LOCAL_RANK", 0))
-        local_world_size = int(told.get("LOCAL_WORLD_SIZE", world_size))
-        can_meet = world_size == 1 or (told["MASTER_ADDR"] and int(told["MASTER_PORT"]))
-        if can_meet and 0 <= rank < world_size:
-            return rank, world_size, local_rank, local_world_size
-    except (KeyError, ValueError):
-        pass
-    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    found = ", ".join(f"{name}={told.get(name, 'unset')}" for name in names)
-    raise LocalError(
-        f"The environment has {found}, which is no process among others; start with "
-        "torchrun, or unset all of them to train with one process."
-    )
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from tyro.conf import UseAppendAction, arg
 
 from t2t.config import LARGEST_SIDE, assignment
 from t2t.errors import UserError
+from t2t.torchrun import num_told
 
 INTERRUPTED = 130
 """The exit code of what was stopped on its way, as a shell says it."""
@@ -53,8 +54,7 @@ def warn(*sentences: str) -> None:
 
 def check_alone(command: str) -> None:
     """Refuses what every process of torchrun would do again from its beginning."""
-    told = os.environ.get("WORLD_SIZE", "1")
-    if told.isdecimal() and int(told) > 1:
+    if (told := num_told("WORLD_SIZE")) > 1:
         raise UserError(
             f"`{command}` is for one process, and the environment has WORLD_SIZE="
             f"{told}; start it without torchrun, or unset WORLD_SIZE."

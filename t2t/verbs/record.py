@@ -56,7 +56,7 @@ def record(
     places = [Path(run).expanduser() for run in runs]
     target = Path(into).expanduser()
     for place in places:
-        check_alone(place, len(places))
+        check_kind(place, len(places))
     if is_studies(places[0]):
         if log:
             raise UserError("--log is for single runs; studies keep their logs.")
@@ -78,7 +78,7 @@ def record(
     print(f"{into}: {summary['recipe']}, top-1 {told} % (seeds {summary['seeds']})")
 
 
-def check_alone(place: "Path", num_places: int) -> None:
+def check_kind(place: "Path", num_places: int) -> None:
     """Refuses studies among other runs, and one study without its runs."""
     from t2t.studies.study_record import is_studies, is_study
 

@@ -1,6 +1,5 @@
 """Training: recipes, runs and what comes at their end."""
 
-import os
 import shlex
 import statistics
 import sys
@@ -10,6 +9,7 @@ from tyro.conf import Positional
 
 from t2t.config import MOST_WORKERS, override
 from t2t.errors import UserError, suggest
+from t2t.torchrun import leads
 from t2t.verbs.options import (
     INTERRUPTED,
     CompileChoice,
@@ -152,7 +152,7 @@ def train(
     result = start(chosen, folder=folder, machine=machine, fresh=fresh)
     if not result.finished:
         sys.exit(INTERRUPTED)
-    if os.environ.get("RANK", "0") == "0":
+    if leads():
         from t2t.screen import say
         from t2t.verbs.closing import closing_page
 

@@ -32,6 +32,9 @@ def test_without_a_container_all_cores_count(
     assert num_cores() == 8
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
     assert num_cores() == 2
+    for nonsense in ("0", "-1", "two"):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", nonsense)
+        assert num_cores() == 8
 
 
 @pytest.mark.parametrize(

@@ -358,6 +358,7 @@ def test_the_first_process_that_meets_a_mistake_tells_it() -> None:
         {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "here"},
         {"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "here", "MASTER_PORT": "1"},
         {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "here", "MASTER_PORT": "x"},
+        {"LOCAL_WORLD_SIZE": "0"},
     ],
 )
 def test_an_environment_that_is_no_process_is_told(
