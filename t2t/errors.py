@@ -10,8 +10,8 @@ from unicodedata import category
 
 Choice = TypeVar("Choice")
 
-_FILES = "allow more open files (ulimit -n), or try fewer --workers"
-_MEMORY = "leave more memory free, or try fewer --workers"
+_FILES = "allow more open files (ulimit -n), or try {less}"
+_MEMORY = "leave more memory free, or try {less}"
 _DISK = "see to the disk or network that it lies on, and repeat the command"
 # What a machine lacks, whichever file is read. A bad sector (EIO), a file that one may
 # not read and one that is gone are faults of that file.
@@ -36,8 +36,13 @@ class ToldError(UserError):
     """One that another process tells, so that this one need not."""
 
 
-def lack(name: str, error: BaseException) -> LocalError | None:
-    """What to tell where the machine is at fault, and not the file that was read."""
+def lack(
+    name: str, error: BaseException, less: str = "fewer --workers"
+) -> LocalError | None:
+    """What to tell where the machine is at fault, and not the file that was read.
+
+    `less` is what the command could do with less of.
+    """
     if isinstance(error, LocalError):
         return LocalError(str(error))
     if isinstance(error, ConnectionError):  # which says what was to be reached
@@ -49,7 +54,7 @@ def lack(name: str, error: BaseException) -> LocalError | None:
         return None
     return LocalError(
         f"{on_one_line(name) or 'An image'} was not read ({os.strerror(number)}), "
-        f"which is no fault of its own: {_LACKS[number]}."
+        f"which is no fault of its own: {_LACKS[number].format(less=less)}."
     )
 
 

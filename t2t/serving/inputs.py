@@ -8,6 +8,7 @@ from typing import TextIO
 from t2t.data.decoding.damage import DamagedImage
 from t2t.data.sources.folder import is_unread_name, walk
 from t2t.data.sources.storage import is_url
+from t2t.errors import first_line, lack
 
 
 def find_images(words: Iterable[str], listed: TextIO) -> Iterator[str | DamagedImage]:
@@ -47,6 +48,13 @@ def images_in(word: str) -> Iterator[str | DamagedImage]:
     for path in unread:
         yield DamagedImage(path, "images of this kind are not read; convert it to JPEG")
     for error in errors:
-        yield DamagedImage(error.filename or word, error.strerror or str(error))
+        yield damage(error.filename or word, error)
     if not (found or unread or errors):
         yield DamagedImage(word, "the folder holds no images")
+
+
+def damage(name: str, error: Exception) -> DamagedImage:
+    """Why an image was not read; where the machine lacks something, none will be."""
+    if told := lack(name, error, less="a smaller --batch-size"):
+        raise told from error
+    return DamagedImage(name, getattr(error, "strerror", None) or first_line(error))

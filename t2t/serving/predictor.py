@@ -28,7 +28,7 @@ from t2t.models.trained import Trained, load_trained
 from t2t.ops.freed_memory import keep_freed_memory
 from t2t.ops.prepared import Preparations
 from t2t.ops.ragged import Ragged
-from t2t.serving.inputs import find_images
+from t2t.serving.inputs import damage, find_images
 from t2t.shapes import Pixels
 
 ImageLike: TypeAlias = str | os.PathLike[str] | bytes | Image.Image | Tensor | Any
@@ -251,8 +251,8 @@ def read_image(image: ImageLike, name: str) -> bytes | Tensor | DamagedImage:
     if isinstance(image, str | os.PathLike):
         try:
             return read_whole(Path(image).expanduser())
-        except OSError as error:
-            return DamagedImage(name, error.strerror or str(error))
+        except (OSError, MemoryError) as error:
+            return damage(name, error)
         except ValueError as error:  # a NUL in it
             return DamagedImage(name, f"this is no path ({error})")
     if isinstance(image, bytes | DamagedImage):
@@ -261,7 +261,7 @@ def read_image(image: ImageLike, name: str) -> bytes | Tensor | DamagedImage:
         try:
             return encoded(image)
         except Exception as error:  # of many kinds: its file is read only now
-            return DamagedImage(name, first_line(error))
+            return damage(name, error)
     if isinstance(image, np.ndarray):
         planes = image[None] if image.ndim == 2 else np.moveaxis(image, -1, 0)
         image = torch.from_numpy(np.ascontiguousarray(planes))

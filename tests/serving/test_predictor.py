@@ -1,6 +1,9 @@
 """A model that takes images as they are sees what evaluation shows it."""
 
 import copy
+import io
+import os
+import resource
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ from t2t.data.crops import CenterCrop
 from t2t.data.decoding.damage import DamagedImage
 from t2t.data.decoding.decode import decode_each
 from t2t.data.sources import open_source
-from t2t.errors import UserError
+from t2t.errors import LocalError, UserError
 from t2t.serving import predictor as module
 from t2t.serving.predictor import Prediction, Predictor
 
@@ -180,6 +183,29 @@ def test_each_goes_on_after_what_cannot_be_read(
         assert named == words
     with pytest.raises(UserError, match=r"none\.png cannot be read: No such file"):
         predictor.predict(words)
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "picture"])
+def test_no_image_is_damaged_where_too_many_files_are_open(
+    predictor: Predictor, photos: Path, kind: str
+) -> None:
+    path = photos / "ant" / "00.jpg"
+    picture = Image.new("RGB", (8, 8))
+    picture.load = lambda: path.open("rb")  # type: ignore[assignment,method-assign]
+    outcomes = {
+        "file": predictor.predict_named([str(path)], io.StringIO()),
+        "folder": predictor.predict_named([str(path.parent)], io.StringIO()),
+        "picture": predictor.predict_each([picture]),
+    }[kind]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    told = r"was not read \(Too many open files\).*, or try a smaller --batch-size\."
+    with open(os.devnull) as last:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (last.fileno() + 1, hard))
+        try:
+            with pytest.raises(LocalError, match=told):
+                list(outcomes)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_images_are_decoded_few_at_a_time_where_they_are_large(
