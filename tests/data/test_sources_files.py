@@ -492,6 +492,40 @@ def test_an_index_that_one_may_not_read_is_built_again(tmp_path, monkeypatch):
     assert len(shards.ShardSource([str(path)])) == 4
 
 
+@pytest.mark.parametrize("shortened", ["offsets", "sizes", "labels"])
+def test_an_index_edited_by_hand_is_named(tmp_path, shortened):
+    path = write_tar(tmp_path / "x.tar", range(4))
+    assert len(open_source(str(path), "all")) == 4
+    place = tmp_path / "x.tar.index.json"
+    content = json.loads(place.read_text())
+    content[shortened].pop()
+    place.write_text(json.dumps(content))
+    said = rf"x\.tar\.index\.json has .*3 {shortened}.*: remove this file"
+    with pytest.raises(UserError, match=said):
+        open_source(str(path), "all")
+    place.unlink()
+    assert len(open_source(str(path), "all")) == 4
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"labels": 4},
+        {"sizes": [[1]]},
+        {"stamp": [], "sha256": "a pack's"},
+        {"stamp": None, "sha256": "a pack's"},
+    ],
+)
+def test_an_index_of_something_else_is_built_again(tmp_path, changed):
+    path = write_tar(tmp_path / "x.tar", range(4))
+    assert len(open_source(str(path), "all")) == 4
+    place = tmp_path / "x.tar.index.json"
+    written = place.read_text()
+    place.write_text(json.dumps({**json.loads(written), **changed}))
+    assert len(open_source(str(path), "all")) == 4
+    assert place.read_text() == written
+
+
 @pytest.mark.parametrize(
     ("write", "name"), [(write_tar, "x.tar"), (write_parquet, "x.parquet")]
 )

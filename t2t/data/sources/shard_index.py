@@ -56,6 +56,16 @@ class ShardIndex:
             return self.stamp[0] == stamp[0]
         return self.stamp == stamp
 
+    def check(self, place: str) -> None:
+        """Refuse lists of unequal lengths, which only a hand can have written."""
+        lengths = len(self.offsets), len(self.sizes), len(self.labels)
+        if len(set(lengths)) > 1:
+            raise UserError(
+                f"{place} has {lengths[0]} offsets, {lengths[1]} sizes and "
+                f"{lengths[2]} labels, and each image needs one of each: remove this "
+                "file, and it is made anew."
+            )
+
     def write(self, path: Path) -> None:
         """Write so that the file is there whole or not at all."""
         content = {
@@ -75,13 +85,15 @@ def parse_index(data: bytes) -> ShardIndex | None:
         content = json.loads(data)
         if content.pop("kind") != KIND:
             return None
-        return ShardIndex(
+        index = ShardIndex(
             offsets=np.array(content.pop("offsets"), np.int64),
             sizes=np.array(content.pop("sizes"), np.int64),
-            labels=content.pop("labels"),
-            stamp=content.pop("stamp"),
+            labels=[*content.pop("labels")],
+            stamp=[*content.pop("stamp")],
             checked=content,
         )
+        are_lists = index.offsets.ndim == index.sizes.ndim == 1 <= len(index.stamp)
+        return index if are_lists else None
     except (ValueError, KeyError, AttributeError, TypeError):
         return None
 
@@ -104,6 +116,7 @@ def load_or_build(shard: str) -> ShardIndex:
         with suppress(OSError):  # there is none, or none that one may read
             index = parse_index(place.read_bytes())
             if index is not None and index.is_of(stamp):
+                index.check(str(place))
                 return index
     if isinstance(storage, RemoteFile):
         uploaded = _read_uploaded(shard, stamp)
@@ -126,7 +139,10 @@ def _read_uploaded(shard: str, stamp: list[int | str]) -> ShardIndex | None:
         index = parse_index(RemoteFile(shard + SUFFIX).read_all())
     except OSError:
         return None
-    return index if index is not None and index.stamp[0] == stamp[0] else None
+    if index is None or index.stamp[0] != stamp[0]:
+        return None
+    index.check(shard + SUFFIX)
+    return index
 
 
 def build_index(storage: LocalFile | RemoteFile, stamp: list[int | str]) -> ShardIndex:
