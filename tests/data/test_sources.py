@@ -489,8 +489,16 @@ def test_hold_out_takes_exactly_so_many():
     assert len(rest) == 89
     assert np.bincount(held.labels).tolist() in ([6, 3, 2], [5, 4, 2], [5, 3, 3])
     assert sorted([*rest.indices, *held.indices]) == list(range(100))
-    with pytest.raises(UserError, match="1 to 99"):
-        hold_out(source, 100)
+    with pytest.raises(UserError, match="1 to 97"):
+        hold_out(source, 98)
+
+
+def test_every_class_is_left_something_to_train_on():
+    source = array_source([0] * 100 + [1] + [2] * 2)
+    for num in (1, 60, 100):
+        rest, held = hold_out(source, num)
+        assert len(held) == num
+        assert set(rest.labels.tolist()) == {0, 1, 2}
 
 
 @settings(deadline=None, max_examples=80)

@@ -157,13 +157,17 @@ def _digest(*parts: bytes | Indices) -> str:
 
 
 def hold_out(source: Source, num: int, seed: int = 0) -> tuple[Source, Source]:
-    """A source without `num` images, and these, drawn alike from every class."""
-    if not 0 < num < len(source):
+    """A source without `num` images, and these, drawn alike from every class.
+
+    Of every class an image is left to train on.
+    """
+    most = len(source) - len(np.unique(source.labels))
+    if not 0 < num <= most:
         raise UserError(
-            f"Cannot hold {num} of {len(source)} images out: "
-            f"give a number from 1 to {len(source) - 1}."
+            f"Cannot hold {num} of {len(source)} images out, with one of each class "
+            f"left to train on: give a number from 1 to {most}."
         )
-    held = held_out_indices(source.labels, num, seed)
+    held = held_out_indices(source.labels, num, seed, left=1)
     kept = np.setdiff1d(np.arange(len(source)), held)
     return Subset(source, kept), Subset(source, held)
 
@@ -186,15 +190,20 @@ def split_by_seed(
             "train and val folders."
         )
     num = round(len(source) * fraction)
-    held = held_out_indices(source.labels, num, seed, minimum=1)
+    held = held_out_indices(source.labels, num, seed, minimum=1, left=1)
     kept = np.setdiff1d(np.arange(len(source)), held)
     return Subset(source, kept), Subset(source, held)
 
 
-def held_out_indices(labels: Indices, num: int, seed: int, minimum: int = 0) -> Indices:
-    """`num` indices, in order, that share out over the classes as all images do."""
+def held_out_indices(
+    labels: Indices, num: int, seed: int, minimum: int = 0, left: int = 0
+) -> Indices:
+    """`num` indices, in order, that share out over the classes as all images do.
+
+    At least `minimum` of each class are taken, and as many as `left` are not.
+    """
     counts = np.bincount(labels)
-    quotas = _share_out(counts, num, minimum)
+    quotas = _share_out(counts, num, minimum, left)
     # Images in random order, then stably by class: each class's first are taken.
     order = permutation(len(labels), seed)
     order = order[np.argsort(labels[order], kind="stable")]
@@ -204,11 +213,11 @@ def held_out_indices(labels: Indices, num: int, seed: int, minimum: int = 0) -> 
     return chosen
 
 
-def _share_out(counts: Indices, num: int, minimum: int) -> Indices:
+def _share_out(counts: Indices, num: int, minimum: int, left: int) -> Indices:
     """Whole numbers that add up to `num`, in proportion to the counts."""
     exact = counts * (num / counts.sum())
     low = np.minimum(minimum, counts)
-    high = np.maximum(counts - minimum, low)
+    high = np.maximum(counts - left, low)
     quotas: Indices = np.clip(np.floor(exact).astype(np.int64), low, high)
     while (missing := num - int(quotas.sum())) != 0:
         step = 1 if missing > 0 else -1
