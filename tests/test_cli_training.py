@@ -47,6 +47,8 @@ Output = pytest.CaptureFixture[str]
             "choices.depth=x will not do: choices.depth takes a whole number.",
         ),
         ("train --set choices.splits=3", "splits takes triples, such as"),
+        ("train --set choices.splits={[]:1}", "splits takes triples, such as"),
+        (f"train --set epochs={3000 * '-'}1", "epochs takes a whole number."),
         ("plan digits --set choices.deepth=3", "Did you mean choices.depth"),
         (
             "train --set choices.image_size=32",
