@@ -57,8 +57,8 @@ class Description:
             return cls(config=config, **values)
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
             raise UserError(
-                f"{origin} has a damaged description of its model ({error}); give "
-                "model= to load it all the same."
+                f"{origin} has a damaged description of its model ({error}); get it "
+                "again."
             ) from error
 
 
