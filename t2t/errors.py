@@ -58,13 +58,13 @@ def lack(
     )
 
 
-def suggest(word: str, allowed: Iterable[str], num: int = 3) -> str:
+def suggest(word: str, allowed: Iterable[str]) -> str:
     """A closing sentence that names the likeliest meant words, or all of a few.
 
     Starts with a space, so that it can follow the sentence that names the mistake.
     """
     names = sorted({*allowed})
-    near = difflib.get_close_matches(word, names, n=num, cutoff=0.5)
+    near = difflib.get_close_matches(word, names, cutoff=0.5)
     if near:
         return f" Did you mean {' or '.join(near)}?"
     if len(names) <= 12:

@@ -104,10 +104,6 @@ class EvaluationBatches:
     batches: Batches
     num_steps: int
 
-    @property
-    def description(self) -> str:
-        return self.batches.description
-
     def __len__(self) -> int:
         return self.num_steps
 

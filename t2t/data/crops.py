@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from t2t.data.draws import Draws
@@ -24,7 +24,6 @@ class CropPlan(NamedTuple):
     """What `crop_resize` is told for each sample."""
 
     boxes: Float[Tensor, "batch 4"]
-    flip: Bool[Tensor, " batch"]
     filters: Int64[Tensor, " batch"]
 
 
@@ -40,7 +39,7 @@ class Crop(Protocol):
 def apply_crop(crop: Crop, ragged: Ragged, draws: Draws) -> Pixels:
     """Every image cropped and resized where its pixels are."""
     plan = crop.plan(ragged.heights, ragged.widths, draws)
-    return crop_resize(ragged, plan.boxes, crop.size, plan.flip, plan.filters)
+    return crop_resize(ragged, plan.boxes, crop.size, filters=plan.filters)
 
 
 def as_batch(ragged: Ragged) -> Pixels:
@@ -79,7 +78,6 @@ class RandomCrop:
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     interpolation: Interpolation = "random"
-    flip: float = 0.0
 
     def plan(self, heights: Sides, widths: Sides, draws: Draws) -> CropPlan:
         box_heights, box_widths, fits = self._tries(heights, widths, draws)
@@ -97,11 +95,7 @@ class RandomCrop:
         top = torch.where(found, top, ((heights - height) / 2).floor())
         left = torch.where(found, left, ((widths - width) / 2).floor())
         boxes = torch.stack([left, top, left + width, top + height], 1).float()
-        return CropPlan(
-            boxes,
-            draws.bernoulli("crop.flip", self.flip)[:, 0],
-            _filters(self.interpolation, draws),
-        )
+        return CropPlan(boxes, _filters(self.interpolation, draws))
 
     def _tries(
         self, heights: Sides, widths: Sides, draws: Draws
@@ -134,7 +128,6 @@ class CenterCrop:
 
     size: tuple[int, int]
     fraction: float = 0.9
-    interpolation: Literal["bilinear", "bicubic"] = "bicubic"
 
     def plan(self, heights: Sides, widths: Sides, draws: Draws) -> CropPlan:
         # Resized sides are whole pixels and centred on one, as torchvision has it:
@@ -160,8 +153,7 @@ class CenterCrop:
             ],
             1,
         )
-        flip = torch.zeros(len(heights), dtype=torch.bool)
-        return CropPlan(boxes.float(), flip, _filters(self.interpolation, draws))
+        return CropPlan(boxes.float(), _filters("bicubic", draws))
 
 
 def _filters(interpolation: Interpolation, draws: Draws) -> Int64[Tensor, " batch"]:

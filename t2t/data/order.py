@@ -44,9 +44,6 @@ class Order(Protocol):
     @property
     def seed(self) -> int: ...
 
-    @property
-    def num_images(self) -> int: ...
-
     def slots(self, step: int) -> Slots: ...
 
 

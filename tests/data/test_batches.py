@@ -29,7 +29,7 @@ from t2t.data.streaming import filling
 from t2t.data.streaming import stream as stream_module
 from t2t.errors import UserError
 
-RANDOM = RandomCrop(size=(12, 12), flip=0.5)
+RANDOM = RandomCrop(size=(12, 12))
 
 
 class Pictures(Source):

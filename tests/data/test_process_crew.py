@@ -39,7 +39,7 @@ pytestmark = pytest.mark.skipif(
 )
 NUM = 24
 DAMAGED = (5, 17)
-CROP = RandomCrop(size=(12, 12), flip=0.5)
+CROP = RandomCrop(size=(12, 12))
 
 
 def encoded(index: int) -> bytes:

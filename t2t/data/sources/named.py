@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,6 @@ class TorchvisionSet:
     """For each of our splits, the arguments that make its parts."""
     layout: str = "files"
     """files (takes a `loader`), pets, rows (channels last or none) or planes."""
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 _TRAIN_FLAG = {"train": ({"train": True},), "test": ({"train": False},)}
@@ -158,7 +157,7 @@ def _make(
     import torchvision.datasets
 
     maker = getattr(torchvision.datasets, known.class_name)
-    keywords: dict[str, Any] = {**known.options, **arguments}
+    keywords: dict[str, Any] = dict(arguments)
     if known.layout == "files":
         keywords["loader"] = str  # the path itself: nothing is decoded here
 
