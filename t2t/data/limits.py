@@ -23,7 +23,7 @@ def num_cores() -> int:
 
 
 def free_memory() -> int:
-    """Bytes of the machine's memory that could be taken now."""
+    """Bytes of memory this process could take now, its share where several run."""
     try:
         with open("/proc/meminfo") as table:
             kibibytes = dict(line.split(":") for line in table)["MemAvailable"]
@@ -31,7 +31,7 @@ def free_memory() -> int:
     except (OSError, KeyError):
         # No such table outside Linux: half of all memory is a fair guess.
         free = half_of_all_memory()
-    return max(int(min(free, _memory_granted())), 0)
+    return max(int(min(free, _memory_granted())), 0) // num_told("LOCAL_WORLD_SIZE")
 
 
 def half_of_all_memory() -> int:

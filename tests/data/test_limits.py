@@ -58,9 +58,14 @@ def test_free_memory_is_some_of_what_there_is(group: Path) -> None:
     assert 2**20 < free_memory() < 2**50
 
 
-def test_a_container_has_what_it_does_not_use(group: Path) -> None:
+def test_a_container_has_what_it_does_not_use(
+    group: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(group, memory_DOT_max="3000", memory_DOT_current="2500")
     assert free_memory() == 500
+    with monkeypatch.context() as among_others:
+        among_others.setenv("LOCAL_WORLD_SIZE", "4")
+        assert free_memory() == 125
     # What it has read lately it can forget.
     write(group, memory_DOT_stat="anon 1000\ninactive_file 700")
     assert free_memory() == 1200
