@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from t2t.data.batches import EvaluationBatches, Feeding
-from t2t.data.decoding.damage import Damage
+from t2t.data.decoding.damage import Damage, DamagedImage
 from t2t.data.order import steps_per_epoch
 from t2t.data.sources import Splits
 from t2t.errors import LocalError, UserError
@@ -34,6 +34,7 @@ from t2t.training.parallel import (
     processes,
     rest,
     share_statistics,
+    union_over_all,
 )
 from t2t.training.recipe import Recipe
 from t2t.training.resume import (
@@ -252,9 +253,15 @@ class Training:
                     self.stepper.precision,
                 )
                 rest(model)
+        self.share_damage()
         self.journal.epoch(run, epoch, scores)
         self.delivery.save_model(run.delivered)
         self.journal.clock.evaluated()
+
+    def share_damage(self) -> None:
+        """Lets the leading process name what others skipped, and all count it."""
+        for name, reason in union_over_all(self.damage.reasons, self.team):
+            self.damage.record(DamagedImage(name, reason))
 
     def stop_if_broken(self, step: int) -> None:
         """Ends a run that has stopped learning, with advice."""

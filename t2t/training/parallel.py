@@ -258,6 +258,15 @@ def gather_over_all(rows: Tensor, team: Processes) -> Tensor:
     return gathered.flatten(0, 1)
 
 
+def union_over_all(things: tuple[Found, ...], team: Processes) -> tuple[Found, ...]:
+    """What any process has, each once."""
+    if not team.many:
+        return things
+    gathered: list[tuple[Found, ...]] = [()] * team.world_size
+    dist.all_gather_object(gathered, things)
+    return tuple(dict.fromkeys(thing for some in gathered for thing in some))
+
+
 def any_over_all(flags: tuple[bool, ...], team: Processes) -> tuple[bool, ...]:
     """For each flag, whether it is up in any process."""
     if not team.many:

@@ -153,6 +153,20 @@ def test_two_processes_train_what_one_does(
     assert len(told) == len(set(told))  # one process writes
 
 
+def test_what_one_process_skips_is_named(
+    recipe: Recipe, images: Path, tmp_path: Path, in_two: Callable[..., None]
+) -> None:
+    data, folder = tmp_path / "data", tmp_path / "run"
+    shutil.copytree(images, data)
+    (data / "val" / "c" / "8.png").write_text("the last, and so the second process's")
+    in_two("train_on_shares", replace(recipe, data=str(data)), folder, "ddp")
+    log = (folder / "log.txt").read_text().splitlines()
+    told = [line for line in log if "it is skipped" in line]
+    assert len(told) == 1
+    assert told[0].startswith(f"{data}/val/c/8.png: not an image that can be read")
+    assert {row["num_images"] for row in scores(folder)} == {12}
+
+
 @pytest.mark.parametrize("way", ["ddp", "hybrid"])
 def test_two_processes_go_on_as_one(
     way: str,

@@ -63,6 +63,21 @@ def train_together(
     train_alone(recipe, folder, machine)
 
 
+def train_on_shares(
+    recipe: Recipe, folder: Path, machine: Machine, environment: dict[str, str]
+) -> None:
+    """Trains as one of several processes that each read their own images alone."""
+    read_apart()
+    os.environ |= environment
+    train_alone(recipe, folder, machine)
+
+
+def read_apart() -> None:
+    """Each process reads its own share alone, and meets what is damaged in it."""
+    batches.free_bytes = lambda device: 0
+    batches._NUM_PROBED = 1
+
+
 def judge_together(
     recipe: Recipe,
     folder: Path,
@@ -72,9 +87,7 @@ def judge_together(
     into: Path,
 ) -> None:
     """Judges a run as one of several processes; writes down what it gets or is told."""
-    # So that each reads its own share alone, and meets what is damaged in it.
-    batches.free_bytes = lambda device: 0
-    batches._NUM_PROBED = 1
+    read_apart()
     progress: list[tuple[int, int]] = []
     os.environ |= environment
     torch.set_num_threads(1)

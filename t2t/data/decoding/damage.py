@@ -44,6 +44,11 @@ class Damage:
         """Each damaged image once, in the order met."""
         return tuple(self._reasons)
 
+    @property
+    def reasons(self) -> tuple[tuple[str, str], ...]:
+        """The same with what is wrong with each."""
+        return tuple(self._reasons.items())
+
     def record(self, damaged: DamagedImage) -> None:
         """Remember an image to skip; raise with the whole list past the limit."""
         with self._lock:

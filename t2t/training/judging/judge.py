@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
 from t2t.data.batches import EvaluationBatches, evaluation_batches
 from t2t.data.crops import CenterCrop
@@ -24,7 +23,12 @@ from t2t.training.judging.matching import match_classes, relabelled
 from t2t.training.judging.real_labels import RealLabels
 from t2t.training.judging.report import Report
 from t2t.training.machine import PRECISIONS
-from t2t.training.parallel import Processes, check_alike, processes
+from t2t.training.parallel import (
+    Processes,
+    check_alike,
+    processes,
+    union_over_all,
+)
 from t2t.training.recipe import Recipe
 
 
@@ -71,7 +75,7 @@ def judge(
         )
         rate = watch.images_per_second()
         real_score = None if reassessed is None else reassessed.score(score.guesses)
-        damaged = all_names(damage.names, team)
+        damaged = union_over_all(damage.names, team)
         if not team.leads:
             return None
         return Report(
@@ -110,15 +114,6 @@ def open_batches(
         channels=trained.channels,
         damage=damage,
     )
-
-
-def all_names(names: tuple[str, ...], team: Processes) -> tuple[str, ...]:
-    """The names that any process has, each once."""
-    if not team.many:
-        return names
-    gathered: list[tuple[str, ...]] = [()] * team.world_size
-    dist.all_gather_object(gathered, names)
-    return tuple(dict.fromkeys(name for some in gathered for name in some))
 
 
 class Stopwatch:
