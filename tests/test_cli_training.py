@@ -55,6 +55,7 @@ Output = pytest.CaptureFixture[str]
             "choices.image_size cannot be set: it is the recipe's image_size; leave",
         ),
         ("train --set choices.num_classes=5", "the data tell how many classes"),
+        ("train --set choices.pool=none", "of every image; choose class or mean."),
         (
             "train transfer.t2t_vit_14 --data digits",
             "transfer.t2t_vit_14 fine-tunes trained weights (optimizer.body_lr="

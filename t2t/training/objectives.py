@@ -16,6 +16,8 @@ from t2t.shapes import Images, Logits
 from t2t.training.judging.matching import match_classes
 from t2t.training.recipe import Recipe
 
+# In the error of a batch norm that has nothing to take the deviation of.
+ONE_VALUE = "Expected more than 1 value per channel"
 Targets = Float[Tensor, "batch classes"]
 Loss = Float[Tensor, ""]
 Model = Callable[..., Any]
@@ -34,7 +36,15 @@ class Objective:
     """Scale and shift of our images for a teacher that normalises otherwise."""
 
     def __call__(self, model: Model, images: Images, targets: Targets) -> Loss:
-        return self.function(self, model, images, targets)
+        try:
+            return self.function(self, model, images, targets)
+        except ValueError as error:
+            if ONE_VALUE not in str(error):
+                raise
+            raise UserError(
+                f"The model's batch norms need more than {len(images)} image at once, "
+                "or larger ones; set batch_size, --micro-batch or image_size higher."
+            ) from error
 
     @torch.no_grad()
     def teach(self, images: Images) -> Logits:

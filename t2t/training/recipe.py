@@ -249,6 +249,11 @@ class Recipe:
             raise UserError(
                 f"choices.{name} cannot be set: {SET_ELSEWHERE[name]}; leave it out."
             )
+        if self.choices.get("pool") == "none":
+            raise UserError(
+                "choices.pool=none tells a class of every token, and a recipe trains "
+                "to tell one of every image; choose class or mean."
+            )
 
     def check_name(self) -> None:
         """Refuses a name that cannot be a folder's, or lies in another folder."""

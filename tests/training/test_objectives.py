@@ -190,3 +190,13 @@ def test_mistakes_are_told(
     with pytest.raises(UserError, match="does not fit"):
         train(recipe, folder=tmp_path / "run", machine=cpu, quiet=True)
     assert not (tmp_path / "run").exists()
+
+
+def test_batch_norms_of_one_value_are_told() -> None:
+    model = create_model("resnet18", num_classes=3)
+    objective = Objective(classify)
+    with pytest.raises(UserError, match="batch norms need more than 1 image at once"):
+        objective(model, torch.zeros(1, 3, 8, 8), torch.zeros(1, 3))
+    objective(model, torch.zeros(2, 3, 8, 8), torch.zeros(2, 3))
+    with pytest.raises(ValueError, match="to match target"):  # another mistake
+        objective(model, torch.zeros(2, 3, 8, 8), torch.zeros(3))
