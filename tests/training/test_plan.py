@@ -16,7 +16,7 @@ from t2t.training.forecasting.plan import (
     sent_bytes,
 )
 from t2t.training.forecasting.rehearsal import rehearse
-from t2t.training.recipe import Average, Optimizer, Recipe
+from t2t.training.recipe import Average, Optimizer, Phase, Recipe, TokenDropping
 from t2t.training.run import build_model
 
 Tiny = Callable[..., Recipe]
@@ -48,6 +48,15 @@ def test_measured_rate_replaces_what_is_assumed() -> None:
 def test_a_short_time_is_told_in_words() -> None:
     short = replace(plan(PUBLISHED, 8), evaluation_hours=5.7e-6)
     assert dict(short.rows())["time"].endswith(" h, 0 s of it scoring")
+def test_steps_on_some_of_the_tokens_take_less() -> None:
+    dropping = TokenDropping(keep=0.5, until=0.8)
+    fewer = plan(replace(PUBLISHED, dropping=dropping), 1)
+    whole = plan(PUBLISHED, 1)
+    half = Phase(keep=0.5, calm=False).cost
+    assert half < 1
+    share = fewer.compute_seconds / whole.compute_seconds
+    assert share == pytest.approx(0.8 * half + 0.2)
+    assert fewer.evaluation_hours == whole.evaluation_hours
 
 
 def test_memory_counts_the_images_computed_at_once() -> None:

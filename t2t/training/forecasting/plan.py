@@ -59,6 +59,7 @@ class Plan:
     images_per_gpu: int
     """Of each step."""
     compute_seconds: float
+    """Of each step in the mean: some may be on fewer tokens than others."""
     network_seconds: float
     """Of each step, were it not hidden behind computing."""
     step_seconds: float
@@ -156,7 +157,8 @@ def plan(
     share = recipe.batch_size // num_gpus
     flops = FLOPS_PER_MAC * gmacs * 1e9
     rate = images_per_second or STEP_SHARE * wired.matrix_tflops * 1e12 / flops
-    compute = share / rate
+    # A rate that was measured is of the run as it is, with the tokens that it drops.
+    compute = share / rate * (1 if images_per_second else mean_cost(recipe))
     near, far = sent_bytes(parameters, num_gpus, min(per_machine, num_gpus), spread)
     network = near / (wired.link_gbs * 1e9) + far / (wired.network_gbs * 1e9)
     exposed = max(0.0, network - HIDDEN_SHARE[spread] * compute)
@@ -204,6 +206,11 @@ def counts(
             "list of models; give its parameters and gmacs, as `t2t show` counts them."
         )
     return parameters, gmacs
+
+
+def mean_cost(recipe: Recipe) -> float:
+    """About what a step takes in the mean, beside one on all tokens."""
+    return sum(share * phase.cost for phase, share in recipe.phases().items())
 
 
 def num_scored(recipe: Recipe, num_validation: int) -> int:
