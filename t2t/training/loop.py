@@ -213,10 +213,13 @@ class Training:
             asked = interruption.asked or journal.console.is_unheard
             stopping, due = any_over_all((asked, waited), self.team)
             # The device has its next step before we look at what came of this one.
-            self.await_steps(0 if evaluated or stopping or due or last else 1)
+            pauses = evaluated or stopping or due
+            self.await_steps(0 if pauses else 1)
+            if pauses:
+                self.share_statistics()
             if evaluated:
                 self.evaluate(validation, epoch)
-            if (evaluated or stopping or due) and not last:
+            if pauses and not last:
                 journal.checkpoint(run.step)
                 self.writer.save(run.state())
                 saved_at = time.monotonic()
@@ -243,7 +246,6 @@ class Training:
         models = {"raw": run.plain, "averaged": run.average}
         for name, model in models.items():
             if model is not None:
-                share_statistics(batch_statistics(model), self.team)
                 scores[name] = evaluate(
                     model,
                     validation,
@@ -257,6 +259,15 @@ class Training:
         self.journal.epoch(run, epoch, scores)
         self.delivery.save_model(run.delivered)
         self.journal.clock.evaluated()
+
+    def share_statistics(self) -> None:
+        """Has all judge by, and keep, what the leading process's batch norms counted.
+
+        Each counts its own images, and no step of training looks at what was counted.
+        """
+        for model in (self.run.plain, self.run.average):
+            if model is not None:
+                share_statistics(batch_statistics(model), self.team)
 
     def share_damage(self) -> None:
         """Lets the leading process name what others skipped, and all count it."""

@@ -167,6 +167,7 @@ def shard(model: nn.Module, spread: Spread, team: Processes) -> nn.Module:
         shape = (team.world_size // team.local_world_size, team.local_world_size)
         names = ("replicate", "shard")
     mesh = init_device_mesh(team.device.type, shape, mesh_dim_names=names)
+    model.to(memory_format=torch.contiguous_format)  # as shards have to be
     for block in blocks_of(model):
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)

@@ -22,7 +22,6 @@ from t2t.training.optim import all_groups, learning_by
 from t2t.training.parallel import (
     Processes,
     batch_statistics,
-    share_statistics,
     sum_over_all,
     sync_gradients,
 )
@@ -192,7 +191,6 @@ class Stepper:
         size = self.machine.micro_batch or len(images)
         parts = list(zip(images.split(size), targets.split(size), strict=True))
         run.model.train()
-        share_statistics(self.statistics, team)
         self.before = [kept.clone() for kept in self.statistics]
         total = torch.zeros((), device=team.device)
         for number, (some, wanted) in enumerate(parts, start=1):

@@ -167,6 +167,28 @@ def test_what_one_process_skips_is_named(
     assert {row["num_images"] for row in scores(folder)} == {12}
 
 
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+def test_batch_norms_count_alike_in_all_processes(
+    way: str,
+    recipe: Recipe,
+    tmp_path: Path,
+    train_in_two: Callable[..., None],
+) -> None:
+    recipe = replace(recipe, model="mobilenetv2_32", choices={})
+    recipe = replace(recipe, optimizer=Optimizer(lr=1e-3, reference_batch_size=16))
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train_in_two(recipe, whole, way)
+    train_in_two(recipe, parts, way, stop_after=5)
+    train_in_two(recipe, parts, way)
+    ours, theirs = (load_file(f / "model.safetensors") for f in (whole, parts))
+    for name, weight in ours.items():
+        assert torch.equal(weight, theirs[name]), name
+    # What all processes scored together is what one does with the leading one's.
+    report = judge(whole, device="cpu")
+    assert report is not None
+    assert scores(whole)[-1]["val_loss"] == pytest.approx(report.score.loss, abs=1e-4)
+
+
 @pytest.mark.parametrize("way", ["ddp", "hybrid"])
 def test_two_processes_go_on_as_one(
     way: str,
