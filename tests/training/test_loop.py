@@ -225,6 +225,18 @@ def test_the_time_left_knows_that_steps_on_all_tokens_take_longer(
         assert journal.pace(100).endswith("  0 s left")
 
 
+def test_the_steps_of_another_phase_are_timed_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cooled: list[int] = []
+    monkeypatch.setattr(Clock, "cool", lambda clock: cooled.append(clock.num_warm))
+    recipe = replace(tiny(), dropping=TokenDropping(keep=0.5, until=0.5))
+    machine = Machine(device="cpu", workers=1)
+    steps = train(recipe, folder=tmp_path, machine=machine, quiet=True).summary["steps"]
+    assert steps > 1
+    assert cooled == [-(-steps // 2)]
+
+
 def test_writing_a_model_is_no_time_of_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
