@@ -48,6 +48,8 @@ def test_measured_rate_replaces_what_is_assumed() -> None:
 def test_a_short_time_is_told_in_words() -> None:
     short = replace(plan(PUBLISHED, 8), evaluation_hours=5.7e-6)
     assert dict(short.rows())["time"].endswith(" h, 0 s of it scoring")
+
+
 def test_steps_on_some_of_the_tokens_take_less() -> None:
     dropping = TokenDropping(keep=0.5, until=0.8)
     fewer = plan(replace(PUBLISHED, dropping=dropping), 1)
