@@ -39,7 +39,7 @@ class Crop(Protocol):
 def apply_crop(crop: Crop, ragged: Ragged, draws: Draws) -> Pixels:
     """Every image cropped and resized where its pixels are."""
     plan = crop.plan(ragged.heights, ragged.widths, draws)
-    return crop_resize(ragged, plan.boxes, crop.size, filters=plan.filters)
+    return crop_resize(ragged, plan.boxes, crop.size, plan.filters)
 
 
 def as_batch(ragged: Ragged) -> Pixels:

@@ -5,7 +5,7 @@ from enum import IntEnum
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int32, Int64
+from jaxtyping import Float, Int32, Int64
 from PIL import Image
 from torch import Tensor
 
@@ -36,27 +36,23 @@ def crop_resize(
     ragged: Ragged,
     boxes: Float[Tensor, "batch 4"],
     size: tuple[int, int],
-    flip: Bool[Tensor, " batch"] | None = None,
     filters: Int64[Tensor, " batch"] | None = None,
 ) -> Pixels:
     """Resizes each image's box (left, top, right, bottom) to `size` (height, width).
 
     The meaning is that of PIL's `resize(size, filter, box)`: the filter widens with the
     shrink factor, may look past the box but not past the image, and each of the two
-    passes, columns first, rounds to whole grey levels. `flip` mirrors left and right;
-    without `filters` it is bicubic. All but the pixels is given on the host.
+    passes, columns first, rounds to whole grey levels. Without `filters` it is bicubic.
+    All but the pixels is given on the host.
     """
-    batch = len(ragged)
-    if flip is None:
-        flip = torch.zeros(batch, dtype=torch.bool)
     if filters is None:
-        filters = torch.full((batch,), int(Filter.BICUBIC))
+        filters = torch.full((len(ragged),), int(Filter.BICUBIC))
     _check_boxes(ragged, boxes)
     if ragged.pixels.is_cuda and HAS_TRITON:
-        return crop_resize_triton(ragged, boxes, size, flip, filters)
+        return crop_resize_triton(ragged, boxes, size, filters)
     if ragged.pixels.device.type == "cpu":
-        return crop_resize_pillow(ragged, boxes, size, flip, filters)
-    return crop_resize_reference(ragged, boxes, size, flip, filters)
+        return crop_resize_pillow(ragged, boxes, size, filters)
+    return crop_resize_reference(ragged, boxes, size, filters)
 
 
 def _check_boxes(ragged: Ragged, boxes: Float[Tensor, "batch 4"]) -> None:
@@ -78,7 +74,6 @@ def crop_resize_reference(
     ragged: Ragged,
     boxes: Float[Tensor, "batch 4"],
     size: tuple[int, int],
-    flip: Bool[Tensor, " batch"],
     filters: Int64[Tensor, " batch"],
 ) -> Pixels:
     """The plain path: two products with matrices of weights per image."""
@@ -91,8 +86,6 @@ def crop_resize_reference(
         kind = Filter(int(filters[index]))
         rows, by_row = _weights(top, bottom, size[0], image.shape[1], kind)
         columns, by_column = _weights(left, right, size[1], image.shape[2], kind)
-        if flip[index]:
-            by_column = by_column.flip(0)
         region = image[:, rows, columns].float()
         narrowed = _grey_levels(region @ by_column.to(device).T)
         output[index] = _grey_levels(by_row.to(device) @ narrowed)
@@ -136,7 +129,6 @@ def crop_resize_pillow(
     ragged: Ragged,
     boxes: Float[Tensor, "batch 4"],
     size: tuple[int, int],
-    flip: Bool[Tensor, " batch"],
     filters: Int64[Tensor, " batch"],
 ) -> Pixels:
     """The CPU's fast path: Pillow itself, in the calling thread and outside the GIL."""
@@ -164,7 +156,7 @@ def crop_resize_pillow(
             box = (0, top - first, width, bottom - first)
             resized.append(np.asarray(picture.resize((width, height), kind, box)))
         result = resized[0].transpose(2, 0, 1) if together else np.stack(resized)
-        output[index] = result[..., ::-1] if flip[index] else result
+        output[index] = result
     return torch.from_numpy(output)
 
 
@@ -172,9 +164,8 @@ def _table(
     ragged: Ragged,
     boxes: Float[Tensor, "batch 4"],
     height: int,
-    flip: Bool[Tensor, " batch"],
     filters: Int64[Tensor, " batch"],
-) -> tuple[Int64[Tensor, "batch 10"], Int32[Tensor, " programs"]]:
+) -> tuple[Int64[Tensor, "batch 9"], Int32[Tensor, " programs"]]:
     """What the kernels know of each sample, and whose lines each program makes."""
     _, reach = _reach((boxes[:, 3] - boxes[:, 1]) / height, filters)
     # A row more on each side than the window: the kernels round in float32.
@@ -189,7 +180,6 @@ def _table(
         torch.cumsum(num_rows, 0) - num_rows,
         first_row,
         num_rows,
-        flip.long(),
         filters.long(),
         ragged.interleaved.long(),
         torch.cumsum(num_programs, 0) - num_programs,
@@ -206,7 +196,6 @@ def crop_resize_triton(
     ragged: Ragged,
     boxes: Float[Tensor, "batch 4"],
     size: tuple[int, int],
-    flip: Bool[Tensor, " batch"],
     filters: Int64[Tensor, " batch"],
 ) -> Pixels:
     """The fast path: two kernels over the ragged buffer, weights made on the way."""
@@ -218,7 +207,7 @@ def crop_resize_triton(
     height, width = size
     batch, channels = len(ragged), ragged.channels
     boxes = boxes.float()
-    table, owners = _table(ragged, boxes, height, flip, filters)
+    table, owners = _table(ragged, boxes, height, filters)
     narrowed = roomy(int(table[:, 5].sum()) * channels * width, device)
     if device.type == "cuda":
         table, owners, boxes = (

@@ -45,7 +45,7 @@ def interleaved(image: Tensor) -> Tensor:
 
 
 def resized_by_pil(
-    image: Tensor, box: list[float], size: tuple[int, int], flip: bool, kind: Filter
+    image: Tensor, box: list[float], size: tuple[int, int], kind: Filter
 ) -> Tensor:
     """PIL's two passes, columns first: Pillow 13 starts with the cheaper one."""
     planes = []
@@ -57,8 +57,6 @@ def resized_by_pil(
         picture = picture.resize(
             size[::-1], PIL_FILTER[kind], (0, top, size[1], bottom)
         )
-        if flip:
-            picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         planes.append(np.asarray(picture))
     return torch.from_numpy(np.stack(planes))
 
@@ -82,17 +80,15 @@ def test_agrees_with_pil(
     resize: Callable[..., Tensor], kind: Filter, size: tuple[int, int], channels: int
 ) -> None:
     images = photographs(SIZES, channels)
-    flip = torch.tensor([True, False] * 3)
     output = resize(
         Ragged.from_images(images),
         torch.tensor(BOXES),
         size,
-        flip,
         torch.full((6,), int(kind)),
     )
     assert output.shape == (6, channels, *size)
     for index, image in enumerate(images):
-        expected = resized_by_pil(image, BOXES[index], size, bool(flip[index]), kind)
+        expected = resized_by_pil(image, BOXES[index], size, kind)
         difference = (output[index].int() - expected.int()).abs()
         assert difference.max() <= 1
         # PIL's fixed-point weights round the ties of flat regions either way.
@@ -106,7 +102,7 @@ def test_agrees_with_pil_in_one_call(kind: Filter) -> None:
     box = [4.0, 3, 66, 80]
     ragged = Ragged.from_images([image[None]])
     filters = torch.tensor([int(kind)])
-    output = crop_resize(ragged, torch.tensor([box]), (32, 24), None, filters)
+    output = crop_resize(ragged, torch.tensor([box]), (32, 24), filters)
     picture = Image.fromarray(image.numpy()).resize((24, 32), PIL_FILTER[kind], box)
     difference = output[0, 0].int() - torch.from_numpy(np.array(picture)).int()
     assert difference.abs().max() <= 1
@@ -134,18 +130,18 @@ def test_interleaved_images_keep_their_memory_and_their_meaning() -> None:
     assert ragged.interleaved.tolist() == [False, True] * 3
     assert torch.equal(ragged.image(1), images[1])
     boxes = torch.tensor(BOXES)
-    flip, filters = torch.arange(6) > 2, torch.arange(6) % 2
+    filters = torch.arange(6) % 2
     for resize in (crop_resize_reference, crop_resize_pillow):
-        expected = resize(Ragged.from_images(images), boxes, (16, 16), flip, filters)
-        assert torch.equal(resize(ragged, boxes, (16, 16), flip, filters), expected)
+        expected = resize(Ragged.from_images(images), boxes, (16, 16), filters)
+        assert torch.equal(resize(ragged, boxes, (16, 16), filters), expected)
 
 
 def test_filters_are_chosen_per_sample() -> None:
     ragged = Ragged.from_images(photographs([(40, 40)])).select(torch.tensor([0, 0]))
     boxes = torch.tensor([[1.0, 2, 38, 39]]).expand(2, 4)
-    both = crop_resize(ragged, boxes, (16, 16), None, torch.tensor([0, 1]))
+    both = crop_resize(ragged, boxes, (16, 16), torch.tensor([0, 1]))
     for kind in Filter:
-        alone = crop_resize(ragged, boxes, (16, 16), None, torch.full((2,), int(kind)))
+        alone = crop_resize(ragged, boxes, (16, 16), torch.full((2,), int(kind)))
         assert torch.equal(both[kind], alone[0])
     assert not torch.equal(both[0], both[1])
 
@@ -178,8 +174,8 @@ import sys
 import torch
 from t2t.ops.crop_resize import crop_resize_reference, crop_resize_triton
 from t2t.ops.ragged import Ragged
-images, boxes, flip, filters = torch.load(sys.argv[1])
-arguments = Ragged.from_images(images), boxes, (5, 9), flip, filters
+images, boxes, filters = torch.load(sys.argv[1])
+arguments = Ragged.from_images(images), boxes, (5, 9), filters
 plain, fast = crop_resize_reference(*arguments), crop_resize_triton(*arguments)
 difference = (plain.int() - fast.int()).abs()
 assert difference.max() <= 1, difference.max()
@@ -193,7 +189,7 @@ def test_kernels_agree_with_the_plain_path_in_the_interpreter(tmp_path: Path) ->
     images = photographs([(12, 9), (7, 21), (4, 4)], channels=2)
     images[0] = interleaved(images[0])
     boxes = torch.tensor([[1.0, 2, 8, 11], [0.5, 0, 21, 6.5], [1, 1, 3, 2]])
-    case = images, boxes, torch.tensor([True, False, True]), torch.tensor([0, 1, 1])
+    case = images, boxes, torch.tensor([0, 1, 1])
     torch.save(case, tmp_path / "case.pt")
     # The interpreter is chosen when Triton is imported, hence a process of its own.
     environment = os.environ | {"TRITON_INTERPRET": "1"}
@@ -210,12 +206,11 @@ def test_kernels_agree_with_the_plain_path_on_the_gpu(size: tuple[int, int]) -> 
     boxes = torch.tensor(
         [[10.0, 20, 480, 360], [0, 0, 801, 1200], [5, 5, 20, 60], [0.5, 1.5, 300, 90]]
     )
-    flip = torch.tensor([True, False, True, False])
     filters = torch.tensor([0, 1, 1, 0])
     on_cpu = Ragged.from_images(images)
-    plain = crop_resize_reference(on_cpu, boxes, size, flip, filters)
+    plain = crop_resize_reference(on_cpu, boxes, size, filters)
     on_gpu = Ragged.from_images([image.cuda() for image in images])
-    fast = crop_resize(on_gpu, boxes, size, flip, filters).cpu()
+    fast = crop_resize(on_gpu, boxes, size, filters).cpu()
     difference = (plain.int() - fast.int()).abs()
     assert difference.max() <= 1
     assert (difference > 0).float().mean() < 0.01

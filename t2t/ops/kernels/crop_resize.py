@@ -43,24 +43,22 @@ def narrow_columns(
     # would else give all the others programs that find nothing to do.
     program = tl.program_id(0)
     sample = tl.load(owners_ptr + program)
-    entry = table_ptr + sample * 10
+    entry = table_ptr + sample * 9
     offset = tl.load(entry)
     height = tl.load(entry + 1)
     width = tl.load(entry + 2)
     row_offset = tl.load(entry + 3)
     first_row = tl.load(entry + 4).to(tl.int32)
     num_rows = tl.load(entry + 5).to(tl.int32)
-    flip = tl.load(entry + 6)
-    cubic = tl.load(entry + 7).to(tl.int32)
-    interleaved = tl.load(entry + 8)
-    first_program = tl.load(entry + 9).to(tl.int32)
+    cubic = tl.load(entry + 6).to(tl.int32)
+    interleaved = tl.load(entry + 7)
+    first_program = tl.load(entry + 8).to(tl.int32)
     left = tl.load(boxes_ptr + sample * 4)
     right = tl.load(boxes_ptr + sample * 4 + 2)
     lines = (program - first_program) * LINES + tl.arange(0, LINES)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    target = tl.where(flip != 0, num_columns - 1 - columns, columns)
     center, low, high, stretch, num_taps = filter_window(
-        target, left, right, num_columns, width.to(tl.int32), cubic
+        columns, left, right, num_columns, width.to(tl.int32), cubic
     )
     inside = lines < channels * num_rows
     pixel_stride = tl.where(interleaved != 0, channels, 1)
@@ -110,12 +108,12 @@ def shorten_rows(
 ):
     """Rows: C×rows×columns → one image of the batch."""
     sample = tl.program_id(1)
-    entry = table_ptr + sample * 10
+    entry = table_ptr + sample * 9
     height = tl.load(entry + 1).to(tl.int32)
     row_offset = tl.load(entry + 3)
     first_row = tl.load(entry + 4).to(tl.int32)
     num_rows = tl.load(entry + 5).to(tl.int32)
-    cubic = tl.load(entry + 7).to(tl.int32)
+    cubic = tl.load(entry + 6).to(tl.int32)
     top = tl.load(boxes_ptr + sample * 4 + 1)
     bottom = tl.load(boxes_ptr + sample * 4 + 3)
     lines = tl.program_id(0) * LINES + tl.arange(0, LINES)
