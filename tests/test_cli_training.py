@@ -248,10 +248,16 @@ def test_bars_rise_with_the_numbers() -> None:
     assert [*many] == sorted(many)
 
 
-def test_what_to_type_next_can_be_pasted() -> None:
-    told = whereabouts(Path("my runs/é"))
-    assert "t2t eval 'my runs/é' " in told
-    assert "t2t predict 'my runs/é' IMAGE..." in told
+def test_what_to_type_next_can_be_pasted(tmp_path: Path) -> None:
+    folder = tmp_path / "my runs"
+    folder.mkdir()
+    for name in ("model.safetensors", "metrics.jsonl"):
+        (folder / name).touch()
+    told = whereabouts(folder)
+    assert f"t2t eval '{folder}' " in told
+    assert f"t2t predict '{folder}' IMAGE..." in told
+    (folder / "model.safetensors").unlink()
+    assert whereabouts(folder) == f"  {folder}/metrics.jsonl   the same as numbers"
 
 
 def test_a_recipe_takes_a_network_of_timms_instead(capsys: Output) -> None:

@@ -16,7 +16,7 @@ from t2t.errors import UserError, on_one_line
 from t2t.models.trained import load_trained
 from t2t.serving.predictor import Predictor
 from t2t.training.feeding import open_data
-from t2t.training.folder import read_recipe
+from t2t.training.folder import CURVES, METRICS, MODEL, read_recipe
 from t2t.training.telling.clock import duration, pace
 from t2t.training.telling.metrics import read_rows
 
@@ -31,7 +31,7 @@ def closing_page(folder: Path, summary: dict[str, Any]) -> RenderableType:
         Text(),
         Text(outcome(summary, read_recipe(folder).average.decay > 0)),
         Text(),
-        curves(folder / "metrics.jsonl"),
+        curves(folder / METRICS),
         *examples(folder),
         Text(whereabouts(folder)),
     )
@@ -112,14 +112,20 @@ def read_or_damaged(source: Source, index: int) -> bytes | Tensor | DamagedImage
 
 
 def whereabouts(folder: Path) -> str:
-    """Where everything is, and what to type next."""
+    """Where everything is that was not removed since, and what to type next."""
     quoted = shlex.quote(str(folder))
-    rows = {
-        f"{folder / 'model.safetensors'}": "the model, with all that using it needs",
-        f"{folder / 'curves.png'}": "loss, accuracy and learning rate over the steps",
-        f"{folder / 'metrics.jsonl'}": "the same as numbers",
-        f"t2t eval {quoted}": "every class, and what is taken for what",
-        f"t2t predict {quoted} IMAGE...": "what it sees in your images",
+    files = {
+        MODEL: "the model, with all that using it needs",
+        CURVES: "loss, accuracy and learning rate over the steps",
+        METRICS: "the same as numbers",
     }
-    width = max(map(len, rows))
+    rows = {
+        str(folder / name): what
+        for name, what in files.items()
+        if (folder / name).exists()
+    }
+    if (folder / MODEL).exists():
+        rows[f"t2t eval {quoted}"] = "every class, and what is taken for what"
+        rows[f"t2t predict {quoted} IMAGE..."] = "what it sees in your images"
+    width = max(map(len, rows), default=0)
     return "\n".join(f"  {key:<{width}}   {value}" for key, value in rows.items())
