@@ -21,6 +21,7 @@ set -u
 folder=$1
 shift
 first_machine=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+log_size=$(cat "$folder/log.txt" 2>/dev/null | wc -c)
 
 # One torchrun a machine; it starts a process a GPU, and starts them again up to three
 # times when one of them dies.
@@ -38,6 +39,10 @@ training=$!
 stopped=no
 trap 'stopped=yes; scancel --signal=TERM "$SLURM_JOB_ID"; wait "$training"' TERM
 wait "$training"
+
+# A preemption tells the processes, not this script: their log then ends in it.
+tail -c "+$((log_size + 1))" "$folder/log.txt" 2>/dev/null |
+  grep -q '^Stopped at step' && stopped=yes
 
 # Only a run that was told to stop is queued again: one that failed needs a person.
 if [ "$stopped" = yes ] && [ ! -f "$folder/result.json" ]; then

@@ -117,6 +117,7 @@ def draw_seeds(runs: "Sequence[FinishedRun]", path: Path) -> None:
     figure = Figure(figsize=(11, 3.8), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, 3, sharex=True)
+    panels[2].sharey(panels[1])  # averaged and raw weights compare at a glance
     titles = {
         "loss": "training loss",
         "top1": "top-1, %, averaged weights",
@@ -134,9 +135,9 @@ def draw_seeds(runs: "Sequence[FinishedRun]", path: Path) -> None:
             )
         axes.set_title(title)
         axes.set_xlabel("step")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.9g}"))
         axes.grid(alpha=0.3)
-        if key != "loss":
-            axes.set_ylim(top=min(axes.get_ylim()[1], 100))
+    panels[1].set_ylim(top=min(panels[1].get_ylim()[1], 100))
     panels[0].legend(frameon=False, fontsize="small")
     figure.suptitle(runs[0].result["recipe"], parse_math=False)
     with atomic_file(path) as part:

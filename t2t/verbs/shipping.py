@@ -14,7 +14,9 @@ def ship(
     into: Annotated[str, option("Where model and card go.", "(required)", "PATH")],
     data: Annotated[
         str | None,
-        option("Images to judge it by.", "(default: what it was trained on)", "SOURCE"),
+        option(
+            "Images to judge it by.", "(default: the run's validation images)", "SOURCE"
+        ),
     ] = None,
     data_name: Annotated[
         str | None,

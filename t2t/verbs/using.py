@@ -45,7 +45,9 @@ def eval(
     weights: NamedWeights = None,
     data: Annotated[
         str | None,
-        option("Images to judge by.", "(default: what it was trained on)", "SOURCE"),
+        option(
+            "Images to judge by.", "(default: the run's validation images)", "SOURCE"
+        ),
     ] = None,
     split: Annotated[
         str | None,

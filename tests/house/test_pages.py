@@ -27,6 +27,34 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert missing == []
 
 
+def test_anchors_lead_somewhere() -> None:
+    wrong = []
+    for page in PAGES:
+        for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
+            text = (page.parent / target if target else page).read_text()
+            titles = re.findall(r"^#+ (.*)", text, flags=re.MULTILINE)
+            anchors = {re.sub(r"[^\w -]", "", each.lower()) for each in titles}
+            if anchor.replace("-", " ") not in anchors:
+                wrong.append(f"{page.relative_to(ROOT)}: {target}#{anchor}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("verb", [*VERBS])
+def test_options_are_those_of_the_verb(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main([verb, "--help"]) == 0
+    known = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
+    pages = [page.read_text().replace("\\\n", " ") for page in PAGES]
+    shown = [
+        option
+        for command in re.findall(rf"\bt2t {verb}\b([^\n`#;]*)", "\n".join(pages))
+        for option in re.findall(r"--[a-z][a-z-]*", command)
+    ]
+    assert set(shown) - known == set()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_are_verbs_and_recipes_that_exist(page: Path) -> None:
     text = page.read_text()

@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from t2t.config import to_json
 from t2t.errors import UserError
@@ -13,7 +14,8 @@ from t2t.studies import STUDIES, find_study
 from t2t.studies.findings import EPOCHS
 from t2t.studies.forecast import data_size, forecast
 from t2t.studies.outcome import Arm, Cost, Outcome, costs_of, find, run_folder
-from t2t.studies.picture import draw, draw_arms, draw_costs
+from t2t.studies.picture import draw, draw_arms, draw_costs, draw_seeds
+from t2t.studies.record import FinishedRun
 from t2t.studies.study import Claim, Study
 from t2t.studies.table import as_json, markdown
 from t2t.training.folder import write_json
@@ -295,6 +297,38 @@ def test_a_picture_places_mean_spread_and_seeds() -> None:
     assert [panel.containers[0].lines[0].get_xdata()[0] for panel in panels] == [
         *(1.23, 0.456, 1234.4)
     ]
+
+
+def test_seeds_are_drawn_by_averaged_and_raw_weights_on_one_scale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures: list[Figure] = []
+    save = Figure.savefig
+
+    def keep(figure: Figure, *given: Any, **named: Any) -> None:
+        figures.append(figure)
+        save(figure, *given, **named)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    rows: list[dict[str, Any]] = [
+        {"step": 1, "loss": 2.3},
+        {"step": 77_600, "loss": 0.5},
+        {"step": 77_600, "top1": 98, "top1_raw": 99},
+    ]
+    run = FinishedRun(
+        folder=tmp_path,
+        recipe={"seed": 0},
+        environment={},
+        result={"recipe": "cifar10.long"},
+        rows=rows,
+        log=None,
+    )
+    draw_seeds([run], tmp_path / "curves.png")
+    _, averaged, raw = figures[0].axes
+    assert averaged.get_ylim() == raw.get_ylim()
+    low, high = averaged.get_ylim()
+    assert low < 98 < 99 < high <= 100
+    assert "80,000" in [tick.get_text() for tick in averaged.get_xticklabels()]
 
 
 def test_mistakes_are_told() -> None:

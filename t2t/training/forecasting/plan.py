@@ -32,16 +32,16 @@ class Gpu:
     """Its share of the network between machines, GB/s each way."""
 
 
-# H200's memory and matrix rate were measured. The rest is assumed: other rates at the
-# same 80 % of the makers' figures, NVLink and one network card a GPU at 80 % of theirs.
+# H200's memory was measured. Rates of products, of NVLink and of one network card a GPU
+# are assumed: 80 % of the makers' figures.
 GPUS = {
     "H200": Gpu(139.0, 790.0, 360.0, 40.0),
     "H100": Gpu(79.0, 790.0, 360.0, 40.0),
     "A100": Gpu(79.0, 250.0, 240.0, 20.0),
 }
-# What a whole step reaches of the matrix rate: T2T-ViT-14 at batch 256 on one H200 with
-# all its augmentation, as docs/speed.md measured it. What of the sending hides behind
-# computing, and what a step costs however few images it has, are assumed.
+# What a whole step reaches of that rate: T2T-ViT-14 at batch 256 on one H200 with all
+# its augmentation, as records/speed/tried-h200.json has it. What of the sending hides
+# behind computing, and what a step costs however few images it has, are assumed.
 STEP_SHARE = 0.39
 HIDDEN_SHARE = {"ddp": 2 / 3, "fsdp": 1.0, "hybrid": 1.0}
 STEP_SECONDS = 0.004
