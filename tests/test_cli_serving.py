@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+from t2t.analysis.sights import Seen, draw_sights
 from t2t.cli import main
 from t2t.data.sources import open_source
 from t2t.models.create import create_model
@@ -215,6 +216,29 @@ def test_predict_prints_a_plain_table(run: Path, images: Path, capsys: Output) -
     assert not any("\x1b" in line for line in lines)
 
 
+def test_predict_draws_what_it_sees(
+    run: Path, images: Path, tmp_path: Path, capsys: Output, monkeypatch
+) -> None:
+    monkeypatch.setattr("t2t.verbs.using.MOST_DRAWN", 2)
+    drawn = []
+
+    def draw(seen: list[Seen], path: str, title: str) -> Path:
+        drawn.extend(seen)
+        return draw_sights(seen, path, title)
+
+    monkeypatch.setattr("t2t.verbs.seeing.draw_sights", draw)
+    files = sorted(str(path) for path in (images / "7").iterdir())[:3]
+    words = ["predict", str(run), *files, "--json", "--top", "1"]
+    assert main([*words, "--picture", f"{tmp_path}/new/seen.png"]) == 0
+    told = capsys.readouterr()
+    rows = [json.loads(line)["predictions"][0] for line in told.out.splitlines()]
+    assert [seen.guess for seen in drawn] == [row["name"] for row in rows[:2]]
+    assert [seen.name for seen in drawn] == [Path(file).name for file in files[:2]]
+    assert f"Picture: {tmp_path}/new/seen.png" in told.err
+    assert "It shows the first 2 of 3 images." in told.err
+    assert (tmp_path / "new/seen.png").stat().st_size > 10_000
+
+
 def test_predict_says_what_it_assumed(
     images: Path, tmp_path: Path, capsys: Output
 ) -> None:
@@ -267,6 +291,7 @@ def test_a_file_that_is_not_written_leaves_no_folders(
         (f"eval RUN --data {'a' * 300}", "cannot be opened (File name too long)"),
         ("predict RUN EMPTY --top 0", "--top 0 is too small"),
         ("predict RUN EMPTY --json --csv", "give one of them"),
+        ("predict x.png --picture a.txt", "must end in .png, .pdf or .svg"),
         ("predict EMPTY x.png", "has no model.safetensors in it"),
         ("predict nowhere x.png", "There is no file nowhere"),
         ("predict RUN x.png --device tpu", "device='tpu' is not on this machine"),

@@ -72,11 +72,16 @@ def draw_confusion(
     right = pairs.amounts[pairs.rows == pairs.columns].sum() / pairs.amounts.sum()
     heading = f"{shortened(title, 80)}   top-1 {100 * right:.2f} %".strip()
     figure.suptitle(heading, fontsize=12, parse_math=False)  # names may hold a $
+    # Each of a thousand classes still gets a dot of its own.
+    return save_figure(figure, path, dpi=max(120, 2 * num / side))
+
+
+def save_figure(figure: Figure, path: str | Path, dpi: float) -> Path:
+    """Writes a picture of the kind that its name says, into folders that may be new."""
     file = Path(path).expanduser()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        # Each of a thousand classes still gets a dot of its own.
-        figure.savefig(file, dpi=max(120, 2 * num / side))
+        figure.savefig(file, dpi=dpi)
     except (OSError, ValueError) as error:
         raise UserError(f"The picture {path} could not be written: {error}.") from error
     return file

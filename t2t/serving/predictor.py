@@ -29,7 +29,7 @@ from t2t.ops.freed_memory import keep_freed_memory
 from t2t.ops.prepared import Preparations
 from t2t.ops.ragged import Ragged
 from t2t.serving.inputs import damage, find_images
-from t2t.shapes import Pixels
+from t2t.shapes import Images, Pixels
 
 ImageLike: TypeAlias = str | os.PathLike[str] | bytes | Image.Image | Tensor | Any
 """A path, an encoded file, a picture of Pillow's, or uint8 pixels.
@@ -132,6 +132,20 @@ class Predictor:
                     ending.enter_context(pool)
                 yield from self._predict_batch(batch, top, pool)
 
+    def see(self, image: ImageLike) -> Pixels:
+        """One image as the model is shown it, before its pixels are normalised."""
+        names = [name_of(image, 0)]
+        damaged: dict[int, DamagedImage] = {}
+        read = [read_image(image, names[0])]
+        pixels = self._pixels([0], read, names, damaged, None)
+        for found in damaged.values():
+            raise UserError(f"{found.name} cannot be read: {found.reason}.")
+        return pixels[0]
+
+    def normalised(self, pixels: Pixels) -> Images:
+        """What the model computes with."""
+        return normalise(pixels, self.trained.mean, self.trained.std)
+
     def predict_named(
         self, words: Iterable[str], listed: TextIO, top: int = 5, batch_size: int = 32
     ) -> Iterator[Prediction | DamagedImage]:
@@ -197,7 +211,7 @@ class Predictor:
         # packing takes longer than one image gains.
         packs = self.device.type == "cpu" and len(pixels) == 1 < self.num_single
         with self.preparations.in_use() if packs else nullcontext():
-            logits = self.model(normalise(pixels, trained.mean, trained.std)).float()
+            logits = self.model(self.normalised(pixels)).float()
         if not logits.isfinite().all():
             raise UserError(
                 f"{trained.path} gives numbers that are not finite: its weights are "

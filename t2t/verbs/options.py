@@ -95,6 +95,15 @@ def check_said_once(options: Mapping[str, Any], settings: Iterable[str]) -> None
             )
 
 
+def check_picture(picture: str | None) -> None:
+    """Refuses a picture of another kind, or that could not be written."""
+    if picture is None:
+        return
+    if not picture.lower().endswith((".png", ".pdf", ".svg")):
+        raise UserError(f"--picture {picture} must end in .png, .pdf or .svg.")
+    check_writable("--picture", Path(picture).expanduser())
+
+
 def check_writable(option: str, path: Path) -> None:
     """Refuses a file that could not be written, before it is worked for.
 

@@ -15,7 +15,7 @@ from t2t.verbs.options import (
     JsonFlag,
     PrecisionChoice,
     at_least,
-    check_writable,
+    check_picture,
     option,
     warn,
 )
@@ -25,6 +25,8 @@ ModelOfFile = Annotated[
     option("What a file of weights is, where it does not say.", "", "NAME"),
 ]
 
+MOST_DRAWN = 8
+"""Images in a picture of what is seen."""
 
 NamedWeights = Annotated[
     str | None,
@@ -83,10 +85,7 @@ def eval(
             "t2t eval --weights builtin."
         )
     at_least(1, "--batch-size", batch_size)
-    if picture is not None and not picture.lower().endswith((".png", ".pdf", ".svg")):
-        raise UserError(f"--picture {picture} must end in .png, .pdf or .svg.")
-    if picture is not None:
-        check_writable("--picture", Path(picture).expanduser())
+    check_picture(picture)
 
     from t2t.screen import counting, say, say_json
     from t2t.training.judging.judge import judge
@@ -137,6 +136,15 @@ def predict(
     batch_size: Annotated[
         int, option("Images computed at once.", "(default: 32)", "N")
     ] = 32,
+    picture: Annotated[
+        str | None,
+        option(
+            "Draw the tokens of the first few images, where the model looks and what "
+            "its guess needs: a .png, .pdf or .svg.",
+            "",
+            "PATH",
+        ),
+    ] = None,
     model: ModelOfFile = None,
     device: DeviceChoice = None,
 ) -> None:
@@ -145,6 +153,7 @@ def predict(
     Examples:
       t2t predict cat.jpg
       t2t predict runs/mine cat.jpg
+      t2t predict cat.jpg --picture seen.png
       t2t predict runs/mine photos/ --top 1 --csv > seen.csv
       find . -name '*.jpg' | t2t predict runs/mine - --json
     """
@@ -152,6 +161,7 @@ def predict(
     at_least(1, "--batch-size", batch_size)
     if json and csv:
         raise UserError("--json and --csv are two forms of the same; give one of them.")
+    check_picture(picture)
     chosen_weights, images = weights_and_images(weights, words)
     if not images:
         raise UserError(no_images(words))
@@ -187,10 +197,13 @@ def predict(
     elif csv:
         outcomes = write_csv(outcomes, sys.stdout)
     predictions: list[Prediction] = []
+    drawn: list[Prediction] = []
     num_seen = num_failed = 0
     for outcome in outcomes:
         if isinstance(outcome, Prediction):
             num_seen += 1
+            if len(drawn) < MOST_DRAWN:
+                drawn.append(outcome)
             if not json and not csv:  # else they are told already, and may be many
                 predictions.append(outcome)
         else:
@@ -203,6 +216,12 @@ def predict(
         raise UserError("No image could be read, so there is nothing to tell.")
     if predictions:
         say(lambda width: prediction_table(predictions))
+    if picture is not None:
+        from t2t.verbs.seeing import draw_seen
+
+        warn(f"Picture: {draw_seen(predictor, drawn, picture)}")
+        if num_seen > len(drawn):
+            warn(f"It shows the first {len(drawn)} of {num_seen:,} images.")
     if num_failed:
         raise SystemExit(1)
 
