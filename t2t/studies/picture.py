@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from t2t.atomic import atomic_file
 from t2t.studies.outcome import Arm, Outcome
@@ -136,6 +136,7 @@ def draw_seeds(runs: "Sequence[FinishedRun]", path: Path) -> None:
         axes.set_title(title)
         axes.set_xlabel("step")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.9g}"))
+        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
         axes.grid(alpha=0.3)
     panels[1].set_ylim(top=min(panels[1].get_ylim()[1], 100))
     panels[0].legend(frameon=False, fontsize="small")
