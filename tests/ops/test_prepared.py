@@ -53,6 +53,20 @@ def test_a_parameter_given_other_memory_is_prepared_again() -> None:
             assert prepared(total, (weight,)) == 1000 * level
 
 
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+@pytest.mark.parametrize("fused", [True, False])
+def test_what_an_optimizer_writes_is_a_change(
+    kind: type[torch.optim.SGD] | type[torch.optim.AdamW], fused: bool
+) -> None:
+    weight = nn.Parameter(torch.ones(4))
+    optimizer = kind([weight], lr=0.5, fused=fused)
+    with torch.no_grad(), Preparations().in_use():
+        for _ in range(3):
+            assert prepared(total, (weight,)) == weight.sum()
+            weight.grad = torch.ones(4)
+            optimizer.step()
+
+
 def test_a_weight_and_its_transpose_are_two() -> None:
     weight = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     with torch.no_grad(), Preparations().in_use():
