@@ -25,6 +25,10 @@ class Preparations:
         self._kept: dict[Any, tuple[Sequence[Tensor], list[int], Any]] = {}
         watch_optimizers()
 
+    def __reduce__(self) -> tuple[type["Preparations"], tuple[()]]:
+        """A copy begins empty: addresses are not its own, and MKL's copies stay."""
+        return type(self), ()
+
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Lets `prepared` take its results from here."""

@@ -1,5 +1,7 @@
 """What is made of weights is kept, and made again when they change."""
 
+import copy
+import pickle
 from collections.abc import Sequence
 
 import pytest
@@ -65,6 +67,17 @@ def test_what_an_optimizer_writes_is_a_change(
             assert prepared(total, (weight,)) == weight.sum()
             weight.grad = torch.ones(4)
             optimizer.step()
+
+
+def test_copies_begin_empty() -> None:
+    x, weight = torch.randn(20, 24), torch.randn(56, 24)
+    preparations = Preparations()
+    with torch.no_grad(), preparations.in_use():
+        linear(x, weight, None)
+        prepared(total, (weight,))
+    assert preparations._kept
+    assert not copy.deepcopy(preparations)._kept
+    assert not pickle.loads(pickle.dumps(preparations))._kept
 
 
 def test_a_weight_and_its_transpose_are_two() -> None:
