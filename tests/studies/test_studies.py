@@ -16,7 +16,7 @@ from t2t.studies.outcome import Arm, Cost, Outcome, costs_of, find, run_folder
 from t2t.studies.picture import draw, draw_arms, draw_costs
 from t2t.studies.study import Claim, Study
 from t2t.studies.table import as_json, markdown
-from t2t.training.folder import write_json
+from t2t.training.folder import RESULT_KINDS, write_json
 from t2t.training.optim import build_optimizers
 from t2t.training.recipe import Recipe
 from t2t.training.run import build_model
@@ -233,6 +233,10 @@ def test_a_forecast_holds_images_out_once(hold_out: int) -> None:
     assert (size.train, size.val) == (1437 - hold_out, hold_out or 360)
 
 
+def told_result(**values: object) -> dict[str, object]:
+    return {key: kind(1) for key, kind in RESULT_KINDS.items()} | values
+
+
 def test_a_forecast_leaves_out_what_is_done(tmp_path: Path) -> None:
     study = find_study("depth")
     own = study.arms["deep_narrow"]
@@ -241,7 +245,7 @@ def test_a_forecast_leaves_out_what_is_done(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         plain = to_json(replace(own, seed=seed, epochs=epochs))
         write_json(folder / "recipe.json", plain)
-        write_json(folder / "result.json", {"top1": 90.0})
+        write_json(folder / "result.json", told_result())
     rows = forecast(study, (0, 1, 2), tmp_path)
     # That of another recipe is none of the study's.
     assert [(row.num_done, row.num_runs) for row in rows] == [(1, 3), (0, 3)]
