@@ -20,7 +20,7 @@ from t2t.training.folder import RESULT_KINDS, write_json
 from t2t.training.optim import build_optimizers
 from t2t.training.recipe import Recipe
 from t2t.training.run import build_model
-from t2t.verbs.study import macs_in_words, seconds_in_words
+from t2t.verbs.study import forecast_sentence, macs_in_words, seconds_in_words
 
 
 def test_arms_of_one_name_are_one_recipe() -> None:
@@ -250,6 +250,29 @@ def test_a_forecast_leaves_out_what_is_done(tmp_path: Path) -> None:
     # That of another recipe is none of the study's.
     assert [(row.num_done, row.num_runs) for row in rows] == [(1, 3), (0, 3)]
     assert [row.hours_left / row.hours for row in rows] == [2, 3]
+
+
+def test_a_forecast_goes_by_the_seeds_that_are_done(tmp_path: Path) -> None:
+    study = find_study("depth")
+    (own, other) = forecast(study, (0, 1, 2, 3), tmp_path)
+    assert not own.is_measured
+    assert " s on one H200 without" in forecast_sentence([own, other])
+    for arm, minutes in (("deep_narrow", (20, 40)), ("shallow_wide", (10,) * 4)):
+        for seed, each in enumerate(minutes):
+            recipe = replace(study.arms[arm], seed=seed)
+            folder = run_folder(tmp_path, recipe, seed)
+            folder.mkdir(parents=True)
+            write_json(folder / "recipe.json", to_json(recipe))
+            write_json(folder / "result.json", told_result(train_minutes=each))
+        rows = forecast(study, (0, 1, 2, 3), tmp_path)
+        assert (rows[0].hours, rows[0].hours_left) == (0.5, 1.0)
+        told = forecast_sentence(rows)
+        known = ", deep_narrow as long as finished seeds took without compiling"
+        assert known in told
+        assert told.endswith("." if rows[1].is_measured else "many times that.")
+        assert (", the others on one H200" in told) == (not rows[1].is_measured)
+    assert "2 runs to do" in told
+    assert forecast_sentence(rows[1:]).startswith("All runs are done, ")
 
 
 def told_arm(hold_out: int = 0) -> Arm:
