@@ -269,13 +269,12 @@ def forecast_sentence(rows: "list[Row]") -> str:
         return f"All runs are done, {macs} in all."
     seconds = seconds_in_words(3600 * sum(row.hours_left for row in left))
     runs = counted(sum(row.num_left for row in left), "run")
-    told = f"{runs} to do, {macs} in all; {seconds}"
-    predicted = f"on one {GPU} without compiling, as docs/scaling.md predicts; on a "
-    predicted += "CPU, many times that."
+    told = f"{runs} to do, {macs} in all; {seconds} without compiling, "
+    predicted = f"on one {GPU} as docs/scaling.md predicts; on a CPU, many times that."
     measured = [row.arm for row in left if row.is_measured]
     if not measured:
-        return f"{told} {predicted}"
-    told += f", {', '.join(measured)} as long as finished seeds took without compiling"
+        return told + predicted
+    told += f"{', '.join(measured)} as long as finished seeds took"
     is_all = len(measured) == len(left)
     return f"{told}." if is_all else f"{told}, the others {predicted}"
 

@@ -258,7 +258,7 @@ def test_a_forecast_goes_by_the_seeds_that_are_done(tmp_path: Path) -> None:
     study = find_study("depth")
     (own, other) = forecast(study, (0, 1, 2, 3), tmp_path)
     assert not own.is_measured
-    assert " s on one H200 without" in forecast_sentence([own, other])
+    assert "s without compiling, on one H200 as" in forecast_sentence([own, other])
     for arm, minutes in (("deep_narrow", (20, 40)), ("shallow_wide", (10,) * 4)):
         for seed, each in enumerate(minutes):
             recipe = replace(study.arms[arm], seed=seed)
@@ -269,8 +269,7 @@ def test_a_forecast_goes_by_the_seeds_that_are_done(tmp_path: Path) -> None:
         rows = forecast(study, (0, 1, 2, 3), tmp_path)
         assert (rows[0].hours, rows[0].hours_left) == (0.5, 1.0)
         told = forecast_sentence(rows)
-        known = ", deep_narrow as long as finished seeds took without compiling"
-        assert known in told
+        assert "compiling, deep_narrow as long as finished seeds took" in told
         assert told.endswith("." if rows[1].is_measured else "many times that.")
         assert (", the others on one H200" in told) == (not rows[1].is_measured)
     assert "2 runs to do" in told
