@@ -130,3 +130,13 @@ def test_only_plain_inference_on_a_cpu_takes_the_fast_path() -> None:
         assert not infers_on_cpu(x.to("meta"))
         with torch.autocast("cpu", torch.bfloat16):
             assert not infers_on_cpu(x)
+    with torch.no_grad():
+        assert infers_on_cpu(x)
+        assert not infers_on_cpu(x.as_subclass(Quantized))
+        assert not torch.vmap(lambda row: row + infers_on_cpu(x))(x).any()
+        with torch.autograd.forward_ad.dual_level():
+            assert not infers_on_cpu(x)
+
+
+class Quantized(Tensor):
+    """Somebody's own tensor, whose numbers may lie elsewhere."""
