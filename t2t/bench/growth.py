@@ -28,6 +28,7 @@ FIXED: dict[Axis, Sequence[str]] = {
     "batch": ["image_size"],
     "depth": ["image_size", "batch"],
 }
+SHOWN = ("images_per_second", "peak_memory_gib")
 TITLES = {"size": "image side, pixels", "batch": "batch", "depth": "blocks"}
 
 
@@ -69,7 +70,7 @@ def draw_growth(
         for base in bases:
             found = points(rows, base, axis)
             draw_line(panels[:, column], found, base, label_of(base, bases))
-            versions |= dict.fromkeys(row["torch"] for row in found)
+            versions |= dict.fromkeys(str(row["torch"]) for row in found)
         for panel in panels[:, column]:
             panel.set_xscale("log", base=2)
             panel.set_yscale("log")
@@ -97,16 +98,22 @@ def draw_growth(
 def draw_line(panels: Any, found: Sequence[Row], base: Case, label: str) -> None:
     """One model's rates and memory."""
     dashes = "-" if base.mode == "train" else "--"
-    for panel, key in zip(
-        panels, ("images_per_second", "peak_memory_gib"), strict=True
-    ):
-        pairs = [(row["at"], row[key]) for row in found if row[key]]
+    for panel, key in zip(panels, SHOWN, strict=True):
+        pairs = [(row["at"], row[key]) for row in found if is_number(row[key])]
         if pairs:
             panel.plot(*zip(*pairs, strict=True), f"o{dashes}", label=label, ms=4)
 
 
+def is_number(value: object) -> bool:
+    """Whether something was measured, and is more than nothing."""
+    return isinstance(value, int | float) and value > 0
+
+
 def points(rows: Sequence[Row], base: Case, axis: Axis) -> list[Row]:
-    """The rows that differ from a case along one axis only, each with its place."""
+    """The rows that differ from a case along one axis only, each with its place.
+
+    A file of rows may hold others that were written by hand: those are left out.
+    """
     fixed = {
         "model": base.model,
         "mode": base.mode,
@@ -125,7 +132,8 @@ def points(rows: Sequence[Row], base: Case, axis: Axis) -> list[Row]:
             at = row.get(KEYS[axis]) or (
                 own_depth(base.model) if axis == "depth" else 0
             )
-            found.append({**row, "at": at})
+            if is_number(at) and row.keys() >= {"torch", *SHOWN}:
+                found.append({**row, "at": at})
     return sorted(found, key=lambda row: row["at"])
 
 

@@ -83,7 +83,11 @@ class ModelConfig:
         sizes = ("dim", "depth", "num_heads", "token_dim", "patch_size", "in_channels")
         for name in (*sizes, "linformer_dim"):
             require(name, getattr(self, name), 1)
-        require("drop_path", self.drop_path, 0, below=1)
+        for name in ("num_classes", "growth", "norm_eps"):
+            require(name, getattr(self, name), 0)
+        require("mlp_ratio", self.mlp_ratio, 1 / self.dim)
+        for name in ("drop_path", "token_dropout"):
+            require(name, getattr(self, name), 0, below=1)
 
     @property
     def num_prefix_tokens(self) -> int:

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from t2t.ops.availability import needs_torchs_own
 
@@ -21,6 +23,11 @@ class Preparations:
 
     def __init__(self) -> None:
         self._kept: dict[Any, tuple[Sequence[Tensor], list[int], Any]] = {}
+        watch_optimizers()
+
+    def __reduce__(self) -> tuple[type["Preparations"], tuple[()]]:
+        """A copy begins empty: addresses are not its own, and MKL's copies stay."""
+        return type(self), ()
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -40,7 +47,7 @@ class Preparations:
         places = tuple(
             (weight.data_ptr(), weight.shape, weight.stride()) for weight in weights
         )
-        versions = [weight._version for weight in weights]
+        versions = [_STEPS.count, *(weight._version for weight in weights)]
         known = self._kept.get((make, places, settings))
         if known is None or known[1] != versions:
             # Their memory is kept too, so that no other weights can take its addresses:
@@ -50,6 +57,25 @@ class Preparations:
             self._kept[make, places, settings] = known
         value: Value = known[2]
         return value
+
+
+class Steps:
+    """How many steps optimizers have taken since somebody began to watch them."""
+
+    count = 0
+
+
+_STEPS = Steps()
+
+
+@cache
+def watch_optimizers() -> None:
+    """Counts steps from now on: fused ones write weights past the weights' count."""
+
+    def add_one(*_: object) -> None:
+        _STEPS.count += 1
+
+    register_optimizer_step_post_hook(add_one)
 
 
 _IN_USE: ContextVar[Preparations | None] = ContextVar("preparations", default=None)

@@ -14,8 +14,11 @@ def num_parts(batch: int, tokens: int) -> int:
 
 
 def dropout_numbers(drop_rate: float) -> tuple[int, float]:
-    """The 16-bit draw below which a value is dropped, and the scale of the kept."""
-    below = round(drop_rate * 65536)
+    """The 16-bit draw below which a value is dropped, and the scale of the kept.
+
+    However high the rate, a draw is left that keeps a value.
+    """
+    below = min(round(drop_rate * 65536), 65535)
     return below, 65536 / (65536 - below)
 
 

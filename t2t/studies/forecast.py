@@ -1,5 +1,6 @@
 """What a study would take, before anything of it is trained."""
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,14 +47,24 @@ class Row:
     num_runs: int
     num_done: int
     hours: float
-    """Of one run on one GPU."""
+    """Of one run: the mean of those that are done, else predicted for one GPU."""
     petamacs: float
     """Multiplications of all runs, in 10¹⁵; a step's backward pass costs two."""
 
     @property
+    def is_measured(self) -> bool:
+        """Whether the hours are those that finished runs took."""
+        return self.num_done > 0
+
+    @property
+    def num_left(self) -> int:
+        """The runs that are still to be done."""
+        return self.num_runs - self.num_done
+
+    @property
     def hours_left(self) -> float:
         """Of the runs that are still to be done."""
-        return (self.num_runs - self.num_done) * self.hours
+        return self.num_left * self.hours
 
 
 def forecast(
@@ -62,7 +73,7 @@ def forecast(
     folder: Path,
     only: tuple[str, ...] = (),
 ) -> list[Row]:
-    """Every arm with its costs; hours by the cost model of docs/scaling.md."""
+    """Every arm with its costs; hours by its finished runs or docs/scaling.md."""
     size = data_size(study)
     costs = costs_of(study, size.classes)
     rows = []
@@ -77,7 +88,8 @@ def forecast(
             parameters=cost.parameters,
             gmacs=cost.macs / 1e9,
         )
-        done = [seed for seed in seeds if finished(folder, recipe, seed) is not None]
+        results = [finished(folder, recipe, seed) for seed in seeds]
+        minutes = [each["train_minutes"] for each in results if each is not None]
         num_images = predicted.steps * recipe.batch_size
         rows.append(
             Row(
@@ -87,8 +99,8 @@ def forecast(
                 cost=cost,
                 epochs=recipe.epochs,
                 num_runs=len(seeds),
-                num_done=len(done),
-                hours=predicted.hours,
+                num_done=len(minutes),
+                hours=statistics.fmean(minutes) / 60 if minutes else predicted.hours,
                 petamacs=len(seeds) * 3 * cost.macs * num_images / 1e15,
             )
         )

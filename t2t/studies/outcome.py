@@ -11,7 +11,7 @@ import torch
 
 from t2t.analysis.meter import macs_by_module
 from t2t.studies.study import ALIKE, Claim, Study
-from t2t.training.folder import ENVIRONMENT, RunFolder, read_json
+from t2t.training.folder import RunFolder, read_environment
 from t2t.training.recipe import Recipe
 from t2t.training.run import build_model
 
@@ -229,8 +229,7 @@ def gather(
                 cost=costs[name],
                 results=done,
                 environments=tuple(
-                    read_json(run_folder(folder, recipe, seed) / ENVIRONMENT)
-                    for seed in done
+                    read_environment(run_folder(folder, recipe, seed)) for seed in done
                 ),
             )
     # Another process may have trained meanwhile what was left to it.

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from t2t.config import differences, few
+from t2t.config import differences, few, to_json
 from t2t.errors import UserError
 from t2t.studies.picture import draw_seeds
 from t2t.studies.place import renamed, writing_into
@@ -18,7 +18,9 @@ from t2t.training.folder import (
     ENVIRONMENT,
     METRICS,
     RECIPE,
+    read_environment,
     read_json,
+    read_recipe,
     read_result,
     write_json,
     write_page,
@@ -124,7 +126,9 @@ def check_place(into: Path, run: FinishedRun) -> None:
             f"{into} holds something that is no record; give --into a new folder."
         )
     own = run.recipe["name"]
-    name = read_json(into / RECIPE)["name"] if RECIPE in there else own
+    name = own
+    if RECIPE in there:
+        name = read_json(into / RECIPE, {"name": str})["name"]
     if name != own:
         raise UserError(
             f"{into} is a record of {name}, not of {own}; give --into a new folder."
@@ -175,8 +179,8 @@ def open_run(folder: Path, log: Path | None) -> FinishedRun:
         )
     return FinishedRun(
         folder=folder,
-        recipe=read_json(folder / RECIPE),
-        environment=read_json(folder / ENVIRONMENT),
+        recipe=to_json(read_recipe(folder)),
+        environment=read_environment(folder),
         result=result,
         rows=rows,
         log=log,

@@ -17,7 +17,13 @@ from t2t.studies.record import (
     write_record,
 )
 from t2t.studies.table import NUMBERS, PICTURE, TABLE
-from t2t.training.folder import RECIPE, RunFolder, read_json, write_json, write_page
+from t2t.training.folder import (
+    RunFolder,
+    read_json,
+    read_recipe,
+    write_json,
+    write_page,
+)
 
 
 def is_studies(folder: Path) -> bool:
@@ -78,7 +84,7 @@ def finished_runs(folder: Path) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = defaultdict(list)
     for path in sorted((folder / RUNS).iterdir()):
         if RunFolder(path).finished() is not None:
-            found[read_json(path / RECIPE)["name"]].append(path)
+            found[read_recipe(path).name].append(path)
     return found
 
 
@@ -90,11 +96,23 @@ def check_whole(study: Path) -> None:
                 f"{study} holds no {name}: its study was stopped while writing it; the "
                 "same `t2t study` command writes it again."
             )
-    if not {"study", "arms", "findings"} <= read_json(study / NUMBERS).keys():
+    if not is_table(read_json(study / NUMBERS)):
         raise UserError(
             f"{study / NUMBERS} is not what a study writes; the same `t2t study` "
             "command writes it again."
         )
+
+
+def is_table(told: Mapping[str, Any]) -> bool:
+    """Whether all is there that a record reads of a study's numbers."""
+    try:
+        for arm in told["arms"]:
+            arm["arm"], arm["data"], arm["recipe"], arm["top1"]["by_seed"].items()
+        sentences = [finding["sentence"] for finding in told["findings"]]
+        words = [told["study"], told["question"], *sentences]
+    except (KeyError, TypeError, AttributeError):
+        return False
+    return all(isinstance(word, str) for word in words)
 
 
 def check_told(study: Path, runs: Mapping[str, Sequence[FinishedRun]]) -> None:

@@ -7,7 +7,7 @@ import platform
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,17 @@ from t2t.training.recipe import Recipe
 RECIPE, ENVIRONMENT, METRICS = "recipe.json", "environment.json", "metrics.jsonl"
 RESULT, CHECKPOINTS, CURVES = "result.json", "last", "curves.png"
 MODEL, LOG, LOCK = "model.safetensors", "log.txt", ".lock"
+
+RESULT_KINDS = {
+    **dict.fromkeys(("recipe", "model", "command"), str),
+    **dict.fromkeys(("parameters", "epochs", "skipped_steps"), int),
+    **dict.fromkeys(("top1", "top1_raw", "images_per_second"), float),
+    **dict.fromkeys(("train_minutes", "compile_minutes"), float),
+}
+"""What is read of a run's result; each is there, and of this kind."""
+ENVIRONMENT_KINDS = dict.fromkeys(("device", "torch", "precision"), str)
+"""The same of its environment."""
+IN_WORDS = {str: "a text", int: "a whole number", float: "a number"}
 
 
 @contextmanager
@@ -182,7 +193,7 @@ class RunFolder:
     def finished(self) -> dict[str, Any] | None:
         """What the run came to, once it has."""
         path = self.path / RESULT
-        return read_json(path) if path.exists() else None
+        return read_json(path, RESULT_KINDS) if path.exists() else None
 
     def finish(self, result: dict[str, Any]) -> None:
         """Writes down what the run came to; its checkpoints are then of no more use."""
@@ -199,7 +210,21 @@ def same_data(given: str, own: str) -> bool:
 def read_recipe(folder: Path) -> Recipe:
     """The recipe that a run folder was trained by."""
     check_run(folder)
-    return from_json(Recipe, read_json(folder / RECIPE))
+    return read_recipe_file(folder / RECIPE)
+
+
+def read_recipe_file(path: Path) -> Recipe:
+    """A recipe from a file of JSON."""
+    described = read_json(path)
+    try:
+        return from_json(Recipe, described)
+    except UserError as error:
+        raise UserError(f"{path} is no recipe. {error}") from error
+
+
+def read_environment(folder: Path) -> dict[str, Any]:
+    """The machine and the versions that a run was trained by."""
+    return read_json(folder / ENVIRONMENT, ENVIRONMENT_KINDS)
 
 
 def check_run(folder: Path) -> None:
@@ -240,8 +265,8 @@ def command_line() -> str:
     return shlex.join(["t2t", *sys.argv[1:]])
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file."""
+def read_json(path: Path, kinds: Mapping[str, type] | None = None) -> dict[str, Any]:
+    """A JSON object from a file, in which these keys have values of these kinds."""
     try:
         data = json.loads(path.read_text())
     except OSError as error:
@@ -251,7 +276,21 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         kind = type(data).__name__
         raise UserError(f"{path} should hold a JSON object, and holds a {kind}.")
+    for key, wanted in (kinds or {}).items():
+        if not is_of_kind(data.get(key), wanted):
+            found = json.dumps(data[key])[:40] if key in data else "missing"
+            raise UserError(
+                f"{path} is not as it was written: its {key!r} should be "
+                f"{IN_WORDS[wanted]} and is {found}; put that right, or remove "
+                f"{path.parent} and begin anew."
+            )
     return data
+
+
+def is_of_kind(value: object, kind: type) -> bool:
+    """Whether JSON has given a value of this kind; a number may be a whole one."""
+    is_whole = kind is float and type(value) is int
+    return type(value) is kind or is_whole
 
 
 def write_page(path: Path, text: str) -> None:

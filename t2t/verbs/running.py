@@ -228,19 +228,13 @@ def open_recipe(name: str, data: str | None, model: str | None = None) -> "Recip
     from t2t.recipes import MODULES, all_recipes, find_recipe
 
     if name.endswith(".json") or Path(name, "recipe.json").exists():
-        from t2t.config import from_json
-        from t2t.training.folder import RECIPE, read_json
-        from t2t.training.recipe import Recipe
+        from t2t.training.folder import RECIPE, read_recipe_file
 
         path = Path(name).expanduser()
         path = path / RECIPE if path.is_dir() else path
         if not path.exists():
             raise UserError(f"There is no recipe {path}; `t2t recipes` lists names.")
-        described = read_json(path)
-        try:
-            chosen = from_json(Recipe, described)
-        except UserError as error:
-            raise UserError(f"{path} is no recipe. {error}") from error
+        chosen = read_recipe_file(path)
     elif name == "digits" and data not in (None, "digits"):
         from t2t.recipes.own import for_images
 

@@ -225,6 +225,7 @@ def forecast_row(row: "Row") -> dict[str, object]:
         "done": row.num_done,
         "petamacs": round(row.petamacs, 3),
         "hours_left": round(row.hours_left, 4),
+        "measured": row.is_measured,
     }
 
 
@@ -240,7 +241,8 @@ def forecast_page(chosen: "Study", rows: "list[Row]") -> "RenderableType":
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("arm", style="cyan", no_wrap=True)
     table.add_column("model", no_wrap=True)
-    for heading in ("params M", "MACs G", "epochs", "done", f"a run on one {GPU}"):
+    on_gpu = "" if any(row.is_measured for row in rows) else f" on one {GPU}"
+    for heading in ("params M", "MACs G", "epochs", "done", f"a run{on_gpu}"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
@@ -252,14 +254,29 @@ def forecast_page(chosen: "Study", rows: "list[Row]") -> "RenderableType":
             f"{row.num_done} of {row.num_runs}",
             seconds_in_words(3600 * row.hours),
         )
-    left = sum(row.num_runs - row.num_done for row in rows)
-    seconds = 3600 * sum(row.hours_left for row in rows)
-    total = (
-        f"{left} runs to do, {macs_in_words(1e15 * sum(row.petamacs for row in rows))} "
-        f"in all; {seconds_in_words(seconds)} on one {GPU} without compiling, as "
-        "docs/scaling.md predicts; on a CPU, many times that."
-    )
-    return Group(Text(chosen.question), Text(), table, Text(), Text(total))
+    total = Text(forecast_sentence(rows))
+    return Group(Text(chosen.question), Text(), table, Text(), total)
+
+
+def forecast_sentence(rows: "list[Row]") -> str:
+    """How much is left to do, how long it would take, and how that is known."""
+    from t2t.studies.forecast import GPU
+    from t2t.training.telling.clock import counted
+
+    macs = macs_in_words(1e15 * sum(row.petamacs for row in rows))
+    left = [row for row in rows if row.num_left]
+    if not left:
+        return f"All runs are done, {macs} in all."
+    seconds = seconds_in_words(3600 * sum(row.hours_left for row in left))
+    runs = counted(sum(row.num_left for row in left), "run")
+    told = f"{runs} to do, {macs} in all; {seconds} without compiling, "
+    predicted = f"on one {GPU} as docs/scaling.md predicts; on a CPU, many times that."
+    measured = [row.arm for row in left if row.is_measured]
+    if not measured:
+        return told + predicted
+    told += f"{', '.join(measured)} as long as finished seeds took"
+    is_all = len(measured) == len(left)
+    return f"{told}." if is_all else f"{told}, the others {predicted}"
 
 
 def seconds_in_words(seconds: float) -> str:

@@ -198,6 +198,20 @@ def test_lines_of_growth_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None
     ]
 
 
+def test_growth_leaves_out_rows_that_were_changed_by_hand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = row_of(BASE, 100.0)
+    changes = [{"batch": "many"}, {"torch": None}, {"images_per_second": "fast"}]
+    rows = [whole, *({**whole, "batch": 64, **change} for change in changes)]
+    rows += [
+        {name: value for name, value in whole.items() if name != key}
+        for key in ("torch", "images_per_second", "peak_memory_gib", "batch")
+    ]
+    (line,) = drawn(monkeypatch, rows, BASE).axes[0].lines
+    assert [*line.get_ydata()] == [100, 100]
+
+
 def test_growth_that_failed_throughout_is_an_empty_picture(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from t2t.ops.attention import MAX_TOKENS, attention, has_kernel
+from t2t.ops.attention import MAX_TOKENS, attention, attention_reference, has_kernel
 from t2t.ops.attention_tiles import (
     BackwardTiles,
     Tiles,
@@ -56,6 +56,13 @@ def test_kernels_take_what_they_can(monkeypatch, tokens, head, taken):
     monkeypatch.setattr("t2t.ops.attention.runs_kernels", lambda x, dtype: True)
     qkv = torch.empty(1, tokens, 3 * 6 * head, device="meta")
     assert has_kernel(qkv, 6) is taken
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.3])
+def test_kernels_take_no_scale_that_turns_logits_around(monkeypatch, scale):
+    monkeypatch.setattr("t2t.ops.attention.has_kernel", lambda qkv, num_heads: True)
+    qkv = torch.randn(2, 7, 3 * 4 * 16)
+    assert torch.equal(attention(qkv, 4, scale), attention_reference(qkv, 4, scale))
 
 
 def test_197_tokens_are_not_computed_as_256():

@@ -123,8 +123,9 @@ def test_selecting_shares_pixels_and_reorders() -> None:
     assert torch.equal(chosen.image(2), ragged.image(4))
 
 
-def test_interleaved_images_keep_their_memory_and_their_meaning() -> None:
-    images = photographs(SIZES)
+@pytest.mark.parametrize("channels", [2, 3, 4, 5])
+def test_interleaved_images_keep_their_memory_and_their_meaning(channels: int) -> None:
+    images = photographs(SIZES, channels)
     mixed = [interleaved(image) if i % 2 else image for i, image in enumerate(images)]
     ragged = Ragged.from_images(mixed)
     assert ragged.interleaved.tolist() == [False, True] * 3

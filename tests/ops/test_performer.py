@@ -63,6 +63,23 @@ def test_finite_and_a_weighted_mean_at_any_size(
     torch.testing.assert_close(ones, torch.ones_like(ones), rtol=0.02, atol=0)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "most"), [(torch.float32, 2e-6), (torch.bfloat16, 2**-7)]
+)
+@pytest.mark.parametrize("autocast", [False, True])
+def test_exponents_are_computed_in_full_precision(
+    dtype: torch.dtype, most: float, autocast: bool
+) -> None:
+    query, key, value, features = arguments(8.0, dtype)
+    exact = performer_attention(*(x.double() for x in (query, key, value, features)))
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        mixed = performer_attention(query, key, value, features)
+    # What is rounded is the weights and the result, not what is exponentiated.
+    error = (mixed.double() - exact).norm() / exact.norm()
+    assert mixed.dtype == dtype
+    assert error < most
+
+
 def test_the_exact_quotient_where_the_published_denominator_underflows() -> None:
     query, key, value, features = (x.double() for x in arguments(8.0))
     published = performer_published(*(x.float() for x in (query, key, value, features)))

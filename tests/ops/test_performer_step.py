@@ -9,6 +9,7 @@ from t2t.ops.performer_step import (
     performer_step_reference,
 )
 from t2t.ops.soft_split import Split
+from t2t.ops.token_transformer import dropout_masks
 
 
 def step_weights(channels: int, kernel: int) -> StepWeights:
@@ -44,3 +45,23 @@ def test_both_ways_agree(drop_rate, given):
         results.append((out, *torch.autograd.grad(loss, (image, *learned))))
     for found, wanted in zip(*results, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("drop_rate", [0.1, 0.5, 0.9])
+def test_dropout_keeps_the_mean_and_draws_each_mask_for_itself(drop_rate):
+    masks = [
+        mask
+        for seed in (5, 6)
+        for mask in dropout_masks(torch.tensor(seed), 2000, drop_rate)
+    ]
+    for mask in masks:
+        dropped = (mask == 0).float()
+        assert dropped.mean().item() == pytest.approx(drop_rate, abs=0.005)
+        assert mask.mean().item() == pytest.approx(1, abs=0.03)
+    together = torch.corrcoef(torch.stack([mask.flatten() for mask in masks]))
+    torch.testing.assert_close(together, torch.eye(4), rtol=0, atol=0.02)
+
+
+def test_the_highest_rate_of_dropout_leaves_finite_numbers():
+    for mask in dropout_masks(torch.tensor(5), 2000, 0.999999):
+        assert mask.isfinite().all()

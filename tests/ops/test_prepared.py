@@ -1,5 +1,7 @@
 """What is made of weights is kept, and made again when they change."""
 
+import copy
+import pickle
 from collections.abc import Sequence
 
 import pytest
@@ -53,6 +55,31 @@ def test_a_parameter_given_other_memory_is_prepared_again() -> None:
             assert prepared(total, (weight,)) == 1000 * level
 
 
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+@pytest.mark.parametrize("fused", [True, False])
+def test_what_an_optimizer_writes_is_a_change(
+    kind: type[torch.optim.SGD] | type[torch.optim.AdamW], fused: bool
+) -> None:
+    weight = nn.Parameter(torch.ones(4))
+    optimizer = kind([weight], lr=0.5, fused=fused)
+    with torch.no_grad(), Preparations().in_use():
+        for _ in range(3):
+            assert prepared(total, (weight,)) == weight.sum()
+            weight.grad = torch.ones(4)
+            optimizer.step()
+
+
+def test_copies_begin_empty() -> None:
+    x, weight = torch.randn(20, 24), torch.randn(56, 24)
+    preparations = Preparations()
+    with torch.no_grad(), preparations.in_use():
+        linear(x, weight, None)
+        prepared(total, (weight,))
+    assert preparations._kept
+    assert not copy.deepcopy(preparations)._kept
+    assert not pickle.loads(pickle.dumps(preparations))._kept
+
+
 def test_a_weight_and_its_transpose_are_two() -> None:
     weight = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     with torch.no_grad(), Preparations().in_use():
@@ -103,3 +130,13 @@ def test_only_plain_inference_on_a_cpu_takes_the_fast_path() -> None:
         assert not infers_on_cpu(x.to("meta"))
         with torch.autocast("cpu", torch.bfloat16):
             assert not infers_on_cpu(x)
+    with torch.no_grad():
+        assert infers_on_cpu(x)
+        assert not infers_on_cpu(x.as_subclass(Quantized))
+        assert not torch.vmap(lambda row: row + infers_on_cpu(x))(x).any()
+        with torch.autograd.forward_ad.dual_level():
+            assert not infers_on_cpu(x)
+
+
+class Quantized(Tensor):
+    """Somebody's own tensor, whose numbers may lie elsewhere."""

@@ -158,6 +158,9 @@ def test_what_is_no_record_is_refused(runs: list[Path], tmp_path: Path) -> None:
     many = changed(second, tmp_path / "many", "environment.json", num_processes=8)
     held = changed(second, tmp_path / "held", "recipe.json", hold_out=5000)
     cut = changed(second, tmp_path / "cut", "result.json", top1=99.0)
+    nowhere = changed(second, tmp_path / "nowhere", "environment.json", device=None)
+    unseeded = changed(second, tmp_path / "unseeded", "recipe.json", seed="one")
+    untimed = changed(second, tmp_path / "untimed", "result.json", train_minutes="")
     into = tmp_path / "record"
     cases = {
         "is not trained to its end": [first, unfinished],
@@ -167,6 +170,9 @@ def test_what_is_no_record_is_refused(runs: list[Path], tmp_path: Path) -> None:
         r"ways \(device: .*; a record holds one machine's": [first, elsewhere],
         r"in different ways \(num_processes: 1 → 8\)": [first, many],
         "cut/metrics.jsonl does not end in the run's result": [first, cut],
+        "nowhere/environment.json is not as it was written: its 'device'": [nowhere],
+        "unseeded/recipe.json is no recipe. ": [unseeded],
+        "untimed/result.json is not .* its 'train_minutes' should be": [untimed],
         "judged by 5,000 held-out training images, not by the test set": [held],
         "is not a run folder": [tmp_path],
     }
@@ -206,6 +212,9 @@ def test_recording_again_leaves_nothing_of_other_seeds(
     other = changed(runs[0], tmp_path / "other", "recipe.json", name="other")
     with pytest.raises(UserError, match=r"a record of tiny\.patches, not of other"):
         record([other], tmp_path)
+    (tmp_path / "recipe.json").write_text("{}")
+    with pytest.raises(UserError, match=r"recipe\.json is not .* 'name' should be"):
+        record(runs, tmp_path)
 
 
 def test_a_page_is_written_whole_or_not_at_all(

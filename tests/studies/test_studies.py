@@ -18,11 +18,11 @@ from t2t.studies.picture import draw, draw_arms, draw_costs, draw_seeds
 from t2t.studies.record import FinishedRun
 from t2t.studies.study import Claim, Study
 from t2t.studies.table import as_json, markdown
-from t2t.training.folder import write_json
+from t2t.training.folder import RESULT_KINDS, write_json
 from t2t.training.optim import build_optimizers
 from t2t.training.recipe import Recipe
 from t2t.training.run import build_model
-from t2t.verbs.study import macs_in_words, seconds_in_words
+from t2t.verbs.study import forecast_sentence, macs_in_words, seconds_in_words
 
 
 def test_arms_of_one_name_are_one_recipe() -> None:
@@ -128,6 +128,8 @@ def arm(name: str, *top1: float) -> Arm:
         # Half a point apart with an error of 0.33; +0.2 and −0.2 were published.
         ((81.7, 81.5), (95.5, 95.7, 95.9), (95.0, 95.2, 95.4), "agrees"),
         ((81.5, 81.7), (95.5, 95.7, 95.9), (95.0, 95.2, 95.4), "disagrees"),
+        # Alike here too, though further from −0.3 than from nothing.
+        ((81.4, 81.7), (95.2, 95.3, 95.4), (95.0, 95.1, 95.2), "agrees"),
         # Half a point apart with an error of 1.6.
         (None, (95.0, 96.0, 97.0), (94.5, 95.5, 96.5), "agrees"),
         # One seed decides nothing.
@@ -235,6 +237,10 @@ def test_a_forecast_holds_images_out_once(hold_out: int) -> None:
     assert (size.train, size.val) == (1437 - hold_out, hold_out or 360)
 
 
+def told_result(**values: object) -> dict[str, object]:
+    return {key: kind(1) for key, kind in RESULT_KINDS.items()} | values
+
+
 def test_a_forecast_leaves_out_what_is_done(tmp_path: Path) -> None:
     study = find_study("depth")
     own = study.arms["deep_narrow"]
@@ -243,11 +249,33 @@ def test_a_forecast_leaves_out_what_is_done(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         plain = to_json(replace(own, seed=seed, epochs=epochs))
         write_json(folder / "recipe.json", plain)
-        write_json(folder / "result.json", {"top1": 90.0})
+        write_json(folder / "result.json", told_result())
     rows = forecast(study, (0, 1, 2), tmp_path)
     # That of another recipe is none of the study's.
     assert [(row.num_done, row.num_runs) for row in rows] == [(1, 3), (0, 3)]
     assert [row.hours_left / row.hours for row in rows] == [2, 3]
+
+
+def test_a_forecast_goes_by_the_seeds_that_are_done(tmp_path: Path) -> None:
+    study = find_study("depth")
+    (own, other) = forecast(study, (0, 1, 2, 3), tmp_path)
+    assert not own.is_measured
+    assert "s without compiling, on one H200 as" in forecast_sentence([own, other])
+    for arm, minutes in (("deep_narrow", (20, 40)), ("shallow_wide", (10,) * 4)):
+        for seed, each in enumerate(minutes):
+            recipe = replace(study.arms[arm], seed=seed)
+            folder = run_folder(tmp_path, recipe, seed)
+            folder.mkdir(parents=True)
+            write_json(folder / "recipe.json", to_json(recipe))
+            write_json(folder / "result.json", told_result(train_minutes=each))
+        rows = forecast(study, (0, 1, 2, 3), tmp_path)
+        assert (rows[0].hours, rows[0].hours_left) == (0.5, 1.0)
+        told = forecast_sentence(rows)
+        assert "compiling, deep_narrow as long as finished seeds took" in told
+        assert told.endswith("." if rows[1].is_measured else "many times that.")
+        assert (", the others on one H200" in told) == (not rows[1].is_measured)
+    assert "2 runs to do" in told
+    assert forecast_sentence(rows[1:]).startswith("All runs are done, ")
 
 
 def told_arm(hold_out: int = 0) -> Arm:

@@ -134,9 +134,20 @@ def test_studies_are_named_alone_and_all_at_once(
     assert f"t2t record {studied} --into PATH" in capsys.readouterr().err
 
 
+def table(**changes: object) -> str:
+    whole = {"study": "tiny_tokens", "question": "Which?", "arms": [], "findings": []}
+    return json.dumps(whole | changes)
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
-    [("not json", "table.json cannot be read"), ("{}", "not what a study writes")],
+    [
+        ("not json", "table.json cannot be read"),
+        ("{}", "not what a study writes"),
+        (table(arms=[{}]), "not what a study writes"),
+        (table(arms=[{"arm": "t2t", "data": "", "recipe": "", "top1": 1}]), "writes"),
+        (table(findings=[{"sentence": None}]), "not what a study writes"),
+    ],
 )
 def test_a_damaged_table_is_named_and_nothing_is_written(
     studied: Path, tmp_path: Path, text: str, sentence: str

@@ -8,7 +8,13 @@ import torch
 
 from t2t.config import to_json
 from t2t.errors import UserError
-from t2t.training.folder import RECIPE, RESULT, RunFolder, write_json
+from t2t.training.folder import (
+    RECIPE,
+    RESULT,
+    RESULT_KINDS,
+    RunFolder,
+    write_json,
+)
 from t2t.training.loop import train
 from t2t.training.parallel import Processes
 from t2t.training.recipe import Recipe
@@ -62,6 +68,30 @@ def test_a_file_that_is_not_a_runs_own_is_named(recipe: Recipe, name: str) -> No
     place = begun(recipe)
     (place.path / name).write_text("[]")
     with pytest.raises(UserError, match=f"{name} should hold a JSON object, and holds"):
+        train(recipe, folder=place.path, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"top1": None}, "its 'top1' should be a number and is null"),
+        ({"parameters": 2.5}, "its 'parameters' should be a whole number and is 2.5"),
+        ({"skipped_steps": True}, "'skipped_steps' should be a whole number and is tr"),
+        ({"command": ["t2t"]}, "its 'command' should be a text and is"),
+    ],
+)
+def test_a_result_that_was_changed_is_named(
+    recipe: Recipe, changes: dict[str, object], told: str
+) -> None:
+    place = begun(recipe)
+    whole = {key: kind(1) for key, kind in RESULT_KINDS.items()}
+    write_json(place.path / RESULT, {**whole, "top1": 80})
+    assert train(recipe, folder=place.path, quiet=True).summary["top1"] == 80
+    write_json(place.path / RESULT, whole | changes)
+    with pytest.raises(UserError, match=f"{RESULT} is not as it was written: .*{told}"):
+        train(recipe, folder=place.path, quiet=True)
+    write_json(place.path / RESULT, {})
+    with pytest.raises(UserError, match=f"{RESULT} is not .* is missing; put that"):
         train(recipe, folder=place.path, quiet=True)
 
 
