@@ -356,7 +356,7 @@ def test_seeds_are_drawn_by_averaged_and_raw_weights_on_one_scale(
     assert averaged.get_ylim() == raw.get_ylim()
     low, high = averaged.get_ylim()
     assert low < 98 < 99 < high <= 100
-    assert "80,000" in [tick.get_text() for tick in averaged.get_xticklabels()]
+    assert "75,000" in [tick.get_text() for tick in averaged.get_xticklabels()]
 
 
 def test_mistakes_are_told() -> None:
