@@ -14,7 +14,7 @@ from t2t.shapes import FeatureMap, Images
 
 NUM_CELLS = 8
 """Rows and columns that an image is cut into, to be hidden four cells at a time."""
-MOST_TOKENS = 4096
+MOST_TOKENS = 2048
 """Up to which an attention map, of their square, is computed."""
 BATCH = 32
 
