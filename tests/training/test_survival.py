@@ -80,25 +80,24 @@ def test_killed_at_random_moments(
     draw = random.Random(0)
     num_killed = 0
     while not (folder / "result.json").exists():
+        before = {*(folder / "last").glob("step-*")}
         process = start("train_alone", recipe, folder, eager)
         deadline = time.monotonic() + 60
-        # Each process may do a few steps, so that killing comes to an end.
+        # Each process may do a step or two, so that killing comes to an end.
         while process.is_alive() and time.monotonic() < deadline:
-            if len(list((folder / "last").glob("step-*"))) > 0 and num_killed < 4:
+            if {*(folder / "last").glob("step-*")} - before:
                 break
             time.sleep(0.01)
-        process.join(draw.uniform(0.2, 0.9) if num_killed < 4 else 60)
-        if process.is_alive():
+        process.join(draw.uniform(0, 0.2))
+        process.kill()
+        process.join()
+        if process.exitcode == -signal.SIGKILL:
             num_killed += 1
-            process.kill()
-            process.join()
-            assert process.exitcode == -signal.SIGKILL
             newest = checkpoints(folder / "last")[:1]
             assert all(is_whole(path) for path in newest)
-    assert num_killed  # more often where the machine has nothing else to do
+    assert num_killed  # on a busy machine perhaps once
     assert_delivered(folder, expected)
     assert_metrics_are_whole(folder)
-    assert not (folder / "last").exists()
 
 
 @pytest.mark.parametrize("at", ["save", "seal", "sync_folder"])
@@ -272,10 +271,42 @@ def test_a_tracker_without_room_does_not_stop_a_run(
 
         close = log
 
-    monkeypatch.setattr(journal, "open_trackers", lambda place, step: [Full()])
+    monkeypatch.setattr(journal, "open_trackers", lambda *_: [Full()])
     assert train(tiny(epochs=1), folder=tmp_path, machine=cpu, quiet=True).finished
     told = (tmp_path / "log.txt").read_text()
     assert told.count("Full is left out (No space left on device); training goes") == 1
+
+
+def test_a_resumed_run_is_the_same_to_wandb(
+    tiny: Tiny,
+    cpu: Machine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    interrupt_after: Callable[[int | None], None],
+) -> None:
+    begun: list[dict[str, Any]] = []
+
+    def init(**options: Any) -> SimpleNamespace:
+        begun.append(options)
+        if len(begun) == 3:
+            raise RuntimeError("no network\nand a trace")
+        return SimpleNamespace(log=lambda row, step: None, finish=lambda: None)
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.delenv("WANDB_RUN_ID", raising=False)
+    found = SimpleNamespace(find_spec=lambda name: True if name == "wandb" else None)
+    monkeypatch.setattr(trackers, "importlib", SimpleNamespace(util=found))
+    for number in (3, 2, None):
+        interrupt_after(number)
+        result = train(tiny(), folder=tmp_path / "run", machine=cpu, quiet=True)
+    assert result.finished
+    assert [options["id"] for options in begun] == [begun[0]["id"]] * 3
+    told = (tmp_path / "run/log.txt").read_text()
+    assert told.count("Numbers go to one tracker less (no network).") == 1
+    interrupt_after(None)
+    train(tiny(), folder=tmp_path / "run", machine=cpu, quiet=True, fresh=True)
+    assert begun[3]["id"] != begun[0]["id"]
 
 
 def test_tensorboard_hides_steps_that_are_done_again(

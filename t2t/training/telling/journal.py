@@ -18,7 +18,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from t2t.errors import UserError
+from t2t.errors import UserError, first_line
 from t2t.training.evaluate import Score
 from t2t.training.folder import RunFolder, command_line
 from t2t.training.parallel import Processes
@@ -74,7 +74,7 @@ class Journal:
             if isinstance(error, UserError):  # which the command line tells
                 self.note(str(error))
         for tracker in self.trackers:
-            with suppress(OSError):
+            with suppress(Exception):
                 tracker.close()
 
     def tell(self, sentence: str) -> None:
@@ -107,7 +107,7 @@ class Journal:
             kept = self.metrics.open_until(step, num_steps)
         except OSError as error:
             raise self.place.unwritable(error) from error
-        self.trackers = open_trackers(self.place, step)
+        self.trackers = open_trackers(self.place, step, self.tell)
         for row in kept:
             if "top1" in row:
                 self.scores = row
@@ -262,10 +262,11 @@ class Journal:
         for tracker in [*self.trackers]:
             try:
                 tracker.log(step, row)
-            except OSError as error:
+            except Exception as error:  # of their own kinds: a network, a disk
                 self.trackers.remove(tracker)
                 name = type(tracker).__name__
-                self.tell(f"{name} is left out ({error.strerror}); training goes on.")
+                told = getattr(error, "strerror", None) or first_line(error)
+                self.tell(f"{name} is left out ({told}); training goes on.")
 
     def draw(self) -> None:
         """Draws the curves; a disk that is full does not stop a run."""

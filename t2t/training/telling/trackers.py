@@ -2,9 +2,12 @@
 
 import importlib.util
 import os
+import secrets
+from collections.abc import Callable
 from typing import Any
 
-from t2t.training.folder import RunFolder
+from t2t.errors import first_line
+from t2t.training.folder import RunFolder, write_page
 
 
 class TensorBoardTracker:
@@ -33,7 +36,11 @@ class WandbTracker:
         import wandb
 
         self.run = wandb.init(
-            project="t2t", name=place.path.name, dir=place.path, resume="allow"
+            project="t2t",
+            name=place.path.name,
+            dir=place.path,
+            id=os.environ.get("WANDB_RUN_ID") or kept_id(place),
+            resume="allow",
         )
 
     def log(self, step: int, row: dict[str, Any]) -> None:
@@ -43,15 +50,31 @@ class WandbTracker:
         self.run.finish()
 
 
-def open_trackers(place: RunFolder, step: int) -> list[Any]:
+def kept_id(place: RunFolder) -> str:
+    """What wandb knows a run by, so that a resumed one goes on in the same place."""
+    kept = place.path / ".wandb-id"
+    if not kept.exists():
+        write_page(kept, secrets.token_hex(8))
+    return kept.read_text()
+
+
+def open_trackers(
+    place: RunFolder, step: int, tell: Callable[[str], None]
+) -> list[Any]:
     """The trackers that are installed; wandb only where it is configured.
 
     `step` is the last one that is done, and will not be done again.
     """
-    trackers: list[Any] = []
+    wanted: list[Callable[[], Any]] = []
     if importlib.util.find_spec("tensorboard") is not None:
-        trackers.append(TensorBoardTracker(place, step))
+        wanted.append(lambda: TensorBoardTracker(place, step))
     configured = "WANDB_API_KEY" in os.environ or "WANDB_MODE" in os.environ
     if configured and importlib.util.find_spec("wandb") is not None:
-        trackers.append(WandbTracker(place))
-    return trackers
+        wanted.append(lambda: WandbTracker(place))
+    opened = []
+    for tracker in wanted:
+        try:
+            opened.append(tracker())
+        except Exception as error:  # of their own kinds: a network, a key, a disk
+            tell(f"Numbers go to one tracker less ({first_line(error)}).")
+    return opened
