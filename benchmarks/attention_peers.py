@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from replay import replayed, room_to_flush
 from torch import Tensor
 from torch._library.triton import set_wrap_triton_enabled
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -28,7 +29,6 @@ from t2t.ops.attention import (
     packed_forward,
 )
 
-ROUNDS = 25
 NUM_TOKENS = 2**17
 """In a batch, whatever their sequences' length."""
 SHAPES = [
@@ -81,22 +81,10 @@ def exact(qkv: Tensor, grad_out: Tensor, num_heads: int) -> tuple[Tensor, Tensor
 
 
 def microseconds(run: Pass, flush: Tensor) -> float:
-    """The median of single replays, the cache emptied before each."""
+    """The median of what single replays take."""
     for _ in range(2):
         run()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    times = []
-    for _ in range(ROUNDS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        flush.zero_()
-        begin.record()
-        graph.replay()
-        end.record()
-        times.append((begin, end))
-    torch.cuda.synchronize()
-    return median(begin.elapsed_time(end) * 1000 for begin, end in times[3:])
+    return round(median(replayed(run, flush)), 1)
 
 
 def measure(tokens: int, head: int, flush: Tensor) -> list[dict[str, Any]]:
@@ -125,8 +113,8 @@ def measure(tokens: int, head: int, flush: Tensor) -> list[dict[str, Any]]:
             pairs = zip(found, wanted, strict=True)
             errors = [float((one - two).norm() / two.norm()) for one, two in pairs]
             row["error"] = max(errors)
-            row["forward_us"] = round(microseconds(forward, flush), 1)
-            row["both_us"] = round(microseconds(both, flush), 1)
+            row["forward_us"] = microseconds(forward, flush)
+            row["both_us"] = microseconds(both, flush)
         except Exception as error:
             row["failed"] = type(error).__name__
         rows.append(row)
@@ -137,7 +125,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="where rows are written as JSON")
     options = parser.parse_args()
-    flush = torch.empty(2**28, dtype=torch.uint8, device="cuda")
+    flush = room_to_flush()
     rows = []
     for tokens, head in SHAPES:
         # The kernels themselves, without telling the compiler.

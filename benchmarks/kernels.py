@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from statistics import median
@@ -24,6 +25,7 @@ import torch
 from kernel_attention import attention, attention_pairs
 from kernel_passes import gelu, residual_norm
 from kernel_settings import Setting
+from replay import replayed, room_to_flush
 from torch import Tensor
 from torch._library.triton import set_wrap_triton_enabled
 
@@ -38,7 +40,6 @@ FOLLOW_UPS: dict[str, Callable[[dict[tuple[str, str], str]], Iterable[Setting]]]
 }
 """What makes more settings of the best ones, by operation and shape."""
 ERROR_LIMIT = 1e-2  # bfloat16 keeps 8 bits; a row left out of 256 makes 6e-2
-ROUNDS = 25
 
 
 @dataclass(frozen=True)
@@ -116,30 +117,13 @@ def error_of(setting: Setting) -> float:
     return max(errors, key=lambda error: float("inf") if error != error else error)
 
 
-def times_of(setting: Setting, flush: Tensor) -> list[float]:
-    """Microseconds of single runs from a graph, the cache emptied before each."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run(setting)
-    times = []
-    for _ in range(ROUNDS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        flush.zero_()
-        begin.record()
-        graph.replay()
-        end.record()
-        times.append((begin, end))
-    torch.cuda.synchronize()
-    return [begin.elapsed_time(end) * 1000 for begin, end in times[3:]]
-
-
 def measured(
     settings: Iterable[Setting],
     failures: dict[str, str],
     complain: Callable[[str], None],
 ) -> list[Row]:
     """Rows of the settings that compile and are right."""
-    flush = torch.empty(2**28, dtype=torch.uint8, device="cuda")
+    flush = room_to_flush()
     rows = []
     for setting in settings:
         if setting.name in failures:
@@ -150,7 +134,7 @@ def measured(
             if not error < ERROR_LIMIT:
                 complain(f"WRONG {setting.name}: error {error:.2e}")
                 continue
-            times = times_of(setting, flush)
+            times = replayed(partial(run, setting), flush)
         except torch.AcceleratorError as broken:
             complain(f"STOPPED at {setting.name}: {first_line(broken)}")
             return rows
