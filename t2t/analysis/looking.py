@@ -75,8 +75,9 @@ def attention_of_all(model: VisionTransformer, image: Images) -> Map | None:
     Half of every block's output is taken for its input, which its skip passes on, and
     heads count alike. None where there are too many tokens, or keys are mixed.
     """
-    tokens, grid = model.tokenize(image)
-    num, num_prefix = tokens.shape[1], model.config.num_prefix_tokens
+    grid = model.tokenizer.grids((image.shape[-2], image.shape[-1]))[-1]
+    num_prefix = model.config.num_prefix_tokens
+    num = num_prefix + grid[0] * grid[1]
     mixers = [part for part in model.modules() if isinstance(part, SelfAttention)]
     if num > MOST_TOKENS or any(mixer.shorten is not None for mixer in mixers):
         return None
