@@ -88,16 +88,17 @@ def test_killed_at_random_moments(
             if {*(folder / "last").glob("step-*")} - before:
                 break
             time.sleep(0.01)
-        process.join(draw.uniform(0, 0.2))
+        process.join(draw.uniform(0, 0.2) if num_killed < 4 else 60)
         process.kill()
         process.join()
         if process.exitcode == -signal.SIGKILL:
             num_killed += 1
             newest = checkpoints(folder / "last")[:1]
             assert all(is_whole(path) for path in newest)
-    assert num_killed  # on a busy machine perhaps once
+    assert num_killed >= 2
     assert_delivered(folder, expected)
     assert_metrics_are_whole(folder)
+    assert not (folder / "last").exists()
 
 
 @pytest.mark.parametrize("at", ["save", "seal", "sync_folder"])
@@ -262,6 +263,11 @@ def test_full_disk_on_the_way_does_not_stop_a_run(
     assert_delivered(tmp_path / "run", expected)
 
 
+def install_only(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = SimpleNamespace(find_spec=lambda each: True if each == name else None)
+    monkeypatch.setattr(trackers, "importlib", SimpleNamespace(util=found))
+
+
 def test_a_tracker_without_room_does_not_stop_a_run(
     tiny: Tiny, cpu: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,8 +301,7 @@ def test_a_resumed_run_is_the_same_to_wandb(
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.delenv("WANDB_RUN_ID", raising=False)
-    found = SimpleNamespace(find_spec=lambda name: True if name == "wandb" else None)
-    monkeypatch.setattr(trackers, "importlib", SimpleNamespace(util=found))
+    install_only("wandb", monkeypatch)
     for number in (3, 2, None):
         interrupt_after(number)
         result = train(tiny(), folder=tmp_path / "run", machine=cpu, quiet=True)
@@ -329,8 +334,7 @@ def test_tensorboard_hides_steps_that_are_done_again(
 
     stand_in = SimpleNamespace(SummaryWriter=SummaryWriter)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", stand_in)
-    found = SimpleNamespace(find_spec=lambda name: True if "board" in name else None)
-    monkeypatch.setattr(trackers, "importlib", SimpleNamespace(util=found))
+    install_only("tensorboard", monkeypatch)
     for number in (5, None):
         interrupt_after(number)
         train(tiny(), folder=tmp_path, machine=cpu, quiet=True)
