@@ -12,6 +12,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from t2t.atomic import atomic_file
 from t2t.errors import UserError, on_one_line
 
 _RIGHT = LinearSegmentedColormap.from_list("right", ["#ffffff", "#9ecae1", "#08519c"])
@@ -79,9 +80,11 @@ def draw_confusion(
 def save_figure(figure: Figure, path: str | Path, dpi: float) -> Path:
     """Writes a picture of the kind that its name says, into folders that may be new."""
     file = Path(path).expanduser()
+    file = file if file.suffix else file.with_suffix(".png")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(file, dpi=dpi)
+        with atomic_file(file) as part:
+            figure.savefig(part, dpi=dpi, format=file.suffix[1:].lower())
     except (OSError, ValueError) as error:
         raise UserError(f"The picture {path} could not be written: {error}.") from error
     return file
