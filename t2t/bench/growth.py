@@ -9,8 +9,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
+from t2t.analysis.pictures import save_figure
 from t2t.bench.cases import Case, own_depth
-from t2t.errors import UserError
 
 Row = dict[str, Any]
 Axis = Literal["size", "batch", "depth"]
@@ -88,11 +88,7 @@ def draw_growth(
         panels[0, 0].legend(frameon=False, fontsize=8)
     told = [gpu, *shared(bases, ["precision"]), f"torch {' and '.join(versions)}"]
     figure.suptitle(", ".join(told))
-    try:
-        figure.savefig(path, dpi=120)
-    except (OSError, ValueError) as error:
-        raise UserError(f"The picture {path} could not be written: {error}.") from error
-    return path
+    return save_figure(figure, path, dpi=120)
 
 
 def draw_line(panels: Any, found: Sequence[Row], base: Case, label: str) -> None:
