@@ -13,6 +13,12 @@ from t2t.analysis.pictures import draw_confusion, told_apart
 from t2t.errors import UserError
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is drawn without a folder is not left in the project."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.mark.parametrize("num_classes", [2, 10, 200])
 def test_right_is_blue_and_wrong_is_red(num_classes: int, tmp_path: Path) -> None:
     confusion = torch.eye(num_classes, dtype=torch.int64) * 6

@@ -20,6 +20,12 @@ BASE = Case(
 )
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is drawn without a folder is not left in the project."""
+    monkeypatch.chdir(tmp_path)
+
+
 def row_of(case: Case, rate: float | None = 1234.5, **more: Any) -> dict[str, Any]:
     row = {
         "model": case.model,
