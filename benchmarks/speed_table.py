@@ -9,6 +9,7 @@ Row = dict[str, Any]
 
 # The reference implementation on the same GPU: its own fp16 mixed precision, 224 px,
 # batch 256 (t_14: 128), images/s of whole training steps and of inference.
+REFERENCE_BATCH = 256
 REFERENCE = {
     ("t2t_vit_7", "train"): 3866,
     ("t2t_vit_14", "train"): 2209,
@@ -16,7 +17,7 @@ REFERENCE = {
     ("t2t_vit_t_14", "train"): 1546,
     ("t2t_vit_14", "infer"): 5474,
 }
-USUAL = {"image_size": 224, "batch": 256, "precision": "bf16"}
+USUAL = {"image_size": 224, "precision": "bf16"}
 
 
 def speed_section(records: Path) -> str:
@@ -32,8 +33,8 @@ def speed_section(records: Path) -> str:
     )
     parts = [
         "## Speed",
-        f"One {gpus}, torch {versions}, 224 px, batch 256, bf16, random images, by "
-        "`t2t bench`. A training step is all of it: forward, loss, backward, "
+        f"One {gpus}, torch {versions}, 224 px, bf16, random images, by `t2t bench`. "
+        "A training step is all of it: forward, loss, backward, "
         "optimizer and average of the weights. The reference is the paper's own code "
         "on the same GPU, in its own fp16 mixed precision (t_14 at batch 128). Every "
         "row with its command: [records/speed](records/speed/README.md).",
@@ -51,7 +52,7 @@ def speed_section(records: Path) -> str:
 
 
 def is_usual(row: Row) -> bool:
-    """Whether a row is of the step, size, batch and precision that the table shows."""
+    """Whether a row is of the step, size and precision that the table shows."""
     plain = row.get("recipe") is None and row.get("depth") is None
     return (
         plain
@@ -73,27 +74,30 @@ def drops_tokens(row: Row) -> bool:
 
 def step_table(rows: list[Row]) -> str:
     """Ours and the peers' steps, fastest of each kind first."""
-    found = {(row["model"], row["mode"]): row for row in rows}
-    models = list(dict.fromkeys(row["model"] for row in rows))
+    found = {(row["model"], row["batch"], row["mode"]): row for row in rows}
+    sizes = list(dict.fromkeys((row["model"], row["batch"]) for row in rows))
 
-    def rate(model: str, mode: str) -> float:
-        return found.get((model, mode), {}).get("images_per_second", 0)
+    def rate(size: tuple[str, int], mode: str) -> float:
+        return found.get((*size, mode), {}).get("images_per_second", 0)
 
-    models.sort(key=lambda model: rate(model, "train"), reverse=True)
+    sizes.sort(key=lambda size: rate(size, "train"), reverse=True)
     lines = [
-        "| model | training, images/s | peak GiB | reference | inference, images/s "
-        "| reference |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| model | batch | training, images/s | peak GiB | reference "
+        "| inference, images/s | reference |",
+        "|---|---:|---:|---:|---:|---:|---:|",
     ]
-    for model in models:
-        memory = found.get((model, "train"), {}).get("peak_memory_gib")
+    for model, batch in sizes:
+        size = model, batch
+        memory = found.get((*size, "train"), {}).get("peak_memory_gib")
+        known = REFERENCE if batch == REFERENCE_BATCH else {}
         cells = [
             model,
-            number(rate(model, "train")),
+            number(batch),
+            number(rate(size, "train")),
             number(memory, lambda gib: f"{gib:.1f}"),
-            against(rate(model, "train"), REFERENCE.get((model, "train"))),
-            number(rate(model, "infer")),
-            against(rate(model, "infer"), REFERENCE.get((model, "infer"))),
+            against(rate(size, "train"), known.get((model, "train"))),
+            number(rate(size, "infer")),
+            against(rate(size, "infer"), known.get((model, "infer"))),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -102,13 +106,14 @@ def step_table(rows: list[Row]) -> str:
 def file_table(rows: list[Row]) -> str:
     """Training from files, beside the same step on images that need no reading."""
     lines = [
-        "| model | images from | images/s | of the step alone | GPU busy |",
-        "|---|---|---:|---:|---:|",
+        "| model | batch | images from | images/s | of the step alone | GPU busy |",
+        "|---|---:|---|---:|---:|---:|",
     ]
     words = {"jpeg": "JPEG files", "pack": "a pack"}
     for row in rows:
         cells = [
             row["model"],
+            number(row["batch"]),
             words[row["source"]],
             number(row["images_per_second"]),
             number(row.get("synthetic_share"), lambda share: f"{share:.0%}"),
