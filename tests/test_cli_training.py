@@ -152,7 +152,9 @@ def test_other_epochs_move_only_a_warmup_that_does_not_fit() -> None:
     recipe = find_recipe("cifar10.sprint")
     assert changed(recipe, 3, ()) == replace(recipe, epochs=3)
     short = changed(recipe, 1, ()).schedule
-    assert short == replace(recipe.schedule, warmup_epochs=3 / 45, floor_epochs=0.0)
+    assert short == replace(
+        recipe.schedule, warmup_epochs=3 / recipe.epochs, floor_epochs=0.0
+    )
 
 
 def test_the_data_named_are_the_recipes() -> None:

@@ -24,6 +24,10 @@ from t2t.data.sources.storage import is_url, list_files
 from t2t.errors import UserError, suggest
 
 Openers = Mapping[str, Callable[[], Source]]
+WHAT_TO_GIVE = (
+    "give a folder of images, parquet files or .tar shards, or one of the data sets "
+    f"{', '.join(NAMES)}."
+)
 
 
 @dataclass(frozen=True)
@@ -112,10 +116,7 @@ def find(spec: str | Path) -> Found:
     """Tell what kind of data this is, by its name or by looking there."""
     text = str(spec)
     if not text.strip():  # which would else be the folder that one stands in
-        raise UserError(
-            "The data have an empty name: give a folder of images, parquet files or "
-            ".tar shards, or the name of a data set."
-        )
+        raise UserError(f"The data have an empty name: {WHAT_TO_GIVE}")
     if text in NAMES:
         return Found(text, find_named_splits(text))
     if has_braces(text) or text.endswith(".tar") or is_url(text):
@@ -125,13 +126,10 @@ def find(spec: str | Path) -> Found:
         return Found(text, _find_file(path))
     if not path.is_dir():
         if path.exists():
-            raise UserError(
-                f"{text} is neither a file nor a folder: give a folder of images, "
-                "parquet files or .tar shards, or the name of a data set."
-            )
+            raise UserError(f"{text} is neither a file nor a folder: {WHAT_TO_GIVE}")
         raise UserError(
-            f"There is no file or folder {text}, and no data set of that name."
-            f"{_nearest(text, path)}"
+            f"There is no file or folder {text}, and no data set of that name"
+            f"{_nearest(text, path) or f': {WHAT_TO_GIVE}'}"
         )
     kind = kind_of_folder(path)
     if kind == "parquet":
@@ -212,7 +210,7 @@ def _find_file(path: Path) -> Openers:
 
 
 def _nearest(text: str, path: Path) -> str:
-    """A closing sentence that names what was likely meant, if anything is like it.
+    """What closes a sentence by naming what was likely meant, if anything is like it.
 
     Only last names are compared: a folder that both lie in would make all alike.
     """
@@ -223,4 +221,5 @@ def _nearest(text: str, path: Path) -> str:
                 each.name.lower(): str(path.parent / each.name) for each in entries
             }
     near = get_close_matches(path.name.lower(), meant, cutoff=0.7)
-    return f" Did you mean {' or '.join(meant[name] for name in near)}?" if near else ""
+    names = " or ".join(meant[name] for name in near)
+    return f". Did you mean {names}?" if near else ""
