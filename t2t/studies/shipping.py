@@ -12,7 +12,7 @@ import t2t
 from t2t.atomic import atomic_file
 from t2t.errors import UserError, on_one_line
 from t2t.models.builtin import CARD
-from t2t.models.reading.checkpoints import Checkpoint, read
+from t2t.models.reading.checkpoints import Checkpoint, Description, read
 from t2t.studies.place import renamed, writing_into
 from t2t.training.folder import read_recipe, read_result, same_data, write_page
 from t2t.training.judging.judge import judge
@@ -44,6 +44,7 @@ def ship(
     file = into / f"{recipe.name}.safetensors"
     extra = {"data": name, "recipe": recipe.name}
     check_place(into, file)
+    check_same(file, checkpoint.description)
     for path in unfinished(file):
         path.unlink()
     # A model that cannot be judged, or whose card cannot be written, does not ship.
@@ -68,6 +69,18 @@ def check_place(into: Path, file: Path) -> None:
         raise UserError(
             f"{into} holds something else ({others}) than {file.stem} as it shipped "
             "earlier; give --into a new folder."
+        )
+
+
+def check_same(file: Path, description: Description) -> None:
+    """Refuses to write over another model: all runs on one's own data have one name."""
+    if not file.exists():
+        return
+    there = read(file).description
+    if there is None or replace(there, extra=description.extra) != description:
+        raise UserError(
+            f"{file.parent} holds another model of the name {file.stem}; give --into a "
+            "new folder."
         )
 
 

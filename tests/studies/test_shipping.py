@@ -193,6 +193,20 @@ def test_a_model_ships_among_nothing_else(run: Path, shipped: Path) -> None:
         ship(run, shipped, device="cpu")
 
 
+def test_another_model_of_the_same_name_is_not_written_over(
+    run: Path, shipped: Path, tmp_path: Path
+) -> None:
+    before = (shipped / "tiny.safetensors").read_bytes()
+    other = tmp_path / "run"
+    copytree(run, other)
+    model, loaded = load_with_report(run)
+    names = ("a", "b", "d")
+    t2t.save(model, other, name=loaded.name, class_names=names, extra=loaded.extra)
+    with pytest.raises(UserError, match=r"another model of the name tiny; give --into"):
+        ship(other, shipped, device="cpu")
+    assert (shipped / "tiny.safetensors").read_bytes() == before
+
+
 def test_no_image_that_was_trained_on_judges_what_ships(
     run: Path, images: Path, tmp_path: Path
 ) -> None:
