@@ -25,6 +25,7 @@ from t2t.training.folder import (
     write_json,
     write_page,
 )
+from t2t.training.telling.clock import counted
 from t2t.training.telling.metrics import read_rows
 
 SUMMARY, LOG, PAGE = "summary.json", "log.txt", "README.md"
@@ -263,7 +264,8 @@ def first_page(summary: dict[str, Any]) -> str:
         f"# {summary['recipe']}",
         "",
         f"{summary['model']}, {summary['parameters'] / 1e6:.2f} M parameters, "
-        f"{summary['epochs']} epochs of {summary['data']}. GPU: {summary['gpu']}.",
+        f"{counted(summary['epochs'], 'epoch')} of {summary['data']}. "
+        f"GPU: {summary['gpu']}.",
         f"{summary['train_minutes']:.2f} minutes of training and "
         f"{summary['compile_minutes']:.2f} of compiling, mean over the seeds.",
         "",

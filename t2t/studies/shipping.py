@@ -18,6 +18,7 @@ from t2t.training.folder import read_recipe, read_result, same_data, write_page
 from t2t.training.judging.judge import judge
 from t2t.training.judging.report import Report
 from t2t.training.recipe import Recipe
+from t2t.training.telling.clock import counted
 
 
 def ship(
@@ -134,8 +135,8 @@ def card(
         "## Data",
         beginnings(recipe, data),
         "## Recipe",
-        f"`{recipe.name}`, {recipe.epochs} epochs, seed {recipe.seed}; these are the "
-        f"{weights} weights.",
+        f"`{recipe.name}`, {counted(recipe.epochs, 'epoch')}, seed {recipe.seed}; "
+        f"these are the {weights} weights.",
         # The data's name for its path on the machine that trained it.
         f"```console\n$ {renamed(result['command'], recipe.data, data)}\n```",
         "## Accuracy",

@@ -97,6 +97,7 @@ def test_a_page_that_was_written_stays(
     record(runs, tmp_path)
     first = (tmp_path / "README.md").read_text()
     assert first.startswith("# tiny.patches\n")
+    assert f"M parameters, 1 epoch of {images}. GPU" in first
     page = f"What helped with {images}.\n"
     (tmp_path / "README.md").write_text(page)
     record(runs, tmp_path, data_name="images")

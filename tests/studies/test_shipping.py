@@ -227,7 +227,7 @@ def test_no_image_that_was_trained_on_judges_what_ships(
 
 
 def test_a_card_keeps_the_recipes_name_in_its_command(run: Path) -> None:
-    recipe = replace(read_recipe(run), data="digits", hold_out=100)
+    recipe = replace(read_recipe(run), data="digits", hold_out=100, epochs=1)
     trained = SimpleNamespace(name="m", image_size=(8, 8), class_names=("a",))
     score = SimpleNamespace(top1=50.0, num_images=2)
     report: Any = SimpleNamespace(
@@ -237,6 +237,7 @@ def test_a_card_keeps_the_recipes_name_in_its_command(run: Path) -> None:
     result = {"command": command, "parameters": 1, "top1": 60.0}
     told = card(recipe, result, report, 1_000_000, "scans")
     assert "$ t2t train digits --data scans --folder runs/digits\n" in told
+    assert ", 1 epoch, seed " in told
     assert "; 60.00 % on 100 held-out images at the end of training" in told
 
 
