@@ -246,6 +246,17 @@ def test_a_run_of_another_recipe_is_refused(tiny_study: Study, tmp_path: Path) -
     assert told == []
 
 
+def test_a_place_that_cannot_be_written_is_told_once(
+    tiny_study: Study, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    told: list[str] = []
+    for place in (tmp_path / "file", tmp_path / "file/studies"):
+        with pytest.raises(UserError, match=r"cannot be written .*another --folder\.$"):
+            run_study(tiny_study, (0, 1), place, machine=CPU, tell=told.append)
+    assert told == []
+
+
 def test_a_run_counts_whichever_way_its_data_is_named(
     tiny_study: Study, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
