@@ -1,5 +1,6 @@
 """Predictions follow their formulae, and a thousand processes can be rehearsed."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -128,6 +129,20 @@ def test_a_thousand_processes_are_rehearsed(spread: Any, tiny: Tiny) -> None:
         "hybrid": {"all-gather", "reduce-scatter", "all-reduce"},
     }
     assert found.sent.keys() == kinds[spread]
+
+
+def test_an_image_each_is_rehearsed_without_a_warning(tiny: Tiny) -> None:
+    """Whose class token gets a gradient of other strides, which DDP would tell."""
+    recipe = tiny(batch_size=1024)
+    recipe = replace(
+        recipe,
+        choices={**recipe.choices, "class_token": True, "pool": "class"},
+        augmentation=replace(recipe.augmentation, mix_group=None),
+    )
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert rehearse(recipe, 1024, num_classes=3).images == 1
+    assert [str(each.message) for each in told] == []
 
 
 def test_rehearsal_sends_what_the_plan_says_where_nothing_is_padded(tiny: Tiny) -> None:
