@@ -37,11 +37,14 @@ def read_rows(path: Path) -> list[Row]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise UserError(
-            f"--out {path} is there but cannot be read: {error}."
+            f"--out {path} is there but cannot be read ({reason}); name another file."
         ) from error
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise UserError(f"--out {path} is there but holds no list of rows.")
+        raise UserError(
+            f"--out {path} is there but holds no list of rows; name another file."
+        )
     return rows
 
 

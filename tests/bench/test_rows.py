@@ -72,7 +72,7 @@ def test_a_file_of_something_else_is_refused_and_kept(
 ) -> None:
     path = tmp_path / "rows.json"
     path.write_text(content)
-    with pytest.raises(UserError, match=r"rows\.json"):
+    with pytest.raises(UserError, match=r"rows\.json is there.*; name another file"):
         merge_row(path, row_of(BASE))
     assert path.read_text() == content
 
