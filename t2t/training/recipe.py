@@ -266,7 +266,12 @@ class Recipe:
             )
 
     def check_channels(self) -> None:
-        """Refuses augmentation that images of so many channels cannot have."""
+        """Refuses channels that no image has, and augmentation that these cannot."""
+        if self.channels not in (1, 3, 4):
+            raise UserError(
+                f"channels={self.channels} will not do: images are read as 1 (gray), 3 "
+                "(colour) or 4 (with opacity)."
+            )
         if len(self.augmentation.mean) != self.channels:
             raise UserError(
                 f"augmentation.mean={self.augmentation.mean} does not fit "

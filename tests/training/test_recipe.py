@@ -37,6 +37,7 @@ RECIPE = find_recipe("cifar10.t2t_vit_7")
         ("calm=2", r"calm=2.0 must be from 0 to 1"),
         ("teacher=runs/best", r"teacher=runs/best has nobody to teach: objective=clas"),
         ("augmentation.mean=0.5 augmentation.std=0.5", r"give one value a channel"),
+        ("channels=2", r"channels=2 will not do: images are read as 1 \(gray\), 3 "),
         (
             "channels=4 augmentation.mean=[0,0,0,0] augmentation.std=[1,1,1,1]",
             r"channels=4 have no colours .* set augmentation.rand_augment=none\.$",
