@@ -1,5 +1,7 @@
 """Many devices: which process this is, and how a model is spread over them."""
 
+import atexit
+import gc
 import inspect
 import os
 import platform
@@ -83,6 +85,9 @@ def processes(device: str | None) -> Iterator[Processes]:
                 world_size=world_size,
                 device_id=chosen if on_cuda else None,
             )
+            # Gloo's threads live as long as anything knows its group. One that lets go
+            # of a tensor while Python shuts down would abort the process.
+            atexit.register(gc.collect)
             leaving.callback(dist.destroy_process_group)
             leaving.enter_context(one_tells(store))
         leaving.enter_context(own_stream(chosen))

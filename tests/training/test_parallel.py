@@ -440,6 +440,46 @@ def test_killed_worker_is_restarted_by_torchrun(
     assert_same_run(tmp_path / "run", alone)
 
 
+LEAVING = """
+import atexit
+from pathlib import Path
+from t2t.training.parallel import processes, wait_for_all
+
+def tell():
+    print(*(path.read_text() for path in Path("/proc/self/task").glob("*/comm")))
+
+def meet():
+    with processes("cpu") as team:
+        wait_for_all(team)
+    known = [team]
+    known.append(known)  # as models know themselves in many ways
+
+atexit.register(tell)  # whose turn comes last
+meet()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux names a process's threads")
+def test_no_thread_of_a_group_is_left_to_pythons_end() -> None:
+    """One that lets go of a tensor then aborts the process, seldom, under load."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", LEAVING],
+            env={**os.environ, **meeting, "RANK": rank, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in ("0", "1")
+    ]
+    threads = [process.communicate(timeout=100)[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0]
+    assert all("py" in names and "gloo" not in names for names in threads), threads
+
+
 def test_processes_agree_on_a_name_that_no_earlier_attempt_had() -> None:
     store = HashStore()
 
