@@ -10,13 +10,13 @@ torch are timed by our kernels too: the table shows whether it should.
 
 import argparse
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
+from kept_rows import keep_rows
 from replay import replayed, room_to_flush
 from torch import Tensor
 from torch._library.triton import set_wrap_triton_enabled
@@ -134,14 +134,7 @@ def main() -> None:
         for row in measured:
             rows.append(row)
             print(json.dumps(row), flush=True)
-        if options.out:
-            told = {
-                "gpu": torch.cuda.get_device_name(),
-                "torch": torch.__version__,
-                "command": " ".join(["python", *sys.argv]),
-                "rows": rows,
-            }
-            options.out.write_text(json.dumps(told, indent=1) + "\n")
+        keep_rows(options.out, rows)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,13 @@ autocast sums in float32.
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
+from kept_rows import keep_rows
 from torch import Tensor, nn
 
 import t2t
@@ -83,15 +83,7 @@ def main() -> None:
     for name in CASES:
         rows.append(measure(name, options.device))
         print(json.dumps(rows[-1]), flush=True)
-    if options.out:
-        on_gpu = options.device == "cuda"
-        told = {
-            "gpu": torch.cuda.get_device_name() if on_gpu else None,
-            "torch": torch.__version__,
-            "command": " ".join(["python", *sys.argv]),
-            "rows": rows,
-        }
-        options.out.write_text(json.dumps(told, indent=1) + "\n")
+    keep_rows(options.out, rows)
 
 
 if __name__ == "__main__":

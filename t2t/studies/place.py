@@ -14,7 +14,9 @@ from t2t.training.folder import leaving_none_empty
 
 
 @contextmanager
-def writing_into(folder: Path) -> Iterator[None]:
+def writing_into(
+    folder: Path, advice: str = "make room, or give --into another folder"
+) -> Iterator[None]:
     """Makes a folder to write into; a full disk, or a file there, is told as such.
 
     Folders that are new, and into which nothing was written, go again.
@@ -25,10 +27,7 @@ def writing_into(folder: Path) -> Iterator[None]:
             yield
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UserError(
-            f"{folder} cannot be written ({reason}); make room, or give --into another "
-            "folder."
-        ) from error
+        raise UserError(f"{folder} cannot be written ({reason}); {advice}.") from error
 
 
 def renamed(told: Any, path: str, name: str) -> Any:

@@ -13,10 +13,11 @@ import torch
 from t2t.data.sources import Splits
 from t2t.errors import UserError
 from t2t.studies.outcome import Outcome, costs_of, finished, gather, run_folder
+from t2t.studies.place import writing_into
 from t2t.studies.study import Study
 from t2t.studies.table import write
 from t2t.training.feeding import open_data
-from t2t.training.folder import RunFolder, leaving_none_empty
+from t2t.training.folder import RunFolder
 from t2t.training.loop import Machine, train
 from t2t.training.recipe import Recipe
 
@@ -46,7 +47,9 @@ def run_study(
     runs = [(name, seed) for name in names for seed in seeds]
     check_folders(study, runs, folder)
     if any(finished(folder, study.arms[name], seed) is None for name, seed in runs):
-        check_writable(folder)
+        # A place that could hold none of them is told once, and not for each.
+        with writing_into(folder, "name another --folder"):
+            TemporaryFile(dir=folder).close()
     compiled_for = ""
     opened: dict[tuple[object, ...], Splits] = {}
     for number, (name, seed) in enumerate(runs, start=1):
@@ -99,18 +102,6 @@ def check_folders(study: Study, runs: Sequence[tuple[str, int]], folder: Path) -
         recipe = study.arms[name]
         place = RunFolder(run_folder(folder, recipe, seed))
         place.check_same(replace(recipe, seed=seed))
-
-
-def check_writable(folder: Path) -> None:
-    """Refuses a place that could not hold any run, once and not for each of them."""
-    try:
-        with leaving_none_empty(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise UserError(
-            f"{folder} cannot be written ({error.strerror}); name another --folder."
-        ) from error
 
 
 def forget_programs() -> None:
