@@ -94,10 +94,15 @@ class Augmentation:
     colour_jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
     mixup: float = 0.0
     cutmix: float = 0.0
+    cutmix_even: bool = False
+    """Whether a box has even sides, as when T2T-ViT was published; timm's now keep an
+    odd one."""
     mix_probability: float = 1.0
     mix_switch: float = 0.5
     mix_mode: MixMode = "batch"
     mix_group: int | None = None
+    """Neighbours that are mixed with each other, by one mixture if mix_mode is batch;
+    None takes all images of a process."""
     smoothing: float = 0.0
     erase: float = 0.0
     erase_fill: EraseFill = "noise"
@@ -138,6 +143,15 @@ class Augmentation:
             raise UserError(f"mix_group is 2 or more, or None, not {self.mix_group}.")
         if self.rand_augment is not None:
             RandAugmentSettings.parse(self.rand_augment)
+
+    def check_share(self, num_images: int) -> None:
+        """Refuses so many images a process where they are not mixed in whole groups."""
+        group = self.mix_group
+        if (self.mixup or self.cutmix) and group is not None and num_images % group:
+            raise UserError(
+                f"{num_images} images a process cannot be mixed in groups of {group}; "
+                f"set augmentation.mix_group to a divisor of {num_images}, or to none."
+            )
 
     @property
     def fill(self) -> tuple[int, ...]:

@@ -58,6 +58,10 @@ class Draws:
         """Draws of the step alone, as a batch of one: equal for all samples."""
         return Draws(keys=self.step_key[None], step_key=self.step_key)
 
+    def every(self, group: int) -> "Draws":
+        """Draws of each group of so many neighbours: those of its first sample."""
+        return Draws(keys=self.keys[::group], step_key=self.step_key)
+
     def bits(self, stream: str, num: int = 1) -> Int64[Tensor, "batch num"]:
         """All 64 random bits, as signed integers."""
         return draw_bits(self.keys, stream_word(stream), num)

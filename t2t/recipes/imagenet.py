@@ -1,5 +1,6 @@
 """ImageNet-1k by the published T2T-ViT recipe, for every model of the zoo."""
 
+from dataclasses import replace
 from functools import partial
 
 from t2t.data.augmentation import Augmentation
@@ -43,12 +44,19 @@ def published(model: str) -> Recipe:
         batch_size=512,
         drop_path=0.1,
         optimizer=Optimizer(lr=lr, weight_decay=weight_decay),
+        # As published: the cosine runs from epoch 0, under the warm-up.
         schedule=Schedule(
-            warmup_epochs=10, start=1e-6 / lr, floor=1e-5 / lr, floor_epochs=10
+            warmup_epochs=10,
+            warmup_prefix=False,
+            update_every="epoch",
+            start=1e-6 / lr,
+            floor=1e-5 / lr,
+            floor_epochs=10,
         ),
         average=Average(decay=0.99996),
         crop=Crop(kind="random", evaluation_fraction=0.9),
-        augmentation=AUGMENTATION,
+        # As published: each of eight GPUs mixed its own 64 images.
+        augmentation=replace(AUGMENTATION, mix_group=64, cutmix_even=True),
     )
 
 

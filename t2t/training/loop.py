@@ -94,6 +94,7 @@ def train(
     ):
         settled = settle(machine, team)
         make_exact(settled)
+        recipe.augmentation.check_share(recipe.batch_size // team.world_size)
 
         def claim() -> dict[str, Any] | None:
             leaving.enter_context(place.held())

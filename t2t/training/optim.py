@@ -195,13 +195,14 @@ def layers_of(model: nn.Module, needed_by: str, otherwise: str) -> dict[str, int
 
 def lr_share(schedule: Schedule, epoch: float, epochs: int) -> float:
     """The learning rate at a fractional epoch, as a share of its peak."""
+    if schedule.update_every == "epoch":
+        epoch = math.floor(epoch)
     if epoch < schedule.warmup_epochs:
         rise = epoch / schedule.warmup_epochs
         return schedule.start + (1 - schedule.start) * rise
-    moving = epochs - schedule.warmup_epochs - schedule.floor_epochs
-    progress = 1.0
-    if moving > 0:
-        progress = min(1.0, (epoch - schedule.warmup_epochs) / moving)
+    first = schedule.warmup_epochs if schedule.warmup_prefix else 0.0
+    moving = epochs - schedule.floor_epochs - first
+    progress = min(1.0, (epoch - first) / moving) if moving > 0 else 1.0
     remaining = {
         "cosine": (1 + math.cos(math.pi * progress)) / 2,
         "linear": 1 - progress,

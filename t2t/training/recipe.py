@@ -73,6 +73,10 @@ class Schedule:
 
     name: Literal["cosine", "linear", "constant"] = "cosine"
     warmup_epochs: float = 10.0
+    warmup_prefix: bool = True
+    """Whether the curve begins after the warm-up; if not, at epoch 0 underneath it."""
+    update_every: Literal["step", "epoch"] = "step"
+    """Whether the rate moves at every step, or stays the same for each epoch."""
     start: float = 1e-3
     """Share of the peak that the warm-up starts from."""
     floor: float = 0.02

@@ -152,6 +152,40 @@ def test_half_of_the_batches_are_cut_and_all_are_mixed():
         assert whole.pixels(HEIGHT, WIDTH).shape == (1, 1, HEIGHT, WIDTH)
 
 
+def test_a_group_draws_its_own_mixture_wherever_it_is():
+    """As a GPU's batch does by itself, whichever process holds the group."""
+    settings = {"mixup": 0.8, "cutmix": 1.0, "group": 64}
+    whole = mixture_of(512, 3, **settings)
+    groups = whole.label.unflatten(0, (8, 64))
+    assert (groups == groups[:, :1]).all()
+    assert len(set(groups[:, 0, 0].tolist())) == 8
+    second = Draws.of(11, 3, torch.arange(64, 128))
+    alone = draw_mixture(second, HEIGHT, WIDTH, **settings)
+    for part, expected in zip(alone, whole, strict=True):
+        assert torch.equal(part, expected[64:128])
+    cuts = [mixture_of(512, step, **settings).cut[::64] for step in range(100)]
+    is_cut = (torch.stack(cuts)[..., 1] > 0).float()
+    assert abs(is_cut.mean() - 0.5) < 0.06
+
+
+def test_even_boxes_are_those_of_the_published_recipe():
+    """timm 0.3.4: half of the side, rounded down, to either side of the centre."""
+    draws = draws_of(2000)
+    settings = {"mixup": 0.0, "cutmix": 1.0, "mode": "sample", "even": True}
+    mixture = draw_mixture(draws, HEIGHT, WIDTH, **settings)
+    side = (1 - draws.beta("mix.kept", 1.0)[:, 0].numpy()) ** 0.5
+    places = draws.uniform("mix", 4)[:, :2].numpy()
+    expected = []
+    for axis, size in enumerate((HEIGHT, WIDTH)):
+        half = (size * side).astype(int) // 2
+        centre = (size * places[:, axis]).astype(int)
+        expected += [np.clip(centre - half, 0, size), np.clip(centre + half, 0, size)]
+    assert np.array_equal(mixture.cut.numpy(), np.stack(expected, 1))
+    top, bottom, left, right = expected
+    area = (bottom - top) * (right - left) / (HEIGHT * WIDTH)
+    assert np.allclose(mixture.label[:, 0].numpy(), 1 - area)
+
+
 def test_partners_within_groups_do_not_depend_on_the_division():
     samples = torch.arange(12)
     assert partner(samples).tolist() == samples.tolist()[::-1]
@@ -159,5 +193,5 @@ def test_partners_within_groups_do_not_depend_on_the_division():
     assert whole.tolist() == [1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10]
     parts = [partner(part, 2) for part in samples.chunk(3)]
     assert torch.equal(torch.cat(parts), whole)
-    with pytest.raises(UserError, match="batch of 12 cannot be mixed in groups of 5"):
+    with pytest.raises(UserError, match="12 images cannot be mixed in groups of 5"):
         partner(samples, 5)

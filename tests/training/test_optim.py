@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from t2t.errors import UserError
+from t2t.recipes import find_recipe
 from t2t.training.muon import Muon
 from t2t.training.optim import (
     all_groups,
@@ -145,6 +146,27 @@ def test_learning_rate_follows_the_batch_by_a_stated_rule(
 def test_cosine_of_the_published_recipe(epoch: float, share: float) -> None:
     schedule = Schedule(warmup_epochs=10, floor=0.02, floor_epochs=10)
     assert lr_share(schedule, epoch, 310) == pytest.approx(share)
+
+
+def test_imagenet_recipes_move_the_rate_as_the_reference_does() -> None:
+    """timm's cosine over 300 epochs, its first ten overwritten by the warm-up."""
+    from timm.scheduler import CosineLRScheduler
+
+    recipe = find_recipe("imagenet.t2t_vit_14")
+    peak = recipe.optimizer.scaled(recipe.optimizer.lr, recipe.batch_size)
+    theirs = CosineLRScheduler(
+        torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=peak),
+        t_initial=300,
+        lr_min=1e-5,
+        warmup_t=10,
+        warmup_lr_init=1e-6,
+        cycle_limit=1,
+    )
+    for epoch in (0, 1, 5, 9, 10, 11, 50, 150, 250, 299, 300, 309):
+        (expected,) = theirs._get_lr(epoch)
+        for into in (0.0, 0.5, 0.999):
+            share = lr_share(recipe.schedule, epoch + into, recipe.epochs)
+            assert peak * share == pytest.approx(expected, rel=1e-9), epoch
 
 
 def test_other_schedules() -> None:

@@ -33,8 +33,8 @@ def check_group(num_samples: int, group: int | None) -> None:
     """Refuses groups that do not divide the batch."""
     if group is not None and num_samples % group:
         raise UserError(
-            f"A batch of {num_samples} cannot be mixed in groups of {group}: "
-            "choose a batch size that the group divides."
+            f"{num_samples} images cannot be mixed in groups of {group}; choose a "
+            f"divisor of {num_samples}."
         )
 
 
@@ -59,15 +59,19 @@ def draw_mixture(
     probability: float = 1.0,
     switch: float = 0.5,
     mode: MixMode = "batch",
+    group: int | None = None,
+    even: bool = False,
 ) -> Mixture:
-    """The mixture of each sample, or one for all of the batch, with timm's meaning.
+    """The mixture of each sample, or one for a whole group, with timm's meaning.
 
-    `mixup` and `cutmix` are the alphas of their beta distributions, 0 turning one off;
-    with both on, `switch` is the probability of cutmix. A cutmix box that the border
-    clips counts with the area that is left.
+    Without a group, all of the batch is one. `mixup` and `cutmix` are the alphas of
+    their beta distributions, 0 turning one off; with both on, `switch` is the
+    probability of cutmix. A cutmix box that the border clips counts with the area that
+    is left. With `even`, a box of an odd side loses its last row or column.
     """
     if mode == "batch":
-        draws = draws.shared()
+        check_group(len(draws.keys), group)
+        draws = draws.shared() if group is None else draws.every(group)
     if not (mixup > 0 and cutmix > 0):
         switch = float(cutmix > 0)
     places, apply, change = draws.uniform("mix", 4).split((2, 1, 1), 1)
@@ -79,15 +83,14 @@ def draw_mixture(
     for size, place in zip((height, width), places.split(1, 1), strict=True):
         cut, centre = (size * side).long(), (size * place).long()
         edges += [(centre - cut // 2).clamp(0, size)]
-        edges += [(centre + (cut + 1) // 2).clamp(0, size)]
+        edges += [(centre + (cut + (0 if even else 1)) // 2).clamp(0, size)]
     box = torch.cat(edges, 1)
     area = (box[:, 1] - box[:, 0]) * (box[:, 3] - box[:, 2])
     label = torch.where(is_cutmix, 1.0 - area[:, None] / (height * width), kept)
-    return Mixture(
-        kept=torch.where(is_cutmix, 1.0, kept),
-        cut=torch.where(is_cutmix, box, 0),
-        label=label,
-    )
+    parts = (torch.where(is_cutmix, 1.0, kept), torch.where(is_cutmix, box, 0), label)
+    if mode == "batch" and group is not None:
+        return Mixture(*(part.repeat_interleave(group, 0) for part in parts))
+    return Mixture(*parts)
 
 
 def mix_images(images: Images, mixture: Mixture, group: int | None = None) -> Images:

@@ -135,6 +135,8 @@ def augment(
             settings.mix_probability,
             settings.mix_switch,
             settings.mix_mode,
+            settings.mix_group,
+            settings.cutmix_even,
         )
         targets = mix_targets(targets, mixture, settings.mix_group)
     if settings.erase > 0:
