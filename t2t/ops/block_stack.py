@@ -10,7 +10,7 @@ from torch import Tensor
 
 from t2t.ops.attention import attention
 from t2t.ops.gelu import linear_gelu
-from t2t.ops.residual_norm import draw_slots, norm, num_kept, residual_norm
+from t2t.ops.residual_norm import draw_slots, kept_counts, norm, residual_norm
 from t2t.shapes import Tokens
 
 Vector = Float[Tensor, "dim"]
@@ -68,17 +68,21 @@ def block_stack(
     eps: float,
     num_read: int,
     drop_rates: Sequence[float] | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tokens:
     """The same, with every residual sum, LayerNorm and GELU in one pass over memory.
 
     A branch of drop rate p is computed for the (1 − p) of the samples that keep it and
-    scaled to mean one; the last block's for the tokens that are read. `tokens` have the
-    precision the residual stream is to have.
+    scaled to mean one; the last block's for the tokens that are read. The residual
+    stream keeps the precision of `tokens`; all else is computed in `dtype`, by default
+    the same.
     """
-    blocks = in_precision(blocks, tokens.dtype)
+    dtype = tokens.dtype if dtype is None else dtype
+    blocks = in_precision(blocks, dtype)
     batch = tokens.shape[0]
     rates = [0.0] * len(blocks) if drop_rates is None else drop_rates
-    counts = [num_kept(batch, rate) for rate in rates for _ in range(2)] + [batch]
+    # Two branches a block, and the last norm, which takes every sample.
+    counts = kept_counts(batch, [rate for rate in rates for _ in range(2)] + [0.0])
     slots: list[Tensor | None] = [None] * len(counts)
     if min(counts) < batch:
         drawn = draw_slots(batch, counts, tokens.device)
@@ -89,7 +93,7 @@ def block_stack(
     # The norm after a branch is the next branch's, or the one behind the last block.
     norms = [(block.gain1, block.shift1) for block in blocks[1:]] + [final]
     first = blocks[0]
-    normed = norm(tokens, first.gain1, first.shift1, slots[0], counts[0], eps)
+    normed = norm(tokens, first.gain1, first.shift1, slots[0], counts[0], eps, dtype)
     for index, (block, after) in enumerate(zip(blocks, norms, strict=True)):
         place = 2 * index
         if index < len(blocks) - 1 or num_read >= tokens.shape[1]:

@@ -97,7 +97,7 @@ fused_norm_backward = torch.library.triton_op(
 
 
 def save_norm(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    tokens, gain, shift, slots, _, ctx.eps = inputs
+    tokens, gain, shift, slots, _, ctx.eps, _ = inputs
     ctx.save_for_backward(tokens, gain, slots)
     ctx.dtypes = (gain.dtype, shift.dtype)
 
@@ -106,7 +106,7 @@ def norm_gradients(ctx, grad):  # type: ignore[no-untyped-def]
     tokens, gain, slots = ctx.saved_tensors
     grad_tokens, vectors = fused_norm_backward(tokens, grad, gain, slots, ctx.eps)
     gain, shift = (vectors[place].to(dtype) for place, dtype in enumerate(ctx.dtypes))
-    return (grad_tokens, gain, shift, None, None, None)
+    return (grad_tokens, gain, shift, *(None,) * 4)
 
 
 torch.library.register_autograd("t2t::norm", norm_gradients, setup_context=save_norm)

@@ -1,5 +1,9 @@
 """Residual sum, stochastic depth by whole samples and LayerNorm as one operation."""
 
+import math
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int32
@@ -13,9 +17,15 @@ Slots = Int32[Tensor, "batch"]
 Vector = Float[Tensor, "dim"]
 
 
-def num_kept(batch: int, drop_rate: float) -> int:
-    """How many samples of a batch a branch is computed for."""
-    return max(1, batch - round(batch * drop_rate))
+def kept_counts(batch: int, drop_rates: Sequence[float]) -> list[int]:
+    """How many samples of a batch each branch is computed for.
+
+    Whole numbers near (1 − rate) · batch. What one branch is rounded by is carried to
+    the next, so that all branches together drop what their rates add up to.
+    """
+    wanted = [batch * total for total in accumulate(drop_rates)]
+    dropped = [math.floor(total + 0.5) for total in wanted]
+    return [max(1, batch - now + before) for before, now in pairwise([0, *dropped])]
 
 
 def draw_slots(
@@ -80,7 +90,7 @@ def residual_norm(
     """The same in one pass over memory each way."""
     arguments = (residual, branch, branch_bias, gain, shift)
     draws = (branch_slots, normed_slots, num_normed, scale, eps)
-    if has_kernel(residual, branch):
+    if has_kernel(residual, branch.dtype):
         from t2t.ops.operators import fused_residual_norm
 
         return fused_residual_norm(*arguments, *draws)
@@ -94,12 +104,13 @@ def norm_reference(
     slots: Slots | None,
     num_normed: int,
     eps: float,
+    dtype: torch.dtype,
 ) -> Tokens:
-    """LayerNorm, computed in float32 or better, for the kept samples alone."""
+    """LayerNorm of the kept samples in `dtype`, computed in float32 or better."""
     wide = torch.promote_types(tokens.dtype, torch.float32)
     normed = F.layer_norm(
         tokens.to(wide), tokens.shape[-1:], gain.to(wide), shift.to(wide), eps
-    ).to(tokens.dtype)
+    ).to(dtype)
     return normed if slots is None else kept_samples(normed, slots, num_normed)
 
 
@@ -110,10 +121,11 @@ def norm(
     slots: Slots | None,
     num_normed: int,
     eps: float,
+    dtype: torch.dtype,
 ) -> Tokens:
     """The same in one pass over memory each way."""
-    arguments = (tokens, gain, shift, slots, num_normed, eps)
-    if has_kernel(tokens, tokens):
+    arguments = (tokens, gain, shift, slots, num_normed, eps, dtype)
+    if has_kernel(tokens, dtype):
         from t2t.ops.operators import fused_norm
 
         normed: Tokens = fused_norm(*arguments)
@@ -121,9 +133,9 @@ def norm(
     return norm_reference(*arguments)
 
 
-def has_kernel(residual: Tokens, branch: Tokens) -> bool:
-    """Whether the fast path takes these tokens."""
-    return runs_kernels(residual, branch.dtype) and residual.shape[-1] <= 1024
+def has_kernel(residual: Tokens, dtype: torch.dtype) -> bool:
+    """Whether the fast path takes these tokens and branches of this type."""
+    return runs_kernels(residual, dtype) and residual.shape[-1] <= 1024
 
 
 def fused_forward(
@@ -154,10 +166,11 @@ def norm_forward(
     slots: Tensor | None,
     num_normed: int,
     eps: float,
+    dtype: torch.dtype,
 ) -> Tensor:
     """The normed tokens of the kept samples."""
     tokens = tokens.contiguous()
-    normed = tokens.new_empty(num_normed, *tokens.shape[1:])
+    normed = tokens.new_empty(num_normed, *tokens.shape[1:], dtype=dtype)
     tensors = (tokens, None, None, None, slots, gain, shift)
     launch_forward(tensors, None, normed, 1.0, eps)
     return normed

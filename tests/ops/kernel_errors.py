@@ -50,15 +50,19 @@ def errors(
     reference: Callable[..., Any],
     inputs: Sequence[Any],
     differentiable: Sequence[int],
+    wide: Sequence[int] = (),
 ) -> dict[str, list[float]]:
-    """Errors of outputs and gradients against the reference in float64."""
+    """Errors of outputs and gradients against the reference in float64.
+
+    Inputs named in `wide` keep float32.
+    """
     results = []
     # Tokens are rounded to the precision tested; what they are compared to is not.
     inputs = [
-        value.to(DEVICE, DTYPE if value.ndim == 3 else value.dtype)
+        value.to(DEVICE, DTYPE if value.ndim == 3 and place not in wide else None)
         if isinstance(value, Tensor)
         else value
-        for value in inputs
+        for place, value in enumerate(inputs)
     ]
     for function, double in ((fast, False), (reference, True)):
         arguments = [
@@ -124,7 +128,9 @@ def attention_errors(
     )
 
 
-def residual_norm_errors(dropping: bool, scale: float = 1.3) -> dict[str, list[float]]:
+def residual_norm_errors(
+    dropping: bool, scale: float = 1.3, wide: bool = False
+) -> dict[str, list[float]]:
     """Residual sum and LayerNorm, with and without dropped samples."""
     batch, tokens, dim = 6, 5, 48
     slots: tuple[Tensor | None, Tensor | None, int]
@@ -141,6 +147,7 @@ def residual_norm_errors(dropping: bool, scale: float = 1.3) -> dict[str, list[f
         residual_norm_reference,
         (*tensors, *vectors, *slots, scale, 1e-5),
         [0, 1, 2, 3, 4],
+        [0] if wide else [],
     )
 
 
@@ -148,8 +155,8 @@ def norm_errors(dropping: bool) -> dict[str, list[float]]:
     """LayerNorm alone, of all samples or of those kept."""
     slots = draw_slots(6, [4], torch.device("cpu"))[0] if dropping else None
     return errors(
-        fused_norm,
-        norm_reference,
+        lambda *arguments: fused_norm(*arguments, DTYPE),
+        lambda *arguments: norm_reference(*arguments, torch.float64),
         (
             torch.randn(6, 5, 48),
             *(torch.randn(48) for _ in range(2)),
@@ -221,6 +228,9 @@ def main() -> None:
         "residual_norm": lambda: residual_norm_errors(dropping=False),
         "residual_norm of one gradient": lambda: residual_norm_errors(False, 1.0),
         "residual_norm dropping": lambda: residual_norm_errors(dropping=True),
+        "residual_norm of a float32 stream": lambda: residual_norm_errors(
+            dropping=True, wide=True
+        ),
         "norm": lambda: norm_errors(dropping=False),
         "norm dropping": lambda: norm_errors(dropping=True),
         "gelu": gelu_errors,

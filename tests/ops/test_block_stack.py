@@ -117,3 +117,30 @@ def test_the_last_attention_of_half_precision_is_summed_in_float32():
     wanted = attention_of_first(tokens.double(), block, 1, 0.05, 1)
     # As much as the result's own rounding.
     assert (found - wanted).norm() < 2**-9 * wanted.norm()
+
+
+def test_a_float32_stream_is_nearer_to_the_truth_than_a_half_precision_one():
+    torch.manual_seed(0)
+    blocks = [random_block(16, 24, with_bias=True) for _ in range(12)]
+    final = (torch.randn(16).double(), torch.randn(16).double())
+    tokens = torch.randn(8, 7, 16, dtype=torch.float64)
+    learned = [weight for block in blocks for weight in block]
+    wanted = block_stack_reference(tokens, blocks, final, 2, 0.4, 1e-5, 7)
+    exact = torch.autograd.grad(wanted.square().sum(), learned)
+
+    def error(stream: torch.dtype) -> float:
+        """Of all gradients, with branches in bfloat16."""
+        narrow = [BlockWeights(*(each.float() for each in block)) for block in blocks]
+        out = block_stack(
+            tokens.to(stream),
+            narrow,
+            tuple(each.float() for each in final),
+            *(2, 0.4, 1e-5, 7, None),
+            torch.bfloat16,
+        )
+        assert out.dtype == torch.bfloat16
+        grads = torch.autograd.grad(out.float().square().sum(), learned)
+        pairs = zip(grads, exact, strict=True)
+        return float(torch.stack([(a - b).norm() for a, b in pairs]).norm())
+
+    assert error(torch.float32) < 0.8 * error(torch.bfloat16)

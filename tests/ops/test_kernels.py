@@ -27,6 +27,7 @@ TOLERANCE = {
     "residual_norm": 1e-6,
     "residual_norm of one gradient": 1e-6,
     "residual_norm dropping": 1e-6,
+    "residual_norm of a float32 stream": 1e-6,
     "norm": 1e-6,
     "norm dropping": 1e-6,
     "gelu": 1e-4,

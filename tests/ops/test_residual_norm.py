@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from t2t.ops.residual_norm import draw_slots, num_kept, residual_norm
+from t2t.ops.residual_norm import draw_slots, kept_counts, residual_norm
 
 
 def test_every_draw_keeps_as_many_as_asked_each_in_a_place_of_its_own():
@@ -23,10 +23,21 @@ def test_every_sample_is_dropped_as_often_as_any_other():
     torch.testing.assert_close(rate, torch.full((8,), 0.25), rtol=0, atol=0.03)
 
 
-def test_num_kept_rounds_and_never_drops_all():
-    assert num_kept(256, 0.1) == 230
-    assert num_kept(4, 0.1) == 4
-    assert num_kept(1, 0.9) == 1
+def test_counts_round_and_never_drop_all():
+    assert kept_counts(256, [0.1]) == [230]
+    assert kept_counts(4, [0.1]) == [4]
+    assert kept_counts(1, [0.9]) == [1]
+    assert kept_counts(8, [0.0, 0.5, 0.0]) == [8, 4, 8]
+
+
+@pytest.mark.parametrize("batch", [16, 31, 64, 128, 512])
+def test_all_branches_together_drop_what_their_rates_add_up_to(batch):
+    """T2T-ViT-14's rates add up to .700 a branch kind, at any number of images."""
+    rates = [rate for rate in torch.linspace(0, 0.1, 14).tolist() for _ in range(2)]
+    counts = kept_counts(batch, rates)
+    assert sum(batch - count for count in counts) == round(batch * sum(rates))
+    for count, rate in zip(counts, rates, strict=True):
+        assert abs(batch - count - batch * rate) < 1
 
 
 @pytest.mark.parametrize("dropping", [False, True])
