@@ -40,7 +40,7 @@ def given_to(
     [
         (
             "train digits --folder here --fresh --device cpu --precision bf16 "
-            "--compile on --micro-batch 3 --spread fsdp --workers 2 "
+            "--residual fp32 --compile on --micro-batch 3 --spread fsdp --workers 2 "
             "--checkpoint-minutes 0.5",
             TRAIN,
             {
@@ -49,6 +49,7 @@ def given_to(
                 "machine": Machine(
                     device="cpu",
                     precision="bf16",
+                    residual="fp32",
                     compile=True,
                     micro_batch=3,
                     spread="fsdp",

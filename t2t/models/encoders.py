@@ -44,6 +44,8 @@ class Encoder(nn.Module):
         self.checkpointing = False
         self.num_prefix = config.num_prefix_tokens
         self.token_share = 1.0
+        self.residual_dtype: torch.dtype | None = None
+        """Precision of the residual stream in fused blocks; None: as they compute."""
 
     @property
     def out_dim(self) -> int:
@@ -75,14 +77,16 @@ class Encoder(nn.Module):
         num_read = tokens.shape[1] if num_read is None else num_read
         if infers_on_cpu(tokens):
             return inference_stack(tokens, stack, final, *heads, norm.eps, num_read)
+        dtype = compute_dtype(tokens)
         return block_stack(
-            tokens.to(compute_dtype(tokens)),
+            tokens.to(self.residual_dtype or dtype),
             stack,
             final,
             *heads,
             norm.eps,
             num_read,
             rates if max(rates) > 0 else None,
+            dtype,
         )
 
     def stack(self, tokens: Tokens, norm: nn.Module) -> list[BlockWeights] | None:

@@ -21,6 +21,8 @@ PRECISIONS = {
     "fp16": torch.float16,
     "fp32": torch.float32,
 }
+RESIDUALS: dict[str, torch.dtype | None] = {"half": None, "fp32": torch.float32}
+"""What `Encoder.residual_dtype` is set to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,9 @@ class Machine:
     """cuda, mps or cpu; found by itself when None."""
     precision: Literal["bf16", "fp16", "fp32"] | None = None
     """bf16 on CUDA and fp32 elsewhere when None."""
+    residual: Literal["half", "fp32"] = "half"
+    """Precision of the residual stream between fused blocks: that of `precision`
+    where it is half, or fp32."""
     compile: bool | None = None
     """torch.compile of the model; on CUDA when None."""
     micro_batch: int | None = None
@@ -57,6 +62,7 @@ def settle(machine: Machine, team: Processes) -> Machine:
     on_cuda = team.device.type == "cuda"
     precision = machine.precision or ("bf16" if on_cuda else "fp32")
     choose("precision", precision, PRECISIONS)
+    choose("residual", machine.residual, RESIDUALS)
     compiled = on_cuda if machine.compile is None else machine.compile
     return replace(
         machine, precision=precision, compile=compiled, device=team.device.type
@@ -98,7 +104,7 @@ def make_exact(machine: Machine) -> None:
 
 def vars_of(machine: Machine) -> dict[str, Any]:
     """The machine's settings that a record should tell."""
-    names = ("precision", "compile", "micro_batch", "spread")
+    names = ("precision", "residual", "compile", "micro_batch", "spread")
     return {name: getattr(machine, name) for name in names}
 
 

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer as TorchOptimizer
 
 from t2t.models.create import create_model
+from t2t.models.vit import VisionTransformer
 from t2t.models.weights import load_weights
-from t2t.training.machine import Machine
+from t2t.training.machine import RESIDUALS, Machine
 from t2t.training.optim import build_optimizers
 from t2t.training.parallel import Processes, batch_statistics, spread_copy, spread_model
 from t2t.training.recipe import Average, Recipe
@@ -162,6 +163,8 @@ def new_run(recipe: Recipe, machine: Machine, team: Processes, classes: int) -> 
     """A run at step 0, the same in every process."""
     torch.manual_seed(recipe.seed)
     model = build_model(recipe, classes).to(team.device)
+    if isinstance(model, VisionTransformer):
+        model.encoder.residual_dtype = RESIDUALS[machine.residual]
     if recipe.weights is not None:
         load_weights(model, recipe.weights)
     average = new_average(model, recipe.average)

@@ -83,6 +83,10 @@ def train(
     seed: Annotated[int | None, option("As --set seed=N.", "", "N")] = None,
     device: DeviceChoice = None,
     precision: PrecisionChoice = None,
+    residual: Annotated[
+        Literal["half", "fp32"],
+        option("Residual stream: half precision (faster), or fp32.", "(default: half)"),
+    ] = "half",
     compile: CompileChoice = None,
     micro_batch: Annotated[
         int | None,
@@ -138,6 +142,7 @@ def train(
     machine = Machine(
         device=device,
         precision=precision,  # type: ignore[arg-type]
+        residual=residual,
         compile=as_bool(compile),
         micro_batch=micro_batch,
         spread=spread,
