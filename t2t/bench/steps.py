@@ -85,4 +85,9 @@ def captured(step: Step) -> Step:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    return graph.replay
+
+    def replay(held: Step = step) -> None:
+        """Replays the graph, whose kernels read tensors that only the step holds."""
+        graph.replay()
+
+    return replay

@@ -1,0 +1,104 @@
+"""How crops and evaluation differ from torchvision's, in grey levels.
+
+    python benchmarks/preprocessing_errors.py path/to/photographs --out rows.json
+
+Training: the same boxes and filters, resized by us and by cropping first and resizing
+then, as the reference does it. Evaluation: one resize of a box against a resize and a
+central crop, at 224 px with a fraction of 0.9.
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from kept_rows import keep_rows
+from PIL import Image
+from torchvision.transforms import v2
+from torchvision.transforms.functional import pil_to_tensor
+
+from t2t.data.crops import CenterCrop, RandomCrop, apply_crop
+from t2t.data.draws import Draws
+from t2t.ops.crop_resize import Filter
+from t2t.ops.ragged import Ragged
+
+SIZE, FRACTION = (224, 224), 0.9
+FILTERS = {
+    int(Filter.BILINEAR): Image.Resampling.BILINEAR,
+    int(Filter.BICUBIC): Image.Resampling.BICUBIC,
+}
+
+
+def training_pair(photo: Image.Image, number: int) -> tuple[np.ndarray, np.ndarray]:
+    """A random crop by us, and of the same box by cropping first."""
+    crop = RandomCrop(size=SIZE)
+    draws = Draws.of(0, 0, torch.tensor([number]))
+    ragged = Ragged.from_images([pil_to_tensor(photo)])
+    plan = crop.plan(ragged.heights, ragged.widths, draws)
+    box = tuple(int(side) for side in plan.boxes[0].tolist())
+    resized = photo.crop(box).resize(SIZE, FILTERS[int(plan.filters[0])])
+    ours = apply_crop(crop, ragged, draws)[0].permute(1, 2, 0).numpy()
+    return ours, np.asarray(resized)
+
+
+def evaluation_pair(photo: Image.Image, number: int) -> tuple[np.ndarray, np.ndarray]:
+    """The centre by us, and by torchvision's two steps."""
+    ragged = Ragged.from_images([pil_to_tensor(photo)])
+    draws = Draws.of(0, 0, torch.tensor([number]))
+    ours = apply_crop(CenterCrop(size=SIZE, fraction=FRACTION), ragged, draws)[0]
+    steps = v2.Compose(
+        [
+            v2.Resize(
+                int(SIZE[0] / FRACTION), interpolation=v2.InterpolationMode.BICUBIC
+            ),
+            v2.CenterCrop(SIZE),
+        ]
+    )
+    return ours.permute(1, 2, 0).numpy(), np.asarray(steps(photo))
+
+
+def row(
+    name: str,
+    pair: Callable[[Image.Image, int], tuple[np.ndarray, np.ndarray]],
+    photos: list[Path],
+) -> dict[str, object]:
+    """Differences over all photographs."""
+    found = []
+    for number, path in enumerate(photos):
+        ours, theirs = pair(Image.open(path).convert("RGB"), number)
+        found.append(np.abs(ours.astype(int) - theirs.astype(int)))
+    levels = np.stack(found)
+    border = np.ones(SIZE, dtype=bool)
+    border[4:-4, 4:-4] = False
+    return {
+        "what": name,
+        "photographs": len(photos),
+        "differing_share": round(float((levels > 0).mean()), 6),
+        "differing_share_inside": round(float((levels[:, ~border] > 0).mean()), 6),
+        "mean_levels": round(float(levels.mean()), 5),
+        "mean_levels_border": round(float(levels[:, border].mean()), 5),
+        "largest_level": int(levels.max()),
+    }
+
+
+def main() -> None:
+    """Compares both, and prints and keeps the rows."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("photographs", type=Path)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    photos = sorted(
+        path
+        for path in given.photographs.rglob("*")
+        if path.suffix.lower() in (".jpg", ".jpeg", ".png")
+    )
+    pairs = {"training crops": training_pair, "evaluation": evaluation_pair}
+    rows = [row(name, pair, photos) for name, pair in pairs.items()]
+    for each in rows:
+        print(each)
+    keep_rows(given.out, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""What a residual stream in bf16 costs and gains beside one in float32.
+
+    python benchmarks/residual_stream.py --data path/to/cifar10 --out rows.json
+
+Errors are of the gradient of all weights of the built-in, trained model on CIFAR-10's
+test images, beside float32 throughout: norms over norms. Rates are whole training
+steps as CUDA graphs without the compiler.
+"""
+
+import argparse
+from contextlib import ExitStack
+from itertools import product
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from kept_rows import keep_rows
+from torch import Tensor
+
+import t2t
+from t2t.bench.cases import Case
+from t2t.bench.steps import STEPS, captured
+from t2t.bench.timing import time_steps
+from t2t.bench.trainer import measure_recipes
+from t2t.data.loading import Loader
+from t2t.data.sources import open_splits
+from t2t.models.vit import VisionTransformer
+from t2t.recipes import find_recipe
+from t2t.training.machine import RESIDUALS, Machine
+
+CUDA = torch.device("cuda")
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
+
+
+def trained_batch(data: str, num_images: int) -> tuple[Tensor, Tensor]:
+    """Test images, normalised, and their labels."""
+    source = open_splits(data).val
+    loader = Loader(source)
+    pixels = torch.stack([loader.load(index)[1] for index in range(num_images)])
+    mean, std = (torch.tensor(each)[:, None, None] for each in (MEAN, STD))
+    images = (pixels.float() / 255 - mean) / std
+    return images.cuda(), torch.as_tensor(source.labels[:num_images]).cuda()
+
+
+def gradient(
+    model: VisionTransformer, images: Tensor, labels: Tensor, half: bool
+) -> Tensor:
+    """The gradient of all weights, as one vector."""
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    with torch.autocast("cuda", torch.bfloat16, enabled=half):
+        logits = model(images)
+    loss = F.cross_entropy(logits.float(), labels, label_smoothing=0.1)
+    found = torch.autograd.grad(loss, weights)
+    return torch.cat([each.double().flatten() for each in found])
+
+
+def error_rows(data: str) -> list[dict[str, object]]:
+    """The error of the gradient by the stream's precision, and by what is fused."""
+    model = t2t.load("builtin").cuda()
+    assert isinstance(model, VisionTransformer)
+    images, labels = trained_batch(data, 512)
+    wanted = gradient(model, images, labels, half=False)
+    parts = {"tokens": model.tokenizer, "blocks": model.encoder}
+    rows: list[dict[str, object]] = []
+    for plain, name in product(((), ("tokens",), ("tokens", "blocks")), RESIDUALS):
+        model.encoder.residual_dtype = RESIDUALS[name]
+        with ExitStack() as stack:
+            for part in plain:  # what is hooked is computed by modules, not fused
+                for module in [*parts[part].modules()][1:]:
+                    hook = module.register_forward_hook(lambda *given: None)
+                    stack.callback(hook.remove)
+            found = gradient(model, images, labels, half=True)
+        error = ((found - wanted).norm() / wanted.norm()).item()
+        fused = [part for part in parts if part not in plain]
+        if fused or name == "half":  # modules under autocast keep a stream of their own
+            stream = name if "blocks" in fused else "autocast's"
+            rows.append(
+                {"residual": stream, "fused": fused, "gradient_error": round(error, 5)}
+            )
+    return rows
+
+
+def rate_rows(seconds: float) -> list[dict[str, object]]:
+    """Images a second of T2T-ViT-14's step, the two by turns."""
+    case = Case(model="t2t_vit_14", launch="eager_graph")
+    steps = {}
+    for name, dtype in RESIDUALS.items():
+        model = case.build().to(CUDA)
+        model.encoder.residual_dtype = dtype  # type: ignore[union-attr]
+        step = STEPS["train"](model, case, CUDA)
+        with torch.cuda.stream(torch.cuda.Stream(CUDA)):
+            for _ in range(3):
+                step()
+        torch.cuda.synchronize()
+        steps[name] = captured(step)
+    rows = []
+    for turn in range(2):
+        for name, step in steps.items():
+            timing = time_steps(step, CUDA, seconds)
+            rows.append(
+                {
+                    "residual": name,
+                    "model": case.model,
+                    "batch": case.batch,
+                    "turn": turn,
+                    "images_per_second": round(case.batch / timing.seconds, 1),
+                }
+            )
+    return rows
+
+
+def recipe_rows(seconds: float) -> list[dict[str, object]]:
+    """Images a second of the trainer's own step of a CIFAR-10 recipe."""
+    recipe = find_recipe("cifar10.t2t_vit_7")
+    rows = []
+    for name in RESIDUALS:
+        machine = Machine(device="cuda", compile=False, residual=name)  # type: ignore[arg-type]
+        for row, _ in measure_recipes(
+            [recipe], [machine], CUDA, None, "", seconds=seconds
+        ):
+            rate = row["images_per_second"]
+            rows.append(
+                {
+                    "residual": name,
+                    "recipe": recipe.name,
+                    "batch": recipe.batch_size,
+                    "images_per_second": rate,
+                    "phases": row.get("phases"),
+                }
+            )
+    return rows
+
+
+def main() -> None:
+    """Measures all, and prints and keeps the rows."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    rows: list[dict[str, object]] = []
+    for part in (
+        lambda: error_rows(given.data),
+        lambda: rate_rows(given.seconds),
+        lambda: recipe_rows(given.seconds),
+    ):
+        for row in part():
+            print(row, flush=True)
+            rows.append(row)
+        keep_rows(given.out, rows)
+
+
+if __name__ == "__main__":
+    main()
