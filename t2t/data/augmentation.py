@@ -102,7 +102,7 @@ class Augmentation:
     mix_mode: MixMode = "batch"
     mix_group: int | None = None
     """Neighbours that are mixed with each other, by one mixture if mix_mode is batch;
-    None takes all images of a process."""
+    None, or a process with fewer images, takes all images of a process."""
     smoothing: float = 0.0
     erase: float = 0.0
     erase_fill: EraseFill = "noise"
@@ -144,14 +144,20 @@ class Augmentation:
         if self.rand_augment is not None:
             RandAugmentSettings.parse(self.rand_augment)
 
-    def check_share(self, num_images: int) -> None:
-        """Refuses so many images a process where they are not mixed in whole groups."""
-        group = self.mix_group
-        if (self.mixup or self.cutmix) and group is not None and num_images % group:
+    def group_of(self, num_images: int) -> int | None:
+        """How many of a process's images are mixed with each other; None: by one draw.
+
+        Refuses groups that do not divide the images.
+        """
+        if self.mix_group is None or not (self.mixup or self.cutmix):
+            return None
+        group = min(self.mix_group, num_images)
+        if num_images % group:
             raise UserError(
                 f"{num_images} images a process cannot be mixed in groups of {group}; "
                 f"set augmentation.mix_group to a divisor of {num_images}, or to none."
             )
+        return group
 
     @property
     def fill(self) -> tuple[int, ...]:

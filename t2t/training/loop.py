@@ -94,7 +94,8 @@ def train(
     ):
         settled = settle(machine, team)
         make_exact(settled)
-        recipe.augmentation.check_share(recipe.batch_size // team.world_size)
+        # Groups that do not fit are refused before anything is built.
+        recipe.augmentation.group_of(recipe.batch_size // team.world_size)
 
         def claim() -> dict[str, Any] | None:
             leaving.enter_context(place.held())

@@ -17,6 +17,7 @@ from t2t.data.augment.mix import (
     partner,
     soft_targets,
 )
+from t2t.data.augmentation import Augmentation
 from t2t.data.draws import Draws
 from t2t.errors import UserError
 
@@ -193,5 +194,12 @@ def test_partners_within_groups_do_not_depend_on_the_division():
     assert whole.tolist() == [1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10]
     parts = [partner(part, 2) for part in samples.chunk(3)]
     assert torch.equal(torch.cat(parts), whole)
-    with pytest.raises(UserError, match="12 images cannot be mixed in groups of 5"):
-        partner(samples, 5)
+
+
+def test_groups_that_do_not_divide_a_process_are_refused():
+    settings = Augmentation(mixup=0.8, mix_group=64)
+    assert [settings.group_of(num) for num in (512, 64, 32)] == [64, 64, 32]
+    assert Augmentation(mix_group=64).group_of(100) is None
+    assert Augmentation(mixup=0.8).group_of(100) is None
+    with pytest.raises(UserError, match=r"100 images a process .* groups of 64; set"):
+        settings.group_of(100)

@@ -9,7 +9,6 @@ from torch import Tensor
 from t2t.data.augment.erase import inside_box
 from t2t.data.augmentation import MixMode
 from t2t.data.draws import Draws
-from t2t.errors import UserError
 from t2t.shapes import Images, Labels
 
 
@@ -29,25 +28,13 @@ class Mixture(NamedTuple):
         return torch.where(is_cut, 0.0, self.kept[:, :, None, None])
 
 
-def check_group(num_samples: int, group: int | None) -> None:
-    """Refuses groups that do not divide the batch."""
-    if group is not None and num_samples % group:
-        raise UserError(
-            f"{num_samples} images cannot be mixed in groups of {group}; choose a "
-            f"divisor of {num_samples}."
-        )
-
-
 def partner(samples: Tensor, group: int | None = None) -> Tensor:
     """The samples in reversed order, as timm pairs them: first with last, and so on.
 
     With a group, each run of so many neighbours is reversed by itself, so that a
     sample's partner does not depend on how a batch is divided over processes.
     """
-    check_group(len(samples), group)
-    if group is None:
-        return samples.flip(0)
-    return samples.unflatten(0, (-1, group)).flip(1).flatten(0, 1)
+    return samples.unflatten(0, (-1, group or len(samples))).flip(1).flatten(0, 1)
 
 
 def draw_mixture(
@@ -70,7 +57,6 @@ def draw_mixture(
     is left. With `even`, a box of an odd side loses its last row or column.
     """
     if mode == "batch":
-        check_group(len(draws.keys), group)
         draws = draws.shared() if group is None else draws.every(group)
     if not (mixup > 0 and cutmix > 0):
         switch = float(cutmix > 0)

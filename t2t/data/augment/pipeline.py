@@ -8,7 +8,6 @@ from t2t.data.augment.erase import NOISE_STREAM, draw_erase_box, erase
 from t2t.data.augment.geometry import channel_values, crop_and_flip
 from t2t.data.augment.mix import (
     Mixture,
-    check_group,
     draw_mixture,
     mix_images,
     mix_targets,
@@ -76,7 +75,7 @@ def finish_plainly(
     """Mixes, normalises and erases, each where there is something to do."""
     levels = pixels.float()
     if mixture is not None:
-        levels = mix_images(levels, mixture, settings.mix_group)
+        levels = mix_images(levels, mixture, settings.group_of(len(pixels)))
     floats = normalise(levels, settings.mean, settings.std)
     if box is not None:
         floats = erase(floats, box, draws, settings.erase_fill)
@@ -93,14 +92,13 @@ def finish_by_kernel(
     """`finish_plainly` in one pass."""
     kept = cut = None
     if mixture is not None:
-        check_group(len(pixels), settings.mix_group)
         kept, cut = mixture.kept, mixture.cut
     is_noisy = box is not None and settings.erase_fill == "noise"
     floats: Images = augment_passes.mix_normalise_erase(
         pixels,
         kept,
         cut,
-        settings.mix_group or len(pixels),
+        settings.group_of(len(pixels)) or len(pixels),
         *scale_and_shift(pixels, settings.mean, settings.std),
         box,
         draws.keys if is_noisy else None,
@@ -125,6 +123,7 @@ def augment(
     pixels = distort(images, draws, settings)
     targets = soft_targets(labels, num_classes, settings.smoothing)
     mixture = box = None
+    group = settings.group_of(len(images))
     if settings.mixup > 0 or settings.cutmix > 0:
         mixture = draw_mixture(
             draws,
@@ -135,10 +134,10 @@ def augment(
             settings.mix_probability,
             settings.mix_switch,
             settings.mix_mode,
-            settings.mix_group,
+            group,
             settings.cutmix_even,
         )
-        targets = mix_targets(targets, mixture, settings.mix_group)
+        targets = mix_targets(targets, mixture, group)
     if settings.erase > 0:
         box = draw_erase_box(
             draws,
