@@ -2,12 +2,33 @@
 
 from dataclasses import dataclass
 
-from t2t.errors import require
+from t2t.errors import UserError, require
 
 Size = tuple[int, int]
 SplitNumbers = tuple[int, int, int]
 
 IMAGENET_SPLITS: tuple[SplitNumbers, ...] = ((7, 4, 2), (3, 2, 1), (3, 2, 1))
+
+
+LARGEST = 1e30
+MOST_BLOCKS = 1000
+MOST_SPLITS = 16
+MOST_PIXELS = 2**24
+"""Of one image, and so of what a slip of the keyboard or a damaged file asks for."""
+MOST_TOKENS = 2**16
+"""That enter the backbone: beyond, what tells their places fills the memory."""
+
+
+def check_image_size(size: Size) -> None:
+    """Refuses images that have no pixels, or more than any model is given."""
+    height, width = size
+    if min(size) < 1:
+        raise UserError(f"image_size={size} must be positive: (height, width).")
+    if height * width > MOST_PIXELS:
+        raise UserError(
+            f"image_size={size} asks for images of {height * width:,} pixels; at most "
+            f"{MOST_PIXELS:,} are allowed, such as 4096×4096."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +104,22 @@ class ModelConfig:
         sizes = ("dim", "depth", "num_heads", "token_dim", "patch_size", "in_channels")
         for name in (*sizes, "linformer_dim"):
             require(name, getattr(self, name), 1)
+        require("depth", self.depth, 1, MOST_BLOCKS)
+        for stage in self.dense_stages:
+            require("dense_stages", stage, 1, MOST_BLOCKS)
+        if not 1 <= len(self.splits) <= MOST_SPLITS:
+            raise UserError(
+                f"splits has {len(self.splits)} soft splits and needs 1 to "
+                f"{MOST_SPLITS}, such as (7,4,2),(3,2,1),(3,2,1)."
+            )
+        check_image_size(self.image_size)
         for name in ("num_classes", "growth", "norm_eps"):
             require(name, getattr(self, name), 0)
         require("mlp_ratio", self.mlp_ratio, 1 / self.dim)
         for name in ("drop_path", "token_dropout"):
             require(name, getattr(self, name), 0, below=1)
+        if self.attention_scale is not None:
+            require("attention_scale", self.attention_scale, -LARGEST, LARGEST)
 
     @property
     def num_prefix_tokens(self) -> int:

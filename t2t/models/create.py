@@ -6,8 +6,8 @@ from typing import Any, get_type_hints
 from torch import nn
 
 from t2t.config import convert
-from t2t.errors import UserError, suggest
-from t2t.models.config import ModelConfig, Size
+from t2t.errors import UserError, require, suggest
+from t2t.models.config import ModelConfig, Size, check_image_size
 from t2t.models.vit import VisionTransformer
 from t2t.models.zoo import OURS, ZOO
 
@@ -63,12 +63,20 @@ def create_timm_model(
             f"{name} is built by timm and takes no {', '.join(sorted(choices))}; slots "
             "can be chosen for the models of `t2t models` that are not timm's."
         )
+    drop_path = convert(as_plain(drop_path), float, "drop_path")
+    require("drop_path", drop_path, 0, below=1)
+    in_channels = convert(as_plain(in_channels), int, "in_channels")
+    require("in_channels", in_channels, 1)
     settings: dict[str, Any] = {"drop_path_rate": drop_path} if drop_path else {}
-    own = {} if num_classes is None else {"num_classes": num_classes}
+    own = {}
+    if num_classes is not None:
+        own["num_classes"] = convert(as_plain(num_classes), int, "num_classes")
+        require("num_classes", own["num_classes"], 0)
+    image_size = None if image_size is None else as_size(image_size)
     if image_size is not None and timm.get_pretrained_cfg_value(
         timm_name, "fixed_input_size"
     ):
-        settings["img_size"] = as_size(image_size)
+        settings["img_size"] = image_size
     try:
         return timm.create_model(timm_name, in_chans=in_channels, **own, **settings)
     except (TypeError, RuntimeError, ValueError, AssertionError) as error:
@@ -125,7 +133,7 @@ def model_config(
 
 def as_plain(value: Any) -> Any:
     """A number of numpy's or torch's as Python's own; anything else as it is."""
-    return value.item() if hasattr(value, "item") else value
+    return value.item() if getattr(value, "ndim", None) == 0 else value
 
 
 def check_choices(name: str, choices: dict[str, Any]) -> None:
@@ -139,12 +147,12 @@ def check_choices(name: str, choices: dict[str, Any]) -> None:
 
 def as_size(image_size: int | Size) -> Size:
     """Height and width from one number or two."""
-    if isinstance(image_size, int):
-        image_size = (image_size, image_size)
-    height, width = image_size
-    if min(height, width) < 1:
-        raise UserError(f"image_size={image_size} must be positive: (height, width).")
-    return int(height), int(width)
+    plain = as_plain(image_size)
+    if isinstance(plain, list | tuple):
+        plain = tuple(map(as_plain, plain))
+    size: Size = convert(plain, Size, "image_size")
+    check_image_size(size)
+    return size
 
 
 def suggest_model(name: str) -> str:

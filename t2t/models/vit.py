@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from t2t.errors import UserError, choose
-from t2t.models.config import ModelConfig
+from t2t.models.config import MOST_TOKENS, ModelConfig
 from t2t.models.encoders import Encoder
 from t2t.models.positions import Grid
 from t2t.models.timm_methods import TimmMethods
@@ -30,6 +30,7 @@ class VisionTransformer(TimmMethods, nn.Module):
         tokenizer = choose("tokenizer", config.tokenizer, TOKENIZERS)
         self.tokenizer = tokenizer(config)
         grid = self.tokenizer.grids(config.image_size)[-1]
+        check_tokens(config, grid)
         self.prefix = None
         if config.num_prefix_tokens:
             prefix = torch.zeros(1, config.num_prefix_tokens, config.dim)
@@ -86,6 +87,7 @@ class VisionTransformer(TimmMethods, nn.Module):
 
     def tokenize(self, images: Images) -> tuple[Tokens, Grid]:
         """Tokens that enter the backbone, prefix tokens first, and their grid."""
+        check_images(images)
         channels, height, width = images.shape[-3:]
         if channels != self.config.in_channels:
             raise UserError(
@@ -105,6 +107,30 @@ class VisionTransformer(TimmMethods, nn.Module):
         if num_classes == 0:
             return nn.Identity()
         return nn.Linear(self.encoder.out_dim, num_classes)
+
+
+def check_images(images: Images) -> None:
+    """Refuses what is no batch of fractions, before an operation stumbles over it."""
+    if images.ndim != 4:
+        raise UserError(
+            f"Images have the shape {tuple(images.shape)} and the model takes batches: "
+            "(images, channels, height, width); images[None] makes one of one image."
+        )
+    if not images.is_floating_point():
+        raise UserError(
+            f"Images are {images.dtype} and the model takes fractions: divide bytes by "
+            "255, then subtract the mean and divide by the deviation it was trained "
+            "with."
+        )
+
+
+def check_tokens(config: ModelConfig, grid: Grid) -> None:
+    """Refuses more tokens than there is memory to tell their places."""
+    if grid[0] * grid[1] > MOST_TOKENS:
+        raise UserError(
+            f"image_size={config.image_size} makes {grid[0]}×{grid[1]} tokens; at most "
+            f"{MOST_TOKENS:,} are allowed: choose smaller images or larger strides."
+        )
 
 
 def check_head(config: ModelConfig) -> None:

@@ -54,6 +54,14 @@ def test_a_misspelled_option_says_what_was_meant() -> None:
         ({"mixer": "linformer", "positions": "relative"}, "linformer"),
         ({"tokenizer": "hybrid", "stem": "no_net"}, "no_net"),
         ({"image_size": (0, 5)}, "positive"),
+        ({"image_size": "big"}, "image_size takes one whole number or two"),
+        ({"image_size": 2.5}, "image_size takes one whole number or two"),
+        ({"image_size": (32, 32, 3)}, "image_size takes one whole number or two"),
+        ({"image_size": 10**6}, "at most 16,777,216"),
+        ({"image_size": 4096, "splits": ((3, 2, 1),) * 3}, "512×512 tokens; at most"),
+        ({"depth": 10**7}, "depth=10000000 must be from 1 to 1000"),
+        ({"splits": ()}, "splits has 0 soft splits and needs 1 to 16"),
+        ({"num_classes": "ten"}, "num_classes takes a whole number"),
         ({"depth": "x"}, 'depth="x" will not do: depth takes a whole number'),
         ({"depth": 2.5}, "depth takes a whole number"),
         ({"splits": 3}, "splits takes triples, such as"),
@@ -96,6 +104,31 @@ def test_wrong_channels_say_what_to_do() -> None:
     model = create_model("t2t_vit_7_32")
     with pytest.raises(UserError, match="in_channels=1"):
         model(torch.randn(1, 1, 32, 32))
+
+
+def test_what_is_no_batch_of_fractions_is_told() -> None:
+    model = create_model("t2t_vit_7_32", depth=1).eval()
+    images = torch.zeros(1, 3, 32, 32)
+    with pytest.raises(UserError, match=r"torch\.uint8 and the model takes fractions"):
+        model(images.byte())
+    with pytest.raises(UserError, match=r"shape \(3, 32, 32\) .* images\[None\]"):
+        model(images[0])
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"num_classes": "ten"},
+        {"num_classes": -1},
+        {"image_size": "big"},
+        {"in_channels": "x"},
+        {"drop_path": 2.0},
+    ],
+)
+def test_wrong_settings_of_timms_networks_are_told(choices: dict[str, Any]) -> None:
+    ((option, _),) = choices.items()
+    with pytest.raises(UserError, match=option):
+        create_model("test_vit", **choices)
 
 
 def test_no_head_gives_features() -> None:
