@@ -19,9 +19,9 @@ from t2t.errors import UserError
 from t2t.models.builtin import NAME as BUILTIN
 from t2t.models.config import Size
 from t2t.models.create import create_model
-from t2t.models.reading.checkpoints import read
+from t2t.models.reading.checkpoints import not_finite, read
 from t2t.models.vit import VisionTransformer
-from t2t.models.weights import described
+from t2t.models.weights import about_not_finite, described
 from t2t.models.zoo import ZOO, Entry, Paper
 
 MIB = 2**20
@@ -51,6 +51,8 @@ class Page:
     cost: Cost
     entry: Entry | None
     choices: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+    """What should be known of a trained model's weights, a sentence each."""
 
     def render(self, depth: int | None = None) -> RenderableType:
         """The page for people, with parts down to some depth."""
@@ -60,7 +62,8 @@ class Page:
         gap = Text()
         parts = part_table(self.name, self.cost, depth)
         items = item_table(self.cost)
-        return Group(self.heading(), gap, self.facts(), gap, parts, gap, items)
+        notes = [Text(note, style="yellow") for note in self.notes]
+        return Group(self.heading(), *notes, gap, self.facts(), gap, parts, gap, items)
 
     def heading(self) -> Text:
         """The name and what it is."""
@@ -113,6 +116,7 @@ class Page:
                 "bfloat16": cost.activation_bytes_bf16,
             },
             "paper": vars(entry.paper) if entry and entry.paper else None,
+            "notes": list(self.notes),
             "parts": [vars(part) for part in cost.parts],
         }
 
@@ -123,29 +127,33 @@ def describe(name: str, choices: Mapping[str, Any]) -> Page:
     A trained one, as `load` takes it, is told by its name and what was chosen for it.
     """
     is_file = Path(name).is_file() or any(Path(name).glob("*.safetensors"))
+    notes: tuple[str, ...] = ()
     if name == BUILTIN or "/" in name or is_file:
-        name, own = as_trained(name)
+        name, own, notes = as_trained(name)
         choices = {**own, **choices}
     with torch.device("meta"):
         model = create_model(name, **choices)
     cost = count(model, choices.get("image_size"), choices.get("in_channels"))
-    return Page(name, model, cost, ZOO.get(name), choices)
+    return Page(name, model, cost, ZOO.get(name), choices, notes)
 
 
-def as_trained(path: str) -> tuple[str, dict[str, Any]]:
-    """The name of a trained model, and the choices it was made with."""
-    known, _ = described(read(path), None)
+def as_trained(path: str) -> tuple[str, dict[str, Any], tuple[str, ...]]:
+    """The name of a trained model, its choices, and what should be known of it."""
+    checkpoint = read(path)
+    known, note = described(checkpoint, None)
+    told = (note, about_not_finite(not_finite(checkpoint.tensors)))
+    notes = tuple(each for each in told if each)
     if known.config is None:
         made = {k: v for k, v in known.settings.items() if k != "name"}
         if "image_size" in known.extra:
             made["image_size"] = tuple(known.extra["image_size"])
-        return known.name, made
+        return known.name, made, notes
     entry = ZOO.get(known.name)
     if entry is None or entry.config is None:
         raise UserError(f"{path} does not say which model it is; show it by its name.")
     plain = asdict(entry.config)
     own = asdict(known.config).items()
-    return known.name, {key: value for key, value in own if value != plain[key]}
+    return known.name, {k: value for k, value in own if value != plain[k]}, notes
 
 
 def token_line(model: VisionTransformer, image_size: Size) -> str:

@@ -6,6 +6,9 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+NUM_NAMED = 5
+"""Classes that a sentence lists."""
+
 
 def table_of_timm(name: str) -> list[str]:
     """The lines of a table that timm ships, read without importing timm.
@@ -50,3 +53,37 @@ def aliases(name: str) -> set[str]:
     if not words:
         return {name}
     return {name, words, words.partition(",")[0]}
+
+
+def numbers_of(given: Sequence[str], classes: Sequence[str]) -> list[int | None]:
+    """Which of a model's classes each name means; None for what is none of them."""
+    meant: dict[str, list[int]] = {}
+    for number, name in enumerate(classes):
+        for alias in aliases(name):
+            meant.setdefault(alias, []).append(number)
+    # Lists of WordNet's words differ in their later synonyms.
+    shortened = all(words_of(name) for name in classes)
+    return [
+        choose_number([name, *name.split(",")[: int(shortened)]], at, meant)
+        for at, name in enumerate(given)
+    ]
+
+
+def choose_number(
+    names: Sequence[str], at: int, meant: dict[str, list[int]]
+) -> int | None:
+    """The one class of these names; of two (two are called crane), the one in place."""
+    for word in names:
+        numbers = meant.get(word, [])
+        if at in numbers:
+            return at
+        if len(numbers) == 1:
+            return numbers[0]
+    return None
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first few names."""
+    more = len(names) - NUM_NAMED
+    shown = ", ".join(repr(name) for name in names[:NUM_NAMED])
+    return f"{shown} and {more} more" if more > 0 else shown

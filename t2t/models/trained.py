@@ -84,14 +84,13 @@ def names_of(loaded: Loaded, num_classes: int) -> tuple[tuple[str, ...], str]:
     """The classes' names, and a sentence where they had to be assumed."""
     if len(loaded.class_names) == num_classes:
         return loaded.class_names, ""
+    names = len(loaded.class_names)
+    lacks = f"names {names} classes and has" if names else "does not name its"
+    told = f"{loaded.path} {lacks} {num_classes}{'' if names else ' classes'}; "
     if num_classes == len(imagenet_classes()):
-        return imagenet_classes(), (
-            f"{loaded.path} does not name its {num_classes} classes; ImageNet's are "
-            "assumed."
-        )
-    return tuple(f"class {number}" for number in range(num_classes)), (
-        f"{loaded.path} does not name its {num_classes} classes; they are numbered."
-    )
+        return imagenet_classes(), f"{told}ImageNet's are assumed."
+    numbered = tuple(f"class {number}" for number in range(num_classes))
+    return numbered, f"{told}they are numbered."
 
 
 def pixels_of(network: nn.Module, loaded: Loaded) -> tuple[dict[str, Any], str]:
@@ -102,6 +101,7 @@ def pixels_of(network: nn.Module, loaded: Loaded) -> tuple[dict[str, Any], str]:
     pixels = {**assumed, **known}
     for key in ("image_size", "mean", "std"):
         pixels[key] = tuple(pixels[key])
+    check_pixels(loaded.path, **pixels)
     if {"mean", "std", "crop_fraction"} <= known.keys():
         return pixels, ""
     mean = ", ".join(f"{value:.3g}" for value in pixels["mean"])
@@ -112,6 +112,23 @@ def pixels_of(network: nn.Module, loaded: Loaded) -> tuple[dict[str, Any], str]:
         f"{height}×{width} pixels, the middle {pixels['crop_fraction']:.3g} of the "
         f"image, mean ({mean}) and deviation ({std})."
     )
+
+
+def check_pixels(
+    path: str,
+    *,
+    channels: int,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    **_: Any,
+) -> None:
+    """Refuses a mean or deviation that is not one number for each channel."""
+    for name, values in (("mean", mean), ("std", std)):
+        if len(values) != channels:
+            raise UserError(
+                f"{path} is for images of {channels} channels and gives {len(values)} "
+                f"numbers as their {name}; save it again with one for each."
+            )
 
 
 def published_pixels(network: nn.Module) -> dict[str, Any]:

@@ -1,29 +1,29 @@
-"""Saving models and loading them: our files, published ones, and anyone's of timm."""
+"""Loading models: from our files, published ones, and anyone's of timm."""
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import nn
 
-import t2t
-from t2t.atomic import atomic_file
 from t2t.errors import UserError, first_line
 from t2t.models.config import ModelConfig, Size
-from t2t.models.create import as_size, create_model, name_in_timm, timm_input
-from t2t.models.reading.checkpoints import Checkpoint, Description, read, sort_metadata
-from t2t.models.reading.fitting import Fitting, describe_differences, fit
+from t2t.models.create import name_in_timm
+from t2t.models.reading.checkpoints import Checkpoint, not_finite, read
+from t2t.models.reading.description import Description
+from t2t.models.reading.fitting import Fitting, fit, shorten
+from t2t.models.reading.heads import Classes
 from t2t.models.reading.identify import adapted, identify
-from t2t.models.reading.locating import FILE_NAME
 from t2t.models.reading.published import translate
+from t2t.models.rebuild import build, check_described
+from t2t.models.saving import check_class_names, save, unwrap
 from t2t.models.vit import VisionTransformer
 from t2t.models.zoo import OURS
+
+__all__ = ["Loaded", "load", "load_weights", "load_with_report", "put_weights", "save"]
 
 logger = logging.getLogger("t2t")
 
@@ -40,111 +40,25 @@ class Loaded:
     extra: dict[str, Any] = field(default_factory=dict)
     """What was saved beside the model."""
     notes: tuple[str, ...] = ()
-    """What was changed, a sentence each."""
+    """What was changed or is to be known, a sentence each."""
+    kept: tuple[str, ...] = ()
+    """What could have been changed and was not, a sentence each."""
+    num_tensors: tuple[int, int] = (0, 0)
+    """How many of the model's tensors come from the file, and how many it has."""
+    not_finite: tuple[str, ...] = ()
+    """The tensors that hold NaN or infinity."""
 
     def __str__(self) -> str:
         kind = "" if self.weights == "weights" else f" ({self.weights})"
         model = f" as {self.name}" if self.name else ""
-        return " ".join([f"Loaded {self.path}{kind}{model}.", *self.notes])
-
-
-def save(
-    model: nn.Module,
-    path: str | os.PathLike[str],
-    *,
-    name: str = "",
-    class_names: Sequence[str] = (),
-    settings: Mapping[str, Any] | None = None,
-    extra: Mapping[str, Any] | None = None,
-) -> Path:
-    """Writes a model and all that `load` needs into one file, whole or not at all.
-
-    A path without `.safetensors` is a folder and gets a `model.safetensors`. `settings`
-    are what `create_model` was given, where that cannot be seen on a network of timm's.
-    """
-    model = unwrap(model)
-    file = Path(path).expanduser()
-    if file.suffix != ".safetensors":
-        file = file / FILE_NAME
-    description = Description(
-        class_names=tuple(class_names),
-        extra=dict(extra or {}),
-        **describe(model, name, settings),
-    )
-    check_rebuilds(model, description)
-    state = {
-        key: tensor.detach().cpu().contiguous()
-        for key, tensor in model.state_dict().items()
-    }
-    metadata = {
-        "format": "pt",
-        "t2t": description.to_json(),
-        "version": t2t.__version__,
-    }
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(file) as part:
-            save_file(state, part, metadata)
-            sort_metadata(part)
-    except (OSError, SafetensorError) as error:
-        raise UserError(
-            f"{file} could not be written ({first_line(error)})."
-        ) from error
-    return file
-
-
-def unwrap(model: nn.Module) -> nn.Module:
-    """The model inside DistributedDataParallel and torch.compile."""
-    for wrapper in ("_orig_mod", "module"):
-        inner = getattr(model, wrapper, None)
-        if isinstance(inner, nn.Module):
-            return unwrap(inner)
-    return model
-
-
-def describe(
-    model: nn.Module, name: str, settings: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """How to build a model again: its config, or timm's name and what was set."""
-    if isinstance(model, VisionTransformer):
-        return {"name": name, "config": model.config}
-    name = name or getattr(model, "pretrained_cfg", {}).get("architecture", "")
-    if not name:
-        raise UserError(
-            f"A {type(model).__name__} is neither ours nor timm's; give the name that "
-            "create_model builds it by."
-        )
-    if settings is None:
-        in_channels, size = timm_input(model)
-        settings = {"num_classes": model.num_classes, "in_channels": in_channels}
-        if size is not None:
-            settings["image_size"] = size
-    return {"name": name, "settings": {"name": name, **settings}}
-
-
-def build(
-    description: Description, awaits_weights: bool = False, **changes: Any
-) -> nn.Module:
-    """A model as described, with changes; those that are None change nothing."""
-    changes = {key: value for key, value in changes.items() if value is not None}
-    if description.config is not None:
-        if "image_size" in changes:
-            changes["image_size"] = as_size(changes["image_size"])
-        config = replace(description.config, **changes)
-        return VisionTransformer(config, awaits_weights)
-    return create_model(**{**description.settings, **changes})
-
-
-def check_rebuilds(model: nn.Module, description: Description) -> None:
-    """Refuses to save what could not be loaded again."""
-    with torch.device("meta"):
-        again = build(description)
-    differences = describe_differences(model.state_dict(), again.state_dict())
-    if differences:
-        raise UserError(
-            "The model is not what its name and settings build, so it could not be "
-            f"loaded again: {differences}; give the name and settings it was created "
-            "with."
+        taken, all_of_them = self.num_tensors
+        share = f"all {taken}" if taken == all_of_them else f"{taken} of {all_of_them}"
+        return " ".join(
+            [
+                f"Loaded {self.path}{kind}{model}: {share} tensors.",
+                *self.kept,
+                *self.notes,
+            ]
         )
 
 
@@ -153,6 +67,7 @@ def load(
     *,
     model: str | ModelConfig | None = None,
     num_classes: int | None = None,
+    class_names: Sequence[str] | None = None,
     image_size: int | Size | None = None,
     in_channels: int | None = None,
     drop_path: float | None = None,
@@ -160,14 +75,15 @@ def load(
 ) -> nn.Module:
     """The model in a file, run folder or URL, `hf-hub:owner/name` or `builtin`.
 
-    It is ready to predict. Another number of classes puts a fresh head in place,
-    another image size adapts the positions; the logger `t2t` says so. `model` says what
-    a file is that does not.
+    It is ready to predict. Another number of classes, or `class_names` other than the
+    file's, put a fresh head in place, another image size adapts the positions; the
+    logger `t2t` says so. `model` says what a file is that does not.
     """
     return load_with_report(
         path,
         model=model,
         num_classes=num_classes,
+        class_names=class_names,
         image_size=image_size,
         in_channels=in_channels,
         drop_path=drop_path,
@@ -179,27 +95,91 @@ def load_with_report(
     path: str | os.PathLike[str],
     *,
     model: str | ModelConfig | None = None,
+    class_names: Sequence[str] | None = None,
     averaged: bool = True,
     **changes: Any,
 ) -> tuple[nn.Module, Loaded]:
-    """Like `load`, with what was loaded and what was changed."""
+    """Like `load`, with what was loaded, what was kept and what was changed."""
+    if class_names is not None:
+        changes["num_classes"] = changes.get("num_classes") or len(class_names)
     checkpoint = read(path, averaged=averaged)
     description, note = described(checkpoint, model)
     built = build(description, awaits_weights=True, **changes)
-    fitting = fit(built, checkpoint.tensors, description.config, checkpoint.origin)
-    return built.eval(), finish(fitting, checkpoint, description, note)
+    if class_names is not None:
+        check_class_names(built, class_names)
+    with refusing_damage(checkpoint.origin):
+        fitting = fit(
+            built,
+            checkpoint.tensors,
+            description.config,
+            checkpoint.origin,
+            Classes(description.class_names, class_names),
+        )
+    loaded = finish(fitting, checkpoint, description, note)
+    log(loaded)
+    return built.eval(), loaded
 
 
 def load_weights(
-    model: nn.Module, path: str | os.PathLike[str], *, averaged: bool = True
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    class_names: Sequence[str] | None = None,
+    averaged: bool = True,
 ) -> Loaded:
-    """Puts the weights of a file into a model, unchanged where they do not fit it."""
+    """Puts the weights of a file into a model, unchanged where they do not fit it.
+
+    With the `class_names` of the data, the head is kept only where the file's classes
+    are the same; without, where they are as many.
+    """
+    loaded = put_weights(model, path, class_names=class_names, averaged=averaged)
+    log(loaded)
+    return loaded
+
+
+def put_weights(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    class_names: Sequence[str] | None = None,
+    averaged: bool = True,
+) -> Loaded:
+    """Like `load_weights`, and leaves it to the caller to log what came of it."""
     checkpoint = read(path, averaged=averaged)
+    model = unwrap(model)
+    if class_names is not None:
+        check_class_names(model, class_names)
     description = checkpoint.description or Description()
-    fitting = fit(
-        unwrap(model), checkpoint.tensors, description.config, checkpoint.origin
-    )
+    with refusing_damage(checkpoint.origin):
+        fitting = fit(
+            model,
+            checkpoint.tensors,
+            description.config or config_by_name(checkpoint, model),
+            checkpoint.origin,
+            Classes(description.class_names, class_names),
+        )
     return finish(fitting, checkpoint, description, "")
+
+
+@contextmanager
+def refusing_damage(origin: str) -> Iterator[None]:
+    """Tells of tensors whose shapes break whichever operation meets them first."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise UserError(
+            f"{origin} is damaged, or not what it seems: its tensors have shapes that "
+            f"make no sense ({type(error).__name__}: {first_line(error)})."
+        ) from error
 
 
 def described(
@@ -207,18 +187,32 @@ def described(
 ) -> tuple[Description, str]:
     """What to build for a checkpoint, and a sentence where that was not certain."""
     known = checkpoint.description or Description()
-    if model is None and checkpoint.description is not None:
-        return known, ""
     origin = checkpoint.origin
-    if isinstance(model, str) and model not in OURS:
-        settings = {"name": model, **timm_settings(model, checkpoint)}
-        return replace(known, config=None, name=model, settings=settings), ""
-    state = translate(checkpoint.tensors)
-    if model is None:
-        name, config, note = identify(state, checkpoint.hint, origin)
-        return replace(known, config=config, name=name), note
-    name, named = (model, OURS[model]) if isinstance(model, str) else ("", model)
-    return replace(known, config=adapted(named, state, origin), name=name), ""
+    with refusing_damage(origin):
+        if model is None and checkpoint.description is not None:
+            check_described(known, checkpoint.tensors, origin)
+            return known, ""
+        if isinstance(model, str) and model not in OURS:
+            settings = {"name": model, **timm_settings(model, checkpoint)}
+            return replace(known, config=None, name=model, settings=settings), ""
+        state = translate(checkpoint.tensors)
+        if model is None:
+            name, config, note = identify(state, checkpoint.hint, origin)
+            return replace(known, config=config, name=name), note
+        name, named = (model, OURS[model]) if isinstance(model, str) else ("", model)
+        return replace(known, config=adapted(named, state, origin), name=name), ""
+
+
+def config_by_name(checkpoint: Checkpoint, model: nn.Module) -> ModelConfig | None:
+    """The config of a file that only its name describes, where that is certain."""
+    if not isinstance(model, VisionTransformer):
+        return None
+    try:
+        state = translate(checkpoint.tensors)
+        _, config, note = identify(state, checkpoint.hint, checkpoint.origin)
+    except UserError:  # of no model of the zoo, which need not keep it from fitting
+        return None
+    return None if note else config
 
 
 def timm_settings(model: str, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -236,14 +230,31 @@ def finish(
 ) -> Loaded:
     """Applies what fits and reports it."""
     fitting.apply()
-    loaded = Loaded(
+    broken = not_finite(fitting.state)
+    notes = [note, *fitting.notes, about_not_finite(broken)]
+    return Loaded(
         path=checkpoint.origin,
         weights=checkpoint.weights,
         name=description.name,
         class_names=description.class_names,
         extra=description.extra,
-        notes=(*([note] if note else []), *fitting.notes),
+        notes=tuple(each for each in notes if each),
+        kept=fitting.kept,
+        num_tensors=(fitting.num_taken, len(fitting.state)),
+        not_finite=tuple(broken),
     )
-    # What was changed is worth seeing without asking for it.
+
+
+def about_not_finite(names: Sequence[str]) -> str:
+    """A sentence on tensors that hold NaN or infinity, if there are any."""
+    if not names:
+        return ""
+    return (
+        f"NaN or infinity in {len(names)} of its tensors ({shorten([*names])}): what "
+        "the model computes means nothing."
+    )
+
+
+def log(loaded: Loaded) -> None:
+    """What was changed is worth seeing without asking for it."""
     logger.log(logging.WARNING if loaded.notes else logging.INFO, "%s", loaded)
-    return loaded

@@ -5,14 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 import t2t
 from t2t.atomic import atomic_file
 from t2t.errors import UserError, on_one_line
 from t2t.models.builtin import CARD
-from t2t.models.reading.checkpoints import Checkpoint, Description, read
+from t2t.models.reading.checkpoints import Checkpoint, read
+from t2t.models.reading.checksum import write_with_checksum
+from t2t.models.reading.description import Description
 from t2t.studies.place import renamed, writing_into
 from t2t.training.folder import read_recipe, read_result, same_data, write_page
 from t2t.training.judging.judge import judge
@@ -106,7 +107,7 @@ def write_half(
     assert about is not None
     about = replace(about, extra={**about.extra, **extra})
     metadata = {"format": "pt", "t2t": about.to_json(), "version": t2t.__version__}
-    save_file(halved, file, metadata)
+    write_with_checksum(halved, file, metadata)
 
 
 def half(name: str, tensor: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """Which model bare weights belong to."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -7,7 +9,7 @@ import t2t
 from t2t.errors import UserError
 from t2t.models.reading.identify import identify
 from t2t.models.reading.published import POSITIONS
-from t2t.models.weights import load_with_report
+from t2t.models.weights import load_weights, load_with_report
 from t2t.models.zoo import ZOO
 
 
@@ -53,6 +55,50 @@ def test_of_two_models_with_the_same_shapes_the_hint_decides():
     assert (name, found.num_heads) == ("t2t_vit_14_384", 6)
     assert "t2t_vit_14_resnext" in note
     assert "t2t_vit_14," not in note
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        "t2t_vit_14-resnext.pth.tar",
+        "t2t_vit_14 (resnext).pth.tar",
+        "T2T-ViT-14-ResNeXt.pth",
+        "t2tvit14resnext.pth",
+        "resnext_t2t_vit_14.pth",
+        "81.1_T2T_ViT_14_Res-NeXt.safetensors",
+    ],
+)
+def test_a_name_may_be_spelled_in_any_way(hint: str) -> None:
+    name, found, note = identify(shapes("t2t_vit_14"), hint, "file")
+    assert (name, found.num_heads, note) == ("t2t_vit_14_resnext", 32, "")
+
+
+@pytest.mark.parametrize(
+    ("hint", "name", "told"),
+    [
+        ("81.5_T2T_ViT_14.pth.tar", "t2t_vit_14", False),
+        ("T2TViT14-best-b5f2ef4d.pth", "t2t_vit_14", False),
+        ("t2t_vit_14-resnxt.pth.tar", "t2t_vit_14", True),  # not a word we know
+        ("t2t_vit_14_32heads.pth.tar", "t2t_vit_14", True),
+        ("model_best.pth.tar", "t2t_vit_14", True),
+        ("t2t_vit_14 t2t_vit_14_resnext.pth.tar", "t2t_vit_14_resnext", True),
+    ],
+)
+def test_what_a_name_does_not_decide_is_told(hint: str, name: str, told: bool) -> None:
+    found, _, note = identify(shapes("t2t_vit_14"), hint, "file")
+    assert found == name
+    assert bool(note) == told
+    if told:
+        assert f"taken for {name}" in note
+        assert "give model=t2t_vit_14" in note
+
+
+def test_a_resnext_put_into_another_model_is_told(tmp_path: Path) -> None:
+    model = t2t.create_model("t2t_vit_14_resnext")
+    torch.save(model.state_dict(), tmp_path / "t2t_vit_14 (resnext).pth")
+    other = t2t.create_model("t2t_vit_14")
+    (note,) = load_weights(other, tmp_path / "t2t_vit_14 (resnext).pth").notes
+    assert "num_heads=32 (here 6)" in note
 
 
 def test_shapes_that_no_model_has_are_described():

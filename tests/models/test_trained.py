@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 import timm.data
 import torch
+from safetensors.torch import save_file
 
 from t2t.errors import UserError
 from t2t.models.class_names import aliases, imagenet_classes, in_words
 from t2t.models.create import create_model
+from t2t.models.reading.description import Description
 from t2t.models.trained import PUBLISHED_MEAN, PUBLISHED_STD, load_trained
 from t2t.models.weights import save
 
@@ -34,8 +36,18 @@ def test_a_run_says_all(tmp_path: Path) -> None:
     assert (trained.mean, trained.std, trained.crop_fraction) == ((0.3,), (0.4,), 1.0)
     assert (trained.data, trained.name) == ("photos", "mine")
     assert trained.seed == 7  # else images it was trained on would judge it
-    save(model, tmp_path, class_names=["one name too few"])
-    assert load_trained(tmp_path).class_names == ("class 0", "class 1")
+    with pytest.raises(UserError, match="1 class_names are given and the model has 2"):
+        save(model, tmp_path, class_names=["one name too few"])
+
+
+def test_names_that_are_too_few_are_left_out(tmp_path: Path) -> None:
+    model = create_model("t2t_vit_7_32", num_classes=2, **SMALL)
+    about = Description(config=model.config, class_names=("one name too few",))
+    file = tmp_path / "a.safetensors"
+    save_file(model.state_dict(), file, {"t2t": about.to_json()})
+    trained = load_trained(file)
+    assert trained.class_names == ("class 0", "class 1")
+    assert "names 1 classes and has 2; they are numbered" in trained.notes[0]
 
 
 def test_published_weights_are_taken_for_imagenets(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -66,14 +67,15 @@ def golden():
 )
 def test_a_file_is_all_that_loading_needs(choices, tmp_path):
     model = VisionTransformer(replace(SMALL, **choices))
-    file = save(model, tmp_path / "run", name="mine", class_names=["a", "b"])
+    names = tuple("abcde")[: model.config.num_classes]
+    file = save(model, tmp_path / "run", name="mine", class_names=names)
     again, loaded = load_with_report(tmp_path / "run")
     assert file == tmp_path / "run" / "model.safetensors"
     assert again.config == model.config
     assert not again.training
     images = torch.randn(2, 3, 32, 48)
     assert torch.equal(logits(again, images), logits(model, images))
-    assert (loaded.name, loaded.class_names, loaded.notes) == ("mine", ("a", "b"), ())
+    assert (loaded.name, loaded.class_names, loaded.notes) == ("mine", names, ())
 
 
 def test_networks_of_timm_are_built_again_from_their_file(tmp_path):
@@ -201,3 +203,77 @@ def test_a_model_that_does_not_exist_is_named(tmp_path: Path) -> None:
         UserError, match=r"no model 't2t_vit_41'\. Did you mean t2t_vit"
     ):
         load(tmp_path / "a.safetensors", model="t2t_vit_41")
+
+
+@pytest.mark.parametrize("name", ["x.pth", "x.pt", "x.PTH", "x.pth.tar", "x.onnx"])
+def test_another_format_is_not_taken_for_a_folder(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"give .*x\.safetensors, or a folder"):
+        save(VisionTransformer(SMALL), tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+    file = save(VisionTransformer(SMALL), tmp_path / "cifar10.t2t_vit_7")
+    assert file == tmp_path / "cifar10.t2t_vit_7" / "model.safetensors"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"image_size": "big"}, {"num_classes": "ten"}, {"in_channels": 2.5}],
+)
+def test_wrong_changes_are_told(change, tmp_path: Path) -> None:
+    save(VisionTransformer(SMALL), tmp_path)
+    ((option, _),) = change.items()
+    with pytest.raises(UserError, match=f"{option} takes"):
+        load(tmp_path, **change)
+
+
+@pytest.mark.parametrize("key", ["net", "model_state_dict", "whatever"])
+def test_weights_are_found_under_other_names(key, golden, tmp_path: Path) -> None:
+    weights, images, expected = golden
+    content = {key: weights, "acc": np.float64(98.3), "epoch": np.int64(59)}
+    content["history"] = np.arange(4.0)
+    torch.save(content, tmp_path / "ckpt.pth")
+    model, loaded = load_with_report(tmp_path / "ckpt.pth", model=GOLDEN_CONFIG)
+    torch.testing.assert_close(logits(model, images), expected)
+    assert loaded.weights == key
+
+
+def test_plain_values_may_stand_among_the_weights(golden, tmp_path: Path) -> None:
+    weights, images, expected = golden
+    content = {**weights, "epoch": 5, "acc": np.float32(1), "where": Path("runs")}
+    torch.save(content, tmp_path / "ckpt.pth")
+    model = load(tmp_path / "ckpt.pth", model=GOLDEN_CONFIG)
+    torch.testing.assert_close(logits(model, images), expected)
+
+
+def test_heads_of_token_labelling_are_left_out(golden, tmp_path: Path) -> None:
+    weights, images, expected = golden
+    more = {"aux_head.weight": torch.ones(10, 48), "aux_head.bias": torch.ones(10)}
+    torch.save({**weights, **more, "total_ops": torch.ones(1)}, tmp_path / "a.pth")
+    model, loaded = load_with_report(tmp_path / "a.pth", model=GOLDEN_CONFIG)
+    torch.testing.assert_close(logits(model, images), expected)
+    (note,) = loaded.notes
+    assert note.startswith("aux_head.bias, aux_head.weight, total_ops were left out: ")
+
+
+def test_weights_of_timms_vits_fit_another_image_size(tmp_path: Path) -> None:
+    network = timm.create_model("test_vit", num_classes=3)
+    torch.save(network.state_dict(), tmp_path / "a.pth")
+    model, loaded = load_with_report(
+        tmp_path / "a.pth", model="test_vit", image_size=96
+    )
+    expected = timm.create_model("test_vit", num_classes=3, img_size=96)
+    positions = timm.layers.resample_abs_pos_embed(network.pos_embed, (6, 6))
+    expected.load_state_dict({**network.state_dict(), "pos_embed": positions})
+    images = torch.randn(1, 3, 96, 96)
+    assert torch.equal(logits(model, images), logits(expected, images))
+    assert any("pos_embed was interpolated from" in note for note in loaded.notes)
+    # And so does what we save of them.
+    save(network, tmp_path / "b.safetensors", name="test_vit")
+    model = load(tmp_path / "b.safetensors", image_size=96)
+    assert torch.equal(logits(model, images), logits(expected, images))
+
+
+def test_a_choice_that_shapes_do_not_show_is_told(tmp_path: Path) -> None:
+    save(VisionTransformer(SMALL), tmp_path)
+    model = VisionTransformer(replace(SMALL, num_heads=2, pool="mean"))
+    (note,) = load_weights(model, tmp_path).notes
+    assert "made with num_heads=4 (here 2), pool='class' (here 'mean')" in note

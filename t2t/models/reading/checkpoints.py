@@ -1,70 +1,29 @@
 """Files of weights: what is in them, and nothing they could run."""
 
-import argparse
-import json
 import os
-import pickle
 import re
-import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
-from t2t.errors import UserError
-from t2t.models.config import ModelConfig
+from t2t.errors import UserError, first_line
+from t2t.models.reading.checksum import check_checksum
+from t2t.models.reading.description import Description
 from t2t.models.reading.locating import locate
+from t2t.models.reading.pickles import Unused, read_pickle
 from t2t.models.reading.published import State
 
-AVERAGED = ("state_dict_ema", "model_ema")
-RAW = ("state_dict", "model")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Description:
-    """What a file of ours says of its model."""
-
-    config: ModelConfig | None = None
-    """None for a network that timm builds, by its name and settings."""
-    name: str = ""
-    settings: dict[str, Any] = field(default_factory=dict)
-    class_names: tuple[str, ...] = ()
-    extra: dict[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> str:
-        """All of it as one line of JSON."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str, origin: str) -> Self:
-        """What `to_json` wrote."""
-        try:
-            values = json.loads(text)
-            config = values.pop("config")
-            if config is not None:
-                known = {item.name for item in fields(ModelConfig)}
-                if unknown := sorted(config.keys() - known):
-                    raise UserError(
-                        f"{origin} has model options that this version does not know "
-                        f"({', '.join(unknown)}); update t2t."
-                    )
-                config = ModelConfig(**{k: as_tuple(v) for k, v in config.items()})
-            values["class_names"] = tuple(values["class_names"])
-            return cls(config=config, **values)
-        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
-            raise UserError(
-                f"{origin} has a damaged description of its model ({error}); get it "
-                "again."
-            ) from error
-
-
-def as_tuple(value: Any) -> Any:
-    """JSON has lists where a config has tuples."""
-    return tuple(map(as_tuple, value)) if isinstance(value, list) else value
+AVERAGED = ("state_dict_ema", "model_ema", "ema_state_dict", "params_ema", "ema")
+RAW = ("state_dict", "model", "net", "model_state_dict", "model_state", "params")
+WRAPPERS = ("module.", "_orig_mod.")
+"""What DistributedDataParallel and torch.compile put before names."""
+PLAIN = (int, float, str, bytes, bool, type(None), Unused)
+"""What may stand beside tensors: the epoch, the accuracy."""
 
 
 @dataclass(frozen=True)
@@ -91,27 +50,35 @@ def read(path: str | os.PathLike[str], *, averaged: bool = True) -> Checkpoint:
         raise UserError(f"{origin} is empty.")
     # A safetensors file starts with the length of its header and the header's brace.
     if start[8:] == b"{" or file.suffix == ".safetensors":
-        return read_safetensors(file, origin)
-    if start[:1] in b"<{#" or start.startswith(b"version h"):
+        checkpoint = read_safetensors(file, origin)
+    elif start[:1] in b"<{#" or start.startswith(b"version h"):
         raise UserError(
             f"{origin} is text, not weights: perhaps a web page or a pointer that was "
             "downloaded in place of the file."
         )
-    content = read_pickle(file, origin)
-    weights, tensors = pick_weights(content, averaged, origin)
-    hint = " ".join([str(content.get("arch", "")), file.name])
-    return Checkpoint(origin, tensors, weights, hint=hint)
+    else:
+        content = read_pickle(file, origin)
+        weights, tensors = pick_weights(content, averaged, origin)
+        arch = content.get("arch")
+        hint = f"{arch if isinstance(arch, str) else ''} {file.name}"
+        checkpoint = Checkpoint(origin, tensors, weights, hint=hint)
+    check_tensors(checkpoint.tensors, origin, file.stat().st_size)
+    return checkpoint
 
 
 def read_safetensors(file: Path, origin: str) -> Checkpoint:
     """The tensors and the description in a safetensors file."""
     try:
         with safe_open(file, framework="pt") as content:
-            tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
             metadata = content.metadata() or {}
-    except (SafetensorError, OSError) as error:
+            check_checksum(file, metadata, origin)
+            tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
+    except UserError:
+        raise
+    # A damaged header asks for any type and any shape, so any error may follow.
+    except Exception as error:
         raise UserError(
-            f"{origin} is damaged or cut off ({error}); get it again."
+            f"{origin} is damaged or cut off ({first_line(error)}); get it again."
         ) from error
     text = metadata.get("t2t")
     description = None if text is None else Description.from_json(text, origin)
@@ -120,50 +87,8 @@ def read_safetensors(file: Path, origin: str) -> Checkpoint:
     )
 
 
-def read_pickle(file: Path, origin: str) -> dict[str, Any]:
-    """The content of a PyTorch file; only tensors and plain values are read."""
-    try:
-        # Published checkpoints hold their command line's options; a Namespace is data.
-        with (
-            torch.serialization.safe_globals([argparse.Namespace]),
-            warnings.catch_warnings(),
-        ):
-            # That an odd pickle may be refused is told by refusing it.
-            warnings.simplefilter("ignore")
-            content = torch.load(file, map_location="cpu", weights_only=True)
-    except (LookupError, TypeError, AttributeError) as error:
-        # Text and other bytes that only look like a pickle at first.
-        raise UserError(
-            f"{origin} is not a file of weights, or is damaged: its bytes make no "
-            "sense as a PyTorch file."
-        ) from error
-    except (
-        pickle.UnpicklingError,
-        RuntimeError,
-        EOFError,
-        OSError,
-        ValueError,
-    ) as error:
-        # What comes before is advice to load without the safety.
-        reason = str(error).rpartition("WeightsUnpickler error:")[2].strip()
-        if asked := re.search(r"GLOBAL (\S+)|function (\S+)|class (\S+)", reason):
-            raise UserError(
-                f"{origin} was not loaded: it asks for {asked[asked.lastindex or 0]}, "
-                "which is code and not weights. Only tensors and plain values are read."
-            ) from error
-        raise UserError(
-            f"{origin} is not a file of weights, or is damaged or cut off "
-            f"({(reason.splitlines() or ['it ends early'])[0]})."
-        ) from error
-    if not isinstance(content, dict):
-        raise UserError(
-            f"{origin} holds a {type(content).__name__}, not weights by name."
-        )
-    return content
-
-
 def pick_weights(
-    content: Mapping[str, Any], averaged: bool, origin: str
+    content: Mapping[Any, Any], averaged: bool, origin: str
 ) -> tuple[str, State]:
     """The averaged or the raw weights of a checkpoint, and which key they are under."""
     present = [key for key in (*AVERAGED, *RAW) if isinstance(content.get(key), dict)]
@@ -175,36 +100,77 @@ def pick_weights(
                 "averaged=True."
             )
         present = raw
+    if not present:  # under a name of its own, where only one can be meant
+        named = [key for key, value in content.items() if is_state(value)]
+        present = named if len(named) == 1 else []
     key = present[0] if present else ""
-    tensors = content[key] if key else content
-    if not tensors or not all(isinstance(value, Tensor) for value in tensors.values()):
+    tensors = content[key] if present else content
+    if not is_state(tensors):
         raise UserError(
             f"{origin} holds no weights: expected tensors by name, alone or as one of "
             f"{', '.join((*AVERAGED, *RAW))}; found "
-            f"{', '.join(map(str, list(tensors)[:5])) or 'nothing'}."
+            f"{', '.join(map(described, list(tensors)[:5])) or 'nothing'}."
         )
-    return key or "weights", strip_wrappers(tensors)
+    kept = {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
+    return str(key) or "weights", strip_wrappers(kept)
+
+
+def is_state(value: Any) -> bool:
+    """Whether something is tensors by name, with plain values beside them at most."""
+    return (
+        isinstance(value, Mapping)
+        and all(isinstance(name, str) for name in value)
+        and any(isinstance(each, Tensor) for each in value.values())
+        and all(isinstance(each, (Tensor, *PLAIN)) for each in value.values())
+    )
+
+
+def described(key: Any) -> str:
+    """A key of a checkpoint; a number tells that tensors are only counted."""
+    return key if isinstance(key, str) else f"the {type(key).__name__} {key!r:.20}"
 
 
 def strip_wrappers(tensors: Mapping[str, Tensor]) -> State:
-    """Names without what DistributedDataParallel and torch.compile put before them."""
-    return {
-        re.sub(r"^(?:module\.|_orig_mod\.)+", "", name): tensor
+    """Names without what wraps a whole model; those around all of its names."""
+    state = {
+        re.sub(rf"^(?:{'|'.join(map(re.escape, WRAPPERS))})+", "", name): tensor
         for name, tensor in tensors.items()
     }
+    for front in ("model.", "net."):
+        if all(name.startswith(front) for name in state):
+            state = {name.removeprefix(front): each for name, each in state.items()}
+    return state
 
 
-def sort_metadata(file: Path) -> None:
-    """Puts what a safetensors file says of itself in order.
+def check_tensors(tensors: State, origin: str, num_bytes: int) -> None:
+    """Refuses tensors that are not plain numbers, or more than the file can hold."""
+    for name, tensor in tensors.items():
+        is_plain = tensor.layout == torch.strided and tensor.device.type == "cpu"
+        if not is_plain or tensor.is_complex() or tensor.is_quantized:
+            raise UserError(
+                f"{origin} holds {name} as {tensor.dtype} of layout {tensor.layout} on "
+                f"{tensor.device}; only dense real numbers are weights of a model."
+            )
+        # One number can stand for many where a stride is 0.
+        if tensor.numel() * tensor.element_size() > num_bytes:
+            raise UserError(
+                f"{origin} is damaged: {name} {tuple(tensor.shape)} has more numbers "
+                "than the file holds."
+            )
 
-    It is written in an order that changes from one process to the next, and the same
-    weights should be the same file.
-    """
-    with file.open("r+b") as stream:
-        size = int.from_bytes(stream.read(8), "little")
-        header = json.loads(stream.read(size))
-        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-        assert len(text) <= size  # the tensors begin behind it
-        stream.seek(8)
-        stream.write(text.ljust(size))
+
+def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
+    """The names of tensors that hold NaN or infinity."""
+    return [name for name, tensor in tensors.items() if not is_finite(tensor)]
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether a tensor holds numbers only."""
+    if not tensor.is_floating_point():
+        return True
+    if tensor.element_size() == 1:  # float8, which cannot be added up
+        tensor = tensor.float()
+    # A sum is finite if all are, is fast, and takes no memory.
+    return bool(tensor.sum(dtype=torch.float64).isfinite()) or bool(
+        tensor.isfinite().all()
+    )

@@ -1,5 +1,6 @@
 """Makes tensors from a file fit a model, or says what differs."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
@@ -8,13 +9,23 @@ from torch import Tensor, nn
 
 from t2t.errors import UserError
 from t2t.models.config import ModelConfig
-from t2t.models.reading.published import State, translate
+from t2t.models.reading.heads import HEADS, Classes, fit_heads
+from t2t.models.reading.published import WHY_UNUSED, State, is_unused, translate
 from t2t.models.reading.resizing import fit_grid, fix_positions, fixed_tables
 from t2t.models.vit import VisionTransformer
 
-HEADS = ("head", "distillation_head")
 SHAPELESS = ("num_classes", "image_size", "in_channels", "drop_path", "token_dropout")
 """Choices that weights are adapted to, or do not depend on."""
+UNSEEN = (
+    "num_heads",
+    "splits",
+    "positions",
+    "positions_at",
+    "attention_scale",
+    "pool",
+    "norm_eps",
+)
+"""Choices that change what a model computes, and can leave its shapes as they are."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +36,10 @@ class Fitting:
     state: State
     notes: tuple[str, ...]
     """What was changed to make them fit, a sentence each."""
+    kept: tuple[str, ...] = ()
+    """What could have been changed and was not, a sentence each."""
+    num_taken: int = 0
+    """How many of the tensors are the file's."""
     fixes_positions: bool = False
 
     def apply(self) -> None:
@@ -40,31 +55,39 @@ def fit(
     weights: Mapping[str, Tensor],
     source: ModelConfig | None = None,
     origin: str = "The file",
+    classes: Classes | None = None,
 ) -> Fitting:
     """Weights for a model, from one of another size or task, ours or published.
 
-    `source` is the config of the model they come from, where it is known.
+    `source` is the config of the model they come from, where it is known, and `classes`
+    say whether the head is for the classes that are wanted.
     """
     state, notes, fixes = dict(weights), [], False
     wanted: State = dict(model.state_dict())
     heads: tuple[str, ...] = HEADS
     if isinstance(model, VisionTransformer):
+        notes += left_out(state)
         state = translate(state)
         notes += fit_channels(state, wanted, model.config.in_channels, origin)
         grid_notes, fixes = fit_grid(state, model, source)
         notes += grid_notes
         if fixes:
             wanted |= fixed_tables(model)
+        notes += unlike(source, model.config)
     else:
         named = getattr(model, "pretrained_cfg", {}).get("classifier") or ()
         heads = (named,) if isinstance(named, str) else tuple(named)
-    notes += fit_heads(state, wanted, heads)
+        state, timm_notes = fit_timm(state, model, heads)
+        notes += timm_notes
+    told = fit_heads(state, wanted, heads, classes or Classes())
     differences = describe_differences(state, wanted)
     if differences:
         raise UserError(
             f"{origin} does not fit the model: {differences}.{made_with(source, model)}"
         )
-    return Fitting(model, state, tuple(notes), fixes)
+    num_taken = sum(state[name] is not own for name, own in wanted.items())
+    changed = (*notes, *told.changed)
+    return Fitting(model, state, changed, tuple(told.kept), num_taken, fixes)
 
 
 def fit_names_and_positions(model: VisionTransformer, weights: State) -> State:
@@ -76,39 +99,37 @@ def fit_names_and_positions(model: VisionTransformer, weights: State) -> State:
     return state
 
 
-def fit_heads(state: State, wanted: State, heads: tuple[str, ...]) -> list[str]:
-    """Takes the model's own heads where the file's are for other classes."""
+def left_out(state: State) -> list[str]:
+    """A sentence on tensors that are of no use to a model of ours."""
+    found = sorted(name for name in state if is_unused(name))
+    were = "were" if len(found) > 1 else "was"
+    return [f"{shorten(found)} {were} left out: {WHY_UNUSED}."] if found else []
 
-    def of(tensors: State, head: str) -> State:
-        return {
-            name: tensor
-            for name, tensor in tensors.items()
-            if name.startswith(f"{head}.")
-        }
 
-    def classes(head: State) -> int:
-        return next(iter(head.values())).shape[0]
-
-    notes = []
-    has_any = any(of(wanted, head) for head in heads)
-    for head in heads:
-        given, own = of(state, head), of(wanted, head)
-        called = "distillation head" if head == "distillation_head" else "head"
-        if given and own and classes(given) != classes(own):
-            notes.append(
-                f"The {called} for {classes(given)} classes was replaced by a fresh "
-                f"one for {classes(own)}."
-            )
-        elif own and not given:
-            notes.append(f"There is no {called} in it: the model's is fresh.")
-        elif given and not has_any:
-            notes.append(f"The {called} was left out.")
-        else:
-            continue
-        for name in given:
-            del state[name]
-        state |= own
-    return notes
+def fit_timm(
+    state: State, model: nn.Module, heads: tuple[str, ...]
+) -> tuple[State, list[str]]:
+    """Weights of one of timm's networks for another image size, as timm fits them."""
+    wanted = model.state_dict()
+    apart = [
+        name
+        for name, tensor in state.items()
+        if name in wanted
+        and tensor.shape != wanted[name].shape
+        and not name.startswith(tuple(f"{head}." for head in heads))
+    ]
+    module = sys.modules[type(model).__module__]
+    filter_fn = getattr(module, "checkpoint_filter_fn", None)
+    if not apart or filter_fn is None:
+        return state, []
+    fitted = dict(filter_fn(dict(state), model))
+    notes = [
+        f"{name} was interpolated from {tuple(state[name].shape)} to "
+        f"{tuple(fitted[name].shape)}."
+        for name in apart
+        if name in fitted and fitted[name].shape != state[name].shape
+    ]
+    return fitted, notes
 
 
 def fit_channels(
@@ -158,13 +179,32 @@ def fold_window_channels(state: State, num_channels: int) -> None:
     state[step + "norm1.bias"] = torch.zeros_like(state[step + "norm1.weight"])
 
 
+def unlike(source: ModelConfig | None, own: ModelConfig) -> list[str]:
+    """A sentence on choices in which a file's model differs and its shapes do not."""
+    if source is None:
+        return []
+    apart = [
+        f"{choice}={getattr(source, choice)!r} (here {getattr(own, choice)!r})"
+        for choice in UNSEEN
+        if getattr(source, choice) != getattr(own, choice)
+        # Which one becomes the other where the grid changes.
+        and {getattr(source, choice), getattr(own, choice)} != {"sinusoid", "fixed"}
+    ]
+    if not apart:
+        return []
+    return [
+        f"Its model was made with {', '.join(apart)}, which shapes do not show: the "
+        "weights fit and mean something else."
+    ]
+
+
 def made_with(source: ModelConfig | None, model: nn.Module) -> str:
     """A closing sentence that names the choices in which a file's model differs."""
     if source is None or not isinstance(model, VisionTransformer):
         return ""
     given, own = asdict(source), asdict(model.config)
     apart = [
-        f"{choice}={value}"
+        f"{choice}={value:g}" if isinstance(value, float) else f"{choice}={value}"
         for choice, value in given.items()
         if value != own[choice] and choice not in SHAPELESS
     ]
@@ -182,12 +222,20 @@ def describe_differences(state: State, wanted: State) -> str:
         for name, tensor in wanted.items()
         if name in state and state[name].shape != tensor.shape
     ]
+    kinds = [
+        f"{name} {state[name].dtype}"
+        for name, tensor in wanted.items()
+        if name in state
+        and tensor.is_floating_point()
+        and not state[name].is_floating_point()
+    ]
     parts = [
         f"{len(names)} {what} ({shorten(names)})"
         for names, what in (
             (missing, "missing"),
             (unexpected, "not the model's"),
             (shapes, "of another shape"),
+            (kinds, "of whole numbers instead of fractions"),
         )
         if names
     ]

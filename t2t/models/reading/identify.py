@@ -12,7 +12,9 @@ from torch import Tensor
 from t2t.errors import UserError
 from t2t.models.config import ModelConfig
 from t2t.models.positions import Grid
-from t2t.models.reading.fitting import HEADS, shorten
+from t2t.models.reading.fitting import shorten
+from t2t.models.reading.heads import HEADS
+from t2t.models.reading.naming import choose_by_name
 from t2t.models.reading.published import POSITIONS, State
 from t2t.models.reading.resizing import guess_grid
 from t2t.models.vit import VisionTransformer
@@ -23,7 +25,7 @@ def identify(state: State, hint: str, origin: str) -> tuple[str, ModelConfig, st
     """The name and config of the model that tensors of ours belong to.
 
     Where the shapes fit several, the hint decides, else the first in the zoo, and the
-    sentence returned names the others.
+    sentence returned names the others and says how to choose.
     """
     norm = state.get("encoder.blocks.0.norm1.weight")
     if norm is None:
@@ -50,22 +52,21 @@ def identify(state: State, hint: str, origin: str) -> tuple[str, ModelConfig, st
             table_grid(OURS[name], state) not in (None, grid_for(OURS[name]))
         )
     )
-    words = re.sub(r"\W", " ", hint.lower())
-    hinted = [name for name in fitting if re.search(rf"{name}\b", words)]
-    name = max(hinted, key=len) if hinted else fitting[0]
+    name, decided = choose_by_name(fitting, hint)
     config = adapted(OURS[name], state, origin)
     others = [
         other
         for other in fitting
         if other != name and adapted(OURS[other], state, origin) != config
     ]
-    if hinted or not others:
+    if decided or not others:
         return name, config, ""
+    have = "has" if len(others) == 1 else "have"
     return (
         name,
         config,
-        f"It was taken for {name} by its shapes, which {', '.join(others)} has too; "
-        "give model= to choose.",
+        f"It was taken for {name} by its shapes, which {', '.join(others)} {have} too; "
+        f"give model={others[0]} to choose.",
     )
 
 

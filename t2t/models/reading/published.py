@@ -1,6 +1,7 @@
 """What published checkpoints call their tensors, in our names."""
 
 import re
+from bisect import bisect_right
 from collections.abc import Mapping
 
 import torch
@@ -11,6 +12,8 @@ State = dict[str, Tensor]
 POSITIONS = "encoder.positions.tables.0.table"
 STEP = r"^tokens_to_token\.attention(\d+)\."
 BLOCK = r"^blocks\.(\d+)\."
+UNUSED = r"^aux_head\.|(?:^|\.)total_(?:ops|params)$"
+WHY_UNUSED = "no model of ours has use for token labelling's head or a counter's marks"
 
 # The first pattern that fits renames the front of a name; a name that none fits is
 # ours already, or foreign, and stays as it is.
@@ -60,7 +63,8 @@ def translate(published: Mapping[str, Tensor]) -> State:
     """Published tensors under our names and in our shapes; ours pass unchanged."""
     state: State = {}
     for name, tensor in number_dense_blocks(published).items():
-        state[rename(name)] = tensor
+        if not is_unused(name):
+            state[rename(name)] = tensor
     join_prefix_tokens(state)
     name_ghost_layers(state)
     # Steps are counted from 1 in published names, and only there.
@@ -71,6 +75,11 @@ def translate(published: Mapping[str, Tensor]) -> State:
     if "pos_embed" in published:
         state[POSITIONS] = state[POSITIONS].flatten(0, -2)
     return state
+
+
+def is_unused(name: str) -> bool:
+    """Whether a tensor has nothing to do with the model: what else was in its file."""
+    return re.search(UNUSED, name) is not None
 
 
 def rename(name: str) -> str:
@@ -84,17 +93,18 @@ def rename(name: str) -> str:
 
 def number_dense_blocks(published: Mapping[str, Tensor]) -> State:
     """Blocks by our count: a published transition is one more block, ours is not."""
-    transitions = {
-        int(found[1])
-        for name in published
-        if (found := re.match(BLOCK + r"linear\.", name))
-    }
+    transitions = sorted(
+        {
+            int(found[1])
+            for name in published
+            if (found := re.match(BLOCK + r"linear\.", name))
+        }
+    )
 
     def ours(found: re.Match[str]) -> str:
         number = int(found[1])
         # A transition belongs to the block before it.
-        before = sum(transition <= number for transition in transitions)
-        return f"blocks.{number - before}."
+        return f"blocks.{number - bisect_right(transitions, number)}."
 
     return {re.sub(BLOCK, ours, name): value for name, value in published.items()}
 

@@ -8,9 +8,7 @@ import numpy as np
 from t2t.data.sources import Source
 from t2t.data.sources.base import Indices
 from t2t.errors import UserError
-from t2t.models.class_names import aliases, words_of
-
-_NUM_NAMED = 5
+from t2t.models.class_names import listed, numbers_of
 
 
 def relabelled(source: Source, numbers: Indices, classes: Sequence[str]) -> Source:
@@ -28,16 +26,7 @@ def match_classes(
     Names may stand in any order and need not be all of the model's. Data whose classes
     are only numbered goes by these numbers.
     """
-    meant: dict[str, list[int]] = {}
-    for number, name in enumerate(classes):
-        for alias in aliases(name):
-            meant.setdefault(alias, []).append(number)
-    # Lists of WordNet's words differ in their later synonyms.
-    shortened = all(words_of(name) for name in classes)
-    numbers = [
-        choose_number([name, *name.split(",")[: int(shortened)]], at, meant)
-        for at, name in enumerate(given)
-    ]
+    numbers = numbers_of(given, classes)
     unknown = [
         name for name, number in zip(given, numbers, strict=True) if number is None
     ]
@@ -68,23 +57,3 @@ def why_in_order(given: Sequence[str], classes: Sequence[str], where: str) -> st
     if list(classes) == numbered:
         return f"The model's classes have no names; those of {where} go in order."
     return ""
-
-
-def choose_number(
-    names: Sequence[str], at: int, meant: dict[str, list[int]]
-) -> int | None:
-    """The one class of these names; of two (two are called crane), the one in place."""
-    for word in names:
-        numbers = meant.get(word, [])
-        if at in numbers:
-            return at
-        if len(numbers) == 1:
-            return numbers[0]
-    return None
-
-
-def listed(names: Sequence[str]) -> str:
-    """The first few names."""
-    more = len(names) - _NUM_NAMED
-    shown = ", ".join(repr(name) for name in names[:_NUM_NAMED])
-    return f"{shown} and {more} more" if more > 0 else shown

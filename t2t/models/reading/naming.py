@@ -1,0 +1,66 @@
+"""Which of several models with the same shapes the name of a file means."""
+
+import re
+from collections.abc import Sequence
+
+HARMLESS = re.compile(
+    "arch|averaged|base|best|bin|checkpoints?|ckpt|dict|ema|epochs?|file|final|github|"
+    "imagenet|last|latest|model|net|orig(?:in)?|pretrained|pth?|px|raw|release|"
+    "safetensors|state|tar|top|torch|trained|weights?|[a-z]"
+)
+"""Words of a file's name that say nothing of the model in it."""
+
+
+def choose_by_name(names: Sequence[str], hint: str) -> tuple[str, bool]:
+    """The model whose name a hint spells in any way, else the first; if it decides.
+
+    Marks, spaces and capitals do not count, and a word that only one model has
+    (`resnext`) is enough. A hint that spells two, or that goes on after the name with
+    words we do not know, does not decide.
+    """
+    meant = [name for name in names if is_spelled(name, hint)]
+    meant += [name for name in names if is_told(name, names, hint)]
+    if not meant:
+        return names[0], False
+    name = max(meant, key=lambda each: (len(own_words(each, names)), len(each)))
+    rest = re.sub(spelling(name), " ", hint.lower())
+    others = [each for each in names if each != name and is_spelled(each, rest)]
+    if others and is_spelled(name, hint):
+        return name, False
+    if own_words(name, names):
+        return name, True
+    return name, all(map(is_harmless, re.findall(r"[a-z0-9]+", rest)))
+
+
+def spelling(name: str) -> str:
+    """A pattern of a name with any marks between its letters, or none."""
+    letters = re.sub(r"[\W_]", "", name.lower())
+    return r"[\W_]*".join(letters) + r"(?!\d)"
+
+
+def is_spelled(name: str, hint: str) -> bool:
+    """Whether a hint has all of a model's name in it."""
+    return re.search(spelling(name), hint.lower()) is not None
+
+
+def is_told(name: str, names: Sequence[str], hint: str) -> bool:
+    """Whether a hint has the words that only this one of some models has."""
+    words = own_words(name, names)
+    letters = re.sub(r"[\W_]", "", hint.lower())
+    return any(word.isalpha() for word in words) and all(
+        word in (letters if word.isalpha() else re.findall(r"\d+", hint))
+        for word in words
+    )
+
+
+def own_words(name: str, names: Sequence[str]) -> set[str]:
+    """The words and numbers of a name that not all of some names share."""
+    words = {each: {*re.findall(r"[a-z]+|\d+", each)} for each in names}
+    return words[name] - set.intersection(*words.values())
+
+
+def is_harmless(word: str) -> bool:
+    """Whether a word of a hint can be anything but a part of a model's name."""
+    letters = re.findall(r"[a-z]+", word)
+    is_hash = re.fullmatch(r"(?=.*\d)[0-9a-f]{6,}", word) is not None
+    return is_hash or all(map(HARMLESS.fullmatch, letters))

@@ -1,0 +1,104 @@
+"""Models built again from what a file says of them, and whether that can be true."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, get_type_hints
+
+import torch
+from torch import Tensor, nn
+
+from t2t.config import convert
+from t2t.errors import UserError, first_line
+from t2t.models.config import ModelConfig
+from t2t.models.create import as_plain, as_size, create_model, timm_input
+from t2t.models.reading.description import Description
+from t2t.models.reading.fitting import describe_differences
+from t2t.models.reading.published import translate
+from t2t.models.vit import VisionTransformer
+
+MOST_COMPUTED = 2**30
+"""Bytes of tables that a model computes beside its weights."""
+
+
+def describe(
+    model: nn.Module, name: str, settings: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """How to build a model again: its config, or timm's name and what was set."""
+    if isinstance(model, VisionTransformer):
+        return {"name": name, "config": model.config}
+    name = name or getattr(model, "pretrained_cfg", {}).get("architecture", "")
+    if not name:
+        raise UserError(
+            f"A {type(model).__name__} is neither ours nor timm's; give the name that "
+            "create_model builds it by."
+        )
+    if settings is None:
+        in_channels, size = timm_input(model)
+        settings = {"num_classes": model.num_classes, "in_channels": in_channels}
+        if size is not None:
+            settings["image_size"] = size
+    return {"name": name, "settings": {"name": name, **settings}}
+
+
+def build(
+    description: Description, awaits_weights: bool = False, **changes: Any
+) -> nn.Module:
+    """A model as described, with changes; those that are None change nothing."""
+    changes = {key: value for key, value in changes.items() if value is not None}
+    if description.config is not None:
+        hints = get_type_hints(ModelConfig)
+        for key, value in changes.items():
+            given = as_size(value) if key == "image_size" else as_plain(value)
+            changes[key] = convert(given, hints[key], key)
+        config = replace(description.config, **changes)
+        return VisionTransformer(config, awaits_weights)
+    return create_model(**{**description.settings, **changes})
+
+
+def check_rebuilds(model: nn.Module, description: Description) -> None:
+    """Refuses to save what could not be loaded again."""
+    with torch.device("meta"):
+        again = build(description)
+    differences = describe_differences(model.state_dict(), again.state_dict())
+    if differences:
+        raise UserError(
+            "The model is not what its name and settings build, so it could not be "
+            f"loaded again: {differences}; give the name and settings it was created "
+            "with."
+        )
+
+
+def check_described(
+    description: Description, tensors: Mapping[str, Tensor], origin: str
+) -> None:
+    """Refuses a file whose tensors are not the model's that it describes.
+
+    That is seen on shapes alone, before memory is taken for whatever it asks for.
+    """
+    try:
+        with torch.device("meta"):
+            model = build(description, awaits_weights=True)
+    # Numbers out of any range break whichever operation meets them first.
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{origin} describes a model that cannot be built: "
+            f"{first_line(error).rstrip('.')}; get it again."
+        ) from error
+    state = model.state_dict()
+    is_ours = description.config is not None
+    differences = describe_differences(
+        translate(tensors) if is_ours else dict(tensors), state
+    )
+    if differences:
+        raise UserError(
+            f"{origin} does not hold the model that it describes: {differences}; get "
+            "it again."
+        )
+    computed = sum(
+        buffer.nbytes for name, buffer in model.named_buffers() if name not in state
+    )
+    if computed > MOST_COMPUTED:
+        raise UserError(
+            f"{origin} describes a model with {computed / 2**30:.1f} GiB of tables "
+            f"beside its weights; at most {MOST_COMPUTED / 2**30:.0f} are allowed."
+        )

@@ -1,0 +1,102 @@
+"""Saving models: one file with all that loading needs."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from torch import nn
+
+import t2t
+from t2t.atomic import atomic_file
+from t2t.errors import UserError, first_line
+from t2t.models.reading.checksum import write_with_checksum
+from t2t.models.reading.description import Description
+from t2t.models.reading.locating import FILE_NAME
+from t2t.models.rebuild import check_rebuilds, describe
+
+OTHER_FORMATS = {
+    *("bin", "ckpt", "gguf", "h5", "keras", "msgpack", "npy", "npz", "onnx", "pickle"),
+    *("pkl", "pt", "pt2", "pth", "safetensor", "tar", "tflite", "zip"),
+}
+"""Endings of files that are not safetensors, and of no folder."""
+
+
+def save(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    name: str = "",
+    class_names: Sequence[str] = (),
+    settings: Mapping[str, Any] | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> Path:
+    """Writes a model and all that `load` needs into one file, whole or not at all.
+
+    A path without `.safetensors` is a folder and gets a `model.safetensors`. `settings`
+    are what `create_model` was given, where that cannot be seen on a network of timm's.
+    """
+    model = unwrap(model)
+    file = file_to_save(path)
+    check_class_names(model, class_names)
+    description = Description(
+        class_names=tuple(class_names),
+        extra=dict(extra or {}),
+        **describe(model, name, settings),
+    )
+    check_rebuilds(model, description)
+    state = {
+        key: tensor.detach().cpu().contiguous()
+        for key, tensor in model.state_dict().items()
+    }
+    metadata = {
+        "format": "pt",
+        "t2t": description.to_json(),
+        "version": t2t.__version__,
+    }
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(file) as part:
+            write_with_checksum(state, part, metadata)
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            f"{file} could not be written ({first_line(error)})."
+        ) from error
+    return file
+
+
+def file_to_save(path: str | os.PathLike[str]) -> Path:
+    """The file that a path to save to means."""
+    file = Path(path).expanduser()
+    ending = file.suffix.lower().removeprefix(".")
+    if ending in OTHER_FORMATS and not file.is_dir():
+        name = file.name.partition(".")[0]
+        raise UserError(
+            f"{path} would be a {file.suffix} file, and models are saved as "
+            f"safetensors: give {file.with_name(name)}.safetensors, or a folder."
+        )
+    return file if ending == "safetensors" else file / FILE_NAME
+
+
+def check_class_names(model: nn.Module, class_names: Sequence[str]) -> None:
+    """Refuses names that are not one for each class."""
+    if isinstance(class_names, str):
+        raise UserError(
+            f"class_names={class_names!r} is one word; give a list of names."
+        )
+    num_classes = getattr(model, "num_classes", None)
+    if class_names and num_classes is not None and len(class_names) != num_classes:
+        raise UserError(
+            f"{len(class_names)} class_names are given and the model has {num_classes} "
+            "classes; give one name for each, in the order of its outputs, or none."
+        )
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model inside DistributedDataParallel and torch.compile."""
+    for wrapper in ("_orig_mod", "module"):
+        inner = getattr(model, wrapper, None)
+        if isinstance(inner, nn.Module):
+            return unwrap(inner)
+    return model
