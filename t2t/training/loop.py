@@ -168,7 +168,8 @@ class Training:
         self.writer = CheckpointWriter(place.checkpoints, team, journal.tell)
         self.delivery = Delivery(recipe, team, place, splits, journal.tell)
         begun = recipe if checkpoint is None else as_resumed(recipe, checkpoint)
-        self.run = new_run(begun, machine, team, self.num_classes)
+        names = splits.train.classes
+        self.run = new_run(begun, machine, team, self.num_classes, names)
         self.run.data = {
             "classes": list(splits.train.classes),
             "num_images": len(splits.train),
@@ -192,6 +193,8 @@ class Training:
         micro_batch = self.machine.micro_batch
         validation = validation_batches(recipe, self.splits.val, *given, micro_batch)
         journal.start(run, self.num_steps, self.per_epoch, batches.description)
+        if run.loaded is not None:
+            (journal.tell if run.loaded.notes else journal.say)(str(run.loaded))
         for note in self.splits.notes:
             journal.tell(note)
         interruption.wait_for_steps(journal.tell)

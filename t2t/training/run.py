@@ -1,6 +1,7 @@
 """A run: all the state that changes while training."""
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -9,9 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer as TorchOptimizer
 
+from t2t.errors import UserError
 from t2t.models.create import create_model
+from t2t.models.reading.fitting import shorten
 from t2t.models.vit import VisionTransformer
-from t2t.models.weights import load_weights
+from t2t.models.weights import Loaded, put_weights
 from t2t.training.machine import RESIDUALS, Machine
 from t2t.training.optim import build_optimizers
 from t2t.training.parallel import Processes, batch_statistics, spread_copy, spread_model
@@ -42,6 +45,8 @@ class Run:
     """Steps left out since their gradient was not finite."""
     data: dict[str, Any] = field(default_factory=dict)
     """What it learns from: `classes`, `num_images` to train on, their `fingerprint`."""
+    loaded: Loaded | None = None
+    """What the weights that it starts from were, and what was changed in them."""
 
     @property
     def plain(self) -> nn.Module:
@@ -159,22 +164,48 @@ class Run:
         self.num_skipped = numbers["num_skipped"]
 
 
-def new_run(recipe: Recipe, machine: Machine, team: Processes, classes: int) -> Run:
-    """A run at step 0, the same in every process."""
+def new_run(
+    recipe: Recipe,
+    machine: Machine,
+    team: Processes,
+    classes: int,
+    class_names: Sequence[str] | None = None,
+) -> Run:
+    """A run at step 0, the same in every process.
+
+    By the data's `class_names` it is known whether a head of the recipe's weights fits.
+    """
     torch.manual_seed(recipe.seed)
     model = build_model(recipe, classes).to(team.device)
     if isinstance(model, VisionTransformer):
         model.encoder.residual_dtype = RESIDUALS[machine.residual]
+    loaded = None
     if recipe.weights is not None:
-        load_weights(model, recipe.weights)
+        loaded = start_from(model, recipe.weights, class_names)
     average = new_average(model, recipe.average)
     if average is not None:
         average = spread_copy(average, machine.spread, team)
     spread = spread_model(model, machine.spread, team)
     scaler = torch.amp.GradScaler(team.device.type, enabled=machine.precision == "fp16")
-    run = Run(spread, average, [], scaler)
+    run = Run(spread, average, [], scaler, loaded=loaded)
     run.optimizers = build_optimizers(run.plain, recipe)
     return run
+
+
+def start_from(
+    model: nn.Module, weights: str, class_names: Sequence[str] | None
+) -> Loaded:
+    """Puts a file's weights into a model; such as nothing can be learned from do not.
+
+    The run's log tells what came of it.
+    """
+    loaded = put_weights(model, weights, class_names=class_names)
+    if loaded.not_finite:
+        raise UserError(
+            f"weights={weights} cannot be trained from: NaN or infinity in "
+            f"{shorten([*loaded.not_finite])}; give another file."
+        )
+    return loaded
 
 
 def build_model(recipe: Recipe, num_classes: int) -> nn.Module:

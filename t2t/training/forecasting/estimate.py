@@ -33,7 +33,7 @@ def estimate(recipe: Recipe, machine: Machine) -> str:
     splits = open_data(recipe)
     num_classes = len(splits.train.classes)
     per_epoch = steps_per_epoch(len(splits.train), recipe.batch_size)
-    run = new_run(recipe, machine, team, num_classes)
+    run = new_run(recipe, machine, team, num_classes, splits.train.classes)
     held = min(machine.micro_batch or recipe.batch_size, recipe.batch_size)
     seconds = kept = 0.0
     for phase, share in recipe.phases().items():
@@ -50,6 +50,7 @@ def estimate(recipe: Recipe, machine: Machine) -> str:
         f"{len(splits.train):,} training images and {len(splits.val):,} to validate "
         f"on, {num_classes} classes",
         *splits.notes,
+        *([] if run.loaded is None else [str(run.loaded)]),
         f"{counted(recipe.epochs, 'epoch')} of {counted(per_epoch, 'step')} of "
         f"{counted(recipe.batch_size, 'image')}: "
         f"{counted(per_epoch * recipe.epochs, 'step')}",
