@@ -87,7 +87,8 @@ def test_without_names_the_number_counts_and_is_told(saved, tmp_path: Path) -> N
     model, loaded = load_with_report(tmp_path, num_classes=3)
     assert torch.equal(model.head.weight, saved.head.weight)
     assert loaded.kept == (
-        "The head was kept: the model has its 3 classes ('bird', 'cat', 'dog') too.",
+        "The head was kept: its 3 classes ('bird', 'cat', 'dog') are as many as the "
+        "model's.",
     )
 
 

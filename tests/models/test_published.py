@@ -10,6 +10,7 @@ from t2t.models.config import ModelConfig
 from t2t.models.reading.fitting import describe_differences, fit
 from t2t.models.reading.published import translate
 from t2t.models.vit import VisionTransformer
+from t2t.models.weights import load_weights
 
 
 def randomise(model: nn.Module) -> nn.Module:
@@ -76,6 +77,18 @@ def test_vit_base_layout_gives_the_logits_of_timm():
     fit(model, reference.state_dict()).apply()
     images = torch.randn(2, 3, 32, 32)
     assert largest_difference(model.eval(), reference, images) < 1e-5
+
+
+def test_timms_weights_fit_our_vit_at_another_image_size(tmp_path):
+    reference = randomise(timm.create_model("deit_tiny_patch16_224", depth=2))
+    torch.save(reference.state_dict(), tmp_path / "deit.pth")
+    model = t2t.create_model("deit_tiny", image_size=(96, 64), depth=2)
+    loaded = load_weights(model.eval(), tmp_path / "deit.pth")
+    assert loaded.notes == ("Positions were interpolated from 14×14 to 6×4 tokens.",)
+    same = t2t.create_model("deit_tiny", depth=2).eval()
+    load_weights(same, tmp_path / "deit.pth")
+    images = torch.randn(1, 3, 96, 64)
+    torch.testing.assert_close(model(images), same(images))
 
 
 def test_convolution_tokens_are_three_convolutions():

@@ -91,7 +91,7 @@ def outputs_for(classes: Classes, num: int) -> tuple[list[int] | None, str]:
     names = known if len(known) == num else ()
     if wanted is None:
         shown = f" ({listed(names)})" if names else ""
-        return [*range(num)], f"the model has its {num} classes{shown} too"
+        return [*range(num)], f"its {num} classes{shown} are as many as the model's"
     imagenet = imagenet_classes()
     assumed = ""
     if not names and num == len(imagenet):
