@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import t2t
 from t2t.errors import UserError
+from t2t.models.reading.checkpoints import read
 from t2t.models.reading.identify import identify
 from t2t.models.reading.published import POSITIONS
 from t2t.models.weights import load_weights, load_with_report
@@ -91,6 +93,14 @@ def test_what_a_name_does_not_decide_is_told(hint: str, name: str, told: bool) -
     if told:
         assert f"taken for {name}" in note
         assert "give model=t2t_vit_14" in note
+
+
+def test_the_folder_or_repository_of_a_file_names_it_too(tmp_path: Path) -> None:
+    folder = tmp_path / "T2T-ViT-14-ResNeXt"
+    folder.mkdir()
+    save_file({"a": torch.zeros(1)}, folder / "model.safetensors")
+    name, _, note = identify(shapes("t2t_vit_14"), read(folder).hint, "file")
+    assert (name, note) == ("t2t_vit_14_resnext", "")
 
 
 def test_a_resnext_put_into_another_model_is_told(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def read(path: str | os.PathLike[str], *, averaged: bool = True) -> Checkpoint:
         content = read_pickle(file, origin)
         weights, tensors = pick_weights(content, averaged, origin)
         arch = content.get("arch")
-        hint = f"{arch if isinstance(arch, str) else ''} {file.name}"
+        hint = hint_of(origin, file, arch if isinstance(arch, str) else "")
         checkpoint = Checkpoint(origin, tensors, weights, hint=hint)
     check_tensors(checkpoint.tensors, origin, file.stat().st_size)
     return checkpoint
@@ -83,8 +83,17 @@ def read_safetensors(file: Path, origin: str) -> Checkpoint:
     text = metadata.get("t2t")
     description = None if text is None else Description.from_json(text, origin)
     return Checkpoint(
-        origin, strip_wrappers(tensors), "weights", description, hint=file.name
+        origin,
+        strip_wrappers(tensors),
+        "weights",
+        description,
+        hint=hint_of(origin, file),
     )
+
+
+def hint_of(origin: str, file: Path, arch: str = "") -> str:
+    """All that may name the model: also the folder or the repository of its file."""
+    return " ".join(dict.fromkeys([arch, Path(origin).name, file.name]))
 
 
 def pick_weights(
@@ -107,8 +116,8 @@ def pick_weights(
     tensors = content[key] if present else content
     if not is_state(tensors):
         raise UserError(
-            f"{origin} holds no weights: expected tensors by name, alone or as one of "
-            f"{', '.join((*AVERAGED, *RAW))}; found "
+            f"{origin} holds no weights: expected tensors by name, alone or under one "
+            f"key such as {', '.join(RAW[:3])} or {AVERAGED[0]}; found "
             f"{', '.join(map(described, list(tensors)[:5])) or 'nothing'}."
         )
     kept = {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
