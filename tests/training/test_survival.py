@@ -19,7 +19,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from t2t.errors import UserError
-from t2t.models import weights
+from t2t.models.reading import checksum as weights  # which writes them
 from t2t.training import loop
 from t2t.training.folder import RunFolder
 from t2t.training.loop import Machine, train
