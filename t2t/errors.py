@@ -1,9 +1,9 @@
 """Mistakes a user can make and put right, told in one sentence."""
 
-import difflib
 import errno
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 from unicodedata import category
@@ -64,12 +64,64 @@ def suggest(word: str, allowed: Iterable[str]) -> str:
     Starts with a space, so that it can follow the sentence that names the mistake.
     """
     names = sorted({*allowed})
-    near = difflib.get_close_matches(word, names, cutoff=0.5)
-    if near:
-        return f" Did you mean {' or '.join(near)}?"
+    if found := near(word, names):
+        return f" Did you mean {' or '.join(found)}?"
     if len(names) <= 12:
         return f" Allowed: {', '.join(names)}."
     return ""
+
+
+def near(word: str, names: Iterable[str]) -> list[str]:
+    """Up to three names that a word may be a slip or a part of, the nearest first."""
+    distances = {name: distance(word, name) for name in names}
+    best = min((each for each in distances.values() if each is not None), default=0)
+    close = [
+        (edits, abs(len(name) - len(word)), name)
+        for name, edits in distances.items()
+        if edits is not None and edits <= best + (best > 0)
+    ]
+    return [name for *_, name in sorted(close)[:3]]
+
+
+def distance(word: str, name: str) -> int | None:
+    """How many letters a word is from a name; None where it was hardly meant.
+
+    One slip in four letters is near, and so is a word that a name begins or ends with:
+    `epoch` for `epochs`, `evaluate` for `eval`, `warmup` for `schedule.warmup_epochs`.
+    """
+    given, meant = (
+        re.sub("[-_. ]+", "_", each.lower()).strip("_") for each in (word, name)
+    )
+    short, long = sorted((given, meant), key=len)
+    most = max(1, len(long) // 4)
+    is_part = len(short) >= 3 and long.startswith(short)
+    is_part = is_part or (len(given) >= 3 and f"_{given}_" in f"_{meant}_")
+    if len(long) - len(short) > most:
+        return most + 1 if is_part else None
+    edits = num_edits(given, meant)
+    if edits > most or edits == len(long):
+        return most + 1 if is_part else None
+    return edits
+
+
+def num_edits(one: str, other: str) -> int:
+    """Letters to add, drop, change or swap with the next to make one of the other."""
+    before: list[int] = []
+    last = list(range(len(other) + 1))
+    for row, letter in enumerate(one, 1):
+        now = [row]
+        for column, wanted in enumerate(other, 1):
+            costs = [
+                last[column] + 1,
+                now[-1] + 1,
+                last[column - 1] + (letter != wanted),
+            ]
+            swapped = one[row - 2 : row] == other[column - 2 : column][::-1]
+            if min(row, column) > 1 and swapped:
+                costs.append(before[column - 2] + 1)
+            now.append(min(costs))
+        before, last = last, now
+    return last[-1]
 
 
 def require(

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 
 from t2t.config import differences, from_json, override, to_json
-from t2t.errors import UserError, require, suggest
+from t2t.errors import UserError, near, require, suggest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +109,35 @@ def test_what_json_lacks_is_named() -> None:
 
 def test_a_suggestion_names_nothing_twice() -> None:
     assert suggest("sgdd", ["sgd", "adam", "sgd"]) == " Did you mean sgd?"
+
+
+VERBS = ("bench", "eval", "models", "pack", "plan", "predict", "record", "train")
+
+
+@pytest.mark.parametrize(
+    ("word", "allowed", "meant"),
+    [
+        ("trian", VERBS, ["train"]),
+        ("shwo", ("show", "ship"), ["show"]),
+        ("val", VERBS, ["eval"]),
+        ("evaluate", VERBS, ["eval"]),
+        ("pred", VERBS, ["predict"]),
+        ("training", VERBS, ["train"]),
+        ("export", VERBS, []),
+        ("list", VERBS, []),
+        ("x", ("t", "y"), []),
+        ("--pretrained", ("--spread", "--precision", "--seed"), []),
+        ("--batchsize", ("--batch-size", "--seed"), ["--batch-size"]),
+        ("presicion", ("precision", "spread"), ["precision"]),
+        ("T2T-ViT-14", ("t2t_vit_14", "t2t_vit_19"), ["t2t_vit_14"]),
+        ("warmup", ("schedule.warmup_epochs", "epochs"), ["schedule.warmup_epochs"]),
+        ("cifar", ("cifar10", "cifar100", "mnist"), ["cifar10", "cifar100"]),
+    ],
+)
+def test_only_what_is_near_is_suggested(
+    word: str, allowed: tuple[str, ...], meant: list[str]
+) -> None:
+    assert near(word, allowed) == meant
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 from t2t.data.sources.base import Source, Splits, split_by_seed
@@ -21,7 +20,7 @@ from t2t.data.sources.named import NAMES, find_named_splits
 from t2t.data.sources.parquet import find_parquet_splits
 from t2t.data.sources.shards import find_shard_splits
 from t2t.data.sources.storage import is_url, list_files
-from t2t.errors import UserError, suggest
+from t2t.errors import UserError, near, suggest
 
 Openers = Mapping[str, Callable[[], Source]]
 WHAT_TO_GIVE = (
@@ -220,6 +219,5 @@ def _nearest(text: str, path: Path) -> str:
             meant |= {
                 each.name.lower(): str(path.parent / each.name) for each in entries
             }
-    near = get_close_matches(path.name.lower(), meant, cutoff=0.7)
-    names = " or ".join(meant[name] for name in near)
-    return f". Did you mean {names}?" if near else ""
+    names = " or ".join(meant[name] for name in near(path.name, meant))
+    return f". Did you mean {names}?" if names else ""
