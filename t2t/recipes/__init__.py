@@ -33,5 +33,4 @@ def find_recipe(name: str) -> Recipe:
 
 def about(function: Callable[[], Recipe]) -> str:
     """The first sentence of a recipe's docstring."""
-    inner = getattr(function, "func", function)
-    return (inspect.getdoc(inner) or "").partition("\n")[0]
+    return (inspect.getdoc(function) or "").partition("\n")[0]

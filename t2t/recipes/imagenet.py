@@ -1,7 +1,7 @@
 """ImageNet-1k by the published T2T-ViT recipe, for every model of the zoo."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from t2t.data.augmentation import Augmentation
 from t2t.models.zoo import ZOO
@@ -60,8 +60,20 @@ def published(model: str) -> Recipe:
     )
 
 
+def recipe_of(model: str) -> Callable[[], Recipe]:
+    """A function that returns a model's recipe, and says what the model is."""
+    entry = ZOO[model]
+
+    def recipe() -> Recipe:
+        return published(model)
+
+    what = f"{entry.about[0].upper()}{entry.about[1:]}"
+    recipe.__doc__ = f"{what}: {entry.parameters / 1e6:.1f} M parameters."
+    return recipe
+
+
 RECIPES = {
-    name: partial(published, name)
+    name: recipe_of(name)
     for name, entry in ZOO.items()
     if entry.image_size == (224, 224)
 }

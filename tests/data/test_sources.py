@@ -37,6 +37,7 @@ from t2t.data.sources.base import (
 )
 from t2t.data.sources.filenames import expand_braces, num_missing, split_of
 from t2t.data.sources.labels import folder_meant
+from t2t.data.sources.opening import find
 from t2t.errors import LocalError, UserError
 
 
@@ -279,6 +280,30 @@ def test_splits_without_one_to_train_on(tmp_path, names):
 def test_classes_that_are_called_like_splits(tmp_path):
     make_folder(tmp_path, {"test": 3, "val": 3})
     assert open_splits(tmp_path).train.classes == ("test", "val")
+
+
+def test_a_folder_goes_before_a_download_of_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_folder(tmp_path / "pets", {"cat": 12, "dog": 12})
+    splits = open_splits("pets")
+    assert splits.train.classes == ("cat", "dog")
+    assert splits.description.startswith("./pets: ")
+    (note,) = splits.notes
+    assert note.startswith("Data: the folder ./pets, not the data set of that name")
+    assert note in open_source("pets", "val").notes
+    assert open_splits("./pets").notes == ()
+    make_folder(tmp_path / "digits", {"cat": 12, "dog": 12})
+    (note,) = open_splits("digits").notes  # the default, and no download
+    assert "for the folder here write ./digits" in note
+    (tmp_path / "mnist").mkdir()
+    assert find("mnist").title == "mnist"  # an empty folder is in nobody's way
+
+
+def test_suffixes_are_told_the_commonest_first(tmp_path):
+    make_folder(tmp_path, {"a": 2})
+    (tmp_path / "b").mkdir()
+    with pytest.raises(UserError, match=r"add some \(\.jpg, \.png, \.jpeg, "):
+        open_splits(tmp_path)
 
 
 def test_class_folders_one_too_deep_are_told(tmp_path):

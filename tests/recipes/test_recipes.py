@@ -32,6 +32,15 @@ def test_every_recipe_is_whole(name: str) -> None:
             assert logits.shape == (2, 10)
 
 
+def test_every_recipe_says_what_it_is() -> None:
+    of_imagenet = {n: r for n, r in all_recipes().items() if n.startswith("imagenet.")}
+    told = [about(function) for function in of_imagenet.values()]
+    assert len({*told}) == len(told)
+    assert about(all_recipes()["imagenet.t2t_vit_14"]) == (
+        "T2T-ViT, 14 layers: 21.5 M parameters."
+    )
+
+
 def test_a_recipe_survives_json() -> None:
     recipe = find_recipe("imagenet.t2t_vit_14")
     assert from_json(Recipe, to_json(recipe)) == recipe

@@ -12,12 +12,12 @@ SUFFIXES = {
     "tiff": ".tif",
     "avif": ".avif",
 }
-IMAGE_SUFFIXES = frozenset(
-    (
-        *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp"),
-        *(".tif", ".tiff", ".avif", ".ppm", ".pgm", ".pbm", ".pnm"),
-    )
+SUFFIXES_BY_USE = (
+    *(".jpg", ".png", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif"),
+    *(".jpe", ".jfif", ".ppm", ".pgm", ".pbm", ".pnm"),
 )
+"""What images are called, the commonest first."""
+IMAGE_SUFFIXES = frozenset(SUFFIXES_BY_USE)
 UNREAD_SUFFIXES = frozenset(
     (
         *(".heic", ".heif", ".hif", ".jp2", ".j2k", ".jpx", ".jxl", ".svg", ".psd"),

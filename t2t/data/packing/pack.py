@@ -17,8 +17,7 @@ from t2t.data.decoding.damage import Damage, DamagedImage
 from t2t.data.limits import num_cores
 from t2t.data.packing.shard_writer import Settings, Shard, verified_index, write_shard
 from t2t.data.sources.base import Source, mixed_order
-from t2t.data.sources.named import NAMES
-from t2t.data.sources.opening import open_splits
+from t2t.data.sources.opening import is_named, open_splits
 from t2t.data.sources.shard_index import SUFFIX, ShardIndex
 from t2t.data.sources.shards import PACK_FILE, ShardSource, pack_description
 from t2t.errors import UserError
@@ -175,7 +174,7 @@ def _check_not_empty(
 def _check_apart(source_spec: str | Path, folder: Path) -> None:
     """Refuse to pack into the source, which would then hold its own pack."""
     source = Path(source_spec).expanduser()
-    if str(source_spec) in NAMES or not source.is_dir():
+    if is_named(str(source_spec)) or not source.is_dir():
         return
     inside, outside = folder.resolve(), source.resolve()
     if inside.is_relative_to(outside) or outside.is_relative_to(inside):

@@ -7,7 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from t2t.data.decoding.headers import IMAGE_SUFFIXES, UNREAD_SUFFIXES
+from t2t.data.decoding.headers import (
+    IMAGE_SUFFIXES,
+    SUFFIXES_BY_USE,
+    UNREAD_SUFFIXES,
+)
 from t2t.data.sources.base import FileSource, Source
 from t2t.data.sources.filenames import SPLIT_NAMES
 from t2t.errors import UserError, on_one_line
@@ -78,7 +82,7 @@ def open_folder(root: Path) -> FileSource:
     listings = [images for images, _ in found]
     for name, (images, others) in zip(folders, found, strict=True):
         if not images:
-            known = ", ".join(sorted(IMAGE_SUFFIXES)[:6])
+            known = ", ".join(SUFFIXES_BY_USE[:6])
             raise UserError(
                 f"Class folder {root / name} holds no images: add some ({known}, …) or "
                 f"remove the folder. {' '.join(notes_on(others))}".rstrip()

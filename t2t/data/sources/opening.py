@@ -36,6 +36,8 @@ class Found:
     title: str
     openers: Openers
     """By split: train, val, test, or all where nothing is split yet."""
+    notes: tuple[str, ...] = ()
+    """Which of two things of that name was taken."""
 
 
 @contextmanager
@@ -66,6 +68,7 @@ def open_splits(
             "train on: add a train split."
         )
     whole = openers["train" if "train" in openers else "all"]()
+    whole.notes = (*found.notes, *whole.notes)
     check_no_empty_class(whole, found.title)
     judge = next((split for split in ("val", "test") if split in openers), None)
     if judge is None:
@@ -103,10 +106,12 @@ def open_source(
         raise UserError(
             f"{found.title} has no split {split!r}.{suggest(split, allowed)}"
         )
+    if wanted == "val" and "val" not in openers and "test" in openers:
+        wanted = "test"
     if wanted in openers:
-        return openers[wanted]()
-    if wanted == "val" and "test" in openers:
-        return openers["test"]()
+        source = openers[wanted]()
+        source.notes = (*found.notes, *source.notes)
+        return source
     splits = open_splits(spec, seed=seed, val_fraction=val_fraction)
     return splits.train if wanted == "train" else splits.val
 
@@ -116,8 +121,8 @@ def find(spec: str | Path) -> Found:
     text = str(spec)
     if not text.strip():  # which would else be the folder that one stands in
         raise UserError(f"The data have an empty name: {WHAT_TO_GIVE}")
-    if text in NAMES:
-        return Found(text, find_named_splits(text))
+    if is_named(text):
+        return Found(text, find_named_splits(text), notes_on_name(text))
     if has_braces(text) or text.endswith(".tar") or is_url(text):
         return Found(text, _find_patterned(os.path.expanduser(text)))
     path = Path(text).expanduser()
@@ -137,13 +142,39 @@ def find(spec: str | Path) -> Found:
         openers = find_shard_splits(str(path))
     else:
         openers = find_folder_splits(path)
-    title = text
+    title = f".{os.sep}{text}" if text in NAMES else text
     if kind != "images":
         below = files_below(str(path), _SUFFIX[kind])
         files = [file for file in below if os.path.basename(file).startswith("train")]
         if missing := num_missing(files):
             title = f"{text} ({missing} of {missing + len(files)} train files missing)"
-    return Found(title, openers)
+    return Found(title, openers, notes_on_name(text))
+
+
+def is_named(text: str) -> bool:
+    """Whether this is a data set by its name: a folder called so goes before it.
+
+    Not before the digits, which are the default and no download.
+    """
+    return text in NAMES and (text == "digits" or not _holds_files(text))
+
+
+def notes_on_name(text: str) -> tuple[str, ...]:
+    """Which was taken where a folder is called like a data set."""
+    if text not in NAMES or not _holds_files(text):
+        return ()
+    here = os.path.join(".", text)
+    if is_named(text):
+        return (f"Data: scikit-learn's {text}; for the folder here write {here}.",)
+    return (
+        f"Data: the folder {here}, not the data set of that name; to download that, "
+        "run the command where there is no such folder.",
+    )
+
+
+def _holds_files(text: str) -> bool:
+    with permitted():
+        return os.path.isdir(text) and bool(os.listdir(text))
 
 
 _SUFFIX = {"parquet": ".parquet", "shards": ".tar"}
