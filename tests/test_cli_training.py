@@ -1,5 +1,6 @@
 """Training, packing and planning by words: a mistake is told and changes nothing."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from t2t.errors import UserError
 from t2t.recipes import find_recipe
 from t2t.training.folder import write_json
 from t2t.verbs.closing import outcome, sparkline, whereabouts
-from t2t.verbs.running import changed, open_recipe
+from t2t.verbs.running import changed, open_recipe, schedule_notes
 
 Output = pytest.CaptureFixture[str]
 
@@ -155,6 +156,35 @@ def test_other_epochs_move_only_a_warmup_that_does_not_fit() -> None:
     assert short == replace(
         recipe.schedule, warmup_epochs=3 / recipe.epochs, floor_epochs=0.0
     )
+
+
+def test_a_schedule_shrinks_with_epochs_that_are_set() -> None:
+    recipe = find_recipe("imagenet.t2t_vit_14")
+    assert changed(recipe, None, ("epochs=3",)) == changed(recipe, 3, ())
+    short = changed(recipe, None, ("epochs=31",))
+    assert (short.schedule, short.epochs) == (recipe.schedule, 31)
+    words = ("epochs=3", "schedule.warmup_epochs=2")
+    own = changed(recipe, None, words)
+    assert (own.schedule.warmup_epochs, own.schedule.floor_epochs) == (2, 30 / 310)
+    (note,) = schedule_notes(recipe, own, words)
+    assert note.endswith("(310 → 3): floor epochs 10 → 0.0968.")
+    assert schedule_notes(recipe, short, ("epochs=31",)) == []
+    with pytest.raises(UserError, match=r"4 warm-up and .* do not fit into epochs=3"):
+        changed(recipe, None, ("epochs=3", "schedule.warmup_epochs=4"))
+
+
+def test_a_shrunk_schedule_is_logged_and_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = f"train digits --set epochs=1 --folder {tmp_path / 'run'} --device cpu"
+    words += " --set choices.depth=1 --set choices.dim=24"
+    assert main(words.split()) == 0
+    log = (tmp_path / "run" / "log.txt").read_text()
+    note = "shortened with its epochs (12 → 1): warm-up epochs 2 → 0.167."
+    assert note in log
+    assert note in capsys.readouterr().out.replace("\n", " ")
+    kept = json.loads((tmp_path / "run" / "recipe.json").read_text())
+    assert kept["schedule"]["warmup_epochs"] == 2 / 12
 
 
 def test_the_data_named_are_the_recipes() -> None:

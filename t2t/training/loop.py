@@ -3,6 +3,7 @@
 import os
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -75,11 +76,13 @@ def train(
     fresh: bool = False,
     quiet: bool = False,
     splits: Splits | None = None,
+    notes: Sequence[str] = (),
 ) -> Result:
     """Trains a recipe into a folder; the same call resumes what was interrupted.
 
-    `machine` says on what and how, `fresh` starts over, `quiet` prints nothing, and
-    `splits` are the recipe's images where the caller has opened them already.
+    `machine` says on what and how, `fresh` starts over, `quiet` prints nothing,
+    `splits` are the recipe's images where the caller has opened them already, and
+    `notes` are sentences for the log of a run that begins.
     """
     machine = machine or Machine()
     if data is not None:
@@ -117,6 +120,8 @@ def train(
         training = Training(recipe, settled, team, place, splits, journal, found)
         # All is built, so nothing that a recipe lacks can stop the run any more.
         from_leader(team, lambda: place.begin(recipe, vars_of(settled), team, fresh))
+        for note in notes if found is None else ():
+            journal.tell(note)
         if SPREADS[settled.spread]:
             place.check_seen(team)
         with training.writer:

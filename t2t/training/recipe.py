@@ -1,5 +1,6 @@
 """A recipe: all that a result depends on, and nothing that the machine decides."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
@@ -10,6 +11,8 @@ from t2t.errors import UserError, require
 from t2t.models.config import ModelConfig
 
 MOST_EPOCHS = 100_000
+WITHIN_EPOCHS = ("warmup_epochs", "floor_epochs")
+"""Parts of a schedule that have to fit into the epochs of a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,6 +308,22 @@ class Recipe:
                 f"{body_lr:g}), and none are given: add --set weights=PATH, or train "
                 "from scratch with --set optimizer.body_lr=none."
             )
+
+    def schedule_for(
+        self, epochs: int, given: Mapping[str, float] | None = None
+    ) -> dict[str, float]:
+        """Warm-up and floor epochs to change for other epochs: in proportion, or none.
+
+        They change only where they would not fit, and never those that are given.
+        """
+        own = {name: getattr(self.schedule, name) for name in WITHIN_EPOCHS}
+        if sum({**own, **(given or {})}.values()) <= epochs:
+            return {}
+        return {
+            name: value * epochs / self.epochs
+            for name, value in own.items()
+            if value and name not in (given or {})
+        }
 
     def phase_at(self, progress: float) -> Phase:
         """The phase when so much of the training is done."""

@@ -3,6 +3,7 @@
 import shlex
 import statistics
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional
@@ -131,10 +132,11 @@ def train(
         )
 
     check_said_once({"data": data, "epochs": epochs, "seed": seed}, set)
-    chosen = open_recipe(recipe, data, value_set("model", set))
+    named = open_recipe(recipe, data, value_set("model", set))
     if seed is not None:
         set = (f"seed={at_least(0, '--seed', seed)}", *set)
-    chosen = changed(chosen, epochs, set)
+    chosen = changed(named, epochs, set)
+    notes = schedule_notes(named, chosen, set)
 
     from t2t.training.loop import Machine
     from t2t.training.loop import train as start
@@ -152,9 +154,9 @@ def train(
     if dry_run:
         from t2t.training.forecasting.estimate import estimate
 
-        print(estimate(chosen, machine))
+        print("\n".join([estimate(chosen, machine), *notes]))
         return
-    result = start(chosen, folder=folder, machine=machine, fresh=fresh)
+    result = start(chosen, folder=folder, machine=machine, fresh=fresh, notes=notes)
     if not result.finished:
         sys.exit(INTERRUPTED)
     if leads():
@@ -178,7 +180,11 @@ def changed(
     if model not in (None, recipe.model) and model not in OURS:
         recipe = with_model(recipe, model)
     if epochs is not None:
-        words += shorter_or_longer(recipe, at_least(1, "--epochs", epochs))
+        at_least(1, "--epochs", epochs)
+    elif (text := value_set("epochs", settings) or "").isdecimal():
+        epochs = int(text)
+    if epochs is not None:
+        words += shorter_or_longer(recipe, epochs, settings)
     channels = value_set("channels", settings)
     if channels is not None and channels.isdecimal():
         words += for_channels(recipe, int(channels))
@@ -211,15 +217,43 @@ def for_channels(recipe: "Recipe", channels: int) -> list[str]:
     ]
 
 
-def shorter_or_longer(recipe: "Recipe", epochs: int) -> list[str]:
+def shorter_or_longer(
+    recipe: "Recipe", epochs: int, settings: tuple[str, ...]
+) -> list[str]:
     """Another number of epochs, with warm-up and floor in proportion if they must."""
-    schedule = recipe.schedule
-    words = [f"epochs={epochs}"]
-    if schedule.warmup_epochs + schedule.floor_epochs > epochs:
-        for name in ("warmup_epochs", "floor_epochs"):
-            share = getattr(schedule, name) * epochs / recipe.epochs
-            words.append(f"schedule.{name}={share}")
-    return words
+    from t2t.training.recipe import WITHIN_EPOCHS
+
+    given: dict[str, float] = {}
+    for name in WITHIN_EPOCHS:
+        text = value_set(f"schedule.{name}", settings)
+        if text is not None:
+            with suppress(ValueError):  # what is no number is refused with all fields
+                given[name] = float(text)
+    changes = recipe.schedule_for(epochs, given)
+    return [
+        f"epochs={epochs}",
+        *(f"schedule.{name}={value}" for name, value in changes.items()),
+    ]
+
+
+def schedule_notes(
+    before: "Recipe", after: "Recipe", settings: tuple[str, ...]
+) -> list[str]:
+    """A sentence on warm-up and floor epochs that changed with the epochs."""
+    names = {"warmup_epochs": "warm-up", "floor_epochs": "floor"}
+    changes = [
+        f"{what} epochs {getattr(before.schedule, name):g} → "
+        f"{getattr(after.schedule, name):.3g}"
+        for name, what in names.items()
+        if value_set(f"schedule.{name}", settings) is None
+        and getattr(before.schedule, name) != getattr(after.schedule, name)
+    ]
+    if not changes:
+        return []
+    return [
+        f"The recipe's schedule is shortened with its epochs ({before.epochs} → "
+        f"{after.epochs}): {', '.join(changes)}."
+    ]
 
 
 def open_recipe(name: str, data: str | None, model: str | None = None) -> "Recipe":

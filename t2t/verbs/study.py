@@ -17,6 +17,7 @@ from t2t.verbs.options import (
     at_most,
     check_said_once,
     option,
+    warn,
 )
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def open_study(
 
     from t2t.studies import find_study
     from t2t.training.recipe import Recipe
-    from t2t.verbs.running import changed
+    from t2t.verbs.running import changed, schedule_notes
 
     check_said_once({"data": data, "epochs": epochs}, settings)
     chosen = find_study(name)
@@ -148,7 +149,10 @@ def open_study(
         recipe = changed(recipe, epochs, settings)
         return recipe if data is None else replace(recipe, data=data)
 
-    return chosen.changed(change)
+    every = chosen.changed(change)
+    first = next(iter(chosen.arms))
+    warn(*schedule_notes(chosen.arms[first], every.arms[first], settings))
+    return every
 
 
 def check_not_compared(chosen: "Study", settings: tuple[str, ...]) -> None:

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -35,7 +36,7 @@ def test_a_slow_machine_tells_enough_by_two_steps(
 ) -> None:
     now = itertools.count(step=80.0)  # a step of 8 images takes as long
     monkeypatch.setattr(module.time, "perf_counter", lambda: next(now))
-    assert "on cpu at 0.1 images/s, judged by" in estimate(tiny(), cpu)
+    assert "on cpu at 0.1 images/s, estimated from" in estimate(tiny(), cpu)
     assert next(now) == 4 * 80.0
 
 
@@ -46,3 +47,19 @@ def test_no_more_images_are_held_than_a_batch_has(tiny: Tiny, cpu: Machine) -> N
     ]
     assert told[0] == told[1]
     assert "for 16 images at once" in told[0]
+
+
+def test_a_recipe_is_shown_without_its_data(
+    tiny: Tiny,
+    cpu: Machine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = estimate(tiny(data=str(tmp_path / "missing")), cpu)
+    assert "epochs: 4" in told
+    assert "The data cannot be opened, so steps and time are not known. There" in told
+    assert "images/s, estimated from" in told
+    monkeypatch.setenv("T2T_CACHE", str(tmp_path))
+    told = estimate(tiny(data="cifar10", channels=3), cpu)
+    assert "Data set 'cifar10' is not downloaded" in told
+    assert not [*tmp_path.iterdir()]

@@ -2,7 +2,9 @@
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,6 +101,18 @@ TORCHVISION_SETS = {
     "sun397": TorchvisionSet("SUN397", _ALL),
 }
 NAMES = ("digits", *TORCHVISION_SETS)
+DOWNLOADS = ContextVar("DOWNLOADS", default=True)
+"""Whether a data set that is not there yet is downloaded."""
+
+
+@contextmanager
+def no_downloads() -> Iterator[None]:
+    """Refuses data sets that are not there yet, instead of downloading them."""
+    before = DOWNLOADS.set(False)
+    try:
+        yield
+    finally:
+        DOWNLOADS.reset(before)
 
 
 def cache_folder() -> Path:
@@ -168,16 +182,17 @@ def _make(
         return make(folder, False)
     except (RuntimeError, OSError):
         pass  # torchvision's way of saying that it is not there
+    if not DOWNLOADS.get():
+        raise UserError(f"Data set {name!r} is not downloaded to {folder} yet.")
     try:
         _download(folder, make)
         return make(folder, False)
     except (RuntimeError, OSError, ImportError) as error:
         reason = " ".join(str(error).split())
-        here = f" Here is a folder of that name: write ./{name} to mean it."
         raise UserError(
             f"Data set {name!r} is not in {folder} and could not be downloaded "
             f"({reason}): try again where there is a network, or give the path of a "
-            f"folder with your own copy.{here if Path(name).is_dir() else ''}"
+            "folder with your own copy."
         ) from error
 
 

@@ -9,6 +9,10 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from t2t.config import to_json
 from t2t.data.order import steps_per_epoch
+from t2t.data.sources import Splits
+from t2t.data.sources.named import no_downloads
+from t2t.errors import UserError
+from t2t.models.config import ModelConfig
 from t2t.training.evaluate import autocast
 from t2t.training.feeding import open_data
 from t2t.training.forecasting.plan import num_words
@@ -26,14 +30,22 @@ SECONDS_TRIED = 10.0
 
 
 def estimate(recipe: Recipe, machine: Machine) -> str:
-    """The recipe in full, its steps, and the time and memory they would take here."""
+    """The recipe in full, its steps, and the time and memory they would take here.
+
+    Where its data are not there, what an epoch takes of them is left out.
+    """
     recipe.check_weights()
     team = Processes(0, 1, find_device(machine.device))
     machine = settle(machine, team)
-    splits = open_data(recipe)
-    num_classes = len(splits.train.classes)
-    per_epoch = steps_per_epoch(len(splits.train), recipe.batch_size)
-    run = new_run(recipe, machine, team, num_classes, splits.train.classes)
+    splits, missing = None, ""
+    try:
+        with no_downloads():
+            splits = open_data(recipe)
+    except UserError as error:
+        missing = str(error)
+    num_classes = len(splits.train.classes) if splits else ModelConfig.num_classes
+    classes = splits.train.classes if splits else None
+    run = new_run(recipe, machine, team, num_classes, classes)
     held = min(machine.micro_batch or recipe.batch_size, recipe.batch_size)
     seconds = kept = 0.0
     for phase, share in recipe.phases().items():
@@ -43,25 +55,45 @@ def estimate(recipe: Recipe, machine: Machine) -> str:
         kept = max(kept, stored)
     weights = sum(p.numel() * p.element_size() for p in run.plain.parameters())
     state = num_words(recipe) * weights
-    num_images = per_epoch * recipe.batch_size * recipe.epochs
+    speed = (
+        f"{pace(1 / seconds)}, estimated from a few uncompiled steps in "
+        f"{machine.precision} without reading images"
+    )
+    if splits:
+        *about, time_taken = about_steps(recipe, splits, seconds, team)
+        about.append(f"{time_taken} at {speed}")
+    else:
+        about = [
+            f"The data cannot be opened, so steps and time are not known. {missing}",
+            f"On {team.device} about {speed}",
+        ]
     lines = [
         *(f"{key}: {shown}" for key, shown in flat(to_json(recipe))),
         "",
-        f"{len(splits.train):,} training images and {len(splits.val):,} to validate "
-        f"on, {num_classes} classes",
-        *splits.notes,
+        *about,
         *([] if run.loaded is None else [str(run.loaded)]),
-        f"{counted(recipe.epochs, 'epoch')} of {counted(per_epoch, 'step')} of "
-        f"{counted(recipe.batch_size, 'image')}: "
-        f"{counted(per_epoch * recipe.epochs, 'step')}",
-        f"About {duration(seconds * num_images)} on {team.device} at "
-        f"{pace(1 / seconds)}, judged by a few uncompiled steps in "
-        f"{machine.precision} without reading images",
         f"About {(state + kept * held) / 2**30:.2g} GiB: "
         f"{state / 2**30:.2g} for weights, gradients, optimizer and average, "
         f"{kept * held / 2**30:.2g} for {held} images at once (see --micro-batch)",
     ]
     return "\n".join(lines)
+
+
+def about_steps(
+    recipe: Recipe, splits: Splits, seconds: float, team: Processes
+) -> list[str]:
+    """Images, steps and the time they take, so many seconds an image."""
+    per_epoch = steps_per_epoch(len(splits.train), recipe.batch_size)
+    num_images = per_epoch * recipe.batch_size * recipe.epochs
+    return [
+        f"{len(splits.train):,} training images and {len(splits.val):,} to validate "
+        f"on, {len(splits.train.classes)} classes",
+        *splits.notes,
+        f"{counted(recipe.epochs, 'epoch')} of {counted(per_epoch, 'step')} of "
+        f"{counted(recipe.batch_size, 'image')}: "
+        f"{counted(per_epoch * recipe.epochs, 'step')}",
+        f"About {duration(seconds * num_images)} on {team.device}",
+    ]
 
 
 def flat(data: dict[str, Any], at: str = "") -> list[tuple[str, Any]]:
