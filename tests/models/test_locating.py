@@ -1,13 +1,16 @@
 """Files from anywhere: a folder, a web server, the hub."""
 
 import http.server
+import socket
 import threading
+import time
 
 import pytest
 import torch
 
 from t2t.errors import UserError
 from t2t.models.config import ModelConfig
+from t2t.models.reading import locating, reaching
 from t2t.models.reading.locating import locate
 from t2t.models.vit import VisionTransformer
 from t2t.models.weights import load, save
@@ -81,14 +84,80 @@ def test_a_hub_name_becomes_repository_file_and_revision(tmp_path, monkeypatch):
 
     file = save(VisionTransformer(SMALL), tmp_path)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", hf_hub_download)
+    monkeypatch.setattr(locating, "why_unreachable", lambda url: None)
     assert load("hf-hub:owner/name@v1").config == SMALL
     locate("hf-hub:owner/name/sub/a.pth.tar")
-    with pytest.raises(UserError, match=r"nobody/nothing could not be had \(offline"):
+    with pytest.raises(
+        UserError, match=r"nobody/nothing could .*\(offline"
+    ):
         load("hf-hub:nobody/nothing")
     assert asked[:2] == [
         ("owner/name", "model.safetensors", "v1"),
         ("owner/name", "sub/a.pth.tar", None),
     ]
+
+
+@pytest.fixture
+def closed_port():
+    """A port of this machine that nobody listens at."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+@pytest.fixture
+def offline_cache(tmp_path, monkeypatch):
+    """Empty caches, and no proxy."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "torch"))
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.mark.parametrize("kind", ["hub", "url"])
+def test_a_closed_port_is_told_at_once(closed_port, offline_cache, monkeypatch, kind):
+    address = f"http://127.0.0.1:{closed_port}"
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+    started = time.monotonic()
+    with pytest.raises(UserError, match=r"could not be downloaded \(127.*refused"):
+        locate("hf-hub:owner/name" if kind == "hub" else f"{address}/a.pth")
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("kind", ["fails", "hangs"])
+def test_a_name_that_nobody_knows_is_told_at_once(offline_cache, monkeypatch, kind):
+    is_over = threading.Event()
+
+    def getaddrinfo(*_, **__):
+        if kind == "hangs":
+            is_over.wait(60)
+        raise socket.gaierror(-3, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(reaching, "SECONDS", 0.3)
+    words = {"fails": "Temporary failure", "hangs": "did not answer within 0.3 s"}
+    for name in ("hf-hub:owner/name", "https://example.org/a.pth"):
+        with pytest.raises(UserError, match=f"could not be downloaded .*{words[kind]}"):
+            locate(name)
+    is_over.set()
+
+
+def test_the_proxy_is_what_has_to_be_reached(closed_port, offline_cache, monkeypatch):
+    monkeypatch.setenv("https_proxy", f"127.0.0.1:{closed_port}")
+    with pytest.raises(UserError, match=r"downloaded \(127\.0\.0\.1: .*refused"):
+        locate("https://example.org/a.pth")
+
+
+def test_what_was_downloaded_needs_no_network(
+    closed_port, offline_cache, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(
+        "huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{closed_port}"
+    )
+    kept = str(tmp_path / "kept.safetensors")
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_, **__: kept)
+    assert str(locate("hf-hub:owner/name")) == kept
 
 
 def test_a_folder_stands_for_its_one_file_of_weights(tmp_path):

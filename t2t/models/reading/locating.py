@@ -12,6 +12,7 @@ from t2t.atomic import atomic_file
 from t2t.errors import UserError, first_line
 from t2t.models.builtin import NAME as BUILTIN
 from t2t.models.builtin import builtin_file
+from t2t.models.reading.reaching import why_unreachable
 
 FILE_NAME = "model.safetensors"
 
@@ -49,18 +50,25 @@ def from_hub(name: str) -> Path:
     import huggingface_hub  # slow to import, and needed here only
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-    repository, _, revision = name.partition("@")
-    owner, _, rest = repository.partition("/")
+    name_of_repository, _, revision = name.partition("@")
+    owner, _, rest = name_of_repository.partition("/")
     repository_name, _, file_name = rest.partition("/")
+    repository, file_name = f"{owner}/{repository_name}", file_name or FILE_NAME
+    wanted = {"revision": revision or None}
     try:
-        file = huggingface_hub.hf_hub_download(
-            f"{owner}/{repository_name}",
-            file_name or FILE_NAME,
-            revision=revision or None,
-        )
+        kept = huggingface_hub.try_to_load_from_cache(repository, file_name, **wanted)
+        # Its library would try again for half a minute before it took what is kept.
+        if reason := why_unreachable(huggingface_hub.constants.ENDPOINT):
+            if isinstance(kept, str):
+                return Path(kept)
+            raise UserError(
+                f"hf-hub:{name} could not be downloaded ({reason}): try again where "
+                "there is a network, or give a file that is here."
+            )
+        file = huggingface_hub.hf_hub_download(repository, file_name, **wanted)
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise UserError(
-            f"hf-hub:{name} could not be had ({first_line(error)}); the form is "
+            f"hf-hub:{name} could not be downloaded ({first_line(error)}); the form is "
             "hf-hub:owner/name, with /file and @revision where needed."
         ) from error
     return Path(file)
@@ -74,6 +82,11 @@ def download(url: str) -> Path:
     file = Path(torch.hub.get_dir()) / "checkpoints" / f"{place}-{name}"
     if file.exists():
         return file
+    if reason := why_unreachable(url):
+        raise UserError(
+            f"{url} could not be downloaded ({reason}): try again where there is a "
+            "network, or give a file that is here."
+        )
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
         with (
