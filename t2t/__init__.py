@@ -1,5 +1,10 @@
 """Train vision transformers from scratch on the images you have."""
 
+# ruff: noqa: E402
+from t2t.quiet import hush_imports
+
+hush_imports()
+
 import fnmatch
 import importlib
 from typing import TYPE_CHECKING, Any

@@ -1,8 +1,20 @@
-"""`python -m t2t`, for torchrun and for machines without the script."""
+"""`t2t`, and `python -m t2t` for torchrun and machines without the script."""
 
 import sys
 
-from t2t.cli import main
+from t2t.quiet import INTERRUPTED, speak_again
+
+
+def main() -> int:
+    """The command line; Ctrl-C is quiet while it is imported too."""
+    try:
+        from t2t.cli import main as run
+
+        speak_again()
+        return run()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -44,6 +45,34 @@ def test_nothing_heavy_is_imported_to_help_or_list(words: list[str]) -> None:
     assert done.returncode == 0, done.stderr
     # Time of the processor, since the clock also counts what else the machine does.
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.5
+
+
+@pytest.mark.parametrize("module", ["t2t.errors", "tyro", "t2t.verbs", "torch"])
+@pytest.mark.parametrize("way", ["-m t2t", "/usr/bin/t2t"])
+def test_ctrl_c_during_imports_is_quiet(module: str, way: str) -> None:
+    script = f"""
+import os, runpy, signal, sys
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+sys.orig_argv = ["python", *{way!r}.split()]
+sys.argv = ["t2t", "show", "t2t_vit_14"]
+if "-m" in sys.orig_argv:
+    runpy.run_module("t2t", run_name="__main__")
+else:
+    from t2t.__main__ import main
+    sys.exit(main())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_an_import_of_the_package_leaves_ctrl_c_alone() -> None:
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_help_names_every_verb_and_gives_examples(capsys: Output) -> None:

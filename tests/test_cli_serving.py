@@ -63,6 +63,7 @@ def test_eval_tells_and_draws(
     run: Path, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     picture = tmp_path / "home" / "confusion.png"
+    picture.parent.mkdir()
     monkeypatch.setenv("HOME", str(picture.parent))
     monkeypatch.chdir(tmp_path)
     words = ["eval", str(run), "--batch-size", "128", "--picture=~/confusion.png"]
@@ -81,6 +82,7 @@ def test_a_picture_goes_home_without_a_shell(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "home"
+    home.mkdir()
     (tmp_path / "here").mkdir()
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.chdir(tmp_path / "here")
@@ -229,6 +231,10 @@ def test_predict_draws_what_it_sees(
     monkeypatch.setattr("t2t.verbs.seeing.draw_sights", draw)
     files = sorted(str(path) for path in (images / "7").iterdir())[:3]
     words = ["predict", str(run), *files, "--json", "--top", "1"]
+    assert main([*words, "--picture", f"{tmp_path}/new/seen.png"]) == 2
+    assert f"there is no folder {tmp_path}/new; make it" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "new").mkdir()
     assert main([*words, "--picture", f"{tmp_path}/new/seen.png"]) == 0
     told = capsys.readouterr()
     rows = [json.loads(line)["predictions"][0] for line in told.out.splitlines()]

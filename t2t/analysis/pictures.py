@@ -78,15 +78,17 @@ def draw_confusion(
 
 
 def save_figure(figure: Figure, path: str | Path, dpi: float) -> Path:
-    """Writes a picture of the kind that its name says, into folders that may be new."""
+    """Writes a picture of the kind that its name says."""
     file = Path(path).expanduser()
     file = file if file.suffix else file.with_suffix(".png")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(file) as part:
             figure.savefig(part, dpi=dpi, format=file.suffix[1:].lower())
     except (OSError, ValueError) as error:
-        raise UserError(f"The picture {path} could not be written: {error}.") from error
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(
+            f"The picture {path} could not be written: {reason}."
+        ) from error
     return file
 
 

@@ -58,7 +58,6 @@ def merge_row(path: Path, row: Row) -> None:
         rows.append(row)
     lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, f"[\n{lines}\n]\n".encode())
     except OSError as error:
         raise UserError(f"--out {path} cannot be written: {error}.") from error

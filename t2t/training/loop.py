@@ -134,8 +134,9 @@ def train(
                 raise LocalError(
                     f"The memory of {team.device} does not suffice for {held} images "
                     f"at once: add --micro-batch {max(1, held // 2)}, which computes "
-                    "the same step in parts, or choose smaller images or a smaller "
-                    "model. Its checkpoints are kept."
+                    "the step in parts (the same but for dropout, stochastic depth and "
+                    "batch norms), or choose smaller images or a smaller model. Its "
+                    "checkpoints are kept."
                 ) from error
             except Exception as error:
                 known = isinstance(error, UserError) or is_parting(error)

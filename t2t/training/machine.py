@@ -39,7 +39,11 @@ class Machine:
     compile: bool | None = None
     """torch.compile of the model; on CUDA when None."""
     micro_batch: int | None = None
-    """Images a device computes at once; a batch is accumulated from several."""
+    """Images a device computes at once; a batch is accumulated from several.
+
+    The step stays the same, but for what is drawn or counted within a micro-batch:
+    dropout, stochastic depth and batch norms.
+    """
     spread: Spread = "ddp"
     """With several processes: ddp, fsdp or hybrid."""
     workers: int | None = None

@@ -105,15 +105,16 @@ def check_picture(picture: str | None) -> None:
 
 
 def check_writable(option: str, path: Path) -> None:
-    """Refuses a file that could not be written, before it is worked for.
-
-    Folders on the way to it are made only when it is.
-    """
+    """Refuses a file that could not be written, before it is worked for."""
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        there = next((each for each in path.parents if each.exists()), path.parent)
-        trial = there / f".{path.name}.trial"
+        if not path.parent.exists():
+            raise UserError(
+                f"{option} {path} cannot be written: there is no folder {path.parent}; "
+                "make it, or name another file."
+            )
+        trial = path.with_name(f".{path.name}.trial")
         trial.touch()
         trial.unlink(missing_ok=True)  # torchrun's processes try all at once
     except OSError as error:

@@ -91,7 +91,12 @@ def train(
     compile: CompileChoice = None,
     micro_batch: Annotated[
         int | None,
-        option("Images a device holds at once, where memory is short.", "", "N"),
+        option(
+            "Images a device holds at once, where memory is short; the step stays the "
+            "same but for dropout, stochastic depth and batch norms.",
+            "",
+            "N",
+        ),
     ] = None,
     spread: Annotated[
         Literal["ddp", "fsdp", "hybrid"],

@@ -24,7 +24,7 @@ def test_right_is_blue_and_wrong_is_red(num_classes: int, tmp_path: Path) -> Non
     confusion = torch.eye(num_classes, dtype=torch.int64) * 6
     confusion[0, 1] = 4
     names = [f"class {number}" for number in range(num_classes)]
-    path = draw_confusion(confusion, names, tmp_path / "new" / "c.png", "photos")
+    path = draw_confusion(confusion, names, tmp_path / "c.png", "photos")
     pixels = np.asarray(Image.open(path).convert("RGB")).astype(int)
     assert min(pixels.shape[:2]) > 500
     red, blue = pixels[..., 0], pixels[..., 2]

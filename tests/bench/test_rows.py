@@ -45,7 +45,7 @@ def row_of(case: Case, rate: float | None = 1234.5, **more: Any) -> dict[str, An
 
 
 def test_a_row_replaces_the_one_of_the_same_thing_only(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "rows.json"
+    path = tmp_path / "rows.json"
     rows = [
         row_of(BASE),
         row_of(replace(BASE, batch=8)),

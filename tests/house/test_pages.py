@@ -1,6 +1,7 @@
 """The README and the docs say what is there."""
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +130,21 @@ def test_no_machine_is_named() -> None:
         and pattern.search(path.read_text(errors="ignore"))
     ]
     assert wrong == []
+
+
+def test_types_are_told_and_the_command_is_found() -> None:
+    assert (ROOT / "t2t" / "py.typed").is_file()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"t2t": "t2t.__main__:main"}
+
+
+def test_nothing_is_installed_from_an_index_that_has_it_not() -> None:
+    pages = [*(ROOT / "t2t").rglob("*.py"), *ROOT.glob("docs/*.md"), ROOT / "README.md"]
+    assert not [page for page in pages if "t2t-vit[" in page.read_text()]
+
+
+@pytest.mark.parametrize("page", ["docs/guide.md", "t2t/verbs/running.py"])
+def test_micro_batches_promise_no_more_than_they_keep(page: str) -> None:
+    text = (ROOT / page).read_text()
+    about = " ".join(text.split()).replace('" "', "")
+    assert "same but for dropout, stochastic depth and batch norms" in about

@@ -87,9 +87,7 @@ def test_a_hub_name_becomes_repository_file_and_revision(tmp_path, monkeypatch):
     monkeypatch.setattr(locating, "why_unreachable", lambda url: None)
     assert load("hf-hub:owner/name@v1").config == SMALL
     locate("hf-hub:owner/name/sub/a.pth.tar")
-    with pytest.raises(
-        UserError, match=r"nobody/nothing could .*\(offline"
-    ):
+    with pytest.raises(UserError, match=r"nobody/nothing could .*\(offline"):
         load("hf-hub:nobody/nothing")
     assert asked[:2] == [
         ("owner/name", "model.safetensors", "v1"),

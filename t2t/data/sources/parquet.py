@@ -201,9 +201,7 @@ def import_pyarrow() -> Any:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise UserError(
-            "Parquet files need pyarrow: pip install 't2t-vit[data]'."
-        ) from error
+        raise UserError("Parquet files need pyarrow: pip install pyarrow.") from error
     return pyarrow
 
 

@@ -149,9 +149,7 @@ def _filesystem(url: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
     except ImportError as error:
-        raise UserError(
-            f"Reading {url} needs fsspec: pip install 't2t-vit[data]'."
-        ) from error
+        raise UserError(f"Reading {url} needs fsspec: pip install fsspec.") from error
     try:
         system, inner = url_to_fs(url)
     except (ValueError, ImportError) as error:
