@@ -1,6 +1,7 @@
 """Training, packing and planning by words: a mistake is told and changes nothing."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +11,12 @@ from PIL import Image
 from t2t.cli import main
 from t2t.config import to_json
 from t2t.errors import UserError
+from t2t.models.weights import load_weights
 from t2t.recipes import find_recipe
 from t2t.training.folder import write_json
+from t2t.training.run import build_model
 from t2t.verbs.closing import outcome, sparkline, whereabouts
+from t2t.verbs.remarks import remarks
 from t2t.verbs.running import changed, open_recipe, schedule_notes
 
 Output = pytest.CaptureFixture[str]
@@ -185,6 +189,44 @@ def test_a_shrunk_schedule_is_logged_and_kept(
     assert note in capsys.readouterr().out.replace("\n", " ")
     kept = json.loads((tmp_path / "run" / "recipe.json").read_text())
     assert kept["schedule"]["warmup_epochs"] == 2 / 12
+
+
+def test_a_test_split_is_named_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for split in ("train", "val", "test"):
+        for name in "ab":
+            Path("photos", split, name).mkdir(parents=True)
+            image = Image.new("RGB", (8, 8), (9 * ord(name), 0, 0))
+            image.save(Path("photos", split, name, "1.png"))
+    run = tmp_path / "my run"
+    run.mkdir()
+    recipe = replace(find_recipe("digits"), data="photos")
+    write_json(run / "recipe.json", to_json(recipe))
+    (run / "metrics.jsonl").write_text(
+        '{"step": 3, "top1": 98.33, "num_images": 360}\n'
+    )
+    told = remarks(run, {"top1": 98.33})
+    assert "360 validation images: top-1 is 98.33 ± 1.3 % by chance alone." in told
+    assert f"did not see: t2t eval '{run}' --split test" in told
+    shutil.rmtree("photos/val")  # then the test split is what it was validated by
+    assert "--split test" not in remarks(run, {"top1": 98.33})
+    shutil.rmtree("photos")
+    assert "--split test" not in remarks(run, {"top1": 98.33})
+
+
+def test_the_built_in_weights_bring_their_model(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for number in range(12):
+            image = Image.new("RGB", (300, 200), (number, 0, 0))
+            image.save(tmp_path / name / f"{number}.png")
+    words = ("weights=builtin",)
+    recipe = changed(open_recipe("digits", str(tmp_path), None, "builtin"), 2, words)
+    assert (recipe.name, recipe.model) == ("fine_tuned", "t2t_vit_7_32")
+    model = build_model(recipe, 2)
+    load_weights(model, "builtin")
 
 
 def test_the_data_named_are_the_recipes() -> None:

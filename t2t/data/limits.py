@@ -2,6 +2,7 @@
 
 import math
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from t2t.torchrun import num_told
 
 _GROUPS = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
+_TIMES = Path("/proc/stat")
 _LARGEST_RANGE = 1 << 36
 
 
@@ -20,6 +22,45 @@ def num_cores() -> int:
         cores = os.cpu_count() or 1
     cores = math.ceil(min(cores, _cores_granted()))
     return max(cores // num_told("LOCAL_WORLD_SIZE"), 1)
+
+
+def free_cores(seconds: float = 0.1) -> float:
+    """Cores that nobody used for a moment, of those this process may use.
+
+    Its share where several run on one machine; all where the system does not tell.
+    """
+    idle, used, started = _idle_seconds(), _group_seconds(), time.monotonic()
+    time.sleep(seconds)
+    passed = time.monotonic() - started
+    idle_now, used_now = _idle_seconds(), _group_seconds()
+    granted = _cores_granted()
+    if used is not None and used_now is not None:
+        granted -= (used_now - used) / passed
+    if idle is None or idle_now is None:
+        return max(min(num_cores(), granted), 0.0)
+    free = min((idle_now - idle) / passed, granted)
+    return min(max(free, 0.0) / num_told("LOCAL_WORLD_SIZE"), num_cores())
+
+
+def _idle_seconds() -> float | None:
+    """Time that the cores of this process have been idle since the machine started."""
+    ours = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    rows = (line.split() for line in _text(_TIMES).splitlines())
+    idle = [
+        int(row[4]) + int(row[5])  # idle, and idle while a disk is waited for
+        for row in rows
+        if row[0].removeprefix("cpu").isdecimal() and int(row[0][3:]) in ours
+    ]
+    return sum(idle) / os.sysconf("SC_CLK_TCK") if idle else None
+
+
+def _group_seconds() -> float | None:
+    """Cores' time that the container has used."""
+    for group in _groups(""):
+        rows = dict(line.split() for line in _text(group / "cpu.stat").splitlines())
+        if "usage_usec" in rows and _text(group / "cpu.max")[:3] not in ("", "max"):
+            return int(rows["usage_usec"]) / 1e6
+    return None
 
 
 def free_memory() -> int:

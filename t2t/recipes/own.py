@@ -6,6 +6,7 @@ import numpy as np
 
 from t2t.data.loading import Loader
 from t2t.data.sources import Source, open_splits
+from t2t.models.builtin import NAME as BUILTIN
 from t2t.models.zoo import OURS
 from t2t.recipes.imagenet import AUGMENTATION
 from t2t.recipes.small_images import from_scratch
@@ -21,8 +22,15 @@ from t2t.training.recipe import (
 NUM_LOOKED_AT = 16
 
 
-def for_images(data: str, model: str | None = None) -> Recipe:
-    """T2T-ViT for the size that the images have, 32, 64 or 224, or the model named."""
+def for_images(
+    data: str, model: str | None = None, weights: str | None = None
+) -> Recipe:
+    """T2T-ViT for the size that the images have, 32, 64 or 224, or the model named.
+
+    From the built-in weights, the model that these are of, at the size it has.
+    """
+    if weights == BUILTIN and model is None:
+        return from_builtin(data)
     recipe = for_their_size(data)
     return recipe if model in (None, recipe.model) else with_model(recipe, model)
 
@@ -49,6 +57,13 @@ def for_their_size(data: str) -> Recipe:
         crop=Crop(kind="random", scale=(0.2, 1.0), evaluation_fraction=0.9),
         augmentation=AUGMENTATION,
     )
+
+
+def from_builtin(data: str) -> Recipe:
+    """The built-in model's recipe, with batches that suit the number of images."""
+    num_images = len(open_splits(data).train)
+    recipe = from_scratch("fine_tuned", "t2t_vit_7_32", data, 32, 100)
+    return replace(recipe, batch_size=min(fitting_batch(num_images), 512))
 
 
 def with_model(recipe: Recipe, model: str) -> Recipe:

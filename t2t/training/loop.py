@@ -20,6 +20,7 @@ from t2t.training.delivery import Delivery
 from t2t.training.evaluate import Preparation, Score, evaluate
 from t2t.training.feeding import open_data, training_batches, validation_batches
 from t2t.training.folder import RunFolder
+from t2t.training.forecasting.advice import advice
 from t2t.training.interruption import Interruption
 from t2t.training.machine import Machine, make_exact, plans_of, settle, vars_of
 from t2t.training.meeting import is_parting
@@ -47,6 +48,7 @@ from t2t.training.resume import (
 from t2t.training.run import new_run
 from t2t.training.step import Pending, Stepper
 from t2t.training.telling.journal import Journal
+from t2t.training.threads import choose_threads, computing_with, threads_before
 
 __all__ = ["Machine", "Result", "Training", "train"]
 
@@ -117,11 +119,17 @@ def train(
         found = None
         if not fresh:
             found = find_checkpoint(place.checkpoints, team, journal.tell)
+        about = vars_of(settled)
+        if team.device.type == "cpu":
+            before = threads_before(place.path) if found else None
+            threads = choose_threads(settled.threads, before)
+            leaving.enter_context(computing_with(threads))
+            about["threads"] = threads.number
+            notes = (*notes, str(threads))
         training = Training(recipe, settled, team, place, splits, journal, found)
+        training.notes = notes
         # All is built, so nothing that a recipe lacks can stop the run any more.
-        from_leader(team, lambda: place.begin(recipe, vars_of(settled), team, fresh))
-        for note in notes if found is None else ():
-            journal.tell(note)
+        from_leader(team, lambda: place.begin(recipe, about, team, fresh))
         if SPREADS[settled.spread]:
             place.check_seen(team)
         with training.writer:
@@ -169,6 +177,7 @@ class Training:
         self.damage = Damage(machine.damage_limit, journal.tell)
         self.under_way: deque[tuple[Pending, float]] = deque()
         self.skipped_in_a_row = 0
+        self.notes: Sequence[str] = ()
         if team.device.type == "cpu" and not machine.compile:
             journal.clock.count_all()
         self.writer = CheckpointWriter(place.checkpoints, team, journal.tell)
@@ -198,11 +207,15 @@ class Training:
         batches = training_batches(recipe, self.splits.train, *given)
         micro_batch = self.machine.micro_batch
         validation = validation_batches(recipe, self.splits.val, *given, micro_batch)
+        # Before the clock starts, since a step is tried for it.
+        told = advice(recipe, self.machine, self.team, self.splits, run.step)
         journal.start(run, self.num_steps, self.per_epoch, batches.description)
         if run.loaded is not None:
             (journal.tell if run.loaded.notes else journal.say)(str(run.loaded))
         for note in self.splits.notes:
             journal.tell(note)
+        for note in (*self.notes, *told):
+            journal.say(note)
         interruption.wait_for_steps(journal.tell)
         # Only the result could not be written, or there are fewer images now.
         if run.step >= self.num_steps:

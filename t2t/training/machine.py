@@ -48,6 +48,8 @@ class Machine:
     """With several processes: ddp, fsdp or hybrid."""
     workers: int | None = None
     """Who read and decode images, threads or processes; as many as cores when None."""
+    threads: int | None = None
+    """Threads that compute on a CPU; as many as cores are free when None."""
     checkpoint_minutes: float = 5.0
     """Time between checkpoints, beside those after evaluations."""
     damage_limit: int = 100
@@ -55,7 +57,9 @@ class Machine:
 
     def __post_init__(self) -> None:
         """Refuses numbers that no machine has use for."""
-        for name, most in (("micro_batch", math.inf), ("workers", MOST_WORKERS)):
+        most_threads = ("threads", MOST_WORKERS)
+        most_workers = ("workers", MOST_WORKERS)
+        for name, most in (("micro_batch", math.inf), most_workers, most_threads):
             if getattr(self, name) is not None:
                 require(name, getattr(self, name), 1, most)
         require("damage_limit", self.damage_limit, 0)

@@ -19,6 +19,7 @@ from t2t.training.feeding import open_data
 from t2t.training.folder import CURVES, METRICS, MODEL, read_recipe
 from t2t.training.telling.clock import duration, pace
 from t2t.training.telling.metrics import read_rows
+from t2t.verbs.remarks import remarks
 
 BARS = "▁▂▃▄▅▆▇█"
 NUM_EXAMPLES = 6
@@ -33,6 +34,7 @@ def closing_page(folder: Path, summary: dict[str, Any]) -> RenderableType:
         Text(),
         curves(folder / METRICS),
         *examples(folder),
+        *([Text(told)] if (told := remarks(folder, summary)) else []),
         Text(whereabouts(folder)),
     )
 

@@ -105,6 +105,14 @@ def train(
     workers: Annotated[
         int | None, option("Workers that read images.", "(default: all cores)", "N")
     ] = None,
+    threads: Annotated[
+        int | None,
+        option(
+            "Threads that compute on a CPU.",
+            "(default: as many as cores are free)",
+            "N",
+        ),
+    ] = None,
     checkpoint_minutes: Annotated[
         float, option("Time between checkpoints.", "(default: 5)", "N")
     ] = 5.0,
@@ -128,6 +136,8 @@ def train(
         check_alone("t2t train --dry-run")
     if workers is not None:
         at_most(MOST_WORKERS, "--workers", at_least(1, "--workers", workers))
+    if threads is not None:
+        at_most(MOST_WORKERS, "--threads", at_least(1, "--threads", threads))
     if micro_batch is not None:
         at_least(1, "--micro-batch", micro_batch)
     if not checkpoint_minutes > 0:
@@ -137,7 +147,8 @@ def train(
         )
 
     check_said_once({"data": data, "epochs": epochs, "seed": seed}, set)
-    named = open_recipe(recipe, data, value_set("model", set))
+    start_from = value_set("weights", set)
+    named = open_recipe(recipe, data, value_set("model", set), start_from)
     if seed is not None:
         set = (f"seed={at_least(0, '--seed', seed)}", *set)
     chosen = changed(named, epochs, set)
@@ -154,6 +165,7 @@ def train(
         micro_batch=micro_batch,
         spread=spread,
         workers=workers,
+        threads=threads,
         checkpoint_minutes=checkpoint_minutes,
     )
     if dry_run:
@@ -261,10 +273,12 @@ def schedule_notes(
     ]
 
 
-def open_recipe(name: str, data: str | None, model: str | None = None) -> "Recipe":
+def open_recipe(
+    name: str, data: str | None, model: str | None = None, weights: str | None = None
+) -> "Recipe":
     """A recipe by its name or from a file, with the data it is to be trained on.
 
-    One that is made for the data also fits the model, where one is named.
+    One that is made for the data also fits the model and weights, where one is named.
     """
     from dataclasses import replace
     from pathlib import Path
@@ -282,7 +296,7 @@ def open_recipe(name: str, data: str | None, model: str | None = None) -> "Recip
     elif name == "digits" and data not in (None, "digits"):
         from t2t.recipes.own import for_images
 
-        chosen = for_images(data, model)
+        chosen = for_images(data, model, weights)
     elif name not in {*all_recipes(), *MODULES} and Path(name).expanduser().exists():
         raise UserError(
             f"There is no recipe {name!r}, but files of that name: did you mean "

@@ -176,6 +176,7 @@ def predict(
     from t2t.serving.predictor import Prediction, Predictor
     from t2t.serving.printing import prediction_table, write_csv, write_json_lines
     from t2t.training.parallel import find_device
+    from t2t.training.threads import fitting_threads
 
     chosen = find_device(device)
     trained = load_trained(chosen_weights, model=model)
@@ -199,17 +200,18 @@ def predict(
     predictions: list[Prediction] = []
     drawn: list[Prediction] = []
     num_seen = num_failed = 0
-    for outcome in outcomes:
-        if isinstance(outcome, Prediction):
-            num_seen += 1
-            if len(drawn) < MOST_DRAWN:
-                drawn.append(outcome)
-            if not json and not csv:  # else they are told already, and may be many
-                predictions.append(outcome)
-        else:
-            num_failed += 1
-            name = on_one_line(outcome.name)
-            warn(f"{name} was left out: {outcome.reason}.")
+    with fitting_threads(chosen):
+        for outcome in outcomes:
+            if isinstance(outcome, Prediction):
+                num_seen += 1
+                if len(drawn) < MOST_DRAWN:
+                    drawn.append(outcome)
+                if not json and not csv:  # else they are told already, and may be many
+                    predictions.append(outcome)
+            else:
+                num_failed += 1
+                name = on_one_line(outcome.name)
+                warn(f"{name} was left out: {outcome.reason}.")
     if not num_seen and not num_failed:
         raise UserError("The list on standard input is empty; give paths, one a line.")
     if not num_seen:

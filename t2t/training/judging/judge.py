@@ -30,6 +30,7 @@ from t2t.training.parallel import (
     union_over_all,
 )
 from t2t.training.recipe import Recipe
+from t2t.training.threads import fitting_threads
 
 
 def judge(
@@ -50,7 +51,7 @@ def judge(
     Under torchrun all processes share the work and the first one gets the report, the
     others None. `progress` is told how many images of how many are done.
     """
-    with processes(device) as team:
+    with processes(device) as team, fitting_threads(team.device):
         precision = precision or ("bf16" if team.device.type == "cuda" else "fp32")
         choose("precision", precision, PRECISIONS)
         trained = load_trained(path, model=model)

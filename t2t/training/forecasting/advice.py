@@ -1,0 +1,132 @@
+"""What is said before a run: how long it takes, and what its images allow."""
+
+import math
+import shlex
+import time
+from dataclasses import replace
+
+import torch
+
+from t2t.data.order import steps_per_epoch
+from t2t.data.sources import Splits
+from t2t.errors import UserError
+from t2t.training.forecasting.plan import GPUS, num_scored, plan
+from t2t.training.forecasting.rehearsal import random_batch
+from t2t.training.machine import Machine
+from t2t.training.parallel import Processes
+from t2t.training.recipe import Recipe
+from t2t.training.run import new_run
+from t2t.training.step import Stepper
+from t2t.training.telling.clock import duration
+
+FEW_TO_TRAIN = 5_000
+"""Images below which trained weights are the better start."""
+FEW_TO_VALIDATE = 1_000
+"""Images below which chance moves an accuracy of 50 % by more than 3 points."""
+NUM_TRIED = 8
+SECONDS_TRIED = 1.0
+"""A whole step is tried only where it takes no longer."""
+
+
+def advice(
+    recipe: Recipe, machine: Machine, team: Processes, splits: Splits, step: int
+) -> list[str]:
+    """Sentences for the log of a run that goes on from a step; the forecast is last."""
+    num_train, num_val = len(splits.train), len(splits.val)
+    told = []
+    if recipe.name == "own" and recipe.weights is None and num_train < FEW_TO_TRAIN:
+        command = f"t2t train --data {shlex.quote(recipe.data)} --set weights=builtin"
+        told.append(
+            f"{num_train:,} images are few to train from scratch, and trained weights "
+            f"are usually the better start. From the built-in model: {command}"
+        )
+    if num_val < FEW_TO_VALIDATE:
+        told.append(
+            f"{num_val:,} validation images: chance moves the accuracy by about ± "
+            f"{margin(50, num_val):.1f} points at 50 %, ± {margin(95, num_val):.1f} at "
+            "95 %."
+        )
+    seconds = forecast(recipe, machine, team, num_train, num_val)
+    num_steps = steps_per_epoch(num_train, recipe.batch_size) * recipe.epochs
+    left = remaining_work(recipe, step, num_steps)
+    if seconds is not None and left > 0:
+        told.append(f"Time: about {rounded(seconds * left)} on {team.device.type}.")
+    return told
+
+
+def margin(top1: float, num_images: int) -> float:
+    """Half of the 95 % interval of an accuracy in per cent, by its standard error."""
+    share = min(max(top1 / 100, 0.0), 1.0)
+    return 196 * math.sqrt(share * (1 - share) / max(num_images, 1))
+
+
+def remaining_work(recipe: Recipe, step: int, num_steps: int) -> float:
+    """The share of a run's work that is left after a step."""
+    whole = sum(share * phase.cost for phase, share in recipe.phases().items())
+    since = min(step / max(num_steps, 1), 1.0)
+    if since == 1:
+        return 0.0
+    left = recipe.phases(since)
+    return sum(share * phase.cost for phase, share in left.items()) / whole
+
+
+def forecast(
+    recipe: Recipe, machine: Machine, team: Processes, num_train: int, num_val: int
+) -> float | None:
+    """About the seconds that a whole run takes here; None where nothing tells."""
+    if team.many:
+        return None
+    if team.device.type == "cuda":
+        return planned_seconds(recipe, machine, num_train, num_val)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            one = step_seconds(recipe, machine, team)
+    except Exception:  # a run starts, whatever becomes of a trial of it
+        return None
+    work = sum(share * phase.cost for phase, share in recipe.phases().items())
+    num_steps = steps_per_epoch(num_train, recipe.batch_size) * recipe.epochs
+    scored = num_scored(recipe, num_val) / recipe.batch_size / 3
+    return one * (num_steps * work + scored)
+
+
+def planned_seconds(
+    recipe: Recipe, machine: Machine, num_train: int, num_val: int
+) -> float | None:
+    """The same on a GPU that `t2t plan` knows, for a model whose costs are listed."""
+    name = torch.cuda.get_device_name()
+    known = next((gpu for gpu in GPUS if gpu in name), None)
+    if known is None or machine.precision == "fp32":
+        return None
+    try:
+        found = plan(recipe, 1, gpu=known, num_images=num_train, num_validation=num_val)
+    except UserError:
+        return None
+    return 3600 * found.hours
+
+
+def step_seconds(recipe: Recipe, machine: Machine, team: Processes) -> float:
+    """Seconds of one step on all tokens, tried on noise by a model of its own."""
+    machine = replace(machine, compile=False)
+    plain = replace(recipe, weights=None)
+    run = new_run(plain, machine, team, 10)
+
+    def seconds(num_images: int) -> float:
+        batch = random_batch(replace(plain, batch_size=num_images), 1, 10)
+        started = time.perf_counter()
+        stepper.train_step(batch)
+        return time.perf_counter() - started
+
+    stepper = Stepper(plain, machine, team, run, 10)
+    stepper.enter(stepper.phase._replace(keep=1.0))
+    few = min(NUM_TRIED, recipe.batch_size)
+    seconds(min(2, few))  # which is slower than those after it
+    one = seconds(few) * recipe.batch_size / few
+    return min(one, seconds(recipe.batch_size)) if one < SECONDS_TRIED else one
+
+
+def rounded(seconds: float) -> str:
+    """A time to about two digits, which is more than a forecast knows."""
+    for unit in (1, 5, 10, 60, 300, 600, 3600):
+        if seconds < 24 * unit:
+            break
+    return duration(max(round(seconds / unit), 1) * unit)

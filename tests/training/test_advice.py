@@ -1,0 +1,108 @@
+"""What is said before a run: few images, rough accuracies, and about how long."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from t2t.data.sources import ArraySource, Splits
+from t2t.training.forecasting import advice as module
+from t2t.training.forecasting.advice import (
+    advice,
+    forecast,
+    margin,
+    remaining_work,
+    rounded,
+)
+from t2t.training.loop import Machine, train
+from t2t.training.machine import settle
+from t2t.training.parallel import Processes
+from t2t.training.recipe import Recipe, TokenDropping
+
+Tiny = Callable[..., Recipe]
+TEAM = Processes(0, 1, torch.device("cpu"))
+
+
+def splits(num_train: int, num_val: int) -> Splits:
+    sources = [
+        ArraySource(
+            torch.zeros(1, 3, 8, 8, dtype=torch.uint8).expand(num, 3, 8, 8),
+            np.arange(num) % 2,
+            ("a", "b"),
+            "some",
+        )
+        for num in (num_train, num_val)
+    ]
+    return Splits(sources[0], sources[1], "some")
+
+
+@pytest.mark.parametrize(
+    ("top1", "num", "points"), [(98.33, 360, 1.32), (50, 360, 5.17), (100, 9, 0)]
+)
+def test_the_margin_is_the_binomial_one(top1: float, num: int, points: float) -> None:
+    assert margin(top1, num) == pytest.approx(points, abs=0.01)
+
+
+def test_few_images_are_told(
+    tiny: Tiny, cpu: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "forecast", lambda *_: 754.0)
+    own = tiny(name="own", data="my photos")
+    few, rough, long = advice(own, cpu, TEAM, splits(120, 360), 0)
+    assert few.startswith("120 images are few to train from scratch")
+    assert few.endswith("t2t train --data 'my photos' --set weights=builtin")
+    assert rough.startswith("360 validation images: chance moves the accuracy by")
+    assert "± 5.2 points at 50 %, ± 2.3 at 95 %" in rough
+    assert long == "Time: about 13 min 00 s on cpu."
+    assert advice(own, cpu, TEAM, splits(5000, 1000), 0) == [long]
+    tuned = replace(own, weights="builtin")
+    assert advice(tuned, cpu, TEAM, splits(120, 1000), 0) == [long]
+    assert advice(tiny(), cpu, TEAM, splits(120, 1000), 0) == [long]
+    half = advice(tiny(), cpu, TEAM, splits(160, 1000), 20)
+    assert half == ["Time: about 6 min 00 s on cpu."]
+
+
+def test_work_is_counted_by_phases(tiny: Tiny) -> None:
+    recipe = tiny(dropping=TokenDropping(keep=0.5, until=0.5))
+    assert remaining_work(recipe, 0, 40) == pytest.approx(1)
+    assert remaining_work(recipe, 20, 40) == pytest.approx(0.5 / (0.5 + 0.5 * 0.625))
+    assert remaining_work(recipe, 40, 40) == 0
+
+
+def test_a_forecast_changes_nothing_and_stops_nothing(
+    tiny: Tiny, cpu: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = settle(cpu, TEAM)
+    recipe = tiny(random=True, weights="not read")
+    before = torch.random.get_rng_state()
+    seconds = forecast(recipe, machine, TEAM, 48, 16)
+    assert seconds is not None
+    assert 0 < seconds < 60
+    assert torch.equal(torch.random.get_rng_state(), before)
+    many = Processes(0, 2, torch.device("cpu"))
+    assert forecast(recipe, machine, many, 48, 16) is None
+
+    def broken(*_: object) -> float:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(module, "step_seconds", broken)
+    assert forecast(recipe, machine, TEAM, 48, 16) is None
+    train(tiny(), folder=tmp_path, machine=cpu, quiet=True)
+    assert "Time: " not in (tmp_path / "log.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (0.2, "1 s"),
+        (7.4, "7 s"),
+        (62, "60 s"),
+        (754, "13 min 00 s"),
+        (40_000, "11 h 00 min"),
+    ],
+)
+def test_a_forecast_says_no_more_than_it_knows(seconds: float, told: str) -> None:
+    assert rounded(seconds) == told
