@@ -247,10 +247,11 @@ def shorter_or_longer(
             with suppress(ValueError):  # what is no number is refused with all fields
                 given[name] = float(text)
     changes = recipe.schedule_for(epochs, given)
-    return [
-        f"epochs={epochs}",
-        *(f"schedule.{name}={value}" for name, value in changes.items()),
-    ]
+    words = [f"schedule.{name}={value}" for name, value in changes.items()]
+    # By epochs, a warm-up of a part of one would hold all of it at its start.
+    if changes and recipe.schedule.update_every == "epoch":
+        words.append("schedule.update_every=step")
+    return [f"epochs={epochs}", *words]
 
 
 def schedule_notes(
@@ -267,6 +268,8 @@ def schedule_notes(
     ]
     if not changes:
         return []
+    if before.schedule.update_every != after.schedule.update_every:
+        changes.append(f"a rate for every {after.schedule.update_every}")
     return [
         f"The recipe's schedule is shortened with its epochs ({before.epochs} → "
         f"{after.epochs}): {', '.join(changes)}."
