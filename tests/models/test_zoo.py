@@ -1,11 +1,13 @@
 """Every row of the zoo says the truth about its model and the paper."""
 
 import pytest
+import timm
 import torch
+from torch import nn
 
 from t2t.analysis.meter import macs_by_module
 from t2t.models.create import create_model
-from t2t.models.zoo import ZOO
+from t2t.models.zoo import OURS, ZOO
 
 # name: trainable parameters, GMACs, as counted on the published implementation.
 PUBLISHED = {
@@ -60,3 +62,66 @@ def test_row_agrees_with_the_papers_rounded_figures(name: str) -> None:
     if entry.paper.macs is not None:
         agrees &= entry.gmacs == pytest.approx(entry.paper.macs, rel=0.055, abs=0.06)
     assert agrees != (name in PAPER_DIFFERS)
+
+
+# Baselines, and what timm calls the same network.
+SOURCES = {
+    "vit_base_16": "vit_base_patch16_224",
+    "vit_large_16": "vit_large_patch16_224",
+    "vit_huge_14": "vit_huge_patch14_224",
+    "deit_tiny": "deit_tiny_patch16_224",
+    "deit_small": "deit_small_patch16_224",
+    "deit_base": "deit_base_patch16_224",
+    "deit_tiny_distilled": "deit_tiny_distilled_patch16_224",
+    "deit_small_distilled": "deit_small_distilled_patch16_224",
+    "deit_base_distilled": "deit_base_distilled_patch16_224",
+}
+
+
+def settings(model: nn.Module) -> dict[str, set[object]]:
+    """What a model's weights do not tell: epsilons, heads, scales, activations."""
+    attentions = [each for each in model.modules() if hasattr(each, "num_heads")]
+    attentions = [each for each in attentions if hasattr(each, "qkv")]
+    return {
+        "eps": {each.eps for each in model.modules() if isinstance(each, nn.LayerNorm)},
+        "heads": {each.num_heads for each in attentions},
+        "scale": {each.scale for each in attentions},
+        "bias": {each.qkv.bias is not None for each in attentions},
+        "gelu": {e.approximate for e in model.modules() if isinstance(e, nn.GELU)},
+    }
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_baseline_has_the_settings_of_its_source(name: str) -> None:
+    with torch.device("meta"):
+        ours, source = create_model(name), timm.create_model(SOURCES[name])
+    assert settings(ours) == settings(source)
+    sizes = [sorted(tuple(p.squeeze().shape) for p in m.blocks[0].parameters())
+             for m in (ours.encoder, source)]  # fmt: skip
+    assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize(
+    "name", ["vit_small_16", "vit_small_16_linformer", "vit_small_resnet26d"]
+)
+def test_the_small_vit_is_that_of_the_paper(name: str) -> None:
+    with torch.device("meta"):
+        model = create_model(name)
+    assert settings(model) == {
+        "eps": {1e-5},
+        "heads": {8},
+        "scale": {96**-0.5},
+        "bias": {False},
+        "gelu": {"none"},
+    }
+
+
+def test_the_reference_family_has_torchs_epsilon() -> None:
+    assert {OURS[name].norm_eps for name in PUBLISHED} == {1e-5}
+
+
+def test_stochastic_depth_of_dense_wiring_is_linear_over_its_blocks() -> None:
+    with torch.device("meta"):
+        model = create_model("t2t_vit_dense", drop_path=0.1)
+    rates = [block.drop_path.rate for block in model.encoder.blocks]
+    assert rates == pytest.approx([0.1 * layer / 18 for layer in range(19)])
