@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import _has_any_global_hook
 
+from t2t.models.hooks import is_hooked
 from t2t.models.layers import DropPath, Mlp, SelfAttention
 from t2t.ops.availability import runs_kernels
 from t2t.ops.block_stack import BlockWeights
@@ -63,23 +63,6 @@ def is_cut(weight: object) -> TypeGuard["DTensor"]:
     return tensor is not None and isinstance(weight, tensor.DTensor)
 
 
-def is_hooked(module: nn.Module) -> bool:
-    """Whether somebody listens to a module, or calls another function in its place.
-
-    Compiled code is never asked.
-    """
-    if torch.compiler.is_compiling():
-        return False
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-        or "forward" in vars(module)
-        or _has_any_global_hook()
-    )
-
-
 def is_plain_mlp(mlp: nn.Module) -> bool:
     """Whether an MLP is two linear layers with GELU between, and nothing else."""
     if type(mlp) is not Mlp or type(mlp.expand) is not nn.Sequential:
@@ -102,7 +85,10 @@ def block_weights(block: Any) -> BlockWeights | None:
         return None
     parts = [block.norm1, mixer.qkv, mixer.proj, block.norm2, mlp.expand[0], mlp.reduce]
     others = [part for part in parts if part is not mixer.qkv]
-    around = [block, mixer, mixer.gate, block.drop_path]
+    softmax, dropout = mixer.attn, mixer.attn.attn_drop
+    if dropout.training and dropout.p > 0:
+        return None
+    around = [block, mixer, softmax, dropout, mixer.gate, block.drop_path]
     if not is_plain(mixer.qkv) or not are_plain(others):
         return None
     if any(is_hooked(module) for module in around):

@@ -6,6 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from t2t.errors import UserError
+from t2t.models.hooks import is_hooked, is_traced
 from t2t.models.positions import Grid, resize_tokens
 from t2t.ops.attention import attention
 from t2t.shapes import Tokens
@@ -124,6 +125,24 @@ def resize_projection(
     return by_token.T * (weight.shape[1] / by_token.shape[0])
 
 
+class AttentionWeights(nn.Module):
+    """The softmax of attention logits, with dropout.
+
+    timm's `AttentionExtract` knows both by their names, `attn` and `attn_drop`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn_drop = nn.Dropout(0.0)
+
+    def forward(self, logits: AttentionMap) -> AttentionMap:
+        return self.attn_drop(logits.softmax(dim=-1))
+
+    def is_watched(self) -> bool:
+        """Whether somebody waits for the map, which is not stored otherwise."""
+        return is_hooked(self) or is_hooked(self.attn_drop)
+
+
 class SelfAttention(nn.Module):
     """Multi-head attention; its projection, shortening and gate can be replaced."""
 
@@ -140,29 +159,36 @@ class SelfAttention(nn.Module):
         self.scale = (dim // num_heads) ** -0.5 if scale is None else scale
         self.qkv = qkv
         self.shorten: SequenceProjection | None = None
+        self.attn = AttentionWeights()
         self.proj = nn.Linear(dim, dim)
         self.gate: nn.Module = nn.Identity()
 
     def forward(self, x: Tokens, grid: Grid, bias: Bias | None = None) -> Tokens:
         qkv = self.qkv(x)
-        if bias is None and self.shorten is None:
-            mixed = attention(qkv, self.num_heads, self.scale)
+        dropout = self.attn.attn_drop
+        drop_rate = dropout.p if dropout.training else 0.0
+        if is_traced(x) or self.attn.is_watched():
+            query, key, value = self.heads(qkv, grid)
+            mixed = self.attn(self.logits(query, key, bias)) @ value
+        elif bias is None and self.shorten is None and drop_rate == 0:
+            return self.gate(self.proj(attention(qkv, self.num_heads, self.scale)))
         else:
             query, key, value = self.heads(qkv, grid)
             mask = None if bias is None else bias.to(query.dtype)
             mixed = F.scaled_dot_product_attention(
-                query, key, value, attn_mask=mask, scale=self.scale
+                query, key, value, mask, drop_rate, scale=self.scale
             )
-            mixed = mixed.transpose(1, 2).flatten(2)
-        return self.gate(self.proj(mixed))
+        return self.gate(self.proj(mixed.transpose(1, 2).flatten(2)))
 
     def weights(self, x: Tokens, grid: Grid, bias: Bias | None = None) -> AttentionMap:
-        """The attention map that `forward` uses without ever storing it."""
+        """The attention map that `forward` uses without storing it."""
         query, key, _ = self.heads(self.qkv(x), grid)
+        return self.logits(query, key, bias).softmax(dim=-1)
+
+    def logits(self, query: Tensor, key: Tensor, bias: Bias | None) -> AttentionMap:
+        """What the softmax is taken of."""
         logits = self.scale * (query @ key.transpose(-2, -1))
-        if bias is not None:
-            logits = logits + bias
-        return logits.softmax(dim=-1)
+        return logits if bias is None else logits + bias
 
     def heads(self, qkv: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, by heads."""

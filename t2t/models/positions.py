@@ -22,8 +22,21 @@ def resize_tokens(
         return table
     prefix, spatial = table[:num_prefix], table[num_prefix:]
     image = spatial.T.unflatten(1, old).unsqueeze(0)
-    image = F.interpolate(image, new, mode="bicubic", align_corners=False)
+    image = interpolate(image, new, mode="bicubic", align_corners=False)
     return torch.cat([prefix, image[0].flatten(1).T])
+
+
+def interpolate(
+    image: Tensor, size: int | Grid, *, mode: str, align_corners: bool
+) -> Tensor:
+    """An image of another size, computed in float32 whatever its own precision is.
+
+    Weights are interpolated when they are loaded and while a model runs, and both must
+    give the same.
+    """
+    exact = image.float()
+    larger = F.interpolate(exact, size, mode=mode, align_corners=align_corners)
+    return larger.to(image.dtype)
 
 
 class NoPositions(nn.Module):
@@ -31,8 +44,10 @@ class NoPositions(nn.Module):
 
     def __init__(self, dim: int, num_prefix: int, grid: Grid, num_heads: int) -> None:
         super().__init__()
+        self.dim = dim
         self.num_prefix = num_prefix
         self.grid = grid
+        self.num_heads = num_heads
 
     def add_to(self, tokens: Tokens, grid: Grid) -> Tokens:
         """Tokens with their positions added."""
@@ -44,20 +59,21 @@ class NoPositions(nn.Module):
 
 
 class SinusoidPositions(NoPositions):
-    """The fixed 1-D sinusoid over prefix and image tokens, computed for any grid."""
+    """The fixed 1-D sinusoid over prefix and image tokens.
+
+    It counts tokens row by row. Counted afresh on another grid, a row would begin at
+    numbers that trained layers know as places within a row, so it is interpolated in
+    2-D as a learned table is.
+    """
 
     def __init__(self, dim: int, num_prefix: int, grid: Grid, num_heads: int) -> None:
         super().__init__(dim, num_prefix, grid, num_heads)
-        self.dim = dim
         table = sinusoid(num_prefix + grid[0] * grid[1], dim)
         self.register_buffer("table", table, persistent=False)
         self.table: Tensor
 
     def add_to(self, tokens: Tokens, grid: Grid) -> Tokens:
-        table = self.table
-        if grid != self.grid:
-            table = sinusoid(tokens.shape[1], self.dim).to(table)
-        return tokens + table
+        return tokens + resize_tokens(self.table, self.num_prefix, self.grid, grid)
 
 
 def sinusoid(num_positions: int, dim: int) -> Float[Tensor, "positions dim"]:
@@ -85,7 +101,6 @@ class PlaneSinusoidPositions(NoPositions):
 
     def __init__(self, dim: int, num_prefix: int, grid: Grid, num_heads: int) -> None:
         super().__init__(dim, num_prefix, grid, num_heads)
-        self.dim = dim
         self.register_buffer("table", self.computed(grid), persistent=False)
         self.table: Tensor
 
@@ -169,7 +184,7 @@ def resize_axis(
     if table.shape[0] == length:
         return table
     line = table.T.unsqueeze(0)
-    return F.interpolate(line, length, mode="linear", align_corners=False)[0].T
+    return interpolate(line, length, mode="linear", align_corners=False)[0].T
 
 
 class RelativePositions(NoPositions):
@@ -219,9 +234,9 @@ def resize_offsets(
         if length == 1:
             # Where a side has one token, offset 0 alone is left: that in the middle.
             offsets = offsets.narrow(axis, offsets.shape[axis] // 2, 1)
-    return F.interpolate(
-        offsets.unsqueeze(0), size, mode="bicubic", align_corners=True
-    )[0]
+    return interpolate(offsets.unsqueeze(0), size, mode="bicubic", align_corners=True)[
+        0
+    ]
 
 
 def relative_index(grid: Grid) -> Tensor:
@@ -273,6 +288,7 @@ class PlacedPositions(nn.Module):
         self.tables = nn.ModuleList(
             cls(dim, num_prefix, grid, num_heads) for dim in widths
         )
+        self.drop = nn.Dropout(0.0)
 
     @property
     def only_at_the_stem(self) -> bool:
@@ -283,7 +299,18 @@ class PlacedPositions(nn.Module):
     def add_to(self, tokens: Tokens, layer: int, grid: Grid) -> Tokens:
         """Tokens entering a layer, with what positions add there."""
         table = self.at(layer)
-        return tokens if table is None else table.add_to(tokens, grid)
+        tokens = tokens if table is None else table.add_to(tokens, grid)
+        return self.drop(tokens) if layer == 0 and self.drop.p > 0 else tokens
+
+    def forward(
+        self, tokens: Tokens, layer: int, grid: Grid
+    ) -> tuple[Tokens, Tensor | None]:
+        """All that positions do to a layer, as one node of an FX graph."""
+        return self.add_to(tokens, layer, grid), self.attention_bias(layer, grid)
+
+    def biases(self, layer: int) -> bool:
+        """Whether positions add to the attention logits of a layer."""
+        return isinstance(self.at(layer), RelativePositions)
 
     def attention_bias(self, layer: int, grid: Grid) -> Tensor | None:
         """What positions add to the attention logits of a layer."""

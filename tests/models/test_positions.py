@@ -1,12 +1,15 @@
 """Positions of every kind, at every place, for any grid."""
 
+import copy
 import itertools
+from pathlib import Path
 
 import pytest
 import torch
 
 from t2t.errors import UserError
 from t2t.models.create import create_model
+from t2t.models.layers import SequenceProjection
 from t2t.models.positions import (
     PLACES,
     POSITIONS,
@@ -15,10 +18,12 @@ from t2t.models.positions import (
     LearnedPositions,
     PlaneSinusoidPositions,
     RelativePositions,
+    SinusoidPositions,
     resize_offsets,
     resize_tokens,
     sinusoid,
 )
+from t2t.models.weights import load, save
 
 SMALL = {"dim": 16, "depth": 3, "num_heads": 2, "num_classes": 4, "patch_size": 8}
 
@@ -152,3 +157,48 @@ def test_misspelled_choices_name_what_is_allowed() -> None:
         build(positions="sinus")
     with pytest.raises(UserError, match="every_layer"):
         build(positions_at="each_layer")
+
+
+@pytest.mark.parametrize("size", [(48, 48), (24, 40)])
+@pytest.mark.parametrize("place", ["stem", "every_layer"])
+@pytest.mark.parametrize("kind", POSITIONS)
+def test_run_at_another_size_or_loaded_for_it_is_the_same(
+    kind: str, place: str, size: tuple[int, int], tmp_path: Path
+) -> None:
+    model = build(positions=kind, positions_at=place)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    save(model, tmp_path)
+    images = torch.randn(2, 3, *size)
+    loaded = load(tmp_path, image_size=size)
+    set_later = copy.deepcopy(model)
+    set_later.set_input_size(size)
+    with torch.no_grad():
+        expected = model(images)
+        torch.testing.assert_close(loaded(images), expected)
+        torch.testing.assert_close(set_later(images), expected)
+    assert set_later.config == loaded.config
+    state = loaded.state_dict()
+    assert set_later.state_dict().keys() == state.keys()
+    torch.testing.assert_close(dict(set_later.state_dict()), dict(state))
+
+
+def test_linformers_projections_are_set_for_another_size() -> None:
+    model = build(positions="none", mixer="linformer", linformer_dim=4)
+    other = copy.deepcopy(model)
+    other.set_input_size((24, 40))
+    projection = other.encoder.blocks[0].mixer.shorten
+    assert isinstance(projection, SequenceProjection)
+    assert projection.keys.shape == (4, 1 + 3 * 5)
+    images = torch.randn(1, 3, 24, 40)
+    torch.testing.assert_close(other(images), model(images))
+
+
+@pytest.mark.parametrize("cls", [SinusoidPositions, LearnedPositions, AxisPositions])
+def test_half_precision_interpolates_as_weights_are_when_loaded(cls: type) -> None:
+    positions = cls(8, 1, (3, 4), 2)
+    tokens = torch.zeros(1, 1 + 6 * 5, 8)
+    exact = positions.add_to(tokens, (6, 5))
+    half = positions.bfloat16()
+    added = half.add_to(tokens.bfloat16(), (6, 5))
+    torch.testing.assert_close(added.float(), exact, atol=2**-8, rtol=2**-7)

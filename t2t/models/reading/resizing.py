@@ -2,10 +2,14 @@
 
 import math
 from dataclasses import replace
+from itertools import chain
+from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
-from t2t.models.config import ModelConfig
+from t2t.models.blocks import Block
+from t2t.models.config import ModelConfig, Size
 from t2t.models.layers import SequenceProjection, resize_projection
 from t2t.models.positions import (
     AxisPositions,
@@ -21,6 +25,8 @@ from t2t.models.positions import (
 )
 from t2t.models.reading.published import State
 from t2t.models.vit import VisionTransformer
+
+Part = TypeVar("Part", bound=nn.Module)
 
 
 def fit_grid(
@@ -142,6 +148,59 @@ def fixed_tables(model: VisionTransformer) -> State:
         for number, positions in enumerate(model.encoder.positions.tables)
         if isinstance(positions, SinusoidPositions)
     }
+
+
+def lay_out(model: VisionTransformer, image_size: Size) -> None:
+    """Changes the image size of a model in place, as loading it for that size would."""
+    grid = model.tokenizer.grids(image_size)[-1]
+    changes: dict[str, Any] = {"image_size": image_size}
+    tables = model.encoder.positions.tables
+    if grid != tables[0].grid:
+        if model.config.positions == "sinusoid":
+            changes["positions"] = "fixed"
+        for number, positions in enumerate(tables):
+            assert isinstance(positions, NoPositions)
+            tables[number] = laid_out(positions, grid)
+        for block in model.encoder.blocks:
+            assert isinstance(block, Block)
+            if block.mixer.shorten is not None:
+                block.mixer.shorten = laid_out_projection(block.mixer.shorten, grid)
+    model.config = replace(model.config, **changes)
+
+
+def laid_out(positions: NoPositions, grid: Grid) -> NoPositions:
+    """The same positions for another grid; a sinusoid becomes a table."""
+    sinusoid = isinstance(positions, SinusoidPositions)
+    kind = FixedPositions if sinusoid else type(positions)
+    other = kind(positions.dim, positions.num_prefix, grid, positions.num_heads)
+    state = {f".{name}": each for name, each in positions.state_dict().items()}
+    if isinstance(positions, SinusoidPositions):
+        state[".table"] = positions.table
+    resize_positions(state, "", other, positions.grid)
+    return filled(other, state, positions)
+
+
+def laid_out_projection(
+    projection: SequenceProjection, grid: Grid
+) -> SequenceProjection:
+    """The same projection of keys and values for another grid."""
+    num_kept = len(projection.keys)
+    other = SequenceProjection(projection.num_prefix, grid, num_kept)
+    state = {f".{name}": each for name, each in projection.state_dict().items()}
+    resize_projections(state, "", other, projection.grid)
+    return filled(other, state, projection)
+
+
+def filled(other: Part, state: State, original: nn.Module) -> Part:
+    """A module with resized tensors, where and as the original has its own."""
+    other.load_state_dict({name[1:]: tensor for name, tensor in state.items()})
+    frozen = {n for n, each in original.named_parameters() if not each.requires_grad}
+    for name, parameter in other.named_parameters():
+        parameter.requires_grad_(name not in frozen)
+    near = next(chain(original.parameters(), original.buffers()), None)
+    if near is not None:
+        other.to(near.device, near.dtype if near.is_floating_point() else None)
+    return other.train(original.training)
 
 
 def fix_positions(model: VisionTransformer) -> None:
