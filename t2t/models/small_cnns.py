@@ -43,6 +43,13 @@ def mobilenet(name: str, **settings: Any) -> nn.Module:
     return network
 
 
+def divide_reductions(network: nn.Module) -> None:
+    """Corrects what timm says of the features' strides: two of them are taken out."""
+    known: Any = network.feature_info
+    for stage in getattr(known, "info", known):
+        stage["reduction"] = max(1, stage["reduction"] // 4)
+
+
 SMALL_CNNS: dict[str, tuple[Callable[..., nn.Module], str]] = {
     "resnet18_32": (resnet, "resnet18"),
     "resnet50_32": (resnet, "resnet50"),
@@ -55,13 +62,20 @@ def register() -> None:
     """Adds them to timm's registry."""
     for name, (_, original) in SMALL_CNNS.items():
         if not timm.is_model(name):
-            head = timm.get_pretrained_cfg_value(original, "classifier")
-            about = {**DATA, "classifier": head}
+            about = DATA | {
+                layer: timm.get_pretrained_cfg_value(original, layer)
+                for layer in ("classifier", "first_conv")
+            }
             default_cfgs.update(generate_default_cfgs({name: about}))
             register_model(entry_point(name))
 
 
-DATA = {"input_size": (3, 32, 32), "num_classes": 10, "crop_pct": 1.0}
+DATA = {
+    "input_size": (3, 32, 32),
+    "pool_size": (4, 4),
+    "num_classes": 10,
+    "crop_pct": 1.0,
+}
 
 
 def entry_point(name: str) -> Callable[..., nn.Module]:
@@ -81,7 +95,8 @@ def entry_point(name: str) -> Callable[..., nn.Module]:
             )
         about = resolve_pretrained_cfg(name, pretrained_cfg, pretrained_cfg_overlay)
         network = build(original, **{"num_classes": DATA["num_classes"], **settings})
-        network.pretrained_cfg = about.to_dict()
+        network.pretrained_cfg = network.default_cfg = about.to_dict()
+        divide_reductions(network)
         # Convolutions on a GPU's matrix units read the channels of a place together.
         return network.to(memory_format=torch.channels_last)
 

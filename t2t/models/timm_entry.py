@@ -16,7 +16,7 @@ from t2t.models.config import ModelConfig
 from t2t.models.zoo import OURS, ZOO
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     from t2t.models.vit import VisionTransformer
 
@@ -26,6 +26,9 @@ default_cfgs: dict[str, Any] = {}
 
 def register() -> None:
     """Adds every model of ours to timm's registry; timm's own names stay timm's."""
+    from t2t.models.tracing import register_leaves
+
+    register_leaves()
     for name, config in OURS.items():
         if not timm.is_model(name):
             default_cfgs.update(generate_default_cfgs({name: data_config(config)}))
@@ -41,8 +44,20 @@ def data_config(config: ModelConfig) -> dict[str, Any]:
         "interpolation": "bicubic",
         # As published for ImageNet; small images are used whole.
         "crop_pct": 0.9 if min(height, width) >= 128 else 1.0,
+        "first_conv": first_layers(config.tokenizer, config.stem),
         "classifier": ("head", "distillation_head") if config.distilled else "head",
     }
+
+
+def first_layers(tokenizer: str, stem: str) -> tuple[str, ...]:
+    """The layers that depend on the number of channels, as timm calls `first_conv`."""
+    if tokenizer == "hybrid":
+        first = timm.get_pretrained_cfg_value(stem, "first_conv")
+        return (f"tokenizer.stem.{first}",)
+    if tokenizer in ("t2t", "t2t_performer"):
+        return ("tokenizer.steps.0.norm1", "tokenizer.steps.0.qkv")
+    convolutions = {"patch": "project", "t2t_conv": "convolutions.0"}
+    return (f"tokenizer.{convolutions.get(tokenizer, 'project')}",)
 
 
 def entry_point(name: str) -> Callable[..., "nn.Module"]:
@@ -55,10 +70,13 @@ def entry_point(name: str) -> Callable[..., "nn.Module"]:
         }
         if pretrained:
             refuse_without_weights(name, **source)
-        source["pretrained_cfg_overlay"] = with_input_size(
+        source["pretrained_cfg_overlay"] = overlay = with_input_size(
             name, source["pretrained_cfg_overlay"], settings
         )
-        return build_model_with_cfg(
+        first = overlay.pop("first_conv")
+        # timm would adapt these to other channels as convolutions: `fit_to_model` does.
+        overlay["first_conv"] = None
+        model = build_model_with_cfg(
             lambda **choices: build_for_timm(name, **choices),
             name,
             pretrained,
@@ -66,6 +84,8 @@ def entry_point(name: str) -> Callable[..., "nn.Module"]:
             **source,
             **settings,
         )
+        model.pretrained_cfg["first_conv"] = first
+        return model
 
     build.__name__ = build.__qualname__ = name
     build.__doc__ = ZOO[name].about
@@ -75,13 +95,16 @@ def entry_point(name: str) -> Callable[..., "nn.Module"]:
 def with_input_size(
     name: str, overlay: dict[str, Any] | None, settings: dict[str, Any]
 ) -> dict[str, Any]:
-    """The overlay with the image size and channels that the model was asked for."""
+    """The overlay with the image size, channels and tokens that were asked for."""
     from t2t.models.create import as_size
 
     config = OURS[name]
     size = as_size(settings.get("img_size", config.image_size))
     channels = settings.get("in_chans", config.in_channels)
-    return {"input_size": (channels, *size), **(overlay or {})}
+    first = first_layers(
+        settings.get("tokenizer", config.tokenizer), settings.get("stem", config.stem)
+    )
+    return {"input_size": (channels, *size), "first_conv": first, **(overlay or {})}
 
 
 def build_for_timm(
@@ -91,11 +114,16 @@ def build_for_timm(
     in_chans: int = 3,
     drop_path_rate: float = 0.0,
     drop_rate: float = 0.0,
+    pos_drop_rate: float = 0.0,
+    proj_drop_rate: float = 0.0,
+    attn_drop_rate: float = 0.0,
     global_pool: str | None = None,
     **choices: Any,
 ) -> "VisionTransformer":
     """One of our models by timm's names of its options."""
     from t2t.models.create import model_config
+    from t2t.models.dropout import set_dropout
+    from t2t.models.timm_checkpoints import fit_to_model
     from t2t.models.timm_methods import POOL_OF_TIMM
     from t2t.models.vit import VisionTransformer
 
@@ -112,26 +140,14 @@ def build_for_timm(
     if drop_rate:
         model.drop_rate = drop_rate
         model.drop_before_heads()
+    set_dropout(
+        model.encoder,
+        pos_drop_rate=pos_drop_rate,
+        proj_drop_rate=proj_drop_rate,
+        attn_drop_rate=attn_drop_rate,
+    )
     model.register_load_state_dict_pre_hook(fit_to_model)
     return model
-
-
-def fit_to_model(
-    model: "VisionTransformer", state: dict[str, "Tensor"], prefix: str, *_: Any
-) -> None:
-    """Lets `load_state_dict`, and so timm's `checkpoint_path`, take published tensors.
-
-    Heads of another size are left for timm to refuse or to drop.
-    """
-    from t2t.models.reading.fitting import fit_names_and_positions
-
-    own = {
-        name.removeprefix(prefix): state.pop(name)
-        for name in list(state)
-        if name.startswith(prefix)
-    }
-    fitted = fit_names_and_positions(model, own)
-    state.update({prefix + name: tensor for name, tensor in fitted.items()})
 
 
 def refuse_without_weights(name: str, **source: Any) -> None:

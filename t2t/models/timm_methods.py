@@ -2,19 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from t2t.errors import UserError, choose
+from t2t.models.dropout import DroppingLinear
 from t2t.shapes import Images, Tokens
 
 if TYPE_CHECKING:
-    from t2t.models.config import ModelConfig
+    from t2t.models.config import ModelConfig, Size
     from t2t.models.encoders import Encoder
     from t2t.models.positions import Grid
     from t2t.models.tokenizers import Tokenizer
+    from t2t.models.vit import VisionTransformer
 
 POOL_OF_TIMM = {"token": "class", "avg": "mean", "": "none"}
 
@@ -103,7 +104,25 @@ class TimmMethods(nn.Module):
         for name in ("head", "distillation_head"):
             head = getattr(self, name)
             if self.drop_rate and isinstance(head, nn.Linear):
-                setattr(self, name, DroppedLinear(head, self.drop_rate))
+                setattr(self, name, DroppingLinear(head, before=self.drop_rate))
+
+    def set_input_size(
+        self,
+        img_size: "int | Size | None" = None,
+        patch_size: "int | Size | None" = None,
+    ) -> None:
+        """Lays positions out for another size of image, as loading for it does."""
+        from t2t.models.create import as_size
+        from t2t.models.reading.resizing import lay_out
+
+        side = self.config.patch_size
+        if patch_size is not None and as_size(patch_size) != (side, side):
+            raise UserError(
+                f"patch_size={patch_size} cannot be set on a model that exists; create "
+                "it with patch_size, or set img_size alone."
+            )
+        if img_size is not None:
+            lay_out(cast("VisionTransformer", self), as_size(img_size))
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recomputes each block in the backward pass instead of storing it."""
@@ -188,18 +207,6 @@ class TimmMethods(nn.Module):
         if prune_head:
             self.reset_classifier(0)
         return take
-
-
-class DroppedLinear(nn.Linear):
-    """A linear layer, sharing another's parameters, with dropout before it."""
-
-    def __init__(self, linear: nn.Linear, drop_rate: float) -> None:
-        super().__init__(linear.in_features, linear.out_features, device="meta")
-        self.weight, self.bias = linear.weight, linear.bias
-        self.drop_rate = drop_rate
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(F.dropout(x, self.drop_rate, self.training))
 
 
 def chosen_layers(depth: int, indices: int | Sequence[int] | None) -> list[int]:

@@ -8,9 +8,11 @@ from torch import Tensor, nn
 from t2t.errors import UserError, choose
 from t2t.models.config import MOST_TOKENS, ModelConfig
 from t2t.models.encoders import Encoder
+from t2t.models.hooks import is_traced
 from t2t.models.positions import Grid
 from t2t.models.timm_methods import TimmMethods
 from t2t.models.tokenizers import TOKENIZERS
+from t2t.models.tracing import traced
 from t2t.shapes import Images, Logits, Tokens
 
 POOLS: dict[str, Callable[[Tokens, int], Tensor]] = {
@@ -54,6 +56,9 @@ class VisionTransformer(TimmMethods, nn.Module):
         # A head that reads prefix tokens leaves the others of the last layer undone.
         reads_prefix = self.config.pool == "class"
         num_read = self.config.num_prefix_tokens if reads_prefix else None
+        if is_traced(images):
+            # Then `apart` is one too; a graph gives what the model gives by default.
+            return self.forward_head(traced(self, images, num_read))
         tokens = self.encoder(*self.tokenize(images), self.norm, num_read)
         return self.heads_apart(tokens) if apart else self.forward_head(tokens)
 
@@ -101,6 +106,13 @@ class VisionTransformer(TimmMethods, nn.Module):
             return tokens, grid
         prefix = self.prefix.to(tokens.dtype).expand(tokens.shape[0], -1, -1)
         return torch.cat([prefix, tokens], dim=1), grid
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        """What `torch.jit.script` asks for, which cannot read this code."""
+        raise UserError(
+            "TorchScript, which PyTorch has deprecated, cannot script this model; use "
+            "torch.compile, torch.export or torch.jit.trace."
+        )
 
     def new_head(self, num_classes: int) -> nn.Module:
         """A fresh linear head, or none for 0 classes."""

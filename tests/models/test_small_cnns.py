@@ -66,3 +66,14 @@ def test_their_heads_are_known_as_heads(name: str, tmp_path: Path) -> None:
 def test_there_are_no_hosted_weights() -> None:
     with pytest.raises(UserError, match="no hosted weights of resnet18_32"):
         timm.create_model("resnet18_32", pretrained=True)
+
+
+@pytest.mark.parametrize("name", SMALL_CNNS)
+def test_features_have_the_strides_that_they_say(name: str) -> None:
+    features = timm.create_model(name, features_only=True).eval()
+    maps = features(torch.randn(1, 3, 32, 32))
+    strides = [32 // image.shape[-1] for image in maps]
+    assert features.feature_info.reduction() == strides == [1, 1, 2, 4, 8]
+    network = timm.create_model(name)
+    assert network.default_cfg["pool_size"] == (4, 4)
+    assert f"{network.default_cfg['first_conv']}.weight" in network.state_dict()

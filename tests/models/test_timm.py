@@ -9,6 +9,7 @@ import timm
 import timm.data
 import timm.models
 import timm.optim
+import timm.utils
 import torch
 
 import t2t
@@ -166,12 +167,159 @@ def test_checkpoints_of_another_size_adapt_through_timm(model, tmp_path):
     assert again.config.positions == "fixed"
     table = again.encoder.positions.tables[0].table
     assert torch.equal(table[0], published["pos_embed"][0, 0])
-    with pytest.raises(RuntimeError, match=r"size mismatch for head\.weight"):
-        timm.create_model(
-            "t2t_vit_7",
-            checkpoint_path=tmp_path / "a.pth.tar",
-            **(SMALL | {"num_classes": 6}),
-        )
+
+
+@pytest.fixture(params=["checkpoint_path", "overlay"])
+def source(request, tmp_path):
+    """timm's two ways to a file: its path, or what is known of pretrained weights."""
+
+    def save(state):
+        file = tmp_path / "weights.pth"
+        torch.save(state, file)
+        if request.param == "checkpoint_path":
+            return {"checkpoint_path": file}
+        overlay = {"file": str(file), "num_classes": 5}
+        return {"pretrained": True, "pretrained_cfg_overlay": overlay}
+
+    return save
+
+
+@pytest.mark.parametrize("num_classes", [0, 6])
+@pytest.mark.parametrize("name", ["t2t_vit_7", "t2t_vit_7_distilled"])
+def test_checkpoints_of_other_classes_load_through_timm(
+    name, num_classes, source, images, caplog
+):
+    model = timm.create_model(name, **SMALL).eval()
+    options = SMALL | {"num_classes": num_classes}
+    other = timm.create_model(name, **options, **source(model.state_dict())).eval()
+    tokens = model.forward_features(images)
+    assert torch.equal(other.forward_features(images), tokens)
+    assert other.num_classes == num_classes
+    if "head for 5 classes" in caplog.text:
+        kept = "left out" if num_classes == 0 else "replaced by a fresh one for 6"
+        assert kept in caplog.text
+
+
+@pytest.mark.parametrize("in_chans", [1, 2, 4, 6])
+@pytest.mark.parametrize("tokenizer", ["patch", "t2t", "t2t_performer", "t2t_conv"])
+def test_checkpoints_of_other_channels_load_through_timm(
+    tokenizer, in_chans, source, images
+):
+    options = SMALL | {"tokenizer": tokenizer}
+    model = timm.create_model("t2t_vit_7", **options).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    saved = source(model.state_dict())
+    if (tokenizer, in_chans) == ("t2t", 1):
+        with pytest.raises(UserError, match="not those of softmax tokens"):
+            timm.create_model("t2t_vit_7", in_chans=1, **options, **saved)
+        return
+    other = timm.create_model("t2t_vit_7", in_chans=in_chans, **options, **saved).eval()
+    assert other.pretrained_cfg["first_conv"] is not None
+    if in_chans in (2, 4):  # a layer for so many channels gives no image the same
+        assert other(images[:, [0] * in_chans]).isfinite().all()
+        return
+    same = images[:, :1].expand(-1, 3, -1, -1) if in_chans == 1 else images
+    seen = images[:, :1] if in_chans == 1 else images.repeat(1, 2, 1, 1)
+    torch.testing.assert_close(other(seen), model(same), rtol=1e-4, atol=1e-4)
+
+
+def test_what_does_not_fit_is_still_refused(model, source):
+    state = model.state_dict()
+    del state["encoder.blocks.1.norm1.weight"]
+    with pytest.raises(RuntimeError, match=r"blocks\.1\.norm1|Missing"):
+        timm.create_model("t2t_vit_7", **SMALL, **source(state))
+
+
+@pytest.mark.parametrize("rate", ["pos_drop_rate", "proj_drop_rate", "attn_drop_rate"])
+@pytest.mark.parametrize("name", ["t2t_vit_7", "t2t_vit_16_ghost", "t2t_vit_14_se"])
+def test_dropout_by_timms_names(name, rate, images):
+    options = SMALL | {"num_heads": 4, "token_dropout": 0.0}
+    model = timm.create_model(name, **{rate: 0.5}, **options)
+    plain = timm.create_model(name, **options)
+    assert model.state_dict().keys() == plain.state_dict().keys()
+    plain.load_state_dict(model.state_dict())
+    assert torch.equal(plain(images), plain(images))
+    assert not torch.equal(model(images), model(images))
+    with torch.no_grad():
+        torch.testing.assert_close(model.eval()(images), plain.eval()(images))
+    with pytest.raises(UserError, match=f"{rate}=1.5 must be from 0 to below 1"):
+        timm.create_model(name, **{rate: 1.5}, **options)
+
+
+def test_dropped_attention_keeps_its_mean(model, images):
+    """As timm's ViT: what is kept of the map is scaled up."""
+    mixer = model.encoder.blocks[0].mixer
+    tokens = torch.randn(1, 5, 32)
+    expected = mixer(tokens, (2, 2))
+    mixer.attn.attn_drop.p = 0.5
+    mixer.train()
+    many = mixer(tokens.expand(4000, -1, -1), (2, 2)).mean(0, keepdim=True)
+    torch.testing.assert_close(many, expected, atol=0.01, rtol=0.1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"positions": "relative", "positions_at": "every_layer"},
+        {"mixer": "linformer"},
+        {"drop_path_rate": 0.1, "attn_drop_rate": 0.1},
+    ],
+)
+@pytest.mark.parametrize("method", ["fx", "hook"])
+def test_timm_extracts_attention(method, options, images):
+    model = timm.create_model("t2t_vit_7", **SMALL, **options).eval()
+    with torch.no_grad():
+        logits = model(images)
+        maps = timm.utils.AttentionExtract(model, method=method)(images)
+        again = model(images)
+    assert len(maps) == 3
+    tokens, grid = model.tokenize(images)
+    tokens = model.encoder.positions.add_to(tokens, 0, grid)
+    block = model.encoder.blocks[0]
+    bias = model.encoder.positions.attention_bias(0, grid)
+    expected = block.mixer.weights(block.norm1(tokens), grid, bias)
+    torch.testing.assert_close(next(iter(maps.values())), expected)
+    torch.testing.assert_close(again, logits)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", ["t2t_vit_7", "t2t_vit_7_distilled"])
+def test_an_fx_graph_computes_what_the_model_does(name, training, images):
+    model = timm.create_model(name, token_dropout=0.0, **SMALL).train(training)
+    nodes = timm.models.get_graph_node_names(model)[1]
+    graph = timm.models.GraphExtractNet(model, [nodes[-1]], squeeze_out=True)
+    torch.testing.assert_close(graph.train(training)(images), model(images))
+    # Nothing is in it but what the logits need.
+    assert not any("blocks" in node.name for node in graph.graph_module.graph.nodes)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_first_layers_are_named(name):
+    with torch.device("meta"):
+        model = timm.create_model(name)
+    for layer in model.default_cfg["first_conv"]:
+        assert f"{layer}.weight" in model.state_dict()
+
+
+def test_set_input_size_takes_what_timms_does(model):
+    model.set_input_size(img_size=(48, 64))
+    assert model.config.image_size == (48, 64)
+    assert model.encoder.positions.tables[0].grid == (3, 4)
+    model.set_input_size()
+    model.set_input_size(img_size=32, patch_size=16)
+    assert model.config.image_size == (32, 32)
+    with pytest.raises(UserError, match="patch_size=8 cannot be set"):
+        model.set_input_size(patch_size=8)
+
+
+def test_torchscript_is_refused_with_what_to_use(model):
+    with (
+        pytest.warns(FutureWarning, match="deprecated"),
+        pytest.raises(UserError, match=r"torch\.export"),
+    ):
+        torch.jit.script(model)
 
 
 def test_a_copy_of_a_model_loads_by_itself(model, images):

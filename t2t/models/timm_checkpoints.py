@@ -1,0 +1,100 @@
+"""Checkpoints that timm loads into our models: other names, classes and channels."""
+
+import logging
+from typing import Any
+
+import torch
+from timm.models import adapt_input_conv
+from torch import Tensor
+
+from t2t.models.reading.fitting import (
+    HEADS,
+    fit_channels,
+    fit_names_and_positions,
+)
+from t2t.models.reading.published import State
+from t2t.models.timm_entry import first_layers
+from t2t.models.vit import VisionTransformer
+
+logger = logging.getLogger("t2t")
+
+
+def fit_to_model(
+    model: VisionTransformer, state: dict[str, Tensor], prefix: str, *_: Any
+) -> None:
+    """Lets `load_state_dict`, and so timm's `checkpoint_path`, take other tensors.
+
+    Those of published files, and those for other classes, channels or image sizes.
+    """
+    own = {
+        name.removeprefix(prefix): state.pop(name)
+        for name in list(state)
+        if name.startswith(prefix)
+    }
+    fitted = fit_names_and_positions(model, own)
+    wanted: State = dict(model.state_dict())
+    for note in (*fit_first_layer(fitted, wanted, model), *fit_heads(fitted, wanted)):
+        logger.warning("%s", note)
+    state.update({prefix + name: tensor for name, tensor in fitted.items()})
+
+
+def fit_heads(state: State, wanted: State) -> list[str]:
+    """Keeps the model's own heads where those of the checkpoint are for other classes.
+
+    A head that is missing stays missing, for timm to refuse or to allow.
+    """
+    notes = []
+    for head in HEADS:
+        given, own = (each.get(f"{head}.weight") for each in (state, wanted))
+        if given is None or (own is not None and len(own) == len(given)):
+            continue
+        called = f"The {head.replace('_', ' ')} for {len(given)} classes was"
+        fresh = f"replaced by a fresh one for {len(own)}" if own is not None else ""
+        notes.append(f"{called} {fresh or 'left out'}.")
+        for name in (f"{head}.weight", f"{head}.bias"):
+            state.pop(name, None)
+            if name in wanted:
+                state[name] = wanted[name]
+    return notes
+
+
+def fit_first_layer(state: State, wanted: State, model: VisionTransformer) -> list[str]:
+    """Adapts the first layer to another number of channels, as timm does.
+
+    For gray images it is summed over its channels; for more channels they are repeated
+    and scaled, so that an image whose channels are repeated gives the same.
+    """
+    config = model.config
+    first = first_layers(config.tokenizer, config.stem)
+    name, num = f"{first[-1]}.weight", config.in_channels
+    if name not in state or name not in wanted:
+        return []
+    given, rest = divmod(state[name][0].numel() * num, wanted[name][0].numel())
+    if rest or given == num:
+        return []
+    if num == 1:
+        return fit_channels(state, wanted, num, "The checkpoint")
+    if state[name].ndim == 4:
+        try:
+            state[name] = adapt_input_conv(num, state[name])
+        except NotImplementedError:
+            return []  # as timm: from other than three channels there is no way
+    else:
+        repeat_window_channels(state, first, given, num)
+        if config.tokenizer == "t2t":
+            # Its scale is that of the window's width: queries make up for it.
+            query, *others = state[name].chunk(3)
+            state[name] = torch.cat([query * (num / given) ** 0.5, *others])
+    return [f"The first layer for {given} channels was repeated for {num}."]
+
+
+def repeat_window_channels(
+    state: State, first: tuple[str, ...], given: int, num: int
+) -> None:
+    """Repeats the channels of the first soft split's norm and projection."""
+    norm, linear = first
+    for name in (f"{norm}.weight", f"{norm}.bias", f"{linear}.weight"):
+        by_channel = state[name].unflatten(-1, (given, -1))
+        repeated = by_channel[..., [each % given for each in range(num)], :]
+        state[name] = repeated.flatten(-2)
+    state[f"{linear}.weight"] = state[f"{linear}.weight"] * (given / num)
