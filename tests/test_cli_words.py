@@ -33,6 +33,18 @@ from t2t.verbs.words import check
             "study a --seeds 0 --seeds 1 2",
             "--seeds is given twice; write --seeds 0 1 2",
         ),
+        (
+            "train --epochs 3 --epochs=4",
+            "--epochs 3 and --epochs 4 contradict each other; give one of them.",
+        ),
+        (
+            "train --set optimizer.lr=1 --set epochs=2 --set optimizer.lr=2",
+            "--set optimizer.lr=1 and --set optimizer.lr=2 contradict each other;",
+        ),
+        (
+            "show t2t_vit_7 --set num-heads=1 --set num_heads=2",
+            "--set num-heads=1 and --set num_heads=2 contradict each other;",
+        ),
         ("train --fresh=yes", "--fresh takes no value; leave out =yes."),
         ("train digits extra", "t2t train does not know what 'extra' is for"),
         ("study tokens --seeds 0 a", "--seeds a will not do: --seeds takes a whole"),
@@ -92,7 +104,7 @@ def test_a_file_that_is_called_like_an_option(
         "record a b c --into d --log x --log y",
         "pack photos packed --short-side 0",
         "show --depth 1 resnet50",
-        "train --epochs 3 --epochs=4 --fresh --fresh",
+        "train --epochs 3 --epochs=3 --fresh --fresh --set seed=2 --set seed=2",
         "train --epochs --help",
     ],
 )

@@ -8,8 +8,9 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from t2t.data.crops import Crop
+from t2t.data.crops import Crop, side_to_keep
 from t2t.data.decoding.damage import Damage
+from t2t.data.decoding.headers import MAX_PIXELS, MOST_PIXELS
 from t2t.data.limits import free_memory
 from t2t.data.loading import Loader
 from t2t.data.order import (
@@ -57,11 +58,14 @@ class Feeding:
     """Whether workers are processes; None decides by the device and the source."""
     threads_first: bool = True
     """Where that is decided: whether threads do the work while processes start."""
+    max_pixels: int = MAX_PIXELS
+    """An image with more is damaged."""
 
     def __post_init__(self) -> None:
         for name in ("num_workers", "num_ahead"):
             if getattr(self, name) is not None:
                 require(name, getattr(self, name), 1)
+        require("max_pixels", self.max_pixels, 1, MOST_PIXELS)
 
 
 def open_batches(
@@ -93,8 +97,9 @@ def open_batches(
         shuffle=shuffled if source.blocks is None else BlockShuffle(source),
     )
     order.slots(0)  # refuses an impossible batch size before anything is read
-    loader = Loader(source, channels=channels, damage=damage)
-    return _choose(loader, order, crop, torch.device(device), feeding or Feeding())
+    feeding = feeding or Feeding()
+    loader = _loader(source, channels, damage, crop, feeding)
+    return _choose(loader, order, crop, torch.device(device), feeding)
 
 
 @dataclass(frozen=True)
@@ -131,9 +136,27 @@ def evaluation_batches(
     order = EvaluationOrder(
         num_images=len(source), batch_size=batch_size, rank=rank, world_size=world_size
     )
-    loader = Loader(source, channels=channels, damage=damage)
-    batches = _choose(loader, order, crop, torch.device(device), feeding or Feeding())
+    feeding = feeding or Feeding()
+    loader = _loader(source, channels, damage, crop, feeding)
+    batches = _choose(loader, order, crop, torch.device(device), feeding)
     return EvaluationBatches(batches, order.num_steps)
+
+
+def _loader(
+    source: Source,
+    channels: int,
+    damage: Damage | None,
+    crop: Crop | None,
+    feeding: Feeding,
+) -> Loader:
+    """Decodes images no larger than the crop has use for."""
+    return Loader(
+        source,
+        channels=channels,
+        damage=damage,
+        min_side=side_to_keep(crop),
+        max_pixels=feeding.max_pixels,
+    )
 
 
 def _choose(

@@ -10,7 +10,8 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from t2t.data.decoding.damage import Damage, DamagedImage
-from t2t.data.decoding.decode import ImagePixels, decode, decode_each
+from t2t.data.decoding.decode import Decoding, ImagePixels, decode, decode_each
+from t2t.data.decoding.headers import MAX_PIXELS
 from t2t.data.order import Batch, Slots
 from t2t.data.sources.base import Indices, Source
 from t2t.errors import LocalError, UserError
@@ -27,15 +28,25 @@ class Loader:
     """
 
     def __init__(
-        self, source: Source, *, channels: int = 3, damage: Damage | None = None
+        self,
+        source: Source,
+        *,
+        channels: int = 3,
+        damage: Damage | None = None,
+        min_side: int | None = None,
+        max_pixels: int = MAX_PIXELS,
     ) -> None:
         if not len(source):
             raise UserError("The source holds no images.")
         self.source = source
-        self.channels = channels
+        self.decoding = Decoding(channels, min_side, max_pixels)
         self.damage = damage if damage is not None else Damage()
         self._stand_ins: dict[int, int] = {}
         self._lock = threading.Lock()
+
+    @property
+    def channels(self) -> int:
+        return self.decoding.channels
 
     def stand_ins(self, indices: Indices) -> Indices:
         """The same indices, those known to be damaged replaced."""
@@ -53,7 +64,7 @@ class Loader:
     def load_read(self, index: int, data: bytes | Tensor) -> tuple[int, ImagePixels]:
         """The same of an image that has been read."""
         try:
-            return index, decode(data, channels=self.channels)
+            return index, decode(data, **self.decoding._asdict())
         except DamagedImage as damaged:
             return self.load_instead(index, damaged.reason)
 
@@ -81,7 +92,9 @@ class Loader:
         pool: Executor,
     ) -> tuple[list[int], list[ImagePixels]]:
         """What was read, decoded by nvJPEG, or by the pool where that cannot."""
-        outcomes = decode_each(datas, channels=self.channels, device=device, pool=pool)
+        outcomes = decode_each(
+            datas, device=device, pool=pool, **self.decoding._asdict()
+        )
         loaded = list(indices)
         images = []
         for place, outcome in enumerate(outcomes):
@@ -95,7 +108,7 @@ class Loader:
     def _decode(self, index: int) -> ImagePixels:
         data = self.source.read(index)
         try:
-            return decode(data, channels=self.channels)
+            return decode(data, **self.decoding._asdict())
         except DamagedImage as damaged:
             # Named here, since to name every image would cost more than reading it.
             raise DamagedImage(self.source.name(index), damaged.reason) from damaged

@@ -14,6 +14,7 @@ from t2t.data.decoding.damage import DamagedImage
 from t2t.data.decoding.decode import ImagePixels
 from t2t.data.decoding.headers import image_format, jpeg_header
 from t2t.data.decoding.nvjpeg import gpu_decoder_name
+from t2t.data.decoding.shrinking import shrunk_size
 from t2t.data.draws import Draws
 from t2t.data.limits import num_cores
 from t2t.data.loading import (
@@ -95,8 +96,9 @@ class ResidentImages:
             num_bytes = data.numel()
         else:
             header = jpeg_header(data)
-            pixels = header.height * header.width if header else 0
-            num_bytes = self._loader.channels * pixels
+            min_side = self._loader.decoding.min_side
+            size = shrunk_size(*header[:2], min_side) if header else (0, 0)
+            num_bytes = self._loader.channels * size[0] * size[1]
         with self._lock:
             self._bytes_left -= num_bytes
             if self._bytes_left < 0:
@@ -144,7 +146,7 @@ def kept_images(
 ) -> ResidentImages:
     """All images of a source, decoded once however often the source is opened."""
     kept = _KEPT.setdefault(loader.source, {})
-    key = (device, loader.channels, nvjpeg)
+    key = (device, loader.decoding, nvjpeg)
     if key not in kept:
         kept[key] = ResidentImages(
             loader,

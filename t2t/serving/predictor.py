@@ -1,6 +1,7 @@
 """From images to the classes that a trained model sees in them."""
 
 import io
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,9 +18,12 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from t2t.data.augment.pipeline import normalise
-from t2t.data.crops import CenterCrop, apply_crop
+from t2t.data.crops import CenterCrop, apply_crop, side_to_keep
 from t2t.data.decoding.damage import DamagedImage
-from t2t.data.decoding.decode import decode_each, num_pixels
+from t2t.data.decoding.decode import decode_each, image_size
+from t2t.data.decoding.headers import MAX_PIXELS
+from t2t.data.decoding.levels import pixels_of, white_level
+from t2t.data.decoding.shrinking import shrunk_size
 from t2t.data.draws import Draws
 from t2t.data.limits import num_cores
 from t2t.data.sources.storage import read_whole
@@ -77,7 +81,9 @@ class Predictor:
         self,
         path: str | os.PathLike[str] | Trained,
         device: torch.device | str | None = None,
+        max_pixels: int = MAX_PIXELS,
     ) -> None:
+        self.max_pixels = max_pixels
         self.trained = path if isinstance(path, Trained) else load_trained(path)
         if device is None:
             device = torch.accelerator.current_accelerator(check_available=True)
@@ -163,7 +169,7 @@ class Predictor:
         read = list(each(read_image, [image for _, image in batch], names))
         damaged: dict[int, DamagedImage] = {}
         pixels: list[Pixels] = []
-        for places in decoded_together(read):
+        for places in decoded_together(read, side_to_keep(self.crop)):
             pixels += self._pixels(places, read, names, damaged, pool)
         guesses = iter(self._guesses(torch.cat(pixels), top) if pixels else [])
         for place, name in enumerate(names):
@@ -191,6 +197,8 @@ class Predictor:
             device=self.device,
             pool=pool,
             names=[names[place] for place, _ in whole],
+            min_side=side_to_keep(self.crop),
+            max_pixels=self.max_pixels,
         )
         images = []
         for (place, _), outcome in zip(whole, outcomes, strict=True):
@@ -234,13 +242,14 @@ class Predictor:
 
 
 def decoded_together(
-    images: Iterable[bytes | Tensor | DamagedImage],
+    images: Iterable[bytes | Tensor | DamagedImage], min_side: int | None = None
 ) -> Iterator[list[int]]:
     """The places of images, in groups whose pixels fit into memory with ease."""
     group: list[int] = []
     total = 0
     for place, image in enumerate(images):
-        num = num_pixels(image) if isinstance(image, bytes) else 0
+        size = image_size(image) if isinstance(image, bytes) else (0, 0)
+        num = math.prod(shrunk_size(*size, min_side))
         full = len(group) == _NUM_DECODED or total + num > _PIXELS_DECODED
         if group and full:
             yield group
@@ -273,7 +282,7 @@ def read_image(image: ImageLike, name: str) -> bytes | Tensor | DamagedImage:
         return image
     if isinstance(image, Image.Image):
         try:
-            return encoded(image)
+            return stored(image)
         except Exception as error:  # of many kinds: its file is read only now
             return damage(name, error)
     if isinstance(image, np.ndarray):
@@ -288,13 +297,17 @@ def read_image(image: ImageLike, name: str) -> bytes | Tensor | DamagedImage:
     return image if image.numel() else DamagedImage(name, "it has no pixels")
 
 
-def encoded(picture: Image.Image) -> bytes:
-    """A picture as a file without loss, so that it is seen as its own file would be."""
+def stored(picture: Image.Image) -> bytes | Tensor:
+    """A picture as a file without loss, so that it is seen as its own file would be.
+
+    Of one with wide numbers, the pixels that its file would give.
+    """
     with _ONE_READER:
         upright = ImageOps.exif_transpose(picture)
-    if upright.mode == "I":
-        upright = upright.convert("I;16")
-    if upright.mode not in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16"):
+    upright.format = picture.format
+    if (white := white_level(upright)) is not None:
+        return pixels_of(upright, "L", white)
+    if upright.mode not in ("1", "L", "LA", "P", "RGB", "RGBA"):
         upright = upright.convert("RGB")
     file = io.BytesIO()
     upright.save(file, "PNG", compress_level=1)

@@ -202,7 +202,9 @@ class Training:
         if self.checkpoint is not None:
             resume(run, self.checkpoint, self.team, journal.tell)
         journal.resume(run.step, self.num_steps)
-        feeding = Feeding(num_workers=self.machine.workers)
+        feeding = Feeding(
+            num_workers=self.machine.workers, max_pixels=self.machine.max_pixels
+        )
         given = (self.team, feeding, self.damage)
         batches = training_batches(recipe, self.splits.train, *given)
         micro_batch = self.machine.micro_batch

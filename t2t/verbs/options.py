@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from tyro.conf import UseAppendAction, arg
 
 from t2t.config import LARGEST_SIDE, assignment
+from t2t.data.decoding.headers import MAX_PIXELS, MOST_PIXELS
 from t2t.errors import UserError
 from t2t.torchrun import num_told
 
@@ -31,6 +32,14 @@ PrecisionChoice = Annotated[
 CompileChoice = Annotated[
     Literal["on", "off"] | None,
     option("Compile the model: on or off.", "(default: on with CUDA)"),
+]
+MaxPixels = Annotated[
+    int,
+    option(
+        "Pixels of the largest image that is decoded.",
+        f"(default: {MAX_PIXELS:,})",
+        "N",
+    ),
 ]
 JsonFlag = Annotated[bool, option("Print JSON, for programs.")]
 
@@ -73,6 +82,11 @@ def at_most(most: int, option: str, number: int) -> int:
     if number > most:
         raise UserError(f"{option} {number} is too large: give {most} or less.")
     return number
+
+
+def check_max_pixels(number: int) -> None:
+    """Refuses a limit that no image is below, or that Pillow goes beyond."""
+    at_most(MOST_PIXELS, "--max-pixels", at_least(1, "--max-pixels", number))
 
 
 def value_set(name: str, settings: Iterable[str]) -> str | None:

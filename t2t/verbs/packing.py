@@ -4,7 +4,8 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
-from t2t.verbs.options import at_least, option
+from t2t.data.decoding.headers import MAX_PIXELS
+from t2t.verbs.options import MaxPixels, at_least, check_max_pixels, option
 
 
 def pack(
@@ -26,6 +27,7 @@ def pack(
     workers: Annotated[
         int | None, option("Threads.", "(default: all cores)", "N")
     ] = None,
+    max_pixels: MaxPixels = MAX_PIXELS,
 ) -> None:
     """Shrink and pack any data into tar shards that are fast to read.
 
@@ -35,6 +37,7 @@ def pack(
     """
     if workers is not None:
         at_least(1, "--workers", workers)
+    check_max_pixels(max_pixels)
     import shlex
 
     from rich.text import Text
@@ -50,6 +53,7 @@ def pack(
             quality=quality,
             shard_size=shard_size,
             num_workers=workers,
+            max_pixels=max_pixels,
             progress=progress,
         )
     for note in done.notes:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import Positional
 
 from t2t.config import MOST_WORKERS, override
+from t2t.data.decoding.headers import MAX_PIXELS
 from t2t.errors import UserError, suggest
 from t2t.torchrun import leads
 from t2t.verbs.options import (
@@ -16,12 +17,14 @@ from t2t.verbs.options import (
     CompileChoice,
     DeviceChoice,
     JsonFlag,
+    MaxPixels,
     Overrides,
     PrecisionChoice,
     as_bool,
     at_least,
     at_most,
     check_alone,
+    check_max_pixels,
     check_said_once,
     option,
     value_set,
@@ -113,6 +116,7 @@ def train(
             "N",
         ),
     ] = None,
+    max_pixels: MaxPixels = MAX_PIXELS,
     checkpoint_minutes: Annotated[
         float, option("Time between checkpoints.", "(default: 5)", "N")
     ] = 5.0,
@@ -138,6 +142,7 @@ def train(
         at_most(MOST_WORKERS, "--workers", at_least(1, "--workers", workers))
     if threads is not None:
         at_most(MOST_WORKERS, "--threads", at_least(1, "--threads", threads))
+    check_max_pixels(max_pixels)
     if micro_batch is not None:
         at_least(1, "--micro-batch", micro_batch)
     if not checkpoint_minutes > 0:
@@ -166,6 +171,7 @@ def train(
         spread=spread,
         workers=workers,
         threads=threads,
+        max_pixels=max_pixels,
         checkpoint_minutes=checkpoint_minutes,
     )
     if dry_run:

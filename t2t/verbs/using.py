@@ -9,12 +9,15 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
+from t2t.data.decoding.headers import MAX_PIXELS
 from t2t.errors import UserError, on_one_line
 from t2t.verbs.options import (
     DeviceChoice,
     JsonFlag,
+    MaxPixels,
     PrecisionChoice,
     at_least,
+    check_max_pixels,
     check_picture,
     option,
     warn,
@@ -60,6 +63,7 @@ def eval(
     ] = 256,
     device: DeviceChoice = None,
     precision: PrecisionChoice = None,
+    max_pixels: MaxPixels = MAX_PIXELS,
     real: Annotated[
         bool, option("Also by ImageNet's reassessed (ReaL) labels.")
     ] = False,
@@ -85,6 +89,7 @@ def eval(
             "t2t eval --weights builtin."
         )
     at_least(1, "--batch-size", batch_size)
+    check_max_pixels(max_pixels)
     check_picture(picture)
 
     from t2t.screen import counting, say, say_json
@@ -100,6 +105,7 @@ def eval(
             precision=precision,
             model=model,
             real=real,
+            max_pixels=max_pixels,
             progress=progress,
         )
     if report is None:  # another process of torchrun tells it
@@ -147,6 +153,7 @@ def predict(
     ] = None,
     model: ModelOfFile = None,
     device: DeviceChoice = None,
+    max_pixels: MaxPixels = MAX_PIXELS,
 ) -> None:
     """Tell what a model sees in images.
 
@@ -159,6 +166,7 @@ def predict(
     """
     at_least(1, "--top", top)
     at_least(1, "--batch-size", batch_size)
+    check_max_pixels(max_pixels)
     if json and csv:
         raise UserError("--json and --csv are two forms of the same; give one of them.")
     check_picture(picture)
@@ -185,7 +193,7 @@ def predict(
             f"No weights are named, so this is the built-in {trained.name}, trained on "
             f"{trained.data}: it knows {len(trained.class_names)} classes."
         )
-    predictor = Predictor(trained, chosen)
+    predictor = Predictor(trained, chosen, max_pixels)
     warn(*trained.notes)
     # Names are bytes, of whatever encoding, and programs are told them as they are.
     if isinstance(sys.stdin, TextIOWrapper):

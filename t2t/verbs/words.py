@@ -86,18 +86,45 @@ def take_options(
             check_value(option, plain, value)
             if plain not in NUMBERS and not equals and value[:1] == "-" != value:
                 raise UserError(f"{value} reads as an option; write {option}={value}.")
-        if many and APPENDING not in unwrap(hint_of_option)[1]:
-            check_said_alike(option, given.get(option, values), values)
+        before = given.get(option, [])
+        if APPENDING in unwrap(hint_of_option)[1]:
+            if metavar(hint_of_option).endswith("=VALUE"):
+                check_set_alike(option, before, values)
+            values = [*before, *values]
+        else:
+            check_said_alike(option, before or values, values, many)
         given[option] = values
     return left, given
 
 
-def check_said_alike(option: str, before: list[str], values: list[str]) -> None:
-    """Refuses to forget what an option that takes several values was given before."""
-    if values != before:
+def check_said_alike(
+    option: str, before: list[str], values: list[str], many: bool
+) -> None:
+    """Refuses to forget what an option was given before."""
+    if values == before:
+        return
+    if many:
         raise UserError(
             f"{option} is given twice; write {option} {' '.join([*before, *values])}."
         )
+    raise UserError(
+        f"{option} {' '.join(before)} and {option} {' '.join(values)} contradict each "
+        "other; give one of them."
+    )
+
+
+def check_set_alike(option: str, before: list[str], values: list[str]) -> None:
+    """Refuses two values for one field, where a repeated option sets fields."""
+    for value in values:
+        name, _, text = value.partition("=")
+        for other in before:
+            other_name, _, other_text = other.partition("=")
+            names = {each.strip().replace("-", "_") for each in (name, other_name)}
+            if len(names) == 1 and text.strip() != other_text.strip():
+                raise UserError(
+                    f"{option} {other} and {option} {value} contradict each other; "
+                    "give one of them."
+                )
 
 
 def suggest_setting(option: str, options: dict[str, Any]) -> str:

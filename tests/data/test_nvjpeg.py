@@ -9,7 +9,6 @@ import torch
 from PIL import Image
 
 from t2t.data.decoding import decode as decoding
-from t2t.data.decoding import jpegs as gathering
 from t2t.data.decoding import nvjpeg
 from t2t.data.decoding.decode import DamagedImage, decode, decode_each
 from t2t.data.decoding.jpegs import gather_jpegs
@@ -155,7 +154,7 @@ def test_two_turns_undo_each_other():
 def test_images_come_back_in_order_from_both_ways(monkeypatch):
     taken = torch.ones(3, 2, 2, dtype=torch.uint8)
     found = np.array([1]), Ragged.from_images([taken])
-    monkeypatch.setattr(decoding, "decode_jpegs", lambda datas, channels, device: found)
+    monkeypatch.setattr(decoding, "decode_jpegs", lambda *_, **__: found)
     monkeypatch.setattr(torch.Tensor, "to", lambda self, device: self)
     outcomes = decode_each([jpeg(), jpeg(), b"junk"], device="cuda")
     assert outcomes[0].shape == (3, 24, 40)
@@ -182,10 +181,10 @@ def test_jpegs_are_gathered_end_to_end_with_what_their_headers_tell():
         assert second.encoded()[0].numpy().tobytes() == datas[2]
 
 
-def test_what_is_too_large_to_decode_is_not_given_to_the_gpu(monkeypatch):
-    monkeypatch.setattr(gathering, "MOST_PIXELS", 24 * 40)
+def test_what_is_too_large_to_decode_is_not_given_to_the_gpu():
     datas = [jpeg(), jpeg(width=41)]
-    assert gather_jpegs(datas, pinned=False).places.tolist() == [0]
+    gathered = gather_jpegs(datas, pinned=False, max_pixels=24 * 40)
+    assert gathered.places.tolist() == [0]
 
 
 @pytest.mark.parametrize("right", [True, False])

@@ -5,20 +5,28 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import cache
 from importlib.util import find_spec
+from typing import NamedTuple
 
-import numpy as np
 import torch
-from jaxtyping import UInt8
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
+from t2t.data.decoding.chatter import silenced
 from t2t.data.decoding.damage import DamagedImage
 from t2t.data.decoding.headers import (
+    MAX_PIXELS,
     MOST_PIXELS,
     ORIENTATION_TAG,
-    JpegHeader,
     image_format,
     jpeg_header,
+    stored_size,
+)
+from t2t.data.decoding.in_flight import BUDGET
+from t2t.data.decoding.levels import (
+    ImagePixels,
+    pixels_of,
+    white_level,
+    with_channels,
 )
 from t2t.data.decoding.nvjpeg import (
     as_tensor,
@@ -27,20 +35,31 @@ from t2t.data.decoding.nvjpeg import (
     torchvision_decodes,
     upright,
 )
+from t2t.data.decoding.shrinking import jpeg_factor, shrink_factor, shrunk
 from t2t.errors import UserError, lack
 
-ImagePixels = UInt8[Tensor, "channels height width"]
+__all__ = ["Decoding", "ImagePixels", "decode", "decode_each", "with_channels"]
 
 # Channels as torchcodec and torchvision name them, and as Pillow does.
 _MODES = {1: ("GRAY", "L"), 3: ("RGB", "RGB"), 4: ("RGB_ALPHA", "RGBA")}
 _HEIC = (b"heic", b"heix", b"hevc", b"mif1", b"msf1")
-_LUMA = (0.299, 0.587, 0.114)
-# Below half a megapixel most of the time is spent before any pixel is computed.
-_PIXELS_WORTH_SCALING = 1 << 19
+# Pixels that are converted at once where an image is shrunk.
+_PIXELS_AT_ONCE = 1 << 22
+# What a JPEG decoded smaller needs, beside its pixels, of what all of it would: where
+# it is progressive, its coefficients are kept.
+_SHARE_OF_COEFFICIENTS = 4
 # Of rows longer than twice this Pillow says that memory is lacking, which it is not.
 _LONGEST_SIDE = 1 << 25
 # Pillow's own limit refuses photographs of 200 megapixels, which telephones take.
 Image.MAX_IMAGE_PIXELS = MOST_PIXELS
+
+
+class Decoding(NamedTuple):
+    """What of images is wanted, as `decode` is told it."""
+
+    channels: int = 3
+    min_side: int | None = None
+    max_pixels: int = MAX_PIXELS
 
 
 def decode(
@@ -49,12 +68,13 @@ def decode(
     channels: int = 3,
     name: str = "",
     min_side: int | None = None,
+    max_pixels: int = MAX_PIXELS,
 ) -> ImagePixels:
-    """Upright uint8 pixels; with `min_side` a large JPEG may come out smaller.
+    """Upright uint8 pixels; with `min_side` a large image comes out smaller.
 
-    `min_side` lets a JPEG be decoded at a half, quarter or eighth of its size as
-    long as its short side stays at least that many pixels. The memory may hold the
-    channels of a pixel side by side: laying them apart costs a fifth of decoding.
+    One above half a megapixel is shrunk to a half, a quarter and so on, as long as its
+    short side keeps at least `min_side` pixels. The memory may hold the channels of a
+    pixel side by side: laying them apart costs a fifth of decoding.
     """
     if channels not in _MODES:
         raise UserError(f"Images decode to 1, 3 or 4 channels, not {channels}.")
@@ -62,54 +82,55 @@ def decode(
         return with_channels(data, channels, name)
     kind = image_format(data)
     fast = _fast_decoder()
-    header = jpeg_header(data) if kind == "jpeg" else None
-    if header and min_side and _pays_to_scale(header, min_side, fast is not None):
-        return _decode_with_pillow(data, channels, name, min_side)
-    if header:
-        _check_size(header.width, header.height, name)
-    elif kind == "png":  # whose size stands at a fixed place
-        _check_size(int.from_bytes(data[16:20]), int.from_bytes(data[20:24]), name)
-    if header and header.orientation != 1:
-        fast = None  # which misses an orientation that stands behind other metadata
+    size = stored_size(data)
+    if size is None:
+        return _decode_with_pillow(data, channels, name, min_side, max_pixels)
+    _check_size(*size, name, max_pixels)
+    factor = shrink_factor(*size, min_side)
+    if kind == "jpeg":
+        header = jpeg_header(data)
+        # It cannot decode smaller, and misses an orientation behind other metadata.
+        if factor > 1 or (header and header.orientation != 1):
+            fast = None
     # Formats with frames, palettes or 16 bits are Pillow's: decoders disagree there.
     if fast and (kind == "jpeg" or (kind in ("png", "webp") and channels == 3)):
-        try:
-            pixels = fast[1](as_tensor(data), _MODES[channels][0])
-        except (RuntimeError, ValueError):
-            pass  # Pillow reads more kinds, and its reasons are the clearer ones.
-        else:
-            if pixels.dtype == torch.uint8 and pixels.ndim == 3:
-                return pixels
-    return _decode_with_pillow(data, channels, name, None)
+        with BUDGET.taken(size[0] * size[1]):
+            try:
+                with silenced():
+                    pixels = fast[1](as_tensor(data), _MODES[channels][0])
+            except (RuntimeError, ValueError):
+                pass  # Pillow reads more kinds, and its reasons are the clearer ones.
+            else:
+                if pixels.dtype == torch.uint8 and pixels.ndim == 3:
+                    return shrunk(pixels, factor)
+    return _decode_with_pillow(data, channels, name, min_side, max_pixels)
 
 
-def num_pixels(data: bytes) -> int:
-    """How many an encoded image says it has; 0 where it does not say."""
-    if header := jpeg_header(data):
-        return header.width * header.height
+def image_size(data: bytes) -> tuple[int, int]:
+    """The height and width that an encoded image states, 0 where it does not."""
+    if size := stored_size(data):
+        return size
     try:
-        with Image.open(io.BytesIO(data), formats=_formats(data)) as image:
-            return image.width * image.height
+        with silenced(), Image.open(io.BytesIO(data), formats=_formats(data)) as image:
+            return image.height, image.width
     except Exception:  # of any kind: decoding tells what is wrong
-        return 0
+        return 0, 0
 
 
-def _check_size(width: int, height: int, name: str) -> None:
+def _check_size(height: int, width: int, name: str, max_pixels: int) -> None:
     """Refuses an image that memory may not suffice for, before any is taken."""
-    if width * height > MOST_PIXELS or max(width, height) > _LONGEST_SIDE:
+    if max(width, height) > _LONGEST_SIDE:
         raise DamagedImage(
             name,
-            f"its {width:,} × {height:,} pixels are more than the "
-            f"{MOST_PIXELS // 10**6} million, or {_LONGEST_SIDE // 10**6} million in a "
-            "row, that are decoded; make it smaller first",
+            f"its {width:,} × {height:,} pixels are more than {_LONGEST_SIDE // 10**6} "
+            "million in a row; make it smaller first",
         )
-
-
-def _pays_to_scale(header: JpegHeader, min_side: int, has_fast: bool) -> bool:
-    """Whether decoding smaller, which only Pillow can, beats decoding all faster."""
-    if min(header.height, header.width) < 2 * min_side:
-        return False
-    return not has_fast or header.height * header.width >= _PIXELS_WORTH_SCALING
+    if width * height > max_pixels:
+        raise DamagedImage(
+            name,
+            f"its {width:,} × {height:,} pixels are more than the {max_pixels:,} that "
+            "are decoded; make it smaller first, or allow more with --max-pixels",
+        )
 
 
 def decoder_name(device: torch.device | str = "cpu") -> str:
@@ -121,26 +142,6 @@ def decoder_name(device: torch.device | str = "cpu") -> str:
     return fast[0] if fast else "pillow"
 
 
-def with_channels(pixels: ImagePixels, channels: int, name: str = "") -> ImagePixels:
-    """Grey repeated, colour made grey, opacity dropped or added, as `channels` asks."""
-    given = pixels.shape[0]
-    if given == channels:
-        return pixels
-    if channels == 1 and given in (3, 4):
-        weights = torch.tensor(_LUMA, device=pixels.device).view(3, 1, 1)
-        return (pixels[:3] * weights).sum(0, keepdim=True).round().to(torch.uint8)
-    if given == 1 and channels == 3:
-        return pixels.expand(3, -1, -1).contiguous()
-    if given == 4 and channels == 3:
-        return pixels[:3].contiguous()
-    if channels == 4 and given in (1, 3):
-        opaque = torch.full_like(pixels[:1], 255)
-        return torch.cat([pixels.expand(3, -1, -1), opaque])
-    raise UserError(
-        f"{name or 'An image'} has {given} channels, which cannot become {channels}."
-    )
-
-
 def decode_each(
     datas: Sequence[bytes | Tensor],
     *,
@@ -148,6 +149,8 @@ def decode_each(
     device: torch.device | str = "cpu",
     pool: Executor | None = None,
     names: Sequence[str] | None = None,
+    min_side: int | None = None,
+    max_pixels: int = MAX_PIXELS,
 ) -> list[Tensor | DamagedImage]:
     """Pixels on the device, or what is wrong, for each image.
 
@@ -157,7 +160,9 @@ def decode_each(
     device = torch.device(device)
     outcomes: dict[int, Tensor | DamagedImage] = {}
     if device.type == "cuda":
-        found = decode_jpegs(datas, channels, device)
+        found = decode_jpegs(
+            datas, channels, device, min_side=min_side, max_pixels=max_pixels
+        )
         if found is not None:
             places, ragged = found
             for number, place in enumerate(places.tolist()):
@@ -167,7 +172,13 @@ def decode_each(
     def decode_one(index: int) -> Tensor | DamagedImage:
         name = names[index] if names else f"image {index} of the batch"
         try:
-            return decode(datas[index], channels=channels, name=name)
+            return decode(
+                datas[index],
+                channels=channels,
+                name=name,
+                min_side=min_side,
+                max_pixels=max_pixels,
+            )
         except DamagedImage as damaged:
             return damaged
 
@@ -204,14 +215,24 @@ def _fast_decoder() -> tuple[str, Callable[[Tensor, str], Tensor]] | None:
 
 
 def _decode_with_pillow(
-    data: bytes, channels: int, name: str, min_side: int | None
+    data: bytes, channels: int, name: str, min_side: int | None, max_pixels: int
 ) -> ImagePixels:
     try:
-        with Image.open(_without_exif(data), formats=_formats(data)) as image:
-            if min_side is not None:
-                image.draft(None, (min_side, min_side))
-            _check_size(*image.size, name)
-            pixels = _pixels_of(image, _MODES[channels][1])
+        with (
+            silenced(),
+            Image.open(_without_exif(data), formats=_formats(data)) as image,
+        ):
+            height, width = image.height, image.width
+            _check_size(height, width, name, max_pixels)
+            factor = shrink_factor(height, width, min_side)
+            needed = height * width
+            if image.format in ("JPEG", "MPO") and factor > 1:
+                by_jpeg = jpeg_factor(factor)
+                image.draft(None, (width // by_jpeg, height // by_jpeg))
+                factor //= by_jpeg
+                needed //= _SHARE_OF_COEFFICIENTS
+            with BUDGET.taken(needed):
+                pixels = _pixels_of(image, _MODES[channels][1], factor)
             orientation = _orientation(data, image)
     except DamagedImage:
         raise
@@ -219,6 +240,21 @@ def _decode_with_pillow(
     except Exception as error:
         raise lack(name, error) or DamagedImage(name, _reason(data, error)) from error
     return upright(pixels, orientation)
+
+
+def _pixels_of(image: Image.Image, mode: str, factor: int) -> ImagePixels:
+    """All pixels, or means of them, a few rows at a time."""
+    image.load()  # which turns a TIFF upright
+    white = white_level(image)
+    if factor == 1:
+        return pixels_of(image, mode, white)
+    width, height = image.size
+    rows = max(_PIXELS_AT_ONCE // (width * factor), 1) * factor
+    bands = []
+    for top in range(0, height, rows):
+        band = image.crop((0, top, width, min(top + rows, height)))
+        bands.append(shrunk(pixels_of(band, mode, white), factor))
+    return torch.cat(bands, 1)
 
 
 def _without_exif(data: bytes) -> io.BytesIO:
@@ -231,26 +267,6 @@ def _formats(data: bytes) -> tuple[str, ...] | None:
     """The one reader that fits, or all: trying each costs more than a small image."""
     kind = image_format(data)
     return None if kind is None else (kind.upper(),)
-
-
-def _pixels_of(image: Image.Image, mode: str) -> ImagePixels:
-    if image.mode in ("F", "I;16", "I;16L", "I;16B", "I;16N", "I"):
-        values = np.asarray(image)
-        if image.mode == "F":
-            raise ValueError("pixels are floating point: store 8 or 16 bits")
-        if values.min() < 0 or values.max() > 65535:
-            raise ValueError("pixels have 32 bits: store 8 or 16 bits")
-        # 16 bits: 65535 becomes 255 exactly.
-        grey = np.rint(values / 257.0).astype(np.uint8)
-        return with_channels(torch.from_numpy(grey)[None], len(mode))
-    if image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")  # else Pillow warns on the way to RGB
-    if image.mode != mode:
-        image = image.convert(mode)
-    pixels = torch.from_numpy(np.array(image))
-    if pixels.ndim == 2:
-        return pixels[None]
-    return pixels.permute(2, 0, 1)
 
 
 def _orientation(data: bytes, image: Image.Image) -> int:

@@ -32,8 +32,11 @@ OTHER_SUFFIX = ".img"
 
 ORIENTATION_TAG = 0x0112
 
+MAX_PIXELS = 1 << 28
+"""Of an image that is decoded unless more is allowed: telephones take 200 million."""
+
 MOST_PIXELS = 1 << 29
-"""Of an image that is decoded whole, which takes 1.6 GB in colour."""
+"""More cannot be allowed: Pillow is told to stop there."""
 
 
 class JpegHeader(NamedTuple):
@@ -61,6 +64,33 @@ def image_format(data: bytes) -> str | None:
         return "tiff"
     if data[4:8] == b"ftyp" and data[8:12] in (b"avif", b"avis"):
         return "avif"
+    return None
+
+
+def stored_size(data: bytes) -> tuple[int, int] | None:
+    """Height and width of a JPEG, PNG or WebP; None for all else."""
+    kind = image_format(data)
+    if kind == "jpeg":
+        header = jpeg_header(data)
+        return header and (header.height, header.width)
+    if kind == "png" and len(data) >= 24:  # where it stands at a fixed place
+        return int.from_bytes(data[20:24]), int.from_bytes(data[16:20])
+    if kind == "webp" and len(data) >= 30:
+        return _webp_size(data)
+    return None
+
+
+def _webp_size(data: bytes) -> tuple[int, int] | None:
+    """By the first chunk: of a plain, a lossless or an extended file."""
+    if data[12:16] == b"VP8 ":
+        width, height = struct.unpack("<HH", data[26:30])
+        return height & 0x3FFF, width & 0x3FFF
+    if data[12:16] == b"VP8L":
+        bits = int.from_bytes(data[21:25], "little")
+        return (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1
+    if data[12:16] == b"VP8X":
+        width, height = (int.from_bytes(data[i : i + 3], "little") for i in (24, 27))
+        return height + 1, width + 1
     return None
 
 

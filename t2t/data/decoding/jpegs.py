@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Int64, UInt8
 from torch import Tensor
 
-from t2t.data.decoding.headers import MOST_PIXELS, JpegHeader, image_format, jpeg_header
+from t2t.data.decoding.headers import MAX_PIXELS, JpegHeader, image_format, jpeg_header
 
 Numbers = Int64[np.ndarray, " images"]
 
@@ -48,7 +48,9 @@ class Jpegs:
         return [self.buffer[start:end] for start, end in pairs]
 
 
-def gather_jpegs(datas: Sequence[bytes | Tensor], pinned: bool) -> Jpegs:
+def gather_jpegs(
+    datas: Sequence[bytes | Tensor], pinned: bool, max_pixels: int = MAX_PIXELS
+) -> Jpegs:
     """Whole JPEGs of one or three colours in new memory, all else left out.
 
     In page-locked memory the GPU fetches them by itself; from any other, the driver
@@ -56,7 +58,7 @@ def gather_jpegs(datas: Sequence[bytes | Tensor], pinned: bool) -> Jpegs:
     """
     chosen: list[tuple[int, bytes, JpegHeader]] = []
     for place, data in enumerate(datas):
-        header = None if isinstance(data, Tensor) else header_for_gpu(data)
+        header = None if isinstance(data, Tensor) else header_for_gpu(data, max_pixels)
         if header is not None:
             assert isinstance(data, bytes)
             chosen.append((place, data, header))
@@ -77,7 +79,7 @@ def gather_jpegs(datas: Sequence[bytes | Tensor], pinned: bool) -> Jpegs:
     )
 
 
-def header_for_gpu(data: bytes) -> JpegHeader | None:
+def header_for_gpu(data: bytes, max_pixels: int = MAX_PIXELS) -> JpegHeader | None:
     """The header of a JPEG that nvJPEG may be given, None for all else."""
     # It paints the rest of a truncated file grey and says nothing: these bytes must
     # begin and end as a JPEG does, with a little after at most.
@@ -88,5 +90,5 @@ def header_for_gpu(data: bytes) -> JpegHeader | None:
     # A height of 0 means that a later marker tells it, and no room would be left for
     # the pixels; four components are CMYK, which it would read as something else.
     if header and header.components in (1, 3):
-        return header if 0 < header.height * header.width <= MOST_PIXELS else None
+        return header if 0 < header.height * header.width <= max_pixels else None
     return None

@@ -14,8 +14,11 @@ from jaxtyping import Bool, UInt8
 from PIL import Image
 from torch import Tensor
 
+from t2t.data.decoding.headers import MAX_PIXELS
+from t2t.data.decoding.in_flight import PIXELS_IN_FLIGHT
 from t2t.data.decoding.jpeg_engine import JpegEngines, has_library
 from t2t.data.decoding.jpegs import Jpegs, Numbers, gather_jpegs
+from t2t.data.decoding.shrinking import shrink_factor, shrunk
 from t2t.ops.ragged import Ragged
 
 # torch warns once of memory that it must not write to; decoders only read it.
@@ -70,28 +73,59 @@ class LibraryDecoder:
 
 
 def decode_jpegs(
-    datas: Sequence[bytes | Tensor], channels: int, device: torch.device
+    datas: Sequence[bytes | Tensor],
+    channels: int,
+    device: torch.device,
+    *,
+    min_side: int | None = None,
+    max_pixels: int = MAX_PIXELS,
 ) -> tuple[Numbers, Ragged] | None:
     """Upright pixels of those images that nvJPEG reads, and their places in `datas`."""
     if channels not in CHANNELS or _gpu_decoder(device) is None:
         return None
-    return decode_gathered(gather_jpegs(datas, _pinned(device)), channels, device)
+    jpegs = gather_jpegs(datas, _pinned(device), max_pixels)
+    return decode_gathered(jpegs, channels, device, min_side)
 
 
 def decode_gathered(
-    jpegs: Jpegs, channels: int, device: torch.device
+    jpegs: Jpegs, channels: int, device: torch.device, min_side: int | None = None
 ) -> tuple[Numbers, Ragged] | None:
-    """Upright pixels and the places of those JPEGs that nvJPEG reads, if any."""
+    """Upright pixels and the places of those JPEGs that nvJPEG reads, if any.
+
+    Large ones are shrunk as `decode` shrinks them, after some are decoded.
+    """
     found = _gpu_decoder(device)
     if found is None or not len(jpegs):
         return None
     with found.borrowed() as decoder:
         accepted = jpegs.chosen(decoder.accepts(jpegs))
-        parts = _decode_or_halve(accepted, decoder, channels, device)
+        parts = [
+            (jpegs, _shrunk(ragged, min_side))
+            for some in _groups(accepted)
+            for jpegs, ragged in _decode_or_halve(some, decoder, channels, device)
+        ]
     if not parts:
         return None
     places = np.concatenate([some.places for some, _ in parts])
     return places, Ragged.joined([ragged for _, ragged in parts])
+
+
+def _groups(jpegs: Jpegs) -> Iterator[Jpegs]:
+    """As few as may be whose pixels are within the budget."""
+    before = np.cumsum(jpegs.heights * jpegs.widths) // PIXELS_IN_FLIGHT
+    for group in np.unique(before):
+        yield jpegs.chosen(before == group)
+
+
+def _shrunk(ragged: Ragged, min_side: int | None) -> Ragged:
+    """The same where no image is so large as to be shrunk."""
+    sizes = zip(ragged.heights.tolist(), ragged.widths.tolist(), strict=True)
+    factors = [shrink_factor(*size, min_side) for size in sizes]
+    if max(factors) == 1:
+        return ragged
+    return Ragged.from_images(
+        [shrunk(ragged.image(index), factor) for index, factor in enumerate(factors)]
+    )
 
 
 def _pinned(device: torch.device) -> bool:

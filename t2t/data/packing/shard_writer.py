@@ -17,7 +17,13 @@ from torch import Tensor
 
 from t2t.data.decoding.damage import Damage, DamagedImage
 from t2t.data.decoding.decode import decode
-from t2t.data.decoding.headers import OTHER_SUFFIX, SUFFIXES, image_format, jpeg_header
+from t2t.data.decoding.headers import (
+    MAX_PIXELS,
+    OTHER_SUFFIX,
+    SUFFIXES,
+    image_format,
+    jpeg_header,
+)
 from t2t.data.sources.base import Indices, Source
 from t2t.data.sources.shard_index import SUFFIX, ShardIndex, parse_index
 from t2t.data.sources.storage import LocalFile
@@ -44,6 +50,7 @@ class Settings:
 
     short_side: int | None
     quality: int
+    max_pixels: int = MAX_PIXELS
 
 
 def write_shard(
@@ -140,9 +147,18 @@ def prepared(source: Source, index: int, settings: Settings) -> Prepared:
     """An image's bytes, kept or made smaller, that are known to decode."""
     name = source.name(index)
     given = source.read(index)
-    pixels = decode(given, name=name, min_side=settings.short_side)
-    # The size as stored: a JPEG that shrinks may already have been decoded smaller.
     header = jpeg_header(given) if isinstance(given, bytes) else None
+    min_side = None
+    if header and settings.short_side is not None:
+        # Down to an eighth, which is all that a JPEG's decoder does by itself.
+        min_side = max(settings.short_side, min(header[:2]) // 8)
+    pixels = decode(
+        given,
+        name=name,
+        min_side=min_side,
+        max_pixels=settings.max_pixels,
+    )
+    # The size as stored: a JPEG that shrinks may already have been decoded smaller.
     short = min(header[:2] if header else pixels.shape[-2:])
     shrink = settings.short_side is not None and short > settings.short_side
     num_bytes = given.numel() if isinstance(given, Tensor) else len(given)

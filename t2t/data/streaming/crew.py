@@ -5,6 +5,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
+from t2t.data.decoding.decode import Decoding
 from t2t.data.sources.base import Indices, Source
 from t2t.data.streaming.filling import Filler
 from t2t.data.streaming.memory import Memory
@@ -39,13 +40,13 @@ class ThreadCrew:
     def __init__(
         self,
         source: Source,
-        channels: int,
+        decoding: Decoding,
         num_workers: int,
         memory: Memory,
     ) -> None:
         self.memory = memory
         self._num_workers = num_workers
-        self._filler = Filler(source, channels, memory.array, _NUM_READERS)
+        self._filler = Filler(source, decoding, memory.array, _NUM_READERS)
         self._cutter = Cutter(_MOST_READ, _MOST_DECODED)
         self._pool: ThreadPoolExecutor | None = None
 

@@ -12,7 +12,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from t2t.data.decoding.damage import DamagedImage
-from t2t.data.decoding.decode import decode
+from t2t.data.decoding.decode import Decoding, decode
 from t2t.data.decoding.jpegs import header_for_gpu
 from t2t.data.sources.base import Source
 from t2t.data.streaming.memory import Block, Bytes
@@ -55,10 +55,10 @@ class Filler:
     """Reads and decodes images of a source into memory, for many threads at once."""
 
     def __init__(
-        self, source: Source, channels: int, array: Bytes, num_readers: int
+        self, source: Source, decoding: Decoding, array: Bytes, num_readers: int
     ) -> None:
         self.source = source
-        self.channels = channels
+        self.decoding = decoding
         self.array = array
         self.halted = threading.Event()
         self._seconds: deque[float] = deque(maxlen=16)
@@ -103,13 +103,13 @@ class Filler:
     ) -> tuple[tuple[int, int, int, int], np.ndarray]:
         """An image's kind, sizes and orientation, and what to write."""
         if isinstance(data, bytes) and not decodes:
-            header = header_for_gpu(data)
+            header = header_for_gpu(data, self.decoding.max_pixels)
             array = np.frombuffer(data, dtype=np.uint8)
             if header is None:
                 return (Kind.FILE, 0, 0, 1), array
             described = header.height, header.width, header.orientation
             return (Kind.JPEG, *described), array
-        array = decode(data, channels=self.channels).numpy()
+        array = decode(data, **self.decoding._asdict()).numpy()
         _, height, width = array.shape
         rows = array.transpose(1, 2, 0)
         if rows.flags.c_contiguous and not array.flags.c_contiguous:

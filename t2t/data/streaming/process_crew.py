@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from t2t.data.decoding.decode import Decoding
 from t2t.data.sources.base import Indices, Source
 from t2t.data.streaming.crew import ThreadCrew
 from t2t.data.streaming.memory import Block, Memory
@@ -48,7 +49,7 @@ class ProcessCrew:
     def __init__(
         self,
         source: Source,
-        channels: int,
+        decoding: Decoding,
         num_workers: int,
         device: torch.device,
         tell: Callable[[str], None],
@@ -57,10 +58,10 @@ class ProcessCrew:
     ) -> None:
         self.memory = Memory(device, shared=True)
         self._source = source
-        told = pickled(source, channels)
+        told = pickled(source, decoding)
         self.keeper, sockets = start_workers(self, told, num_workers, self.memory)
         self.workers = [Worker(socket) for socket in sockets]
-        self._spare = ThreadCrew(source, channels, num_workers, self.memory)
+        self._spare = ThreadCrew(source, decoding, num_workers, self.memory)
         self._cutter = Cutter(_MOST_READ, _MOST_DECODED)
         self._tell = tell
         self._have_started = not threads_first

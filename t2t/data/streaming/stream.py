@@ -149,17 +149,17 @@ class StreamBatches:
             self._streams.put(stream)
 
     def _new_crew(self) -> Crew:
-        source, channels = self.loader.source, self.loader.channels
+        source, decoding = self.loader.source, self.loader.decoding
         if self._by_processes:
             tell = self.loader.damage.tell or warnings.warn
             try:
                 return ProcessCrew(
-                    *(source, channels, self.num_workers, self.device, tell),
+                    *(source, decoding, self.num_workers, self.device, tell),
                     threads_first=self._threads_first,
                 )
             except OSError as error:  # no more of processes, files or memory
                 tell(f"Worker processes could not start ({error}): threads do it.")
-        return ThreadCrew(source, channels, self.num_workers, Memory(self.device))
+        return ThreadCrew(source, decoding, self.num_workers, Memory(self.device))
 
     def _handed_over(self, made: Made) -> Batch:
         """The batch, ordered before what the caller's stream does next."""
@@ -251,7 +251,8 @@ class _Work:
         places = np.flatnonzero(request.rows[:, 0] == Kind.JPEG)
         columns = request.rows[places, 1:].T.copy()
         jpegs = Jpegs(self.crew.memory.tensor, places, *columns)
-        return decode_gathered(jpegs, self.loader.channels, self.device)
+        decoding = self.loader.decoding
+        return decode_gathered(jpegs, decoding.channels, self.device, decoding.min_side)
 
     def _sent(self, request: Request, places: Indices) -> tuple[Indices, Ragged]:
         """What workers decoded, on its way to the device, in the order it lay in."""
@@ -306,7 +307,7 @@ def by_processes(
         reason = "processes would each need what the source keeps in memory"
     else:
         try:
-            pickled(loader.source, loader.channels)
+            pickled(loader.source, loader.decoding)
         except NotPortable as error:
             reason = f"the source cannot be sent to processes: {error}"
         else:

@@ -21,7 +21,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from t2t.data.decoding.decode import decoder_name
+from t2t.data.decoding.decode import Decoding, decoder_name
+from t2t.data.decoding.in_flight import BUDGET
 from t2t.data.sources.base import Source
 from t2t.data.streaming.filling import Filled, Filler
 from t2t.data.streaming.memory import Block, Memory, mapped
@@ -57,11 +58,11 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-def pickled(source: Source, channels: int) -> bytes:
+def pickled(source: Source, decoding: Decoding) -> bytes:
     """What workers are told once."""
     file = io.BytesIO()
     try:
-        _Pickler(file, pickle.HIGHEST_PROTOCOL).dump((source, channels))
+        _Pickler(file, pickle.HIGHEST_PROTOCOL).dump((source, decoding))
     except Exception as error:  # things say in many ways that they cannot be sent
         raise NotPortable(str(error)) from error
     return file.getvalue()
@@ -135,8 +136,9 @@ def main(arguments: list[str]) -> None:
         array = mapped(memory_file)
         with open(source_file, "rb") as file:
             file.seek(0)
-            source, channels = pickle.load(file)
+            source, decoding = pickle.load(file)
         decoder_name()  # imports it
+        BUDGET.share(memory_file)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         for each in sockets:
@@ -148,7 +150,7 @@ def main(arguments: list[str]) -> None:
             for other in sockets:
                 if other is not each:
                     other.close()
-            serve(each, Filler(source, channels, array, _NUM_READERS), keeper)
+            serve(each, Filler(source, decoding, array, _NUM_READERS), keeper)
     for each in sockets:
         each.close()
     # Another process may hold the other end of the pipe: its end is not enough.

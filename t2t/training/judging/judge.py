@@ -8,9 +8,10 @@ from pathlib import Path
 
 import torch
 
-from t2t.data.batches import EvaluationBatches, evaluation_batches
+from t2t.data.batches import EvaluationBatches, Feeding, evaluation_batches
 from t2t.data.crops import CenterCrop
 from t2t.data.decoding.damage import Damage
+from t2t.data.decoding.headers import MAX_PIXELS
 from t2t.data.sources import Source, Subset, open_source
 from t2t.data.sources.opening import find
 from t2t.errors import UserError, choose
@@ -44,6 +45,7 @@ def judge(
     model: str | None = None,
     real: bool = False,
     damage_limit: int = 100,
+    max_pixels: int = MAX_PIXELS,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Report | None:
     """Evaluates a run or weights on their own data or on other.
@@ -65,7 +67,7 @@ def judge(
         )
         damage = Damage(damage_limit)
         batch_size = min(batch_size, len(source))
-        batches = open_batches(trained, source, batch_size, team, damage)
+        batches = open_batches(trained, source, batch_size, team, damage, max_pixels)
         network = trained.model.to(team.device)
         prepare = Preparation(trained.mean, trained.std)
         num_classes = len(trained.class_names)
@@ -95,7 +97,12 @@ def judge(
 
 
 def open_batches(
-    trained: Trained, source: Source, batch_size: int, team: Processes, damage: Damage
+    trained: Trained,
+    source: Source,
+    batch_size: int,
+    team: Processes,
+    damage: Damage,
+    max_pixels: int,
 ) -> EvaluationBatches:
     """All images once, as the model was trained to see them."""
     shared = {
@@ -114,6 +121,7 @@ def open_batches(
         world_size=team.world_size,
         channels=trained.channels,
         damage=damage,
+        feeding=Feeding(max_pixels=max_pixels),
     )
 
 

@@ -1,0 +1,60 @@
+"""Silence for decoders that print warnings without saying of which file."""
+
+import ctypes
+import re
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Any
+
+# What Pillow warns of by itself: damaged notes beside the pixels.
+_IGNORED: Any = ("ignore", None, Warning, re.compile(r"PIL\b"), 0)
+_LOCK = threading.Lock()
+_NUM_INSIDE = 0
+
+
+@contextmanager
+def silenced() -> Iterator[None]:
+    """Drops what decoders print while any thread is inside.
+
+    libjpeg, libpng and libtiff print to C's stderr, which is pointed elsewhere; that
+    of Python and of C++, and so what others have to report, stay as they are.
+    """
+    global _NUM_INSIDE
+    with _LOCK:
+        _NUM_INSIDE += 1
+        if _NUM_INSIDE == 1:
+            warnings.filters.insert(0, _IGNORED)  # type: ignore[attr-defined]
+            _point_stderr(to_nothing=True)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _NUM_INSIDE -= 1
+            if _NUM_INSIDE == 0:
+                with suppress(ValueError):  # others may have put theirs back meanwhile
+                    warnings.filters.remove(_IGNORED)  # type: ignore[attr-defined]
+                _point_stderr(to_nothing=False)
+
+
+def _point_stderr(*, to_nothing: bool) -> None:
+    if (streams := _c_streams()) is not None:
+        variable, original, nothing = streams
+        variable.value = nothing if to_nothing else original
+
+
+@cache
+def _c_streams() -> tuple[ctypes.c_void_p, int, int] | None:
+    """C's variable stderr, what it holds, and a stream that leads nowhere."""
+    try:
+        library = ctypes.CDLL(None)
+        variable = ctypes.c_void_p.in_dll(library, "stderr")
+        library.fopen.restype = ctypes.c_void_p
+        nothing = library.fopen(b"/dev/null", b"w")
+    except (OSError, ValueError, AttributeError, TypeError):  # not Linux
+        return None
+    if not nothing or not variable.value:
+        return None
+    return variable, variable.value, nothing
