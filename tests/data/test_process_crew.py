@@ -225,7 +225,8 @@ def assert_right(batch: Batch, step: int, source: FileSource) -> None:
     ]
     draws = Draws.of(5, step, batch.keys)
     wanted = apply_crop(CROP, Ragged.from_images(images), draws)
-    assert (batch.images.int() - wanted.int()).abs().max() <= 2
+    # Where a large one is shrunk, nvJPEG and Pillow differ by a few levels.
+    assert (batch.images.int() - wanted.int()).abs().max() <= 4
 
 
 def test_a_killed_worker_is_told_of_and_its_work_done(source: FileSource) -> None:

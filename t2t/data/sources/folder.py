@@ -44,13 +44,13 @@ def _holds_classes(folder: tuple[str, os.DirEntry[str]]) -> bool:
     name, entry = folder
     if not any(name in names for names in SPLIT_NAMES.values()):
         return False
-    inner, images, _ = _class_folders(Path(entry.path))
+    inner, images, _ = class_folders(Path(entry.path))
     return bool(inner) and not images
 
 
 def holds_images_by_class(root: Path) -> bool:
     """Whether its folders are those of classes: several, and images in each."""
-    folders, *_ = _class_folders(root)
+    folders, *_ = class_folders(root)
     above = (root.resolve(),)
     inner = (walk(str(root / name), above=above) for name in folders)
     return len(folders) > 1 and all(any(True for _ in images) for images in inner)
@@ -62,7 +62,7 @@ def _opener(root: Path) -> Callable[[], Source]:
 
 def open_folder(root: Path) -> FileSource:
     """One folder whose subfolders are the classes, in the order of their names."""
-    folders, loose, beside = _class_folders(root)
+    folders, loose, beside = class_folders(root)
     if not folders:
         if loose:
             raise UserError(
@@ -246,7 +246,7 @@ def _leads_back(folder: str, above: tuple[Path, ...]) -> bool:
     return any(each.is_relative_to(real) for each in above)
 
 
-def _class_folders(root: Path) -> tuple[list[str], list[str], list[str]]:
+def class_folders(root: Path) -> tuple[list[str], list[str], list[str]]:
     """Names of the folders, and paths of the images and other files beside them."""
     folders = []
     images = []

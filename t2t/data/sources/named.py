@@ -151,11 +151,16 @@ def open_digits(split: str) -> Source:
     return Subset(source, np.setdiff1d(np.arange(len(source)), held))
 
 
-def open_torchvision(name: str, known: TorchvisionSet, split: str) -> Source:
-    """One split of a torchvision set, downloaded when it is not there yet."""
-    folder = cache_folder() / "data" / name
+def open_torchvision(
+    name: str, known: TorchvisionSet, split: str, given: Path | None = None
+) -> Source:
+    """One split of a torchvision set, in a given folder or downloaded to ours."""
+    folder = given or cache_folder() / "data" / name
     parts = known.parts[split]
-    datasets = [_make(name, known, folder, arguments) for arguments in parts]
+    datasets = [
+        _make(name, known, folder, arguments, may_download=given is None)
+        for arguments in parts
+    ]
     if known.layout == "files":
         return _read_files(datasets, folder)
     (dataset,), (arguments,) = datasets, parts
@@ -166,7 +171,12 @@ def open_torchvision(name: str, known: TorchvisionSet, split: str) -> Source:
 
 
 def _make(
-    name: str, known: TorchvisionSet, folder: Path, arguments: Mapping[str, Any]
+    name: str,
+    known: TorchvisionSet,
+    folder: Path,
+    arguments: Mapping[str, Any],
+    *,
+    may_download: bool,
 ) -> Any:
     import torchvision.datasets
 
@@ -180,8 +190,13 @@ def _make(
 
     try:
         return make(folder, False)
-    except (RuntimeError, OSError):
-        pass  # torchvision's way of saying that it is not there
+    except (RuntimeError, OSError) as error:
+        # torchvision's way of saying that it is not there
+        if not may_download:
+            raise UserError(
+                f"{folder} looks like the data set {name} and lacks some of its files: "
+                "unpack its archives there again."
+            ) from error
     if not DOWNLOADS.get():
         raise UserError(f"Data set {name!r} is not downloaded to {folder} yet.")
     try:

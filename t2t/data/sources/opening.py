@@ -18,6 +18,7 @@ from t2t.data.sources.folder import (
 from t2t.data.sources.labels import check_no_empty_class, check_same_classes
 from t2t.data.sources.named import NAMES, find_named_splits
 from t2t.data.sources.parquet import find_parquet_splits
+from t2t.data.sources.published import find_published_splits
 from t2t.data.sources.shards import find_shard_splits
 from t2t.data.sources.storage import is_url, list_files
 from t2t.errors import UserError, near, suggest
@@ -135,6 +136,8 @@ def find(spec: str | Path) -> Found:
             f"There is no file or folder {text}, and no data set of that name"
             f"{_nearest(text, path) or f': {WHAT_TO_GIVE}'}"
         )
+    if published := find_published_splits(path):
+        return Found(text, published)
     kind = kind_of_folder(path)
     if kind == "parquet":
         openers = find_parquet_splits(path)

@@ -1,0 +1,132 @@
+"""Validation images in one folder, their classes in a file beside them.
+
+As ImageNet and Tiny ImageNet are published.
+"""
+
+import csv
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from t2t.data.sources.base import FileSource, Source
+from t2t.data.sources.folder import class_folders, open_folder, walk
+from t2t.errors import UserError
+
+TINY = "val_annotations.txt"
+KAGGLE = "LOC_val_solution.csv"
+SYNSETS = "imagenet_2012_validation_synset_labels.txt"
+NUMBERS = "ILSVRC2012_validation_ground_truth.txt"
+META = "meta.mat"
+# Folders that archives unpack to.
+_TRAIN = ("train", "ILSVRC2012_img_train")
+_VAL = ("val", "ILSVRC2012_img_val")
+_KAGGLE_IMAGES = Path("ILSVRC/Data/CLS-LOC")
+_DEVKITS = ("", "ILSVRC2012_devkit_t12/data", "devkit/data", "ILSVRC/devkit/data")
+_NUM_ABOVE = 3
+
+Labels = dict[str, str] | list[str]
+"""Classes by the names of the images, or in the order of these names."""
+
+
+def find_flat_splits(root: Path) -> dict[str, Callable[[], Source]] | None:
+    """Class folders to train on and a flat folder to validate by; None otherwise."""
+    if (root / _KAGGLE_IMAGES).is_dir():
+        root = root / _KAGGLE_IMAGES
+    train = next((root / name for name in _TRAIN if (root / name).is_dir()), None)
+    val = next((root / name for name in _VAL if (root / name).is_dir()), None)
+    if train is None or val is None:
+        return None
+    folders, images, _ = class_folders(val)
+    is_flat = not folders and bool(images)
+    is_tiny = folders == ["images"] and (root / "wnids.txt").is_file()
+    if not (is_flat or is_tiny or (val / TINY).is_file()):
+        return None
+    is_published = is_tiny or any(Path(p).name.startswith("ILSVRC2012") for p in images)
+    labels = _labels(val, root)
+    if labels is None and not is_published:
+        return None
+    return {"train": lambda: open_folder(train), "val": lambda: _open(train, val, root)}
+
+
+def _open(train: Path, val: Path, root: Path) -> FileSource:
+    """The flat folder, with the classes that the training folder has."""
+    found = _labels(val, root)
+    if found is None:
+        raise UserError(
+            f"{val} holds images of no known class: add {TINY} to it, or beside it "
+            f"{KAGGLE}, {SYNSETS}, or {NUMBERS} with its {META}."
+        )
+    where, labels = found
+    names = list(walk(str(val)))
+    if isinstance(labels, list):
+        if len(labels) != len(names):
+            raise UserError(
+                f"{where} has {len(labels):,} classes and {val} {len(names):,} images: "
+                "unpack both again."
+            )
+        labels = {Path(n).name: label for n, label in zip(names, labels, strict=True)}
+    classes = tuple(class_folders(train)[0])
+    numbers = {name: number for number, name in enumerate(classes)}
+    found_labels = []
+    for name in names:
+        label = labels.get(Path(name).name) or labels.get(Path(name).stem)
+        if label is None:
+            raise UserError(f"{where} has no class for {val / name}: unpack it again.")
+        if label not in numbers:
+            raise UserError(
+                f"{where} has images of the class {label!r}, which {train} has no "
+                "folder of: add or remove what differs."
+            )
+        found_labels.append(numbers[label])
+    return FileSource(val, names, np.array(found_labels, np.int64), classes)
+
+
+def _labels(val: Path, root: Path) -> tuple[Path, Labels] | None:
+    """The first file that says the classes, and what it says."""
+    if (val / TINY).is_file():
+        lines = (val / TINY).read_text().splitlines()
+        pairs = (line.split()[:2] for line in lines if len(line.split()) > 1)
+        return val / TINY, dict(pairs)
+    for folder in _folders(val, root):
+        if (folder / KAGGLE).is_file():
+            return folder / KAGGLE, _read_kaggle(folder / KAGGLE)
+        if (folder / SYNSETS).is_file():
+            return folder / SYNSETS, (folder / SYNSETS).read_text().split()
+        if (folder / NUMBERS).is_file():
+            return folder / NUMBERS, _read_numbers(folder)
+    return None
+
+
+def _folders(val: Path, root: Path) -> Iterator[Path]:
+    above = [*root.resolve().parents][:_NUM_ABOVE]
+    for folder in (val, root, *above):
+        for inner in _DEVKITS:
+            yield folder / inner
+
+
+def _read_kaggle(path: Path) -> dict[str, str]:
+    with open(path, newline="") as file:
+        rows = [row for row in csv.reader(file) if len(row) > 1 and row[1].split()]
+    return {row[0]: row[1].split()[0] for row in rows}
+
+
+def _read_numbers(folder: Path) -> list[str]:
+    """Numbers of classes, which the development kit's table names."""
+    meta = folder / META
+    if not meta.is_file():
+        raise UserError(
+            f"{folder / NUMBERS} needs {META} beside it, which names its classes: "
+            "unpack the development kit again."
+        )
+    from scipy.io import loadmat
+
+    try:
+        rows = loadmat(meta, squeeze_me=True)["synsets"]
+        names = {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in rows}
+        return [names[int(n)] for n in (folder / NUMBERS).read_text().split()]
+    except Exception as error:  # of any kind, where it is damaged
+        raise UserError(
+            f"{meta} and {NUMBERS} cannot be read ({error}): unpack the development "
+            "kit again."
+        ) from error
