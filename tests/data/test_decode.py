@@ -415,6 +415,15 @@ def test_too_many_pixels_are_told_before_any_is_decoded(monkeypatch, kind):
         decode(data, name="a", max_pixels=799)
 
 
+def test_what_pillow_keeps_three_times_may_have_a_third_of_the_pixels(monkeypatch):
+    data = encoded(picture(), "WEBP")
+    assert decode(data, max_pixels=24 * 40).shape == (3, 24, 40)
+    monkeypatch.setattr(decoding, "_fast_decoder", lambda: None)
+    assert decode(data, max_pixels=3 * 24 * 40).shape == (3, 24, 40)
+    with pytest.raises(DamagedImage, match="are more than the 320 that are decoded"):
+        decode(data, max_pixels=24 * 40)
+
+
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP"])
 def test_the_pixels_in_flight_are_counted(monkeypatch, kind):
     budget = PixelBudget(1 << 20)

@@ -48,6 +48,8 @@ _PIXELS_AT_ONCE = 1 << 22
 # What a JPEG decoded smaller needs, beside its pixels, of what all of it would: where
 # it is progressive, its coefficients are kept.
 _SHARE_OF_COEFFICIENTS = 4
+# Pillow keeps several copies of what these hold, in more bytes a pixel.
+_COPIES = {"WEBP": 3, "AVIF": 3}
 # Of rows longer than twice this Pillow says that memory is lacking, which it is not.
 _LONGEST_SIDE = 1 << 25
 # Pillow's own limit refuses photographs of 200 megapixels, which telephones take.
@@ -223,9 +225,10 @@ def _decode_with_pillow(
             Image.open(_without_exif(data), formats=_formats(data)) as image,
         ):
             height, width = image.height, image.width
-            _check_size(height, width, name, max_pixels)
+            copies = _COPIES.get(image.format or "", 1)
+            _check_size(height, width, name, max_pixels // copies)
             factor = shrink_factor(height, width, min_side)
-            needed = height * width
+            needed = copies * height * width
             if image.format in ("JPEG", "MPO") and factor > 1:
                 by_jpeg = jpeg_factor(factor)
                 image.draft(None, (width // by_jpeg, height // by_jpeg))
