@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from t2t.data.loading import Loader
+from t2t.data.decoding.damage import DamagedImage
+from t2t.data.decoding.decode import image_size
 from t2t.data.sources import Source, open_splits
 from t2t.models.builtin import NAME as BUILTIN
 from t2t.models.zoo import OURS
@@ -80,9 +81,21 @@ def with_model(recipe: Recipe, model: str) -> Recipe:
 def typical_side(source: Source) -> int:
     """The median of the short sides of a few images spread over the source."""
     chosen = np.linspace(0, len(source) - 1, min(NUM_LOOKED_AT, len(source)))
-    loader = Loader(source)  # a damaged image is passed over
-    sides = [min(loader.load(int(index))[1].shape[1:]) for index in chosen]
-    return int(np.median(sides))
+    sizes = [_size(source, int(index)) for index in chosen]
+    sides = [min(size) for size in sizes if min(size)]
+    return int(np.median(sides)) if sides else 0
+
+
+def _size(source: Source, index: int) -> tuple[int, int]:
+    """Height and width by an image's header, 0 where it is damaged."""
+    try:
+        data = source.read(index)
+    except DamagedImage:
+        return 0, 0
+    if isinstance(data, bytes):
+        return image_size(data)
+    _, height, width = data.shape
+    return height, width
 
 
 def fitting_batch(num_images: int) -> int:

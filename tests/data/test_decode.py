@@ -19,7 +19,7 @@ from PIL import Image, ImageOps, features
 
 from t2t.data.crops import CenterCrop, RandomCrop, apply_crop, side_to_keep
 from t2t.data.decoding import decode as decoding
-from t2t.data.decoding import in_flight
+from t2t.data.decoding import in_flight, shrinking
 from t2t.data.decoding.damage import Damage, DamagedImage
 from t2t.data.decoding.decode import (
     decode,
@@ -312,6 +312,13 @@ def test_every_kind_is_shrunk_by_means(kind, decoder):
     assert found.shape == (3, 76, 126)
     expected = pixels_of(image.convert("RGB").reduce(8))
     assert (found.int() - expected.int()).abs().max() <= 1
+
+
+def test_means_on_a_gpu_are_those_of_the_cpu():
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, (3, 75, 131), generator=generator, dtype=torch.uint8)
+    for factor in (2, 4, 8, 64):
+        assert torch.equal(shrinking._pooled(pixels, factor), shrunk(pixels, factor))
 
 
 def test_sums_of_many_pixels_do_not_overflow():

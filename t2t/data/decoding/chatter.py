@@ -1,6 +1,7 @@
 """Silence for decoders that print warnings without saying of which file."""
 
 import ctypes
+import logging
 import re
 import threading
 import warnings
@@ -11,6 +12,8 @@ from typing import Any
 
 # What Pillow warns of by itself: damaged notes beside the pixels.
 _IGNORED: Any = ("ignore", None, Warning, re.compile(r"PIL\b"), 0)
+# Where nobody asked for logs, Python prints those of errors.
+logging.getLogger("PIL").addHandler(logging.NullHandler())
 _LOCK = threading.Lock()
 _NUM_INSIDE = 0
 

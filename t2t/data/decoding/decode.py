@@ -43,8 +43,8 @@ __all__ = ["Decoding", "ImagePixels", "decode", "decode_each", "with_channels"]
 # Channels as torchcodec and torchvision name them, and as Pillow does.
 _MODES = {1: ("GRAY", "L"), 3: ("RGB", "RGB"), 4: ("RGB_ALPHA", "RGBA")}
 _HEIC = (b"heic", b"heix", b"hevc", b"mif1", b"msf1")
-# Pixels that are converted at once where an image is shrunk.
-_PIXELS_AT_ONCE = 1 << 22
+# Pixels that are converted at once, since conversions need several copies.
+_PIXELS_AT_ONCE = 1 << 24
 # What a JPEG decoded smaller needs, beside its pixels, of what all of it would: where
 # it is progressive, its coefficients are kept.
 _SHARE_OF_COEFFICIENTS = 4
@@ -249,15 +249,18 @@ def _pixels_of(image: Image.Image, mode: str, factor: int) -> ImagePixels:
     """All pixels, or means of them, a few rows at a time."""
     image.load()  # which turns a TIFF upright
     white = white_level(image)
-    if factor == 1:
-        return pixels_of(image, mode, white)
     width, height = image.size
-    rows = max(_PIXELS_AT_ONCE // (width * factor), 1) * factor
-    bands = []
-    for top in range(0, height, rows):
-        band = image.crop((0, top, width, min(top + rows, height)))
-        bands.append(shrunk(pixels_of(band, mode, white), factor))
-    return torch.cat(bands, 1)
+    if factor == 1 and width * height <= _PIXELS_AT_ONCE:
+        return pixels_of(image, mode, white)
+    sides = len(mode), -(-height // factor), -(-width // factor)
+    pixels = torch.empty(sides, dtype=torch.uint8)
+    rows = max(_PIXELS_AT_ONCE // (width * factor), 1)
+    for top in range(0, sides[1], rows):
+        bottom = min((top + rows) * factor, height)
+        band = pixels_of(image.crop((0, top * factor, width, bottom)), mode, white)
+        # NumPy copies in this thread, where torch would start others.
+        pixels.numpy()[:, top : top + rows] = shrunk(band, factor).numpy()
+    return pixels
 
 
 def _without_exif(data: bytes) -> io.BytesIO:

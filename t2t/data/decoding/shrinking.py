@@ -49,11 +49,16 @@ def shrunk(
     for top in range(0, sides[1], rows):
         band = pixels[:, top * factor : (top + rows) * factor]
         if pixels.is_cuda:
-            means = F.avg_pool2d(band.float(), factor, ceil_mode=True)
-            result[:, top : top + rows] = (means + 0.5).floor().to(torch.uint8)
+            result[:, top : top + rows] = _pooled(band, factor)
         else:
             result.numpy()[:, top : top + rows] = _means(band.numpy(), factor)
     return result
+
+
+def _pooled(band: Tensor, factor: int) -> Tensor:
+    """Means of a few rows; sums of so few pixels are exact in float32."""
+    means = F.avg_pool2d(band.float(), factor, ceil_mode=True)
+    return (means + 0.5).floor().to(torch.uint8)
 
 
 def _means(band: np.ndarray, factor: int) -> np.ndarray:
