@@ -342,3 +342,17 @@ def test_predicting_loads_only_what_it_needs(run: Path, images: Path) -> None:
         [sys.executable, "-c", script, *words], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_pixels_of_an_image_can_be_limited(
+    run: Path, tmp_path: Path, capsys: Output
+) -> None:
+    path = tmp_path / "a.png"
+    Image.new("RGB", (40, 30)).save(path)
+    words = ["predict", str(run), str(path), "--device", "cpu", "--max-pixels"]
+    assert main([*words, "1200"]) == 0
+    assert main([*words, "1199"]) == 2
+    assert f"{path} was left out: its 40 × 30 pixels" in capsys.readouterr().err
+    assert main([*words, "0"]) == 2
+    assert main([*words, str(2**30)]) == 2
+    assert "--max-pixels 1073741824 is too large" in capsys.readouterr().err

@@ -499,3 +499,57 @@ def test_a_resident_batch_never_waits_for_the_gpu(crop: CenterCrop | None) -> No
         list(batches.steps(0, 5))
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+class Photographs(Source):
+    """Large images of several kinds beside a small one."""
+
+    def __init__(self) -> None:
+        self.classes = ("all",)
+        self._datas = []
+        for index, kind in enumerate(("JPEG", "PNG", "TIFF", "JPEG")):
+            small = np.random.default_rng(index).integers(0, 256, (9, 7, 3), np.uint8)
+            size = (700 + index, 1000) if index < 3 else (40, 30)
+            file = io.BytesIO()
+            Image.fromarray(small).resize(size).save(file, kind)
+            self._datas.append(file.getvalue())
+        self.labels = np.zeros(len(self._datas), np.int64)
+
+    def read(self, index: int) -> bytes:
+        return self._datas[index]
+
+    def name(self, index: int) -> str:
+        return f"photograph-{index}"
+
+
+def test_large_images_are_kept_as_small_as_crops_allow_and_streamed_alike() -> None:
+    source = Photographs()
+    found = []
+    for resident in (True, False):
+        feeding = Feeding(resident=resident, num_workers=2)
+        batches = open_batches(
+            source, batch_size=4, crop=RANDOM, device="cpu", feeding=feeding
+        )
+        found.append(list(batches.steps(0, 3)))
+        if isinstance(batches, resident_module.ResidentBatches):
+            heights = batches.images.ragged.heights.tolist()
+            assert heights == [63, 63, 63, 30]
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one.images, other.images)
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_an_image_of_too_many_pixels_is_named_and_skipped(resident: bool) -> None:
+    damage = Damage()
+    feeding = Feeding(resident=resident, num_workers=2, max_pixels=700 * 1000)
+    batches = open_batches(
+        Photographs(),
+        batch_size=4,
+        crop=RANDOM,
+        device="cpu",
+        damage=damage,
+        feeding=feeding,
+    )
+    list(batches.steps(0, 2))
+    assert sorted(damage.names) == ["photograph-1", "photograph-2"]
+    assert "× 1,000 pixels are more than the 700,000" in damage.reasons[0][1]

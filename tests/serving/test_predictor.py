@@ -253,3 +253,25 @@ def test_a_device_that_is_not_there_is_one_sentence(predictor: Predictor) -> Non
     if not torch.cuda.is_available():
         with pytest.raises(UserError, match="device='cuda' cannot be used here"):
             Predictor(predictor.trained, "cuda")
+
+
+@pytest.mark.parametrize("kind", ["int32", "float32", "unit"])
+def test_wide_pixels_of_pillow_are_seen_as_their_values_mean(
+    kind: str, predictor: Predictor
+) -> None:
+    grey = np.random.default_rng(0).integers(0, 256, (20, 24), np.uint8)
+    wide = (grey / 255).astype(np.float32) if kind == "unit" else grey.astype(kind)
+    (expected, found) = predictor.predict(
+        [Image.fromarray(grey), Image.fromarray(wide)]
+    )
+    assert found.guesses == expected.guesses
+
+
+def test_an_image_of_too_many_pixels_is_refused(predictor: Predictor) -> None:
+    file = io.BytesIO()
+    Image.new("1", (400, 300)).save(file, "PNG")
+    strict = Predictor(predictor.trained, "cpu", max_pixels=100_000)
+    (outcome,) = strict.predict_each([file.getvalue()])
+    assert isinstance(outcome, DamagedImage)
+    assert "its 400 × 300 pixels are more than the 100,000" in outcome.reason
+    assert isinstance(next(predictor.predict_each([file.getvalue()])), Prediction)
