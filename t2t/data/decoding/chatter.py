@@ -5,8 +5,7 @@ import logging
 import re
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -14,32 +13,37 @@ from typing import Any
 _IGNORED: Any = ("ignore", None, Warning, re.compile(r"PIL\b"), 0)
 # Where nobody asked for logs, Python prints those of errors.
 logging.getLogger("PIL").addHandler(logging.NullHandler())
-_LOCK = threading.Lock()
-_NUM_INSIDE = 0
 
 
-@contextmanager
-def silenced() -> Iterator[None]:
+class Silence:
     """Drops what decoders print while any thread is inside.
 
     libjpeg, libpng and libtiff print to C's stderr, which is pointed elsewhere; that
     of Python and of C++, and so what others have to report, stay as they are.
     """
-    global _NUM_INSIDE
-    with _LOCK:
-        _NUM_INSIDE += 1
-        if _NUM_INSIDE == 1:
-            warnings.filters.insert(0, _IGNORED)  # type: ignore[attr-defined]
-            _point_stderr(to_nothing=True)
-    try:
-        yield
-    finally:
-        with _LOCK:
-            _NUM_INSIDE -= 1
-            if _NUM_INSIDE == 0:
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._num_inside = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._num_inside += 1
+            if self._num_inside == 1:
+                warnings.filters.insert(0, _IGNORED)  # type: ignore[attr-defined]
+                _point_stderr(to_nothing=True)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._num_inside -= 1
+            if self._num_inside == 0:
                 with suppress(ValueError):  # others may have put theirs back meanwhile
                     warnings.filters.remove(_IGNORED)  # type: ignore[attr-defined]
                 _point_stderr(to_nothing=False)
+
+
+SILENCE = Silence()
+"""For all threads of this process."""
 
 
 def _point_stderr(*, to_nothing: bool) -> None:

@@ -11,7 +11,7 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from t2t.data.decoding.chatter import silenced
+from t2t.data.decoding.chatter import SILENCE
 from t2t.data.decoding.damage import DamagedImage
 from t2t.data.decoding.headers import (
     MAX_PIXELS,
@@ -98,7 +98,7 @@ def decode(
     if fast and (kind == "jpeg" or (kind in ("png", "webp") and channels == 3)):
         with BUDGET.taken(size[0] * size[1]):
             try:
-                with silenced():
+                with SILENCE:
                     pixels = fast[1](as_tensor(data), _MODES[channels][0])
             except (RuntimeError, ValueError):
                 pass  # Pillow reads more kinds, and its reasons are the clearer ones.
@@ -113,7 +113,7 @@ def image_size(data: bytes) -> tuple[int, int]:
     if size := stored_size(data):
         return size
     try:
-        with silenced(), Image.open(io.BytesIO(data), formats=_formats(data)) as image:
+        with SILENCE, Image.open(io.BytesIO(data), formats=_formats(data)) as image:
             return image.height, image.width
     except Exception:  # of any kind: decoding tells what is wrong
         return 0, 0
@@ -221,7 +221,7 @@ def _decode_with_pillow(
 ) -> ImagePixels:
     try:
         with (
-            silenced(),
+            SILENCE,
             Image.open(_without_exif(data), formats=_formats(data)) as image,
         ):
             height, width = image.height, image.width

@@ -3,13 +3,14 @@
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 PIXELS_IN_FLIGHT = 1 << 28
 """Of images being decoded at once: about a gigabyte, as Pillow keeps them."""
 
 # Images below this are not counted: counting all would cost more than it is worth.
 _LEAST_COUNTED = 1 << 20
+_UNCOUNTED = nullcontext()
 _NUM_UNITS = 64
 
 
@@ -26,25 +27,24 @@ class PixelBudget:
         """Counts together with all processes that share this file; one thread each."""
         self._file = descriptor
 
-    @contextmanager
-    def taken(self, num_pixels: int) -> Iterator[None]:
+    def taken(self, num_pixels: int) -> AbstractContextManager[None]:
         """Waits until there is room; one image larger than all waits for all."""
         if num_pixels < _LEAST_COUNTED:
+            return _UNCOUNTED
+        num = min(num_pixels, self.total)
+        return self._locked(num) if self._file >= 0 else self._counted(num)
+
+    @contextmanager
+    def _counted(self, num_pixels: int) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._num_free >= num_pixels)
+            self._num_free -= num_pixels
+        try:
             yield
-        elif self._file >= 0:
-            with self._locked(min(num_pixels, self.total)):
-                yield
-        else:
-            num = min(num_pixels, self.total)
+        finally:
             with self._changed:
-                self._changed.wait_for(lambda: self._num_free >= num)
-                self._num_free -= num
-            try:
-                yield
-            finally:
-                with self._changed:
-                    self._num_free += num
-                    self._changed.notify_all()
+                self._num_free += num_pixels
+                self._changed.notify_all()
 
     @contextmanager
     def _locked(self, num_pixels: int) -> Iterator[None]:
