@@ -22,7 +22,7 @@ from t2t.data.crops import CenterCrop, apply_crop, side_to_keep
 from t2t.data.decoding.damage import DamagedImage
 from t2t.data.decoding.decode import decode_each, image_size
 from t2t.data.decoding.headers import MAX_PIXELS
-from t2t.data.decoding.levels import pixels_of, white_level
+from t2t.data.decoding.levels import levels_of, pixels_of
 from t2t.data.decoding.shrinking import shrunk_size
 from t2t.data.draws import Draws
 from t2t.data.limits import num_cores
@@ -305,8 +305,8 @@ def stored(picture: Image.Image) -> bytes | Tensor:
     with _ONE_READER:
         upright = ImageOps.exif_transpose(picture)
     upright.format = picture.format
-    if (white := white_level(upright)) is not None:
-        return pixels_of(upright, "L", white)
+    if (levels := levels_of(upright)) is not None:
+        return pixels_of(upright, "L", levels)
     if upright.mode not in ("1", "L", "LA", "P", "RGB", "RGBA"):
         upright = upright.convert("RGB")
     file = io.BytesIO()

@@ -157,14 +157,23 @@ def test_wide_pixels_look_as_their_values_mean(kind, scale):
     assert (found - torch.from_numpy(values)).abs().max() == 0
 
 
-def test_twelve_bits_reach_white(tmp_path):
-    tags = [(256, 4), (257, 2), (258, 12), (259, 1), (262, 1), (273, 8), (277, 1)]
-    tags += [(278, 2), (279, 12)]
+def tiff(bits, photometric, pixels):
+    """A grey file of 4 × 2 pixels."""
+    tags = [(256, 4), (257, 2), (258, bits), (259, 1), (262, photometric), (273, 8)]
+    tags += [(277, 1), (278, 2), (279, len(pixels))]
     directory = b"".join(struct.pack("<HHIHH", tag, 3, 1, v, 0) for tag, v in tags)
-    pixels = bytes((0, 0, 0, 255, 255, 255)) * 2
     data = b"II*\0" + struct.pack("<I", 8 + len(pixels)) + pixels
-    data += struct.pack("<H", len(tags)) + directory + bytes(4)
+    return data + struct.pack("<H", len(tags)) + directory + bytes(4)
+
+
+def test_twelve_bits_reach_white():
+    data = tiff(12, 1, bytes((0, 0, 0, 255, 255, 255)) * 2)
     assert decode(data, channels=1)[0].tolist() == [[0, 0, 255, 255]] * 2
+
+
+def test_white_may_be_zero():
+    data = tiff(16, 0, bytes((255, 255, 0, 0, 0, 128, 255, 255)) * 2)
+    assert decode(data, channels=1)[0].tolist() == [[0, 255, 127, 0]] * 2
 
 
 @pytest.mark.parametrize("value", [-1, 65536, 2**31 - 1])

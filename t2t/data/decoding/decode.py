@@ -24,8 +24,8 @@ from t2t.data.decoding.headers import (
 from t2t.data.decoding.in_flight import BUDGET
 from t2t.data.decoding.levels import (
     ImagePixels,
+    levels_of,
     pixels_of,
-    white_level,
     with_channels,
 )
 from t2t.data.decoding.nvjpeg import (
@@ -248,16 +248,16 @@ def _decode_with_pillow(
 def _pixels_of(image: Image.Image, mode: str, factor: int) -> ImagePixels:
     """All pixels, or means of them, a few rows at a time."""
     image.load()  # which turns a TIFF upright
-    white = white_level(image)
+    levels = levels_of(image)
     width, height = image.size
     if factor == 1 and width * height <= _PIXELS_AT_ONCE:
-        return pixels_of(image, mode, white)
+        return pixels_of(image, mode, levels)
     sides = len(mode), -(-height // factor), -(-width // factor)
     pixels = torch.empty(sides, dtype=torch.uint8)
     rows = max(_PIXELS_AT_ONCE // (width * factor), 1)
     for top in range(0, sides[1], rows):
         bottom = min((top + rows) * factor, height)
-        band = pixels_of(image.crop((0, top * factor, width, bottom)), mode, white)
+        band = pixels_of(image.crop((0, top * factor, width, bottom)), mode, levels)
         # NumPy copies in this thread, where torch would start others.
         pixels.numpy()[:, top : top + rows] = shrunk(band, factor).numpy()
     return pixels
@@ -298,7 +298,7 @@ def _reason(data: bytes, error: Exception) -> str:
             return "it is a HEIC image, which is not read; convert it to JPEG or PNG"
         if kind is None:
             return "not an image that can be read"
-        return f"the {kind.upper()} file is cut short or damaged"
+        return f"the {kind.upper()} file is cut short or damaged, or of a rare kind"
     if isinstance(error, LookupError | ArithmeticError) or not str(error):
         # What was looked for, which says nothing by itself.
         return f"the file is damaged ({type(error).__name__}: {error})"

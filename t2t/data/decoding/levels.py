@@ -1,5 +1,7 @@
 """Pixels of Pillow's many modes as 8 bits a channel."""
 
+from typing import Any, NamedTuple
+
 import numpy as np
 import torch
 from jaxtyping import UInt8
@@ -13,6 +15,7 @@ ImagePixels = UInt8[Tensor, "channels height width"]
 _LUMA = (0.299, 0.587, 0.114)
 _SINGLE = ("F", "I;16", "I;16L", "I;16B", "I;16N", "I")
 _BITS_PER_SAMPLE = 258
+_PHOTOMETRIC = 262
 
 
 def with_channels(pixels: ImagePixels, channels: int, name: str = "") -> ImagePixels:
@@ -35,8 +38,15 @@ def with_channels(pixels: ImagePixels, channels: int, name: str = "") -> ImagePi
     )
 
 
-def white_level(image: Image.Image) -> float | None:
-    """The value that stands for white where a pixel is one wide number, else None.
+class Levels(NamedTuple):
+    """The value of white, or of black where values are inverted."""
+
+    white: float
+    is_inverted: bool
+
+
+def levels_of(image: Image.Image) -> Levels | None:
+    """What the values mean where a pixel is one wide number, else None.
 
     Files of 16 bits say it. 32 bits and floating point do not: there it is the
     smallest of the usual ones that no pixel exceeds.
@@ -48,7 +58,9 @@ def white_level(image: Image.Image) -> float | None:
         image.mode == "I" and image.format in (None, "TIFF")
     )
     if not is_free:
-        return float((1 << _bits(image)) - 1)
+        is_inverted = _tag(image, _PHOTOMETRIC, 1) == 0  # which Pillow leaves as it is
+        bits = 12 if _tag(image, _BITS_PER_SAMPLE, 16) == 12 else 16
+        return Levels(float((1 << bits) - 1), is_inverted)
     low, high = image.getextrema()
     assert isinstance(low, int | float)
     assert isinstance(high, int | float)
@@ -61,27 +73,28 @@ def white_level(image: Image.Image) -> float | None:
             f"its {kind} pixels range from {low:g} to {high:g}, which is none of "
             f"{known}: store 8 or 16 bits"
         )
-    return white
+    return Levels(white, is_inverted=False)
 
 
-def _bits(image: Image.Image) -> int:
-    """Bits of a pixel that is one wide number: 12 or 16."""
-    tags = getattr(image, "tag_v2", {})
-    (bits, *_) = tags.get(_BITS_PER_SAMPLE, (16,))
-    return 12 if bits == 12 else 16
+def _tag(image: Image.Image, tag: int, default: int) -> Any:
+    """What a TIFF says, its first value; the default for all else."""
+    value = getattr(image, "tag_v2", {}).get(tag, default)
+    return value[0] if isinstance(value, tuple) and value else value
 
 
-def pixels_of(image: Image.Image, mode: str, white: float | None) -> ImagePixels:
-    """An image or a part of one; `white` is the whole one's `white_level`."""
-    if white is not None:
+def pixels_of(image: Image.Image, mode: str, levels: Levels | None) -> ImagePixels:
+    """An image or a part of one; `levels` are the whole one's."""
+    if levels is not None:
         values = np.asarray(image)
-        if white == 65535 and values.dtype.kind == "u":
+        if levels.white == 65535 and values.dtype.kind == "u":
             # 65535 becomes 255 exactly; the same as dividing by 257 and rounding.
             grey = (values.astype(np.uint32) + 128) // 257
         else:
             if not np.isfinite(values).all():
                 raise ValueError("some of its pixels are no numbers")
-            grey = np.rint(values.astype(np.float64) * (255 / white))
+            grey = np.rint(values.astype(np.float64) * (255 / levels.white))
+        if levels.is_inverted:
+            grey = 255 - grey
         return with_channels(torch.from_numpy(grey.astype(np.uint8))[None], len(mode))
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")  # else Pillow warns on the way to RGB
