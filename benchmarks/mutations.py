@@ -35,6 +35,7 @@ from mutants import (
 SECONDS = 60.0
 MOST_BYTES = 2 * 10**9
 IMAGES_A_RUN = 20
+CALLS_A_WORKER = 100
 GOOD = ("read", "refused")
 CLASSES = ("ant", "bee")
 SETTINGS = (
@@ -44,14 +45,21 @@ SETTINGS = (
 
 
 class Worker:
-    """A process that does one call after the other; a new one after each failure."""
+    """A process that does many calls; a new one after each failure and now and then.
+
+    What one call keeps for the next must not count as another's memory.
+    """
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
         self.most_bytes = 0
+        self.num_calls = 0
 
     def outcome(self, *call: str) -> tuple[str, str]:
         """What became of a call, and what it said."""
+        self.num_calls += 1
+        if self.num_calls % CALLS_A_WORKER == 0:
+            self.close()
         process = self.process = self.process or started()
         assert process.stdin is not None
         assert process.stdout is not None
