@@ -45,7 +45,7 @@ from t2t.training.resume import (
     find_checkpoint,
     resume,
 )
-from t2t.training.run import new_run
+from t2t.training.run import State, new_run
 from t2t.training.step import Pending, Stepper
 from t2t.training.telling.journal import Journal
 from t2t.training.threads import choose_threads, computing_with, threads_before
@@ -176,7 +176,6 @@ class Training:
         self.num_steps = self.per_epoch * recipe.epochs
         self.damage = Damage(machine.damage_limit, journal.tell)
         self.under_way: deque[tuple[Pending, float]] = deque()
-        self.skipped_in_a_row = 0
         self.notes: Sequence[str] = ()
         if team.device.type == "cpu" and not machine.compile:
             journal.clock.count_all()
@@ -200,7 +199,7 @@ class Training:
         """Trains until all steps are done, or until told to stop."""
         run, recipe, journal = self.run, self.recipe, self.journal
         if self.checkpoint is not None:
-            resume(run, self.checkpoint, self.team, journal.tell)
+            journal.restore(resume(run, self.checkpoint, self.team, journal.tell))
         journal.resume(run.step, self.num_steps)
         feeding = Feeding(
             num_workers=self.machine.workers, max_pixels=self.machine.max_pixels
@@ -246,8 +245,7 @@ class Training:
             if evaluated:
                 self.evaluate(validation, epoch)
             if pauses and not last:
-                journal.checkpoint(run.step)
-                self.writer.save(run.state())
+                self.writer.save(self.state())
                 saved_at = time.monotonic()
             if stopping and not last:
                 self.writer.finish()
@@ -255,12 +253,16 @@ class Training:
                 return Result(self.place.path, False, journal.summary(run))
         return self.finish()
 
+    def state(self) -> State:
+        """All that a checkpoint holds."""
+        tensors, numbers = self.run.state()
+        return State(tensors, {**numbers, "log": self.journal.state()})
+
     def await_steps(self, num_left: int) -> None:
         """Takes note of steps, in order, until so few are under way."""
         while len(self.under_way) > num_left:
             pending, share = self.under_way.popleft()
             outcome = pending.get()
-            self.skipped_in_a_row = 0 if outcome.stepped else self.skipped_in_a_row + 1
             peak = max(group["peak"] for group in all_groups(self.run.optimizers))
             self.journal.step(self.run, outcome, peak * share)
             self.stop_if_broken(outcome.step)
@@ -303,11 +305,12 @@ class Training:
     def stop_if_broken(self, step: int) -> None:
         """Ends a run that has stopped learning, with advice."""
         most = MOST_SKIPPED[self.machine.precision or "fp32"]
-        if self.skipped_in_a_row < most:
+        num_skipped = self.run.num_skipped_in_a_row
+        if num_skipped < most:
             return
         self.writer.finish()
         raise UserError(
-            f"The gradient was not finite {self.skipped_in_a_row} steps in a row "
+            f"The gradient was not finite {num_skipped} steps in a row "
             f"(step {step}), so training stopped; its checkpoints are kept. Try "
             "a lower optimizer.lr, a longer schedule.warmup_epochs, "
             "optimizer.clip_norm=1, or --precision fp32."
@@ -318,7 +321,7 @@ class Training:
         self.writer.finish()  # which speaks to the others as `from_leader` does
         # All write a sharded checkpoint together, and only the leading one knows.
         if from_leader(self.team, lambda: bool(self.delivery.unsaved)):
-            self.writer.save(self.run.state())
+            self.writer.save(self.state())
             self.writer.finish()
         summary = self.journal.summary(self.run)
         from_leader(self.team, lambda: self.delivery.finish(summary))

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
@@ -158,10 +159,10 @@ def as_resumed(recipe: Recipe, checkpoint: Path) -> Recipe:
 
 def resume(
     run: Run, checkpoint: Path, team: Processes, tell: Callable[[str], None]
-) -> None:
-    """Takes up what a checkpoint holds."""
+) -> dict[str, Any]:
+    """Takes up what a checkpoint holds; what it holds of the log."""
     check_data(checkpoint, run, tell)
-    read(checkpoint, run, team)
+    return read(checkpoint, run, team).get("log", {})
 
 
 def check_data(path: Path, run: Run, tell: Callable[[str], None]) -> None:
@@ -188,8 +189,8 @@ def check_data(path: Path, run: Run, tell: Callable[[str], None]) -> None:
         )
 
 
-def read(path: Path, run: Run, team: Processes) -> None:
-    """Puts what a checkpoint holds into a run, spread as that run is spread."""
+def read(path: Path, run: Run, team: Processes) -> dict[str, Any]:
+    """Puts what a checkpoint holds into a run, spread as that run is; its numbers."""
     numbers = json.loads((path / NUMBERS).read_text())
     tensors = run.weights()
     stored = FileSystemReader(path).read_metadata().state_dict_metadata
@@ -212,6 +213,7 @@ def read(path: Path, run: Run, team: Processes) -> None:
         no_dist=alone,
     )
     run.restore(state)
+    return numbers
 
 
 def ignore_lone_saving() -> None:

@@ -43,6 +43,8 @@ class Run:
     step: int = 0
     num_skipped: int = 0
     """Steps left out since their gradient was not finite."""
+    num_skipped_in_a_row: int = 0
+    """Those of them since the last that was not left out."""
     data: dict[str, Any] = field(default_factory=dict)
     """What it learns from: `classes`, `num_images` to train on, their `fingerprint`."""
     loaded: Loaded | None = None
@@ -83,6 +85,7 @@ class Run:
             {
                 "step": self.step,
                 "num_skipped": self.num_skipped,
+                "num_skipped_in_a_row": self.num_skipped_in_a_row,
                 "data": self.data,
                 "scaler": self.scaler.state_dict(),
                 "optimizers": numbers,
@@ -162,6 +165,7 @@ class Run:
             self.scaler.load_state_dict(numbers["scaler"])
         self.step = numbers["step"]
         self.num_skipped = numbers["num_skipped"]
+        self.num_skipped_in_a_row = numbers.get("num_skipped_in_a_row", 0)
 
 
 def new_run(

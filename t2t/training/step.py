@@ -64,7 +64,9 @@ class Pending:
             self.done.synchronize()
         loss, norm = self.found.tolist()
         stepped = math.isfinite(loss) and math.isfinite(norm)
-        self.run.num_skipped += not stepped
+        run = self.run
+        run.num_skipped += not stepped
+        run.num_skipped_in_a_row = 0 if stepped else run.num_skipped_in_a_row + 1
         return Outcome(self.step, loss, norm, stepped)
 
 

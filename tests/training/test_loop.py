@@ -7,12 +7,14 @@ import time
 from contextlib import redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from rich.progress import TaskID
 from torch import nn
 
 from t2t.data.sources import open_splits
@@ -181,11 +183,11 @@ def test_the_rate_of_first_steps_counts_those_done(
 ) -> None:
     monkeypatch.setattr(time, "monotonic", iter([0.0, 2.0, 4.0]).__next__)
     clock = Clock()
-    clock.take_up({"train_seconds": 5.0, "compile_seconds": 60.0})
+    clock.restore({"compile_seconds": 60.0, "num_compiled": 30})
     for seconds in (62.0, 64.0):
         clock.step()
         assert clock.steps_per_second == 0.5
-        assert clock.row() == {"train_seconds": 5.0, "compile_seconds": seconds}
+        assert clock.row() == {"train_seconds": 0, "compile_seconds": seconds}
 
 
 def test_the_time_left_counts_evaluations_once_one_is_timed(
@@ -393,3 +395,31 @@ def test_a_folder_of_folders_of_classes_is_recognised(tmp_path: Path) -> None:
             Image.new("RGB", (8, 8)).save(inner / f"{number}.png")
     with pytest.raises(UserError, match=r"one class only .*Did you mean .*inner\?"):
         train(tiny(), data=tmp_path / "outer", folder=tmp_path / "run", quiet=True)
+
+
+def test_the_progress_bar_keeps_up_with_the_lines_above_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    begin = Journal.start
+
+    def start(self: Journal, *arguments: Any) -> None:
+        begin(self, *arguments)
+        self.task = TaskID(0)
+        update = lambda task, completed, description: shown.append(description)  # noqa: E731
+        self.progress = SimpleNamespace(update=update, stop=lambda: None)  # type: ignore[assignment]
+
+    say = Journal.say
+
+    def hear(self: Journal, *words: str | tuple[str, str]) -> None:
+        if "top-1" in str(words[0]):
+            shown.append(str(words[0]))
+        say(self, *words)
+
+    monkeypatch.setattr(Journal, "start", start)
+    monkeypatch.setattr(Journal, "say", hear)
+    train(replace(tiny(), epochs=3), folder=tmp_path, quiet=True)
+    for line, before in zip(shown[1:], shown, strict=False):
+        if line.endswith("top-1 "):
+            assert before.startswith(f"epoch {line.split('/')[0].split()[1]}.0/3")
+            assert "top-1" in before

@@ -26,7 +26,7 @@ def test_damaged_lines_cost_only_themselves(tmp_path: Path) -> None:
     assert read_rows(tmp_path / "none.jsonl") == []
 
 
-def test_line_that_fits_in_part_is_taken_back(
+def test_a_line_that_fits_in_part_is_written_with_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = MetricsFile(tmp_path / "metrics.jsonl")
@@ -37,6 +37,7 @@ def test_line_that_fits_in_part_is_taken_back(
         patch.setattr(metrics.os, "write", lambda handle, line: write(handle, line[:5]))
         with pytest.raises(OSError, match="No space left"):
             file.add({"step": 2})
+    assert file.path.read_text() == '{"step": 1}\n'
     file.add({"step": 3})
     file.close()
-    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1}\n{"step": 3}\n'
+    assert read_rows(file.path) == [{"step": 1}, {"step": 2}, {"step": 3}]

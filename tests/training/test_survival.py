@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from t2t.data.order import Batch
 from t2t.errors import UserError
 from t2t.models.reading import checksum as weights  # which writes them
 from t2t.training import loop
@@ -26,6 +27,7 @@ from t2t.training.loop import Machine, train
 from t2t.training.recipe import Optimizer, Recipe
 from t2t.training.resume import checkpoints, is_whole
 from t2t.training.run import Run, new_run
+from t2t.training.step import Pending, Stepper
 from t2t.training.telling import journal, metrics, trackers
 
 Tiny = Callable[..., Recipe]
@@ -44,20 +46,33 @@ def recipe(tiny: Tiny) -> Recipe:
 
 
 @pytest.fixture(scope="module")
-def expected(
-    recipe: Recipe, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, torch.Tensor]:
-    """What the recipe comes to when nothing happens to it."""
+def uninterrupted(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that nothing happened to."""
     folder = tmp_path_factory.mktemp("expected") / "run"
     torch.set_num_threads(1)
     train(recipe, folder=folder, machine=Machine(device="cpu"), quiet=True)
-    return load_file(folder / "model.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(uninterrupted: Path) -> dict[str, torch.Tensor]:
+    """What the recipe comes to when nothing happens to it."""
+    return load_file(uninterrupted / "model.safetensors")
 
 
 def assert_delivered(folder: Path, expected: dict[str, torch.Tensor]) -> None:
     found = load_file(folder / "model.safetensors")
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def untimed_rows(folder: Path) -> list[dict[str, Any]]:
+    """The rows of a run without times and rates."""
+    timed = {"train_seconds", "compile_seconds", "images_per_second"}
+    return [
+        {key: value for key, value in json.loads(line).items() if key not in timed}
+        for line in (folder / "metrics.jsonl").read_text().splitlines()
+    ]
 
 
 def assert_metrics_are_whole(folder: Path) -> None:
@@ -75,6 +90,7 @@ def test_killed_at_random_moments(
     tmp_path: Path,
     start: Start,
     expected: dict[str, torch.Tensor],
+    uninterrupted: Path,
 ) -> None:
     folder = tmp_path / "run"
     draw = random.Random(0)
@@ -98,7 +114,56 @@ def test_killed_at_random_moments(
     assert num_killed >= 2
     assert_delivered(folder, expected)
     assert_metrics_are_whole(folder)
+    assert untimed_rows(folder) == untimed_rows(uninterrupted)
     assert not (folder / "last").exists()
+
+
+@pytest.mark.parametrize("row_every", [1, 5])
+def test_a_resumed_run_logs_what_an_uninterrupted_one_does(
+    row_every: int,
+    recipe: Recipe,
+    eager: Machine,
+    cpu: Machine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    interrupt_after: Callable[[int | None], None],
+) -> None:
+    monkeypatch.setattr(journal, "NUM_ROWS", 12 // row_every)
+    interrupt_after(None)
+    train(recipe, folder=tmp_path / "whole", machine=cpu, quiet=True)
+    # At the first step, within epochs of three, after an evaluation, before the end.
+    for machine, stops in ((cpu, (1, 3, 2, 5, None)), (eager, (4, 7, None))):
+        folder = tmp_path / f"stopped {len(stops)}"
+        for stop in stops:
+            interrupt_after(stop)
+            train(recipe, folder=folder, machine=machine, quiet=True)
+        assert untimed_rows(folder) == untimed_rows(tmp_path / "whole")
+    rows = [row for row in untimed_rows(tmp_path / "whole") if "loss" in row]
+    every = {1: [*range(1, 13)], 5: [1, 6, 12]}[row_every]
+    assert [row["step"] for row in rows] == every
+
+
+def test_the_rate_and_the_duration_of_a_resumed_run_agree(
+    recipe: Recipe,
+    cpu: Machine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    interrupt_after: Callable[[int | None], None],
+) -> None:
+    start_step, now, late = Stepper.start_step, time.monotonic, [0.0]
+
+    def slowly(stepper: Stepper, batch: Batch) -> Pending:
+        late[0] += 10 if stepper.run.step < 5 else 1
+        return start_step(stepper, batch)
+
+    monkeypatch.setattr(Stepper, "start_step", slowly)
+    monkeypatch.setattr(time, "monotonic", lambda: now() + late[0])
+    for stop in (5, None):
+        interrupt_after(stop)
+        summary = train(recipe, folder=tmp_path, machine=cpu, quiet=True).summary
+    images = 60 * summary["train_minutes"] * summary["images_per_second"]
+    assert images == pytest.approx(12 * 16, rel=0.02)  # the rate is rounded
+    assert summary["train_minutes"] == pytest.approx(57 / 60, rel=0.1)
 
 
 @pytest.mark.parametrize("at", ["save", "seal", "sync_folder"])

@@ -10,13 +10,13 @@ class Clock:
     """Time spent in steps: without evaluations, and with compiling counted apart."""
 
     NUM_RECENT = 100
+    KEPT = ("seconds", "compile_seconds", "num_warm", "num_compiled")
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self.compile_seconds = 0.0
         self.num_first = self.num_cold = 3
         self.num_compiled = self.num_warm = 0
-        self.seconds_compiled = self.seconds_warm = 0.0
         self.recent: deque[float] = deque(maxlen=self.NUM_RECENT)
         self.evaluation_seconds = 0.0
         self.last = time.monotonic()
@@ -25,10 +25,14 @@ class Clock:
         """Nothing is compiled: the first steps are as good as any."""
         self.num_first = self.num_cold = 0
 
-    def take_up(self, row: dict[str, Any]) -> None:
-        """Goes on from the times of an earlier process."""
-        self.seconds = row.get("train_seconds", self.seconds)
-        self.compile_seconds = row.get("compile_seconds", self.compile_seconds)
+    def state(self) -> dict[str, float]:
+        """The times so far with the steps that they were spent on, for checkpoints."""
+        return {name: getattr(self, name) for name in self.KEPT}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Counts on from what a checkpoint holds."""
+        for name in self.KEPT:
+            setattr(self, name, state.get(name, 0))
 
     def start(self) -> None:
         """Time counts from here."""
@@ -52,11 +56,9 @@ class Clock:
             self.num_cold -= 1
             self.num_compiled += 1
             self.compile_seconds += took
-            self.seconds_compiled += took
         else:
             self.num_warm += 1
             self.seconds += took
-            self.seconds_warm += took
             self.recent.append(took)
 
     @property
@@ -66,10 +68,10 @@ class Clock:
 
     @property
     def steps_per_second(self) -> float:
-        """The mean rate of this process, of steps that compiled where all did."""
+        """The mean rate of the run, of steps that compiled where all did."""
         if self.num_warm:
-            return self.num_warm / max(self.seconds_warm, 1e-9)
-        return self.num_compiled / max(self.seconds_compiled, 1e-9)
+            return self.num_warm / max(self.seconds, 1e-9)
+        return self.num_compiled / max(self.compile_seconds, 1e-9)
 
     @property
     def recent_steps_per_second(self) -> float:

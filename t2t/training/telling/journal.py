@@ -33,8 +33,12 @@ from t2t.training.telling.trackers import open_trackers
 
 LOG_EVERY_SECONDS = 10.0
 DRAW_EVERY_SECONDS = 10.0
+SHOW_EVERY_SECONDS = 0.2
+"""How often the progress bar is renewed."""
 NUM_ROWS = 100
 """Rows of numbers that a run leaves, or one a step, even if it is soon over."""
+WINDOW = 100
+"""Steps that the logged loss is the mean of, and the most between two rows."""
 
 
 class Journal:
@@ -51,12 +55,11 @@ class Journal:
         self.could_write = True
         self.trackers: list[Any] = []
         self.clock = Clock()
-        self.losses: deque[float] = deque(maxlen=100)
+        self.losses: deque[float] = deque(maxlen=WINDOW)
         self.scores: dict[str, Any] = {}
         self.progress: Progress | None = None
         self.num_steps = self.per_epoch = 0
-        self.spoke_at = self.drawn_at = -math.inf
-        self.written_at = -1
+        self.spoke_at = self.drawn_at = self.shown_at = -math.inf
 
     def __enter__(self) -> "Journal":
         return self
@@ -104,14 +107,24 @@ class Journal:
             return
         self.metrics = MetricsFile(self.place.metrics)
         try:
-            kept = self.metrics.open_until(step, num_steps)
+            self.metrics.open_until(step, num_steps)
         except OSError as error:
             raise self.place.unwritable(error) from error
         self.trackers = open_trackers(self.place, step, self.tell)
-        for row in kept:
-            if "top1" in row:
-                self.scores = row
-            self.clock.take_up(row)
+
+    def state(self) -> dict[str, Any]:
+        """What the next rows depend on, for checkpoints."""
+        return {
+            "losses": [*self.losses],
+            "scores": self.scores,
+            "clock": self.clock.state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Logs on from what a checkpoint holds, as if there had been no stop."""
+        self.losses.extend(state.get("losses", ()))
+        self.scores = state.get("scores", {})
+        self.clock.restore(state.get("clock", {}))
 
     def start(self, run: Run, num_steps: int, per_epoch: int, description: str) -> None:
         """Says what begins."""
@@ -152,36 +165,52 @@ class Journal:
                 f"Step {step} was left out: its gradient is not finite "
                 f"({run.num_skipped} so far)."
             )
-        now = time.monotonic()
         last = step == self.num_steps
-        speaks = last or now - self.spoke_at >= LOG_EVERY_SECONDS
-        if self.progress is not None:
-            self.progress.update(self.task, completed=step)
-        if not speaks and step % max(1, self.num_steps // NUM_ROWS):
-            return
-        loss_now = statistics.fmean(self.losses) if self.losses else math.nan
-        rate = self.clock.steps_per_second * self.recipe.batch_size
-        self.write(
-            step,
-            {
-                "loss": rounded(loss_now, 5),
-                "gradient_norm": rounded(norm, 4),
-                "lr": lr,
-                "images_per_second": round(rate, 1),
-            },
-        )
-        if not speaks:
-            return
-        self.spoke_at = now
-        words = (
+        # By the step alone, so that a resumed run leaves the rows of one that was not.
+        if step == 1 or last or step % self.row_every == 0:
+            rate = self.clock.steps_per_second * self.recipe.batch_size
+            self.write(
+                step,
+                {
+                    "loss": rounded(self.loss, 5),
+                    "gradient_norm": rounded(norm, 4),
+                    "lr": lr,
+                    "images_per_second": round(rate, 1),
+                },
+            )
+        now = time.monotonic()
+        if last or now - self.shown_at >= SHOW_EVERY_SECONDS:
+            self.show_progress(step)
+        if last or now - self.spoke_at >= LOG_EVERY_SECONDS:
+            self.spoke_at = now
+            if self.progress is not None:
+                self.note(self.progress_line(step))
+            elif not last:
+                self.say(self.progress_line(step))
+
+    @property
+    def row_every(self) -> int:
+        """Steps between two rows of a run."""
+        return min(max(1, self.num_steps // NUM_ROWS), WINDOW)
+
+    @property
+    def loss(self) -> float:
+        """The mean loss of the last steps."""
+        return statistics.fmean(self.losses) if self.losses else math.nan
+
+    def progress_line(self, step: int) -> str:
+        """How far the run is, how it goes, and how long it will take."""
+        return (
             f"epoch {step / self.per_epoch:.1f}/{self.recipe.epochs}  loss "
-            f"{loss_now:.3f}  {self.accuracy()}{self.pace(step)}"
+            f"{self.loss:.3f}  {self.accuracy()}{self.pace(step)}"
         )
+
+    def show_progress(self, step: int) -> None:
+        """Renews the progress bar, where there is one."""
+        self.shown_at = time.monotonic()
         if self.progress is not None:
-            self.progress.update(self.task, description=words)
-            self.note(words)
-        elif not last:
-            self.say(words)
+            words = self.progress_line(step)
+            self.progress.update(self.task, completed=step, description=words)
 
     def epoch(self, run: Run, epoch: int, scores: dict[str, Score]) -> None:
         """Takes note of an evaluation."""
@@ -197,6 +226,8 @@ class Journal:
         }
         self.scores = row
         self.write(run.step, row)
+        # The bar is not to lag behind the line above it.
+        self.show_progress(min(run.step, self.num_steps))
         epochs = self.recipe.epochs
         self.say(
             f"epoch {epoch:>{len(str(epochs))}}/{epochs}  top-1 ",
@@ -208,11 +239,6 @@ class Journal:
         due = time.monotonic() - self.drawn_at > DRAW_EVERY_SECONDS
         if self.team.leads and (due or run.step >= self.num_steps):
             self.draw()
-
-    def checkpoint(self, step: int) -> None:
-        """Takes note of the time at which who resumes goes on."""
-        if self.written_at != step:
-            self.write(step, {})
 
     def interrupted(self, run: Run, has_checkpoint: bool) -> None:
         """Says how to go on."""
@@ -252,7 +278,6 @@ class Journal:
     def write(self, step: int, row: dict[str, Any]) -> None:
         """Adds a line to the metrics, and tells the trackers."""
         row = {"step": step, **row, **self.clock.row()}
-        self.written_at = step
         if self.metrics is not None:
             try:
                 self.metrics.add(row)

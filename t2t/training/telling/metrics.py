@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ class MetricsFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.handle = -1
+        self.unwritten = b""
+        """Lines that a full disk did not take yet."""
 
     def open_until(self, step: int, num_steps: int) -> list[dict[str, Any]]:
         """Opens the file after removing what a resumed run does again; what is left.
@@ -33,19 +36,28 @@ class MetricsFile:
         return kept
 
     def add(self, row: dict[str, Any]) -> None:
-        """Adds a line; where the disk is full, takes its beginning back."""
-        line = (json.dumps(row) + "\n").encode()
+        """Adds a line; one that a full disk does not take is written with the next."""
+        self.unwritten += (json.dumps(row) + "\n").encode()
+        self.flush()
+
+    def flush(self) -> None:
+        """Writes the lines that are not written yet, all or none of them."""
+        if not self.unwritten:
+            return
         size = os.fstat(self.handle).st_size
         try:
-            if os.write(self.handle, line) < len(line):
+            if os.write(self.handle, self.unwritten) < len(self.unwritten):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         except OSError:
             os.ftruncate(self.handle, size)
             raise
+        self.unwritten = b""
 
     def close(self) -> None:
         """Lets the file go."""
         if self.handle >= 0:
+            with suppress(OSError):
+                self.flush()
             os.close(self.handle)
             self.handle = -1
 
