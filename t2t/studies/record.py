@@ -171,7 +171,12 @@ def open_run(folder: Path, log: Path | None) -> FinishedRun:
         log = folder / LOG
     if log is not None and not log.is_file():
         raise UserError(f"There is no log {log}.")
-    rows = read_rows(folder / METRICS)
+    try:
+        rows = read_rows(folder / METRICS)
+    except OSError as error:
+        raise UserError(
+            f"{folder / METRICS} cannot be read ({error.strerror}); put that right."
+        ) from error
     judged = [row["top1"] for row in rows if "top1" in row]
     if judged[-1:] != [result["top1"]]:
         raise UserError(

@@ -54,7 +54,10 @@ def outcome(summary: dict[str, Any], is_averaged: bool) -> str:
 
 def curves(metrics: Path) -> RenderableType:
     """Loss and accuracy over the run, a line of bars each."""
-    rows = read_rows(metrics)
+    try:
+        rows = read_rows(metrics)
+    except OSError:  # gone or closed to us since: no reason to spoil the end
+        rows = []
     table = Table(box=None, show_header=False, pad_edge=False)
     names = {"loss": "loss", "val_loss": "validation loss", "top1": "top-1, %"}
     for key, name in names.items():

@@ -1,12 +1,15 @@
 """Lines of numbers are whole, whatever happens to the disk or the process."""
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
 from t2t.training.telling import metrics
+from t2t.training.telling.curves import draw_curves
 from t2t.training.telling.metrics import MetricsFile, read_rows
+from t2t.verbs.closing import curves
 
 
 def test_rows_after_the_step_are_forgotten(tmp_path: Path) -> None:
@@ -41,3 +44,39 @@ def test_a_line_that_fits_in_part_is_written_with_the_next(
     file.add({"step": 3})
     file.close()
     assert read_rows(file.path) == [{"step": 1}, {"step": 2}, {"step": 3}]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"step": "7"}',
+        '{"step": true}',
+        '{"step": null, "loss": 1.0}',
+        '{"step": 7.5}',
+        '{"step": 1e400}',
+        '{"step": 7, "loss": "low"}',
+        '{"step": 7, "loss": NaN}',
+        '{"step": 7, "lr": [1]}',
+        '{"step": 7, "top1": {}, "val_loss": 1}',
+        '{"step": 7, "val_loss": -Infinity}',
+        '{"step": 7, "train_seconds": "1"}',
+        '{"step": 7, "num_images": 1' + 400 * "0" + "}",
+        '{"step": ' + 5000 * "1" + "}",
+        9999 * "[",
+        '"step"',
+    ],
+)
+def test_a_row_of_the_wrong_kind_costs_only_itself(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "metrics.jsonl"
+    good = {"step": 1, "loss": None, "lr": 0, "top1": 5.5, "note": "x"}
+    path.write_text(f"{json.dumps(good)}\n{line}\n")
+    assert read_rows(path) == [good]
+    draw_curves(read_rows(path), "title", tmp_path / "curves.png")
+    curves(path)
+    file = MetricsFile(path)
+    assert file.open_until(9, 9) == [good]
+    file.close()
+
+
+def test_numbers_that_are_no_file_do_not_spoil_the_end(tmp_path: Path) -> None:
+    curves(tmp_path)

@@ -9,6 +9,15 @@ from typing import Any
 
 from t2t.atomic import write_atomically
 
+NUMBERS = {
+    *("step", "loss", "gradient_norm", "lr", "images_per_second"),
+    *("epoch", "top1", "top5", "val_loss", "top1_raw", "val_loss_raw", "num_images"),
+    *("train_seconds", "compile_seconds"),
+}
+"""What a row may hold, and others compute with."""
+LARGEST = 1e300
+"""More than any number of a run; infinite ones and NaN do not pass."""
+
 
 class MetricsFile:
     """Lines added to a file one system call each, or not at all."""
@@ -63,15 +72,29 @@ class MetricsFile:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics file; a line that was cut off by a crash is left out."""
+    """The rows of a metrics file; a line that no run wrote like this is left out."""
     rows: list[dict[str, Any]] = []
     if not path.exists():
         return rows
     for line in path.read_text(errors="replace").splitlines():
         try:
             row = json.loads(line)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             continue
-        if isinstance(row, dict) and "step" in row:
+        if is_row(row):
             rows.append(row)
     return rows
+
+
+def is_row(row: object) -> bool:
+    """Whether a line of JSON has a step, and numbers where a run writes numbers."""
+    if not isinstance(row, dict) or type(row.get("step")) is not int:
+        return False
+    return all(is_number(row[key]) for key in NUMBERS & row.keys())
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is one that can be drawn, or null where it was not finite."""
+    if value is None:
+        return True
+    return type(value) in (int, float) and abs(value) < LARGEST  # type: ignore[operator]
