@@ -28,8 +28,10 @@ from t2t.training.meeting import is_parting
 from t2t.training.parallel import Processes, from_leader, wait_for_all
 from t2t.training.recipe import Recipe
 from t2t.training.run import Run, State
+from t2t.training.telling.failures import Failures
 
 NUM_KEPT = 2
+FAILED = "A checkpoint could not be written"
 MANIFEST, NUMBERS = "manifest.json", "numbers.json"
 
 
@@ -41,7 +43,7 @@ class CheckpointWriter:
     ) -> None:
         self.folder = folder
         self.team = team
-        self.tell = tell
+        self.failures = Failures(tell)
         self.written = threading.Event()
         self.written.set()
         self.failed = False
@@ -54,6 +56,7 @@ class CheckpointWriter:
 
     def __exit__(self, *_: object) -> None:
         self.finish()
+        self.failures.close()
 
     def save(self, state: State) -> None:
         """Takes a copy of the state and returns; a thread writes the copy."""
@@ -102,6 +105,7 @@ class CheckpointWriter:
                 for old in checkpoints(self.folder)[NUM_KEPT:]:
                     shutil.rmtree(old, ignore_errors=True)
             self.failed = False
+            self.failures.over(FAILED)
         except (Exception, CheckpointException) as error:  # whatever: training goes on
             self.failed = True
             if self.team.leads:
@@ -110,10 +114,11 @@ class CheckpointWriter:
             if self.team.leads and not is_parting(error):
                 kept = [path.name for path in checkpoints(self.folder)[:1]]
                 start = kept[0] if kept else "the start"
-                self.tell(
+                self.failures.report(
+                    FAILED,
                     f"The checkpoint of step {step} could not be written "
                     f"({self.reason(error, state)}); training goes on, and would "
-                    f"resume from {start}. Look after {self.folder}."
+                    f"resume from {start}. Look after {self.folder}.",
                 )
         finally:
             written.set()

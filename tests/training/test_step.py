@@ -200,8 +200,9 @@ def test_left_out_steps_are_counted_and_told(
     assert result.finished
     assert result.summary["skipped_steps"] == 6
     told = capsys.readouterr().out
-    assert "Step 2 was left out: its gradient is not finite (1 so far)." in told
-    assert "Step 7 was left out: its gradient is not finite (5 so far)." in told
+    assert told.count("left out") == 2
+    assert "Step 2 was left out: its gradient is not finite." in told
+    assert "was left out, its gradient not being finite, 6 times in all." in told
 
 
 def test_a_first_step_that_is_left_out_has_no_loss(

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from t2t.errors import UserError, first_line
 from t2t.training.evaluate import Score
-from t2t.training.folder import RunFolder, command_line
+from t2t.training.folder import CURVES, METRICS, RunFolder, command_line
 from t2t.training.parallel import Processes
 from t2t.training.recipe import Recipe
 from t2t.training.run import Run
@@ -28,6 +28,7 @@ from t2t.training.step import Outcome
 from t2t.training.telling.clock import Clock, counted, duration, pace
 from t2t.training.telling.console import RunConsole
 from t2t.training.telling.curves import draw_curves
+from t2t.training.telling.failures import Failures
 from t2t.training.telling.metrics import MetricsFile, read_rows
 from t2t.training.telling.trackers import open_trackers
 
@@ -39,6 +40,11 @@ NUM_ROWS = 100
 """Rows of numbers that a run leaves, or one a step, even if it is soon over."""
 WINDOW = 100
 """Steps that the logged loss is the mean of, and the most between two rows."""
+
+LOG_FAILED = "The log could not be written"
+METRICS_FAILED = f"{METRICS} could not be written"
+CURVES_FAILED = f"{CURVES} could not be drawn"
+STEPS_SKIPPED = "A step was left out, its gradient not being finite,"
 
 
 class Journal:
@@ -52,7 +58,9 @@ class Journal:
             stderr=False, quiet=quiet or not team.leads, highlight=False
         )
         self.metrics: MetricsFile | None = None
-        self.could_write = True
+        self.failures = Failures(self.tell)
+        # What cannot be logged can be shown.
+        self.log_failures = Failures(lambda words: self.show(words, style="yellow"))
         self.trackers: list[Any] = []
         self.clock = Clock()
         self.losses: deque[float] = deque(maxlen=WINDOW)
@@ -72,6 +80,8 @@ class Journal:
     ) -> None:
         if self.progress is not None:
             self.progress.stop()
+        self.failures.close()
+        self.log_failures.close()
         if self.metrics is not None:
             self.metrics.close()
             if isinstance(error, UserError):  # which the command line tells
@@ -82,8 +92,12 @@ class Journal:
 
     def tell(self, sentence: str) -> None:
         """Says a sentence that should not be missed."""
-        self.console.show(Text(sentence, style="yellow"))
+        self.show(sentence, style="yellow")
         self.note(sentence)
+
+    def show(self, sentence: str, style: str) -> None:
+        """Puts a sentence on the screen only."""
+        self.console.show(Text(sentence, style=style))
 
     def say(self, *words: str | tuple[str, str]) -> None:
         """Says what everybody expects to hear, some of it in a style."""
@@ -98,8 +112,9 @@ class Journal:
         try:
             with self.place.log.open("ab") as file:
                 file.write(f"{words}\n".encode(errors="backslashreplace"))
+            self.log_failures.over(LOG_FAILED)
         except OSError as error:
-            self.tell_once(f"The log cannot be written ({error.strerror})")
+            self.log_failures.report(LOG_FAILED, self.trouble(LOG_FAILED, error))
 
     def resume(self, step: int, num_steps: int) -> None:
         """Forgets the numbers of what will be done again, and opens the file."""
@@ -161,9 +176,8 @@ class Journal:
         if stepped:
             self.losses.append(loss)
         else:
-            self.tell(
-                f"Step {step} was left out: its gradient is not finite "
-                f"({run.num_skipped} so far)."
+            self.failures.report(
+                STEPS_SKIPPED, f"Step {step} was left out: its gradient is not finite."
             )
         last = step == self.num_steps
         # By the step alone, so that a resumed run leaves the rows of one that was not.
@@ -281,9 +295,10 @@ class Journal:
         if self.metrics is not None:
             try:
                 self.metrics.add(row)
-                self.could_write = True
+                self.failures.over(METRICS_FAILED)
             except OSError as error:
-                self.tell_once(f"Numbers cannot be written ({error.strerror})")
+                said = self.trouble(METRICS_FAILED, error)
+                self.failures.report(METRICS_FAILED, said)
         for tracker in [*self.trackers]:
             try:
                 tracker.log(step, row)
@@ -300,14 +315,16 @@ class Journal:
             draw_curves(
                 read_rows(self.place.metrics), self.recipe.name, self.place.curves
             )
+            self.failures.over(CURVES_FAILED)
         except OSError as error:
-            self.tell_once(f"Curves cannot be drawn ({error.strerror})")
+            self.failures.report(CURVES_FAILED, self.trouble(CURVES_FAILED, error))
 
-    def tell_once(self, trouble: str) -> None:
-        """Says that a file cannot be written, until one can."""
-        if self.could_write:
-            self.could_write = False
-            self.tell(f"{trouble}; training goes on. Look after {self.place.path}.")
+    def trouble(self, failed: str, error: OSError) -> str:
+        """What to say of a file that cannot be written."""
+        return (
+            f"{failed} ({error.strerror}); training goes on. Look after "
+            f"{self.place.path}."
+        )
 
     def summary(self, run: Run) -> dict[str, Any]:
         """The run in a few numbers."""

@@ -1,0 +1,75 @@
+"""What fails again and again is reported once, with a count."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from t2t.training.folder import RunFolder
+from t2t.training.parallel import Processes
+from t2t.training.recipe import Recipe
+from t2t.training.resume import CheckpointWriter, checkpoints
+from t2t.training.run import State
+from t2t.training.telling.failures import Failures
+from t2t.training.telling.journal import Journal
+
+ALONE = Processes(0, 1, torch.device("cpu"))
+
+
+def test_a_repeated_failure_is_reported_once_with_a_count() -> None:
+    told: list[str] = []
+    failures = Failures(told.append)
+    for number in range(12):
+        failures.report("A file could not be written", f"File {number}: no room.")
+    assert told == ["File 0: no room.", "A file could not be written 10 times so far."]
+    failures.close()
+    assert told[2:] == ["A file could not be written 12 times in all."]
+
+
+def test_what_works_again_may_fail_anew() -> None:
+    told: list[str] = []
+    failures = Failures(told.append)
+    for _ in range(2):
+        failures.over("It failed")
+        failures.report("It failed", "No room.")
+        failures.report("It failed", "No room.")
+    failures.over("It failed")
+    failures.close()
+    assert told == ["No room.", "It failed 2 times; now it works again."] * 2
+
+
+def test_a_log_that_cannot_be_written_is_reported_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = RunFolder(tmp_path)
+    place.log.mkdir()
+    recipe = Recipe(name="own", model="t2t_vit_7_32", data="photos")
+    with Journal(place, recipe, ALONE) as journal:
+        journal.resume(0, 9)
+        for step in range(5):
+            journal.write(step, {"loss": 1.0})
+            journal.say(f"step {step}")
+    told = capsys.readouterr().out
+    assert told.count("The log could not be written") == 2
+    assert "The log could not be written (Is a directory); training goes on" in told
+    assert "The log could not be written 5 times in all." in told
+
+
+def test_checkpoints_that_fail_again_and_again_are_reported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    told: list[str] = []
+    with CheckpointWriter(tmp_path / "last", ALONE, told.append) as writer:
+        with monkeypatch.context() as patch:
+            patch.setattr("torch.distributed.checkpoint.filesystem._write_item", full)
+            for step in range(3):
+                writer.save(State({"model/x": torch.zeros(2)}, {"step": step}))
+            writer.finish()
+        writer.save(State({"model/x": torch.zeros(2)}, {"step": 3}))
+    assert len(checkpoints(tmp_path / "last")) == 1
+    assert len(told) == 2
+    assert told[0].startswith("The checkpoint of step 0 could not be written (")
+    assert told[1] == "A checkpoint could not be written 3 times; now it works again."
