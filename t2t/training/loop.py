@@ -17,6 +17,7 @@ from t2t.data.order import steps_per_epoch
 from t2t.data.sources import Splits
 from t2t.errors import LocalError, UserError
 from t2t.training.delivery import Delivery
+from t2t.training.divergence import advice
 from t2t.training.evaluate import Preparation, Score, evaluate
 from t2t.training.feeding import open_data, training_batches, validation_batches
 from t2t.training.folder import RunFolder
@@ -42,6 +43,7 @@ from t2t.training.recipe import Recipe
 from t2t.training.resume import (
     CheckpointWriter,
     as_resumed,
+    checkpoints,
     find_checkpoint,
     resume,
 )
@@ -143,8 +145,8 @@ def train(
                     f"The memory of {team.device} does not suffice for {held} images "
                     f"at once: add --micro-batch {max(1, held // 2)}, which computes "
                     "the step in parts (the same but for dropout, stochastic depth and "
-                    "batch norms), or choose smaller images or a smaller model. Its "
-                    "checkpoints are kept."
+                    "batch norms), or choose smaller images or a smaller model."
+                    + (" Its checkpoints are kept." * bool(training.last_checkpoint))
                 ) from error
             except Exception as error:
                 known = isinstance(error, UserError) or is_parting(error)
@@ -311,10 +313,14 @@ class Training:
         self.writer.finish()
         raise UserError(
             f"The gradient was not finite {num_skipped} steps in a row "
-            f"(step {step}), so training stopped; its checkpoints are kept. Try "
-            "a lower optimizer.lr, a longer schedule.warmup_epochs, "
-            "optimizer.clip_norm=1, or --precision fp32."
+            f"(step {step}), so training stopped. "
+            + advice(self.recipe, self.machine, self.place.path, self.last_checkpoint)
         )
+
+    @property
+    def last_checkpoint(self) -> Path | None:
+        """The newest checkpoint, if there is one."""
+        return next(iter(checkpoints(self.place.checkpoints)), None)
 
     def finish(self) -> Result:
         """Writes down the result, once the last step is done and its model written."""

@@ -141,7 +141,7 @@ class Broken:
 def snapshot(one: Stepper) -> dict[str, Any]:
     state = one.run.state()
     numbers = copy.deepcopy(state.numbers)
-    for counter in ("step", "num_skipped", "scaler"):
+    for counter in ("step", "num_skipped", "num_skipped_in_a_row", "scaler"):
         numbers.pop(counter)
     return {**{k: v.clone() for k, v in state.tensors.items()}, "numbers": numbers}
 
@@ -231,6 +231,7 @@ def test_run_that_stopped_learning_ends_with_advice(
         train(tiny(), folder=tmp_path / "run", machine=cpu, quiet=True)
     assert "optimizer.lr" in str(caught.value)
     assert "step 11" in str(caught.value)
+    assert "The checkpoint of step 6 is kept in" in str(caught.value)
     assert (tmp_path / "run/log.txt").read_text().endswith(f"{caught.value}\n")
     assert [path.name for path in (tmp_path / "run/last").iterdir()] == [
         "step-000000006"

@@ -1,0 +1,75 @@
+"""What to do about a run that has diverged: only what is not set, as it is typed."""
+
+import shlex
+import sys
+from collections.abc import Container, Mapping
+from pathlib import Path
+
+from t2t.torchrun import num_told
+from t2t.training.machine import Machine
+from t2t.training.recipe import Recipe
+
+RATES = ("lr", "body_lr", "adamw_lr")
+CLIP_NORM = 1.0
+
+
+def advice(
+    recipe: Recipe, machine: Machine, folder: Path, checkpoint: Path | None
+) -> str:
+    """How to go on after divergence, and from which checkpoint if there is one."""
+    precise = {} if machine.precision in (None, "fp32") else {"--precision": "fp32"}
+    changes = other_settings(recipe)
+    start_over = "To start over with a lower learning rate, run"
+    if checkpoint is None:
+        return f"{start_over}\n  {retyped(changes, precise, '--fresh')}"
+    # It is of the recipe as it is, so another recipe needs another folder.
+    step = int(checkpoint.name.rpartition("-")[2])
+    kept = f"The checkpoint of step {step:,} is kept in {checkpoint.parent}."
+    if precise:
+        kept += f" To resume from it in full precision, run\n  {retyped({}, precise)}\n"
+    other = folder.with_name(f"{folder.name}-lr{changes.get('optimizer.lr', '')}")
+    options = {**precise, "--folder": str(other)}
+    more = ["--fresh"] if other.exists() else []
+    return f"{kept} {start_over}\n  {retyped(changes, options, *more)}"
+
+
+def other_settings(recipe: Recipe) -> dict[str, str]:
+    """A third of every learning rate, and a limit of the gradient if there is none."""
+    stated = {name: getattr(recipe.optimizer, name) for name in RATES}
+    changes = {
+        f"optimizer.{name}": f"{rate / 3:.1g}" for name, rate in stated.items() if rate
+    }
+    if not 0 < recipe.optimizer.clip_norm <= CLIP_NORM:
+        changes["optimizer.clip_norm"] = f"{CLIP_NORM:g}"
+    return changes
+
+
+def retyped(changes: Mapping[str, str], options: Mapping[str, str], *more: str) -> str:
+    """The command that was typed, with other settings and options."""
+    words = sys.argv[1:]
+    start = "t2t …"  # from Python, or in a study of many runs
+    if words[:1] == ["train"]:
+        start = shlex.join(["t2t", *without(words, changes, {*options, *more})])
+    added = [word for option in options.items() for word in option]
+    added += [word for each in changes.items() for word in ("--set", "=".join(each))]
+    launcher = "torchrun … -m " if num_told("WORLD_SIZE") > 1 else ""
+    return f"{launcher}{start} {shlex.join([*added, *more])}"
+
+
+def without(
+    words: list[str], fields: Container[str], options: Container[str]
+) -> list[str]:
+    """The words of a command less some options and settings of some fields."""
+    kept: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        option, equals, value = word.partition("=")
+        if not option.startswith("--"):
+            kept.append(word)
+            continue
+        takes_value = option != "--fresh" and option != "--dry-run"
+        said = [word] if equals or not takes_value else [word, next(rest, "")]
+        field = (value or said[-1]).partition("=")[0]
+        if not (option in options or (option == "--set" and field in fields)):
+            kept += said
+    return kept
