@@ -5,7 +5,6 @@ import json
 import os
 import platform
 import shlex
-import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -18,12 +17,32 @@ import t2t
 from t2t.atomic import write_atomically
 from t2t.config import differences, few, from_json, to_json
 from t2t.errors import UserError
+from t2t.models.reading.checkpoints import read
 from t2t.training.parallel import Processes, any_over_all
 from t2t.training.recipe import Recipe
+from t2t.training.removal import remove, written
 
 RECIPE, ENVIRONMENT, METRICS = "recipe.json", "environment.json", "metrics.jsonl"
 RESULT, CHECKPOINTS, CURVES = "result.json", "last", "curves.png"
 MODEL, LOG, LOCK = "model.safetensors", "log.txt", ".lock"
+
+STEP = "step-" + 9 * "[0-9]" + "*"
+OF_CHECKPOINTS = tuple(
+    f"{CHECKPOINTS}/{pattern}"
+    for pattern in (STEP, f"damaged-{STEP}", ".writing-[0-9]*")
+)
+OF_FILES = (MODEL, METRICS, RESULT, CURVES, LOG, ENVIRONMENT, RECIPE)
+PARTS = tuple(f".{name}.*.part" for name in OF_FILES)
+"""Of files that a killed process had begun to write."""
+OF_TRACKERS = (
+    "tensorboard/events.out.tfevents.*",
+    ".wandb-id",
+    *(f"wandb/{name}" for name in ("run-*", "offline-run-*", "latest-run")),
+    *(f"wandb/{name}" for name in ("debug*.log", "debug*.log.*")),
+)
+# The recipe is the last, so that the folder stays a run's until then.
+WRITTEN = (*OF_CHECKPOINTS, *PARTS, *OF_TRACKERS, *OF_FILES)
+"""All that a run writes into its folder."""
 
 RESULT_KINDS = {
     **dict.fromkeys(("recipe", "model", "command"), str),
@@ -136,10 +155,16 @@ class RunFolder:
 
     def check_spares(self, recipe: Recipe) -> None:
         """Refuses to delete what the run is to begin with."""
+        own = [path.resolve() for path in written(self.path, WRITTEN)]
         for name in ("weights", "teacher", "data"):
             path = Path(os.path.expanduser(getattr(recipe, name) or ""))
-            inside = path.resolve().is_relative_to(self.path.resolve())
-            if getattr(recipe, name) and inside and path.exists():
+            needed = path.resolve()
+            inside = needed.is_relative_to(self.path.resolve())
+            deleted = any(
+                needed.is_relative_to(each) or each.is_relative_to(needed)
+                for each in own
+            )
+            if getattr(recipe, name) and inside and deleted and path.exists():
                 raise UserError(
                     f"--fresh would delete {path}, the {name} of this run; name "
                     "another --folder."
@@ -183,22 +208,35 @@ class RunFolder:
         return [path for path in self.path.iterdir() if path.name != LOCK]
 
     def clear(self) -> None:
-        """Removes an earlier run; its recipe last, so that it stays a run till then."""
-        for path in sorted(self.files(), key=lambda path: path.name == RECIPE):
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+        """Removes an earlier run; files that no run wrote stay."""
+        remove(self.path, WRITTEN)
+
+    def sweep(self) -> None:
+        """Removes what a killed process had begun to write."""
+        with suppress(OSError):
+            remove(self.path, PARTS)
 
     def finished(self) -> dict[str, Any] | None:
         """What the run came to, once it has."""
         path = self.path / RESULT
         return read_json(path, RESULT_KINDS) if path.exists() else None
 
+    def check_model(self) -> None:
+        """Refuses to call a run finished whose model is gone or cannot be read."""
+        try:
+            read(self.model)
+        except UserError as error:
+            why = str(error) if self.model.exists() else f"There is no {self.model}."
+            raise UserError(
+                f"{self.path} is trained to its end, but its model is lost. {why} Put "
+                "it back, or add --fresh to train it again."
+            ) from error
+
     def finish(self, result: dict[str, Any]) -> None:
         """Writes down what the run came to; its checkpoints are then of no more use."""
         write_json(self.path / RESULT, result)
-        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        with suppress(OSError):
+            remove(self.path, OF_CHECKPOINTS)
 
 
 def same_data(given: str, own: str) -> bool:

@@ -1,4 +1,4 @@
-"""Requests to stop: Ctrl-C, and the SIGTERM of a scheduler."""
+"""Requests to stop: Ctrl-C, a scheduler's SIGTERM, and SIGHUP of a closed terminal."""
 
 import signal
 import threading
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Interruption:
-    """Notes a request to stop (Ctrl-C, SIGTERM); a second Ctrl-C stops at once.
+    """Notes a request to stop (Ctrl-C, SIGTERM, SIGHUP); a second Ctrl-C stops at once.
 
     Before there is anything to keep, the first stops at once too.
     """
@@ -24,7 +24,11 @@ class Interruption:
 
     def __enter__(self) -> "Interruption":
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                # As `nohup` asks for.
+                ignored = signal.getsignal(number) == signal.SIG_IGN
+                if number == signal.SIGHUP and ignored:
+                    continue
                 self.before[number] = signal.signal(number, self.note)
         return self
 

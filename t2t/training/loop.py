@@ -107,9 +107,13 @@ def train(
         def claim() -> dict[str, Any] | None:
             leaving.enter_context(place.held())
             place.check(recipe, fresh)
+            place.sweep()
             if fresh or not place.has_begun():
                 recipe.check_weights()
-            return None if fresh else place.finished()
+            done = None if fresh else place.finished()
+            if done is not None:
+                place.check_model()
+            return done
 
         done = from_leader(team, claim)
         if done is not None:
@@ -121,6 +125,11 @@ def train(
         found = None
         if not fresh:
             found = find_checkpoint(place.checkpoints, team, journal.tell)
+            if found is None and place.has_begun():
+                journal.tell(
+                    f"There is no checkpoint to resume from in {place.checkpoints}, so "
+                    "training starts again from step 0."
+                )
         about = vars_of(settled)
         if team.device.type == "cpu":
             before = threads_before(place.path) if found else None

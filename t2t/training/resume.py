@@ -24,6 +24,7 @@ from t2t.atomic import write_atomically
 from t2t.errors import UserError, first_line
 from t2t.models.reading.published import POSITIONS
 from t2t.models.zoo import OURS
+from t2t.training.folder import STEP
 from t2t.training.meeting import is_parting
 from t2t.training.parallel import Processes, from_leader, wait_for_all
 from t2t.training.recipe import Recipe
@@ -256,7 +257,7 @@ def is_whole(folder: Path) -> bool:
 
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints of a folder, newest first."""
-    return sorted(folder.glob("step-*"), reverse=True)
+    return sorted(folder.glob(STEP), reverse=True)
 
 
 def newest_whole(folder: Path, tell: Callable[[str], None]) -> Path | None:

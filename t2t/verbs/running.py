@@ -121,7 +121,7 @@ def train(
         float, option("Time between checkpoints.", "(default: 5)", "N")
     ] = 5.0,
     fresh: Annotated[
-        bool, option("Delete what the folder holds and start over.")
+        bool, option("Delete the run in the folder and start over.")
     ] = False,
     dry_run: Annotated[
         bool, option("Print the recipe, steps, time and memory; train nothing.")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from t2t.config import to_json
 from t2t.errors import UserError
@@ -86,6 +87,7 @@ def test_a_result_that_was_changed_is_named(
     place = begun(recipe)
     whole = {key: kind(1) for key, kind in RESULT_KINDS.items()}
     write_json(place.path / RESULT, {**whole, "top1": 80})
+    save_file({"x": torch.zeros(1)}, place.model)
     assert train(recipe, folder=place.path, quiet=True).summary["top1"] == 80
     write_json(place.path / RESULT, whole | changes)
     with pytest.raises(UserError, match=f"{RESULT} is not as it was written: .*{told}"):
@@ -112,7 +114,7 @@ def test_what_matters_most_is_told_first(recipe: Recipe) -> None:
         {"weights": "runs/own"},
         {"weights": "runs/own/model.safetensors"},
         {"objective": "distill_soft", "teacher": "runs/own"},
-        {"data": "runs/own/photos"},
+        {"data": "runs/own"},
     ],
 )
 def test_starting_over_spares_what_the_run_begins_with(
@@ -124,5 +126,56 @@ def test_starting_over_spares_what_the_run_begins_with(
     with pytest.raises(UserError, match="--fresh would delete runs/own"):
         place.check(replace(recipe, **needed), fresh=True)  # type: ignore[arg-type]
     nobody = {"weights": "~nobody-of-this-name/own"}
-    for elsewhere in ({"weights": "builtin"}, {"data": "digits"}, nobody, {}):
-        place.check(replace(recipe, **elsewhere), fresh=True)  # type: ignore[arg-type]
+    inside = {"data": "runs/own/photos"}  # which no run wrote
+    for spared in ({"weights": "builtin"}, {"data": "digits"}, inside, nobody, {}):
+        place.check(replace(recipe, **spared), fresh=True)  # type: ignore[arg-type]
+
+
+def test_starting_over_removes_only_what_a_run_wrote(recipe: Recipe) -> None:
+    place = begun(recipe)
+    hexadecimal = 32 * "a"
+    own = [
+        *("model.safetensors", "metrics.jsonl", "result.json", "curves.png"),
+        *(
+            "log.txt",
+            "environment.json",
+            ".wandb-id",
+            "wandb/run-1/x",
+            "wandb/debug.log",
+        ),
+        *("tensorboard/events.out.tfevents.1.host", "last/step-000000003/numbers.json"),
+        *("last/damaged-step-000000002/x", "last/.writing-000000004/x"),
+        f".model.safetensors.{hexadecimal}.part",
+    ]
+    others = [
+        *("notes.md", "photos/a/1.png", ".hidden", "last/best/model.safetensors"),
+        *("last/step-best/x", "tensorboard/mine.txt", "best.safetensors"),
+        *("model.safetensors.bak", f".notes.md.{hexadecimal}.part"),
+    ]
+    for name in own + others:
+        (place.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (place.path / name).write_text("x")
+    (place.path / "wandb/latest-run").symlink_to("run-1")
+    place.clear()
+    files = [path for path in place.path.rglob("*") if not path.is_dir()]
+    assert {str(path.relative_to(place.path)) for path in files} == {*others}
+    assert not (place.path / "wandb").exists()
+
+
+def test_the_end_of_a_run_removes_only_its_checkpoints(recipe: Recipe) -> None:
+    place = begun(recipe)
+    for name in ("step-000000003", "best"):
+        (place.checkpoints / name).mkdir()
+    place.finish({})
+    assert [path.name for path in place.checkpoints.iterdir()] == ["best"]
+
+
+def test_what_a_killed_process_had_begun_is_swept(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    place = begun(recipe)
+    part = place.path / f".model.safetensors.{32 * 'b'}.part"
+    part.touch()
+    with pytest.raises(UserError, match="photos"):  # which are none
+        train(recipe, folder=place.path, quiet=True)
+    assert not part.exists()

@@ -150,7 +150,7 @@ def test_advice_is_given_even_where_a_stop_was_asked_for(
 
 def test_a_stop_before_the_first_step_is_obeyed_at_once() -> None:
     with Interruption() as asked:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(number)
         told: list[str] = []
@@ -162,6 +162,22 @@ def test_a_stop_before_the_first_step_is_obeyed_at_once() -> None:
         assert sentence.startswith("Stopping after this step, with a checkpoint;")
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+def test_a_closed_terminal_stops_a_run_unless_it_was_told_to_outlive_it() -> None:
+    told: list[str] = []
+    with Interruption() as asked:
+        asked.wait_for_steps(told.append)
+        signal.raise_signal(signal.SIGHUP)
+        assert asked.asked
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with Interruption() as asked:
+            signal.raise_signal(signal.SIGHUP)
+            assert not asked.asked
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_where_nothing_is_compiled_every_step_counts() -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -21,6 +22,7 @@ from safetensors.torch import load_file
 from t2t.data.order import Batch
 from t2t.errors import UserError
 from t2t.models.reading import checksum as weights  # which writes them
+from t2t.models.trained import load_trained
 from t2t.training import loop
 from t2t.training.folder import RunFolder
 from t2t.training.loop import Machine, train
@@ -189,7 +191,9 @@ def test_killed_while_a_checkpoint_is_written(
     assert_metrics_are_whole(folder)
 
 
-def test_sigterm_saves_and_leaves_in_peace(
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_saves_and_leaves_in_peace(
+    number: signal.Signals,
     recipe: Recipe,
     cpu: Machine,
     tmp_path: Path,
@@ -204,7 +208,7 @@ def test_sigterm_saves_and_leaves_in_peace(
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert process.pid is not None
-    os.kill(process.pid, signal.SIGTERM)
+    os.kill(process.pid, number)
     process.join(60)
     assert process.exitcode == 0
     (newest,) = checkpoints(folder / "last")
@@ -224,6 +228,53 @@ def test_finished_run_is_not_trained_again(
     assert again == replace(first, was_finished=True)
     with pytest.raises(UserError, match=r"another recipe \(epochs: 1 → 5\)"):
         train(replace(recipe, epochs=5), folder=folder, machine=cpu, quiet=True)
+
+
+@pytest.mark.parametrize("harm", ["gone", "cut", "empty"])
+def test_a_finished_run_whose_model_is_lost_says_so(
+    harm: str, recipe: Recipe, cpu: Machine, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    short = replace(recipe, epochs=1)
+    train(short, folder=folder, machine=cpu, quiet=True)
+    model = folder / "model.safetensors"
+    content = model.read_bytes()
+    model.write_bytes(content[:-9] if harm == "cut" else b"")
+    if harm == "gone":
+        model.unlink()
+    with pytest.raises(
+        UserError, match=r"its model is lost.*model\.safetensors"
+    ) as lost:
+        train(short, folder=folder, machine=cpu, quiet=True)
+    assert "add --fresh" in str(lost.value)
+    with pytest.raises(UserError, match=r"run") as told:
+        load_trained(folder)
+    if harm == "gone":
+        assert "removed since the run was trained" in str(told.value)
+    assert train(short, folder=folder, machine=cpu, quiet=True, fresh=True).finished
+
+
+@pytest.mark.parametrize("harm", ["deleted", "damaged"])
+def test_a_run_without_checkpoints_says_that_it_starts_again(
+    harm: str,
+    recipe: Recipe,
+    cpu: Machine,
+    tmp_path: Path,
+    uninterrupted: Path,
+    interrupt_after: Callable[[int | None], None],
+) -> None:
+    folder = tmp_path / "run"
+    interrupt_after(5)
+    train(recipe, folder=folder, machine=cpu, quiet=True)
+    if harm == "deleted":
+        shutil.rmtree(folder / "last")
+    else:
+        (checkpoints(folder / "last")[0] / "numbers.json").write_text("{")
+    interrupt_after(None)
+    assert train(recipe, folder=folder, machine=cpu, quiet=True).finished
+    said = (folder / "log.txt").read_text()
+    assert said.count("so training starts again from step 0.") == 1
+    assert untimed_rows(folder) == untimed_rows(uninterrupted)
 
 
 def test_fresh_starts_over_but_never_in_a_folder_of_something_else(

@@ -32,7 +32,7 @@ def locate(path: str | os.PathLike[str]) -> Path:
         found = [file / FILE_NAME] if (file / FILE_NAME).is_file() else []
         found = found or sorted(file.glob("*.safetensors"))
         if not found:
-            raise UserError(f"The folder {text} has no {FILE_NAME} in it.")
+            raise UserError(f"The folder {text} has no {FILE_NAME} in it{lost(file)}.")
         if len(found) > 1:
             names = ", ".join(path.name for path in found)
             raise UserError(f"The folder {text} holds {names}: name one of them.")
@@ -43,6 +43,18 @@ def locate(path: str | os.PathLike[str]) -> Path:
             "hf-hub:owner/name."
         )
     return file
+
+
+def lost(folder: Path) -> str:
+    """Why a run's folder may hold no model, and what to do; nothing of other ones."""
+    if (folder / "result.json").exists():
+        return (
+            ": it was removed since the run was trained to its end. Put it back, or "
+            "train again with --fresh"
+        )
+    if (folder / "recipe.json").exists():
+        return ": the run has not been evaluated yet. Run its command again to resume"
+    return ""
 
 
 def from_hub(name: str) -> Path:
