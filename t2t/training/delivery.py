@@ -1,6 +1,11 @@
 """What a run delivers: its model, after every evaluation, and its result."""
 
+import os
+import tempfile
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,8 +18,15 @@ from t2t.models.weights import save
 from t2t.training.folder import RunFolder
 from t2t.training.parallel import Processes, full_state
 from t2t.training.recipe import Recipe
-from t2t.training.resume import checkpoints
+from t2t.training.resume import checkpoints, give_up_older, step_of
 from t2t.training.run import build_model
+from t2t.training.telling.clock import duration
+from t2t.training.telling.failures import Failures
+
+FAILED = "The model could not be written"
+HOLD_SECONDS = 300.0
+"""How long a finished run waits for room on its disk."""
+RETRY_SECONDS = 5.0
 
 
 class Delivery:
@@ -30,59 +42,174 @@ class Delivery:
     ) -> None:
         self.recipe, self.team, self.place = recipe, team, place
         self.splits, self.tell = splits, tell
+        self.failures = Failures(tell)
         self.unsaved = ""
         """Why the last model could not be written, if it could not."""
+        self.kept: nn.Module | None = None
+        """That model."""
+        self.elsewhere: Path | None = None
+        """Where it was saved instead."""
 
     def save_model(self, model: nn.Module) -> None:
         """Writes the model; says why where it cannot."""
-        recipe, classes = self.recipe, self.splits.train.classes
+        whole = self.gather(model)
+        if whole is None:
+            return
+        try:
+            self.write(whole, self.place.model)
+            self.unsaved, self.kept = "", None
+            self.failures.over(FAILED)
+        except UserError as error:
+            self.unsaved, self.kept = str(error), whole
+            self.failures.report(FAILED, f"{error} Training goes on.")
+
+    def gather(self, model: nn.Module) -> nn.Module | None:
+        """The model in one piece, in the leading process."""
         state = full_state(model, self.team)
         if not self.team.leads:
-            return
+            return None
         with torch.device("meta"):
             whole = (
                 VisionTransformer(model.config)  # whose positions came with weights
                 if isinstance(model, VisionTransformer)
-                else build_model(recipe, len(classes))
+                else build_model(self.recipe, len(self.splits.train.classes))
             )
         whole.load_state_dict(state, assign=True)
-        try:
-            save(
-                whole,
-                self.place.model,
-                name=recipe.model,
-                class_names=classes,
-                extra={
-                    "image_size": list(recipe.image_size),
-                    "channels": recipe.channels,
-                    "mean": list(recipe.augmentation.mean),
-                    "std": list(recipe.augmentation.std),
-                    "crop_fraction": recipe.crop.evaluation_fraction,
-                    "data": recipe.data,
-                    "seed": recipe.seed,
-                    "judged_by": self.splits.val.fingerprint(),
-                },
-            )
-            self.unsaved = ""
-        except UserError as error:
-            self.unsaved = str(error)
-            self.tell(f"{error} Training goes on.")
+        return whole
 
-    def finish(self, summary: dict[str, Any]) -> None:
-        """Writes the result, which says that the run is at its end."""
-        try:
-            if self.unsaved:
-                raise UserError(self.unsaved)
-            self.place.finish(summary)
-        except (OSError, UserError) as error:
-            kept = "No checkpoint could be kept: make room, and train again."
-            if checkpoints(self.place.checkpoints):
-                kept = (
-                    f"The last checkpoint stays in {self.place.checkpoints}; make "
-                    "room, and the same command goes on from there."
-                )
-            reason = getattr(error, "strerror", None)
-            why = f"{self.place.path} ({reason})." if reason else str(error)
+    def write(self, model: nn.Module, file: Path) -> None:
+        """Writes a model with all that using it takes."""
+        recipe = self.recipe
+        if file == self.place.model and self.place.is_lost():
             raise UserError(
-                f"Training is done, but its result could not be written: {why} {kept}"
-            ) from error
+                f"{file} could not be written: its folder was removed or moved."
+            )
+        save(
+            model,
+            file,
+            name=recipe.model,
+            class_names=self.splits.train.classes,
+            extra={
+                "image_size": list(recipe.image_size),
+                "channels": recipe.channels,
+                "mean": list(recipe.augmentation.mean),
+                "std": list(recipe.augmentation.std),
+                "crop_fraction": recipe.crop.evaluation_fraction,
+                "data": recipe.data,
+                "seed": recipe.seed,
+                "judged_by": self.splits.val.fingerprint(),
+            },
+        )
+
+    def save_elsewhere(self, model: nn.Module) -> None:
+        """Writes the model where there is room, outside of the run's folder."""
+        name = self.place.path.resolve().name
+        for folder in fallback_folders():
+            file = folder / f"{name}.safetensors"
+            number = 1
+            while file.exists():
+                number += 1
+                file = folder / f"{name}-{number}.safetensors"
+            with suppress(UserError, OSError):
+                self.write(model, file)
+                self.elsewhere = file
+                return
+
+    def retry(self, gives_up: Callable[[], bool]) -> None:
+        """Writes the last model after all, where there is room or as soon as there is.
+
+        An older checkpoint gives way to it. `gives_up` says when to wait no longer.
+        """
+        if self.kept is None:
+            return
+        model = self.kept
+        give_up_older(self.place.checkpoints, self.tell)
+        with suppress(UserError):
+            self.retried(model)
+            return
+        self.save_elsewhere(model)
+        if self.elsewhere is not None:
+            self.tell(f"The model is saved in {self.elsewhere} for now.")
+        if self.hold_on(lambda: self.retried(model), gives_up) is None:
+            if self.elsewhere is not None:
+                self.elsewhere.unlink(missing_ok=True)
+                self.elsewhere = None
+            self.tell(f"The model is saved in {self.place.model} after all.")
+
+    def retried(self, model: nn.Module) -> None:
+        """Writes the last model into the run's folder; raises where it cannot."""
+        self.write(model, self.place.model)
+        self.unsaved, self.kept = "", None
+
+    def hold_on(
+        self, attempt: Callable[[], None], gives_up: Callable[[], bool]
+    ) -> Exception | None:
+        """Tries until it succeeds; the last error, where it does not in time."""
+        end = time.monotonic() + HOLD_SECONDS
+        told = False
+        while True:
+            try:
+                attempt()
+                return None
+            except (OSError, UserError) as error:
+                if gives_up() or time.monotonic() >= end:
+                    return error
+                if not told:
+                    self.tell(
+                        f"{self.place.path} cannot be written ({why(error)}): make "
+                        f"room. Trying again for {duration(HOLD_SECONDS)}; Ctrl-C "
+                        "ends that."
+                    )
+                told = True
+                time.sleep(RETRY_SECONDS)
+
+    def finish(
+        self, summary: dict[str, Any], gives_up: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Writes the result, which says that the run is at its end."""
+        self.failures.close()
+        error: Exception | None = None
+        if self.unsaved:
+            error = UserError(self.unsaved)
+        else:
+            error = self.hold_on(lambda: self.place.finish(summary), gives_up)
+        if error is None:
+            return
+        reason = getattr(error, "strerror", None)
+        told = f"{self.place.path} ({reason})." if reason else str(error)
+        raise UserError(
+            f"Training is done, but its result could not be written: {told} "
+            f"{self.whereabouts(summary['steps'])}"
+        ) from error
+
+    def whereabouts(self, num_steps: int) -> str:
+        """Where the model is, if anywhere, and from where the run can be resumed."""
+        sentences = []
+        model = self.elsewhere or (None if self.unsaved else self.place.model)
+        if model is not None:
+            sentences.append(f"The model is saved in {model}.")
+        newest = next(iter(checkpoints(self.place.checkpoints)), None)
+        if newest is None:
+            sentences.append("No checkpoint could be kept: make room, and train again.")
+        else:
+            sentences.append(
+                f"The checkpoint of step {step_of(newest):,} of {num_steps:,} stays in "
+                f"{self.place.checkpoints}: make room, and run the same command to "
+                "resume from there."
+            )
+        return " ".join(sentences)
+
+
+def why(error: Exception) -> str:
+    """An error's reason in a few words."""
+    return str(getattr(error, "strerror", None) or error).rstrip(".")
+
+
+def fallback_folders() -> list[Path]:
+    """Folders outside of a run's that may have room for a model."""
+    folders = [Path.cwd, Path.home, lambda: Path(tempfile.gettempdir())]
+    found = []
+    for find in folders:
+        with suppress(OSError, RuntimeError):  # it may be gone, or there is none
+            found.append(find())
+    return [folder for folder in found if os.access(folder, os.W_OK)]

@@ -8,6 +8,7 @@ from pathlib import Path
 from t2t.torchrun import num_told
 from t2t.training.machine import Machine
 from t2t.training.recipe import Recipe
+from t2t.training.resume import step_of
 
 RATES = ("lr", "body_lr", "adamw_lr")
 CLIP_NORM = 1.0
@@ -23,7 +24,7 @@ def advice(
     if checkpoint is None:
         return f"{start_over}\n  {retyped(changes, precise, '--fresh')}"
     # It is of the recipe as it is, so another recipe needs another folder.
-    step = int(checkpoint.name.rpartition("-")[2])
+    step = step_of(checkpoint)
     kept = f"The checkpoint of step {step:,} is kept in {checkpoint.parent}."
     if precise:
         kept += f" To resume from it in full precision, run\n  {retyped({}, precise)}\n"

@@ -6,8 +6,10 @@ import os
 import platform
 import shlex
 import sys
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from os.path import samestat
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,11 @@ class RunFolder:
         self.curves = path / CURVES
         self.model = path / MODEL
         self.log = path / LOG
+        self.handle = -1
+        self.token = ""
+        """What the lock holds while it is ours."""
+        self.pages: dict[str, dict[str, Any]] = {}
+        """What the run's folder says of it."""
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -96,6 +103,19 @@ class RunFolder:
                 f"{self.path} is not UTF-8, and no model can be written there; name "
                 "another --folder."
             ) from None
+        self.lock()
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                # A run that was refused leaves nothing behind, in others' folders too.
+                if not (self.path / RECIPE).exists():
+                    (self.path / LOCK).unlink()
+            # Last of all: the lock that is removed must not be another's by then.
+            os.close(self.handle)
+
+    def lock(self) -> None:
+        """Makes the folder, if need be, and takes its lock; lets an earlier one go."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
@@ -114,20 +134,53 @@ class RunFolder:
             ) from None
         except OSError:
             pass  # Some network storage has no locks: then nothing guards the folder.
+        if self.handle >= 0:
+            os.close(self.handle)
+        self.handle = handle
+
+    def sign(self) -> None:
+        """Puts into the lock what says that the folder is ours."""
+        self.token = uuid.uuid4().hex
         try:
-            yield
-        finally:
-            with suppress(OSError):
-                # A run that was refused leaves nothing behind, in others' folders too.
-                if not (self.path / RECIPE).exists():
-                    (self.path / LOCK).unlink()
-            # Last of all: the lock that is removed must not be another's by then.
-            os.close(handle)
+            os.truncate(self.handle, 0)
+            os.pwrite(self.handle, self.token.encode(), 0)
+        except OSError:  # a full disk: then the recipe alone says so
+            self.token = ""
+
+    def token_there(self) -> str:
+        """What the lock holds now, nothing where there is none."""
+        try:
+            return (self.path / LOCK).read_text(errors="replace")
+        except OSError:
+            return ""
+
+    def is_lost(self) -> bool:
+        """Whether the folder was removed, moved or taken by another meanwhile."""
+        if not self.pages:
+            return False  # as long as it is not ours
+        return not (self.path / RECIPE).exists() or self.token_there() != self.token
+
+    def make_again(self) -> None:
+        """Makes a folder again that was lost; refuses what is another's by now."""
+        is_run = (self.path / RECIPE).exists()
+        same = is_run and read_json(self.path / RECIPE) == self.pages[RECIPE]
+        is_locked = self.token_there() not in ("", self.token)
+        if (is_run and (is_locked or not same)) or (not is_run and self.strangers()):
+            raise UserError(f"{self.path} holds something else by now.")
+        lock = self.path / LOCK
+        if not (lock.exists() and samestat(os.fstat(self.handle), lock.stat())):
+            self.lock()
+        self.sign()
+        try:
+            for name, page in self.pages.items():
+                write_json(self.path / name, page)
+        except OSError as error:
+            raise self.unwritable(error) from error
 
     def check(self, recipe: Recipe, fresh: bool) -> None:
         """Refuses a folder that holds something else than this run."""
         is_run = (self.path / RECIPE).exists()
-        if not is_run and any(not path.name.startswith(".") for path in self.files()):
+        if not is_run and self.strangers():
             raise UserError(
                 f"{self.path} holds files that are not a run's; name another --folder."
             )
@@ -177,8 +230,14 @@ class RunFolder:
         try:
             if fresh:
                 self.clear()
-            write_json(self.path / RECIPE, to_json(recipe))
-            write_json(self.path / ENVIRONMENT, environment(machine, team))
+            self.sign()
+            pages = {
+                RECIPE: to_json(recipe),
+                ENVIRONMENT: environment(machine, team),
+            }
+            for name, page in pages.items():
+                write_json(self.path / name, page)
+            self.pages = pages
         except OSError as error:
             raise self.unwritable(error) from error
 
@@ -203,9 +262,13 @@ class RunFolder:
         numbers = self.metrics.exists() and self.metrics.stat().st_size > 0
         return numbers or self.checkpoints.exists() or (self.path / RESULT).exists()
 
-    def files(self) -> list[Path]:
-        """What lies in the folder, its lock left out."""
-        return [path for path in self.path.iterdir() if path.name != LOCK]
+    def strangers(self) -> list[Path]:
+        """What lies here, but for what a process leaves whose folder was removed."""
+        found = visible(self.path)
+        leftover = [self.log]
+        if not visible(self.checkpoints):
+            leftover.append(self.checkpoints)
+        return [path for path in found if path not in leftover]
 
     def clear(self) -> None:
         """Removes an earlier run; files that no run wrote stay."""
@@ -237,6 +300,14 @@ class RunFolder:
         write_json(self.path / RESULT, result)
         with suppress(OSError):
             remove(self.path, OF_CHECKPOINTS)
+
+
+def visible(folder: Path) -> list[Path]:
+    """What a folder holds, less what is hidden; nothing if there is none."""
+    try:
+        return [path for path in folder.iterdir() if not path.name.startswith(".")]
+    except FileNotFoundError:
+        return []
 
 
 def same_data(given: str, own: str) -> bool:

@@ -252,6 +252,7 @@ class Training:
             pauses = evaluated or stopping or due
             self.await_steps(0 if pauses else 1)
             if pauses:
+                self.keep_folder()
                 self.share_statistics()
             if evaluated:
                 self.evaluate(validation, epoch)
@@ -262,7 +263,7 @@ class Training:
                 self.writer.finish()
                 journal.interrupted(run, has_checkpoint=not self.writer.failed)
                 return Result(self.place.path, False, journal.summary(run))
-        return self.finish()
+        return self.finish(interruption)
 
     def state(self) -> State:
         """All that a checkpoint holds."""
@@ -331,15 +332,53 @@ class Training:
         """The newest checkpoint, if there is one."""
         return next(iter(checkpoints(self.place.checkpoints)), None)
 
-    def finish(self) -> Result:
+    def keep_folder(self) -> None:
+        """Makes the run's folder again where it was removed or moved while training.
+
+        Where that cannot be, the run ends, with its model saved elsewhere.
+        """
+
+        def look() -> str:
+            if not self.place.is_lost():
+                return ""
+            try:
+                self.place.make_again()
+            except UserError as error:
+                return str(error)
+            self.journal.make_again()
+            self.journal.tell(
+                f"{self.place.path} was removed or moved while training; it is made "
+                "again, and training goes on in it."
+            )
+            return ""
+
+        trouble = from_leader(self.team, look)
+        if not trouble:
+            return
+        model = self.delivery.gather(self.run.delivered)
+        if model is not None:
+            self.delivery.save_elsewhere(model)
+        where = from_leader(self.team, lambda: self.delivery.elsewhere)
+        saved = f"its model is saved in {where}" if where else "nothing could be saved"
+        raise UserError(
+            f"{self.place.path} was removed or moved while training, and cannot be "
+            f"made again: {trouble} Training stopped after step {self.run.step:,}; "
+            f"{saved}."
+        )
+
+    def finish(self, interruption: Interruption) -> Result:
         """Writes down the result, once the last step is done and its model written."""
         self.writer.finish()  # which speaks to the others as `from_leader` does
+        self.keep_folder()
+        waits_no_more = lambda: interruption.asked  # noqa: E731
+        from_leader(self.team, lambda: self.delivery.retry(waits_no_more))
         # All write a sharded checkpoint together, and only the leading one knows.
         if from_leader(self.team, lambda: bool(self.delivery.unsaved)):
             self.writer.save(self.state())
             self.writer.finish()
         summary = self.journal.summary(self.run)
-        from_leader(self.team, lambda: self.delivery.finish(summary))
+        self.journal.flush()
+        from_leader(self.team, lambda: self.delivery.finish(summary, waits_no_more))
         return Result(self.place.path, True, summary)
 
 

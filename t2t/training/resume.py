@@ -1,5 +1,6 @@
 """Checkpoints: whole or not there, checked, written in the background."""
 
+import errno
 import hashlib
 import json
 import os
@@ -44,6 +45,7 @@ class CheckpointWriter:
     ) -> None:
         self.folder = folder
         self.team = team
+        self.tell = tell
         self.failures = Failures(tell)
         self.written = threading.Event()
         self.written.set()
@@ -94,12 +96,18 @@ class CheckpointWriter:
         draft = self.folder / f".writing-{step:09d}"
         ignore_lone_saving()
         try:
-            group = None if alone else self.team.control
-            # When this returns in the leading process, all have written their shards.
-            save(state.tensors, checkpoint_id=draft, process_group=group, no_dist=alone)
+            try:
+                self.write_draft(state, alone, draft)
+            except (Exception, CheckpointException) as error:
+                # Where only one fits, the newer counts. Many try again at the next.
+                if not (self.team.leads and self.gives_way(error, state)):
+                    raise
+                shutil.rmtree(draft, ignore_errors=True)
+                give_up_older(self.folder, self.tell)
+                if not alone:
+                    raise
+                self.write_draft(state, alone, draft)
             if self.team.leads:
-                (draft / NUMBERS).write_text(json.dumps(state.numbers))
-                seal(draft)
                 shutil.rmtree(final, ignore_errors=True)
                 draft.rename(final)
                 sync_folder(self.folder)
@@ -124,6 +132,30 @@ class CheckpointWriter:
         finally:
             written.set()
 
+    def write_draft(self, state: State, alone: bool, draft: Path) -> None:
+        """Writes all of a checkpoint but its name."""
+        if not self.folder.parent.exists():  # which is noticed, and made again, later
+            raise FileNotFoundError(errno.ENOENT, "its folder is gone")
+        group = None if alone else self.team.control
+        # When this returns in the leading process, all have written their shards.
+        save(state.tensors, checkpoint_id=draft, process_group=group, no_dist=alone)
+        if self.team.leads:
+            (draft / NUMBERS).write_text(json.dumps(state.numbers))
+            seal(draft)
+
+    def gives_way(self, error: BaseException, state: State) -> bool:
+        """Whether a checkpoint would have room without the older ones."""
+        older = checkpoints(self.folder)[1:]
+        if not older:
+            return False
+        if getattr(system_error(error), "errno", None) == errno.EDQUOT:
+            return True
+        draft = self.folder / f".writing-{state.numbers['step']:09d}"
+        shutil.rmtree(draft, ignore_errors=True)
+        needed = 1.05 * sum(tensor.nbytes for tensor in state.tensors.values()) + 2**16
+        free = shutil.disk_usage(self.folder).free
+        return free < needed <= free + sum(map(size_of, older))
+
     def reason(self, error: BaseException, state: State) -> str:
         """The first system error behind an error, in a few words."""
         with suppress(OSError):
@@ -131,9 +163,31 @@ class CheckpointWriter:
             free = shutil.disk_usage(self.folder).free
             if free < needed:  # of which torch tells in words that nobody understands
                 return f"{needed:,} bytes are needed and {free:,} are free"
-        if isinstance(error, CheckpointException):
-            error = next(iter(error.failures.values()))[0]
-        return first_line(error)
+        return first_line(system_error(error))
+
+
+def system_error(error: BaseException) -> BaseException:
+    """What went wrong in the first process that failed to write its part."""
+    if isinstance(error, CheckpointException):
+        return next(iter(error.failures.values()))[0]
+    return error
+
+
+def size_of(folder: Path) -> int:
+    """The bytes of a checkpoint."""
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step that a checkpoint was written after."""
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+def give_up_older(folder: Path, tell: Callable[[str], None]) -> None:
+    """Removes all checkpoints but the newest, to make room, and says so."""
+    for path in checkpoints(folder)[1:]:
+        shutil.rmtree(path, ignore_errors=True)
+        tell(f"The older checkpoint {path.name} was removed to make room.")
 
 
 def find_checkpoint(

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from t2t.data.augmentation import Augmentation
-from t2t.training import loop
+from t2t.training import delivery, loop
 from t2t.training.loop import Machine
 from t2t.training.recipe import Average, Optimizer, Recipe, Schedule
 from t2t.training.telling import journal
@@ -118,6 +118,13 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], N
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing curves takes longer than these runs."""
     monkeypatch.setattr(journal, "draw_curves", lambda rows, title, path: path.touch())
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody makes room on a disk that is full, nor is anything saved elsewhere."""
+    monkeypatch.setattr(delivery, "HOLD_SECONDS", 0)
+    monkeypatch.setattr(delivery, "fallback_folders", list)
 
 
 @pytest.fixture(autouse=True)

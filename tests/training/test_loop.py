@@ -356,7 +356,7 @@ def test_a_result_that_has_no_room_is_told_as_a_sentence(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(loop.RunFolder, "finish", full)
-    told = r"could not be written: \S+run \(No space left on device\)\. The last check"
+    told = r"not be written: \S+run \(No space left on device\)\. The model is saved in"
     with pytest.raises(UserError, match=told):
         train(tiny(), folder=tmp_path / "run", quiet=True)
 

@@ -1,5 +1,6 @@
 """A run that is interrupted ends in the same bits as one that is not."""
 
+import errno
 import functools
 import json
 import os
@@ -9,7 +10,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -381,6 +383,37 @@ def test_full_disk_leaves_the_last_checkpoint_and_is_told(
     writer.save(run.state())
     writer.finish()
     assert newest_whole(folder, pytest.fail) == folder / "step-000000004"
+
+
+@pytest.mark.parametrize("quota", [False, True])
+def test_where_only_one_checkpoint_fits_the_older_gives_way(
+    quota: bool, saved: tuple[Run, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, folder = saved
+    plain = resume.save
+    size = sum(tensor.nbytes for tensor in run.state().tensors.values())
+
+    def usage(path: object) -> SimpleNamespace:
+        older = size * (2 - len(checkpoints(folder)))
+        return SimpleNamespace(free=10**12 if quota else size // 2 + older)
+
+    def full(*arguments: Any, **options: Any) -> None:
+        if len(checkpoints(folder)) == 2:
+            number = errno.EDQUOT if quota else errno.ENOSPC
+            raise OSError(number, os.strerror(number))
+        plain(*arguments, **options)
+
+    monkeypatch.setattr(resume, "save", full)
+    monkeypatch.setattr(resume.shutil, "disk_usage", usage)
+    told: list[str] = []
+    writer = CheckpointWriter(folder, ALONE, told.append)
+    run.step = 4
+    writer.save(run.state())
+    writer.finish()
+    assert told == ["The older checkpoint step-000000002 was removed to make room."]
+    names = [path.name for path in checkpoints(folder)]
+    assert names == ["step-000000004", "step-000000003"]
+    assert not writer.failed
 
 
 def test_ctrl_c_while_a_checkpoint_is_written_waits_for_it(

@@ -23,7 +23,7 @@ from t2t.data.order import Batch
 from t2t.errors import UserError
 from t2t.models.reading import checksum as weights  # which writes them
 from t2t.models.trained import load_trained
-from t2t.training import loop
+from t2t.training import delivery, loop
 from t2t.training.folder import RunFolder
 from t2t.training.loop import Machine, train
 from t2t.training.recipe import Optimizer, Recipe
@@ -277,6 +277,93 @@ def test_a_run_without_checkpoints_says_that_it_starts_again(
     assert untimed_rows(folder) == untimed_rows(uninterrupted)
 
 
+@pytest.fixture
+def meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[int, Callable[[], object]], None]:
+    """Lets something be done to the disk as a step begins."""
+    start_step = Stepper.start_step
+
+    def do(step: int, what: Callable[[], object]) -> None:
+        def begin(stepper: Stepper, batch: Batch) -> Pending:
+            if stepper.run.step + 1 == step:
+                what()
+            return start_step(stepper, batch)
+
+        monkeypatch.setattr(Stepper, "start_step", begin)
+
+    return do
+
+
+@pytest.mark.parametrize("step", [2, 8, 12])
+@pytest.mark.parametrize("harm", ["removed", "moved", "emptied", "unlocked"])
+def test_a_folder_that_is_lost_while_training_is_made_again(
+    harm: str,
+    step: int,
+    recipe: Recipe,
+    eager: Machine,
+    cpu: Machine,
+    tmp_path: Path,
+    uninterrupted: Path,
+    expected: dict[str, torch.Tensor],
+    meanwhile: Callable[[int, Callable[[], object]], None],
+    interrupt_after: Callable[[int | None], None],
+) -> None:
+    folder = tmp_path / "run"
+
+    def lose() -> None:
+        if harm == "removed":
+            shutil.rmtree(folder)
+        elif harm == "moved":
+            folder.rename(tmp_path / "other")
+        elif harm == "unlocked":
+            (folder / ".lock").unlink()
+        else:
+            for path in folder.glob("[a-z]*"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    meanwhile(step, lose)
+    interrupt_after(10 if step < 12 else None)
+    given = {"folder": folder, "quiet": True}
+    first = train(recipe, machine=eager if step == 8 else cpu, **given)  # type: ignore[arg-type]
+    assert first.finished == (step == 12)
+    if step < 12:
+        assert checkpoints(folder / "last")[0].name == "step-000000010"
+        meanwhile(99, lose)
+        interrupt_after(None)
+        assert train(recipe, machine=cpu, **given).finished  # type: ignore[arg-type]
+    assert "while training; it is made again" in (folder / "log.txt").read_text()
+    assert_delivered(folder, expected)
+    assert untimed_rows(folder) == untimed_rows(uninterrupted)
+    again = train(recipe, machine=cpu, **given)  # type: ignore[arg-type]
+    assert again.was_finished
+
+
+@pytest.mark.parametrize("other", ["run", "files"])
+def test_a_folder_that_is_anothers_by_now_is_left_alone(
+    other: str,
+    recipe: Recipe,
+    cpu: Machine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    meanwhile: Callable[[int, Callable[[], object]], None],
+) -> None:
+    folder = tmp_path / "run"
+
+    def take() -> None:
+        folder.rename(tmp_path / "other")
+        folder.mkdir()
+        (folder / ("recipe.json" if other == "run" else "thesis.tex")).write_text("{}")
+
+    monkeypatch.setattr(delivery, "fallback_folders", lambda: [tmp_path])
+    meanwhile(8, take)
+    with pytest.raises(UserError, match=r"stopped after step 12; its model is") as told:
+        train(recipe, folder=folder, machine=cpu, quiet=True)
+    assert f"saved in {tmp_path}/run.safetensors." in str(told.value)
+    assert load_trained(tmp_path / "run.safetensors").class_names == ("a", "b", "c")
+    assert len([*folder.iterdir()]) == 1
+
+
 def test_fresh_starts_over_but_never_in_a_folder_of_something_else(
     recipe: Recipe, cpu: Machine, tmp_path: Path
 ) -> None:
@@ -482,7 +569,7 @@ def test_full_disk_at_the_end_keeps_the_last_checkpoint(
 ) -> None:
     folder = tmp_path / "run"
     disk(range(12, 13))
-    with pytest.raises(UserError, match="result could not be written"):
+    with pytest.raises(UserError, match=r"not be written.* of step 6 of 12 stays in"):
         train(recipe, folder=folder, machine=cpu, quiet=True)
     assert [path.name for path in checkpoints(folder / "last")] == ["step-000000006"]
     disk(range(0))
@@ -504,12 +591,99 @@ def test_a_model_that_has_no_room_is_kept_as_a_checkpoint(
     folder = tmp_path / "run"
     with monkeypatch.context() as full:
         full.setattr(weights, "save_file", refuse)
-        with pytest.raises(UserError, match=r"The last checkpoint stays in .*last;"):
+        told = r"The checkpoint of step 12 of 12 stays in .*last: make room, and run"
+        with pytest.raises(UserError, match=told):
             train(recipe, folder=folder, machine=cpu, quiet=True)
     assert checkpoints(folder / "last")[0].name == "step-000000012"
     assert train(recipe, folder=folder, machine=cpu, quiet=True).finished
     assert_delivered(folder, expected)
     assert_metrics_are_whole(folder)  # the last evaluation is done again
+
+
+@pytest.fixture
+def full_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[int], None]:
+    """Lets the run's folder take no model for so many tries; another has room."""
+    save, tries = weights.save_file, [0]
+
+    def write(state: Any, file: Path, *arguments: Any) -> None:
+        if Path(file).parent == tmp_path / "run":
+            tries[0] -= 1
+            if tries[0] >= 0:
+                raise OSError(28, "No space left on device")
+        save(state, file, *arguments)
+
+    monkeypatch.setattr(weights, "save_file", write)
+    monkeypatch.setattr(delivery, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(delivery, "fallback_folders", lambda: [tmp_path])
+
+    def full(num_tries: int) -> None:
+        tries[0] = num_tries
+
+    return full
+
+
+def test_a_model_that_has_no_room_is_saved_where_there_is_some(
+    tiny: Tiny,
+    cpu: Machine,
+    tmp_path: Path,
+    full_folder: Callable[[int], None],
+) -> None:
+    recipe = tiny(epochs=1)
+    (tmp_path / "run.safetensors").write_text("another's")
+    full_folder(1000)
+    with pytest.raises(UserError) as caught:
+        train(recipe, folder=tmp_path / "run", machine=cpu, quiet=True)
+    saved = tmp_path / "run-2.safetensors"
+    assert f"The model is saved in {saved}." in str(caught.value)
+    assert "The checkpoint of step 3 of 3 stays in" in str(caught.value)
+    assert load_trained(saved).class_names == ("a", "b", "c")
+    assert (tmp_path / "run.safetensors").read_text() == "another's"
+    full_folder(0)
+    assert train(recipe, folder=tmp_path / "run", machine=cpu, quiet=True).finished
+    own = load_file(tmp_path / "run" / "model.safetensors")
+    assert all(torch.equal(own[key], value) for key, value in load_file(saved).items())
+
+
+def test_a_finished_run_holds_on_until_there_is_room(
+    tiny: Tiny,
+    cpu: Machine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    full_folder: Callable[[int], None],
+) -> None:
+    monkeypatch.setattr(delivery, "HOLD_SECONDS", 60)
+    full_folder(4)
+    folder = tmp_path / "run"
+    assert train(tiny(), folder=folder, machine=cpu, quiet=True).finished
+    full_folder(4)
+    recipe = tiny(evaluate_every=4)
+    assert train(recipe, folder=folder, machine=cpu, quiet=True, fresh=True).finished
+    said = (folder / "log.txt").read_text()
+    assert "cannot be written (" in said
+    assert "Trying again for 60 s" in said
+    assert f"The model is saved in {folder}/model.safetensors after all." in said
+    assert not (tmp_path / "run.safetensors").exists()
+    assert load_trained(folder).class_names == ("a", "b", "c")
+
+
+def test_a_result_is_tried_again_too(
+    tiny: Tiny, cpu: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish, tries = RunFolder.finish, []
+
+    def full(place: RunFolder, result: dict[str, Any]) -> None:
+        tries.append(place)
+        if len(tries) < 3:
+            raise OSError(28, "No space left on device")
+        finish(place, result)
+
+    monkeypatch.setattr(RunFolder, "finish", full)
+    monkeypatch.setattr(delivery, "HOLD_SECONDS", 60)
+    monkeypatch.setattr(delivery, "RETRY_SECONDS", 0.01)
+    assert train(tiny(epochs=1), folder=tmp_path, machine=cpu, quiet=True).finished
+    assert "make room. Trying again" in (tmp_path / "log.txt").read_text()
 
 
 def test_numbers_that_have_no_room_are_told_before_a_run_goes_on(

@@ -107,7 +107,7 @@ class Journal:
 
     def note(self, words: str) -> None:
         """Adds to the log, as plain text; a disk that is full does not stop a run."""
-        if not self.team.leads or not self.place.path.is_dir():
+        if not self.team.leads or not self.place.path.is_dir() or self.place.is_lost():
             return
         try:
             with self.place.log.open("ab") as file:
@@ -126,6 +126,21 @@ class Journal:
         except OSError as error:
             raise self.place.unwritable(error) from error
         self.trackers = open_trackers(self.place, step, self.tell)
+
+    def make_again(self) -> None:
+        """Writes the numbers so far again, where the run's folder was removed."""
+        if self.metrics is not None:
+            try:
+                self.metrics.make_again()
+            except OSError as error:
+                said = self.trouble(METRICS_FAILED, error)
+                self.failures.report(METRICS_FAILED, said)
+
+    def flush(self) -> None:
+        """Writes the numbers that a full disk did not take."""
+        if self.metrics is not None:
+            with suppress(OSError):
+                self.metrics.flush()
 
     def state(self) -> dict[str, Any]:
         """What the next rows depend on, for checkpoints."""

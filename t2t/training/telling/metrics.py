@@ -41,8 +41,16 @@ class MetricsFile:
         ]
         lines = "".join(json.dumps(row) + "\n" for row in kept)
         write_atomically(self.path, lines.encode())
-        self.handle = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+        self.handle = os.open(self.path, os.O_RDWR | os.O_APPEND)
         return kept
+
+    def make_again(self) -> None:
+        """Writes all lines into a file of that name again, where it was removed."""
+        lines = os.pread(self.handle, os.fstat(self.handle).st_size, 0)
+        write_atomically(self.path, lines)
+        handle = os.open(self.path, os.O_RDWR | os.O_APPEND)
+        os.close(self.handle)
+        self.handle = handle
 
     def add(self, row: dict[str, Any]) -> None:
         """Adds a line; one that a full disk does not take is written with the next."""
@@ -97,4 +105,6 @@ def is_number(value: object) -> bool:
     """Whether a value is one that can be drawn, or null where it was not finite."""
     if value is None:
         return True
-    return type(value) in (int, float) and abs(value) < LARGEST  # type: ignore[operator]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) < LARGEST
