@@ -252,6 +252,7 @@ class Training:
             pauses = evaluated or stopping or due
             self.await_steps(0 if pauses else 1)
             if pauses:
+                self.writer.finish()  # which speaks to the others as `from_leader` does
                 self.keep_folder()
                 self.share_statistics()
             if evaluated:
@@ -368,7 +369,7 @@ class Training:
 
     def finish(self, interruption: Interruption) -> Result:
         """Writes down the result, once the last step is done and its model written."""
-        self.writer.finish()  # which speaks to the others as `from_leader` does
+        self.writer.finish()
         self.keep_folder()
         waits_no_more = lambda: interruption.asked  # noqa: E731
         from_leader(self.team, lambda: self.delivery.retry(waits_no_more))

@@ -302,7 +302,7 @@ def test_shards_are_kept_where_the_model_has_no_room(
     in_two("train_without_room", *given, checkpoint_minutes=0.0)
     for rank in (0, 1):
         told = (tmp_path / f"told-{rank}.txt").read_text()
-        assert "There is no room for the model. The last checkpoint stays in" in told
+        assert "There is no room for the model. The checkpoint of step 3 of 3 " in told
     kept = [path.name for path in checkpoints(folder / "last")]
     assert kept == ["step-000000003", "step-000000002"]
 

@@ -25,6 +25,9 @@ from t2t.training.recipe import Recipe
 from t2t.training.telling import journal
 
 decoder_name()  # imports it, for all forks too
+# Nobody makes room on a disk that is full, nor is anything saved elsewhere.
+delivery.HOLD_SECONDS = 0
+delivery.fallback_folders = list
 
 
 def train_alone(recipe: Recipe, folder: Path, machine: Machine) -> None:
