@@ -14,7 +14,7 @@ RATES = ("lr", "body_lr", "adamw_lr")
 CLIP_NORM = 1.0
 
 
-def advice(
+def after_divergence(
     recipe: Recipe, machine: Machine, folder: Path, checkpoint: Path | None
 ) -> str:
     """How to go on after divergence, and from which checkpoint if there is one."""

@@ -17,7 +17,7 @@ from t2t.data.order import steps_per_epoch
 from t2t.data.sources import Splits
 from t2t.errors import LocalError, UserError
 from t2t.training.delivery import Delivery
-from t2t.training.divergence import advice
+from t2t.training.divergence import after_divergence
 from t2t.training.evaluate import Preparation, Score, evaluate
 from t2t.training.feeding import open_data, training_batches, validation_batches
 from t2t.training.folder import RunFolder
@@ -325,7 +325,9 @@ class Training:
         raise UserError(
             f"The gradient was not finite {num_skipped} steps in a row "
             f"(step {step}), so training stopped. "
-            + advice(self.recipe, self.machine, self.place.path, self.last_checkpoint)
+            + after_divergence(
+                self.recipe, self.machine, self.place.path, self.last_checkpoint
+            )
         )
 
     @property

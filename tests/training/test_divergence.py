@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from t2t.cli import main
-from t2t.training.divergence import advice, retyped
+from t2t.training.divergence import after_divergence, retyped
 from t2t.training.machine import Machine
 from t2t.training.recipe import Optimizer, Recipe
 
@@ -28,12 +28,16 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_set_already_is_not_advised() -> None:
-    told = advice(recipe(clip_norm=1.0), Machine(precision="fp32"), FOLDER, None)
+    told = after_divergence(
+        recipe(clip_norm=1.0), Machine(precision="fp32"), FOLDER, None
+    )
     assert told.splitlines()[-1].strip() == (
         "t2t train own --set seed=3 --set optimizer.lr=0.0003 --fresh"
     )
     assert "checkpoint" not in told
-    told = advice(recipe(lr=0.3, body_lr=3e-5), Machine(precision="bf16"), FOLDER, None)
+    told = after_divergence(
+        recipe(lr=0.3, body_lr=3e-5), Machine(precision="bf16"), FOLDER, None
+    )
     assert told.endswith(
         "--precision fp32 --set optimizer.lr=0.1 --set optimizer.body_lr=1e-05 --set "
         "optimizer.clip_norm=1 --fresh"
@@ -42,7 +46,7 @@ def test_what_is_set_already_is_not_advised() -> None:
 
 def test_a_checkpoint_is_named_and_kept() -> None:
     machine = Machine(precision="bf16")
-    told = advice(recipe(clip_norm=0.5), machine, FOLDER, CHECKPOINT)
+    told = after_divergence(recipe(clip_norm=0.5), machine, FOLDER, CHECKPOINT)
     assert "The checkpoint of step 120 is kept in runs/own/last." in told
     resumed, again = (line for line in told.splitlines() if line.startswith("  "))
     assert resumed.strip() == "t2t train own --set seed=3 --precision fp32"
