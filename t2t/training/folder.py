@@ -165,7 +165,11 @@ class RunFolder:
         is_run = (self.path / RECIPE).exists()
         same = is_run and read_json(self.path / RECIPE) == self.pages[RECIPE]
         is_locked = self.token_there() not in ("", self.token)
-        if (is_run and (is_locked or not same)) or (not is_run and self.strangers()):
+        # A checkpoint that was being written may lie there already.
+        ours = (self.log, self.checkpoints, *written(self.path, OF_CHECKPOINTS))
+        found = (*visible(self.path), *visible(self.checkpoints))
+        others = [path for path in found if path not in ours]
+        if (is_run and (is_locked or not same)) or (not is_run and others):
             raise UserError(f"{self.path} holds something else by now.")
         lock = self.path / LOCK
         if not (lock.exists() and samestat(os.fstat(self.handle), lock.stat())):
@@ -306,7 +310,7 @@ def visible(folder: Path) -> list[Path]:
     """What a folder holds, less what is hidden; nothing if there is none."""
     try:
         return [path for path in folder.iterdir() if not path.name.startswith(".")]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 

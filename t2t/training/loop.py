@@ -219,8 +219,10 @@ class Training:
         batches = training_batches(recipe, self.splits.train, *given)
         micro_batch = self.machine.micro_batch
         validation = validation_batches(recipe, self.splits.val, *given, micro_batch)
-        # Before the clock starts, since a step is tried for it.
-        told = advice(recipe, self.machine, self.team, self.splits, run.step)
+        # Before the clock starts, since a step is tried for it; not where nobody reads.
+        told = []
+        if not journal.console.quiet:
+            told = advice(recipe, self.machine, self.team, self.splits, run.step)
         journal.start(run, self.num_steps, self.per_epoch, batches.description)
         if run.loaded is not None:
             (journal.tell if run.loaded.notes else journal.say)(str(run.loaded))
