@@ -4,11 +4,14 @@
 
 Training: the same boxes and filters, resized by us and by cropping first and resizing
 then, as the reference does it. Evaluation: one resize of a box against a resize and a
-central crop, at 224 px with a fraction of 0.9.
+central crop, at 224 px with a fraction of 0.9. Large photographs: the same evaluation
+of photographs that were enlarged, which we decode at half their size.
 """
 
 import argparse
+import io
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +21,14 @@ from PIL import Image
 from torchvision.transforms import v2
 from torchvision.transforms.functional import pil_to_tensor
 
-from t2t.data.crops import CenterCrop, RandomCrop, apply_crop
+from t2t.data.crops import CenterCrop, RandomCrop, apply_crop, side_to_keep
+from t2t.data.decoding.decode import decode
 from t2t.data.draws import Draws
 from t2t.ops.crop_resize import Filter
 from t2t.ops.ragged import Ragged
 
 SIZE, FRACTION = (224, 224), 0.9
+CENTRE = CenterCrop(size=SIZE, fraction=FRACTION)
 FILTERS = {
     int(Filter.BILINEAR): Image.Resampling.BILINEAR,
     int(Filter.BICUBIC): Image.Resampling.BICUBIC,
@@ -44,9 +49,34 @@ def training_pair(photo: Image.Image, number: int) -> tuple[np.ndarray, np.ndarr
 
 def evaluation_pair(photo: Image.Image, number: int) -> tuple[np.ndarray, np.ndarray]:
     """The centre by us, and by torchvision's two steps."""
-    ragged = Ragged.from_images([pil_to_tensor(photo)])
+    return centre(pil_to_tensor(photo), number), centre_by_torchvision(photo)
+
+
+def large_pair(
+    photo: Image.Image, number: int, remainder: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same of a JPEG whose short side has some 1,400 pixels, decoded by each.
+
+    Both sides are even, or with a remainder of 1 odd.
+    """
+    scale = 1400 / min(photo.size)
+    width, height = (round(side * scale) // 2 * 2 + remainder for side in photo.size)
+    file = io.BytesIO()
+    large = photo.resize((width, height), Image.Resampling.LANCZOS)
+    large.save(file, "JPEG", quality=92)
+    ours = decode(file.getvalue(), min_side=side_to_keep(CENTRE))
+    return centre(ours, number), centre_by_torchvision(Image.open(file))
+
+
+def centre(pixels: torch.Tensor, number: int) -> np.ndarray:
+    """What we evaluate of an image."""
     draws = Draws.of(0, 0, torch.tensor([number]))
-    ours = apply_crop(CenterCrop(size=SIZE, fraction=FRACTION), ragged, draws)[0]
+    ours = apply_crop(CENTRE, Ragged.from_images([pixels]), draws)[0]
+    return ours.permute(1, 2, 0).numpy()
+
+
+def centre_by_torchvision(photo: Image.Image) -> np.ndarray:
+    """The same by a resize and a central crop."""
     steps = v2.Compose(
         [
             v2.Resize(
@@ -55,7 +85,7 @@ def evaluation_pair(photo: Image.Image, number: int) -> tuple[np.ndarray, np.nda
             v2.CenterCrop(SIZE),
         ]
     )
-    return ours.permute(1, 2, 0).numpy(), np.asarray(steps(photo))
+    return np.asarray(steps(photo))
 
 
 def row(
@@ -83,7 +113,7 @@ def row(
 
 
 def main() -> None:
-    """Compares both, and prints and keeps the rows."""
+    """Compares all, and prints and keeps the rows."""
     parser = argparse.ArgumentParser()
     parser.add_argument("photographs", type=Path)
     parser.add_argument("--out", type=Path)
@@ -93,7 +123,12 @@ def main() -> None:
         for path in given.photographs.rglob("*")
         if path.suffix.lower() in (".jpg", ".jpeg", ".png")
     )
-    pairs = {"training crops": training_pair, "evaluation": evaluation_pair}
+    pairs = {
+        "training crops": training_pair,
+        "evaluation": evaluation_pair,
+        "evaluation of large photographs, even sides": partial(large_pair, remainder=0),
+        "evaluation of large photographs, odd sides": partial(large_pair, remainder=1),
+    }
     rows = [row(name, pair, photos) for name, pair in pairs.items()]
     for each in rows:
         print(each)
