@@ -148,8 +148,8 @@ def work() -> None:
             said = file.read().decode(errors="replace")
         if "Traceback (most" in said:
             kind = "traceback"
-        elif kind in GOOD and command == "predict" and chatter(said):
-            kind, said = "chatter", chatter(said)
+        elif kind in GOOD and command == "predict" and decoder_output(said):
+            kind, said = "decoder_output", decoder_output(said)
         print(json.dumps([kind, said[-4000:]]), file=answers, flush=True)
 
 
@@ -169,7 +169,7 @@ def redirected(descriptor: int) -> Iterator[None]:
             os.close(old)
 
 
-def chatter(said: str) -> str:
+def decoder_output(said: str) -> str:
     """The lines that neither we nor JSON would print."""
     lines = (line for line in said.splitlines() if not line.startswith(("t2t: ", "{")))
     return "\n".join(lines)

@@ -1,9 +1,9 @@
 """Train vision transformers from scratch on the images you have."""
 
 # ruff: noqa: E402
-from t2t.quiet import hush_imports
+from t2t.sigint import exit_quietly_on_sigint
 
-hush_imports()
+exit_quietly_on_sigint()
 
 import fnmatch
 import importlib

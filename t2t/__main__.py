@@ -2,7 +2,7 @@
 
 import sys
 
-from t2t.quiet import INTERRUPTED, speak_again
+from t2t.sigint import INTERRUPTED, restore_sigint
 
 
 def main() -> int:
@@ -10,7 +10,7 @@ def main() -> int:
     try:
         from t2t.cli import main as run
 
-        speak_again()
+        restore_sigint()
         return run()
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -64,14 +64,14 @@ def suggest(word: str, allowed: Iterable[str]) -> str:
     Starts with a space, so that it can follow the sentence that names the mistake.
     """
     names = sorted({*allowed})
-    if found := near(word, names):
+    if found := close_matches(word, names):
         return f" Did you mean {' or '.join(found)}?"
     if len(names) <= 12:
         return f" Allowed: {', '.join(names)}."
     return ""
 
 
-def near(word: str, names: Iterable[str]) -> list[str]:
+def close_matches(word: str, names: Iterable[str]) -> list[str]:
     """Up to three names that a word may be a slip or a part of, the nearest first."""
     distances = {name: distance(word, name) for name in names}
     best = min((each for each in distances.values() if each is not None), default=0)
@@ -98,13 +98,13 @@ def distance(word: str, name: str) -> int | None:
     is_part = is_part or (len(given) >= 3 and f"_{given}_" in f"_{meant}_")
     if len(long) - len(short) > most:
         return most + 1 if is_part else None
-    edits = num_edits(given, meant)
+    edits = edit_distance(given, meant)
     if edits > most or edits == len(long):
         return most + 1 if is_part else None
     return edits
 
 
-def num_edits(one: str, other: str) -> int:
+def edit_distance(one: str, other: str) -> int:
     """Letters to add, drop, change or swap with the next to make one of the other."""
     before: list[int] = []
     last = list(range(len(other) + 1))

@@ -19,9 +19,9 @@ from t2t.errors import UserError
 from t2t.models.builtin import NAME as BUILTIN
 from t2t.models.config import Size
 from t2t.models.create import create_model
-from t2t.models.reading.checkpoints import not_finite, read
+from t2t.models.reading.checkpoints import non_finite, read
 from t2t.models.vit import VisionTransformer
-from t2t.models.weights import about_not_finite, described
+from t2t.models.weights import described, non_finite_note
 from t2t.models.zoo import ZOO, Entry, Paper
 
 MIB = 2**20
@@ -141,7 +141,7 @@ def as_trained(path: str) -> tuple[str, dict[str, Any], tuple[str, ...]]:
     """The name of a trained model, its choices, and what should be known of it."""
     checkpoint = read(path)
     known, note = described(checkpoint, None)
-    told = (note, about_not_finite(not_finite(checkpoint.tensors)))
+    told = (note, non_finite_note(non_finite(checkpoint.tensors)))
     notes = tuple(each for each in told if each)
     if known.config is None:
         made = {k: v for k, v in known.settings.items() if k != "name"}

@@ -144,7 +144,7 @@ class Augmentation:
         if self.rand_augment is not None:
             RandAugmentSettings.parse(self.rand_augment)
 
-    def group_of(self, num_images: int) -> int | None:
+    def mix_group_for(self, num_images: int) -> int | None:
         """How many of a process's images are mixed with each other; None: by one draw.
 
         Refuses groups that do not divide the images.

@@ -8,9 +8,9 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from t2t.data.crops import Crop, side_to_keep
+from t2t.data.crops import Crop, min_side_for
 from t2t.data.decoding.damage import Damage
-from t2t.data.decoding.headers import MAX_PIXELS, MOST_PIXELS
+from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS, MAX_PIXELS_LIMIT
 from t2t.data.limits import free_memory
 from t2t.data.loading import Loader
 from t2t.data.order import (
@@ -58,14 +58,14 @@ class Feeding:
     """Whether workers are processes; None decides by the device and the source."""
     threads_first: bool = True
     """Where that is decided: whether threads do the work while processes start."""
-    max_pixels: int = MAX_PIXELS
+    max_pixels: int = DEFAULT_MAX_PIXELS
     """An image with more is damaged."""
 
     def __post_init__(self) -> None:
         for name in ("num_workers", "num_ahead"):
             if getattr(self, name) is not None:
                 require(name, getattr(self, name), 1)
-        require("max_pixels", self.max_pixels, 1, MOST_PIXELS)
+        require("max_pixels", self.max_pixels, 1, MAX_PIXELS_LIMIT)
 
 
 def open_batches(
@@ -154,7 +154,7 @@ def _loader(
         source,
         channels=channels,
         damage=damage,
-        min_side=side_to_keep(crop),
+        min_side=min_side_for(crop),
         max_pixels=feeding.max_pixels,
     )
 

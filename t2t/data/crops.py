@@ -42,7 +42,7 @@ def apply_crop(crop: Crop, ragged: Ragged, draws: Draws) -> Pixels:
     return crop_resize(ragged, plan.boxes, crop.size, plan.filters)
 
 
-def side_to_keep(crop: Crop | None) -> int | None:
+def min_side_for(crop: Crop | None) -> int | None:
     """Pixels that the short side of an image keeps where it is shrunk for this crop.
 
     More than twice what a crop of the whole image needs, and the same for training as

@@ -10,8 +10,8 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from t2t.data.decoding.damage import Damage, DamagedImage
-from t2t.data.decoding.decode import Decoding, ImagePixels, decode, decode_each
-from t2t.data.decoding.headers import MAX_PIXELS
+from t2t.data.decoding.decode import DecodeOptions, ImagePixels, decode, decode_each
+from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.order import Batch, Slots
 from t2t.data.sources.base import Indices, Source
 from t2t.errors import LocalError, UserError
@@ -34,12 +34,12 @@ class Loader:
         channels: int = 3,
         damage: Damage | None = None,
         min_side: int | None = None,
-        max_pixels: int = MAX_PIXELS,
+        max_pixels: int = DEFAULT_MAX_PIXELS,
     ) -> None:
         if not len(source):
             raise UserError("The source holds no images.")
         self.source = source
-        self.decoding = Decoding(channels, min_side, max_pixels)
+        self.decoding = DecodeOptions(channels, min_side, max_pixels)
         self.damage = damage if damage is not None else Damage()
         self._stand_ins: dict[int, int] = {}
         self._lock = threading.Lock()

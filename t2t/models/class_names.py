@@ -6,7 +6,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-NUM_NAMED = 5
+MAX_LISTED = 5
 """Classes that a sentence lists."""
 
 
@@ -55,7 +55,7 @@ def aliases(name: str) -> set[str]:
     return {name, words, words.partition(",")[0]}
 
 
-def numbers_of(given: Sequence[str], classes: Sequence[str]) -> list[int | None]:
+def class_indices(given: Sequence[str], classes: Sequence[str]) -> list[int | None]:
     """Which of a model's classes each name means; None for what is none of them."""
     meant: dict[str, list[int]] = {}
     for number, name in enumerate(classes):
@@ -64,12 +64,12 @@ def numbers_of(given: Sequence[str], classes: Sequence[str]) -> list[int | None]
     # Lists of WordNet's words differ in their later synonyms.
     shortened = all(words_of(name) for name in classes)
     return [
-        choose_number([name, *name.split(",")[: int(shortened)]], at, meant)
+        choose_index([name, *name.split(",")[: int(shortened)]], at, meant)
         for at, name in enumerate(given)
     ]
 
 
-def choose_number(
+def choose_index(
     names: Sequence[str], at: int, meant: dict[str, list[int]]
 ) -> int | None:
     """The one class of these names; of two (two are called crane), the one in place."""
@@ -84,6 +84,6 @@ def choose_number(
 
 def listed(names: Sequence[str]) -> str:
     """The first few names."""
-    more = len(names) - NUM_NAMED
-    shown = ", ".join(repr(name) for name in names[:NUM_NAMED])
+    more = len(names) - MAX_LISTED
+    shown = ", ".join(repr(name) for name in names[:MAX_LISTED])
     return f"{shown} and {more} more" if more > 0 else shown

@@ -10,12 +10,12 @@ SplitNumbers = tuple[int, int, int]
 IMAGENET_SPLITS: tuple[SplitNumbers, ...] = ((7, 4, 2), (3, 2, 1), (3, 2, 1))
 
 
-LARGEST = 1e30
-MOST_BLOCKS = 1000
-MOST_SPLITS = 16
-MOST_PIXELS = 2**24
+MAX_ATTENTION_SCALE = 1e30
+MAX_BLOCKS = 1000
+MAX_SPLITS = 16
+MAX_IMAGE_PIXELS = 2**24
 """Of one image, and so of what a slip of the keyboard or a damaged file asks for."""
-MOST_TOKENS = 2**16
+MAX_TOKENS = 2**16
 """That enter the backbone: beyond, what tells their places fills the memory."""
 
 
@@ -24,10 +24,10 @@ def check_image_size(size: Size) -> None:
     height, width = size
     if min(size) < 1:
         raise UserError(f"image_size={size} must be positive: (height, width).")
-    if height * width > MOST_PIXELS:
+    if height * width > MAX_IMAGE_PIXELS:
         raise UserError(
             f"image_size={size} asks for images of {height * width:,} pixels; at most "
-            f"{MOST_PIXELS:,} are allowed, such as 4096×4096."
+            f"{MAX_IMAGE_PIXELS:,} are allowed, such as 4096×4096."
         )
 
 
@@ -104,13 +104,13 @@ class ModelConfig:
         sizes = ("dim", "depth", "num_heads", "token_dim", "patch_size", "in_channels")
         for name in (*sizes, "linformer_dim"):
             require(name, getattr(self, name), 1)
-        require("depth", self.depth, 1, MOST_BLOCKS)
+        require("depth", self.depth, 1, MAX_BLOCKS)
         for stage in self.dense_stages:
-            require("dense_stages", stage, 1, MOST_BLOCKS)
-        if not 1 <= len(self.splits) <= MOST_SPLITS:
+            require("dense_stages", stage, 1, MAX_BLOCKS)
+        if not 1 <= len(self.splits) <= MAX_SPLITS:
             raise UserError(
                 f"splits has {len(self.splits)} soft splits and needs 1 to "
-                f"{MOST_SPLITS}, such as (7,4,2),(3,2,1),(3,2,1)."
+                f"{MAX_SPLITS}, such as (7,4,2),(3,2,1),(3,2,1)."
             )
         check_image_size(self.image_size)
         for name in ("num_classes", "growth", "norm_eps"):
@@ -119,7 +119,12 @@ class ModelConfig:
         for name in ("drop_path", "token_dropout"):
             require(name, getattr(self, name), 0, below=1)
         if self.attention_scale is not None:
-            require("attention_scale", self.attention_scale, -LARGEST, LARGEST)
+            require(
+                "attention_scale",
+                self.attention_scale,
+                -MAX_ATTENTION_SCALE,
+                MAX_ATTENTION_SCALE,
+            )
 
     @property
     def num_prefix_tokens(self) -> int:

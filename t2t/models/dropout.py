@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from t2t.models.encoders import Encoder
 
 
-class DroppingLinear(nn.Linear):
+class DropoutLinear(nn.Linear):
     """A linear layer that shares another's parameters, with dropout around it."""
 
     def __init__(
@@ -47,7 +47,7 @@ def set_dropout(
         assert isinstance(block, Block)
         block.mixer.attn.attn_drop.p = attn_drop_rate
         if proj_drop_rate:
-            block.mixer.proj = DroppingLinear(block.mixer.proj, after=proj_drop_rate)
-            block.mlp.reduce = DroppingLinear(
+            block.mixer.proj = DropoutLinear(block.mixer.proj, after=proj_drop_rate)
+            block.mlp.reduce = DropoutLinear(
                 block.mlp.reduce, before=proj_drop_rate, after=proj_drop_rate
             )

@@ -138,7 +138,7 @@ class AttentionWeights(nn.Module):
     def forward(self, logits: AttentionMap) -> AttentionMap:
         return self.attn_drop(logits.softmax(dim=-1))
 
-    def is_watched(self) -> bool:
+    def has_hooks(self) -> bool:
         """Whether somebody waits for the map, which is not stored otherwise."""
         return is_hooked(self) or is_hooked(self.attn_drop)
 
@@ -167,7 +167,7 @@ class SelfAttention(nn.Module):
         qkv = self.qkv(x)
         dropout = self.attn.attn_drop
         drop_rate = dropout.p if dropout.training else 0.0
-        if is_traced(x) or self.attn.is_watched():
+        if is_traced(x) or self.attn.has_hooks():
             query, key, value = self.heads(qkv, grid)
             mixed = self.attn(self.logits(query, key, bias)) @ value
         elif bias is None and self.shorten is None and drop_rate == 0:

@@ -16,7 +16,7 @@ from t2t.models.reading.fitting import describe_differences
 from t2t.models.reading.published import translate
 from t2t.models.vit import VisionTransformer
 
-MOST_COMPUTED = 2**30
+MAX_BUFFER_BYTES = 2**30
 """Bytes of tables that a model computes beside its weights."""
 
 
@@ -97,8 +97,8 @@ def check_described(
     computed = sum(
         buffer.nbytes for name, buffer in model.named_buffers() if name not in state
     )
-    if computed > MOST_COMPUTED:
+    if computed > MAX_BUFFER_BYTES:
         raise UserError(
             f"{origin} describes a model with {computed / 2**30:.1f} GiB of tables "
-            f"beside its weights; at most {MOST_COMPUTED / 2**30:.0f} are allowed."
+            f"beside its weights; at most {MAX_BUFFER_BYTES / 2**30:.0f} are allowed."
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import Tensor, nn
 
 from t2t.errors import UserError, choose
-from t2t.models.dropout import DroppingLinear
+from t2t.models.dropout import DropoutLinear
 from t2t.shapes import Images, Tokens
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class TimmMethods(nn.Module):
         for name in ("head", "distillation_head"):
             head = getattr(self, name)
             if self.drop_rate and isinstance(head, nn.Linear):
-                setattr(self, name, DroppingLinear(head, before=self.drop_rate))
+                setattr(self, name, DropoutLinear(head, before=self.drop_rate))
 
     def set_input_size(
         self,
@@ -113,7 +113,7 @@ class TimmMethods(nn.Module):
     ) -> None:
         """Lays positions out for another size of image, as loading for it does."""
         from t2t.models.create import as_size
-        from t2t.models.reading.resizing import lay_out
+        from t2t.models.reading.resizing import set_image_size
 
         side = self.config.patch_size
         if patch_size is not None and as_size(patch_size) != (side, side):
@@ -122,7 +122,7 @@ class TimmMethods(nn.Module):
                 "it with patch_size, or set img_size alone."
             )
         if img_size is not None:
-            lay_out(cast("VisionTransformer", self), as_size(img_size))
+            set_image_size(cast("VisionTransformer", self), as_size(img_size))
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recomputes each block in the backward pass instead of storing it."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from t2t.errors import UserError, choose
-from t2t.models.config import MOST_TOKENS, ModelConfig
+from t2t.models.config import MAX_TOKENS, ModelConfig
 from t2t.models.encoders import Encoder
 from t2t.models.hooks import is_traced
 from t2t.models.positions import Grid
@@ -138,10 +138,10 @@ def check_images(images: Images) -> None:
 
 def check_tokens(config: ModelConfig, grid: Grid) -> None:
     """Refuses more tokens than there is memory to tell their places."""
-    if grid[0] * grid[1] > MOST_TOKENS:
+    if grid[0] * grid[1] > MAX_TOKENS:
         raise UserError(
             f"image_size={config.image_size} makes {grid[0]}×{grid[1]} tokens; at most "
-            f"{MOST_TOKENS:,} are allowed: choose smaller images or larger strides."
+            f"{MAX_TOKENS:,} are allowed: choose smaller images or larger strides."
         )
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from t2t.errors import UserError, first_line
 from t2t.models.config import ModelConfig, Size
 from t2t.models.create import name_in_timm
-from t2t.models.reading.checkpoints import Checkpoint, not_finite, read
+from t2t.models.reading.checkpoints import Checkpoint, non_finite, read
 from t2t.models.reading.description import Description
 from t2t.models.reading.fitting import Fitting, fit, shorten
 from t2t.models.reading.heads import Classes
@@ -45,7 +45,7 @@ class Loaded:
     """What could have been changed and was not, a sentence each."""
     num_tensors: tuple[int, int] = (0, 0)
     """How many of the model's tensors come from the file, and how many it has."""
-    not_finite: tuple[str, ...] = ()
+    non_finite: tuple[str, ...] = ()
     """The tensors that hold NaN or infinity."""
 
     def __str__(self) -> str:
@@ -230,8 +230,8 @@ def finish(
 ) -> Loaded:
     """Applies what fits and reports it."""
     fitting.apply()
-    broken = not_finite(fitting.state)
-    notes = [note, *fitting.notes, about_not_finite(broken)]
+    broken = non_finite(fitting.state)
+    notes = [note, *fitting.notes, non_finite_note(broken)]
     return Loaded(
         path=checkpoint.origin,
         weights=checkpoint.weights,
@@ -240,12 +240,12 @@ def finish(
         extra=description.extra,
         notes=tuple(each for each in notes if each),
         kept=fitting.kept,
-        num_tensors=(fitting.num_taken, len(fitting.state)),
-        not_finite=tuple(broken),
+        num_tensors=(fitting.num_loaded, len(fitting.state)),
+        non_finite=tuple(broken),
     )
 
 
-def about_not_finite(names: Sequence[str]) -> str:
+def non_finite_note(names: Sequence[str]) -> str:
     """A sentence on tensors that hold NaN or infinity, if there are any."""
     if not names:
         return ""

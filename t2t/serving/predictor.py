@@ -18,10 +18,10 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from t2t.data.augment.pipeline import normalise
-from t2t.data.crops import CenterCrop, apply_crop, side_to_keep
+from t2t.data.crops import CenterCrop, apply_crop, min_side_for
 from t2t.data.decoding.damage import DamagedImage
 from t2t.data.decoding.decode import decode_each, image_size
-from t2t.data.decoding.headers import MAX_PIXELS
+from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.decoding.levels import levels_of, pixels_of
 from t2t.data.decoding.shrinking import shrunk_size
 from t2t.data.draws import Draws
@@ -81,7 +81,7 @@ class Predictor:
         self,
         path: str | os.PathLike[str] | Trained,
         device: torch.device | str | None = None,
-        max_pixels: int = MAX_PIXELS,
+        max_pixels: int = DEFAULT_MAX_PIXELS,
     ) -> None:
         self.max_pixels = max_pixels
         self.trained = path if isinstance(path, Trained) else load_trained(path)
@@ -169,7 +169,7 @@ class Predictor:
         read = list(each(read_image, [image for _, image in batch], names))
         damaged: dict[int, DamagedImage] = {}
         pixels: list[Pixels] = []
-        for places in decoded_together(read, side_to_keep(self.crop)):
+        for places in decoded_together(read, min_side_for(self.crop)):
             pixels += self._pixels(places, read, names, damaged, pool)
         guesses = iter(self._guesses(torch.cat(pixels), top) if pixels else [])
         for place, name in enumerate(names):
@@ -197,7 +197,7 @@ class Predictor:
             device=self.device,
             pool=pool,
             names=[names[place] for place, _ in whole],
-            min_side=side_to_keep(self.crop),
+            min_side=min_side_for(self.crop),
             max_pixels=self.max_pixels,
         )
         images = []

@@ -50,7 +50,7 @@ from t2t.training.resume import (
 from t2t.training.run import State, new_run
 from t2t.training.step import Pending, Stepper
 from t2t.training.telling.journal import Journal
-from t2t.training.threads import choose_threads, computing_with, threads_before
+from t2t.training.threads import choose_threads, threads_before, use_threads
 
 __all__ = ["Machine", "Result", "Training", "train"]
 
@@ -102,7 +102,7 @@ def train(
         settled = settle(machine, team)
         make_exact(settled)
         # Groups that do not fit are refused before anything is built.
-        recipe.augmentation.group_of(recipe.batch_size // team.world_size)
+        recipe.augmentation.mix_group_for(recipe.batch_size // team.world_size)
 
         def claim() -> dict[str, Any] | None:
             leaving.enter_context(place.held())
@@ -134,7 +134,7 @@ def train(
         if team.device.type == "cpu":
             before = threads_before(place.path) if found else None
             threads = choose_threads(settled.threads, before)
-            leaving.enter_context(computing_with(threads))
+            leaving.enter_context(use_threads(threads))
             about["threads"] = threads.number
             notes = (*notes, str(threads))
         training = Training(recipe, settled, team, place, splits, journal, found)

@@ -11,7 +11,7 @@ import torch
 
 import t2t
 from t2t.config import MOST_WORKERS, to_json
-from t2t.data.decoding.headers import MAX_PIXELS, MOST_PIXELS
+from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS, MAX_PIXELS_LIMIT
 from t2t.data.sources import Splits
 from t2t.errors import choose, require
 from t2t.training.parallel import Processes, Spread
@@ -55,7 +55,7 @@ class Machine:
     """Time between checkpoints, beside those after evaluations."""
     damage_limit: int = 100
     """Damaged images that are named and skipped before the run stops."""
-    max_pixels: int = MAX_PIXELS
+    max_pixels: int = DEFAULT_MAX_PIXELS
     """An image with more is named and skipped."""
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class Machine:
             if getattr(self, name) is not None:
                 require(name, getattr(self, name), 1, most)
         require("damage_limit", self.damage_limit, 0)
-        require("max_pixels", self.max_pixels, 1, MOST_PIXELS)
+        require("max_pixels", self.max_pixels, 1, MAX_PIXELS_LIMIT)
 
 
 def settle(machine: Machine, team: Processes) -> Machine:

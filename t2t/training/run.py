@@ -204,10 +204,10 @@ def start_from(
     The run's log tells what came of it.
     """
     loaded = put_weights(model, weights, class_names=class_names)
-    if loaded.not_finite:
+    if loaded.non_finite:
         raise UserError(
             f"weights={weights} cannot be trained from: NaN or infinity in "
-            f"{shorten([*loaded.not_finite])}; give another file."
+            f"{shorten([*loaded.non_finite])}; give another file."
         )
     return loaded
 

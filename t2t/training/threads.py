@@ -58,17 +58,17 @@ def threads_before(folder: Path) -> int | None:
 
 
 @contextmanager
-def fitting_threads(device: torch.device) -> Iterator[None]:
+def use_free_cores(device: torch.device) -> Iterator[None]:
     """Lets torch compute on a CPU with as many threads as cores are free."""
     if device.type != "cpu":
         yield
         return
-    with computing_with(choose_threads()):
+    with use_threads(choose_threads()):
         yield
 
 
 @contextmanager
-def computing_with(threads: Threads) -> Iterator[None]:
+def use_threads(threads: Threads) -> Iterator[None]:
     """Lets torch compute with so many threads, and with those it had afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads.number)

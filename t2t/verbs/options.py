@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from tyro.conf import UseAppendAction, arg
 
 from t2t.config import LARGEST_SIDE, assignment
-from t2t.data.decoding.headers import MAX_PIXELS, MOST_PIXELS
+from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS, MAX_PIXELS_LIMIT
 from t2t.errors import UserError
 from t2t.torchrun import num_told
 
@@ -37,7 +37,7 @@ MaxPixels = Annotated[
     int,
     option(
         "Pixels of the largest image that is decoded.",
-        f"(default: {MAX_PIXELS:,})",
+        f"(default: {DEFAULT_MAX_PIXELS:,})",
         "N",
     ),
 ]
@@ -86,7 +86,7 @@ def at_most(most: int, option: str, number: int) -> int:
 
 def check_max_pixels(number: int) -> None:
     """Refuses a limit that no image is below, or that Pillow goes beyond."""
-    at_most(MOST_PIXELS, "--max-pixels", at_least(1, "--max-pixels", number))
+    at_most(MAX_PIXELS_LIMIT, "--max-pixels", at_least(1, "--max-pixels", number))
 
 
 def value_set(name: str, settings: Iterable[str]) -> str | None:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
-from t2t.data.decoding.headers import MAX_PIXELS
+from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.verbs.options import MaxPixels, at_least, check_max_pixels, option
 
 
@@ -27,7 +27,7 @@ def pack(
     workers: Annotated[
         int | None, option("Threads.", "(default: all cores)", "N")
     ] = None,
-    max_pixels: MaxPixels = MAX_PIXELS,
+    max_pixels: MaxPixels = DEFAULT_MAX_PIXELS,
 ) -> None:
     """Shrink and pack any data into tar shards that are fast to read.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import Positional
 
 from t2t.config import MOST_WORKERS, override
-from t2t.data.decoding.headers import MAX_PIXELS
+from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.errors import UserError, suggest
 from t2t.torchrun import leads
 from t2t.verbs.options import (
@@ -116,7 +116,7 @@ def train(
             "N",
         ),
     ] = None,
-    max_pixels: MaxPixels = MAX_PIXELS,
+    max_pixels: MaxPixels = DEFAULT_MAX_PIXELS,
     checkpoint_minutes: Annotated[
         float, option("Time between checkpoints.", "(default: 5)", "N")
     ] = 5.0,

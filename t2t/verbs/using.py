@@ -9,7 +9,7 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
-from t2t.data.decoding.headers import MAX_PIXELS
+from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.errors import UserError, on_one_line
 from t2t.verbs.options import (
     DeviceChoice,
@@ -63,7 +63,7 @@ def eval(
     ] = 256,
     device: DeviceChoice = None,
     precision: PrecisionChoice = None,
-    max_pixels: MaxPixels = MAX_PIXELS,
+    max_pixels: MaxPixels = DEFAULT_MAX_PIXELS,
     real: Annotated[
         bool, option("Also by ImageNet's reassessed (ReaL) labels.")
     ] = False,
@@ -153,7 +153,7 @@ def predict(
     ] = None,
     model: ModelOfFile = None,
     device: DeviceChoice = None,
-    max_pixels: MaxPixels = MAX_PIXELS,
+    max_pixels: MaxPixels = DEFAULT_MAX_PIXELS,
 ) -> None:
     """Tell what a model sees in images.
 
@@ -184,7 +184,7 @@ def predict(
     from t2t.serving.predictor import Prediction, Predictor
     from t2t.serving.printing import prediction_table, write_csv, write_json_lines
     from t2t.training.parallel import find_device
-    from t2t.training.threads import fitting_threads
+    from t2t.training.threads import use_free_cores
 
     chosen = find_device(device)
     trained = load_trained(chosen_weights, model=model)
@@ -208,7 +208,7 @@ def predict(
     predictions: list[Prediction] = []
     drawn: list[Prediction] = []
     num_seen = num_failed = 0
-    with fitting_threads(chosen):
+    with use_free_cores(chosen):
         for outcome in outcomes:
             if isinstance(outcome, Prediction):
                 num_seen += 1

@@ -198,8 +198,8 @@ def test_partners_within_groups_do_not_depend_on_the_division():
 
 def test_groups_that_do_not_divide_a_process_are_refused():
     settings = Augmentation(mixup=0.8, mix_group=64)
-    assert [settings.group_of(num) for num in (512, 64, 32)] == [64, 64, 32]
-    assert Augmentation(mix_group=64).group_of(100) is None
-    assert Augmentation(mixup=0.8).group_of(100) is None
+    assert [settings.mix_group_for(num) for num in (512, 64, 32)] == [64, 64, 32]
+    assert Augmentation(mix_group=64).mix_group_for(100) is None
+    assert Augmentation(mixup=0.8).mix_group_for(100) is None
     with pytest.raises(UserError, match=r"100 images a process .* groups of 64; set"):
-        settings.group_of(100)
+        settings.mix_group_for(100)

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps, features
 
-from t2t.data.crops import CenterCrop, RandomCrop, apply_crop, side_to_keep
+from t2t.data.crops import CenterCrop, RandomCrop, apply_crop, min_side_for
 from t2t.data.decoding import decode as decoding
 from t2t.data.decoding import in_flight, shrinking
 from t2t.data.decoding.damage import Damage, DamagedImage
@@ -344,7 +344,7 @@ def test_what_is_cropped_from_a_shrunk_image_looks_the_same(kind, crop, decoder)
     image = Image.fromarray(detailed.clip(0, 255).astype(np.uint8))
     data = encoded(image, kind)
     crops = []
-    for min_side in (None, side_to_keep(crop)):
+    for min_side in (None, min_side_for(crop)):
         ragged = Ragged.from_images([decode(data, min_side=min_side)])
         draws = Draws.of(0, 0, torch.arange(1))
         crops.append(apply_crop(crop, ragged, draws)[0].int())
@@ -444,21 +444,21 @@ def test_what_pillow_keeps_three_times_may_have_a_third_of_the_pixels(monkeypatc
 def test_the_pixels_in_flight_are_counted(monkeypatch, kind):
     budget = PixelBudget(1 << 20)
     seen = []
-    monkeypatch.setattr(in_flight, "_LEAST_COUNTED", 1)
+    monkeypatch.setattr(in_flight, "_MIN_COUNTED", 1)
     monkeypatch.setattr(decoding, "BUDGET", budget)
-    monkeypatch.setattr(budget, "taken", lambda num: seen.append(num) or nullcontext())
+    monkeypatch.setattr(budget, "reserve", lambda num: seen.append(num) or nullcontext())
     decode(encoded(picture(), kind))
     assert seen == [24 * 40]
 
 
 def test_a_budget_is_never_exceeded_by_threads(monkeypatch):
-    monkeypatch.setattr(in_flight, "_LEAST_COUNTED", 1)
+    monkeypatch.setattr(in_flight, "_MIN_COUNTED", 1)
     budget, lock = PixelBudget(10), threading.Lock()
     inside, most = 0, 0
 
     def work(num):
         nonlocal inside, most
-        with budget.taken(num):
+        with budget.reserve(num):
             with lock:
                 inside += min(num, 10)
                 most = max(most, inside)
@@ -473,14 +473,14 @@ def test_a_budget_is_never_exceeded_by_threads(monkeypatch):
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="processes need Linux")
 def test_a_budget_is_shared_by_processes(monkeypatch):
-    monkeypatch.setattr(in_flight, "_LEAST_COUNTED", 1)
+    monkeypatch.setattr(in_flight, "_MIN_COUNTED", 1)
     budget = PixelBudget(64)
     with open(os.memfd_create("t2t"), "wb") as file:
         budget.share(file.fileno())
         script = (
             "import os, sys; from t2t.data.decoding import in_flight as f;"
-            "f._LEAST_COUNTED = 1; b = f.PixelBudget(64); b.share(int(sys.argv[1]));"
-            "c = b.taken(40); c.__enter__(); print(1, flush=True); sys.stdin.read()"
+            "f._MIN_COUNTED = 1; b = f.PixelBudget(64); b.share(int(sys.argv[1]));"
+            "c = b.reserve(40); c.__enter__(); print(1, flush=True); sys.stdin.read()"
         )
         other = subprocess.Popen(
             [sys.executable, "-c", script, str(file.fileno())],
@@ -489,11 +489,11 @@ def test_a_budget_is_shared_by_processes(monkeypatch):
             pass_fds=[file.fileno()],
         )
         assert other.stdout.readline() == b"1\n"
-        with budget.taken(24):  # which there is room for
+        with budget.reserve(24):  # which there is room for
             pass
         began = time.perf_counter()
         threading.Timer(0.2, other.kill).start()  # what it had is given back
-        with budget.taken(25):
+        with budget.reserve(25):
             assert time.perf_counter() - began > 0.15
         other.communicate()
 

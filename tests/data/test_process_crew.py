@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 
 from t2t.data.batches import Feeding, evaluation_batches, open_batches
-from t2t.data.crops import RandomCrop, apply_crop, side_to_keep
+from t2t.data.crops import RandomCrop, apply_crop, min_side_for
 from t2t.data.decoding import nvjpeg
 from t2t.data.decoding.damage import Damage
 from t2t.data.decoding.decode import decode
@@ -220,7 +220,7 @@ def threads_decode() -> bool:
 def assert_right(batch: Batch, step: int, source: FileSource) -> None:
     """Upright images with the crops that are drawn, whoever decoded them."""
     images = [
-        decode(source.read(index), min_side=side_to_keep(CROP))
+        decode(source.read(index), min_side=min_side_for(CROP))
         for index in batch.indices.tolist()
     ]
     draws = Draws.of(5, step, batch.keys)

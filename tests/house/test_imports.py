@@ -15,7 +15,7 @@ LEVELS = [
     {"training", "analysis", "serving"},
     {"models", "data"},
     {"ops"},
-    {"config", "shapes", "errors", "atomic", "quiet", "torchrun"},
+    {"config", "shapes", "errors", "atomic", "sigint", "torchrun"},
 ]
 # What `import t2t` runs; it reaches up only when asked.
 AT_THE_DOOR = {"__init__", "timm_hook"}

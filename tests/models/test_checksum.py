@@ -71,7 +71,7 @@ def test_nan_weights_are_named(value, dtype, tmp_path: Path, caplog) -> None:
     (note,) = loaded.notes
     assert "NaN or infinity in 1 of its tensors (norm.bias)" in note
     assert note in caplog.text
-    assert loaded.not_finite == ("norm.bias",)
+    assert loaded.non_finite == ("norm.bias",)
     assert describe(file, {}).notes == (note,)
     assert describe(file, {}).as_json()["notes"] == [note]
 
@@ -87,4 +87,4 @@ def test_a_nan_head_that_is_replaced_is_not_told(tmp_path: Path) -> None:
     model = small()
     model.head.bias.data.fill_(float("nan"))
     save(model, tmp_path)
-    assert load_with_report(tmp_path, num_classes=3)[1].not_finite == ()
+    assert load_with_report(tmp_path, num_classes=3)[1].non_finite == ()

@@ -10,7 +10,7 @@ import torch
 
 from t2t.errors import UserError
 from t2t.models.config import ModelConfig
-from t2t.models.reading import locating, reaching
+from t2t.models.reading import locating, reachability
 from t2t.models.reading.locating import locate
 from t2t.models.vit import VisionTransformer
 from t2t.models.weights import load, save
@@ -133,7 +133,7 @@ def test_a_name_that_nobody_knows_is_told_at_once(offline_cache, monkeypatch, ki
         raise socket.gaierror(-3, "Temporary failure in name resolution")
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    monkeypatch.setattr(reaching, "SECONDS", 0.3)
+    monkeypatch.setattr(reachability, "SECONDS", 0.3)
     words = {"fails": "Temporary failure", "hangs": "did not answer within 0.3 s"}
     for name in ("hf-hub:owner/name", "https://example.org/a.pth"):
         with pytest.raises(UserError, match=f"could not be downloaded .*{words[kind]}"):

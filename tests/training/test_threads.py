@@ -13,7 +13,7 @@ from t2t.models.reading.checkpoints import read
 from t2t.training import threads
 from t2t.training.loop import Machine, train
 from t2t.training.recipe import Recipe
-from t2t.training.threads import choose_threads, computing_with, fitting_threads
+from t2t.training.threads import choose_threads, use_free_cores, use_threads
 
 Tiny = Callable[..., Recipe]
 
@@ -40,10 +40,10 @@ def test_only_free_cores_compute(
 ) -> None:
     free(monkeypatch, cores)
     assert choose_threads().number == number
-    with fitting_threads(torch.device("cpu")):
+    with use_free_cores(torch.device("cpu")):
         assert torch.get_num_threads() == number
     assert torch.get_num_threads() == 4
-    with fitting_threads(torch.device("cuda")):
+    with use_free_cores(torch.device("cuda")):
         assert torch.get_num_threads() == 4
 
 
@@ -69,9 +69,9 @@ def test_a_resumed_run_computes_with_as_many_threads(
 
     def watched(chosen: threads.Threads) -> object:
         seen.append(chosen.number)
-        return computing_with(chosen)
+        return use_threads(chosen)
 
-    monkeypatch.setattr("t2t.training.loop.computing_with", watched)
+    monkeypatch.setattr("t2t.training.loop.use_threads", watched)
     free(monkeypatch, 2.0)
     whole = train(recipe, folder=tmp_path / "whole", machine=cpu, quiet=True)
     interrupt_after(3)

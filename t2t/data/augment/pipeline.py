@@ -75,7 +75,7 @@ def finish_plainly(
     """Mixes, normalises and erases, each where there is something to do."""
     levels = pixels.float()
     if mixture is not None:
-        levels = mix_images(levels, mixture, settings.group_of(len(pixels)))
+        levels = mix_images(levels, mixture, settings.mix_group_for(len(pixels)))
     floats = normalise(levels, settings.mean, settings.std)
     if box is not None:
         floats = erase(floats, box, draws, settings.erase_fill)
@@ -98,7 +98,7 @@ def finish_by_kernel(
         pixels,
         kept,
         cut,
-        settings.group_of(len(pixels)) or len(pixels),
+        settings.mix_group_for(len(pixels)) or len(pixels),
         *scale_and_shift(pixels, settings.mean, settings.std),
         box,
         draws.keys if is_noisy else None,
@@ -123,7 +123,7 @@ def augment(
     pixels = distort(images, draws, settings)
     targets = soft_targets(labels, num_classes, settings.smoothing)
     mixture = box = None
-    group = settings.group_of(len(images))
+    group = settings.mix_group_for(len(images))
     if settings.mixup > 0 or settings.cutmix > 0:
         mixture = draw_mixture(
             draws,

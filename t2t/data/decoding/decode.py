@@ -11,11 +11,10 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from t2t.data.decoding.chatter import SILENCE
 from t2t.data.decoding.damage import DamagedImage
 from t2t.data.decoding.headers import (
-    MAX_PIXELS,
-    MOST_PIXELS,
+    DEFAULT_MAX_PIXELS,
+    MAX_PIXELS_LIMIT,
     ORIENTATION_TAG,
     image_format,
     jpeg_header,
@@ -28,6 +27,7 @@ from t2t.data.decoding.levels import (
     pixels_of,
     with_channels,
 )
+from t2t.data.decoding.muted import MUTED
 from t2t.data.decoding.nvjpeg import (
     as_tensor,
     decode_jpegs,
@@ -38,7 +38,7 @@ from t2t.data.decoding.nvjpeg import (
 from t2t.data.decoding.shrinking import jpeg_factor, shrink_factor, shrunk
 from t2t.errors import UserError, lack
 
-__all__ = ["Decoding", "ImagePixels", "decode", "decode_each", "with_channels"]
+__all__ = ["DecodeOptions", "ImagePixels", "decode", "decode_each", "with_channels"]
 
 # Channels as torchcodec and torchvision name them, and as Pillow does.
 _MODES = {1: ("GRAY", "L"), 3: ("RGB", "RGB"), 4: ("RGB_ALPHA", "RGBA")}
@@ -53,15 +53,15 @@ _COPIES = {"WEBP": 3, "AVIF": 3}
 # Of rows longer than twice this Pillow says that memory is lacking, which it is not.
 _LONGEST_SIDE = 1 << 25
 # Pillow's own limit refuses photographs of 200 megapixels, which telephones take.
-Image.MAX_IMAGE_PIXELS = MOST_PIXELS
+Image.MAX_IMAGE_PIXELS = MAX_PIXELS_LIMIT
 
 
-class Decoding(NamedTuple):
+class DecodeOptions(NamedTuple):
     """What of images is wanted, as `decode` is told it."""
 
     channels: int = 3
     min_side: int | None = None
-    max_pixels: int = MAX_PIXELS
+    max_pixels: int = DEFAULT_MAX_PIXELS
 
 
 def decode(
@@ -70,7 +70,7 @@ def decode(
     channels: int = 3,
     name: str = "",
     min_side: int | None = None,
-    max_pixels: int = MAX_PIXELS,
+    max_pixels: int = DEFAULT_MAX_PIXELS,
 ) -> ImagePixels:
     """Upright uint8 pixels; with `min_side` a large image comes out smaller.
 
@@ -96,9 +96,9 @@ def decode(
             fast = None
     # Formats with frames, palettes or 16 bits are Pillow's: decoders disagree there.
     if fast and (kind == "jpeg" or (kind in ("png", "webp") and channels == 3)):
-        with BUDGET.taken(size[0] * size[1]):
+        with BUDGET.reserve(size[0] * size[1]):
             try:
-                with SILENCE:
+                with MUTED:
                     pixels = fast[1](as_tensor(data), _MODES[channels][0])
             except (RuntimeError, ValueError):
                 pass  # Pillow reads more kinds, and its reasons are the clearer ones.
@@ -113,7 +113,7 @@ def image_size(data: bytes) -> tuple[int, int]:
     if size := stored_size(data):
         return size
     try:
-        with SILENCE, Image.open(io.BytesIO(data), formats=_formats(data)) as image:
+        with MUTED, Image.open(io.BytesIO(data), formats=_formats(data)) as image:
             return image.height, image.width
     except Exception:  # of any kind: decoding tells what is wrong
         return 0, 0
@@ -152,7 +152,7 @@ def decode_each(
     pool: Executor | None = None,
     names: Sequence[str] | None = None,
     min_side: int | None = None,
-    max_pixels: int = MAX_PIXELS,
+    max_pixels: int = DEFAULT_MAX_PIXELS,
 ) -> list[Tensor | DamagedImage]:
     """Pixels on the device, or what is wrong, for each image.
 
@@ -221,7 +221,7 @@ def _decode_with_pillow(
 ) -> ImagePixels:
     try:
         with (
-            SILENCE,
+            MUTED,
             Image.open(_without_exif(data), formats=_formats(data)) as image,
         ):
             height, width = image.height, image.width
@@ -234,7 +234,7 @@ def _decode_with_pillow(
                 image.draft(None, (width // by_jpeg, height // by_jpeg))
                 factor //= by_jpeg
                 needed //= _SHARE_OF_COEFFICIENTS
-            with BUDGET.taken(needed):
+            with BUDGET.reserve(needed):
                 pixels = _pixels_of(image, _MODES[channels][1], factor)
             orientation = _orientation(data, image)
     except DamagedImage:

@@ -12,12 +12,12 @@ SUFFIXES = {
     "tiff": ".tif",
     "avif": ".avif",
 }
-SUFFIXES_BY_USE = (
+COMMON_SUFFIXES = (
     *(".jpg", ".png", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif"),
     *(".jpe", ".jfif", ".ppm", ".pgm", ".pbm", ".pnm"),
 )
 """What images are called, the commonest first."""
-IMAGE_SUFFIXES = frozenset(SUFFIXES_BY_USE)
+IMAGE_SUFFIXES = frozenset(COMMON_SUFFIXES)
 UNREAD_SUFFIXES = frozenset(
     (
         *(".heic", ".heif", ".hif", ".jp2", ".j2k", ".jpx", ".jxl", ".svg", ".psd"),
@@ -32,10 +32,10 @@ OTHER_SUFFIX = ".img"
 
 ORIENTATION_TAG = 0x0112
 
-MAX_PIXELS = 1 << 28
+DEFAULT_MAX_PIXELS = 1 << 28
 """Of an image that is decoded unless more is allowed: telephones take 200 million."""
 
-MOST_PIXELS = 1 << 29
+MAX_PIXELS_LIMIT = 1 << 29
 """More cannot be allowed: Pillow is told to stop there."""
 
 

@@ -9,7 +9,7 @@ PIXELS_IN_FLIGHT = 1 << 28
 """Of images being decoded at once: about a gigabyte, as Pillow keeps them."""
 
 # Images below this are not counted: counting all would cost more than it is worth.
-_LEAST_COUNTED = 1 << 20
+_MIN_COUNTED = 1 << 20
 _UNCOUNTED = nullcontext()
 _NUM_UNITS = 64
 
@@ -27,9 +27,9 @@ class PixelBudget:
         """Counts together with all processes that share this file; one thread each."""
         self._file = descriptor
 
-    def taken(self, num_pixels: int) -> AbstractContextManager[None]:
+    def reserve(self, num_pixels: int) -> AbstractContextManager[None]:
         """Waits until there is room; one image larger than all waits for all."""
-        if num_pixels < _LEAST_COUNTED:
+        if num_pixels < _MIN_COUNTED:
             return _UNCOUNTED
         num = min(num_pixels, self.total)
         return self._locked(num) if self._file >= 0 else self._counted(num)

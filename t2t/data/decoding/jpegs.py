@@ -8,7 +8,12 @@ import torch
 from jaxtyping import Bool, Int64, UInt8
 from torch import Tensor
 
-from t2t.data.decoding.headers import MAX_PIXELS, JpegHeader, image_format, jpeg_header
+from t2t.data.decoding.headers import (
+    DEFAULT_MAX_PIXELS,
+    JpegHeader,
+    image_format,
+    jpeg_header,
+)
 
 Numbers = Int64[np.ndarray, " images"]
 
@@ -49,7 +54,7 @@ class Jpegs:
 
 
 def gather_jpegs(
-    datas: Sequence[bytes | Tensor], pinned: bool, max_pixels: int = MAX_PIXELS
+    datas: Sequence[bytes | Tensor], pinned: bool, max_pixels: int = DEFAULT_MAX_PIXELS
 ) -> Jpegs:
     """Whole JPEGs of one or three colours in new memory, all else left out.
 
@@ -79,7 +84,9 @@ def gather_jpegs(
     )
 
 
-def header_for_gpu(data: bytes, max_pixels: int = MAX_PIXELS) -> JpegHeader | None:
+def header_for_gpu(
+    data: bytes, max_pixels: int = DEFAULT_MAX_PIXELS
+) -> JpegHeader | None:
     """The header of a JPEG that nvJPEG may be given, None for all else."""
     # It paints the rest of a truncated file grey and says nothing: these bytes must
     # begin and end as a JPEG does, with a little after at most.

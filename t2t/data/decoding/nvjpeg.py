@@ -14,7 +14,7 @@ from jaxtyping import Bool, UInt8
 from PIL import Image
 from torch import Tensor
 
-from t2t.data.decoding.headers import MAX_PIXELS
+from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.decoding.in_flight import PIXELS_IN_FLIGHT
 from t2t.data.decoding.jpeg_engine import JpegEngines, has_library
 from t2t.data.decoding.jpegs import Jpegs, Numbers, gather_jpegs
@@ -78,7 +78,7 @@ def decode_jpegs(
     device: torch.device,
     *,
     min_side: int | None = None,
-    max_pixels: int = MAX_PIXELS,
+    max_pixels: int = DEFAULT_MAX_PIXELS,
 ) -> tuple[Numbers, Ragged] | None:
     """Upright pixels of those images that nvJPEG reads, and their places in `datas`."""
     if channels not in CHANNELS or _gpu_decoder(device) is None:

@@ -6,12 +6,12 @@ import torch.nn.functional as F
 from jaxtyping import UInt8
 from torch import Tensor
 
-LEAST_SHRUNK = 1 << 19
+MIN_PIXELS_TO_SHRINK = 1 << 19
 """Pixels of the smallest image that is shrunk: below, little is gained."""
 
 _PIXELS_AT_ONCE = 1 << 22
 # A JPEG can be decoded at a half, a quarter or an eighth of its size.
-_MOST_BY_JPEG = 8
+_MAX_JPEG_FACTOR = 8
 
 
 def shrink_factor(height: int, width: int, min_side: int | None) -> int:
@@ -19,14 +19,14 @@ def shrink_factor(height: int, width: int, min_side: int | None) -> int:
 
     1 for images below half a megapixel.
     """
-    if min_side is None or height * width < LEAST_SHRUNK:
+    if min_side is None or height * width < MIN_PIXELS_TO_SHRINK:
         return 1
     return 1 << max((min(height, width) // max(min_side, 1)).bit_length() - 1, 0)
 
 
 def jpeg_factor(factor: int) -> int:
     """What of a factor a decoder of JPEGs does by itself."""
-    return min(factor, _MOST_BY_JPEG)
+    return min(factor, _MAX_JPEG_FACTOR)
 
 
 def shrunk_size(height: int, width: int, min_side: int | None) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from t2t.atomic import write_atomically
 from t2t.data.decoding.damage import Damage, DamagedImage
-from t2t.data.decoding.headers import MAX_PIXELS
+from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.limits import num_cores
 from t2t.data.packing.shard_writer import Settings, Shard, verified_index, write_shard
 from t2t.data.sources.base import Source, mixed_order
@@ -55,7 +55,7 @@ def pack(
     seed: int = 0,
     val_fraction: float = 0.1,
     damage_limit: int = 100,
-    max_pixels: int = MAX_PIXELS,
+    max_pixels: int = DEFAULT_MAX_PIXELS,
     progress: Callable[[int, int], None] | None = None,
 ) -> PackResult:
     """Pack the training and validation images of any data into WebDataset shards.

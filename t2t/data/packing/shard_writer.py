@@ -18,7 +18,7 @@ from torch import Tensor
 from t2t.data.decoding.damage import Damage, DamagedImage
 from t2t.data.decoding.decode import decode
 from t2t.data.decoding.headers import (
-    MAX_PIXELS,
+    DEFAULT_MAX_PIXELS,
     OTHER_SUFFIX,
     SUFFIXES,
     image_format,
@@ -50,7 +50,7 @@ class Settings:
 
     short_side: int | None
     quality: int
-    max_pixels: int = MAX_PIXELS
+    max_pixels: int = DEFAULT_MAX_PIXELS
 
 
 def write_shard(

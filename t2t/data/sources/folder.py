@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from t2t.data.decoding.headers import (
+    COMMON_SUFFIXES,
     IMAGE_SUFFIXES,
-    SUFFIXES_BY_USE,
     UNREAD_SUFFIXES,
 )
 from t2t.data.sources.base import FileSource, Source
@@ -82,7 +82,7 @@ def open_folder(root: Path) -> FileSource:
     listings = [images for images, _ in found]
     for name, (images, others) in zip(folders, found, strict=True):
         if not images:
-            known = ", ".join(SUFFIXES_BY_USE[:6])
+            known = ", ".join(COMMON_SUFFIXES[:6])
             raise UserError(
                 f"Class folder {root / name} holds no images: add some ({known}, …) or "
                 f"remove the folder. {' '.join(notes_on(others))}".rstrip()

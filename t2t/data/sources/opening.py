@@ -21,7 +21,7 @@ from t2t.data.sources.parquet import find_parquet_splits
 from t2t.data.sources.published import find_published_splits
 from t2t.data.sources.shards import find_shard_splits
 from t2t.data.sources.storage import is_url, list_files
-from t2t.errors import UserError, near, suggest
+from t2t.errors import UserError, close_matches, suggest
 
 Openers = Mapping[str, Callable[[], Source]]
 WHAT_TO_GIVE = (
@@ -253,5 +253,5 @@ def _nearest(text: str, path: Path) -> str:
             meant |= {
                 each.name.lower(): str(path.parent / each.name) for each in entries
             }
-    names = " or ".join(meant[name] for name in near(path.name, meant))
+    names = " or ".join(meant[name] for name in close_matches(path.name, meant))
     return f". Did you mean {names}?" if names else ""

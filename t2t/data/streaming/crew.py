@@ -5,7 +5,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-from t2t.data.decoding.decode import Decoding
+from t2t.data.decoding.decode import DecodeOptions
 from t2t.data.sources.base import Indices, Source
 from t2t.data.streaming.filling import Filler
 from t2t.data.streaming.memory import Memory
@@ -40,7 +40,7 @@ class ThreadCrew:
     def __init__(
         self,
         source: Source,
-        decoding: Decoding,
+        decoding: DecodeOptions,
         num_workers: int,
         memory: Memory,
     ) -> None:

@@ -12,7 +12,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from t2t.data.decoding.damage import DamagedImage
-from t2t.data.decoding.decode import Decoding, decode
+from t2t.data.decoding.decode import DecodeOptions, decode
 from t2t.data.decoding.jpegs import header_for_gpu
 from t2t.data.sources.base import Source
 from t2t.data.streaming.memory import Block, Bytes
@@ -55,7 +55,7 @@ class Filler:
     """Reads and decodes images of a source into memory, for many threads at once."""
 
     def __init__(
-        self, source: Source, decoding: Decoding, array: Bytes, num_readers: int
+        self, source: Source, decoding: DecodeOptions, array: Bytes, num_readers: int
     ) -> None:
         self.source = source
         self.decoding = decoding

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from t2t.data.decoding.decode import Decoding
+from t2t.data.decoding.decode import DecodeOptions
 from t2t.data.sources.base import Indices, Source
 from t2t.data.streaming.crew import ThreadCrew
 from t2t.data.streaming.memory import Block, Memory
@@ -49,7 +49,7 @@ class ProcessCrew:
     def __init__(
         self,
         source: Source,
-        decoding: Decoding,
+        decoding: DecodeOptions,
         num_workers: int,
         device: torch.device,
         tell: Callable[[str], None],

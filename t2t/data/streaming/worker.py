@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from t2t.data.decoding.decode import Decoding, decoder_name
+from t2t.data.decoding.decode import DecodeOptions, decoder_name
 from t2t.data.decoding.in_flight import BUDGET
 from t2t.data.sources.base import Source
 from t2t.data.streaming.filling import Filled, Filler
@@ -58,7 +58,7 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-def pickled(source: Source, decoding: Decoding) -> bytes:
+def pickled(source: Source, decoding: DecodeOptions) -> bytes:
     """What workers are told once."""
     file = io.BytesIO()
     try:

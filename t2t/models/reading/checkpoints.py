@@ -18,8 +18,8 @@ from t2t.models.reading.locating import locate
 from t2t.models.reading.pickles import Unused, read_pickle
 from t2t.models.reading.published import State
 
-AVERAGED = ("state_dict_ema", "model_ema", "ema_state_dict", "params_ema", "ema")
-RAW = ("state_dict", "model", "net", "model_state_dict", "model_state", "params")
+EMA_KEYS = ("state_dict_ema", "model_ema", "ema_state_dict", "params_ema", "ema")
+RAW_KEYS = ("state_dict", "model", "net", "model_state_dict", "model_state", "params")
 WRAPPERS = ("module.", "_orig_mod.")
 """What DistributedDataParallel and torch.compile put before names."""
 PLAIN = (int, float, str, bytes, bool, type(None), Unused)
@@ -100,9 +100,11 @@ def pick_weights(
     content: Mapping[Any, Any], averaged: bool, origin: str
 ) -> tuple[str, State]:
     """The averaged or the raw weights of a checkpoint, and which key they are under."""
-    present = [key for key in (*AVERAGED, *RAW) if isinstance(content.get(key), dict)]
+    present = [
+        key for key in (*EMA_KEYS, *RAW_KEYS) if isinstance(content.get(key), dict)
+    ]
     if not averaged:
-        raw = [key for key in present if key in RAW]
+        raw = [key for key in present if key in RAW_KEYS]
         if present and not raw:
             raise UserError(
                 f"{origin} holds averaged weights only ({present[0]}); load it with "
@@ -117,7 +119,7 @@ def pick_weights(
     if not is_state(tensors):
         raise UserError(
             f"{origin} holds no weights: expected tensors by name, alone or under one "
-            f"key such as {', '.join(RAW[:3])} or {AVERAGED[0]}; found "
+            f"key such as {', '.join(RAW_KEYS[:3])} or {EMA_KEYS[0]}; found "
             f"{', '.join(map(described, list(tensors)[:5])) or 'nothing'}."
         )
     kept = {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
@@ -168,7 +170,7 @@ def check_tensors(tensors: State, origin: str, num_bytes: int) -> None:
             )
 
 
-def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
+def non_finite(tensors: Mapping[str, Tensor]) -> list[str]:
     """The names of tensors that hold NaN or infinity."""
     return [name for name, tensor in tensors.items() if not is_finite(tensor)]
 

@@ -38,7 +38,7 @@ class Fitting:
     """What was changed to make them fit, a sentence each."""
     kept: tuple[str, ...] = ()
     """What could have been changed and was not, a sentence each."""
-    num_taken: int = 0
+    num_loaded: int = 0
     """How many of the tensors are the file's."""
     fixes_positions: bool = False
 
@@ -85,9 +85,9 @@ def fit(
         raise UserError(
             f"{origin} does not fit the model: {differences}.{made_with(source, model)}"
         )
-    num_taken = sum(state[name] is not own for name, own in wanted.items())
+    num_loaded = sum(state[name] is not own for name, own in wanted.items())
     changed = (*notes, *told.changed)
-    return Fitting(model, state, changed, tuple(told.kept), num_taken, fixes)
+    return Fitting(model, state, changed, tuple(told.kept), num_loaded, fixes)
 
 
 def fit_names_and_positions(model: VisionTransformer, weights: State) -> State:

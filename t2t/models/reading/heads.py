@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from t2t.models.class_names import imagenet_classes, listed, numbers_of
+from t2t.models.class_names import class_indices, imagenet_classes, listed
 from t2t.models.reading.published import State
 
 HEADS = ("head", "distillation_head")
@@ -105,7 +105,7 @@ def outputs_for(classes: Classes, num: int) -> tuple[list[int] | None, str]:
             f"the file does not name its {num} classes, so they cannot be known to be "
             f"the data's ({listed(wanted)})"
         )
-    order = [number for number in numbers_of(wanted, names) if number is not None]
+    order = [number for number in class_indices(wanted, names) if number is not None]
     if sorted(order) != [*range(num)]:
         return None, (
             f"its {num} classes ({listed(names)}{assumed}) are not the data's "

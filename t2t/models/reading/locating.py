@@ -12,7 +12,7 @@ from t2t.atomic import atomic_file
 from t2t.errors import UserError, first_line
 from t2t.models.builtin import NAME as BUILTIN
 from t2t.models.builtin import builtin_file
-from t2t.models.reading.reaching import why_unreachable
+from t2t.models.reading.reachability import why_unreachable
 
 FILE_NAME = "model.safetensors"
 

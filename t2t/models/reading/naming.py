@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-HARMLESS = re.compile(
+NEUTRAL = re.compile(
     "arch|averaged|base|best|bin|checkpoints?|ckpt|dict|ema|epochs?|file|final|github|"
     "imagenet|last|latest|model|net|orig(?:in)?|pretrained|pth?|px|raw|release|"
     "safetensors|state|tar|top|torch|trained|weights?|[a-z]"
@@ -19,7 +19,7 @@ def choose_by_name(names: Sequence[str], hint: str) -> tuple[str, bool]:
     words we do not know, does not decide.
     """
     meant = [name for name in names if is_spelled(name, hint)]
-    meant += [name for name in names if is_told(name, names, hint)]
+    meant += [name for name in names if has_own_words(name, names, hint)]
     if not meant:
         return names[0], False
     name = max(meant, key=lambda each: (len(own_words(each, names)), len(each)))
@@ -29,7 +29,7 @@ def choose_by_name(names: Sequence[str], hint: str) -> tuple[str, bool]:
         return name, False
     if own_words(name, names):
         return name, True
-    return name, all(map(is_harmless, re.findall(r"[a-z0-9]+", rest)))
+    return name, all(map(is_neutral, re.findall(r"[a-z0-9]+", rest)))
 
 
 def spelling(name: str) -> str:
@@ -43,7 +43,7 @@ def is_spelled(name: str, hint: str) -> bool:
     return re.search(spelling(name), hint.lower()) is not None
 
 
-def is_told(name: str, names: Sequence[str], hint: str) -> bool:
+def has_own_words(name: str, names: Sequence[str], hint: str) -> bool:
     """Whether a hint has the words that only this one of some models has."""
     words = own_words(name, names)
     letters = re.sub(r"[\W_]", "", hint.lower())
@@ -59,8 +59,8 @@ def own_words(name: str, names: Sequence[str]) -> set[str]:
     return words[name] - set.intersection(*words.values())
 
 
-def is_harmless(word: str) -> bool:
+def is_neutral(word: str) -> bool:
     """Whether a word of a hint can be anything but a part of a model's name."""
     letters = re.findall(r"[a-z]+", word)
     is_hash = re.fullmatch(r"(?=.*\d)[0-9a-f]{6,}", word) is not None
-    return is_hash or all(map(HARMLESS.fullmatch, letters))
+    return is_hash or all(map(NEUTRAL.fullmatch, letters))

@@ -150,7 +150,7 @@ def fixed_tables(model: VisionTransformer) -> State:
     }
 
 
-def lay_out(model: VisionTransformer, image_size: Size) -> None:
+def set_image_size(model: VisionTransformer, image_size: Size) -> None:
     """Changes the image size of a model in place, as loading it for that size would."""
     grid = model.tokenizer.grids(image_size)[-1]
     changes: dict[str, Any] = {"image_size": image_size}
@@ -160,15 +160,15 @@ def lay_out(model: VisionTransformer, image_size: Size) -> None:
             changes["positions"] = "fixed"
         for number, positions in enumerate(tables):
             assert isinstance(positions, NoPositions)
-            tables[number] = laid_out(positions, grid)
+            tables[number] = resized_positions(positions, grid)
         for block in model.encoder.blocks:
             assert isinstance(block, Block)
             if block.mixer.shorten is not None:
-                block.mixer.shorten = laid_out_projection(block.mixer.shorten, grid)
+                block.mixer.shorten = resized_projection(block.mixer.shorten, grid)
     model.config = replace(model.config, **changes)
 
 
-def laid_out(positions: NoPositions, grid: Grid) -> NoPositions:
+def resized_positions(positions: NoPositions, grid: Grid) -> NoPositions:
     """The same positions for another grid; a sinusoid becomes a table."""
     sinusoid = isinstance(positions, SinusoidPositions)
     kind = FixedPositions if sinusoid else type(positions)
@@ -177,10 +177,10 @@ def laid_out(positions: NoPositions, grid: Grid) -> NoPositions:
     if isinstance(positions, SinusoidPositions):
         state[".table"] = positions.table
     resize_positions(state, "", other, positions.grid)
-    return filled(other, state, positions)
+    return load_like(other, state, positions)
 
 
-def laid_out_projection(
+def resized_projection(
     projection: SequenceProjection, grid: Grid
 ) -> SequenceProjection:
     """The same projection of keys and values for another grid."""
@@ -188,10 +188,10 @@ def laid_out_projection(
     other = SequenceProjection(projection.num_prefix, grid, num_kept)
     state = {f".{name}": each for name, each in projection.state_dict().items()}
     resize_projections(state, "", other, projection.grid)
-    return filled(other, state, projection)
+    return load_like(other, state, projection)
 
 
-def filled(other: Part, state: State, original: nn.Module) -> Part:
+def load_like(other: Part, state: State, original: nn.Module) -> Part:
     """A module with resized tensors, where and as the original has its own."""
     other.load_state_dict({name[1:]: tensor for name, tensor in state.items()})
     frozen = {n for n, each in original.named_parameters() if not each.requires_grad}

@@ -11,7 +11,7 @@ import torch
 from t2t.data.batches import EvaluationBatches, Feeding, evaluation_batches
 from t2t.data.crops import CenterCrop
 from t2t.data.decoding.damage import Damage
-from t2t.data.decoding.headers import MAX_PIXELS
+from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.sources import Source, Subset, open_source
 from t2t.data.sources.opening import find
 from t2t.errors import UserError, choose
@@ -31,7 +31,7 @@ from t2t.training.parallel import (
     union_over_all,
 )
 from t2t.training.recipe import Recipe
-from t2t.training.threads import fitting_threads
+from t2t.training.threads import use_free_cores
 
 
 def judge(
@@ -45,7 +45,7 @@ def judge(
     model: str | None = None,
     real: bool = False,
     damage_limit: int = 100,
-    max_pixels: int = MAX_PIXELS,
+    max_pixels: int = DEFAULT_MAX_PIXELS,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Report | None:
     """Evaluates a run or weights on their own data or on other.
@@ -53,7 +53,7 @@ def judge(
     Under torchrun all processes share the work and the first one gets the report, the
     others None. `progress` is told how many images of how many are done.
     """
-    with processes(device) as team, fitting_threads(team.device):
+    with processes(device) as team, use_free_cores(team.device):
         precision = precision or ("bf16" if team.device.type == "cuda" else "fp32")
         choose("precision", precision, PRECISIONS)
         trained = load_trained(path, model=model)

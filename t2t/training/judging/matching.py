@@ -8,7 +8,7 @@ import numpy as np
 from t2t.data.sources import Source
 from t2t.data.sources.base import Indices
 from t2t.errors import UserError
-from t2t.models.class_names import listed, numbers_of
+from t2t.models.class_names import class_indices, listed
 
 
 def relabelled(source: Source, numbers: Indices, classes: Sequence[str]) -> Source:
@@ -26,7 +26,7 @@ def match_classes(
     Names may stand in any order and need not be all of the model's. Data whose classes
     are only numbered goes by these numbers.
     """
-    numbers = numbers_of(given, classes)
+    numbers = class_indices(given, classes)
     unknown = [
         name for name, number in zip(given, numbers, strict=True) if number is None
     ]

@@ -1,4 +1,4 @@
-"""Silence for decoders that print warnings without saying of which file."""
+"""Muted for decoders that print warnings without saying of which file."""
 
 import ctypes
 import logging
@@ -15,7 +15,7 @@ _IGNORED: Any = ("ignore", None, Warning, re.compile(r"PIL\b"), 0)
 logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 
-class Silence:
+class Muted:
     """Drops what decoders print while any thread is inside.
 
     libjpeg, libpng and libtiff print to C's stderr, which is pointed elsewhere; that
@@ -42,7 +42,7 @@ class Silence:
                 _point_stderr(to_nothing=False)
 
 
-SILENCE = Silence()
+MUTED = Muted()
 """For all threads of this process."""
 
 
