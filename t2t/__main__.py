@@ -6,7 +6,7 @@ from t2t.sigint import INTERRUPTED, restore_sigint
 
 
 def main() -> int:
-    """The command line; Ctrl-C is quiet while it is imported too."""
+    """Runs the command line; Ctrl-C exits without a traceback, even during imports."""
     try:
         from t2t.cli import main as run
 

@@ -72,7 +72,7 @@ def suggest(word: str, allowed: Iterable[str]) -> str:
 
 
 def close_matches(word: str, names: Iterable[str]) -> list[str]:
-    """Up to three names that a word may be a slip or a part of, the nearest first."""
+    """Up to three names that a misspelled or partial word may mean, closest first."""
     distances = {name: distance(word, name) for name in names}
     best = min((each for each in distances.values() if each is not None), default=0)
     close = [
@@ -84,9 +84,9 @@ def close_matches(word: str, names: Iterable[str]) -> list[str]:
 
 
 def distance(word: str, name: str) -> int | None:
-    """How many letters a word is from a name; None where it was hardly meant.
+    """The edit distance from a word to a name; None if it is too far.
 
-    One slip in four letters is near, and so is a word that a name begins or ends with:
+    One edit in four letters is close, and so is a prefix or a part between separators:
     `epoch` for `epochs`, `evaluate` for `eval`, `warmup` for `schedule.warmup_epochs`.
     """
     given, meant = (
@@ -105,7 +105,7 @@ def distance(word: str, name: str) -> int | None:
 
 
 def edit_distance(one: str, other: str) -> int:
-    """Letters to add, drop, change or swap with the next to make one of the other."""
+    """Damerau-Levenshtein distance: insert, delete, change or swap letters."""
     before: list[int] = []
     last = list(range(len(other) + 1))
     for row, letter in enumerate(one, 1):

@@ -1,6 +1,6 @@
-"""Ctrl-C while the command line is still being imported: it ends without a traceback.
+"""Exits without a traceback on Ctrl-C while the command line is being imported.
 
-Imported before anything else of the package, so it imports next to nothing itself.
+This module is imported first, so it imports only the standard library.
 """
 
 import os
@@ -12,12 +12,12 @@ INTERRUPTED = 130
 
 
 def exit_now(number: int, frame: FrameType | None) -> None:
-    """Ends the process at once: nothing has begun that could be left half done."""
+    """Exits at once; no work has started yet."""
     os._exit(INTERRUPTED)
 
 
 def exit_quietly_on_sigint() -> None:
-    """Ends quietly from now on, in a process that is there for the command line."""
+    """Makes Ctrl-C exit quietly, if this process runs the command line."""
     words = [*sys.orig_argv, "", ""]
     is_script = os.path.basename(words[1]) == "t2t"
     is_module = "-m" in words[:-2] and words[words.index("-m") + 1] == "t2t"
@@ -27,6 +27,6 @@ def exit_quietly_on_sigint() -> None:
 
 
 def restore_sigint() -> None:
-    """Lets Ctrl-C raise KeyboardInterrupt again."""
+    """Makes Ctrl-C raise KeyboardInterrupt again."""
     if signal.getsignal(signal.SIGINT) is exit_now:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 
 from t2t.config import differences, from_json, override, to_json
-from t2t.errors import UserError, near, require, suggest
+from t2t.errors import UserError, close_matches, require, suggest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +137,7 @@ VERBS = ("bench", "eval", "models", "pack", "plan", "predict", "record", "train"
 def test_only_what_is_near_is_suggested(
     word: str, allowed: tuple[str, ...], meant: list[str]
 ) -> None:
-    assert near(word, allowed) == meant
+    assert close_matches(word, allowed) == meant
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def draw_confusion(
 
 
 def save_figure(figure: Figure, path: str | Path, dpi: float) -> Path:
-    """Writes a picture of the kind that its name says."""
+    """Writes a figure in the format of the file's suffix."""
     file = Path(path).expanduser()
     file = file if file.suffix else file.with_suffix(".png")
     try:

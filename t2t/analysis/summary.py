@@ -52,7 +52,7 @@ class Page:
     entry: Entry | None
     choices: Mapping[str, Any]
     notes: tuple[str, ...] = ()
-    """What should be known of a trained model's weights, a sentence each."""
+    """Warnings about a trained model's weights, a sentence each."""
 
     def render(self, depth: int | None = None) -> RenderableType:
         """The page for people, with parts down to some depth."""
@@ -138,11 +138,11 @@ def describe(name: str, choices: Mapping[str, Any]) -> Page:
 
 
 def as_trained(path: str) -> tuple[str, dict[str, Any], tuple[str, ...]]:
-    """The name of a trained model, its choices, and what should be known of it."""
+    """The name of a trained model, its options, and warnings about its weights."""
     checkpoint = read(path)
     known, note = described(checkpoint, None)
-    told = (note, non_finite_note(non_finite(checkpoint.tensors)))
-    notes = tuple(each for each in told if each)
+    warnings = (note, non_finite_note(non_finite(checkpoint.tensors)))
+    notes = tuple(each for each in warnings if each)
     if known.config is None:
         made = {k: v for k, v in known.settings.items() if k != "name"}
         if "image_size" in known.extra:

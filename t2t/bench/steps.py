@@ -87,7 +87,7 @@ def captured(step: Step) -> Step:
         step()
 
     def replay(held: Step = step) -> None:
-        """Replays the graph, whose kernels read tensors that only the step holds."""
+        """Replays the graph; `held` keeps the tensors alive that its kernels read."""
         graph.replay()
 
     return replay

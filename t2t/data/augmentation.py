@@ -95,14 +95,14 @@ class Augmentation:
     mixup: float = 0.0
     cutmix: float = 0.0
     cutmix_even: bool = False
-    """Whether a box has even sides, as when T2T-ViT was published; timm's now keep an
-    odd one."""
+    """Round the sides of cutmix boxes down to even numbers, as timm 0.3 did; later
+    versions of timm do not."""
     mix_probability: float = 1.0
     mix_switch: float = 0.5
     mix_mode: MixMode = "batch"
     mix_group: int | None = None
-    """Neighbours that are mixed with each other, by one mixture if mix_mode is batch;
-    None, or a process with fewer images, takes all images of a process."""
+    """Size of the groups of neighbouring images that are mixed with each other; with
+    mix_mode=batch each group shares one draw. None: all images of a process."""
     smoothing: float = 0.0
     erase: float = 0.0
     erase_fill: EraseFill = "noise"
@@ -145,17 +145,18 @@ class Augmentation:
             RandAugmentSettings.parse(self.rand_augment)
 
     def mix_group_for(self, num_images: int) -> int | None:
-        """How many of a process's images are mixed with each other; None: by one draw.
+        """The group size for a process's images; None: all of them, with one draw.
 
-        Refuses groups that do not divide the images.
+        Raises an error if groups do not divide the images.
         """
         if self.mix_group is None or not (self.mixup or self.cutmix):
             return None
         group = min(self.mix_group, num_images)
         if num_images % group:
             raise UserError(
-                f"{num_images} images a process cannot be mixed in groups of {group}; "
-                f"set augmentation.mix_group to a divisor of {num_images}, or to none."
+                f"{num_images} images per process cannot be mixed in groups of "
+                f"{group}; set augmentation.mix_group to a divisor of {num_images}, or "
+                "to none."
             )
         return group
 

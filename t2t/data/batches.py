@@ -59,7 +59,7 @@ class Feeding:
     threads_first: bool = True
     """Where that is decided: whether threads do the work while processes start."""
     max_pixels: int = DEFAULT_MAX_PIXELS
-    """An image with more is damaged."""
+    """Larger images are skipped as damaged."""
 
     def __post_init__(self) -> None:
         for name in ("num_workers", "num_ahead"):
@@ -149,7 +149,7 @@ def _loader(
     crop: Crop | None,
     feeding: Feeding,
 ) -> Loader:
-    """Decodes images no larger than the crop has use for."""
+    """A loader that decodes images no larger than the crop needs."""
     return Loader(
         source,
         channels=channels,

@@ -43,10 +43,10 @@ def apply_crop(crop: Crop, ragged: Ragged, draws: Draws) -> Pixels:
 
 
 def min_side_for(crop: Crop | None) -> int | None:
-    """Pixels that the short side of an image keeps where it is shrunk for this crop.
+    """The `min_side` of `decode` for this crop; None: decode at full size.
 
-    More than twice what a crop of the whole image needs, and the same for training as
-    for evaluation by nine tenths or more.
+    More than twice what a crop of the whole image needs, and the same for training and
+    for evaluation with a crop fraction of 0.9 or more.
     """
     if crop is None:
         return None

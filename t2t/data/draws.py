@@ -59,7 +59,7 @@ class Draws:
         return Draws(keys=self.step_key[None], step_key=self.step_key)
 
     def every(self, group: int) -> "Draws":
-        """Draws of each group of so many neighbours: those of its first sample."""
+        """One set of draws for each group of neighbours: those of its first sample."""
         return Draws(keys=self.keys[::group], step_key=self.step_key)
 
     def bits(self, stream: str, num: int = 1) -> Int64[Tensor, "batch num"]:

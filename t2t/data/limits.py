@@ -25,9 +25,10 @@ def num_cores() -> int:
 
 
 def free_cores(seconds: float = 0.1) -> float:
-    """Cores that nobody used for a moment, of those this process may use.
+    """Idle cores among those this process may use, measured for a moment.
 
-    Its share where several run on one machine; all where the system does not tell.
+    Divided by the number of local processes under torchrun; all cores where the system
+    does not report idle time.
     """
     idle, used, started = _idle_seconds(), _group_seconds(), time.monotonic()
     time.sleep(seconds)
@@ -43,11 +44,11 @@ def free_cores(seconds: float = 0.1) -> float:
 
 
 def _idle_seconds() -> float | None:
-    """Time that the cores of this process have been idle since the machine started."""
+    """Idle time of the cores this process may use, since boot."""
     ours = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     rows = (line.split() for line in _text(_TIMES).splitlines())
     idle = [
-        int(row[4]) + int(row[5])  # idle, and idle while a disk is waited for
+        int(row[4]) + int(row[5])  # idle and iowait
         for row in rows
         if row[0].removeprefix("cpu").isdecimal() and int(row[0][3:]) in ours
     ]
@@ -55,7 +56,7 @@ def _idle_seconds() -> float | None:
 
 
 def _group_seconds() -> float | None:
-    """Cores' time that the container has used."""
+    """CPU time that the container has used, if its CPU is limited."""
     for group in _groups(""):
         rows = dict(line.split() for line in _text(group / "cpu.stat").splitlines())
         if "usage_usec" in rows and _text(group / "cpu.max")[:3] not in ("", "max"):

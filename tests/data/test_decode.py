@@ -446,7 +446,9 @@ def test_the_pixels_in_flight_are_counted(monkeypatch, kind):
     seen = []
     monkeypatch.setattr(in_flight, "_MIN_COUNTED", 1)
     monkeypatch.setattr(decoding, "BUDGET", budget)
-    monkeypatch.setattr(budget, "reserve", lambda num: seen.append(num) or nullcontext())
+    monkeypatch.setattr(
+        budget, "reserve", lambda num: seen.append(num) or nullcontext()
+    )
     decode(encoded(picture(), kind))
     assert seen == [24 * 40]
 

@@ -223,7 +223,7 @@ def test_damaged_cifar_is_one_sentence(
     )
     whole = first.read_bytes()
     first.write_bytes(whole[:-7])
-    with pytest.raises(UserError, match="is no batch of CIFAR"):
+    with pytest.raises(UserError, match="is not a CIFAR batch"):
         open_splits(tmp_path)
     first.unlink()
     with pytest.raises(UserError, match=f"lacks {re.escape(first.name)} of"):
@@ -326,7 +326,9 @@ def test_a_set_that_torchvision_reads(tmp_path: Path) -> None:
         splits = open_splits(root)
         assert (len(splits.train), len(splits.val)) == (60000, 10000)
     (raw / "t10k-images-idx3-ubyte").unlink()
-    with pytest.raises(UserError, match="looks like the data set mnist and lacks some"):
+    with pytest.raises(
+        UserError, match="looks like the data set mnist, but some of its"
+    ):
         open_splits(tmp_path)
 
 

@@ -49,12 +49,12 @@ def draw_mixture(
     group: int | None = None,
     even: bool = False,
 ) -> Mixture:
-    """The mixture of each sample, or one for a whole group, with timm's meaning.
+    """Draws mixup or cutmix as timm does: per sample, or one for each group.
 
-    Without a group, all of the batch is one. `mixup` and `cutmix` are the alphas of
-    their beta distributions, 0 turning one off; with both on, `switch` is the
-    probability of cutmix. A cutmix box that the border clips counts with the area that
-    is left. With `even`, a box of an odd side loses its last row or column.
+    The default group is the whole batch. `mixup` and `cutmix` are the alphas of their
+    beta distributions, 0 turns one off; with both on, `switch` is the probability of
+    cutmix. Labels are mixed by the area of the box after clipping at the border. With
+    `even`, the sides of boxes are rounded down to even numbers.
     """
     if mode == "batch":
         draws = draws.shared() if group is None else draws.every(group)

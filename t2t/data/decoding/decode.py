@@ -43,12 +43,12 @@ __all__ = ["DecodeOptions", "ImagePixels", "decode", "decode_each", "with_channe
 # Channels as torchcodec and torchvision name them, and as Pillow does.
 _MODES = {1: ("GRAY", "L"), 3: ("RGB", "RGB"), 4: ("RGB_ALPHA", "RGBA")}
 _HEIC = (b"heic", b"heix", b"hevc", b"mif1", b"msf1")
-# Pixels that are converted at once, since conversions need several copies.
+# Pixels converted at a time, since conversions need several copies.
 _PIXELS_AT_ONCE = 1 << 24
-# What a JPEG decoded smaller needs, beside its pixels, of what all of it would: where
-# it is progressive, its coefficients are kept.
+# A JPEG decoded at a smaller size needs at most this fraction of the memory of the
+# full size (1/4): progressive files keep all coefficients.
 _SHARE_OF_COEFFICIENTS = 4
-# Pillow keeps several copies of what these hold, in more bytes a pixel.
+# Pillow keeps several copies of these, with more bytes per pixel.
 _COPIES = {"WEBP": 3, "AVIF": 3}
 # Of rows longer than twice this Pillow says that memory is lacking, which it is not.
 _LONGEST_SIDE = 1 << 25
@@ -57,7 +57,7 @@ Image.MAX_IMAGE_PIXELS = MAX_PIXELS_LIMIT
 
 
 class DecodeOptions(NamedTuple):
-    """What of images is wanted, as `decode` is told it."""
+    """The options of `decode`, the same for all images of a source."""
 
     channels: int = 3
     min_side: int | None = None
@@ -72,11 +72,11 @@ def decode(
     min_side: int | None = None,
     max_pixels: int = DEFAULT_MAX_PIXELS,
 ) -> ImagePixels:
-    """Upright uint8 pixels; with `min_side` a large image comes out smaller.
+    """Upright uint8 pixels; with `min_side`, large images are shrunk.
 
-    One above half a megapixel is shrunk to a half, a quarter and so on, as long as its
-    short side keeps at least `min_side` pixels. The memory may hold the channels of a
-    pixel side by side: laying them apart costs a fifth of decoding.
+    An image above half a megapixel is shrunk to a half, a quarter and so on, as long as
+    its short side keeps at least `min_side` pixels. The memory format may be channels
+    last: making it contiguous would take a fifth of the decoding time.
     """
     if channels not in _MODES:
         raise UserError(f"Images decode to 1, 3 or 4 channels, not {channels}.")
@@ -91,7 +91,7 @@ def decode(
     factor = shrink_factor(*size, min_side)
     if kind == "jpeg":
         header = jpeg_header(data)
-        # It cannot decode smaller, and misses an orientation behind other metadata.
+        # This decoder cannot shrink, and misses an orientation after other metadata.
         if factor > 1 or (header and header.orientation != 1):
             fast = None
     # Formats with frames, palettes or 16 bits are Pillow's: decoders disagree there.
@@ -109,7 +109,7 @@ def decode(
 
 
 def image_size(data: bytes) -> tuple[int, int]:
-    """The height and width that an encoded image states, 0 where it does not."""
+    """The height and width in the header of an encoded image; 0 if it is damaged."""
     if size := stored_size(data):
         return size
     try:
@@ -130,8 +130,8 @@ def _check_size(height: int, width: int, name: str, max_pixels: int) -> None:
     if width * height > max_pixels:
         raise DamagedImage(
             name,
-            f"its {width:,} × {height:,} pixels are more than the {max_pixels:,} that "
-            "are decoded; make it smaller first, or allow more with --max-pixels",
+            f"its {width:,} × {height:,} pixels exceed the limit of {max_pixels:,}; "
+            "make it smaller first, or raise --max-pixels",
         )
 
 
@@ -246,8 +246,8 @@ def _decode_with_pillow(
 
 
 def _pixels_of(image: Image.Image, mode: str, factor: int) -> ImagePixels:
-    """All pixels, or means of them, a few rows at a time."""
-    image.load()  # which turns a TIFF upright
+    """All pixels, or means over blocks of factor × factor, a few rows at a time."""
+    image.load()  # this also turns a TIFF upright
     levels = levels_of(image)
     width, height = image.size
     if factor == 1 and width * height <= _PIXELS_AT_ONCE:
@@ -258,7 +258,7 @@ def _pixels_of(image: Image.Image, mode: str, factor: int) -> ImagePixels:
     for top in range(0, sides[1], rows):
         bottom = min((top + rows) * factor, height)
         band = pixels_of(image.crop((0, top * factor, width, bottom)), mode, levels)
-        # NumPy copies in this thread, where torch would start others.
+        # NumPy copies in this thread; torch would start others.
         pixels.numpy()[:, top : top + rows] = shrunk(band, factor).numpy()
     return pixels
 
@@ -298,7 +298,9 @@ def _reason(data: bytes, error: Exception) -> str:
             return "it is a HEIC image, which is not read; convert it to JPEG or PNG"
         if kind is None:
             return "not an image that can be read"
-        return f"the {kind.upper()} file is cut short or damaged, or of a rare kind"
+        return (
+            f"the {kind.upper()} file is truncated, damaged, or of an unsupported kind"
+        )
     if isinstance(error, LookupError | ArithmeticError) or not str(error):
         # What was looked for, which says nothing by itself.
         return f"the file is damaged ({type(error).__name__}: {error})"

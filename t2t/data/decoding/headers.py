@@ -16,7 +16,7 @@ COMMON_SUFFIXES = (
     *(".jpg", ".png", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif"),
     *(".jpe", ".jfif", ".ppm", ".pgm", ".pbm", ".pnm"),
 )
-"""What images are called, the commonest first."""
+"""Suffixes of image files, the most common first."""
 IMAGE_SUFFIXES = frozenset(COMMON_SUFFIXES)
 UNREAD_SUFFIXES = frozenset(
     (
@@ -33,10 +33,10 @@ OTHER_SUFFIX = ".img"
 ORIENTATION_TAG = 0x0112
 
 DEFAULT_MAX_PIXELS = 1 << 28
-"""Of an image that is decoded unless more is allowed: telephones take 200 million."""
+"""Default of --max-pixels; phones take pictures of 200 million pixels."""
 
 MAX_PIXELS_LIMIT = 1 << 29
-"""More cannot be allowed: Pillow is told to stop there."""
+"""The largest --max-pixels; Pillow's own limit is set to it."""
 
 
 class JpegHeader(NamedTuple):
@@ -68,12 +68,12 @@ def image_format(data: bytes) -> str | None:
 
 
 def stored_size(data: bytes) -> tuple[int, int] | None:
-    """Height and width of a JPEG, PNG or WebP; None for all else."""
+    """Height and width in the header of a JPEG, PNG or WebP; None for other formats."""
     kind = image_format(data)
     if kind == "jpeg":
         header = jpeg_header(data)
         return header and (header.height, header.width)
-    if kind == "png" and len(data) >= 24:  # where it stands at a fixed place
+    if kind == "png" and len(data) >= 24:  # at a fixed offset
         return int.from_bytes(data[20:24]), int.from_bytes(data[16:20])
     if kind == "webp" and len(data) >= 30:
         return _webp_size(data)
@@ -81,7 +81,7 @@ def stored_size(data: bytes) -> tuple[int, int] | None:
 
 
 def _webp_size(data: bytes) -> tuple[int, int] | None:
-    """By the first chunk: of a plain, a lossless or an extended file."""
+    """Height and width in the first chunk: lossy, lossless or extended."""
     if data[12:16] == b"VP8 ":
         width, height = struct.unpack("<HH", data[26:30])
         return height & 0x3FFF, width & 0x3FFF

@@ -1,4 +1,4 @@
-"""A budget for the pixels that are decoded at the same time."""
+"""Limits how many pixels are decoded at the same time, to limit memory."""
 
 import os
 import threading
@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 PIXELS_IN_FLIGHT = 1 << 28
-"""Of images being decoded at once: about a gigabyte, as Pillow keeps them."""
+"""Pixels decoded at the same time: about a gigabyte, as Pillow stores them."""
 
-# Images below this are not counted: counting all would cost more than it is worth.
+# Smaller images are not counted, since counting costs time.
 _MIN_COUNTED = 1 << 20
 _UNCOUNTED = nullcontext()
 _NUM_UNITS = 64
 
 
 class PixelBudget:
-    """Lets threads, and processes that share a file, decode so many pixels at once."""
+    """Limits the pixels that threads and processes decode at the same time."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -24,11 +24,11 @@ class PixelBudget:
         self._file = -1
 
     def share(self, descriptor: int) -> None:
-        """Counts together with all processes that share this file; one thread each."""
+        """Shares the budget with all processes that open this file; one thread each."""
         self._file = descriptor
 
     def reserve(self, num_pixels: int) -> AbstractContextManager[None]:
-        """Waits until there is room; one image larger than all waits for all."""
+        """Waits until `num_pixels` are free; a larger image takes the whole budget."""
         if num_pixels < _MIN_COUNTED:
             return _UNCOUNTED
         num = min(num_pixels, self.total)
@@ -48,11 +48,11 @@ class PixelBudget:
 
     @contextmanager
     def _locked(self, num_pixels: int) -> Iterator[None]:
-        """Locks bytes of the file, a 64th of the budget each.
+        """Locks bytes of the file; each byte is a 64th of the budget.
 
-        The system gives them back when a process ends, however it does.
+        The operating system releases them when a process ends, even if it is killed.
         """
-        import fcntl  # where there are worker processes, there is this
+        import fcntl  # exists wherever worker processes are used
 
         num = -(-num_pixels * _NUM_UNITS // self.total)
         starts = _NUM_UNITS - num + 1
@@ -72,4 +72,4 @@ class PixelBudget:
 
 
 BUDGET = PixelBudget(PIXELS_IN_FLIGHT)
-"""Of this process."""
+"""The budget of this process, or of all workers after `share`."""

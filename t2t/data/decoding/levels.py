@@ -1,4 +1,4 @@
-"""Pixels of Pillow's many modes as 8 bits a channel."""
+"""Converts Pillow's image modes to 8 bits per channel."""
 
 from typing import Any, NamedTuple
 
@@ -46,10 +46,10 @@ class Levels(NamedTuple):
 
 
 def levels_of(image: Image.Image) -> Levels | None:
-    """What the values mean where a pixel is one wide number, else None.
+    """The range of an image with more than 8 bits per pixel, else None.
 
-    Files of 16 bits say it. 32 bits and floating point do not: there it is the
-    smallest of the usual ones that no pixel exceeds.
+    16-bit files state it. 32-bit integers and floating point do not: there, white is
+    the smallest of the usual values that no pixel exceeds.
     """
     if image.mode not in _SINGLE:
         return None
@@ -58,7 +58,7 @@ def levels_of(image: Image.Image) -> Levels | None:
         image.mode == "I" and image.format in (None, "TIFF")
     )
     if not is_free:
-        is_inverted = _tag(image, _PHOTOMETRIC, 1) == 0  # which Pillow leaves as it is
+        is_inverted = _tag(image, _PHOTOMETRIC, 1) == 0  # Pillow does not invert these
         bits = 12 if _tag(image, _BITS_PER_SAMPLE, 16) == 12 else 16
         return Levels(float((1 << bits) - 1), is_inverted)
     low, high = image.getextrema()
@@ -70,20 +70,20 @@ def levels_of(image: Image.Image) -> Levels | None:
         kind = "floating point" if image.mode == "F" else "32-bit"
         known = ", ".join(f"0 to {each:.0f}" for each in usual)
         raise ValueError(
-            f"its {kind} pixels range from {low:g} to {high:g}, which is none of "
-            f"{known}: store 8 or 16 bits"
+            f"its {kind} pixels range from {low:g} to {high:g}; allowed are {known}: "
+            "store it with 8 or 16 bits"
         )
     return Levels(white, is_inverted=False)
 
 
 def _tag(image: Image.Image, tag: int, default: int) -> Any:
-    """What a TIFF says, its first value; the default for all else."""
+    """The first value of a TIFF tag; the default for other formats."""
     value = getattr(image, "tag_v2", {}).get(tag, default)
     return value[0] if isinstance(value, tuple) and value else value
 
 
 def pixels_of(image: Image.Image, mode: str, levels: Levels | None) -> ImagePixels:
-    """An image or a part of one; `levels` are the whole one's."""
+    """The pixels of an image or a part of it; `levels` are those of the whole image."""
     if levels is not None:
         values = np.asarray(image)
         if levels.white == 65535 and values.dtype.kind == "u":
@@ -91,13 +91,13 @@ def pixels_of(image: Image.Image, mode: str, levels: Levels | None) -> ImagePixe
             grey = (values.astype(np.uint32) + 128) // 257
         else:
             if not np.isfinite(values).all():
-                raise ValueError("some of its pixels are no numbers")
+                raise ValueError("some of its pixels are NaN or infinite")
             grey = np.rint(values.astype(np.float64) * (255 / levels.white))
         if levels.is_inverted:
             grey = 255 - grey
         return with_channels(torch.from_numpy(grey.astype(np.uint8))[None], len(mode))
     if image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")  # else Pillow warns on the way to RGB
+        image = image.convert("RGBA")  # converting to RGB directly makes Pillow warn
     if image.mode != mode:
         image = image.convert(mode)
     pixels = torch.from_numpy(np.array(image))

@@ -1,4 +1,4 @@
-"""Muted for decoders that print warnings without saying of which file."""
+"""Suppresses warnings of image decoders, which do not name the file."""
 
 import ctypes
 import logging
@@ -9,17 +9,17 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
-# What Pillow warns of by itself: damaged notes beside the pixels.
+# Pillow warns about damaged metadata.
 _IGNORED: Any = ("ignore", None, Warning, re.compile(r"PIL\b"), 0)
-# Where nobody asked for logs, Python prints those of errors.
+# Without a handler, Python would print Pillow's log messages of level warning or above.
 logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 
 class Muted:
-    """Drops what decoders print while any thread is inside.
+    """Drops what decoders print while any thread is inside this context.
 
-    libjpeg, libpng and libtiff print to C's stderr, which is pointed elsewhere; that
-    of Python and of C++, and so what others have to report, stay as they are.
+    libjpeg, libpng and libtiff print to C's `stderr`, which is set to /dev/null here;
+    `sys.stderr` and C++'s `std::cerr` are not changed.
     """
 
     def __init__(self) -> None:
@@ -37,13 +37,13 @@ class Muted:
         with self._lock:
             self._num_inside -= 1
             if self._num_inside == 0:
-                with suppress(ValueError):  # others may have put theirs back meanwhile
+                with suppress(ValueError):  # the filters may have been reset meanwhile
                     warnings.filters.remove(_IGNORED)  # type: ignore[attr-defined]
                 _point_stderr(to_nothing=False)
 
 
 MUTED = Muted()
-"""For all threads of this process."""
+"""Shared by all threads of this process."""
 
 
 def _point_stderr(*, to_nothing: bool) -> None:
@@ -54,7 +54,7 @@ def _point_stderr(*, to_nothing: bool) -> None:
 
 @cache
 def _c_streams() -> tuple[ctypes.c_void_p, int, int] | None:
-    """C's variable stderr, what it holds, and a stream that leads nowhere."""
+    """C's variable `stderr`, its value, and a stream to /dev/null."""
     try:
         library = ctypes.CDLL(None)
         variable = ctypes.c_void_p.in_dll(library, "stderr")

@@ -92,7 +92,7 @@ def decode_gathered(
 ) -> tuple[Numbers, Ragged] | None:
     """Upright pixels and the places of those JPEGs that nvJPEG reads, if any.
 
-    Large ones are shrunk as `decode` shrinks them, after some are decoded.
+    Large ones are shrunk as by `decode`, a group at a time.
     """
     found = _gpu_decoder(device)
     if found is None or not len(jpegs):
@@ -111,14 +111,14 @@ def decode_gathered(
 
 
 def _groups(jpegs: Jpegs) -> Iterator[Jpegs]:
-    """As few as may be whose pixels are within the budget."""
+    """Splits images into groups of at most `PIXELS_IN_FLIGHT` pixels or so."""
     before = np.cumsum(jpegs.heights * jpegs.widths) // PIXELS_IN_FLIGHT
     for group in np.unique(before):
         yield jpegs.chosen(before == group)
 
 
 def _shrunk(ragged: Ragged, min_side: int | None) -> Ragged:
-    """The same where no image is so large as to be shrunk."""
+    """Shrinks the large images; returns `ragged` itself if there are none."""
     sizes = zip(ragged.heights.tolist(), ragged.widths.tolist(), strict=True)
     factors = [shrink_factor(*size, min_side) for size in sizes]
     if max(factors) == 1:

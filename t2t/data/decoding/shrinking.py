@@ -1,4 +1,4 @@
-"""Images shrunk as they are decoded: by how much, and how."""
+"""Shrinks images as they are decoded, by powers of two."""
 
 import numpy as np
 import torch
@@ -7,7 +7,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 MIN_PIXELS_TO_SHRINK = 1 << 19
-"""Pixels of the smallest image that is shrunk: below, little is gained."""
+"""Smaller images are not shrunk."""
 
 _PIXELS_AT_ONCE = 1 << 22
 # A JPEG can be decoded at a half, a quarter or an eighth of its size.
@@ -15,7 +15,7 @@ _MAX_JPEG_FACTOR = 8
 
 
 def shrink_factor(height: int, width: int, min_side: int | None) -> int:
-    """The largest power of two that leaves the short side `min_side` pixels.
+    """The largest power of two that keeps the short side at `min_side` or more.
 
     1 for images below half a megapixel.
     """
@@ -25,7 +25,7 @@ def shrink_factor(height: int, width: int, min_side: int | None) -> int:
 
 
 def jpeg_factor(factor: int) -> int:
-    """What of a factor a decoder of JPEGs does by itself."""
+    """The part of a factor that the JPEG decoder itself can apply."""
     return min(factor, _MAX_JPEG_FACTOR)
 
 
@@ -38,7 +38,7 @@ def shrunk_size(height: int, width: int, min_side: int | None) -> tuple[int, int
 def shrunk(
     pixels: UInt8[Tensor, "channels height width"], factor: int
 ) -> UInt8[Tensor, "channels shrunk_height shrunk_width"]:
-    """Means over squares of so many pixels; those at the edges may be smaller."""
+    """Means over blocks of factor × factor pixels, smaller ones at the edges."""
     if factor == 1:
         return pixels
     channels, height, width = pixels.shape
@@ -56,13 +56,13 @@ def shrunk(
 
 
 def _pooled(band: Tensor, factor: int) -> Tensor:
-    """Means of a few rows; sums of so few pixels are exact in float32."""
+    """Block means of a few rows; the sums are exact in float32."""
     means = F.avg_pool2d(band.float(), factor, ceil_mode=True)
     return (means + 0.5).floor().to(torch.uint8)
 
 
 def _means(band: np.ndarray, factor: int) -> np.ndarray:
-    """The same by NumPy, which starts no threads."""
+    """The same in NumPy, which starts no threads."""
     sums = band.astype(np.uint16 if factor <= 16 else np.uint32)
     counts = []
     for axis in (1, 2):

@@ -150,7 +150,7 @@ def prepared(source: Source, index: int, settings: Settings) -> Prepared:
     header = jpeg_header(given) if isinstance(given, bytes) else None
     min_side = None
     if header and settings.short_side is not None:
-        # Down to an eighth, which is all that a JPEG's decoder does by itself.
+        # Down to an eighth, the most that the JPEG decoder itself can shrink.
         min_side = max(settings.short_side, min(header[:2]) // 8)
     pixels = decode(
         given,
@@ -158,7 +158,7 @@ def prepared(source: Source, index: int, settings: Settings) -> Prepared:
         min_side=min_side,
         max_pixels=settings.max_pixels,
     )
-    # The size as stored: a JPEG that shrinks may already have been decoded smaller.
+    # The size in the file: a JPEG may have been decoded at a smaller size.
     short = min(header[:2] if header else pixels.shape[-2:])
     shrink = settings.short_side is not None and short > settings.short_side
     num_bytes = given.numel() if isinstance(given, Tensor) else len(given)

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 as they are published: batches of Python or of bytes."""
+"""CIFAR-10 and CIFAR-100 as published: the Python and the binary version."""
 
 import pickle
 from collections.abc import Callable
@@ -20,14 +20,14 @@ _NUM_VALUES = 3 * _SIDE * _SIDE
 
 @dataclass(frozen=True)
 class Layout:
-    """Files of one archive; the last bytes or the key of a label is what is read."""
+    """The files of one archive, and where the labels are in them."""
 
     folder: str
     splits: dict[str, tuple[str, ...]]
     names: str
     """The file with the names of the classes."""
     label: str = ""
-    """The key of the labels in a batch of Python."""
+    """The key of the labels in a pickled batch; empty for the binary version."""
     names_key: str = ""
     num_label_bytes: int = 1
     """Bytes before each image; the last is the label."""
@@ -67,7 +67,7 @@ LAYOUTS = (
 
 
 def find_cifar_splits(root: Path) -> dict[str, Callable[[], Source]] | None:
-    """The splits of a folder with one of the archives' files, or with its folder."""
+    """The splits of a folder that is an unpacked archive or contains one."""
     for layout in LAYOUTS:
         first = layout.splits["train"][0]
         for folder in (root / layout.folder, root):
@@ -116,7 +116,7 @@ def _batch(
         rows = np.fromfile(path, np.uint8)
         if len(rows) % length:
             raise _broken(
-                path, f"its {len(rows):,} bytes are no multiple of {length:,}"
+                path, f"its {len(rows):,} bytes are not a multiple of {length:,}"
             )
         rows = rows.reshape(-1, length)
         values = rows[:, -_NUM_VALUES:].reshape(-1, 3, _SIDE, _SIDE)
@@ -145,11 +145,11 @@ _ARRAYS = (
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes arrays, and nothing that could run."""
+    """Loads arrays only, so that no code in the file can run."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _ARRAYS:
-            # What NumPy 2 calls otherwise.
+            # NumPy 2 renamed this module.
             return super().find_class(module.replace("numpy.core", "numpy._core"), name)
         raise pickle.UnpicklingError(f"it holds {module}.{name}")
 
@@ -170,5 +170,5 @@ def _text(name: bytes | str) -> str:
 
 def _broken(path: Path, reason: str) -> UserError:
     return UserError(
-        f"{path} is no batch of CIFAR ({reason}): unpack the archive again."
+        f"{path} is not a CIFAR batch ({reason}): unpack the archive again."
     )

@@ -1,6 +1,6 @@
-"""Validation images in one folder, their classes in a file beside them.
+"""Validation images in one folder, with their classes in a separate file.
 
-As ImageNet and Tiny ImageNet are published.
+ImageNet and Tiny ImageNet are published like this.
 """
 
 import csv
@@ -26,11 +26,11 @@ _DEVKITS = ("", "ILSVRC2012_devkit_t12/data", "devkit/data", "ILSVRC/devkit/data
 _NUM_ABOVE = 3
 
 Labels = dict[str, str] | list[str]
-"""Classes by the names of the images, or in the order of these names."""
+"""Classes by file name, or in the order of the sorted file names."""
 
 
 def find_flat_splits(root: Path) -> dict[str, Callable[[], Source]] | None:
-    """Class folders to train on and a flat folder to validate by; None otherwise."""
+    """The splits, if `train` has class folders and `val` is flat; else None."""
     if (root / _KAGGLE_IMAGES).is_dir():
         root = root / _KAGGLE_IMAGES
     train = next((root / name for name in _TRAIN if (root / name).is_dir()), None)
@@ -50,19 +50,19 @@ def find_flat_splits(root: Path) -> dict[str, Callable[[], Source]] | None:
 
 
 def _open(train: Path, val: Path, root: Path) -> FileSource:
-    """The flat folder, with the classes that the training folder has."""
+    """The flat folder, with the classes of the training folder."""
     found = _labels(val, root)
     if found is None:
         raise UserError(
-            f"{val} holds images of no known class: add {TINY} to it, or beside it "
-            f"{KAGGLE}, {SYNSETS}, or {NUMBERS} with its {META}."
+            f"The classes of the images in {val} are unknown: put {TINY} into it, or "
+            f"one of {KAGGLE}, {SYNSETS}, or {NUMBERS} with its {META} beside it."
         )
     where, labels = found
     names = list(walk(str(val)))
     if isinstance(labels, list):
         if len(labels) != len(names):
             raise UserError(
-                f"{where} has {len(labels):,} classes and {val} {len(names):,} images: "
+                f"{where} has {len(labels):,} labels and {val} {len(names):,} images: "
                 "unpack both again."
             )
         labels = {Path(n).name: label for n, label in zip(names, labels, strict=True)}
@@ -72,18 +72,18 @@ def _open(train: Path, val: Path, root: Path) -> FileSource:
     for name in names:
         label = labels.get(Path(name).name) or labels.get(Path(name).stem)
         if label is None:
-            raise UserError(f"{where} has no class for {val / name}: unpack it again.")
+            raise UserError(f"{where} has no label for {val / name}: unpack it again.")
         if label not in numbers:
             raise UserError(
-                f"{where} has images of the class {label!r}, which {train} has no "
-                "folder of: add or remove what differs."
+                f"{where} has images of the class {label!r}, but {train} has no such "
+                "folder: add the folder, or remove the images."
             )
         found_labels.append(numbers[label])
     return FileSource(val, names, np.array(found_labels, np.int64), classes)
 
 
 def _labels(val: Path, root: Path) -> tuple[Path, Labels] | None:
-    """The first file that says the classes, and what it says."""
+    """The first file with labels that is found, and its labels."""
     if (val / TINY).is_file():
         lines = (val / TINY).read_text().splitlines()
         pairs = (line.split()[:2] for line in lines if len(line.split()) > 1)
@@ -112,7 +112,7 @@ def _read_kaggle(path: Path) -> dict[str, str]:
 
 
 def _read_numbers(folder: Path) -> list[str]:
-    """Numbers of classes, which the development kit's table names."""
+    """Class numbers, translated to WordNet ids by the development kit's table."""
     meta = folder / META
     if not meta.is_file():
         raise UserError(
@@ -125,7 +125,7 @@ def _read_numbers(folder: Path) -> list[str]:
         rows = loadmat(meta, squeeze_me=True)["synsets"]
         names = {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in rows}
         return [names[int(n)] for n in (folder / NUMBERS).read_text().split()]
-    except Exception as error:  # of any kind, where it is damaged
+    except Exception as error:  # damaged files raise any kind
         raise UserError(
             f"{meta} and {NUMBERS} cannot be read ({error}): unpack the development "
             "kit again."

@@ -102,12 +102,12 @@ TORCHVISION_SETS = {
 }
 NAMES = ("digits", *TORCHVISION_SETS)
 DOWNLOADS = ContextVar("DOWNLOADS", default=True)
-"""Whether a data set that is not there yet is downloaded."""
+"""Whether missing data sets are downloaded."""
 
 
 @contextmanager
 def no_downloads() -> Iterator[None]:
-    """Refuses data sets that are not there yet, instead of downloading them."""
+    """Raises an error for missing data sets instead of downloading them."""
     before = DOWNLOADS.set(False)
     try:
         yield
@@ -154,7 +154,7 @@ def open_digits(split: str) -> Source:
 def open_torchvision(
     name: str, known: TorchvisionSet, split: str, given: Path | None = None
 ) -> Source:
-    """One split of a torchvision set, in a given folder or downloaded to ours."""
+    """One split of a torchvision set, from a given folder or the download cache."""
     folder = given or cache_folder() / "data" / name
     parts = known.parts[split]
     datasets = [
@@ -191,11 +191,11 @@ def _make(
     try:
         return make(folder, False)
     except (RuntimeError, OSError) as error:
-        # torchvision's way of saying that it is not there
+        # torchvision raises these if files are missing
         if not may_download:
             raise UserError(
-                f"{folder} looks like the data set {name} and lacks some of its files: "
-                "unpack its archives there again."
+                f"{folder} looks like the data set {name}, but some of its files are "
+                "missing: unpack its archives there again."
             ) from error
     if not DOWNLOADS.get():
         raise UserError(f"Data set {name!r} is not downloaded to {folder} yet.")

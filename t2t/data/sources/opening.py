@@ -38,7 +38,7 @@ class Found:
     openers: Openers
     """By split: train, val, test, or all where nothing is split yet."""
     notes: tuple[str, ...] = ()
-    """Which of two things of that name was taken."""
+    """Whether a folder or a data set was taken, if both have the name."""
 
 
 @contextmanager
@@ -155,23 +155,25 @@ def find(spec: str | Path) -> Found:
 
 
 def is_named(text: str) -> bool:
-    """Whether this is a data set by its name: a folder called so goes before it.
+    """Whether this means a data set by name; a folder of that name takes precedence.
 
-    Not before the digits, which are the default and no download.
+    Except for `digits`, which is the default and needs no download.
     """
     return text in NAMES and (text == "digits" or not _holds_files(text))
 
 
 def notes_on_name(text: str) -> tuple[str, ...]:
-    """Which was taken where a folder is called like a data set."""
+    """A note on what was opened if a folder has the name of a data set."""
     if text not in NAMES or not _holds_files(text):
         return ()
     here = os.path.join(".", text)
     if is_named(text):
-        return (f"Data: scikit-learn's {text}; for the folder here write {here}.",)
+        return (
+            f"Data: scikit-learn's {text}; for the folder of that name, use {here}.",
+        )
     return (
-        f"Data: the folder {here}, not the data set of that name; to download that, "
-        "run the command where there is no such folder.",
+        f"Data: the folder {here}, not the data set of that name; to download the "
+        "data set, run the command from another folder.",
     )
 
 

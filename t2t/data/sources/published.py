@@ -1,4 +1,4 @@
-"""Data sets in the layouts that they are published in."""
+"""Opens data sets in their published layouts."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from t2t.errors import UserError
 
 Openers = dict[str, Callable[[], Source]]
 
-# What tells a set that torchvision reads, in the folder that it is given.
+# Folders by which data sets that torchvision reads are recognised.
 _MARKS = {
     "mnist": "MNIST",
     "fashion_mnist": "FashionMNIST",
@@ -45,7 +45,7 @@ def _find_flowers(root: Path) -> Openers | None:
     if not (root / "jpg").is_dir() or not any(file.is_file() for file in files):
         return None
     return {
-        # As this set is reported: trained on both smaller parts.
+        # Results on this set are reported for training on both.
         "train": lambda: _open_flowers(root, ("trnid", "valid")),
         "test": lambda: _open_flowers(root, ("tstid",)),
     }
@@ -65,12 +65,12 @@ def _open_flowers(root: Path, parts: Sequence[str]) -> FileSource:
 
 def _matrix(path: Path, name: str) -> Any:
     if not path.is_file():
-        raise UserError(f"{path} is missing, which lists images: download it again.")
+        raise UserError(f"{path}, the list of images, is missing: download it again.")
     from scipy.io import loadmat
 
     try:
         return loadmat(path)[name].reshape(-1).astype(np.int64)
-    except Exception as error:  # of any kind, where it is damaged
+    except Exception as error:  # damaged files raise any kind
         raise UserError(
             f"{path} cannot be read ({error}): download it again."
         ) from error
@@ -101,7 +101,7 @@ def _open_pets(root: Path, split: str) -> FileSource:
 
 
 def _find_listed(root: Path) -> Openers | None:
-    """Sets whose splits are lists of images: Food-101, DTD and FGVC-Aircraft."""
+    """Data sets with lists of images for each split: Food-101, DTD, FGVC-Aircraft."""
     both = {"train": ("train1", "val1"), "test": ("test1",)}
     for name, mark, lists, reader in (
         (
@@ -157,9 +157,9 @@ def _aircraft(folder: Path, part: str) -> Iterable[tuple[str, str]]:
 
 
 def _lines(path: Path) -> list[str]:
-    """What a list names; comments and empty lines left out."""
+    """The lines of a text file without comments and empty lines."""
     if not path.is_file():
-        raise UserError(f"{path} is missing, which lists images: unpack it again.")
+        raise UserError(f"{path}, the list of images, is missing: unpack it again.")
     lines = (line.strip() for line in path.read_text().splitlines())
     return [line for line in lines if line and not line.startswith("#")]
 
