@@ -1,4 +1,4 @@
-"""Checkpoints that timm loads into our models: other names, classes and channels."""
+"""Adapts checkpoints that timm loads: other names, classes and channels."""
 
 import logging
 from typing import Any
@@ -8,7 +8,7 @@ from timm.models import adapt_input_conv
 from torch import Tensor
 
 from t2t.models.reading.fitting import fit_channels, fit_names_and_positions
-from t2t.models.reading.heads import HEADS
+from t2t.models.reading.heads import HEADS, Classes, fit_heads, part_of
 from t2t.models.reading.published import State
 from t2t.models.timm_entry import first_layers
 from t2t.models.vit import VisionTransformer
@@ -19,9 +19,9 @@ logger = logging.getLogger("t2t")
 def fit_to_model(
     model: VisionTransformer, state: dict[str, Tensor], prefix: str, *_: Any
 ) -> None:
-    """Lets `load_state_dict`, and so timm's `checkpoint_path`, take other tensors.
+    """A hook of `load_state_dict`, and so of timm's `checkpoint_path`.
 
-    Those of published files, and those for other classes, channels or image sizes.
+    It adapts published files, and files for other classes, channels or image sizes.
     """
     own = {
         name.removeprefix(prefix): state.pop(name)
@@ -30,36 +30,32 @@ def fit_to_model(
     }
     fitted = fit_names_and_positions(model, own)
     wanted: State = dict(model.state_dict())
-    for note in (*fit_first_layer(fitted, wanted, model), *fit_heads(fitted, wanted)):
+    for note in (
+        *fit_first_layer(fitted, wanted, model),
+        *fit_present_heads(fitted, wanted),
+    ):
         logger.warning("%s", note)
     state.update({prefix + name: tensor for name, tensor in fitted.items()})
 
 
-def fit_heads(state: State, wanted: State) -> list[str]:
-    """Keeps the model's own heads where those of the checkpoint are for other classes.
+def fit_present_heads(state: State, wanted: State) -> list[str]:
+    """Replaces the checkpoint's heads by the model's own if they are for other classes.
 
-    A head that is missing stays missing, for timm to refuse or to allow.
+    A head that is missing stays missing: `strict` decides whether that is an error.
     """
-    notes = []
-    for head in HEADS:
-        given, own = (each.get(f"{head}.weight") for each in (state, wanted))
-        if given is None or (own is not None and len(own) == len(given)):
-            continue
-        called = f"The {head.replace('_', ' ')} for {len(given)} classes was"
-        fresh = f"replaced by a fresh one for {len(own)}" if own is not None else ""
-        notes.append(f"{called} {fresh or 'left out'}.")
-        for name in (f"{head}.weight", f"{head}.bias"):
-            state.pop(name, None)
-            if name in wanted:
-                state[name] = wanted[name]
-    return notes
+    present = [head for head in HEADS if part_of(state, head)]
+    return [
+        note
+        for head in present
+        for note in fit_heads(state, wanted, (head,), Classes()).changed
+    ]
 
 
 def fit_first_layer(state: State, wanted: State, model: VisionTransformer) -> list[str]:
     """Adapts the first layer to another number of channels, as timm does.
 
-    For gray images it is summed over its channels; for more channels they are repeated
-    and scaled, so that an image whose channels are repeated gives the same.
+    For grayscale images it is summed over its channels; for more channels they are
+    repeated and scaled, so that an image with repeated channels gives the same output.
     """
     config = model.config
     first = first_layers(config.tokenizer, config.stem)
@@ -75,14 +71,14 @@ def fit_first_layer(state: State, wanted: State, model: VisionTransformer) -> li
         try:
             state[name] = adapt_input_conv(num, state[name])
         except NotImplementedError:
-            return []  # as timm: from other than three channels there is no way
+            return []  # like timm, which adapts three channels only
     else:
         repeat_window_channels(state, first, given, num)
         if config.tokenizer == "t2t":
-            # Its scale is that of the window's width: queries make up for it.
+            # Attention is scaled by the window's width, which the queries compensate.
             query, *others = state[name].chunk(3)
             state[name] = torch.cat([query * (num / given) ** 0.5, *others])
-    return [f"The first layer for {given} channels was repeated for {num}."]
+    return [f"The first layer for {given} channels was adapted to {num}."]
 
 
 def repeat_window_channels(
