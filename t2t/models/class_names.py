@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 MAX_LISTED = 5
-"""Classes that a sentence lists."""
+"""Class names that a message lists."""
 
 
 def table_of_timm(name: str) -> list[str]:
@@ -56,7 +56,7 @@ def aliases(name: str) -> set[str]:
 
 
 def class_indices(given: Sequence[str], classes: Sequence[str]) -> list[int | None]:
-    """Which of a model's classes each name means; None for what is none of them."""
+    """The index of the model's class that each name means; None if there is none."""
     meant: dict[str, list[int]] = {}
     for number, name in enumerate(classes):
         for alias in aliases(name):
@@ -72,7 +72,7 @@ def class_indices(given: Sequence[str], classes: Sequence[str]) -> list[int | No
 def choose_index(
     names: Sequence[str], at: int, meant: dict[str, list[int]]
 ) -> int | None:
-    """The one class of these names; of two (two are called crane), the one in place."""
+    """The class with one of these names; if two have it (crane), the one at `at`."""
     for word in names:
         numbers = meant.get(word, [])
         if at in numbers:

@@ -14,13 +14,13 @@ MAX_ATTENTION_SCALE = 1e30
 MAX_BLOCKS = 1000
 MAX_SPLITS = 16
 MAX_IMAGE_PIXELS = 2**24
-"""Of one image, and so of what a slip of the keyboard or a damaged file asks for."""
+"""Of one image; more is a typing error or a damaged file."""
 MAX_TOKENS = 2**16
-"""That enter the backbone: beyond, what tells their places fills the memory."""
+"""Tokens that enter the backbone; more need too much memory for positions."""
 
 
 def check_image_size(size: Size) -> None:
-    """Refuses images that have no pixels, or more than any model is given."""
+    """Raises an error for images of no pixels, or of more than MAX_IMAGE_PIXELS."""
     height, width = size
     if min(size) < 1:
         raise UserError(f"image_size={size} must be positive: (height, width).")
@@ -109,8 +109,8 @@ class ModelConfig:
             require("dense_stages", stage, 1, MAX_BLOCKS)
         if not 1 <= len(self.splits) <= MAX_SPLITS:
             raise UserError(
-                f"splits has {len(self.splits)} soft splits and needs 1 to "
-                f"{MAX_SPLITS}, such as (7,4,2),(3,2,1),(3,2,1)."
+                f"splits has {len(self.splits)} soft splits; 1 to {MAX_SPLITS} are "
+                "allowed, such as (7,4,2),(3,2,1),(3,2,1)."
             )
         check_image_size(self.image_size)
         for name in ("num_classes", "growth", "norm_eps"):

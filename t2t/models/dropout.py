@@ -1,4 +1,4 @@
-"""Dropout that timm's options ask for, in models that are built without any."""
+"""Adds the dropout of timm's options to a model that was built without."""
 
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class DropoutLinear(nn.Linear):
-    """A linear layer that shares another's parameters, with dropout around it."""
+    """A linear layer with another's parameters, and dropout before and after it."""
 
     def __init__(
         self, linear: nn.Linear, *, before: float = 0.0, after: float = 0.0
@@ -34,7 +34,7 @@ def set_dropout(
     proj_drop_rate: float,
     attn_drop_rate: float,
 ) -> None:
-    """Drops what timm's ViT does: tokens' channels, branches' outputs, attention."""
+    """Sets dropout where timm's ViT has it: positions, projections, attention."""
     rates = {
         "pos_drop_rate": pos_drop_rate,
         "proj_drop_rate": proj_drop_rate,

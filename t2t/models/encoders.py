@@ -45,7 +45,7 @@ class Encoder(nn.Module):
         self.num_prefix = config.num_prefix_tokens
         self.token_share = 1.0
         self.residual_dtype: torch.dtype | None = None
-        """Precision of the residual stream in fused blocks; None: as they compute."""
+        """Precision of the residual stream in fused blocks; None: the compute dtype."""
 
     @property
     def out_dim(self) -> int:

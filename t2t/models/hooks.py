@@ -1,4 +1,4 @@
-"""Whether somebody listens to a module, or traces what it does."""
+"""Whether a module has hooks, or is being traced by torch.fx."""
 
 import torch
 from torch import nn
@@ -7,10 +7,7 @@ from torch.nn.modules.module import _has_any_global_hook
 
 
 def is_hooked(module: nn.Module) -> bool:
-    """Whether somebody listens to a module, or calls another function in its place.
-
-    Compiled code is never asked.
-    """
+    """Whether a module has hooks or a replaced `forward`; False in compiled code."""
     if torch.compiler.is_compiling():
         return False
     return bool(
@@ -24,5 +21,5 @@ def is_hooked(module: nn.Module) -> bool:
 
 
 def is_traced(x: object) -> bool:
-    """Whether x stands for a tensor while an FX graph is drawn."""
+    """Whether x is a proxy for a tensor in torch.fx tracing."""
     return isinstance(x, Proxy)

@@ -128,7 +128,7 @@ def resize_projection(
 class AttentionWeights(nn.Module):
     """The softmax of attention logits, with dropout.
 
-    timm's `AttentionExtract` knows both by their names, `attn` and `attn_drop`.
+    timm's `AttentionExtract` finds them by the names `attn` and `attn_drop`.
     """
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ class AttentionWeights(nn.Module):
         return self.attn_drop(logits.softmax(dim=-1))
 
     def has_hooks(self) -> bool:
-        """Whether somebody waits for the map, which is not stored otherwise."""
+        """Whether hooks need the attention map, which is not stored otherwise."""
         return is_hooked(self) or is_hooked(self.attn_drop)
 
 
@@ -181,12 +181,12 @@ class SelfAttention(nn.Module):
         return self.gate(self.proj(mixed.transpose(1, 2).flatten(2)))
 
     def weights(self, x: Tokens, grid: Grid, bias: Bias | None = None) -> AttentionMap:
-        """The attention map that `forward` uses without storing it."""
+        """The attention map, which `forward` does not store."""
         query, key, _ = self.heads(self.qkv(x), grid)
         return self.logits(query, key, bias).softmax(dim=-1)
 
     def logits(self, query: Tensor, key: Tensor, bias: Bias | None) -> AttentionMap:
-        """What the softmax is taken of."""
+        """The attention logits, with the position bias."""
         logits = self.scale * (query @ key.transpose(-2, -1))
         return logits if bias is None else logits + bias
 

@@ -29,10 +29,10 @@ def resize_tokens(
 def interpolate(
     image: Tensor, size: int | Grid, *, mode: str, align_corners: bool
 ) -> Tensor:
-    """An image of another size, computed in float32 whatever its own precision is.
+    """Resizes an image in float32, whatever its own precision is.
 
-    Weights are interpolated when they are loaded and while a model runs, and both must
-    give the same.
+    Weights are interpolated both when loading and at run time, and the results must be
+    the same.
     """
     exact = image.float()
     larger = F.interpolate(exact, size, mode=mode, align_corners=align_corners)
@@ -61,9 +61,8 @@ class NoPositions(nn.Module):
 class SinusoidPositions(NoPositions):
     """The fixed 1-D sinusoid over prefix and image tokens.
 
-    It counts tokens row by row. Counted afresh on another grid, a row would begin at
-    numbers that trained layers know as places within a row, so it is interpolated in
-    2-D as a learned table is.
+    It numbers tokens row by row, so on a wider grid the same number would mean another
+    position. For another grid it is therefore interpolated in 2-D like a learned table.
     """
 
     def __init__(self, dim: int, num_prefix: int, grid: Grid, num_heads: int) -> None:
@@ -305,7 +304,7 @@ class PlacedPositions(nn.Module):
     def forward(
         self, tokens: Tokens, layer: int, grid: Grid
     ) -> tuple[Tokens, Tensor | None]:
-        """All that positions do to a layer, as one node of an FX graph."""
+        """`add_to` and `attention_bias` in one call, as one node of an FX graph."""
         return self.add_to(tokens, layer, grid), self.attention_bias(layer, grid)
 
     def biases(self, layer: int) -> bool:

@@ -1,4 +1,4 @@
-"""Models built again from what a file says of them, and whether that can be true."""
+"""Builds models from the description in a file, and checks the description."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,20 +17,20 @@ from t2t.models.reading.published import translate
 from t2t.models.vit import VisionTransformer
 
 MAX_BUFFER_BYTES = 2**30
-"""Bytes of tables that a model computes beside its weights."""
+"""Limit on buffers that a model computes and does not store."""
 
 
 def describe(
     model: nn.Module, name: str, settings: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """How to build a model again: its config, or timm's name and what was set."""
+    """How to rebuild a model: its config, or its timm name and settings."""
     if isinstance(model, VisionTransformer):
         return {"name": name, "config": model.config}
     name = name or getattr(model, "pretrained_cfg", {}).get("architecture", "")
     if not name:
         raise UserError(
-            f"A {type(model).__name__} is neither ours nor timm's; give the name that "
-            "create_model builds it by."
+            f"{type(model).__name__} is not a model of t2t or timm; pass the name with "
+            "which create_model builds it."
         )
     if settings is None:
         in_channels, size = timm_input(model)
@@ -43,7 +43,7 @@ def describe(
 def build(
     description: Description, awaits_weights: bool = False, **changes: Any
 ) -> nn.Module:
-    """A model as described, with changes; those that are None change nothing."""
+    """Builds the described model, with changes that are not None."""
     changes = {key: value for key, value in changes.items() if value is not None}
     if description.config is not None:
         hints = get_type_hints(ModelConfig)
@@ -56,33 +56,33 @@ def build(
 
 
 def check_rebuilds(model: nn.Module, description: Description) -> None:
-    """Refuses to save what could not be loaded again."""
+    """Raises an error if the saved model could not be loaded again."""
     with torch.device("meta"):
         again = build(description)
     differences = describe_differences(model.state_dict(), again.state_dict())
     if differences:
         raise UserError(
-            "The model is not what its name and settings build, so it could not be "
-            f"loaded again: {differences}; give the name and settings it was created "
-            "with."
+            "The model differs from what its name and settings build, so it could not "
+            f"be loaded again: {differences}; pass the name and settings that it was "
+            "created with."
         )
 
 
 def check_described(
     description: Description, tensors: Mapping[str, Tensor], origin: str
 ) -> None:
-    """Refuses a file whose tensors are not the model's that it describes.
+    """Raises an error if the tensors are not those of the described model.
 
-    That is seen on shapes alone, before memory is taken for whatever it asks for.
+    It compares shapes on the meta device, before any memory is allocated.
     """
     try:
         with torch.device("meta"):
             model = build(description, awaits_weights=True)
-    # Numbers out of any range break whichever operation meets them first.
+    # Values out of range can raise any of these.
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(
             f"{origin} describes a model that cannot be built: "
-            f"{first_line(error).rstrip('.')}; get it again."
+            f"{first_line(error).rstrip('.')}; download or copy it again."
         ) from error
     state = model.state_dict()
     is_ours = description.config is not None
@@ -91,14 +91,14 @@ def check_described(
     )
     if differences:
         raise UserError(
-            f"{origin} does not hold the model that it describes: {differences}; get "
-            "it again."
+            f"{origin} does not hold the model that it describes: {differences}; "
+            "download or copy it again."
         )
     computed = sum(
         buffer.nbytes for name, buffer in model.named_buffers() if name not in state
     )
     if computed > MAX_BUFFER_BYTES:
         raise UserError(
-            f"{origin} describes a model with {computed / 2**30:.1f} GiB of tables "
+            f"{origin} describes a model with {computed / 2**30:.1f} GiB of buffers "
             f"beside its weights; at most {MAX_BUFFER_BYTES / 2**30:.0f} are allowed."
         )

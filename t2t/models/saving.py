@@ -1,4 +1,4 @@
-"""Saving models: one file with all that loading needs."""
+"""Saves models: one file with all that loading needs."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ OTHER_FORMATS = {
     *("bin", "ckpt", "gguf", "h5", "keras", "msgpack", "npy", "npz", "onnx", "pickle"),
     *("pkl", "pt", "pt2", "pth", "safetensor", "tar", "tflite", "zip"),
 }
-"""Endings of files that are not safetensors, and of no folder."""
+"""Suffixes of other formats, which are not taken for folder names."""
 
 
 def save(
@@ -35,7 +35,7 @@ def save(
     """Writes a model and all that `load` needs into one file, whole or not at all.
 
     A path without `.safetensors` is a folder and gets a `model.safetensors`. `settings`
-    are what `create_model` was given, where that cannot be seen on a network of timm's.
+    are the arguments of `create_model`, for timm models that were built with others.
     """
     model = unwrap(model)
     file = file_to_save(path)
@@ -67,29 +67,30 @@ def save(
 
 
 def file_to_save(path: str | os.PathLike[str]) -> Path:
-    """The file that a path to save to means."""
+    """The file to write for a path: the file itself, or one in a folder."""
     file = Path(path).expanduser()
     ending = file.suffix.lower().removeprefix(".")
     if ending in OTHER_FORMATS and not file.is_dir():
         name = file.name.partition(".")[0]
         raise UserError(
-            f"{path} would be a {file.suffix} file, and models are saved as "
-            f"safetensors: give {file.with_name(name)}.safetensors, or a folder."
+            f"{path} is a {file.suffix} file, but models are saved as safetensors: use "
+            f"{file.with_name(name)}.safetensors, or a folder."
         )
     return file if ending == "safetensors" else file / FILE_NAME
 
 
 def check_class_names(model: nn.Module, class_names: Sequence[str]) -> None:
-    """Refuses names that are not one for each class."""
+    """Raises an error unless there is one name for each class, or none."""
     if isinstance(class_names, str):
         raise UserError(
-            f"class_names={class_names!r} is one word; give a list of names."
+            f"class_names={class_names!r} is a string; pass a list of names."
         )
     num_classes = getattr(model, "num_classes", None)
     if class_names and num_classes is not None and len(class_names) != num_classes:
         raise UserError(
-            f"{len(class_names)} class_names are given and the model has {num_classes} "
-            "classes; give one name for each, in the order of its outputs, or none."
+            f"{len(class_names)} class_names were given, but the model has "
+            f"{num_classes} classes; pass one name for each, in the order of its "
+            "outputs, or none."
         )
 
 

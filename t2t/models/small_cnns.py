@@ -44,7 +44,7 @@ def mobilenet(name: str, **settings: Any) -> nn.Module:
 
 
 def divide_reductions(network: nn.Module) -> None:
-    """Corrects what timm says of the features' strides: two of them are taken out."""
+    """Corrects the reductions in `feature_info`: two strides of 2 were removed."""
     known: Any = network.feature_info
     for stage in getattr(known, "info", known):
         stage["reduction"] = max(1, stage["reduction"] // 4)

@@ -50,7 +50,7 @@ def data_config(config: ModelConfig) -> dict[str, Any]:
 
 
 def first_layers(tokenizer: str, stem: str) -> tuple[str, ...]:
-    """The layers that depend on the number of channels, as timm calls `first_conv`."""
+    """The layers that depend on the number of channels: timm's `first_conv`."""
     if tokenizer == "hybrid":
         first = timm.get_pretrained_cfg_value(stem, "first_conv")
         return (f"tokenizer.stem.{first}",)
@@ -74,7 +74,7 @@ def entry_point(name: str) -> Callable[..., "nn.Module"]:
             name, source["pretrained_cfg_overlay"], settings
         )
         first = overlay.pop("first_conv")
-        # timm would adapt these to other channels as convolutions: `fit_to_model` does.
+        # timm would adapt these as convolutions; `fit_to_model` adapts them instead.
         overlay["first_conv"] = None
         model = build_model_with_cfg(
             lambda **choices: build_for_timm(name, **choices),
@@ -95,7 +95,7 @@ def entry_point(name: str) -> Callable[..., "nn.Module"]:
 def with_input_size(
     name: str, overlay: dict[str, Any] | None, settings: dict[str, Any]
 ) -> dict[str, Any]:
-    """The overlay with the image size, channels and tokens that were asked for."""
+    """The overlay with the requested input size and its first layers."""
     from t2t.models.create import as_size
 
     config = OURS[name]

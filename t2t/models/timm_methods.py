@@ -111,15 +111,15 @@ class TimmMethods(nn.Module):
         img_size: "int | Size | None" = None,
         patch_size: "int | Size | None" = None,
     ) -> None:
-        """Lays positions out for another size of image, as loading for it does."""
+        """Resizes positions to another image size, like loading for that size."""
         from t2t.models.create import as_size
         from t2t.models.reading.resizing import set_image_size
 
         side = self.config.patch_size
         if patch_size is not None and as_size(patch_size) != (side, side):
             raise UserError(
-                f"patch_size={patch_size} cannot be set on a model that exists; create "
-                "it with patch_size, or set img_size alone."
+                f"patch_size={patch_size} cannot be changed after creation; create "
+                "the model with patch_size, or set img_size only."
             )
         if img_size is not None:
             set_image_size(cast("VisionTransformer", self), as_size(img_size))

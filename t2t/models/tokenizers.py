@@ -220,8 +220,8 @@ class HybridTokens(Tokenizer):
 
         # A ResNet up to stride 16 halves four times, each time rounding up.
         super().__init__((Split(1, 2, 0),) * 4)
-        if not timm.is_model(config.stem):  # nor an address, which timm would download
-            raise UserError(f"stem={config.stem!r} is not a network of timm's.")
+        if not timm.is_model(config.stem):  # timm would download a URL
+            raise UserError(f"stem={config.stem!r} is not a model of timm.")
         try:
             self.stem = timm.create_model(
                 config.stem,

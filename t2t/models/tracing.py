@@ -1,4 +1,4 @@
-"""FX graphs of a model, as the feature extractors of timm and torchvision draw them."""
+"""Support for torch.fx, which feature extractors of timm and torchvision use."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from t2t.models.vit import VisionTransformer
 
 LEAVES = (Tokenizer, Encoder, PlacedPositions, SequenceProjection, DropPath)
-"""Modules that ask for the sizes of what they are given: one node each."""
+"""Modules that read the shapes of their inputs: each is one node of the graph."""
 
 
 def register_leaves() -> None:
-    """Makes timm's tracers leave these modules whole."""
+    """Registers the modules that timm must not trace into."""
     from timm.models import register_notrace_module
 
     for module in LEAVES:
@@ -25,11 +25,11 @@ def register_leaves() -> None:
 
 
 def traced(model: "VisionTransformer", images: Any, num_read: int | None) -> Any:
-    """What the heads read, as a node of the graph that images are traced into.
+    """The input of the heads, as a node of the traced graph.
 
-    The encoder is one node, which computes what the model does. Its blocks are drawn
-    beside it for those who want what is within, such as attention maps; extractors
-    leave out whatever is not asked for.
+    The encoder is one node, which computes the output. Its blocks are traced as
+    separate nodes for feature extractors, such as for attention maps; extractors remove
+    the nodes that are not requested.
     """
     features = model.tokenizer(images)
     grid = features.shape[-2:]

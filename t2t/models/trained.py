@@ -86,11 +86,11 @@ def names_of(loaded: Loaded, num_classes: int) -> tuple[tuple[str, ...], str]:
         return loaded.class_names, ""
     names = len(loaded.class_names)
     lacks = f"names {names} classes and has" if names else "does not name its"
-    told = f"{loaded.path} {lacks} {num_classes}{'' if names else ' classes'}; "
+    note = f"{loaded.path} {lacks} {num_classes}{'' if names else ' classes'}; "
     if num_classes == len(imagenet_classes()):
-        return imagenet_classes(), f"{told}ImageNet's are assumed."
+        return imagenet_classes(), f"{note}ImageNet's are assumed."
     numbered = tuple(f"class {number}" for number in range(num_classes))
-    return numbered, f"{told}they are numbered."
+    return numbered, f"{note}they are numbered."
 
 
 def pixels_of(network: nn.Module, loaded: Loaded) -> tuple[dict[str, Any], str]:
@@ -122,12 +122,12 @@ def check_pixels(
     std: tuple[float, ...],
     **_: Any,
 ) -> None:
-    """Refuses a mean or deviation that is not one number for each channel."""
+    """Raises an error unless mean and std have one number for each channel."""
     for name, values in (("mean", mean), ("std", std)):
         if len(values) != channels:
             raise UserError(
-                f"{path} is for images of {channels} channels and gives {len(values)} "
-                f"numbers as their {name}; save it again with one for each."
+                f"{path} is for images of {channels} channels, but its {name} has "
+                f"{len(values)} numbers; save it again with one for each channel."
             )
 
 

@@ -57,7 +57,7 @@ class VisionTransformer(TimmMethods, nn.Module):
         reads_prefix = self.config.pool == "class"
         num_read = self.config.num_prefix_tokens if reads_prefix else None
         if is_traced(images):
-            # Then `apart` is one too; a graph gives what the model gives by default.
+            # `apart` is a proxy too; the graph computes the default output.
             return self.forward_head(traced(self, images, num_read))
         tokens = self.encoder(*self.tokenize(images), self.norm, num_read)
         return self.heads_apart(tokens) if apart else self.forward_head(tokens)
@@ -108,7 +108,7 @@ class VisionTransformer(TimmMethods, nn.Module):
         return torch.cat([prefix, tokens], dim=1), grid
 
     def __prepare_scriptable__(self) -> nn.Module:
-        """What `torch.jit.script` asks for, which cannot read this code."""
+        """Called by `torch.jit.script`, which cannot compile this code."""
         raise UserError(
             "TorchScript, which PyTorch has deprecated, cannot script this model; use "
             "torch.compile, torch.export or torch.jit.trace."
@@ -122,22 +122,21 @@ class VisionTransformer(TimmMethods, nn.Module):
 
 
 def check_images(images: Images) -> None:
-    """Refuses what is no batch of fractions, before an operation stumbles over it."""
+    """Raises an error unless images are a batch of floating point."""
     if images.ndim != 4:
         raise UserError(
-            f"Images have the shape {tuple(images.shape)} and the model takes batches: "
-            "(images, channels, height, width); images[None] makes one of one image."
+            f"Images have the shape {tuple(images.shape)}, but the model takes batches "
+            "(images, channels, height, width); use images[None] for a single image."
         )
     if not images.is_floating_point():
         raise UserError(
-            f"Images are {images.dtype} and the model takes fractions: divide bytes by "
-            "255, then subtract the mean and divide by the deviation it was trained "
-            "with."
+            f"Images are {images.dtype}, but the model takes floating point: divide "
+            "uint8 by 255, then normalise with the mean and std of its training."
         )
 
 
 def check_tokens(config: ModelConfig, grid: Grid) -> None:
-    """Refuses more tokens than there is memory to tell their places."""
+    """Raises an error for more than MAX_TOKENS tokens."""
     if grid[0] * grid[1] > MAX_TOKENS:
         raise UserError(
             f"image_size={config.image_size} makes {grid[0]}×{grid[1]} tokens; at most "

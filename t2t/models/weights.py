@@ -1,4 +1,4 @@
-"""Loading models: from our files, published ones, and anyone's of timm."""
+"""Loads models from our files, published files, and files of timm models."""
 
 import logging
 import os
@@ -40,13 +40,13 @@ class Loaded:
     extra: dict[str, Any] = field(default_factory=dict)
     """What was saved beside the model."""
     notes: tuple[str, ...] = ()
-    """What was changed or is to be known, a sentence each."""
+    """Changes and warnings, a sentence each."""
     kept: tuple[str, ...] = ()
-    """What could have been changed and was not, a sentence each."""
+    """What was kept although it could have been replaced, a sentence each."""
     num_tensors: tuple[int, int] = (0, 0)
     """How many of the model's tensors come from the file, and how many it has."""
     non_finite: tuple[str, ...] = ()
-    """The tensors that hold NaN or infinity."""
+    """Names of tensors with NaN or infinity."""
 
     def __str__(self) -> str:
         kind = "" if self.weights == "weights" else f" ({self.weights})"
@@ -75,9 +75,9 @@ def load(
 ) -> nn.Module:
     """The model in a file, run folder or URL, `hf-hub:owner/name` or `builtin`.
 
-    It is ready to predict. Another number of classes, or `class_names` other than the
-    file's, put a fresh head in place, another image size adapts the positions; the
-    logger `t2t` says so. `model` says what a file is that does not.
+    It is in eval mode. Another number of classes, or `class_names` other than the
+    file's, replace the head; another image size interpolates the positions; the logger
+    `t2t` reports it. `model` names the model if the file does not.
     """
     return load_with_report(
         path,
@@ -99,7 +99,7 @@ def load_with_report(
     averaged: bool = True,
     **changes: Any,
 ) -> tuple[nn.Module, Loaded]:
-    """Like `load`, with what was loaded, what was kept and what was changed."""
+    """Like `load`, and also returns a report of what was loaded, kept and changed."""
     if class_names is not None:
         changes["num_classes"] = changes.get("num_classes") or len(class_names)
     checkpoint = read(path, averaged=averaged)
@@ -127,10 +127,10 @@ def load_weights(
     class_names: Sequence[str] | None = None,
     averaged: bool = True,
 ) -> Loaded:
-    """Puts the weights of a file into a model, unchanged where they do not fit it.
+    """Loads the weights of a file into a model; if they do not fit, it is unchanged.
 
-    With the `class_names` of the data, the head is kept only where the file's classes
-    are the same; without, where they are as many.
+    With the `class_names` of the data, the head is kept only if the file has the same
+    classes; without, if it has the same number of classes.
     """
     loaded = put_weights(model, path, class_names=class_names, averaged=averaged)
     log(loaded)
@@ -144,7 +144,7 @@ def put_weights(
     class_names: Sequence[str] | None = None,
     averaged: bool = True,
 ) -> Loaded:
-    """Like `load_weights`, and leaves it to the caller to log what came of it."""
+    """Like `load_weights`, but does not log the report."""
     checkpoint = read(path, averaged=averaged)
     model = unwrap(model)
     if class_names is not None:
@@ -163,7 +163,7 @@ def put_weights(
 
 @contextmanager
 def refusing_damage(origin: str) -> Iterator[None]:
-    """Tells of tensors whose shapes break whichever operation meets them first."""
+    """Turns errors of operations on damaged tensors into a message about the file."""
     try:
         yield
     except UserError:
@@ -177,8 +177,8 @@ def refusing_damage(origin: str) -> Iterator[None]:
         ValueError,
     ) as error:
         raise UserError(
-            f"{origin} is damaged, or not what it seems: its tensors have shapes that "
-            f"make no sense ({type(error).__name__}: {first_line(error)})."
+            f"{origin} is damaged, or of another model: its tensors have impossible "
+            f"shapes ({type(error).__name__}: {first_line(error)})."
         ) from error
 
 
@@ -204,13 +204,13 @@ def described(
 
 
 def config_by_name(checkpoint: Checkpoint, model: nn.Module) -> ModelConfig | None:
-    """The config of a file that only its name describes, where that is certain."""
+    """The config of a file without description, if its name identifies it."""
     if not isinstance(model, VisionTransformer):
         return None
     try:
         state = translate(checkpoint.tensors)
         _, config, note = identify(state, checkpoint.hint, checkpoint.origin)
-    except UserError:  # of no model of the zoo, which need not keep it from fitting
+    except UserError:  # no model of the zoo, but it may fit
         return None
     return None if note else config
 
@@ -250,11 +250,11 @@ def non_finite_note(names: Sequence[str]) -> str:
     if not names:
         return ""
     return (
-        f"NaN or infinity in {len(names)} of its tensors ({shorten([*names])}): what "
-        "the model computes means nothing."
+        f"{len(names)} of its tensors contain NaN or infinity ({shorten([*names])}): "
+        "the model's outputs are meaningless."
     )
 
 
 def log(loaded: Loaded) -> None:
-    """What was changed is worth seeing without asking for it."""
+    """Logs the report, as a warning if anything was changed."""
     logger.log(logging.WARNING if loaded.notes else logging.INFO, "%s", loaded)

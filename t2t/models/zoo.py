@@ -90,11 +90,11 @@ T2T_12 = t2t_vit(256, 12, 4, 2)
 T2T_14 = t2t_vit(384, 14, 6, 3)
 T2T_19 = t2t_vit(448, 19, 7, 3)
 T2T_24 = t2t_vit(512, 24, 8, 3)
-# The ViT-S/16 that T2T-ViT is compared with has torch's epsilon, unlike all others.
+# The ViT-S/16 in the T2T-ViT code uses torch's default epsilon, unlike the others.
 VIT_S = replace(vit(768, 8, 8, 3), qkv_bias=False, norm_eps=1e-5)
 VIT_B = vit(768, 12, 12)
-# drop_path means the same here as elsewhere: linear over all 19 blocks. The reference
-# takes the first four numbers of a ramp for 12 blocks, one a stage: at most .027 of .1.
+# drop_path rises linearly over all 19 blocks, as in the other models. The reference
+# uses the first four values of a ramp over 12 blocks, one per stage: at most .027.
 DENSE = replace(
     t2t_vit(128, 19, 8, 2), wiring="dense", dense_stages=(3, 6, 6, 4), growth=64
 )

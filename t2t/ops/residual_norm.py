@@ -20,8 +20,8 @@ Vector = Float[Tensor, "dim"]
 def kept_counts(batch: int, drop_rates: Sequence[float]) -> list[int]:
     """How many samples of a batch each branch is computed for.
 
-    Whole numbers near (1 − rate) · batch. What one branch is rounded by is carried to
-    the next, so that all branches together drop what their rates add up to.
+    Integers near (1 − rate) · batch. The rounding error of one branch is carried to the
+    next, so that all branches together drop the sum of their rates.
     """
     wanted = [batch * total for total in accumulate(drop_rates)]
     dropped = [math.floor(total + 0.5) for total in wanted]
@@ -134,7 +134,7 @@ def norm(
 
 
 def has_kernel(residual: Tokens, dtype: torch.dtype) -> bool:
-    """Whether the fast path takes these tokens and branches of this type."""
+    """Whether there is a kernel for these tokens and branches of this dtype."""
     return runs_kernels(residual, dtype) and residual.shape[-1] <= 1024
 
 

@@ -34,7 +34,7 @@ def test_a_flipped_bit_is_named(place, tmp_path: Path) -> None:
     at = where[place] if isinstance(place, str) else int(place * len(content))
     content[at] ^= 1
     file.write_bytes(content)
-    with pytest.raises(UserError, match=r"damaged.*get it again"):
+    with pytest.raises(UserError, match=r"damaged.*copy it again"):
         load(file)
 
 

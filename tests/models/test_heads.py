@@ -87,13 +87,15 @@ def test_without_names_the_number_counts_and_is_told(saved, tmp_path: Path) -> N
     model, loaded = load_with_report(tmp_path, num_classes=3)
     assert torch.equal(model.head.weight, saved.head.weight)
     assert loaded.kept == (
-        "The head was kept: its 3 classes ('bird', 'cat', 'dog') are as many as the "
-        "model's.",
+        "The head was kept: its 3 classes ('bird', 'cat', 'dog') match the "
+        "model's number.",
     )
 
 
 def test_names_and_their_number_must_agree(saved, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="3 class_names are given and the model has 4"):
+    with pytest.raises(
+        UserError, match="3 class_names were given, but the model has 4"
+    ):
         load(tmp_path, num_classes=4, class_names=NAMES)
     with pytest.raises(UserError, match="one word; give a list"):
         load(tmp_path, class_names="cat")

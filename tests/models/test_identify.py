@@ -91,8 +91,8 @@ def test_what_a_name_does_not_decide_is_told(hint: str, name: str, told: bool) -
     assert found == name
     assert bool(note) == told
     if told:
-        assert f"taken for {name}" in note
-        assert "give model=t2t_vit_14" in note
+        assert f"identified as {name}" in note
+        assert "pass model=t2t_vit_14" in note
 
 
 def test_the_folder_or_repository_of_a_file_names_it_too(tmp_path: Path) -> None:

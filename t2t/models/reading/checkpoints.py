@@ -21,9 +21,9 @@ from t2t.models.reading.published import State
 EMA_KEYS = ("state_dict_ema", "model_ema", "ema_state_dict", "params_ema", "ema")
 RAW_KEYS = ("state_dict", "model", "net", "model_state_dict", "model_state", "params")
 WRAPPERS = ("module.", "_orig_mod.")
-"""What DistributedDataParallel and torch.compile put before names."""
+"""Prefixes that DistributedDataParallel and torch.compile add to names."""
 PLAIN = (int, float, str, bytes, bool, type(None), Unused)
-"""What may stand beside tensors: the epoch, the accuracy."""
+"""Types of other values in a state dict, such as the epoch or the accuracy."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,11 @@ def read_safetensors(file: Path, origin: str) -> Checkpoint:
             tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
     except UserError:
         raise
-    # A damaged header asks for any type and any shape, so any error may follow.
+    # A damaged header can have any type and any shape, and raise any error.
     except Exception as error:
         raise UserError(
-            f"{origin} is damaged or cut off ({first_line(error)}); get it again."
+            f"{origin} is damaged or cut off ({first_line(error)}); download or copy "
+            "it again."
         ) from error
     text = metadata.get("t2t")
     description = None if text is None else Description.from_json(text, origin)
@@ -92,7 +93,7 @@ def read_safetensors(file: Path, origin: str) -> Checkpoint:
 
 
 def hint_of(origin: str, file: Path, arch: str = "") -> str:
-    """All that may name the model: also the folder or the repository of its file."""
+    """Text that may name the model: `arch`, the folder or repository, the file name."""
     return " ".join(dict.fromkeys([arch, Path(origin).name, file.name]))
 
 
@@ -111,7 +112,7 @@ def pick_weights(
                 "averaged=True."
             )
         present = raw
-    if not present:  # under a name of its own, where only one can be meant
+    if not present:  # under another key, if only one can be meant
         named = [key for key, value in content.items() if is_state(value)]
         present = named if len(named) == 1 else []
     key = present[0] if present else ""
@@ -120,14 +121,14 @@ def pick_weights(
         raise UserError(
             f"{origin} holds no weights: expected tensors by name, alone or under one "
             f"key such as {', '.join(RAW_KEYS[:3])} or {EMA_KEYS[0]}; found "
-            f"{', '.join(map(described, list(tensors)[:5])) or 'nothing'}."
+            f"{', '.join(map(describe_key, list(tensors)[:5])) or 'nothing'}."
         )
     kept = {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
     return str(key) or "weights", strip_wrappers(kept)
 
 
 def is_state(value: Any) -> bool:
-    """Whether something is tensors by name, with plain values beside them at most."""
+    """Whether this is a state dict: tensors by name, and plain values at most."""
     return (
         isinstance(value, Mapping)
         and all(isinstance(name, str) for name in value)
@@ -136,13 +137,13 @@ def is_state(value: Any) -> bool:
     )
 
 
-def described(key: Any) -> str:
-    """A key of a checkpoint; a number tells that tensors are only counted."""
+def describe_key(key: Any) -> str:
+    """A key of a checkpoint for a message, with its type if it is not a string."""
     return key if isinstance(key, str) else f"the {type(key).__name__} {key!r:.20}"
 
 
 def strip_wrappers(tensors: Mapping[str, Tensor]) -> State:
-    """Names without what wraps a whole model; those around all of its names."""
+    """Removes the prefixes of wrappers, and `model.` or `net.` if all names have it."""
     state = {
         re.sub(rf"^(?:{'|'.join(map(re.escape, WRAPPERS))})+", "", name): tensor
         for name, tensor in tensors.items()
@@ -154,15 +155,15 @@ def strip_wrappers(tensors: Mapping[str, Tensor]) -> State:
 
 
 def check_tensors(tensors: State, origin: str, num_bytes: int) -> None:
-    """Refuses tensors that are not plain numbers, or more than the file can hold."""
+    """Raises an error for tensors that are not dense and real, or exceed the file."""
     for name, tensor in tensors.items():
         is_plain = tensor.layout == torch.strided and tensor.device.type == "cpu"
         if not is_plain or tensor.is_complex() or tensor.is_quantized:
             raise UserError(
                 f"{origin} holds {name} as {tensor.dtype} of layout {tensor.layout} on "
-                f"{tensor.device}; only dense real numbers are weights of a model."
+                f"{tensor.device}; weights must be dense real tensors."
             )
-        # One number can stand for many where a stride is 0.
+        # With a stride of 0, one number stands for many.
         if tensor.numel() * tensor.element_size() > num_bytes:
             raise UserError(
                 f"{origin} is damaged: {name} {tuple(tensor.shape)} has more numbers "
@@ -176,12 +177,12 @@ def non_finite(tensors: Mapping[str, Tensor]) -> list[str]:
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Whether a tensor holds numbers only."""
+    """Whether a tensor has no NaN or infinity."""
     if not tensor.is_floating_point():
         return True
-    if tensor.element_size() == 1:  # float8, which cannot be added up
+    if tensor.element_size() == 1:  # float8 has no sum
         tensor = tensor.float()
-    # A sum is finite if all are, is fast, and takes no memory.
+    # A finite sum proves it, is fast, and takes no memory.
     return bool(tensor.sum(dtype=torch.float64).isfinite()) or bool(
         tensor.isfinite().all()
     )

@@ -1,4 +1,4 @@
-"""What a file of ours says of its model, checked before anything is built from it."""
+"""The description of a model in our files, checked before the model is built."""
 
 import json
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from t2t.errors import UserError, require
 from t2t.models.config import ModelConfig, check_image_size
 
 LONGEST_NAME = 200
-"""Characters of a model's name; a longer one is damage."""
+"""Characters of a model's name; a longer name means damage."""
 OF_IMAGES: dict[str, Any] = {
     "image_size": tuple[int, int],
     "channels": int,
@@ -23,7 +23,7 @@ OF_TRAINING: dict[str, Any] = {"data": str | None, "seed": int, "judged_by": str
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What a file of ours says of its model."""
+    """How to build the model in a file, its class names and its preprocessing."""
 
     config: ModelConfig | None = None
     """None for a network that timm builds, by its name and settings."""
@@ -33,7 +33,7 @@ class Description:
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuses what no model has."""
+        """Checks types and values."""
         convert(self.name, str, "name")
         convert(self.settings, dict[str, Any], "settings")
         convert(self.extra, dict[str, Any], "extra")
@@ -42,7 +42,7 @@ class Description:
         for name in self.class_names:
             if not isinstance(name, str):
                 raise UserError(
-                    f"class_names are words, and {name!r} is none; give str(name)."
+                    f"class_names must be strings, not {name!r}; use str(name)."
                 )
         check_extra(self.extra)
 
@@ -51,13 +51,11 @@ class Description:
         try:
             return json.dumps(asdict(self))
         except (TypeError, ValueError) as error:
-            raise UserError(
-                f"extra cannot be saved: {error}; give what JSON can hold."
-            ) from error
+            raise UserError(f"extra cannot be saved as JSON: {error}.") from error
 
     @classmethod
     def from_json(cls, text: str, origin: str) -> Self:
-        """What `to_json` wrote."""
+        """The inverse of `to_json`."""
         try:
             values = json.loads(text)
             convert(values, dict[str, Any], "The description")
@@ -71,16 +69,18 @@ class Description:
                 values["config"] = config and from_json(ModelConfig, config)
                 names = values.get("class_names", [])
                 if not isinstance(names, list):
-                    raise UserError(f"class_names={json.dumps(names)[:40]} is no list")
+                    raise UserError(
+                        f"class_names={json.dumps(names)[:40]} is not a list"
+                    )
                 return cls(**{**values, "class_names": tuple(names)})
-        # A nesting too deep is a RecursionError, and a number too long a ValueError.
+        # Deep nesting raises a RecursionError, a long number a ValueError.
         except (KeyError, ValueError, RecursionError) as error:
             reason = str(error).rstrip(".")
             if isinstance(error, KeyError):
                 reason = f"it has no {error}"
             raise UserError(
-                f"{origin} has a damaged description of its model ({reason}); get it "
-                "again."
+                f"{origin} has a damaged description of its model ({reason}); download "
+                "or copy it again."
             ) from error
         raise UserError(
             f"{origin} has model options that this version does not know "
@@ -89,9 +89,9 @@ class Description:
 
 
 def check_extra(extra: Mapping[str, Any]) -> None:
-    """Refuses what images cannot be prepared by; what we do not know may be anything.
+    """Checks the preprocessing settings; unknown keys may have any value.
 
-    JSON has lists where we have tuples, and either will do.
+    Lists, as JSON has them, and tuples are both accepted.
     """
     known = {
         key: convert(extra[key], hint, key)

@@ -25,7 +25,7 @@ UNSEEN = (
     "pool",
     "norm_eps",
 )
-"""Choices that change what a model computes, and can leave its shapes as they are."""
+"""Options that change what a model computes but not necessarily its shapes."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Fitting:
     notes: tuple[str, ...]
     """What was changed to make them fit, a sentence each."""
     kept: tuple[str, ...] = ()
-    """What could have been changed and was not, a sentence each."""
+    """What was kept although it could have been replaced, a sentence each."""
     num_loaded: int = 0
-    """How many of the tensors are the file's."""
+    """How many tensors come from the file."""
     fixes_positions: bool = False
 
     def apply(self) -> None:
@@ -59,35 +59,35 @@ def fit(
 ) -> Fitting:
     """Weights for a model, from one of another size or task, ours or published.
 
-    `source` is the config of the model they come from, where it is known, and `classes`
-    say whether the head is for the classes that are wanted.
+    `source` is the config of the model they come from, if known; `classes` decide
+    whether the head is kept.
     """
     state, notes, fixes = dict(weights), [], False
     wanted: State = dict(model.state_dict())
     heads: tuple[str, ...] = HEADS
     if isinstance(model, VisionTransformer):
-        notes += left_out(state)
+        notes += unused_note(state)
         state = translate(state)
         notes += fit_channels(state, wanted, model.config.in_channels, origin)
         grid_notes, fixes = fit_grid(state, model, source)
         notes += grid_notes
         if fixes:
             wanted |= fixed_tables(model)
-        notes += unlike(source, model.config)
+        notes += config_note(source, model.config)
     else:
         named = getattr(model, "pretrained_cfg", {}).get("classifier") or ()
         heads = (named,) if isinstance(named, str) else tuple(named)
         state, timm_notes = fit_timm(state, model, heads)
         notes += timm_notes
-    told = fit_heads(state, wanted, heads, classes or Classes())
+    fitted = fit_heads(state, wanted, heads, classes or Classes())
     differences = describe_differences(state, wanted)
     if differences:
         raise UserError(
             f"{origin} does not fit the model: {differences}.{made_with(source, model)}"
         )
     num_loaded = sum(state[name] is not own for name, own in wanted.items())
-    changed = (*notes, *told.changed)
-    return Fitting(model, state, changed, tuple(told.kept), num_loaded, fixes)
+    changed = (*notes, *fitted.changed)
+    return Fitting(model, state, changed, tuple(fitted.kept), num_loaded, fixes)
 
 
 def fit_names_and_positions(model: VisionTransformer, weights: State) -> State:
@@ -99,17 +99,17 @@ def fit_names_and_positions(model: VisionTransformer, weights: State) -> State:
     return state
 
 
-def left_out(state: State) -> list[str]:
-    """A sentence on tensors that are of no use to a model of ours."""
+def unused_note(state: State) -> list[str]:
+    """A sentence on tensors that our models do not use, if there are any."""
     found = sorted(name for name in state if is_unused(name))
     were = "were" if len(found) > 1 else "was"
-    return [f"{shorten(found)} {were} left out: {WHY_UNUSED}."] if found else []
+    return [f"{shorten(found)} {were} skipped: {WHY_UNUSED}."] if found else []
 
 
 def fit_timm(
     state: State, model: nn.Module, heads: tuple[str, ...]
 ) -> tuple[State, list[str]]:
-    """Weights of one of timm's networks for another image size, as timm fits them."""
+    """Adapts weights of a timm model to another image size with timm's own filter."""
     wanted = model.state_dict()
     apart = [
         name
@@ -179,22 +179,22 @@ def fold_window_channels(state: State, num_channels: int) -> None:
     state[step + "norm1.bias"] = torch.zeros_like(state[step + "norm1.weight"])
 
 
-def unlike(source: ModelConfig | None, own: ModelConfig) -> list[str]:
-    """A sentence on choices in which a file's model differs and its shapes do not."""
+def config_note(source: ModelConfig | None, own: ModelConfig) -> list[str]:
+    """A sentence on options that differ from the file's model, if shapes are equal."""
     if source is None:
         return []
     apart = [
         f"{choice}={getattr(source, choice)!r} (here {getattr(own, choice)!r})"
         for choice in UNSEEN
         if getattr(source, choice) != getattr(own, choice)
-        # Which one becomes the other where the grid changes.
+        # A sinusoid becomes fixed positions when the grid changes.
         and {getattr(source, choice), getattr(own, choice)} != {"sinusoid", "fixed"}
     ]
     if not apart:
         return []
     return [
-        f"Its model was made with {', '.join(apart)}, which shapes do not show: the "
-        "weights fit and mean something else."
+        f"Its model was made with {', '.join(apart)}: the shapes fit, but this model "
+        "computes something else with these weights."
     ]
 
 
@@ -235,7 +235,7 @@ def describe_differences(state: State, wanted: State) -> str:
             (missing, "missing"),
             (unexpected, "not the model's"),
             (shapes, "of another shape"),
-            (kinds, "of whole numbers instead of fractions"),
+            (kinds, "of integers instead of floating point"),
         )
         if names
     ]

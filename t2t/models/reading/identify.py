@@ -25,7 +25,7 @@ def identify(state: State, hint: str, origin: str) -> tuple[str, ModelConfig, st
     """The name and config of the model that tensors of ours belong to.
 
     Where the shapes fit several, the hint decides, else the first in the zoo, and the
-    sentence returned names the others and says how to choose.
+    returned sentence names the others and how to select them.
     """
     norm = state.get("encoder.blocks.0.norm1.weight")
     if norm is None:
@@ -65,8 +65,8 @@ def identify(state: State, hint: str, origin: str) -> tuple[str, ModelConfig, st
     return (
         name,
         config,
-        f"It was taken for {name} by its shapes, which {', '.join(others)} {have} too; "
-        f"give model={others[0]} to choose.",
+        f"It was identified as {name} by its shapes, but {', '.join(others)} {have} "
+        f"the same shapes; pass model={others[0]} if it is that.",
     )
 
 

@@ -69,7 +69,7 @@ def from_hub(name: str) -> Path:
     wanted = {"revision": revision or None}
     try:
         kept = huggingface_hub.try_to_load_from_cache(repository, file_name, **wanted)
-        # Its library would try again for half a minute before it took what is kept.
+        # Offline, huggingface_hub would retry for half a minute before using its cache.
         if reason := why_unreachable(huggingface_hub.constants.ENDPOINT):
             if isinstance(kept, str):
                 return Path(kept)

@@ -1,4 +1,4 @@
-"""Which of several models with the same shapes the name of a file means."""
+"""Chooses between models of the same shapes by the name of the file."""
 
 import re
 from collections.abc import Sequence
@@ -8,15 +8,15 @@ NEUTRAL = re.compile(
     "imagenet|last|latest|model|net|orig(?:in)?|pretrained|pth?|px|raw|release|"
     "safetensors|state|tar|top|torch|trained|weights?|[a-z]"
 )
-"""Words of a file's name that say nothing of the model in it."""
+"""Words in file names that do not identify a model."""
 
 
 def choose_by_name(names: Sequence[str], hint: str) -> tuple[str, bool]:
-    """The model whose name a hint spells in any way, else the first; if it decides.
+    """The model that a hint names, else the first; and whether that is certain.
 
-    Marks, spaces and capitals do not count, and a word that only one model has
-    (`resnext`) is enough. A hint that spells two, or that goes on after the name with
-    words we do not know, does not decide.
+    Punctuation, spaces and case are ignored, and a word that only one model has
+    (`resnext`) is enough. It is not certain if the hint names two models, or has
+    unknown words beside the name.
     """
     meant = [name for name in names if is_spelled(name, hint)]
     meant += [name for name in names if has_own_words(name, names, hint)]
@@ -33,18 +33,18 @@ def choose_by_name(names: Sequence[str], hint: str) -> tuple[str, bool]:
 
 
 def spelling(name: str) -> str:
-    """A pattern of a name with any marks between its letters, or none."""
+    """A regular expression for a name with any punctuation between its letters."""
     letters = re.sub(r"[\W_]", "", name.lower())
     return r"[\W_]*".join(letters) + r"(?!\d)"
 
 
 def is_spelled(name: str, hint: str) -> bool:
-    """Whether a hint has all of a model's name in it."""
+    """Whether a hint contains a model's whole name."""
     return re.search(spelling(name), hint.lower()) is not None
 
 
 def has_own_words(name: str, names: Sequence[str], hint: str) -> bool:
-    """Whether a hint has the words that only this one of some models has."""
+    """Whether a hint contains the words that distinguish this model from the others."""
     words = own_words(name, names)
     letters = re.sub(r"[\W_]", "", hint.lower())
     return any(word.isalpha() for word in words) and all(
@@ -54,13 +54,13 @@ def has_own_words(name: str, names: Sequence[str], hint: str) -> bool:
 
 
 def own_words(name: str, names: Sequence[str]) -> set[str]:
-    """The words and numbers of a name that not all of some names share."""
+    """The words and numbers of a name that are not in all of the names."""
     words = {each: {*re.findall(r"[a-z]+|\d+", each)} for each in names}
     return words[name] - set.intersection(*words.values())
 
 
 def is_neutral(word: str) -> bool:
-    """Whether a word of a hint can be anything but a part of a model's name."""
+    """Whether a word of a hint does not identify a model."""
     letters = re.findall(r"[a-z]+", word)
     is_hash = re.fullmatch(r"(?=.*\d)[0-9a-f]{6,}", word) is not None
     return is_hash or all(map(NEUTRAL.fullmatch, letters))

@@ -1,4 +1,4 @@
-"""PyTorch's own files: tensors and plain values, and nothing they could run."""
+"""Reads PyTorch's pickled files without running code in them."""
 
 import argparse
 import re
@@ -13,9 +13,9 @@ from t2t.errors import UserError, first_line
 
 
 class Unused:
-    """A value beside the weights that nobody needs: what it holds is never looked at.
+    """A placeholder for values beside the weights that are not needed.
 
-    It stands for NumPy's numbers and for paths, so that no code of theirs runs.
+    It replaces NumPy numbers and paths, so that their code does not run.
     """
 
     def __init__(self, *_: Any) -> None:
@@ -39,38 +39,36 @@ UNUSED = (
         for system in ("Posix", "PurePosix", "Windows", "PureWindows")
     ),
 )
-"""What training programs keep beside weights: accuracies, and where they wrote."""
+"""Types of values that training scripts store beside weights, such as paths."""
 
 
 def read_pickle(file: Path, origin: str) -> dict[Any, Any]:
-    """The content of a PyTorch file; only tensors and plain values are read."""
+    """The content of a PyTorch file; only tensors and plain values are loaded."""
     check_archive(file, origin)
-    # Published checkpoints hold their command line's options; a Namespace is data.
+    # Published checkpoints contain their command-line options as a Namespace.
     allowed: list[Any] = [argparse.Namespace, *((Unused, name) for name in UNUSED)]
     try:
         with (
             torch.serialization.safe_globals(allowed),
             warnings.catch_warnings(),
         ):
-            # That an odd pickle may be refused is told by refusing it.
+            # The error says enough.
             warnings.simplefilter("ignore")
             content = torch.load(file, map_location="cpu", weights_only=True)
-    # Damaged bytes are read as any instruction, so any kind of error may follow.
+    # Damaged bytes can raise any error.
     except Exception as error:
         raise UserError(why_refused(error, origin)) from error
     if not isinstance(content, dict):
-        raise UserError(
-            f"{origin} holds a {type(content).__name__}, not weights by name."
-        )
+        raise UserError(f"{origin} holds a {type(content).__name__}, not a state dict.")
     return content
 
 
 def check_archive(file: Path, origin: str) -> None:
-    """Refuses an archive that unpacks to more than its size: PyTorch packs nothing."""
+    """Raises an error for compressed archives, which PyTorch does not write."""
     try:
         with zipfile.ZipFile(file) as archive:
             unpacked = sum(entry.file_size for entry in archive.infolist())
-    except Exception:  # not an archive, or a damaged one, which torch.load tells
+    except Exception:  # torch.load reports what is not an archive or damaged
         return
     if unpacked > file.stat().st_size:
         raise UserError(
@@ -80,23 +78,23 @@ def check_archive(file: Path, origin: str) -> None:
 
 
 def why_refused(error: Exception, origin: str) -> str:
-    """What a file is that could not be read, in one sentence."""
-    # What comes before is advice to load without the safety.
+    """Why a file could not be read, in one sentence."""
+    # The text before it advises weights_only=False.
     reason = str(error).rpartition("WeightsUnpickler error:")[2].strip()
     if asked := re.search(r"GLOBAL (\S+)|function (\S+)|class (\S+)", reason):
         return (
-            f"{origin} was not loaded: it asks for {asked[asked.lastindex or 0]}, "
-            "which is code and not weights. Only tensors and plain values are read."
+            f"{origin} was not loaded: it contains {asked[asked.lastindex or 0]}, "
+            "which is code, not weights. Only tensors and plain values are loaded."
         )
     if isinstance(error, MemoryError):
-        return f"{origin} claims more memory than there is: it is damaged."
-    told = isinstance(error, RuntimeError | OSError | ValueError | EOFError)
-    if told or type(error).__name__ == "UnpicklingError":
+        return f"{origin} is damaged: it asks for more memory than there is."
+    is_usual = isinstance(error, RuntimeError | OSError | ValueError | EOFError)
+    if is_usual or type(error).__name__ == "UnpicklingError":
         reason = (reason.splitlines() or ["it ends early"])[0]
         return (
             f"{origin} is not a file of weights, or is damaged or cut off ({reason})."
         )
-    # Text and other bytes that only look like a pickle at first.
+    # Text and other bytes that look like a pickle at first.
     return (
         f"{origin} is not a file of weights, or is damaged: its bytes make no sense as "
         f"a PyTorch file ({type(error).__name__}: {first_line(error)})."

@@ -13,7 +13,7 @@ POSITIONS = "encoder.positions.tables.0.table"
 STEP = r"^tokens_to_token\.attention(\d+)\."
 BLOCK = r"^blocks\.(\d+)\."
 UNUSED = r"^aux_head\.|(?:^|\.)total_(?:ops|params)$"
-WHY_UNUSED = "no model of ours has use for token labelling's head or a counter's marks"
+WHY_UNUSED = "token labelling's head and profiler counters are not part of the model"
 
 # The first pattern that fits renames the front of a name; a name that none fits is
 # ours already, or foreign, and stays as it is.
@@ -78,7 +78,7 @@ def translate(published: Mapping[str, Tensor]) -> State:
 
 
 def is_unused(name: str) -> bool:
-    """Whether a tensor has nothing to do with the model: what else was in its file."""
+    """Whether a tensor is not part of the model, such as a profiler's counter."""
     return re.search(UNUSED, name) is not None
 
 

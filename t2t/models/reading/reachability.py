@@ -1,4 +1,4 @@
-"""Whether a server can be reached, asked before a library would try again and again."""
+"""Checks quickly whether a server can be reached, where libraries would retry."""
 
 import queue
 import socket
@@ -7,14 +7,14 @@ import urllib.request
 from urllib.parse import urlsplit
 
 SECONDS = 4.0
-"""After which a server that does not answer counts as out of reach."""
+"""Timeout of the check."""
 PORTS = {"http": 80, "https": 443}
 
 
 def why_unreachable(url: str) -> str | None:
-    """Why a URL's server, or the proxy before it, is out of reach; None if it is not.
+    """Why a URL's server or proxy cannot be reached; None if it can.
 
-    In a thread, since looking up a name has no time limit of its own.
+    It connects in a thread, since DNS lookups have no timeout.
     """
     try:
         host, port = server_of(url)
@@ -45,5 +45,5 @@ def server_of(url: str) -> tuple[str, int]:
     if proxy and not urllib.request.proxy_bypass(host):
         parts = urlsplit(proxy if "//" in proxy else f"//{proxy}", scheme="http")
     if not parts.hostname:
-        raise ValueError("it names no server")
+        raise ValueError("it has no host name")
     return parts.hostname, parts.port or PORTS.get(parts.scheme, 1080)

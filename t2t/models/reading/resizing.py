@@ -151,7 +151,7 @@ def fixed_tables(model: VisionTransformer) -> State:
 
 
 def set_image_size(model: VisionTransformer, image_size: Size) -> None:
-    """Changes the image size of a model in place, as loading it for that size would."""
+    """Changes the image size of a model in place, like loading it for that size."""
     grid = model.tokenizer.grids(image_size)[-1]
     changes: dict[str, Any] = {"image_size": image_size}
     tables = model.encoder.positions.tables
@@ -169,7 +169,7 @@ def set_image_size(model: VisionTransformer, image_size: Size) -> None:
 
 
 def resized_positions(positions: NoPositions, grid: Grid) -> NoPositions:
-    """The same positions for another grid; a sinusoid becomes a table."""
+    """Positions interpolated to another grid; a sinusoid becomes a fixed table."""
     sinusoid = isinstance(positions, SinusoidPositions)
     kind = FixedPositions if sinusoid else type(positions)
     other = kind(positions.dim, positions.num_prefix, grid, positions.num_heads)
@@ -183,7 +183,7 @@ def resized_positions(positions: NoPositions, grid: Grid) -> NoPositions:
 def resized_projection(
     projection: SequenceProjection, grid: Grid
 ) -> SequenceProjection:
-    """The same projection of keys and values for another grid."""
+    """Linformer's projection of keys and values, interpolated to another grid."""
     num_kept = len(projection.keys)
     other = SequenceProjection(projection.num_prefix, grid, num_kept)
     state = {f".{name}": each for name, each in projection.state_dict().items()}
@@ -192,7 +192,7 @@ def resized_projection(
 
 
 def load_like(other: Part, state: State, original: nn.Module) -> Part:
-    """A module with resized tensors, where and as the original has its own."""
+    """Loads tensors into `other`, with device, dtype and mode of the original."""
     other.load_state_dict({name[1:]: tensor for name, tensor in state.items()})
     frozen = {n for n, each in original.named_parameters() if not each.requires_grad}
     for name, parameter in other.named_parameters():
