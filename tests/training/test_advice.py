@@ -12,6 +12,7 @@ from t2t.data.sources import ArraySource, Splits
 from t2t.training.forecasting import advice as module
 from t2t.training.forecasting.advice import (
     advice,
+    confidence_interval,
     forecast,
     margin,
     remaining_work,
@@ -40,10 +41,20 @@ def splits(num_train: int, num_val: int) -> Splits:
 
 
 @pytest.mark.parametrize(
-    ("top1", "num", "points"), [(98.33, 360, 1.32), (50, 360, 5.17), (100, 9, 0)]
+    ("top1", "num", "interval"),
+    [
+        (98.33, 360, (96.41, 99.23)),
+        (50, 360, (44.86, 55.14)),
+        (100, 9, (70.09, 100)),
+        (0, 9, (0, 29.91)),
+    ],
 )
-def test_the_margin_is_the_binomial_one(top1: float, num: int, points: float) -> None:
-    assert margin(top1, num) == pytest.approx(points, abs=0.01)
+def test_the_interval_is_wilsons(
+    top1: float, num: int, interval: tuple[float, float]
+) -> None:
+    found = confidence_interval(top1, num)
+    assert found == pytest.approx(interval, abs=0.01)
+    assert margin(top1, num) == pytest.approx((found[1] - found[0]) / 2)
 
 
 def test_few_images_are_told(
@@ -54,15 +65,15 @@ def test_few_images_are_told(
     few, rough, long = advice(own, cpu, TEAM, splits(120, 360), 0)
     assert few.startswith("120 images are few to train from scratch")
     assert few.endswith("t2t train --data 'my photos' --set weights=builtin")
-    assert rough.startswith("360 validation images: chance moves the accuracy by")
-    assert "± 5.2 points at 50 %, ± 2.3 at 95 %" in rough
-    assert long == "Time: about 13 min 00 s on cpu."
+    assert rough.startswith("360 validation images: the 95 % confidence interval")
+    assert "± 5.1 points at an accuracy of 50 %, ± 2.3 at 95 %" in rough
+    assert long == "Estimated time: 13 min 00 s on cpu."
     assert advice(own, cpu, TEAM, splits(5000, 1000), 0) == [long]
     tuned = replace(own, weights="builtin")
     assert advice(tuned, cpu, TEAM, splits(120, 1000), 0) == [long]
     assert advice(tiny(), cpu, TEAM, splits(120, 1000), 0) == [long]
     half = advice(tiny(), cpu, TEAM, splits(160, 1000), 20)
-    assert half == ["Time: about 6 min 00 s on cpu."]
+    assert half == ["Estimated time: 6 min 00 s on cpu."]
 
 
 def test_work_is_counted_by_phases(tiny: Tiny) -> None:
@@ -91,7 +102,7 @@ def test_a_forecast_changes_nothing_and_stops_nothing(
     monkeypatch.setattr(module, "step_seconds", broken)
     assert forecast(recipe, machine, TEAM, 48, 16) is None
     train(tiny(), folder=tmp_path, machine=cpu, quiet=True)
-    assert "Time: " not in (tmp_path / "log.txt").read_text()
+    assert "Estimated time: " not in (tmp_path / "log.txt").read_text()
 
 
 @pytest.mark.parametrize(

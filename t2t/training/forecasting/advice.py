@@ -1,4 +1,4 @@
-"""What is said before a run: how long it takes, and what its images allow."""
+"""Notes before a run: the estimated time, and warnings about few images."""
 
 import math
 import shlex
@@ -20,49 +20,60 @@ from t2t.training.step import Stepper
 from t2t.training.telling.clock import duration
 
 FEW_TO_TRAIN = 5_000
-"""Images below which trained weights are the better start."""
+"""With fewer training images, pretrained weights are recommended."""
 FEW_TO_VALIDATE = 1_000
-"""Images below which chance moves an accuracy of 50 % by more than 3 points."""
+"""With fewer validation images, the confidence interval exceeds ± 3 points."""
 NUM_TRIED = 8
 SECONDS_TRIED = 1.0
-"""A whole step is tried only where it takes no longer."""
+"""A whole step is timed only if it takes less than this."""
 
 
 def advice(
     recipe: Recipe, machine: Machine, team: Processes, splits: Splits, step: int
 ) -> list[str]:
-    """Sentences for the log of a run that goes on from a step; the forecast is last."""
+    """Sentences for the log of a run that starts at a step; the time is last."""
     num_train, num_val = len(splits.train), len(splits.val)
-    told = []
+    notes = []
     if recipe.name == "own" and recipe.weights is None and num_train < FEW_TO_TRAIN:
         command = f"t2t train --data {shlex.quote(recipe.data)} --set weights=builtin"
-        told.append(
-            f"{num_train:,} images are few to train from scratch: weights trained on "
-            "more images like these are a better start (--set weights=FILE). The "
-            f"built-in model knows ten classes at 32 pixels: {command}"
+        notes.append(
+            f"{num_train:,} images are few to train from scratch. Start from weights "
+            "trained on similar images (--set weights=FILE), or from the built-in "
+            f"model, trained on CIFAR-10 at 32 pixels: {command}"
         )
     if num_val < FEW_TO_VALIDATE:
-        told.append(
-            f"{num_val:,} validation images: chance moves the accuracy by about ± "
-            f"{margin(50, num_val):.1f} points at 50 %, ± {margin(95, num_val):.1f} at "
-            "95 %."
+        notes.append(
+            f"{num_val:,} validation images: the 95 % confidence interval is about ± "
+            f"{margin(50, num_val):.1f} points at an accuracy of 50 %, ± "
+            f"{margin(95, num_val):.1f} at 95 %."
         )
     seconds = forecast(recipe, machine, team, num_train, num_val)
     num_steps = steps_per_epoch(num_train, recipe.batch_size) * recipe.epochs
     left = remaining_work(recipe, step, num_steps)
     if seconds is not None and left > 0:
-        told.append(f"Time: about {rounded(seconds * left)} on {team.device.type}.")
-    return told
+        notes.append(
+            f"Estimated time: {rounded(seconds * left)} on {team.device.type}."
+        )
+    return notes
+
+
+def confidence_interval(top1: float, num_images: int) -> tuple[float, float]:
+    """The 95 % Wilson score interval of an accuracy, all in per cent."""
+    share, num, z = min(max(top1 / 100, 0.0), 1.0), max(num_images, 1), 1.96
+    scale = 1 + z**2 / num
+    centre = (share + z**2 / (2 * num)) / scale
+    half = z * math.sqrt(share * (1 - share) / num + (z / (2 * num)) ** 2) / scale
+    return 100 * max(centre - half, 0.0), 100 * min(centre + half, 1.0)
 
 
 def margin(top1: float, num_images: int) -> float:
-    """Half of the 95 % interval of an accuracy in per cent, by its standard error."""
-    share = min(max(top1 / 100, 0.0), 1.0)
-    return 196 * math.sqrt(share * (1 - share) / max(num_images, 1))
+    """Half of the width of the 95 % confidence interval, in points."""
+    low, high = confidence_interval(top1, num_images)
+    return (high - low) / 2
 
 
 def remaining_work(recipe: Recipe, step: int, num_steps: int) -> float:
-    """The share of a run's work that is left after a step."""
+    """The fraction of a run's work that remains after a step."""
     whole = sum(share * phase.cost for phase, share in recipe.phases().items())
     since = min(step / max(num_steps, 1), 1.0)
     if since == 1:
@@ -74,7 +85,7 @@ def remaining_work(recipe: Recipe, step: int, num_steps: int) -> float:
 def forecast(
     recipe: Recipe, machine: Machine, team: Processes, num_train: int, num_val: int
 ) -> float | None:
-    """About the seconds that a whole run takes here; None where nothing tells."""
+    """Estimated seconds of a whole run on this machine; None if unknown."""
     if team.many:
         return None
     if team.device.type == "cuda":
@@ -82,7 +93,7 @@ def forecast(
     try:
         with torch.random.fork_rng(devices=[]):
             one = step_seconds(recipe, machine, team)
-    except Exception:  # a run starts, whatever becomes of a trial of it
+    except Exception:  # a failed estimate must not stop the run
         return None
     work = sum(share * phase.cost for phase, share in recipe.phases().items())
     num_steps = steps_per_epoch(num_train, recipe.batch_size) * recipe.epochs
@@ -93,7 +104,7 @@ def forecast(
 def planned_seconds(
     recipe: Recipe, machine: Machine, num_train: int, num_val: int
 ) -> float | None:
-    """The same on a GPU that `t2t plan` knows, for a model whose costs are listed."""
+    """The same from `t2t plan`, for GPUs and models that it knows."""
     name = torch.cuda.get_device_name()
     known = next((gpu for gpu in GPUS if gpu in name), None)
     if known is None or machine.precision == "fp32":
@@ -106,7 +117,7 @@ def planned_seconds(
 
 
 def step_seconds(recipe: Recipe, machine: Machine, team: Processes) -> float:
-    """Seconds of one step on all tokens, tried on noise by a model of its own."""
+    """Seconds of a step without token dropping, timed on a separate model and noise."""
     machine = replace(machine, compile=False)
     plain = replace(recipe, weights=None)
     run = new_run(plain, machine, team, 10)
@@ -120,13 +131,13 @@ def step_seconds(recipe: Recipe, machine: Machine, team: Processes) -> float:
     stepper = Stepper(plain, machine, team, run, 10)
     stepper.enter(stepper.phase._replace(keep=1.0))
     few = min(NUM_TRIED, recipe.batch_size)
-    seconds(min(2, few))  # which is slower than those after it
+    seconds(min(2, few))  # warm-up
     one = seconds(few) * recipe.batch_size / few
     return min(one, seconds(recipe.batch_size)) if one < SECONDS_TRIED else one
 
 
 def rounded(seconds: float) -> str:
-    """A time to about two digits, which is more than a forecast knows."""
+    """A time rounded to about two digits."""
     for unit in (1, 5, 10, 60, 300, 600, 3600):
         if seconds < 24 * unit:
             break
