@@ -166,9 +166,9 @@ def test_predict_names_what_failed_and_goes_on(
     told = capsys.readouterr()
     rows = list(csv.DictReader(told.out.splitlines()))
     assert [row["image"] for row in rows] == [good, good]
-    assert f"{text} was left out: not an image that can be read." in told.err
-    assert "none.png was left out: No such file or directory." in told.err
-    assert f"{long} was left out: File name too long." in told.err
+    assert f"{text} was skipped: not an image that can be read." in told.err
+    assert "none.png was skipped: No such file or directory." in told.err
+    assert f"{long} was skipped: File name too long." in told.err
 
 
 def test_predict_takes_a_path_from_here(
@@ -203,7 +203,7 @@ def test_predict_waits_for_no_pipe(run: Path, tmp_path: Path, capsys: Output) ->
     os.mkfifo(tmp_path / "pipe.jpg")
     assert main(["predict", str(run), str(tmp_path), f"{tmp_path}/a\0b"]) == 2
     told = capsys.readouterr().err
-    assert "pipe.jpg was left out: not a regular file." in told
+    assert "pipe.jpg was skipped: not a regular file." in told
     assert "this is no path" in told
 
 
@@ -352,7 +352,7 @@ def test_the_pixels_of_an_image_can_be_limited(
     words = ["predict", str(run), str(path), "--device", "cpu", "--max-pixels"]
     assert main([*words, "1200"]) == 0
     assert main([*words, "1199"]) == 2
-    assert f"{path} was left out: its 40 × 30 pixels" in capsys.readouterr().err
+    assert f"{path} was skipped: its 40 × 30 pixels" in capsys.readouterr().err
     assert main([*words, "0"]) == 2
     assert main([*words, str(2**30)]) == 2
     assert "--max-pixels 1073741824 is too large" in capsys.readouterr().err

@@ -172,7 +172,9 @@ def test_a_schedule_shrinks_with_epochs_that_are_set() -> None:
     assert (own.schedule.warmup_epochs, own.schedule.floor_epochs) == (2, 30 / 310)
     assert own.schedule.update_every == "step"
     (note,) = schedule_notes(recipe, own, words)
-    assert note.endswith("(310 → 3): floor epochs 10 → 0.0968, a rate for every step.")
+    assert note.endswith(
+        "(310 → 3): floor epochs 10 → 0.0968, learning rate updated every step."
+    )
     assert schedule_notes(recipe, short, ("epochs=31",)) == []
     with pytest.raises(UserError, match=r"4 warm-up and .* do not fit into epochs=3"):
         changed(recipe, None, ("epochs=3", "schedule.warmup_epochs=4"))

@@ -44,7 +44,7 @@ def published(model: str) -> Recipe:
         batch_size=512,
         drop_path=0.1,
         optimizer=Optimizer(lr=lr, weight_decay=weight_decay),
-        # As published: the cosine runs from epoch 0, under the warm-up.
+        # As published: the cosine starts at epoch 0, not after the warm-up.
         schedule=Schedule(
             warmup_epochs=10,
             warmup_prefix=False,
@@ -55,13 +55,13 @@ def published(model: str) -> Recipe:
         ),
         average=Average(decay=0.99996),
         crop=Crop(kind="random", evaluation_fraction=0.9),
-        # As published: each of eight GPUs mixed its own 64 images.
+        # As published: eight GPUs, each mixing its own 64 images.
         augmentation=replace(AUGMENTATION, mix_group=64, cutmix_even=True),
     )
 
 
 def recipe_of(model: str) -> Callable[[], Recipe]:
-    """A function that returns a model's recipe, and says what the model is."""
+    """A function that returns a model's recipe, with a description as its docstring."""
     entry = ZOO[model]
 
     def recipe() -> Recipe:

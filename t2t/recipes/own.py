@@ -26,9 +26,9 @@ NUM_LOOKED_AT = 16
 def for_images(
     data: str, model: str | None = None, weights: str | None = None
 ) -> Recipe:
-    """T2T-ViT for the size that the images have, 32, 64 or 224, or the model named.
+    """A recipe for the size of the images (32, 64 or 224), or for the given model.
 
-    From the built-in weights, the model that these are of, at the size it has.
+    With the built-in weights it is a recipe for the built-in model at 32 pixels.
     """
     if weights == BUILTIN and model is None:
         return from_builtin(data)
@@ -61,7 +61,7 @@ def for_their_size(data: str) -> Recipe:
 
 
 def from_builtin(data: str) -> Recipe:
-    """The built-in model's recipe, with batches that suit the number of images."""
+    """Fine-tunes the built-in model, with a batch size for the number of images."""
     num_images = len(open_splits(data).train)
     recipe = from_scratch("fine_tuned", "t2t_vit_7_32", data, 32, 100)
     return replace(recipe, batch_size=min(fitting_batch(num_images), 512))
@@ -87,7 +87,7 @@ def typical_side(source: Source) -> int:
 
 
 def _size(source: Source, index: int) -> tuple[int, int]:
-    """Height and width by an image's header, 0 where it is damaged."""
+    """Height and width in an image's header; 0 if it is damaged."""
     try:
         data = source.read(index)
     except DamagedImage:

@@ -298,9 +298,9 @@ def read_image(image: ImageLike, name: str) -> bytes | Tensor | DamagedImage:
 
 
 def stored(picture: Image.Image) -> bytes | Tensor:
-    """A picture as a file without loss, so that it is seen as its own file would be.
+    """A Pillow image as the bytes of a lossless file, decoded like any other file.
 
-    Of one with wide numbers, the pixels that its file would give.
+    An image with more than 8 bits per pixel is converted to pixels directly.
     """
     with _ONE_READER:
         upright = ImageOps.exif_transpose(picture)

@@ -84,9 +84,9 @@ def train(
 ) -> Result:
     """Trains a recipe into a folder; the same call resumes what was interrupted.
 
-    `machine` says on what and how, `fresh` starts over, `quiet` prints nothing,
-    `splits` are the recipe's images where the caller has opened them already, and
-    `notes` are sentences for the log of a run that begins.
+    `machine` sets device and precision, `fresh` starts over, `quiet` prints nothing,
+    `splits` are the recipe's images if the caller has opened them already, and `notes`
+    are sentences for the log at the start of the run.
     """
     machine = machine or Machine()
     if data is not None:
@@ -101,7 +101,7 @@ def train(
     ):
         settled = settle(machine, team)
         make_exact(settled)
-        # Groups that do not fit are refused before anything is built.
+        # Check the mix groups before building anything.
         recipe.augmentation.mix_group_for(recipe.batch_size // team.world_size)
 
         def claim() -> dict[str, Any] | None:
@@ -153,8 +153,8 @@ def train(
                 raise LocalError(
                     f"The memory of {team.device} does not suffice for {held} images "
                     f"at once: add --micro-batch {max(1, held // 2)}, which computes "
-                    "the step in parts (the same but for dropout, stochastic depth and "
-                    "batch norms), or choose smaller images or a smaller model."
+                    "the step in parts (the same except for dropout, stochastic depth "
+                    "and batch norm), or choose smaller images or a smaller model."
                     + (" Its checkpoints are kept." * bool(training.last_checkpoint))
                 ) from error
             except Exception as error:
@@ -219,16 +219,16 @@ class Training:
         batches = training_batches(recipe, self.splits.train, *given)
         micro_batch = self.machine.micro_batch
         validation = validation_batches(recipe, self.splits.val, *given, micro_batch)
-        # Before the clock starts, since a step is tried for it; not where nobody reads.
-        told = []
+        # Before the clock starts, since it times a step; not if nothing is printed.
+        advised = []
         if not journal.console.quiet:
-            told = advice(recipe, self.machine, self.team, self.splits, run.step)
+            advised = advice(recipe, self.machine, self.team, self.splits, run.step)
         journal.start(run, self.num_steps, self.per_epoch, batches.description)
         if run.loaded is not None:
             (journal.tell if run.loaded.notes else journal.say)(str(run.loaded))
         for note in self.splits.notes:
             journal.tell(note)
-        for note in (*self.notes, *told):
+        for note in (*self.notes, *advised):
             journal.say(note)
         interruption.wait_for_steps(journal.tell)
         # Only the result could not be written, or there are fewer images now.

@@ -23,7 +23,7 @@ PRECISIONS = {
     "fp32": torch.float32,
 }
 RESIDUALS: dict[str, torch.dtype | None] = {"half": None, "fp32": torch.float32}
-"""What `Encoder.residual_dtype` is set to."""
+"""Values of `Encoder.residual_dtype`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,28 +35,27 @@ class Machine:
     precision: Literal["bf16", "fp16", "fp32"] | None = None
     """bf16 on CUDA and fp32 elsewhere when None."""
     residual: Literal["half", "fp32"] = "half"
-    """Precision of the residual stream between fused blocks: that of `precision`
-    where it is half, or fp32."""
+    """Precision of the residual stream in fused blocks: half follows `precision`."""
     compile: bool | None = None
     """torch.compile of the model; on CUDA when None."""
     micro_batch: int | None = None
-    """Images a device computes at once; a batch is accumulated from several.
+    """Images per forward pass on a device; gradients are accumulated over the batch.
 
-    The step stays the same, but for what is drawn or counted within a micro-batch:
-    dropout, stochastic depth and batch norms.
+    The step is the same except for dropout, stochastic depth and batch norm, which work
+    on one micro-batch at a time.
     """
     spread: Spread = "ddp"
     """With several processes: ddp, fsdp or hybrid."""
     workers: int | None = None
     """Who read and decode images, threads or processes; as many as cores when None."""
     threads: int | None = None
-    """Threads that compute on a CPU; as many as cores are free when None."""
+    """Threads for computing on a CPU; the number of idle cores when None."""
     checkpoint_minutes: float = 5.0
     """Time between checkpoints, beside those after evaluations."""
     damage_limit: int = 100
     """Damaged images that are named and skipped before the run stops."""
     max_pixels: int = DEFAULT_MAX_PIXELS
-    """An image with more is named and skipped."""
+    """Images with more pixels are logged and skipped."""
 
     def __post_init__(self) -> None:
         """Refuses numbers that no machine has use for."""

@@ -12,7 +12,7 @@ from t2t.models.config import ModelConfig
 
 MOST_EPOCHS = 100_000
 WITHIN_EPOCHS = ("warmup_epochs", "floor_epochs")
-"""Parts of a schedule that have to fit into the epochs of a run."""
+"""Fields of a schedule that must fit into the epochs of a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +77,9 @@ class Schedule:
     name: Literal["cosine", "linear", "constant"] = "cosine"
     warmup_epochs: float = 10.0
     warmup_prefix: bool = True
-    """Whether the curve begins after the warm-up; if not, at epoch 0 underneath it."""
+    """Whether the decay starts after the warm-up (as timm's option) or at epoch 0."""
     update_every: Literal["step", "epoch"] = "step"
-    """Whether the rate moves at every step, or stays the same for each epoch."""
+    """Whether the learning rate changes at every step or at every epoch."""
     start: float = 1e-3
     """Share of the peak that the warm-up starts from."""
     floor: float = 0.02
@@ -312,9 +312,9 @@ class Recipe:
     def schedule_for(
         self, epochs: int, given: Mapping[str, float] | None = None
     ) -> dict[str, float]:
-        """Warm-up and floor epochs to change for other epochs: in proportion, or none.
+        """Warm-up and floor epochs for another number of epochs, scaled in proportion.
 
-        They change only where they would not fit, and never those that are given.
+        Empty if they fit without scaling; `given` ones are never scaled.
         """
         own = {name: getattr(self.schedule, name) for name in WITHIN_EPOCHS}
         if sum({**own, **(given or {})}.values()) <= epochs:

@@ -48,7 +48,7 @@ class Run:
     data: dict[str, Any] = field(default_factory=dict)
     """What it learns from: `classes`, `num_images` to train on, their `fingerprint`."""
     loaded: Loaded | None = None
-    """What the weights that it starts from were, and what was changed in them."""
+    """The report on the weights it starts from, if it does."""
 
     @property
     def plain(self) -> nn.Module:
@@ -177,7 +177,7 @@ def new_run(
 ) -> Run:
     """A run at step 0, the same in every process.
 
-    By the data's `class_names` it is known whether a head of the recipe's weights fits.
+    The data's `class_names` decide whether the head of the recipe's weights is kept.
     """
     torch.manual_seed(recipe.seed)
     model = build_model(recipe, classes).to(team.device)
@@ -199,15 +199,15 @@ def new_run(
 def start_from(
     model: nn.Module, weights: str, class_names: Sequence[str] | None
 ) -> Loaded:
-    """Puts a file's weights into a model; such as nothing can be learned from do not.
+    """Loads a file's weights into a model; raises an error for NaN or infinity.
 
-    The run's log tells what came of it.
+    The report is for the run's log.
     """
     loaded = put_weights(model, weights, class_names=class_names)
     if loaded.non_finite:
         raise UserError(
-            f"weights={weights} cannot be trained from: NaN or infinity in "
-            f"{shorten([*loaded.non_finite])}; give another file."
+            f"weights={weights} contain NaN or infinity in "
+            f"{shorten([*loaded.non_finite])}; use another file."
         )
     return loaded
 

@@ -1,4 +1,4 @@
-"""Threads that compute on a CPU: as many as cores are free, the same after a resume."""
+"""Sets the number of CPU threads: the idle cores, and the same after a resume."""
 
 import os
 from collections.abc import Iterator
@@ -26,40 +26,40 @@ class Threads(NamedTuple):
 
 
 def choose_threads(given: int | None = None, before: int | None = None) -> Threads:
-    """What is given, by an option or the environment; else as before, or what is free.
+    """The given number, else OMP_NUM_THREADS, else as before, else the idle cores.
 
-    Two threads on one free core wait for each other, and are many times slower than
-    one. Sums depend on the number in their last bits, so a run keeps that it began
-    with.
+    Two threads on one idle core wait for each other, and are many times slower than
+    one. The last bits of sums depend on the number of threads, so a resumed run keeps
+    its number.
     """
     if given is not None:
-        chosen = Threads(given, "as asked for")
+        chosen = Threads(given, "as requested")
     elif os.environ.get(VARIABLE):
         chosen = Threads(torch.get_num_threads(), VARIABLE)
     elif before is not None:
-        return Threads(before, "as this run began")
+        return Threads(before, "as before the resume")
     else:
         free = free_cores()
         number = min(max(round(free), 1), torch.get_num_threads())
-        return Threads(number, f"{free:.1f} of {num_cores()} cores are free")
+        return Threads(number, f"{free:.1f} of {num_cores()} cores are idle")
     if before in (None, chosen.number):
         return chosen
-    note = f"the run began with {before}, so its last bits may differ"
+    note = f"the run started with {before}, so results may differ in the last bits"
     return Threads(chosen.number, f"{chosen.reason}; {note}")
 
 
 def threads_before(folder: Path) -> int | None:
-    """The number of threads that a run folder says its run began with."""
+    """The number of threads that a run started with, from its folder."""
     try:
         number = read_json(folder / ENVIRONMENT).get("threads")
-    except UserError:  # there is none, or it is damaged
+    except UserError:  # missing or damaged
         return None
     return number if isinstance(number, int) and number > 0 else None
 
 
 @contextmanager
 def use_free_cores(device: torch.device) -> Iterator[None]:
-    """Lets torch compute on a CPU with as many threads as cores are free."""
+    """Uses as many torch threads as there are idle cores, on a CPU."""
     if device.type != "cpu":
         yield
         return
@@ -69,7 +69,7 @@ def use_free_cores(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def use_threads(threads: Threads) -> Iterator[None]:
-    """Lets torch compute with so many threads, and with those it had afterwards."""
+    """Sets the number of torch threads, and restores it afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads.number)
     try:

@@ -34,7 +34,7 @@ def closing_page(folder: Path, summary: dict[str, Any]) -> RenderableType:
         Text(),
         curves(folder / METRICS),
         *examples(folder),
-        *([Text(told)] if (told := remarks(folder, summary)) else []),
+        *([Text(notes)] if (notes := remarks(folder, summary)) else []),
         Text(whereabouts(folder)),
     )
 

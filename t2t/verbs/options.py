@@ -36,8 +36,8 @@ CompileChoice = Annotated[
 MaxPixels = Annotated[
     int,
     option(
-        "Pixels of the largest image that is decoded.",
-        f"(default: {DEFAULT_MAX_PIXELS:,})",
+        "Skip images with more pixels than this.",
+        f"(default: {DEFAULT_MAX_PIXELS})",
         "N",
     ),
 ]
@@ -85,7 +85,7 @@ def at_most(most: int, option: str, number: int) -> int:
 
 
 def check_max_pixels(number: int) -> None:
-    """Refuses a limit that no image is below, or that Pillow goes beyond."""
+    """Raises an error unless the limit is from 1 to MAX_PIXELS_LIMIT."""
     at_most(MAX_PIXELS_LIMIT, "--max-pixels", at_least(1, "--max-pixels", number))
 
 
@@ -119,14 +119,14 @@ def check_picture(picture: str | None) -> None:
 
 
 def check_writable(option: str, path: Path) -> None:
-    """Refuses a file that could not be written, before it is worked for."""
+    """Raises an error before the work if a file cannot be written."""
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if not path.parent.exists():
             raise UserError(
                 f"{option} {path} cannot be written: there is no folder {path.parent}; "
-                "make it, or name another file."
+                "create it, or choose another file."
             )
         trial = path.with_name(f".{path.name}.trial")
         trial.touch()

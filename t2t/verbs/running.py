@@ -95,8 +95,8 @@ def train(
     micro_batch: Annotated[
         int | None,
         option(
-            "Images a device holds at once, where memory is short; the step stays the "
-            "same but for dropout, stochastic depth and batch norms.",
+            "Images per forward pass, to save memory; gradients are accumulated. The "
+            "step is the same except for dropout, stochastic depth and batch norm.",
             "",
             "N",
         ),
@@ -111,8 +111,8 @@ def train(
     threads: Annotated[
         int | None,
         option(
-            "Threads that compute on a CPU.",
-            "(default: as many as cores are free)",
+            "CPU threads for computing.",
+            "(default: the number of idle cores)",
             "N",
         ),
     ] = None,
@@ -250,11 +250,11 @@ def shorter_or_longer(
     for name in WITHIN_EPOCHS:
         text = value_set(f"schedule.{name}", settings)
         if text is not None:
-            with suppress(ValueError):  # what is no number is refused with all fields
+            with suppress(ValueError):  # checked later with all fields
                 given[name] = float(text)
     changes = recipe.schedule_for(epochs, given)
     words = [f"schedule.{name}={value}" for name, value in changes.items()]
-    # By epochs, a warm-up of a part of one would hold all of it at its start.
+    # A warm-up of less than an epoch needs a learning rate per step.
     if changes and recipe.schedule.update_every == "epoch":
         words.append("schedule.update_every=step")
     return [f"epochs={epochs}", *words]
@@ -263,7 +263,7 @@ def shorter_or_longer(
 def schedule_notes(
     before: "Recipe", after: "Recipe", settings: tuple[str, ...]
 ) -> list[str]:
-    """A sentence on warm-up and floor epochs that changed with the epochs."""
+    """A sentence on warm-up and floor epochs that were scaled with the epochs."""
     names = {"warmup_epochs": "warm-up", "floor_epochs": "floor"}
     changes = [
         f"{what} epochs {getattr(before.schedule, name):g} → "
@@ -275,10 +275,10 @@ def schedule_notes(
     if not changes:
         return []
     if before.schedule.update_every != after.schedule.update_every:
-        changes.append(f"a rate for every {after.schedule.update_every}")
+        changes.append(f"learning rate updated every {after.schedule.update_every}")
     return [
-        f"The recipe's schedule is shortened with its epochs ({before.epochs} → "
-        f"{after.epochs}): {', '.join(changes)}."
+        f"The schedule was scaled with the epochs ({before.epochs} → {after.epochs}): "
+        f"{', '.join(changes)}."
     ]
 
 
@@ -287,7 +287,7 @@ def open_recipe(
 ) -> "Recipe":
     """A recipe by its name or from a file, with the data it is to be trained on.
 
-    One that is made for the data also fits the model and weights, where one is named.
+    A recipe made for the data also fits the model and weights, if given.
     """
     from dataclasses import replace
     from pathlib import Path

@@ -214,12 +214,12 @@ def predict(
                 num_seen += 1
                 if len(drawn) < MOST_DRAWN:
                     drawn.append(outcome)
-                if not json and not csv:  # else they are told already, and may be many
+                if not json and not csv:  # else they are printed already
                     predictions.append(outcome)
             else:
                 num_failed += 1
                 name = on_one_line(outcome.name)
-                warn(f"{name} was left out: {outcome.reason}.")
+                warn(f"{name} was skipped: {outcome.reason}.")
     if not num_seen and not num_failed:
         raise UserError("The list on standard input is empty; give paths, one a line.")
     if not num_seen:

@@ -100,7 +100,7 @@ def take_options(
 def check_said_alike(
     option: str, before: list[str], values: list[str], many: bool
 ) -> None:
-    """Refuses to forget what an option was given before."""
+    """Raises an error if an option is given twice with different values."""
     if values == before:
         return
     if many:
@@ -114,7 +114,7 @@ def check_said_alike(
 
 
 def check_set_alike(option: str, before: list[str], values: list[str]) -> None:
-    """Refuses two values for one field, where a repeated option sets fields."""
+    """Raises an error if a repeatable option sets one field to two values."""
     for value in values:
         name, _, text = value.partition("=")
         for other in before:

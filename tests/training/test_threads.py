@@ -49,12 +49,14 @@ def test_only_free_cores_compute(
 
 def test_what_is_asked_for_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     free(monkeypatch, 1.0)
-    assert str(choose_threads(3)) == "CPU threads: 3 (as asked for)."
-    assert str(choose_threads(None, 2)) == "CPU threads: 2 (as this run began)."
+    assert str(choose_threads(3)) == "CPU threads: 3 (as requested)."
+    assert str(choose_threads(None, 2)) == "CPU threads: 2 (as before the resume)."
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     assert str(choose_threads()) == "CPU threads: 4 (OMP_NUM_THREADS)."
     assert str(choose_threads(None, 4)) == "CPU threads: 4 (OMP_NUM_THREADS)."
-    assert "began with 2, so its last bits may differ" in str(choose_threads(None, 2))
+    assert "started with 2, so results may differ in the last" in str(
+        choose_threads(None, 2)
+    )
 
 
 def test_a_resumed_run_computes_with_as_many_threads(
@@ -89,7 +91,7 @@ def test_a_resumed_run_computes_with_as_many_threads(
     assert all(torch.equal(one[name], other[name]) for name in one)
     log = (tmp_path / "cut" / "log.txt").read_text()
     assert "CPU threads: 2 (2.0 of" in log
-    assert "CPU threads: 2 (as this run began)." in log
+    assert "CPU threads: 2 (as before the resume)." in log
     again = train(
         recipe,
         folder=tmp_path / "cut",

@@ -30,9 +30,9 @@ SECONDS_TRIED = 10.0
 
 
 def estimate(recipe: Recipe, machine: Machine) -> str:
-    """The recipe in full, its steps, and the time and memory they would take here.
+    """The whole recipe, its steps, and their estimated time and memory.
 
-    Where its data are not there, what an epoch takes of them is left out.
+    Without the data, steps and time are left out.
     """
     recipe.check_weights()
     team = Processes(0, 1, find_device(machine.device))
@@ -57,14 +57,14 @@ def estimate(recipe: Recipe, machine: Machine) -> str:
     state = num_words(recipe) * weights
     speed = (
         f"{pace(1 / seconds)}, estimated from a few uncompiled steps in "
-        f"{machine.precision} without reading images"
+        f"{machine.precision} without loading images"
     )
     if splits:
         *about, time_taken = about_steps(recipe, splits, seconds, team)
         about.append(f"{time_taken} at {speed}")
     else:
         about = [
-            f"The data cannot be opened, so steps and time are not known. {missing}",
+            f"Steps and time are unknown, since the data cannot be opened: {missing}",
             f"On {team.device} about {speed}",
         ]
     lines = [
@@ -73,7 +73,7 @@ def estimate(recipe: Recipe, machine: Machine) -> str:
         *about,
         *([] if run.loaded is None else [str(run.loaded)]),
         f"About {(state + kept * held) / 2**30:.2g} GiB: "
-        f"{state / 2**30:.2g} for weights, gradients, optimizer and average, "
+        f"{state / 2**30:.2g} for weights, gradients, optimizer and EMA, "
         f"{kept * held / 2**30:.2g} for {held} images at once (see --micro-batch)",
     ]
     return "\n".join(lines)
@@ -82,7 +82,7 @@ def estimate(recipe: Recipe, machine: Machine) -> str:
 def about_steps(
     recipe: Recipe, splits: Splits, seconds: float, team: Processes
 ) -> list[str]:
-    """Images, steps and the time they take, so many seconds an image."""
+    """Lines on images, steps and time, at `seconds` per image."""
     per_epoch = steps_per_epoch(len(splits.train), recipe.batch_size)
     num_images = per_epoch * recipe.batch_size * recipe.epochs
     return [
