@@ -175,7 +175,8 @@ def open_run(folder: Path, log: Path | None) -> FinishedRun:
         rows = read_rows(folder / METRICS)
     except OSError as error:
         raise UserError(
-            f"{folder / METRICS} cannot be read ({error.strerror}); put that right."
+            f"{folder / METRICS} cannot be read ({error.strerror}): check its "
+            "permissions."
         ) from error
     judged = [row["top1"] for row in rows if "top1" in row]
     if judged[-1:] != [result["top1"]]:

@@ -46,9 +46,9 @@ class Delivery:
         self.unsaved = ""
         """Why the last model could not be written, if it could not."""
         self.kept: nn.Module | None = None
-        """That model."""
+        """The last model, if it could not be written."""
         self.elsewhere: Path | None = None
-        """Where it was saved instead."""
+        """The file it was saved to instead."""
 
     def save_model(self, model: nn.Module) -> None:
         """Writes the model; says why where it cannot."""
@@ -61,10 +61,10 @@ class Delivery:
             self.failures.over(FAILED)
         except UserError as error:
             self.unsaved, self.kept = str(error), whole
-            self.failures.report(FAILED, f"{error} Training goes on.")
+            self.failures.report(FAILED, f"{error} Training continues.")
 
     def gather(self, model: nn.Module) -> nn.Module | None:
-        """The model in one piece, in the leading process."""
+        """The unsharded model in rank 0, None in other processes."""
         state = full_state(model, self.team)
         if not self.team.leads:
             return None
@@ -78,7 +78,7 @@ class Delivery:
         return whole
 
     def write(self, model: nn.Module, file: Path) -> None:
-        """Writes a model with all that using it takes."""
+        """Writes a model with its class names and preprocessing."""
         recipe = self.recipe
         if file == self.place.model and self.place.is_lost():
             raise UserError(
@@ -102,7 +102,7 @@ class Delivery:
         )
 
     def save_elsewhere(self, model: nn.Module) -> None:
-        """Writes the model where there is room, outside of the run's folder."""
+        """Writes the model to the first writable folder outside the run's folder."""
         name = self.place.path.resolve().name
         for folder in fallback_folders():
             file = folder / f"{name}.safetensors"
@@ -116,9 +116,9 @@ class Delivery:
                 return
 
     def retry(self, gives_up: Callable[[], bool]) -> None:
-        """Writes the last model after all, where there is room or as soon as there is.
+        """Writes the last model if that failed before, waiting for disk space.
 
-        An older checkpoint gives way to it. `gives_up` says when to wait no longer.
+        Older checkpoints are removed to make room. It waits until `gives_up`.
         """
         if self.kept is None:
             return
@@ -129,24 +129,24 @@ class Delivery:
             return
         self.save_elsewhere(model)
         if self.elsewhere is not None:
-            self.tell(f"The model is saved in {self.elsewhere} for now.")
+            self.tell(f"The model was saved to {self.elsewhere} for now.")
         if self.hold_on(lambda: self.retried(model), gives_up) is None:
             if self.elsewhere is not None:
                 self.elsewhere.unlink(missing_ok=True)
                 self.elsewhere = None
-            self.tell(f"The model is saved in {self.place.model} after all.")
+            self.tell(f"The model was saved to {self.place.model}.")
 
     def retried(self, model: nn.Module) -> None:
-        """Writes the last model into the run's folder; raises where it cannot."""
+        """Writes the last model into the run's folder, or raises an error."""
         self.write(model, self.place.model)
         self.unsaved, self.kept = "", None
 
     def hold_on(
         self, attempt: Callable[[], None], gives_up: Callable[[], bool]
     ) -> Exception | None:
-        """Tries until it succeeds; the last error, where it does not in time."""
+        """Retries until it succeeds; returns the last error after a time limit."""
         end = time.monotonic() + HOLD_SECONDS
-        told = False
+        is_reported = False
         while True:
             try:
                 attempt()
@@ -154,13 +154,13 @@ class Delivery:
             except (OSError, UserError) as error:
                 if gives_up() or time.monotonic() >= end:
                     return error
-                if not told:
+                if not is_reported:
                     self.tell(
-                        f"{self.place.path} cannot be written ({why(error)}): make "
-                        f"room. Trying again for {duration(HOLD_SECONDS)}; Ctrl-C "
-                        "ends that."
+                        f"{self.place.path} cannot be written ({why(error)}): free "
+                        f"some disk space. Retrying for {duration(HOLD_SECONDS)}; "
+                        "Ctrl-C stops."
                     )
-                told = True
+                is_reported = True
                 time.sleep(RETRY_SECONDS)
 
     def finish(
@@ -176,40 +176,42 @@ class Delivery:
         if error is None:
             return
         reason = getattr(error, "strerror", None)
-        told = f"{self.place.path} ({reason})." if reason else str(error)
+        failed = f"{self.place.path} ({reason})." if reason else str(error)
         raise UserError(
-            f"Training is done, but its result could not be written: {told} "
+            f"Training is done, but its result could not be written: {failed} "
             f"{self.whereabouts(summary['steps'])}"
         ) from error
 
     def whereabouts(self, num_steps: int) -> str:
-        """Where the model is, if anywhere, and from where the run can be resumed."""
+        """Where the model is, if it was saved, and how to resume."""
         sentences = []
         model = self.elsewhere or (None if self.unsaved else self.place.model)
         if model is not None:
             sentences.append(f"The model is saved in {model}.")
         newest = next(iter(checkpoints(self.place.checkpoints)), None)
         if newest is None:
-            sentences.append("No checkpoint could be kept: make room, and train again.")
+            sentences.append(
+                "There is no checkpoint: free some disk space and train again."
+            )
         else:
             sentences.append(
-                f"The checkpoint of step {step_of(newest):,} of {num_steps:,} stays in "
-                f"{self.place.checkpoints}: make room, and run the same command to "
-                "resume from there."
+                f"The checkpoint of step {step_of(newest):,} of {num_steps:,} is in "
+                f"{self.place.checkpoints}: free some disk space and run the same "
+                "command to resume."
             )
         return " ".join(sentences)
 
 
 def why(error: Exception) -> str:
-    """An error's reason in a few words."""
+    """The reason of an error, without a full stop."""
     return str(getattr(error, "strerror", None) or error).rstrip(".")
 
 
 def fallback_folders() -> list[Path]:
-    """Folders outside of a run's that may have room for a model."""
+    """Writable folders to save a model to if the run's folder fails."""
     folders = [Path.cwd, Path.home, lambda: Path(tempfile.gettempdir())]
     found = []
     for find in folders:
-        with suppress(OSError, RuntimeError):  # it may be gone, or there is none
+        with suppress(OSError, RuntimeError):  # it may not exist
             found.append(find())
     return [folder for folder in found if os.access(folder, os.W_OK)]

@@ -1,4 +1,4 @@
-"""What to do about a run that has diverged: only what is not set, as it is typed."""
+"""Commands to continue after divergence, with settings that are not set yet."""
 
 import shlex
 import sys
@@ -17,13 +17,13 @@ CLIP_NORM = 1.0
 def after_divergence(
     recipe: Recipe, machine: Machine, folder: Path, checkpoint: Path | None
 ) -> str:
-    """How to go on after divergence, and from which checkpoint if there is one."""
+    """How to continue after divergence, and from which checkpoint if there is one."""
     precise = {} if machine.precision in (None, "fp32") else {"--precision": "fp32"}
     changes = other_settings(recipe)
     start_over = "To start over with a lower learning rate, run"
     if checkpoint is None:
         return f"{start_over}\n  {retyped(changes, precise, '--fresh')}"
-    # It is of the recipe as it is, so another recipe needs another folder.
+    # The checkpoint is of this recipe, so another recipe needs another folder.
     step = step_of(checkpoint)
     kept = f"The checkpoint of step {step:,} is kept in {checkpoint.parent}."
     if precise:
@@ -35,7 +35,7 @@ def after_divergence(
 
 
 def other_settings(recipe: Recipe) -> dict[str, str]:
-    """A third of every learning rate, and a limit of the gradient if there is none."""
+    """A third of every learning rate, and gradient clipping if there is none."""
     stated = {name: getattr(recipe.optimizer, name) for name in RATES}
     changes = {
         f"optimizer.{name}": f"{rate / 3:.1g}" for name, rate in stated.items() if rate
@@ -60,7 +60,7 @@ def retyped(changes: Mapping[str, str], options: Mapping[str, str], *more: str) 
 def without(
     words: list[str], fields: Container[str], options: Container[str]
 ) -> list[str]:
-    """The words of a command less some options and settings of some fields."""
+    """The words of a command without some options and settings."""
     kept: list[str] = []
     rest = iter(words)
     for word in rest:

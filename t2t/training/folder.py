@@ -35,14 +35,14 @@ OF_CHECKPOINTS = tuple(
 )
 OF_FILES = (MODEL, METRICS, RESULT, CURVES, LOG, ENVIRONMENT, RECIPE)
 PARTS = tuple(f".{name}.*.part" for name in OF_FILES)
-"""Of files that a killed process had begun to write."""
+"""Unfinished files of a killed process."""
 OF_TRACKERS = (
     "tensorboard/events.out.tfevents.*",
     ".wandb-id",
     *(f"wandb/{name}" for name in ("run-*", "offline-run-*", "latest-run")),
     *(f"wandb/{name}" for name in ("debug*.log", "debug*.log.*")),
 )
-# The recipe is the last, so that the folder stays a run's until then.
+# The recipe is last: until then the folder is recognised as a run's.
 WRITTEN = (*OF_CHECKPOINTS, *PARTS, *OF_TRACKERS, *OF_FILES)
 """All that a run writes into its folder."""
 
@@ -83,9 +83,9 @@ class RunFolder:
         self.log = path / LOG
         self.handle = -1
         self.token = ""
-        """What the lock holds while it is ours."""
+        """The content of the lock file while this process holds it."""
         self.pages: dict[str, dict[str, Any]] = {}
-        """What the run's folder says of it."""
+        """The JSON files written at the start, to restore a lost folder."""
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -108,14 +108,14 @@ class RunFolder:
             yield
         finally:
             with suppress(OSError):
-                # A run that was refused leaves nothing behind, in others' folders too.
+                # A run that was refused leaves no files behind.
                 if not (self.path / RECIPE).exists():
                     (self.path / LOCK).unlink()
-            # Last of all: the lock that is removed must not be another's by then.
+            # Last: the removed lock file must not be another process's.
             os.close(self.handle)
 
     def lock(self) -> None:
-        """Makes the folder, if need be, and takes its lock; lets an earlier one go."""
+        """Creates the folder if needed and locks it; releases an earlier lock."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
@@ -139,29 +139,29 @@ class RunFolder:
         self.handle = handle
 
     def sign(self) -> None:
-        """Puts into the lock what says that the folder is ours."""
+        """Writes a new token into the lock file."""
         self.token = uuid.uuid4().hex
         try:
             os.truncate(self.handle, 0)
             os.pwrite(self.handle, self.token.encode(), 0)
-        except OSError:  # a full disk: then the recipe alone says so
+        except OSError:  # a full disk: then only the recipe is compared
             self.token = ""
 
     def token_there(self) -> str:
-        """What the lock holds now, nothing where there is none."""
+        """The content of the lock file; empty if there is none."""
         try:
             return (self.path / LOCK).read_text(errors="replace")
         except OSError:
             return ""
 
     def is_lost(self) -> bool:
-        """Whether the folder was removed, moved or taken by another meanwhile."""
+        """Whether the folder was removed, moved or replaced while training."""
         if not self.pages:
-            return False  # as long as it is not ours
+            return False  # the run has not started
         return not (self.path / RECIPE).exists() or self.token_there() != self.token
 
     def make_again(self) -> None:
-        """Makes a folder again that was lost; refuses what is another's by now."""
+        """Recreates a lost folder; raises an error if another run is there."""
         is_run = (self.path / RECIPE).exists()
         same = is_run and read_json(self.path / RECIPE) == self.pages[RECIPE]
         is_locked = self.token_there() not in ("", self.token)
@@ -267,7 +267,7 @@ class RunFolder:
         return numbers or self.checkpoints.exists() or (self.path / RESULT).exists()
 
     def strangers(self) -> list[Path]:
-        """What lies here, but for what a process leaves whose folder was removed."""
+        """Files in the folder except the log and empty checkpoints of a lost run."""
         found = visible(self.path)
         leftover = [self.log]
         if not visible(self.checkpoints):
@@ -275,11 +275,11 @@ class RunFolder:
         return [path for path in found if path not in leftover]
 
     def clear(self) -> None:
-        """Removes an earlier run; files that no run wrote stay."""
+        """Removes the files of an earlier run and no others."""
         remove(self.path, WRITTEN)
 
     def sweep(self) -> None:
-        """Removes what a killed process had begun to write."""
+        """Removes unfinished files of a killed process."""
         with suppress(OSError):
             remove(self.path, PARTS)
 
@@ -289,14 +289,14 @@ class RunFolder:
         return read_json(path, RESULT_KINDS) if path.exists() else None
 
     def check_model(self) -> None:
-        """Refuses to call a run finished whose model is gone or cannot be read."""
+        """Raises an error if the model of a finished run is missing or damaged."""
         try:
             read(self.model)
         except UserError as error:
             why = str(error) if self.model.exists() else f"There is no {self.model}."
             raise UserError(
-                f"{self.path} is trained to its end, but its model is lost. {why} Put "
-                "it back, or add --fresh to train it again."
+                f"{self.path} has finished training, but its model is lost. {why} "
+                "Restore it, or add --fresh to train again."
             ) from error
 
     def finish(self, result: dict[str, Any]) -> None:
@@ -307,7 +307,7 @@ class RunFolder:
 
 
 def visible(folder: Path) -> list[Path]:
-    """What a folder holds, less what is hidden; nothing if there is none."""
+    """Files in a folder that are not hidden; empty if there is no folder."""
     try:
         return [path for path in folder.iterdir() if not path.name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):

@@ -127,8 +127,8 @@ def train(
             found = find_checkpoint(place.checkpoints, team, journal.tell)
             if found is None and place.has_begun():
                 journal.tell(
-                    f"There is no checkpoint to resume from in {place.checkpoints}, so "
-                    "training starts again from step 0."
+                    f"There is no checkpoint in {place.checkpoints}: training starts "
+                    "again from step 0."
                 )
         about = vars_of(settled)
         if team.device.type == "cpu":
@@ -254,7 +254,7 @@ class Training:
             pauses = evaluated or stopping or due
             self.await_steps(0 if pauses else 1)
             if pauses:
-                self.writer.finish()  # which speaks to the others as `from_leader` does
+                self.writer.finish()  # a collective, like `from_leader`
                 self.keep_folder()
                 self.share_statistics()
             if evaluated:
@@ -269,7 +269,7 @@ class Training:
         return self.finish(interruption)
 
     def state(self) -> State:
-        """All that a checkpoint holds."""
+        """The content of a checkpoint."""
         tensors, numbers = self.run.state()
         return State(tensors, {**numbers, "log": self.journal.state()})
 
@@ -338,9 +338,9 @@ class Training:
         return next(iter(checkpoints(self.place.checkpoints)), None)
 
     def keep_folder(self) -> None:
-        """Makes the run's folder again where it was removed or moved while training.
+        """Recreates the run's folder if it was removed or moved while training.
 
-        Where that cannot be, the run ends, with its model saved elsewhere.
+        If that fails, the run ends, and its model is saved elsewhere.
         """
 
         def look() -> str:
@@ -352,8 +352,8 @@ class Training:
                 return str(error)
             self.journal.make_again()
             self.journal.tell(
-                f"{self.place.path} was removed or moved while training; it is made "
-                "again, and training goes on in it."
+                f"{self.place.path} was removed or moved while training; it was "
+                "recreated, and training continues."
             )
             return ""
 
@@ -364,10 +364,10 @@ class Training:
         if model is not None:
             self.delivery.save_elsewhere(model)
         where = from_leader(self.team, lambda: self.delivery.elsewhere)
-        saved = f"its model is saved in {where}" if where else "nothing could be saved"
+        saved = f"its model was saved to {where}" if where else "nothing could be saved"
         raise UserError(
             f"{self.place.path} was removed or moved while training, and cannot be "
-            f"made again: {trouble} Training stopped after step {self.run.step:,}; "
+            f"recreated: {trouble} Training stopped after step {self.run.step:,}; "
             f"{saved}."
         )
 

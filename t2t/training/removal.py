@@ -1,4 +1,4 @@
-"""Removing what a run wrote, and nothing else."""
+"""Removes files that a run wrote, and no others."""
 
 import shutil
 from collections.abc import Iterable
@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 def written(folder: Path, patterns: Iterable[str]) -> list[Path]:
-    """What lies in a folder under the names that a run writes."""
+    """Files in a folder that match patterns."""
     return [path for pattern in patterns for path in sorted(folder.glob(pattern))]
 
 
 def remove(folder: Path, patterns: Iterable[str]) -> None:
-    """Removes what has such a name, and folders inside that stay empty by that."""
+    """Removes files that match patterns, and subfolders that are empty then."""
     patterns = tuple(patterns)
     for path in written(folder, patterns):
         if path.is_dir() and not path.is_symlink():

@@ -99,7 +99,7 @@ class CheckpointWriter:
             try:
                 self.write_draft(state, alone, draft)
             except (Exception, CheckpointException) as error:
-                # Where only one fits, the newer counts. Many try again at the next.
+                # If only one fits, keep the newer. Several processes retry at the next.
                 if not (self.team.leads and self.gives_way(error, state)):
                     raise
                 shutil.rmtree(draft, ignore_errors=True)
@@ -127,14 +127,14 @@ class CheckpointWriter:
                     FAILED,
                     f"The checkpoint of step {step} could not be written "
                     f"({self.reason(error, state)}); training goes on, and would "
-                    f"resume from {start}. Look after {self.folder}.",
+                    f"resume from {start}. Check the disk of {self.folder}.",
                 )
         finally:
             written.set()
 
     def write_draft(self, state: State, alone: bool, draft: Path) -> None:
-        """Writes all of a checkpoint but its name."""
-        if not self.folder.parent.exists():  # which is noticed, and made again, later
+        """Writes a checkpoint under a temporary name."""
+        if not self.folder.parent.exists():  # `keep_folder` recreates it later
             raise FileNotFoundError(errno.ENOENT, "its folder is gone")
         group = None if alone else self.team.control
         # When this returns in the leading process, all have written their shards.
@@ -144,7 +144,7 @@ class CheckpointWriter:
             seal(draft)
 
     def gives_way(self, error: BaseException, state: State) -> bool:
-        """Whether a checkpoint would have room without the older ones."""
+        """Whether removing older checkpoints would make enough room."""
         older = checkpoints(self.folder)[1:]
         if not older:
             return False
@@ -167,7 +167,7 @@ class CheckpointWriter:
 
 
 def system_error(error: BaseException) -> BaseException:
-    """What went wrong in the first process that failed to write its part."""
+    """The error of the first process that failed."""
     if isinstance(error, CheckpointException):
         return next(iter(error.failures.values()))[0]
     return error
@@ -220,7 +220,7 @@ def as_resumed(recipe: Recipe, checkpoint: Path) -> Recipe:
 def resume(
     run: Run, checkpoint: Path, team: Processes, tell: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Takes up what a checkpoint holds; what it holds of the log."""
+    """Restores a checkpoint; returns its state of the log."""
     check_data(checkpoint, run, tell)
     return read(checkpoint, run, team).get("log", {})
 
@@ -250,7 +250,7 @@ def check_data(path: Path, run: Run, tell: Callable[[str], None]) -> None:
 
 
 def read(path: Path, run: Run, team: Processes) -> dict[str, Any]:
-    """Puts what a checkpoint holds into a run, spread as that run is; its numbers."""
+    """Loads a checkpoint into a run, sharded as that run is; returns its numbers."""
     numbers = json.loads((path / NUMBERS).read_text())
     tensors = run.weights()
     stored = FileSystemReader(path).read_metadata().state_dict_metadata

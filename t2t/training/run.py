@@ -44,7 +44,7 @@ class Run:
     num_skipped: int = 0
     """Steps left out since their gradient was not finite."""
     num_skipped_in_a_row: int = 0
-    """Those of them since the last that was not left out."""
+    """Skipped steps since the last step that was applied."""
     data: dict[str, Any] = field(default_factory=dict)
     """What it learns from: `classes`, `num_images` to train on, their `fingerprint`."""
     loaded: Loaded | None = None

@@ -56,7 +56,7 @@ def curves(metrics: Path) -> RenderableType:
     """Loss and accuracy over the run, a line of bars each."""
     try:
         rows = read_rows(metrics)
-    except OSError:  # gone or closed to us since: no reason to spoil the end
+    except OSError:  # removed or not readable: the summary is shown anyway
         rows = []
     table = Table(box=None, show_header=False, pad_edge=False)
     names = {"loss": "loss", "val_loss": "validation loss", "top1": "top-1, %"}

@@ -51,7 +51,7 @@ def test_a_log_that_cannot_be_written_is_reported_once(
             journal.say(f"step {step}")
     told = capsys.readouterr().out
     assert told.count("The log could not be written") == 2
-    assert "The log could not be written (Is a directory); training goes on" in told
+    assert "The log could not be written (Is a directory); training continues" in told
     assert "The log could not be written 5 times in all." in told
 
 

@@ -250,7 +250,7 @@ def test_a_finished_run_whose_model_is_lost_says_so(
     with pytest.raises(UserError, match=r"run") as told:
         load_trained(folder)
     if harm == "gone":
-        assert "removed since the run was trained" in str(told.value)
+        assert "removed after the run had finished" in str(told.value)
     assert train(short, folder=folder, machine=cpu, quiet=True, fresh=True).finished
 
 
@@ -273,7 +273,7 @@ def test_a_run_without_checkpoints_says_that_it_starts_again(
     interrupt_after(None)
     assert train(recipe, folder=folder, machine=cpu, quiet=True).finished
     said = (folder / "log.txt").read_text()
-    assert said.count("so training starts again from step 0.") == 1
+    assert said.count(": training starts again from step 0.") == 1
     assert untimed_rows(folder) == untimed_rows(uninterrupted)
 
 
@@ -336,7 +336,7 @@ def test_a_folder_that_is_lost_while_training_is_made_again(
         meanwhile(99, lose)
         interrupt_after(None)
         assert train(recipe, machine=cpu, **given).finished  # type: ignore[arg-type]
-    assert "while training; it is made again" in (folder / "log.txt").read_text()
+    assert "while training; it was recreated" in (folder / "log.txt").read_text()
     assert_delivered(folder, expected)
     assert untimed_rows(folder) == untimed_rows(uninterrupted)
     again = train(recipe, machine=cpu, **given)  # type: ignore[arg-type]
@@ -573,7 +573,7 @@ def test_full_disk_at_the_end_keeps_the_last_checkpoint(
 ) -> None:
     folder = tmp_path / "run"
     disk(range(12, 13))
-    with pytest.raises(UserError, match=r"not be written.* of step 6 of 12 stays in"):
+    with pytest.raises(UserError, match=r"not be written.* of step 6 of 12 is in"):
         train(recipe, folder=folder, machine=cpu, quiet=True)
     assert [path.name for path in checkpoints(folder / "last")] == ["step-000000006"]
     disk(range(0))
@@ -595,7 +595,7 @@ def test_a_model_that_has_no_room_is_kept_as_a_checkpoint(
     folder = tmp_path / "run"
     with monkeypatch.context() as full:
         full.setattr(weights, "save_file", refuse)
-        told = r"The checkpoint of step 12 of 12 stays in .*last: make room, and run"
+        told = r"The checkpoint of step 12 of 12 is in .*: free some disk space and run"
         with pytest.raises(UserError, match=told):
             train(recipe, folder=folder, machine=cpu, quiet=True)
     assert checkpoints(folder / "last")[0].name == "step-000000012"
@@ -641,7 +641,7 @@ def test_a_model_that_has_no_room_is_saved_where_there_is_some(
         train(recipe, folder=tmp_path / "run", machine=cpu, quiet=True)
     saved = tmp_path / "run-2.safetensors"
     assert f"The model is saved in {saved}." in str(caught.value)
-    assert "The checkpoint of step 3 of 3 stays in" in str(caught.value)
+    assert "The checkpoint of step 3 of 3 is in" in str(caught.value)
     assert load_trained(saved).class_names == ("a", "b", "c")
     assert (tmp_path / "run.safetensors").read_text() == "another's"
     full_folder(0)
@@ -666,8 +666,8 @@ def test_a_finished_run_holds_on_until_there_is_room(
     assert train(recipe, folder=folder, machine=cpu, quiet=True, fresh=True).finished
     said = (folder / "log.txt").read_text()
     assert "cannot be written (" in said
-    assert "Trying again for 60 s" in said
-    assert f"The model is saved in {folder}/model.safetensors after all." in said
+    assert "Retrying for 60 s" in said
+    assert f"The model was saved to {folder}/model.safetensors." in said
     assert not (tmp_path / "run.safetensors").exists()
     assert load_trained(folder).class_names == ("a", "b", "c")
 
@@ -687,7 +687,7 @@ def test_a_result_is_tried_again_too(
     monkeypatch.setattr(delivery, "HOLD_SECONDS", 60)
     monkeypatch.setattr(delivery, "RETRY_SECONDS", 0.01)
     assert train(tiny(epochs=1), folder=tmp_path, machine=cpu, quiet=True).finished
-    assert "make room. Trying again" in (tmp_path / "log.txt").read_text()
+    assert "free some disk space. Retrying" in (tmp_path / "log.txt").read_text()
 
 
 def test_numbers_that_have_no_room_are_told_before_a_run_goes_on(
@@ -713,7 +713,7 @@ def test_no_checkpoint_is_promised_where_none_could_be_kept(
     tiny: Tiny, cpu: Machine, tmp_path: Path, disk: Callable[[range], None]
 ) -> None:
     disk(range(100))
-    with pytest.raises(UserError, match="No checkpoint could be kept: make room"):
+    with pytest.raises(UserError, match="There is no checkpoint: free some disk space"):
         train(tiny(epochs=1), folder=tmp_path / "run", machine=cpu, quiet=True)
 
 

@@ -46,11 +46,11 @@ def locate(path: str | os.PathLike[str]) -> Path:
 
 
 def lost(folder: Path) -> str:
-    """Why a run's folder may hold no model, and what to do; nothing of other ones."""
+    """Why a run's folder has no model, and what to do; empty for other folders."""
     if (folder / "result.json").exists():
         return (
-            ": it was removed since the run was trained to its end. Put it back, or "
-            "train again with --fresh"
+            ": it was removed after the run had finished. Restore it, or train again "
+            "with --fresh"
         )
     if (folder / "recipe.json").exists():
         return ": the run has not been evaluated yet. Run its command again to resume"

@@ -26,11 +26,11 @@ class Clock:
         self.num_first = self.num_cold = 0
 
     def state(self) -> dict[str, float]:
-        """The times so far with the steps that they were spent on, for checkpoints."""
+        """The times so far and their numbers of steps, for checkpoints."""
         return {name: getattr(self, name) for name in self.KEPT}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Counts on from what a checkpoint holds."""
+        """Restores the state of a checkpoint."""
         for name in self.KEPT:
             setattr(self, name, state.get(name, 0))
 

@@ -1,4 +1,4 @@
-"""Failures that repeat: each is reported once, and then counted."""
+"""Reports repeated failures once, and then counts them."""
 
 from collections.abc import Callable
 

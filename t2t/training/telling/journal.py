@@ -35,11 +35,11 @@ from t2t.training.telling.trackers import open_trackers
 LOG_EVERY_SECONDS = 10.0
 DRAW_EVERY_SECONDS = 10.0
 SHOW_EVERY_SECONDS = 0.2
-"""How often the progress bar is renewed."""
+"""How often the progress bar is updated."""
 NUM_ROWS = 100
 """Rows of numbers that a run leaves, or one a step, even if it is soon over."""
 WINDOW = 100
-"""Steps that the logged loss is the mean of, and the most between two rows."""
+"""Steps over which the logged loss is averaged, and the most between two rows."""
 
 LOG_FAILED = "The log could not be written"
 METRICS_FAILED = f"{METRICS} could not be written"
@@ -59,7 +59,7 @@ class Journal:
         )
         self.metrics: MetricsFile | None = None
         self.failures = Failures(self.tell)
-        # What cannot be logged can be shown.
+        # If the log cannot be written, show it on screen.
         self.log_failures = Failures(lambda words: self.show(words, style="yellow"))
         self.trackers: list[Any] = []
         self.clock = Clock()
@@ -96,7 +96,7 @@ class Journal:
         self.note(sentence)
 
     def show(self, sentence: str, style: str) -> None:
-        """Puts a sentence on the screen only."""
+        """Prints a sentence without logging it."""
         self.console.show(Text(sentence, style=style))
 
     def say(self, *words: str | tuple[str, str]) -> None:
@@ -128,7 +128,7 @@ class Journal:
         self.trackers = open_trackers(self.place, step, self.tell)
 
     def make_again(self) -> None:
-        """Writes the numbers so far again, where the run's folder was removed."""
+        """Rewrites the metrics after the run's folder was removed."""
         if self.metrics is not None:
             try:
                 self.metrics.make_again()
@@ -137,13 +137,13 @@ class Journal:
                 self.failures.report(METRICS_FAILED, said)
 
     def flush(self) -> None:
-        """Writes the numbers that a full disk did not take."""
+        """Writes metrics that could not be written before."""
         if self.metrics is not None:
             with suppress(OSError):
                 self.metrics.flush()
 
     def state(self) -> dict[str, Any]:
-        """What the next rows depend on, for checkpoints."""
+        """The state of the log, for checkpoints."""
         return {
             "losses": [*self.losses],
             "scores": self.scores,
@@ -151,7 +151,7 @@ class Journal:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Logs on from what a checkpoint holds, as if there had been no stop."""
+        """Restores the state of a checkpoint, so that the log continues unchanged."""
         self.losses.extend(state.get("losses", ()))
         self.scores = state.get("scores", {})
         self.clock.restore(state.get("clock", {}))
@@ -195,7 +195,7 @@ class Journal:
                 STEPS_SKIPPED, f"Step {step} was left out: its gradient is not finite."
             )
         last = step == self.num_steps
-        # By the step alone, so that a resumed run leaves the rows of one that was not.
+        # Depends on the step only, so that a resumed run writes the same rows.
         if step == 1 or last or step % self.row_every == 0:
             rate = self.clock.steps_per_second * self.recipe.batch_size
             self.write(
@@ -228,14 +228,14 @@ class Journal:
         return statistics.fmean(self.losses) if self.losses else math.nan
 
     def progress_line(self, step: int) -> str:
-        """How far the run is, how it goes, and how long it will take."""
+        """Epoch, loss, accuracy, speed and time left."""
         return (
             f"epoch {step / self.per_epoch:.1f}/{self.recipe.epochs}  loss "
             f"{self.loss:.3f}  {self.accuracy()}{self.pace(step)}"
         )
 
     def show_progress(self, step: int) -> None:
-        """Renews the progress bar, where there is one."""
+        """Updates the progress bar, if there is one."""
         self.shown_at = time.monotonic()
         if self.progress is not None:
             words = self.progress_line(step)
@@ -255,7 +255,7 @@ class Journal:
         }
         self.scores = row
         self.write(run.step, row)
-        # The bar is not to lag behind the line above it.
+        # The bar must not lag behind the line above it.
         self.show_progress(min(run.step, self.num_steps))
         epochs = self.recipe.epochs
         self.say(
@@ -335,9 +335,9 @@ class Journal:
             self.failures.report(CURVES_FAILED, self.trouble(CURVES_FAILED, error))
 
     def trouble(self, failed: str, error: OSError) -> str:
-        """What to say of a file that cannot be written."""
+        """The message for a file that cannot be written."""
         return (
-            f"{failed} ({error.strerror}); training goes on. Look after "
+            f"{failed} ({error.strerror}); training continues. Check the disk of "
             f"{self.place.path}."
         )
 

@@ -14,9 +14,9 @@ NUMBERS = {
     *("epoch", "top1", "top5", "val_loss", "top1_raw", "val_loss_raw", "num_images"),
     *("train_seconds", "compile_seconds"),
 }
-"""What a row may hold, and others compute with."""
+"""Fields of a row that must be numbers."""
 LARGEST = 1e300
-"""More than any number of a run; infinite ones and NaN do not pass."""
+"""Larger numbers, infinity and NaN are rejected."""
 
 
 class MetricsFile:
@@ -26,7 +26,7 @@ class MetricsFile:
         self.path = path
         self.handle = -1
         self.unwritten = b""
-        """Lines that a full disk did not take yet."""
+        """Lines that could not be written yet, on a full disk."""
 
     def open_until(self, step: int, num_steps: int) -> list[dict[str, Any]]:
         """Opens the file after removing what a resumed run does again; what is left.
@@ -45,7 +45,7 @@ class MetricsFile:
         return kept
 
     def make_again(self) -> None:
-        """Writes all lines into a file of that name again, where it was removed."""
+        """Rewrites all lines after the file was removed."""
         lines = os.pread(self.handle, os.fstat(self.handle).st_size, 0)
         write_atomically(self.path, lines)
         handle = os.open(self.path, os.O_RDWR | os.O_APPEND)
@@ -53,7 +53,7 @@ class MetricsFile:
         self.handle = handle
 
     def add(self, row: dict[str, Any]) -> None:
-        """Adds a line; one that a full disk does not take is written with the next."""
+        """Adds a line; if the disk is full, it is written with the next."""
         self.unwritten += (json.dumps(row) + "\n").encode()
         self.flush()
 
@@ -80,7 +80,7 @@ class MetricsFile:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics file; a line that no run wrote like this is left out."""
+    """The rows of a metrics file; invalid lines are skipped."""
     rows: list[dict[str, Any]] = []
     if not path.exists():
         return rows
@@ -102,7 +102,7 @@ def is_row(row: object) -> bool:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is one that can be drawn, or null where it was not finite."""
+    """Whether a value is a finite number, or null for one that was not."""
     if value is None:
         return True
     if isinstance(value, bool) or not isinstance(value, int | float):
