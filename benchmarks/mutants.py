@@ -1,6 +1,6 @@
-"""Small images and files of weights, and damaged copies of them.
+"""Small images and weight files, and damaged copies of them.
 
-What number `n` becomes depends on its number alone.
+The copy of number `n` depends on `n` only.
 """
 
 import io
@@ -30,7 +30,7 @@ ODD: tuple[Any, ...] = (
 
 
 def original_images() -> list[Original]:
-    """One of every kind that is read."""
+    """One image of every supported format."""
     rng = np.random.default_rng(0)
     small = Image.fromarray(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8))
     image = small.resize((64, 48), Image.Resampling.BICUBIC)
@@ -82,7 +82,7 @@ def original_weights(work: Path) -> list[Original]:
     t2t.save(model, path, name="t2t_vit_7_32", class_names=names, extra=extra)
     originals = [(".safetensors", path.read_bytes())]
     originals *= 6  # half of all are our own files
-    # Pickles do not say which model they hold: one of the zoo's is known by its shapes.
+    # Pickles do not name their model: a model of the zoo is identified by its shapes.
     state = t2t.create_model("t2t_vit_7_32", num_classes=2).state_dict()
     for content in (state, {"state_dict_ema": state, "epoch": 3}, {"net": state}):
         for zipped in (True, False):
@@ -104,7 +104,7 @@ def mutated_image(originals: list[Original], number: int) -> Original:
 
 
 def mutated_weights(originals: list[Original], number: int) -> Original:
-    """A damaged copy of one of the files; of ours, half in what its header says."""
+    """A damaged copy of one of the files; half of our own have a damaged header."""
     rng = random.Random(number)
     suffix, data = originals[number % len(originals)]
     how: Callable[[bytes, random.Random], bytes] = rng.choice(DAMAGES)
@@ -127,7 +127,7 @@ def flip(data: bytes, rng: random.Random) -> bytes:
 
 
 def flip_first(data: bytes, rng: random.Random) -> bytes:
-    """Where most of a file is described."""
+    """Flips bits at the start, in the header."""
     changed = bytearray(data)
     for _ in range(rng.choice((1, 3))):
         changed[rng.randrange(min(len(changed), 200))] = rng.randrange(256)
@@ -153,7 +153,7 @@ DAMAGES = (cut, cut, flip, flip, flip_first, clear, repeat, empty)
 
 
 def huge_size(data: bytes, rng: random.Random) -> bytes:
-    """Another width and height where the file says its own, 64 × 48."""
+    """Replaces the width and height in the header, 64 × 48."""
     width, height = rng.choice(HUGE), rng.choice(HUGE)
     if data[:4] == b"\x89PNG":
         header = data[12:16] + struct.pack(">II", width, height) + data[24:29]
@@ -179,7 +179,7 @@ def huge_size(data: bytes, rng: random.Random) -> bytes:
 
 
 def odd_header(data: bytes, rng: random.Random) -> bytes:
-    """Our own file with something else in its JSON, or with another length of it."""
+    """Our own file with a changed JSON header, or another header length."""
     length = int.from_bytes(data[:8], "little")
     if rng.random() < 0.15:
         return (
@@ -188,7 +188,7 @@ def odd_header(data: bytes, rng: random.Random) -> bytes:
         )
     header = json.loads(data[8 : 8 + length])
     notes = {key: _parsed(text) for key, text in header["__metadata__"].items()}
-    notes.pop("crc32", None)  # else nothing behind the checksum would be asked
+    notes.pop("crc32", None)  # else the checksum would reject every file
     if rng.random() < 0.7:
         _spoil(notes, rng)
     else:

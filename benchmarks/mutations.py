@@ -1,12 +1,12 @@
-"""Damaged images and weights through `predict`, `train`, `show` and `t2t.load`.
+"""Fuzzes `predict`, `train`, `show` and `t2t.load` with damaged images and weights.
 
     python benchmarks/mutations.py
     python benchmarks/mutations.py --images 20 --weights 10
 
-Counts what became of each. It fails on a traceback, a crash, a call that takes longer
-than 60 seconds, more than 2 GB of resident memory, and on what a decoder prints
-without naming the file. Commands run in a worker process that is watched from here;
-the file that did it is kept with --keep.
+Counts the outcomes. It fails on a traceback, a crash, a call that takes longer than 60
+seconds, more than 2 GB of resident memory, and on output of a decoder that does not
+name the file. Commands run in a monitored worker process; --keep copies the files that
+failed.
 """
 
 import argparse
@@ -45,9 +45,9 @@ SETTINGS = (
 
 
 class Worker:
-    """A process that does many calls; a new one after each failure and now and then.
+    """Runs calls in a process, and starts a new one after a failure or 100 calls.
 
-    What one call keeps for the next must not count as another's memory.
+    Otherwise memory that one call keeps would count for another.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Worker:
         self.num_calls = 0
 
     def outcome(self, *call: str) -> tuple[str, str]:
-        """What became of a call, and what it said."""
+        """The outcome of a call and its output."""
         self.num_calls += 1
         if self.num_calls % CALLS_A_WORKER == 0:
             self.close()
@@ -93,7 +93,7 @@ class Worker:
 
 
 def started() -> subprocess.Popen[bytes]:
-    """A worker that has imported what it needs."""
+    """Starts a worker and waits until it has imported everything."""
     process = subprocess.Popen(
         [sys.executable, __file__, "--worker"],
         stdin=subprocess.PIPE,
@@ -106,7 +106,7 @@ def started() -> subprocess.Popen[bytes]:
 
 
 def peak_bytes(pid: int) -> int:
-    """The most memory that a process ever had, 0 where the system does not say."""
+    """The peak resident memory of a process; 0 if unknown."""
     try:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -117,7 +117,7 @@ def peak_bytes(pid: int) -> int:
 
 
 def work() -> None:
-    """Does the calls that come in, and says what became of each."""
+    """Runs calls from standard input and answers with their outcomes."""
     import t2t
     from t2t.cli import main as t2t_main
     from t2t.errors import UserError
@@ -155,7 +155,7 @@ def work() -> None:
 
 @contextlib.contextmanager
 def redirected(descriptor: int) -> Iterator[None]:
-    """Standard output and error to a file, also what C writes."""
+    """Redirects standard output and error to a file, including that of C code."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept = os.dup(1), os.dup(2)
@@ -170,7 +170,7 @@ def redirected(descriptor: int) -> Iterator[None]:
 
 
 def decoder_output(said: str) -> str:
-    """The lines that neither we nor JSON would print."""
+    """Lines of output that are not ours."""
     lines = (line for line in said.splitlines() if not line.startswith(("t2t: ", "{")))
     return "\n".join(lines)
 

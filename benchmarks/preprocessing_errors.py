@@ -1,11 +1,11 @@
-"""How crops and evaluation differ from torchvision's, in grey levels.
+"""Measures how our crops differ from torchvision's, in grey levels.
 
     python benchmarks/preprocessing_errors.py path/to/photographs --out rows.json
 
-Training: the same boxes and filters, resized by us and by cropping first and resizing
-then, as the reference does it. Evaluation: one resize of a box against a resize and a
-central crop, at 224 px with a fraction of 0.9. Large photographs: the same evaluation
-of photographs that were enlarged, which we decode at half their size.
+Training: the same boxes and filters, with our single resize against crop, then resize,
+as in the reference. Evaluation: one resize of a box against resize, then center crop,
+at 224 px with a fraction of 0.9. Large photographs: the same for enlarged photographs,
+which we decode at half their size.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from PIL import Image
 from torchvision.transforms import v2
 from torchvision.transforms.functional import pil_to_tensor
 
-from t2t.data.crops import CenterCrop, RandomCrop, apply_crop, side_to_keep
+from t2t.data.crops import CenterCrop, RandomCrop, apply_crop, min_side_for
 from t2t.data.decoding.decode import decode
 from t2t.data.draws import Draws
 from t2t.ops.crop_resize import Filter
@@ -36,7 +36,7 @@ FILTERS = {
 
 
 def training_pair(photo: Image.Image, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """A random crop by us, and of the same box by cropping first."""
+    """Our random crop, and the same box cropped before resizing."""
     crop = RandomCrop(size=SIZE)
     draws = Draws.of(0, 0, torch.tensor([number]))
     ragged = Ragged.from_images([pil_to_tensor(photo)])
@@ -48,14 +48,14 @@ def training_pair(photo: Image.Image, number: int) -> tuple[np.ndarray, np.ndarr
 
 
 def evaluation_pair(photo: Image.Image, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """The centre by us, and by torchvision's two steps."""
+    """Our center crop, and torchvision's resize and center crop."""
     return centre(pil_to_tensor(photo), number), centre_by_torchvision(photo)
 
 
 def large_pair(
     photo: Image.Image, number: int, remainder: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same of a JPEG whose short side has some 1,400 pixels, decoded by each.
+    """The same for a JPEG with a short side of about 1,400 pixels.
 
     Both sides are even, or with a remainder of 1 odd.
     """
@@ -64,12 +64,12 @@ def large_pair(
     file = io.BytesIO()
     large = photo.resize((width, height), Image.Resampling.LANCZOS)
     large.save(file, "JPEG", quality=92)
-    ours = decode(file.getvalue(), min_side=side_to_keep(CENTRE))
+    ours = decode(file.getvalue(), min_side=min_side_for(CENTRE))
     return centre(ours, number), centre_by_torchvision(Image.open(file))
 
 
 def centre(pixels: torch.Tensor, number: int) -> np.ndarray:
-    """What we evaluate of an image."""
+    """Our center crop of an image."""
     draws = Draws.of(0, 0, torch.tensor([number]))
     ours = apply_crop(CENTRE, Ragged.from_images([pixels]), draws)[0]
     return ours.permute(1, 2, 0).numpy()

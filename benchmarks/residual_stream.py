@@ -1,10 +1,10 @@
-"""What a residual stream in bf16 costs and gains beside one in float32.
+"""Compares a residual stream in bf16 with one in float32: errors and speed.
 
     python benchmarks/residual_stream.py --data path/to/cifar10 --out rows.json
 
-Errors are of the gradient of all weights of the built-in, trained model on CIFAR-10's
-test images, beside float32 throughout: norms over norms. Rates are whole training
-steps as CUDA graphs without the compiler.
+Errors are relative norms of the gradient of all weights against float32 throughout, for
+the built-in model on CIFAR-10's test images. Speeds are of whole training steps as CUDA
+graphs, without torch.compile.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def gradient(
 
 
 def error_rows(data: str) -> list[dict[str, object]]:
-    """The error of the gradient by the stream's precision, and by what is fused."""
+    """Gradient errors by the precision of the stream and by what is fused."""
     model = t2t.load("builtin").cuda()
     assert isinstance(model, VisionTransformer)
     images, labels = trained_batch(data, 512)
@@ -65,7 +65,7 @@ def error_rows(data: str) -> list[dict[str, object]]:
     for plain, name in product(((), ("tokens",), ("tokens", "blocks")), RESIDUALS):
         model.encoder.residual_dtype = RESIDUALS[name]
         with ExitStack() as stack:
-            for part in plain:  # what is hooked is computed by modules, not fused
+            for part in plain:  # hooks disable fusion
                 for module in [*parts[part].modules()][1:]:
                     hook = module.register_forward_hook(lambda *given: None)
                     stack.callback(hook.remove)
@@ -81,7 +81,7 @@ def error_rows(data: str) -> list[dict[str, object]]:
 
 
 def rate_rows(seconds: float) -> list[dict[str, object]]:
-    """Images a second of T2T-ViT-14's step, the two by turns."""
+    """Images per second of T2T-ViT-14's step, alternating between the two."""
     case = Case(model="t2t_vit_14", launch="eager_graph")
     steps = {}
     for name, dtype in RESIDUALS.items():
@@ -110,7 +110,7 @@ def rate_rows(seconds: float) -> list[dict[str, object]]:
 
 
 def recipe_rows(seconds: float) -> list[dict[str, object]]:
-    """Images a second of the trainer's own step of a CIFAR-10 recipe."""
+    """Images per second of the trainer's step for a CIFAR-10 recipe."""
     recipe = find_recipe("cifar10.t2t_vit_7")
     rows = []
     for name in RESIDUALS:
@@ -132,7 +132,7 @@ def recipe_rows(seconds: float) -> list[dict[str, object]]:
 
 
 def main() -> None:
-    """Measures all, and prints and keeps the rows."""
+    """Measures everything, and prints and saves the rows."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", required=True)
     parser.add_argument("--seconds", type=float, default=5.0)

@@ -3,10 +3,10 @@
     python benchmarks/timm_suite.py pytorch-image-models [--only NAME …] [-- PYTEST …]
 
 The first argument is a checkout of timm, whose `tests/test_models.py` is run as it is.
-The tests choose models by lists of names and modules, which ours join: transformers
-(`vit_*`, `deit*`, …) are not asked for maps of features as CNNs are, models that give
-intermediate features are tested for them, and those that TorchScript cannot read
-(`hiera_*`, `hrnet*`, …) are not scripted.
+The tests select models by lists of names and modules, to which ours are added:
+transformers (`vit_*`, `deit*`, …) are not tested for feature maps as CNNs are, models
+with intermediate features are tested for them, and models that TorchScript cannot
+compile (`hiera_*`, `hrnet*`, …) are not scripted.
 """
 
 import argparse
@@ -25,11 +25,11 @@ from t2t.models.zoo import OURS
 
 NAMES = [*OURS, *SMALL_CNNS]
 KNOWN_BY = {"vit_*": OURS, "selecsls*": OURS, "vision_transformer": ["timm_entry"]}
-"""For an entry of a list in timm's tests, what of ours belongs on that list."""
+"""Entries of lists in timm's tests, and our names to add to those lists."""
 
 
 def listed(original: Callable[..., list[str]]) -> Callable[..., list[str]]:
-    """timm's `list_models`, with ours on the lists that it is given."""
+    """timm's `list_models`, with our names added to its lists."""
 
     def list_models(filter: str | list[str] = "", **options: Any) -> list[str]:
         options["filter"] = filter
@@ -43,7 +43,7 @@ def listed(original: Callable[..., list[str]]) -> Callable[..., list[str]]:
 
 
 class OnlyOurs:
-    """Leaves out what timm's suite does for models that are not ours."""
+    """Deselects tests of models that are not ours."""
 
     def __init__(self, names: list[str]) -> None:
         self.names = names
@@ -61,7 +61,7 @@ class OnlyOurs:
 
 
 def main() -> int:
-    """Runs the suite and gives pytest's exit status."""
+    """Runs the suite and returns pytest's exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("checkout", type=Path, help="a checkout of timm")
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
