@@ -294,7 +294,7 @@ def test_show_knows_timms_models(capsys: Output) -> None:
         ("show t2t_vit_14 --image-size 1000000", "is too large: give 65535 or less"),
         (
             "show vit_small_16 --image-size 65535 --set patch_size=1",
-            "cannot take images of 65535×65535 pixels",
+            "asks for images of 4,294,836,225 pixels; at most 16,777,216 are",
         ),
         ("show inception_v3 --image-size 20", "cannot take images of 20×20 pixels"),
     ],

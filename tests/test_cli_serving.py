@@ -232,7 +232,7 @@ def test_predict_draws_what_it_sees(
     files = sorted(str(path) for path in (images / "7").iterdir())[:3]
     words = ["predict", str(run), *files, "--json", "--top", "1"]
     assert main([*words, "--picture", f"{tmp_path}/new/seen.png"]) == 2
-    assert f"there is no folder {tmp_path}/new; make it" in capsys.readouterr().err
+    assert f"there is no folder {tmp_path}/new; create it" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
     (tmp_path / "new").mkdir()
     assert main([*words, "--picture", f"{tmp_path}/new/seen.png"]) == 0

@@ -187,7 +187,7 @@ def test_a_shrunk_schedule_is_logged_and_kept(
     words += " --set choices.depth=1 --set choices.dim=24"
     assert main(words.split()) == 0
     log = (tmp_path / "run" / "log.txt").read_text()
-    note = "shortened with its epochs (12 → 1): warm-up epochs 2 → 0.167."
+    note = "scaled with the epochs (12 → 1): warm-up epochs 2 → 0.167."
     assert note in log
     assert note in capsys.readouterr().out.replace("\n", " ")
     kept = json.loads((tmp_path / "run" / "recipe.json").read_text())

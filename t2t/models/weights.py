@@ -250,8 +250,8 @@ def non_finite_note(names: Sequence[str]) -> str:
     if not names:
         return ""
     return (
-        f"{len(names)} of its tensors contain NaN or infinity ({shorten([*names])}): "
-        "the model's outputs are meaningless."
+        f"NaN or infinity in {len(names)} of its tensors ({shorten([*names])}): the "
+        "model's outputs are meaningless."
     )
 
 

@@ -179,9 +179,7 @@ def test_white_may_be_zero():
 @pytest.mark.parametrize("value", [-1, 65536, 2**31 - 1])
 def test_thirty_two_bits_are_not_clipped(value):
     data = encoded(Image.fromarray(np.full((4, 4), value, np.int32)), "TIFF")
-    with pytest.raises(
-        DamagedImage, match=r"32-bit pixels range from .* store 8 or 16"
-    ):
+    with pytest.raises(DamagedImage, match=r"32-bit pixels range from .* with 8 or 16"):
         decode(data)
 
 
@@ -189,7 +187,7 @@ def test_thirty_two_bits_are_not_clipped(value):
 def test_float_pixels_of_no_usual_range_are_refused(value):
     image = np.full((4, 4), 0.5, np.float32)
     image[1, 2] = value
-    with pytest.raises(DamagedImage, match=r"floating point|no numbers"):
+    with pytest.raises(DamagedImage, match=r"floating point|NaN or infinite"):
         decode(encoded(Image.fromarray(image), "TIFF"))
 
 
@@ -426,7 +424,7 @@ def test_too_many_pixels_are_told_before_any_is_decoded(monkeypatch, kind):
     assert decode(data).shape == (3, 20, 40)
     assert decode(data, max_pixels=800).shape == (3, 20, 40)
     with pytest.raises(
-        DamagedImage, match="a: its 40 × 20 pixels are more than the 79"
+        DamagedImage, match="a: its 40 × 20 pixels exceed the limit of 79"
     ):
         decode(data, name="a", max_pixels=799)
 
@@ -436,7 +434,7 @@ def test_what_pillow_keeps_three_times_may_have_a_third_of_the_pixels(monkeypatc
     assert decode(data, max_pixels=24 * 40).shape == (3, 24, 40)
     monkeypatch.setattr(decoding, "_fast_decoder", lambda: None)
     assert decode(data, max_pixels=3 * 24 * 40).shape == (3, 24, 40)
-    with pytest.raises(DamagedImage, match="are more than the 320 that are decoded"):
+    with pytest.raises(DamagedImage, match="pixels exceed the limit of 320"):
         decode(data, max_pixels=24 * 40)
 
 
@@ -565,7 +563,7 @@ def test_a_pillow_without_avif_is_told(monkeypatch):
 
 def test_the_reason_of_damage_is_told_in_words(monkeypatch):
     whole = encoded(picture(), "JPEG")
-    with pytest.raises(DamagedImage, match="the JPEG file is cut short or damaged"):
+    with pytest.raises(DamagedImage, match="the JPEG file is truncated, damaged"):
         decode(whole[:20])
 
     def stumble(*_, **__):

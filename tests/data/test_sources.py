@@ -294,7 +294,7 @@ def test_a_folder_goes_before_a_download_of_its_name(tmp_path, monkeypatch):
     assert open_splits("./pets").notes == ()
     make_folder(tmp_path / "digits", {"cat": 12, "dog": 12})
     (note,) = open_splits("digits").notes  # the default, and no download
-    assert "for the folder here write ./digits" in note
+    assert "for the folder of that name, use ./digits" in note
     (tmp_path / "mnist").mkdir()
     assert find("mnist").title == "mnist"  # an empty folder is in nobody's way
 

@@ -62,9 +62,7 @@ def test_tiny_imagenet(tmp_path: Path) -> None:
 def test_tiny_imagenet_without_annotations_is_one_sentence(tmp_path: Path) -> None:
     tiny_imagenet(tmp_path)
     (tmp_path / "val" / "val_annotations.txt").unlink()
-    with pytest.raises(
-        UserError, match=r"val holds images of no known class: add val_a"
-    ):
+    with pytest.raises(UserError, match=r"images in .*val are unknown: put val_a"):
         open_splits(tmp_path)
 
 
@@ -73,10 +71,10 @@ def test_annotations_that_do_not_fit_are_one_sentence(tmp_path: Path) -> None:
     notes = tmp_path / "val" / "val_annotations.txt"
     text = notes.read_text()
     notes.write_text(text.replace("n01", "n09"))
-    with pytest.raises(UserError, match=r"the class 'n09', which .* has no folder of"):
+    with pytest.raises(UserError, match=r"the class 'n09', but .* has no such folder"):
         open_splits(tmp_path)
     notes.write_text(text.partition("\n")[0])
-    with pytest.raises(UserError, match=r"has no class for .*val_1\.JPEG"):
+    with pytest.raises(UserError, match=r"has no label for .*val_1\.JPEG"):
         open_splits(tmp_path)
 
 
@@ -130,7 +128,7 @@ def test_imagenet_with_a_flat_validation_folder(
 @pytest.mark.parametrize(
     ("make", "lost", "words"),
     [
-        (by_kaggle, "LOC_val_solution.csv", "holds images of no known class: add"),
+        (by_kaggle, "LOC_val_solution.csv", "are unknown: put"),
         (by_devkit, "ILSVRC2012_devkit_t12/data/meta.mat", "needs meta.mat beside it"),
     ],
 )
@@ -146,7 +144,7 @@ def test_imagenet_without_labels_is_one_sentence(
 def test_a_wrong_number_of_labels_is_one_sentence(tmp_path: Path) -> None:
     by_synsets(tmp_path)
     write(tmp_path / "imagenet_2012_validation_synset_labels.txt", "n02\n")
-    with pytest.raises(UserError, match=r"has 1 classes and .* 2 images"):
+    with pytest.raises(UserError, match=r"has 1 labels and .* 2 images"):
         open_splits(tmp_path)
 
 
@@ -268,7 +266,7 @@ def test_flowers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "image_00001.jpg": two,
     }
     (tmp_path / "setid.mat").unlink()
-    with pytest.raises(UserError, match=r"setid\.mat is missing"):
+    with pytest.raises(UserError, match=r"setid\.mat, the list of images, is missing"):
         open_splits(tmp_path)
 
 
@@ -285,7 +283,9 @@ def test_pets(tmp_path: Path) -> None:
     assert splits.train.classes == ("Abyssinian", "Great Dane")
     assert labels_by_name(splits.val)["great_dane_4.jpg"] == "Great Dane"
     (lists / "trainval.txt").unlink()
-    with pytest.raises(UserError, match=r"trainval\.txt is missing"):
+    with pytest.raises(
+        UserError, match=r"trainval\.txt, the list of images, is missing"
+    ):
         open_splits(tmp_path)
 
 

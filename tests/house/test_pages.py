@@ -147,4 +147,4 @@ def test_nothing_is_installed_from_an_index_that_has_it_not() -> None:
 def test_micro_batches_promise_no_more_than_they_keep(page: str) -> None:
     text = (ROOT / page).read_text()
     about = " ".join(text.split()).replace('" "', "")
-    assert "same but for dropout, stochastic depth and batch norms" in about
+    assert "same except for dropout, stochastic depth and batch norm" in about

@@ -60,7 +60,7 @@ def test_a_misspelled_option_says_what_was_meant() -> None:
         ({"image_size": 10**6}, "at most 16,777,216"),
         ({"image_size": 4096, "splits": ((3, 2, 1),) * 3}, "512×512 tokens; at most"),
         ({"depth": 10**7}, "depth=10000000 must be from 1 to 1000"),
-        ({"splits": ()}, "splits has 0 soft splits and needs 1 to 16"),
+        ({"splits": ()}, "splits has 0 soft splits; 1 to 16 are allowed"),
         ({"num_classes": "ten"}, "num_classes takes a whole number"),
         ({"depth": "x"}, 'depth="x" will not do: depth takes a whole number'),
         ({"depth": 2.5}, "depth takes a whole number"),
@@ -109,9 +109,9 @@ def test_wrong_channels_say_what_to_do() -> None:
 def test_what_is_no_batch_of_fractions_is_told() -> None:
     model = create_model("t2t_vit_7_32", depth=1).eval()
     images = torch.zeros(1, 3, 32, 32)
-    with pytest.raises(UserError, match=r"torch\.uint8 and the model takes fractions"):
+    with pytest.raises(UserError, match=r"torch\.uint8, but the model takes floating"):
         model(images.byte())
-    with pytest.raises(UserError, match=r"shape \(3, 32, 32\) .* images\[None\]"):
+    with pytest.raises(UserError, match=r"shape \(3, 32, 32\), .* images\[None\]"):
         model(images[0])
 
 

@@ -147,7 +147,7 @@ def test_settings_of_timm_are_checked_too(key, value, tmp_path: Path) -> None:
 
 def test_numbers_of_mean_and_channels_agree(tmp_path: Path) -> None:
     save(small(), tmp_path, extra={"mean": [0.5], "std": [0.5]})
-    with pytest.raises(UserError, match="images of 3 channels and gives 1 numbers"):
+    with pytest.raises(UserError, match="images of 3 channels, but its mean has 1"):
         load_trained(tmp_path)
 
 

@@ -97,7 +97,7 @@ def test_names_and_their_number_must_agree(saved, tmp_path: Path) -> None:
         UserError, match="3 class_names were given, but the model has 4"
     ):
         load(tmp_path, num_classes=4, class_names=NAMES)
-    with pytest.raises(UserError, match="one word; give a list"):
+    with pytest.raises(UserError, match="is a string; pass a list"):
         load(tmp_path, class_names="cat")
 
 

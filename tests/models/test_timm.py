@@ -310,7 +310,7 @@ def test_set_input_size_takes_what_timms_does(model):
     model.set_input_size()
     model.set_input_size(img_size=32, patch_size=16)
     assert model.config.image_size == (32, 32)
-    with pytest.raises(UserError, match="patch_size=8 cannot be set"):
+    with pytest.raises(UserError, match="patch_size=8 cannot be changed"):
         model.set_input_size(patch_size=8)
 
 

@@ -36,7 +36,7 @@ def test_a_run_says_all(tmp_path: Path) -> None:
     assert (trained.mean, trained.std, trained.crop_fraction) == ((0.3,), (0.4,), 1.0)
     assert (trained.data, trained.name) == ("photos", "mine")
     assert trained.seed == 7  # else images it was trained on would judge it
-    with pytest.raises(UserError, match="1 class_names are given and the model has 2"):
+    with pytest.raises(UserError, match="1 class_names were given, but the model has"):
         save(model, tmp_path, class_names=["one name too few"])
 
 

@@ -96,7 +96,7 @@ def test_a_model_that_its_settings_do_not_build_is_not_saved(tmp_path):
     model = timm.create_model("resnet10t", num_classes=3, stem_width=16)
     with pytest.raises(UserError, match=r"could not be loaded again: .* another shape"):
         save(model, tmp_path)
-    with pytest.raises(UserError, match="neither ours nor timm's"):
+    with pytest.raises(UserError, match="is not a model of t2t or timm"):
         save(torch.nn.Linear(2, 2), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -207,7 +207,7 @@ def test_a_model_that_does_not_exist_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["x.pth", "x.pt", "x.PTH", "x.pth.tar", "x.onnx"])
 def test_another_format_is_not_taken_for_a_folder(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"give .*x\.safetensors, or a folder"):
+    with pytest.raises(UserError, match=r"use .*x\.safetensors, or a folder"):
         save(VisionTransformer(SMALL), tmp_path / name)
     assert list(tmp_path.iterdir()) == []
     file = save(VisionTransformer(SMALL), tmp_path / "cifar10.t2t_vit_7")
@@ -251,7 +251,7 @@ def test_heads_of_token_labelling_are_left_out(golden, tmp_path: Path) -> None:
     model, loaded = load_with_report(tmp_path / "a.pth", model=GOLDEN_CONFIG)
     torch.testing.assert_close(logits(model, images), expected)
     (note,) = loaded.notes
-    assert note.startswith("aux_head.bias, aux_head.weight, total_ops were left out: ")
+    assert note.startswith("aux_head.bias, aux_head.weight, total_ops were skipped: ")
 
 
 def test_weights_of_timms_vits_fit_another_image_size(tmp_path: Path) -> None:

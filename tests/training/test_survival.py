@@ -361,9 +361,11 @@ def test_a_folder_that_is_anothers_by_now_is_left_alone(
 
     monkeypatch.setattr(delivery, "fallback_folders", lambda: [tmp_path])
     meanwhile(8, take)
-    with pytest.raises(UserError, match=r"stopped after step 12; its model is") as told:
+    with pytest.raises(
+        UserError, match=r"stopped after step 12; its model was"
+    ) as told:
         train(recipe, folder=folder, machine=cpu, quiet=True)
-    assert f"saved in {tmp_path}/run.safetensors." in str(told.value)
+    assert f"saved to {tmp_path}/run.safetensors." in str(told.value)
     assert load_trained(tmp_path / "run.safetensors").class_names == ("a", "b", "c")
     assert len([*folder.iterdir()]) == 1
 
