@@ -12,6 +12,7 @@ from scipy.io import savemat
 
 from t2t.data.decoding.decode import decode
 from t2t.data.sources import Source, Splits, open_source, open_splits
+from t2t.data.sources.filenames import expand_braces
 from t2t.errors import UserError
 
 
@@ -57,6 +58,37 @@ def test_tiny_imagenet(tmp_path: Path) -> None:
     }
     assert len(splits.train) == 2
     assert decode(splits.val.read(0)).shape == (3, 4, 4)
+
+
+def test_tiny_imagenet_in_the_folder_that_it_was_unpacked_in(tmp_path: Path) -> None:
+    tiny_imagenet(tmp_path / "tiny-imagenet-200")
+    splits = open_splits(tmp_path)
+    assert splits.train.classes == ("n01", "n02")
+    assert (len(splits.train), len(splits.val)) == (2, 3)
+
+
+def test_a_list_that_is_no_text_is_one_sentence(tmp_path: Path) -> None:
+    tiny_imagenet(tmp_path)
+    (tmp_path / "val" / "val_annotations.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match=r"val_annotations.txt is not text"):
+        open_splits(tmp_path)
+
+
+@pytest.mark.parametrize("line", ["a_2 x 1 1", "a_2"])
+def test_damaged_lines_of_pets_are_one_sentence(line: str, tmp_path: Path) -> None:
+    image(tmp_path / "images" / "a_1.jpg")
+    for split in ("trainval", "test"):
+        write(tmp_path / "annotations" / f"{split}.txt", f"a_1 1 1 1\n{line}\n")
+    with pytest.raises(UserError, match=rf"trainval.txt has the line '{line}'"):
+        open_splits(tmp_path)
+
+
+def test_flowers_that_no_label_is_of_are_one_sentence(tmp_path: Path) -> None:
+    image(tmp_path / "jpg" / "image_00001.jpg")
+    savemat(tmp_path / "imagelabels.mat", {"labels": [[1]]})
+    savemat(tmp_path / "setid.mat", {"trnid": [[1]], "valid": [[2]], "tstid": [[1]]})
+    with pytest.raises(UserError, match=r"setid.mat lists images from 1 to 2"):
+        open_splits(tmp_path)
 
 
 def test_tiny_imagenet_without_annotations_is_one_sentence(tmp_path: Path) -> None:
@@ -340,3 +372,15 @@ def test_a_flat_validation_folder_of_ones_own_is_told_of_as_before(
     image(tmp_path / "val" / "1.png")
     with pytest.raises(UserError, match="class"):
         open_splits(tmp_path)
+
+
+def test_a_link_to_nothing_is_told(tmp_path: Path) -> None:
+    (tmp_path / "photos").symlink_to("gone")
+    with pytest.raises(UserError, match=r"photos is a link to gone, which is not"):
+        open_splits(tmp_path / "photos")
+
+
+def test_numbers_of_shards_may_fall_and_have_a_limit() -> None:
+    assert expand_braces("a{10..8}.tar") == ["a10.tar", "a09.tar", "a08.tar"]
+    with pytest.raises(UserError, match=r"stands for 10,000,000,000 names: give"):
+        expand_braces("a{0..9999999999}.tar")

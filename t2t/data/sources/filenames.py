@@ -4,12 +4,16 @@ import os
 import re
 from collections.abc import Iterable
 
+from t2t.errors import UserError
+
 # What people call their splits; the first that is there is taken.
 SPLIT_NAMES = {
     "train": ("train", "training"),
     "val": ("val", "valid", "validation", "dev"),
     "test": ("test", "testing", "eval"),
 }
+# More are a slip of the finger, and would fill the memory.
+_MOST_NAMES = 1_000_000
 _SPLITS = {name: split for split, names in SPLIT_NAMES.items() for name in names}
 
 
@@ -54,10 +58,15 @@ def expand_braces(pattern: str) -> list[str]:
         return [pattern]
     head, tail = pattern[: found.start()], pattern[found.end() :]
     if numbers := re.fullmatch(r"(\d+)\.\.(\d+)", found[1]):
-        first, last = numbers[1], numbers[2]
-        choices = [
-            str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)
-        ]
+        first, last = int(numbers[1]), int(numbers[2])
+        if abs(last - first) >= _MOST_NAMES:
+            raise UserError(
+                f"{pattern} stands for {abs(last - first) + 1:,} names: give "
+                f"{_MOST_NAMES:,} or fewer."
+            )
+        step = 1 if first <= last else -1  # as a shell counts
+        width = len(numbers[1])
+        choices = [str(n).zfill(width) for n in range(first, last + step, step)]
     else:
         choices = found[1].split(",")
     return [head + choice + rest for choice in choices for rest in expand_braces(tail)]

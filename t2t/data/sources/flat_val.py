@@ -11,6 +11,7 @@ import numpy as np
 
 from t2t.data.sources.base import FileSource, Source
 from t2t.data.sources.folder import class_folders, open_folder, walk
+from t2t.data.sources.labels import read_list
 from t2t.errors import UserError
 
 TINY = "val_annotations.txt"
@@ -21,7 +22,7 @@ META = "meta.mat"
 # Folders that archives unpack to.
 _TRAIN = ("train", "ILSVRC2012_img_train")
 _VAL = ("val", "ILSVRC2012_img_val")
-_KAGGLE_IMAGES = Path("ILSVRC/Data/CLS-LOC")
+_INSIDE = (Path("ILSVRC/Data/CLS-LOC"), Path("tiny-imagenet-200"))
 _DEVKITS = ("", "ILSVRC2012_devkit_t12/data", "devkit/data", "ILSVRC/devkit/data")
 _NUM_ABOVE = 3
 
@@ -31,8 +32,7 @@ Labels = dict[str, str] | list[str]
 
 def find_flat_splits(root: Path) -> dict[str, Callable[[], Source]] | None:
     """The splits, if `train` has class folders and `val` is flat; else None."""
-    if (root / _KAGGLE_IMAGES).is_dir():
-        root = root / _KAGGLE_IMAGES
+    root = next((root / inner for inner in _INSIDE if (root / inner).is_dir()), root)
     train = next((root / name for name in _TRAIN if (root / name).is_dir()), None)
     val = next((root / name for name in _VAL if (root / name).is_dir()), None)
     if train is None or val is None:
@@ -85,14 +85,14 @@ def _open(train: Path, val: Path, root: Path) -> FileSource:
 def _labels(val: Path, root: Path) -> tuple[Path, Labels] | None:
     """The first file with labels that is found, and its labels."""
     if (val / TINY).is_file():
-        lines = (val / TINY).read_text().splitlines()
+        lines = read_list(val / TINY).splitlines()
         pairs = (line.split()[:2] for line in lines if len(line.split()) > 1)
         return val / TINY, dict(pairs)
     for folder in _folders(val, root):
         if (folder / KAGGLE).is_file():
             return folder / KAGGLE, _read_kaggle(folder / KAGGLE)
         if (folder / SYNSETS).is_file():
-            return folder / SYNSETS, (folder / SYNSETS).read_text().split()
+            return folder / SYNSETS, read_list(folder / SYNSETS).split()
         if (folder / NUMBERS).is_file():
             return folder / NUMBERS, _read_numbers(folder)
     return None
@@ -106,8 +106,8 @@ def _folders(val: Path, root: Path) -> Iterator[Path]:
 
 
 def _read_kaggle(path: Path) -> dict[str, str]:
-    with open(path, newline="") as file:
-        rows = [row for row in csv.reader(file) if len(row) > 1 and row[1].split()]
+    lines = csv.reader(read_list(path).splitlines())
+    rows = [row for row in lines if len(row) > 1 and row[1].split()]
     return {row[0]: row[1].split()[0] for row in rows}
 
 

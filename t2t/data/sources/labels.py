@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,16 @@ from t2t.errors import UserError
 
 # Beyond so many a number is no class but something else, such as a date.
 _MOST_CLASSES = 1 << 20
+
+
+def read_list(path: Path) -> str:
+    """The text of a file that lists images or classes."""
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path} is not text, and should list images: unpack it again."
+        ) from error
 
 
 def labels_and_classes(

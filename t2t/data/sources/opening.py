@@ -130,6 +130,11 @@ def find(spec: str | Path) -> Found:
     if path.is_file():
         return Found(text, _find_file(path))
     if not path.is_dir():
+        if path.is_symlink():
+            raise UserError(
+                f"{text} is a link to {os.readlink(path)}, which is not there: mend "
+                "the link, or give another path."
+            )
         if path.exists():
             raise UserError(f"{text} is neither a file nor a folder: {WHAT_TO_GIVE}")
         raise UserError(

@@ -9,6 +9,7 @@ import numpy as np
 from t2t.data.sources.base import FileSource, Source
 from t2t.data.sources.cifar import find_cifar_splits
 from t2t.data.sources.flat_val import find_flat_splits
+from t2t.data.sources.labels import read_list
 from t2t.data.sources.named import TORCHVISION_SETS, open_torchvision
 from t2t.errors import UserError
 
@@ -56,6 +57,11 @@ def _open_flowers(root: Path, parts: Sequence[str]) -> FileSource:
 
     labels = _matrix(root / "imagelabels.mat", "labels") - 1
     ids = np.concatenate([_matrix(root / "setid.mat", part) for part in parts])
+    if ids.size and not 1 <= ids.min() <= ids.max() <= len(labels):
+        raise UserError(
+            f"{root / 'setid.mat'} lists images from {ids.min()} to {ids.max()}, and "
+            f"imagelabels.mat has classes of {len(labels):,}: download both again."
+        )
     chosen = labels[ids - 1]
     numbers = tuple(str(number) for number in range(int(labels.max()) + 1))
     classes = tuple(getattr(Flowers102, "classes", numbers))
@@ -90,7 +96,14 @@ def _find_pets(root: Path) -> Openers | None:
 
 
 def _open_pets(root: Path, split: str) -> FileSource:
-    rows = [line.split() for line in _lines(root / "annotations" / f"{split}.txt")]
+    path = root / "annotations" / f"{split}.txt"
+    rows = [line.split() for line in _lines(path)]
+    for row in rows:
+        if len(row) < 2 or not row[1].isdecimal():
+            raise UserError(
+                f"{path} has the line {' '.join(row)!r}, which should be an image's "
+                "name and the number of its class: unpack it again."
+            )
     named = {row[1]: row[0].rpartition("_")[0] for row in rows}
     numbers = sorted(named, key=int)
     classes = tuple(named[number].replace("_", " ").title() for number in numbers)
@@ -160,7 +173,7 @@ def _lines(path: Path) -> list[str]:
     """The lines of a text file without comments and empty lines."""
     if not path.is_file():
         raise UserError(f"{path}, the list of images, is missing: unpack it again.")
-    lines = (line.strip() for line in path.read_text().splitlines())
+    lines = (line.strip() for line in read_list(path).splitlines())
     return [line for line in lines if line and not line.startswith("#")]
 
 
