@@ -34,6 +34,10 @@ def create_model(
 
     What is not given stays as the named model has it. Names outside the zoo are timm's.
     """
+    if not isinstance(name, str):
+        raise UserError(
+            f"A model's name is a word, and {name!r} is none. See `t2t models`."
+        )
     settings: dict[str, Any] = {
         "num_classes": num_classes,
         "image_size": image_size,

@@ -46,6 +46,12 @@ def save(
         **describe(model, name, settings),
     )
     check_rebuilds(model, description)
+    for key, tensor in model.state_dict().items():
+        if tensor.is_meta:
+            raise UserError(
+                f"{key} lies on the device meta and has no values: load or initialise "
+                "the weights before saving."
+            )
     state = {
         key: tensor.detach().cpu().contiguous()
         for key, tensor in model.state_dict().items()
@@ -85,8 +91,13 @@ def check_class_names(model: nn.Module, class_names: Sequence[str]) -> None:
         raise UserError(
             f"class_names={class_names!r} is a string; pass a list of names."
         )
+    for name in class_names:
+        if not isinstance(name, str):
+            raise UserError(
+                f"class_names are words, and {name!r} is none; give str(name)."
+            )
     num_classes = getattr(model, "num_classes", None)
-    if class_names and num_classes is not None and len(class_names) != num_classes:
+    if num_classes is not None and len(class_names) not in (0, num_classes):
         raise UserError(
             f"{len(class_names)} class_names were given, but the model has "
             f"{num_classes} classes; pass one name for each, in the order of its "

@@ -100,6 +100,11 @@ def load_with_report(
     **changes: Any,
 ) -> tuple[nn.Module, Loaded]:
     """Like `load`, and also returns a report of what was loaded, kept and changed."""
+    if not isinstance(model, str | ModelConfig | None):
+        raise UserError(
+            f"model={model!r} will not do: model takes a name of `t2t models` or timm, "
+            "or a ModelConfig."
+        )
     if class_names is not None:
         changes["num_classes"] = changes.get("num_classes") or len(class_names)
     checkpoint = read(path, averaged=averaged)

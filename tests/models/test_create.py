@@ -25,6 +25,12 @@ def test_a_misspelled_name_says_what_was_meant() -> None:
         create_model("convnxt_tiny")
 
 
+@pytest.mark.parametrize("name", [None, 3])
+def test_what_is_no_name_is_told(name: Any) -> None:
+    with pytest.raises(UserError, match=f"A model's name is a word, and {name} is"):
+        create_model(name)
+
+
 def test_a_misspelled_option_says_what_was_meant() -> None:
     with pytest.raises(UserError, match="num_heads"):
         create_model("t2t_vit_7", num_head=4)

@@ -225,6 +225,48 @@ def test_wrong_changes_are_told(change, tmp_path: Path) -> None:
         load(tmp_path, **change)
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"class_names": [1, 2, 3, 4, 5]}, "class_names are words, and 1 is none"),
+        ({"model": 3}, "model=3 will not do: model takes a name"),
+    ],
+)
+def test_the_file_is_not_blamed_for_wrong_arguments(
+    change, told, tmp_path: Path
+) -> None:
+    save(VisionTransformer(SMALL), tmp_path)
+    with pytest.raises(UserError, match=told):
+        load(tmp_path, **change)
+
+
+def test_a_model_without_values_is_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"on the device meta and has no values"):
+        save(VisionTransformer(SMALL).to("meta"), tmp_path / "a.safetensors")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_a_torchscript_program_is_told_without_unsafe_advice(tmp_path: Path) -> None:
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), tmp_path / "a.pt")
+    with pytest.raises(UserError, match=r"TorchScript program, not weights") as told:
+        load(tmp_path / "a.pt")
+    assert "weights_only" not in str(told.value)
+
+
+@pytest.mark.parametrize("model", ["test_vit", "deit_tiny"])
+def test_a_grid_that_is_no_square_is_told(model: str, tmp_path: Path) -> None:
+    network = timm.create_model(
+        {"deit_tiny": "deit_tiny_patch16_224"}.get(model, model),
+        num_classes=3,
+        img_size=(96, 64),
+    )
+    torch.save(network.state_dict(), tmp_path / "a.pth")
+    with pytest.raises(UserError, match=r"positions are for 24 tokens, .* no square"):
+        load(tmp_path / "a.pth", model=model, image_size=32)
+    load(tmp_path / "a.pth", model=model, image_size=(96, 64))
+
+
 @pytest.mark.parametrize("key", ["net", "model_state_dict", "whatever"])
 def test_weights_are_found_under_other_names(key, golden, tmp_path: Path) -> None:
     weights, images, expected = golden

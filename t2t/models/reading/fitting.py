@@ -1,5 +1,6 @@
 """Makes tensors from a file fit a model, or says what differs."""
 
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -84,6 +85,7 @@ def fit(
     if differences:
         raise UserError(
             f"{origin} does not fit the model: {differences}.{made_with(source, model)}"
+            f"{about_grid(state, model)}"
         )
     num_loaded = sum(state[name] is not own for name, own in wanted.items())
     changed = (*notes, *fitted.changed)
@@ -118,6 +120,9 @@ def fit_timm(
         and tensor.shape != wanted[name].shape
         and not name.startswith(tuple(f"{head}." for head in heads))
     ]
+    # timm takes any grid for a square one, and would mix up the tokens of others.
+    if "pos_embed" in apart and about_grid(state, model):
+        return state, []
     module = sys.modules[type(model).__module__]
     filter_fn = getattr(module, "checkpoint_filter_fn", None)
     if not apart or filter_fn is None:
@@ -211,6 +216,28 @@ def made_with(source: ModelConfig | None, model: nn.Module) -> str:
     if not apart:
         return ""
     return f" It was made with {', '.join(apart)}: give the model the same."
+
+
+def about_grid(state: State, model: nn.Module) -> str:
+    """A closing sentence on positions whose grid cannot be told from their number."""
+    for name, own in model.state_dict().items():
+        given = state.get(name)
+        if given is None or given.shape == own.shape or given.ndim != own.ndim:
+            continue
+        if isinstance(model, VisionTransformer) and name.endswith(".table"):
+            num_prefix = model.config.num_prefix_tokens
+        elif name == "pos_embed" and own.ndim == 3:
+            num_patches = getattr(getattr(model, "patch_embed", None), "num_patches", 0)
+            num_prefix = own.shape[1] - (num_patches or own.shape[1])
+        else:
+            continue
+        num_tokens = given.shape[-2] - num_prefix
+        if num_tokens < 1 or math.isqrt(num_tokens) ** 2 != num_tokens:
+            return (
+                f" Its positions are for {num_tokens} tokens, which make no square: "
+                "give the image_size that it was made for."
+            )
+    return ""
 
 
 def describe_differences(state: State, wanted: State) -> str:

@@ -86,6 +86,11 @@ def why_refused(error: Exception, origin: str) -> str:
             f"{origin} was not loaded: it contains {asked[asked.lastindex or 0]}, "
             "which is code, not weights. Only tensors and plain values are loaded."
         )
+    if "TorchScript archives" in reason:
+        return (
+            f"{origin} is a TorchScript program, not weights: save the state_dict() of "
+            "its model, and give that file."
+        )
     if isinstance(error, MemoryError):
         return f"{origin} is damaged: it asks for more memory than there is."
     is_usual = isinstance(error, RuntimeError | OSError | ValueError | EOFError)
