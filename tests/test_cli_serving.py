@@ -287,6 +287,7 @@ def test_a_file_that_is_not_written_leaves_no_folders(
     [
         ("predict RUN EMPTY", "No image could be read"),
         ("predict RUN", "No images are named"),
+        ("predict builtin", "No images are named beside builtin"),
         ("predict RUN NOTHING", "A name is empty; `t2t predict --help` gives"),
         ("predict nowhere", "There is no file or folder nowhere to look at"),
         ("predict https://a.b/x.jpg", "download https://a.b/x.jpg first"),

@@ -264,6 +264,8 @@ def no_images(words: tuple[str, ...]) -> str:
         if is_image_name(words[0]):
             return f"Images are not read from URLs: download {words[0]} first."
         return f"No images are named beside {words[0]}; {advice}"
+    if words[0] == "builtin":
+        return f"No images are named beside builtin; {advice}"
     path = Path(words[0]).expanduser()
     if not path.exists():
         return f"There is no file or folder {words[0]} to look at; {advice}"
