@@ -132,7 +132,7 @@ def test_a_look_leaves_the_model_as_it_was(
         probability=0.9,
         sight=sight,
     )
-    path = draw_sights([seen, seen], tmp_path / "new" / "seen.png", "What it sees")
+    path = draw_sights([seen, seen], tmp_path / "seen.png", "What it sees")
     with Image.open(path) as picture:
         assert picture.width > picture.height > 400
 

@@ -123,14 +123,12 @@ def test_a_float32_stream_is_nearer_to_the_truth_than_a_half_precision_one():
     torch.manual_seed(0)
     blocks = [random_block(16, 24, with_bias=True) for _ in range(12)]
     final = (torch.randn(16).double(), torch.randn(16).double())
-    tokens = torch.randn(8, 7, 16, dtype=torch.float64)
-    learned = [weight for block in blocks for weight in block]
+    tokens = torch.randn(32, 7, 16, dtype=torch.float64)
     wanted = block_stack_reference(tokens, blocks, final, 2, 0.4, 1e-5, 7)
-    exact = torch.autograd.grad(wanted.square().sum(), learned)
+    narrow = [BlockWeights(*(each.float() for each in block)) for block in blocks]
 
     def error(stream: torch.dtype) -> float:
-        """Of all gradients, with branches in bfloat16."""
-        narrow = [BlockWeights(*(each.float() for each in block)) for block in blocks]
+        """Of the output, with branches in bfloat16."""
         out = block_stack(
             tokens.to(stream),
             narrow,
@@ -139,8 +137,7 @@ def test_a_float32_stream_is_nearer_to_the_truth_than_a_half_precision_one():
             torch.bfloat16,
         )
         assert out.dtype == torch.bfloat16
-        grads = torch.autograd.grad(out.float().square().sum(), learned)
-        pairs = zip(grads, exact, strict=True)
-        return float(torch.stack([(a - b).norm() for a, b in pairs]).norm())
+        return (out - wanted).norm().item()
 
-    assert error(torch.float32) < 0.8 * error(torch.bfloat16)
+    # About a half: the rest is the branches' rounding.
+    assert error(torch.float32) < 0.75 * error(torch.bfloat16)
