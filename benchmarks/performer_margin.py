@@ -13,16 +13,13 @@ from pathlib import Path
 from unittest.mock import patch
 
 import torch
+from cifar_images import first_images
 from kept_rows import keep_rows
 from torch import Tensor
 
 import t2t
-from t2t.data.loading import Loader
-from t2t.data.sources import open_splits
 from t2t.models import tokenizers
 from t2t.ops.performer import performer_attention, performer_published
-
-MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
 
 
 def denominators(query: Tensor, key: Tensor, features: Tensor) -> Tensor:
@@ -33,14 +30,6 @@ def denominators(query: Tensor, key: Tensor, features: Tensor) -> Tensor:
 
     mass = exponent(key).logsumexp(1, keepdim=True)
     return (exponent(query) + mass).logsumexp(-1).exp() / features.shape[0]
-
-
-def images_of(data: str, num: int) -> Tensor:
-    """The first test images, normalised, in float64."""
-    loader = Loader(open_splits(data).val)
-    pixels = torch.stack([loader.load(index)[1] for index in range(num)])
-    mean, std = (torch.tensor(each).double()[:, None, None] for each in (MEAN, STD))
-    return (pixels.double() / 255 - mean) / std
 
 
 @torch.no_grad()
@@ -60,7 +49,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     model = t2t.load("builtin").double()
-    images = images_of(given.data, given.images)
+    images, _ = first_images(given.data, given.images)
     found: list[list[Tensor]] = [[], []]
 
     def watched(query: Tensor, key: Tensor, value: Tensor, features: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from cifar_images import first_images
 from kept_rows import keep_rows
 from torch import Tensor
 
@@ -22,24 +23,11 @@ from t2t.bench.cases import Case
 from t2t.bench.steps import STEPS, captured
 from t2t.bench.timing import time_steps
 from t2t.bench.trainer import measure_recipes
-from t2t.data.loading import Loader
-from t2t.data.sources import open_splits
 from t2t.models.vit import VisionTransformer
 from t2t.recipes import find_recipe
 from t2t.training.machine import RESIDUALS, Machine
 
 CUDA = torch.device("cuda")
-MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
-
-
-def trained_batch(data: str, num_images: int) -> tuple[Tensor, Tensor]:
-    """Test images, normalised, and their labels."""
-    source = open_splits(data).val
-    loader = Loader(source)
-    pixels = torch.stack([loader.load(index)[1] for index in range(num_images)])
-    mean, std = (torch.tensor(each)[:, None, None] for each in (MEAN, STD))
-    images = (pixels.float() / 255 - mean) / std
-    return images.cuda(), torch.as_tensor(source.labels[:num_images]).cuda()
 
 
 def gradient(
@@ -58,7 +46,8 @@ def error_rows(data: str) -> list[dict[str, object]]:
     """Gradient errors by the precision of the stream and by what is fused."""
     model = t2t.load("builtin").cuda()
     assert isinstance(model, VisionTransformer)
-    images, labels = trained_batch(data, 512)
+    batch = first_images(data, 512)
+    images, labels = batch[0].float().cuda(), batch[1].cuda()
     wanted = gradient(model, images, labels, half=False)
     parts = {"tokens": model.tokenizer, "blocks": model.encoder}
     rows: list[dict[str, object]] = []
