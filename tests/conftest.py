@@ -10,6 +10,8 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 # Shells start what runs in their background with Ctrl-C ignored, which tests press.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# The same for nohup and the closing of a terminal.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # The same examples every time: a failure is then the change's, not the day's.
 settings.register_profile("steady", derandomize=True, deadline=None)

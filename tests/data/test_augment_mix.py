@@ -201,5 +201,5 @@ def test_groups_that_do_not_divide_a_process_are_refused():
     assert [settings.mix_group_for(num) for num in (512, 64, 32)] == [64, 64, 32]
     assert Augmentation(mix_group=64).mix_group_for(100) is None
     assert Augmentation(mixup=0.8).mix_group_for(100) is None
-    with pytest.raises(UserError, match=r"100 images a process .* groups of 64; set"):
+    with pytest.raises(UserError, match=r"100 images per process .* groups of 64; set"):
         settings.mix_group_for(100)

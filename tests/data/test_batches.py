@@ -552,4 +552,4 @@ def test_an_image_of_too_many_pixels_is_named_and_skipped(resident: bool) -> Non
     )
     list(batches.steps(0, 2))
     assert sorted(damage.names) == ["photograph-1", "photograph-2"]
-    assert "× 1,000 pixels are more than the 700,000" in damage.reasons[0][1]
+    assert "× 1,000 pixels exceed the limit of 700,000" in damage.reasons[0][1]

@@ -273,5 +273,5 @@ def test_an_image_of_too_many_pixels_is_refused(predictor: Predictor) -> None:
     strict = Predictor(predictor.trained, "cpu", max_pixels=100_000)
     (outcome,) = strict.predict_each([file.getvalue()])
     assert isinstance(outcome, DamagedImage)
-    assert "its 400 × 300 pixels are more than the 100,000" in outcome.reason
+    assert "its 400 × 300 pixels exceed the limit of 100,000" in outcome.reason
     assert isinstance(next(predictor.predict_each([file.getvalue()])), Prediction)
