@@ -169,7 +169,9 @@ class RunFolder:
         ours = (self.log, self.checkpoints, *written(self.path, OF_CHECKPOINTS))
         found = (*visible(self.path), *visible(self.checkpoints))
         others = [path for path in found if path not in ours]
-        if (is_run and (is_locked or not same)) or (not is_run and others):
+        is_locked_by_us = bool(self.token) and self.token_there() == self.token
+        is_anothers = not same or is_locked if is_run else bool(others)
+        if is_anothers and not is_locked_by_us:
             raise UserError(f"{self.path} holds something else by now.")
         lock = self.path / LOCK
         if not (lock.exists() and samestat(os.fstat(self.handle), lock.stat())):
@@ -181,9 +183,26 @@ class RunFolder:
         except OSError as error:
             raise self.unwritable(error) from error
 
+    def restore_pages(self) -> list[Path]:
+        """Writes JSON files again that were removed; returns them."""
+        missing = {
+            self.path / name: page
+            for name, page in self.pages.items()
+            if not os.path.lexists(self.path / name)
+        }
+        with suppress(OSError):  # a full disk: tried again at the next checkpoint
+            for path, page in missing.items():
+                write_json(path, page)
+        return [path for path in missing if path.exists()]
+
     def check(self, recipe: Recipe, fresh: bool) -> None:
         """Refuses a folder that holds something else than this run."""
         is_run = (self.path / RECIPE).exists()
+        if not is_run and written(self.path, OF_CHECKPOINTS):
+            raise UserError(
+                f"{self.path} holds checkpoints, but no {RECIPE} of their run; restore "
+                "it, or name another --folder."
+            )
         if not is_run and self.strangers():
             raise UserError(
                 f"{self.path} holds files that are not a run's; name another --folder."
@@ -205,7 +224,13 @@ class RunFolder:
         """How a recipe differs from that of the run here, if one has begun."""
         if not ((self.path / RECIPE).exists() and self.has_begun()):
             return []
-        before = read_json(self.path / RECIPE)
+        try:
+            before = read_json(self.path / RECIPE)
+        except UserError as error:
+            raise UserError(
+                f"{error} Restore it, name another --folder, or add --fresh to start "
+                "over."
+            ) from error
         if same_data(str(before.get("data")), recipe.data):
             before["data"] = recipe.data
         return differences(before, to_json(recipe))

@@ -345,6 +345,11 @@ class Training:
 
         def look() -> str:
             if not self.place.is_lost():
+                restored = self.place.restore_pages() + self.journal.restore_metrics()
+                for path in restored:
+                    self.journal.tell(
+                        f"{path} was removed while training; it was written again."
+                    )
                 return ""
             try:
                 self.place.make_again()
@@ -352,8 +357,8 @@ class Training:
                 return str(error)
             self.journal.make_again()
             self.journal.tell(
-                f"{self.place.path} was removed or moved while training; it was "
-                "recreated, and training continues."
+                f"{self.place.path} or a file in it was removed or moved while "
+                "training; it was recreated, and training continues."
             )
             return ""
 

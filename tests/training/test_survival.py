@@ -343,6 +343,49 @@ def test_a_folder_that_is_lost_while_training_is_made_again(
     assert again.was_finished
 
 
+@pytest.mark.parametrize("name", ["recipe.json", "environment.json", "metrics.jsonl"])
+@pytest.mark.parametrize("step", [5, 12])
+def test_a_file_that_is_removed_while_training_is_written_again(
+    step: int,
+    name: str,
+    recipe: Recipe,
+    cpu: Machine,
+    tmp_path: Path,
+    uninterrupted: Path,
+    expected: dict[str, torch.Tensor],
+    meanwhile: Callable[[int, Callable[[], object]], None],
+) -> None:
+    folder = tmp_path / "run"
+    meanwhile(step, (folder / name).unlink)
+    assert train(recipe, folder=folder, machine=cpu, quiet=True).finished
+    assert (folder / name).exists()
+    said = (folder / "log.txt").read_text()
+    assert "removed while training" in said or "file in it was removed" in said
+    assert_delivered(folder, expected)
+    assert untimed_rows(folder) == untimed_rows(uninterrupted)
+    assert train(recipe, folder=folder, machine=cpu, quiet=True).was_finished
+
+
+@pytest.mark.parametrize("harm", ["removed", "cut"])
+def test_a_run_whose_recipe_is_lost_says_what_to_do(
+    harm: str,
+    recipe: Recipe,
+    cpu: Machine,
+    tmp_path: Path,
+    interrupt_after: Callable[[int | None], None],
+) -> None:
+    folder = tmp_path / "run"
+    interrupt_after(5)
+    train(recipe, folder=folder, machine=cpu, quiet=True)
+    interrupt_after(None)
+    path = folder / "recipe.json"
+    path.unlink() if harm == "removed" else path.write_text("{")
+    told = {"removed": "but no recipe.json of their run; restore", "cut": "Restore it"}
+    with pytest.raises(UserError, match=told[harm]):
+        train(recipe, folder=folder, machine=cpu, quiet=True)
+    assert checkpoints(folder / "last")
+
+
 @pytest.mark.parametrize("other", ["run", "files"])
 def test_a_folder_that_is_anothers_by_now_is_left_alone(
     other: str,

@@ -5,6 +5,7 @@ import statistics
 import time
 from collections import deque
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -126,6 +127,13 @@ class Journal:
         except OSError as error:
             raise self.place.unwritable(error) from error
         self.trackers = open_trackers(self.place, step, self.tell)
+
+    def restore_metrics(self) -> list[Path]:
+        """Rewrites the metrics if their file was removed; returns it if it was."""
+        if self.metrics is None or not self.metrics.is_lost():
+            return []
+        self.make_again()
+        return [] if self.metrics.is_lost() else [self.place.metrics]
 
     def make_again(self) -> None:
         """Rewrites the metrics after the run's folder was removed."""

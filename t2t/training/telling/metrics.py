@@ -4,6 +4,7 @@ import errno
 import json
 import os
 from contextlib import suppress
+from os.path import samestat
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,13 @@ class MetricsFile:
         write_atomically(self.path, lines.encode())
         self.handle = os.open(self.path, os.O_RDWR | os.O_APPEND)
         return kept
+
+    def is_lost(self) -> bool:
+        """Whether the file was removed or replaced since it was opened."""
+        try:
+            return not samestat(os.fstat(self.handle), self.path.stat())
+        except OSError:
+            return True
 
     def make_again(self) -> None:
         """Rewrites all lines after the file was removed."""
