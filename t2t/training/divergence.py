@@ -37,6 +37,8 @@ def after_divergence(
 def other_settings(recipe: Recipe) -> dict[str, str]:
     """A third of every learning rate, and gradient clipping if there is none."""
     stated = {name: getattr(recipe.optimizer, name) for name in RATES}
+    if recipe.optimizer.name != "muon":
+        del stated["adamw_lr"]  # only for what Muon leaves to AdamW
     changes = {
         f"optimizer.{name}": f"{rate / 3:.1g}" for name, rate in stated.items() if rate
     }

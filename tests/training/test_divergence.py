@@ -44,6 +44,15 @@ def test_what_is_set_already_is_not_advised() -> None:
     )
 
 
+@pytest.mark.parametrize(("name", "advised"), [("muon", True), ("sgd", False)])
+def test_a_rate_that_the_optimizer_ignores_is_not_advised(
+    name: str, advised: bool
+) -> None:
+    given = recipe(name=name, lr=0.3, adamw_lr=0.003)
+    told = after_divergence(given, Machine(precision="fp32"), FOLDER, None)
+    assert ("optimizer.adamw_lr=0.001" in told) == advised
+
+
 def test_a_checkpoint_is_named_and_kept() -> None:
     machine = Machine(precision="bf16")
     told = after_divergence(recipe(clip_norm=0.5), machine, FOLDER, CHECKPOINT)
