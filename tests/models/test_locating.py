@@ -4,6 +4,7 @@ import http.server
 import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 from t2t.errors import UserError
 from t2t.models.config import ModelConfig
 from t2t.models.reading import locating, reachability
+from t2t.models.reading.checkpoints import read
 from t2t.models.reading.locating import locate
 from t2t.models.vit import VisionTransformer
 from t2t.models.weights import load, save
@@ -169,3 +171,16 @@ def test_a_folder_stands_for_its_one_file_of_weights(tmp_path):
         locate(tmp_path)
     (tmp_path / "model.safetensors").touch()
     assert locate(tmp_path) == tmp_path / "model.safetensors"
+
+
+def test_a_damaged_file_in_a_folder_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    for content, told in ((b"", "is empty"), (b"x" * 99, "is damaged or cut off")):
+        file.write_bytes(content)
+        with pytest.raises(UserError) as refused:
+            read(tmp_path)
+        assert str(refused.value).startswith(f"{file} {told}")
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(UserError, match=r"cannot be read \(Is a directory\)"):
+        read(tmp_path)

@@ -44,10 +44,16 @@ def read(path: str | os.PathLike[str], *, averaged: bool = True) -> Checkpoint:
     """The weights at a path, URL or hub name; of two kinds, the averaged or the raw."""
     origin = str(path)
     file = locate(path)
-    with file.open("rb") as stream:
-        start = stream.read(9)
+    try:
+        with file.open("rb") as stream:
+            start = stream.read(9)
+    except OSError as error:
+        raise UserError(
+            f"{file} cannot be read ({error.strerror}); give a file of weights that "
+            "can be."
+        ) from error
     if not start:
-        raise UserError(f"{origin} is empty.")
+        raise UserError(f"{file_named(origin, file)} is empty.")
     # A safetensors file starts with the length of its header and the header's brace.
     if start[8:] == b"{" or file.suffix == ".safetensors":
         checkpoint = read_safetensors(file, origin)
@@ -78,8 +84,8 @@ def read_safetensors(file: Path, origin: str) -> Checkpoint:
     # A damaged header can have any type and any shape, and raise any error.
     except Exception as error:
         raise UserError(
-            f"{origin} is damaged or cut off ({first_line(error)}); download or copy "
-            "it again."
+            f"{file_named(origin, file)} is damaged or cut off ({first_line(error)}); "
+            "download or copy it again."
         ) from error
     text = metadata.get("t2t")
     description = None if text is None else Description.from_json(text, origin)
@@ -90,6 +96,11 @@ def read_safetensors(file: Path, origin: str) -> Checkpoint:
         description,
         hint=hint_of(origin, file),
     )
+
+
+def file_named(origin: str, file: Path) -> str:
+    """The file in a folder that the user gave, or else what the user gave."""
+    return str(file) if os.path.isdir(os.path.expanduser(origin)) else origin
 
 
 def hint_of(origin: str, file: Path, arch: str = "") -> str:
