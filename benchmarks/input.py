@@ -23,11 +23,11 @@ from typing import Any
 
 import torch
 
-from t2t.data.batches import Feeding, open_batches
+from t2t.data.batches import LoaderOptions, open_batches
 from t2t.data.crops import CenterCrop, RandomCrop, apply_crop
 from t2t.data.decoding.decode import decode, decode_each, decoder_name
-from t2t.data.draws import Draws
 from t2t.data.packing.pack import pack
+from t2t.data.rng import CounterRng
 from t2t.data.sources import Source, open_source
 from t2t.ops.ragged import Ragged
 
@@ -58,7 +58,7 @@ def main() -> None:
 def measure(arguments: argparse.Namespace, work: Path) -> Iterator[dict[str, Any]]:
     """One row after the other, printed as it is measured."""
     device = torch.device(arguments.device)
-    machine = {
+    runtime = {
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
         "cores": len(os.sched_getaffinity(0)),
         "decoder": decoder_name(device),
@@ -73,8 +73,8 @@ def measure(arguments: argparse.Namespace, work: Path) -> Iterator[dict[str, Any
             cases = [*stages(arguments, source, device), *cases]
         for case, deliver in cases:
             rate = images_per_second(deliver, arguments.seconds, device)
-            row = {"source": name, **case, "images_per_second": round(rate), **machine}
-            print({k: row[k] for k in row if k not in machine}, flush=True)
+            row = {"source": name, **case, "images_per_second": round(rate), **runtime}
+            print({k: row[k] for k in row if k not in runtime}, flush=True)
             yield row
 
 
@@ -126,8 +126,8 @@ def stages(
     def crops() -> Iterator[int]:
         step = 0
         while True:
-            draws = Draws.of(0, step, torch.arange(len(ragged)))
-            yield len(apply_crop(crop, ragged, draws))
+            rng = CounterRng.of(0, step, torch.arange(len(ragged)))
+            yield len(apply_crop(crop, ragged, rng))
             step += 1
 
     threads = {"workers": num_threads}
@@ -158,7 +158,7 @@ def pipelines(
     ]
     cases: list[Case] = []
     for kind, nvjpeg, workers, ahead in settings:
-        feeding = Feeding(
+        loader_options = LoaderOptions(
             resident=False, num_workers=workers, num_ahead=ahead, nvjpeg=nvjpeg
         )
         batches = open_batches(
@@ -166,7 +166,7 @@ def pipelines(
             batch_size=arguments.batch,
             crop=crops[kind],
             device=device,
-            feeding=feeding,
+            loader_options=loader_options,
         )
 
         def deliver(batches: Any = batches) -> Iterator[int]:

@@ -52,10 +52,10 @@ def results(
 
 def measure(name: str, device: str) -> dict[str, Any]:
     """A row: errors of outputs and gradients, and how often attention's kernels ran."""
-    model_name, size, choices = CASES[name]
+    model_name, size, model_args = CASES[name]
     torch.manual_seed(0)
-    choices = choices | {"num_classes": 10, "image_size": (size, size)}
-    model = t2t.create_model(model_name, token_dropout=0.0, **choices).to(device)
+    model_args = model_args | {"num_classes": 10, "image_size": (size, size)}
+    model = t2t.create_model(model_name, token_dropout=0.0, **model_args).to(device)
     batch = 64 if size == 32 else 8
     images = torch.randn(batch, 3, size, size, device=device)
     labels = torch.randint(10, (batch,), device=device)

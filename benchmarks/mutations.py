@@ -40,7 +40,7 @@ GOOD = ("read", "refused")
 CLASSES = ("ant", "bee")
 SETTINGS = (
     *("image_size=16", "batch_size=8", "schedule.warmup_epochs=0"),
-    *("choices.dim=16", "choices.depth=1", "choices.num_heads=1"),
+    *("model_args.dim=16", "model_args.depth=1", "model_args.num_heads=1"),
 )
 
 

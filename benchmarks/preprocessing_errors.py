@@ -23,7 +23,7 @@ from torchvision.transforms.functional import pil_to_tensor
 
 from t2t.data.crops import CenterCrop, RandomCrop, apply_crop, min_side_for
 from t2t.data.decoding.decode import decode
-from t2t.data.draws import Draws
+from t2t.data.rng import CounterRng
 from t2t.ops.crop_resize import Filter
 from t2t.ops.ragged import Ragged
 
@@ -38,12 +38,12 @@ FILTERS = {
 def training_pair(photo: Image.Image, number: int) -> tuple[np.ndarray, np.ndarray]:
     """Our random crop, and the same box cropped before resizing."""
     crop = RandomCrop(size=SIZE)
-    draws = Draws.of(0, 0, torch.tensor([number]))
+    rng = CounterRng.of(0, 0, torch.tensor([number]))
     ragged = Ragged.from_images([pil_to_tensor(photo)])
-    plan = crop.plan(ragged.heights, ragged.widths, draws)
+    plan = crop.plan(ragged.heights, ragged.widths, rng)
     box = tuple(int(side) for side in plan.boxes[0].tolist())
     resized = photo.crop(box).resize(SIZE, FILTERS[int(plan.filters[0])])
-    ours = apply_crop(crop, ragged, draws)[0].permute(1, 2, 0).numpy()
+    ours = apply_crop(crop, ragged, rng)[0].permute(1, 2, 0).numpy()
     return ours, np.asarray(resized)
 
 
@@ -70,8 +70,8 @@ def large_pair(
 
 def centre(pixels: torch.Tensor, number: int) -> np.ndarray:
     """Our center crop of an image."""
-    draws = Draws.of(0, 0, torch.tensor([number]))
-    ours = apply_crop(CENTRE, Ragged.from_images([pixels]), draws)[0]
+    rng = CounterRng.of(0, 0, torch.tensor([number]))
+    ours = apply_crop(CENTRE, Ragged.from_images([pixels]), rng)[0]
     return ours.permute(1, 2, 0).numpy()
 
 

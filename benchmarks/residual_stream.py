@@ -19,13 +19,13 @@ from kept_rows import keep_rows
 from torch import Tensor
 
 import t2t
-from t2t.bench.cases import Case
-from t2t.bench.steps import STEPS, captured
-from t2t.bench.timing import time_steps
-from t2t.bench.trainer import measure_recipes
+from t2t.lab.bench.cases import Case
+from t2t.lab.bench.steps import STEPS, captured
+from t2t.lab.bench.timing import time_steps
+from t2t.lab.bench.trainer import measure_recipes
 from t2t.models.vit import VisionTransformer
 from t2t.recipes import find_recipe
-from t2t.training.machine import RESIDUALS, Machine
+from t2t.training.runtime import RESIDUALS, Runtime
 
 CUDA = torch.device("cuda")
 
@@ -103,9 +103,9 @@ def recipe_rows(seconds: float) -> list[dict[str, object]]:
     recipe = find_recipe("cifar10.t2t_vit_7")
     rows = []
     for name in RESIDUALS:
-        machine = Machine(device="cuda", compile=False, residual=name)  # type: ignore[arg-type]
+        runtime = Runtime(device="cuda", compile=False, residual=name)  # type: ignore[arg-type]
         for row, _ in measure_recipes(
-            [recipe], [machine], CUDA, None, "", seconds=seconds
+            [recipe], [runtime], CUDA, None, "", seconds=seconds
         ):
             rate = row["images_per_second"]
             rows.append(

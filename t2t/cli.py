@@ -15,11 +15,11 @@ import tyro
 from tyro.conf import DisallowNone, FlagCreatePairsOff, subcommand
 
 from t2t import __version__
-from t2t.errors import LocalError, ToldError, UserError, lack, suggest
-from t2t.torchrun import leads
-from t2t.verbs import SHARED, VERBS
-from t2t.verbs.options import check_alone
-from t2t.verbs.words import HELP, check
+from t2t.commands import COMMANDS, SHARED
+from t2t.commands.options import check_alone
+from t2t.commands.words import HELP, check
+from t2t.errors import LocalError, ReportedError, UserError, lack, suggest
+from t2t.torchrun import is_main
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 NO_WAY_IN = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EIO)
@@ -33,7 +33,7 @@ t2t VERB --help explains a verb by examples; t2t --version tells the version."""
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    settle_output()
+    set_up_output()
     try:
         with warnings.catch_warnings():
             # No font has all characters; one that it lacks is drawn as a box.
@@ -42,9 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A reader that has gone shows only when the last words are sent.
         sys.stdout.flush()
     except UserError as error:
-        if not isinstance(error, ToldError):
+        if not isinstance(error, ReportedError):
             if not isinstance(error, LocalError):
-                await_leader()
+                wait_for_main()
             print(f"t2t: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -75,16 +75,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def await_leader() -> None:
+def wait_for_main() -> None:
     """Lets torchrun's first process tell what all are about to.
 
     torchrun ends the others as soon as one has ended, be it before it could speak.
     """
-    if not leads():
+    if not is_main():
         time.sleep(LEADER_SECONDS)
 
 
-def settle_output() -> None:
+def set_up_output() -> None:
     """Lets all be printed: what an encoding lacks is escaped, as Python's errors are.
 
     Names of files need not be text, nor can every terminal show what we draw. What was
@@ -111,44 +111,44 @@ def run(words: list[str]) -> None:
     if words[:1] == ["--version"]:
         print(f"t2t {__version__}")
     elif not words or words[0] in (*HELP, "help"):
-        print_verbs()
-    elif words[0] in VERBS:
-        verb = VERBS[words[0]]
+        print_commands()
+    elif words[0] in COMMANDS:
+        command = COMMANDS[words[0]]
         asks_help = bool({*words} & {*HELP})
-        check(words[0], verb, words[1:])
+        check(words[0], command, words[1:])
         if asks_help:
             make_room()
         elif words[0] not in SHARED:
             check_alone(f"t2t {words[0]}")
         tyro.cli(
-            verb,
+            command,
             prog=f"t2t {words[0]}",
-            description=inspect.getdoc(verb),
+            description=inspect.getdoc(command),
             # Beside other words the help would leave out what they stand for.
             args=["--help"] if asks_help else words[1:],
             config=(FlagCreatePairsOff, DisallowNone),
         )
     else:
-        raise UserError(f"There is no verb {words[0]!r}.{suggest(words[0], VERBS)}")
+        raise UserError(f"There is no verb {words[0]!r}.{suggest(words[0], COMMANDS)}")
 
 
-def print_verbs() -> None:
+def print_commands() -> None:
     """Prints the verbs, each with its first sentence."""
 
     def without_options() -> None:
         """Stands for a verb: its options need not be read to list it."""
 
-    verbs = {
+    commands = {
         name: Annotated[
             Any,
             subcommand(
                 name=name,
-                description=(inspect.getdoc(verb) or "").partition("\n")[0],
+                description=(inspect.getdoc(command) or "").partition("\n")[0],
                 constructor=without_options,
             ),
         ]
-        for name, verb in VERBS.items()
+        for name, command in COMMANDS.items()
     }
     make_room()
-    choice: Any = Union[tuple(verbs.values())]  # noqa: UP007
+    choice: Any = Union[tuple(commands.values())]  # noqa: UP007
     tyro.cli(choice, prog="t2t", description=PURPOSE, args=["--help"])

@@ -92,7 +92,7 @@ def set_at(plain: dict[str, Any], cls: Any, path: str, text: str) -> None:
 def keys_of(cls: Any, name: str) -> Any:
     """The dataclass whose fields are the keys of a dict, where the dict's field says.
 
-    So a value gets the type it has there: in `choices.positions=none`, a word.
+    So a value gets the type it has there: in `model_args.positions=none`, a word.
     """
     fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
     return next(

@@ -32,7 +32,7 @@ class LocalError(UserError):
     """One that a process meets alone, and must tell itself, whatever its rank."""
 
 
-class ToldError(UserError):
+class ReportedError(UserError):
     """One that another process tells, so that this one need not."""
 
 

@@ -15,14 +15,14 @@ from rich.text import Text
 
 from t2t.errors import UserError, suggest
 from t2t.models.zoo import ZOO, Entry
-from t2t.torchrun import leads
-from t2t.training.telling.console import UNLIMITED, width_of
+from t2t.torchrun import is_main
+from t2t.training.logging.console import UNLIMITED, width_of
 
 ROOM_FOR_WORDS = 20
 """Columns that a sentence in a table needs, to be broken into lines."""
 
 
-def say(page: Callable[[int], RenderableType]) -> None:
+def info(page: Callable[[int], RenderableType]) -> None:
     """Prints a page made for the width there is: that of the terminal, or any."""
     console = Console(highlight=False)
     if console.is_terminal:
@@ -174,17 +174,19 @@ def counting(what: str) -> Iterator[Callable[[int, int], None]]:
     console = Console(stderr=True)
     if console.is_terminal:
         # Of torchrun's processes one counts; the others' bars would lie over its own.
-        with Progress(console=console, transient=True, disable=not leads()) as progress:
+        with Progress(
+            console=console, transient=True, disable=not is_main()
+        ) as progress:
             task = progress.add_task(what, total=None)
             yield lambda done, total: progress.update(task, completed=done, total=total)
         return
     told = [0]
 
-    def tell(done: int, total: int) -> None:
+    def warn(done: int, total: int) -> None:
         if done * 10 // max(total, 1) > told[0]:
             told[0] = done * 10 // max(total, 1)
             console.print(
                 f"{what}: {done:,} of {total:,}", highlight=False, soft_wrap=True
             )
 
-    yield tell
+    yield warn

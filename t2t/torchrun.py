@@ -5,7 +5,7 @@ import os
 from t2t.errors import LocalError
 
 
-def leads() -> bool:
+def is_main() -> bool:
     """Whether this process speaks for all, for who cannot wait until they meet."""
     return os.environ.get("RANK", "0") == "0"
 
@@ -16,18 +16,18 @@ def num_told(name: str) -> int:
     return max(int(told), 1) if told.isdecimal() else 1
 
 
-def place_in_team() -> tuple[int, int, int, int]:
+def read_environment_ranks() -> tuple[int, int, int, int]:
     """Rank and number of processes, in all and on this machine, as torchrun says."""
     told = os.environ
     try:
         world_size = int(told.get("WORLD_SIZE", 1))
         rank = int(told["RANK"] if world_size > 1 else told.get("RANK", 0))
         local_rank = int(told.get("LOCAL_RANK", 0))
-        local_world_size = int(told.get("LOCAL_WORLD_SIZE", world_size))
+        local_size = int(told.get("LOCAL_WORLD_SIZE", world_size))
         can_meet = world_size == 1 or (told["MASTER_ADDR"] and int(told["MASTER_PORT"]))
-        is_counted = 0 <= rank < world_size and local_rank >= 0 < local_world_size
+        is_counted = 0 <= rank < world_size and local_rank >= 0 < local_size
         if can_meet and is_counted:
-            return rank, world_size, local_rank, local_world_size
+            return rank, world_size, local_rank, local_size
     except (KeyError, ValueError):
         pass
     names = [

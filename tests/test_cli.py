@@ -15,9 +15,9 @@ import pytest
 from rich.console import Console
 
 from t2t import __version__, cli
-from t2t.cli import VERBS, main
+from t2t.cli import COMMANDS, main
 from t2t.data.decoding.damage import Damage, DamagedImage
-from t2t.errors import ToldError, UserError
+from t2t.errors import ReportedError, UserError
 from t2t.models.zoo import ZOO
 from t2t.recipes import about, all_recipes
 from t2t.screen import counting, find_models, model_table, recipe_table, say_json
@@ -47,7 +47,7 @@ def test_nothing_heavy_is_imported_to_help_or_list(words: list[str]) -> None:
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.5
 
 
-@pytest.mark.parametrize("module", ["t2t.errors", "tyro", "t2t.verbs", "torch"])
+@pytest.mark.parametrize("module", ["t2t.errors", "tyro", "t2t.commands", "torch"])
 @pytest.mark.parametrize("way", ["-m t2t", "/usr/bin/t2t"])
 def test_ctrl_c_during_imports_is_quiet(module: str, way: str) -> None:
     script = f"""
@@ -78,14 +78,14 @@ def test_an_import_of_the_package_leaves_ctrl_c_alone() -> None:
 def test_help_names_every_verb_and_gives_examples(capsys: Output) -> None:
     assert main(["--help"]) == 0
     overview = capsys.readouterr().out
-    for name in VERBS:
+    for name in COMMANDS:
         assert f"• {name} " in overview
         assert main([name, "--help"]) == 0
         assert f"  t2t {name} " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("verb", "word"),
+    ("command", "word"),
     [
         ("models", "[FILTER]"),
         ("recipes", "[FILTER]"),
@@ -95,11 +95,11 @@ def test_help_names_every_verb_and_gives_examples(capsys: Output) -> None:
     ],
 )
 def test_words_that_may_be_left_out_look_so(
-    verb: str, word: str, capsys: Output
+    command: str, word: str, capsys: Output
 ) -> None:
-    assert main([verb, "--help"]) == 0
+    assert main([command, "--help"]) == 0
     usage = capsys.readouterr().out.partition("\n")[0]
-    assert usage.startswith(f"usage: t2t {verb} ")
+    assert usage.startswith(f"usage: t2t {command} ")
     assert f" {word}" in usage
 
 
@@ -116,7 +116,10 @@ def test_help_is_the_same_beside_other_words(capsys: Output) -> None:
 def test_no_terminal_is_too_narrow_for_help(
     columns: int, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for words, option in (["--help"], "• train"), (["train", "--help"], "--spread"):
+    for words, option in (
+        (["--help"], "• train"),
+        (["train", "--help"], "--parallelism"),
+    ):
         monkeypatch.setenv("COLUMNS", str(columns))
         assert main(words) == 0
         assert option in capsys.readouterr().out
@@ -172,9 +175,9 @@ def test_models_as_json(capsys: Output) -> None:
 
 
 def test_a_log_is_told_ten_times_how_far_it_is(capsys: Output) -> None:
-    with counting("packing") as tell:
+    with counting("packing") as warn:
         for done in range(2001):
-            tell(done, 2000)
+            warn(done, 2000)
     lines = capsys.readouterr().err.splitlines()
     assert lines == [f"packing: {done:,} of 2,000" for done in range(200, 2001, 200)]
 
@@ -185,9 +188,9 @@ def test_of_torchruns_processes_one_draws_a_bar(
 ) -> None:
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setenv("RANK", str(rank))
-    with counting("evaluating") as tell:
+    with counting("evaluating") as warn:
         if rank == 0:  # the only one that is told
-            tell(1, 2)
+            warn(1, 2)
     assert bool(capsys.readouterr().err) == (rank == 0)
 
 
@@ -248,13 +251,13 @@ def test_show_tells_tokens_parts_items_and_paper(capsys: Output) -> None:
 
 def test_show_takes_sizes_classes_channels_and_choices(capsys: Output) -> None:
     words = "show t2t_vit_7 --image-size 64x96 --num-classes 5 --in-channels 1 --json"
-    choices = "--set positions=relative --set qkv-bias=true --set mlp_ratio=3"
-    assert main([*words.split(), *choices.split()]) == 0
+    model_args = "--set positions=relative --set qkv-bias=true --set mlp_ratio=3"
+    assert main([*words.split(), *model_args.split()]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["token_grids"] == [[16, 24], [8, 12], [4, 6]]
     assert facts["prefix_tokens"] == 1
     assert facts["in_channels"] == 1
-    assert facts["choices"]["qkv_bias"] is True
+    assert facts["model_args"]["qkv_bias"] is True
     assert facts["macs"] == sum(facts["macs_by_item"].values())
     parts = {part["name"]: part for part in facts["parts"]}
     assert parts["head"]["parameters"] == 256 * 5 + 5
@@ -309,10 +312,10 @@ def test_a_mistake_is_one_sentence(words: str, sentence: str, capsys: Output) ->
 
 
 def raising(error: BaseException) -> Callable[[], None]:
-    def verb() -> None:
+    def command() -> None:
         raise error
 
-    return verb
+    return command
 
 
 @pytest.mark.parametrize(
@@ -322,7 +325,7 @@ def raising(error: BaseException) -> Callable[[], None]:
 def test_exit_codes(
     error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(cli.VERBS, "fail", raising(error))
+    monkeypatch.setitem(cli.COMMANDS, "fail", raising(error))
     assert main(["fail"]) == code
 
 
@@ -338,7 +341,7 @@ def test_a_disk_that_fails_is_one_sentence(
     number: int, sentence: str, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = OSError(number, os.strerror(number), "/mnt/photos")
-    monkeypatch.setitem(cli.VERBS, "fail", raising(error))
+    monkeypatch.setitem(cli.COMMANDS, "fail", raising(error))
     assert main(["fail"]) == 2
     told = capsys.readouterr().err
     assert told.startswith("t2t: /mnt/photos ")
@@ -355,8 +358,8 @@ def test_of_torchruns_processes_one_speaks_but_for_what_it_met_alone(
 
     slept: list[float] = []
     monkeypatch.setattr(cli.time, "sleep", slept.append)
-    for verb, told in ((raising(ToldError("No.")), 0), (alone, 1)):
-        monkeypatch.setitem(cli.VERBS, "fail", verb)
+    for command, told in ((raising(ReportedError("No.")), 0), (alone, 1)):
+        monkeypatch.setitem(cli.COMMANDS, "fail", command)
         assert main(["fail"]) == 2
         assert capsys.readouterr().err.count("t2t: ") == told
     assert not slept

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from t2t.cli import main
+from t2t.commands.asked import recipes_asked
 from t2t.config import to_json
 from t2t.recipes import find_recipe
 from t2t.recipes.own import with_model
-from t2t.training.folder import write_json
-from t2t.verbs.asked import recipes_asked
+from t2t.training.run_folder import write_json
 
 Output = pytest.CaptureFixture[str]
 QUICK = ["--image-size", "32", "--batch", "1", "--seconds", "0.01", "--device", "cpu"]
@@ -75,7 +75,7 @@ def test_growth_is_drawn_beside_the_rows(capsys: Output, tmp_path: Path) -> None
 def test_a_file_that_cannot_be_written_is_told_before_measuring(
     capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("t2t.bench.measure.measure_cases", None)  # never gets there
+    monkeypatch.setattr("t2t.lab.bench.measure.measure_cases", None)  # never gets there
     out = "/proc/rows.json"
     assert main(["bench", "t2t_vit_7", *QUICK, "--out", out]) == 2
     assert f"--out {out} cannot be written" in capsys.readouterr().err

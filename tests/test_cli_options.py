@@ -13,8 +13,8 @@ from t2t.errors import UserError
 from t2t.models.create import create_model
 from t2t.models.weights import save
 from t2t.recipes import find_recipe
-from t2t.training.loop import Machine, Result
-from t2t.training.run import build_model
+from t2t.training.loop import Result, Runtime
+from t2t.training.state import build_model
 
 TRAIN = "t2t.training.loop.train"
 
@@ -40,19 +40,19 @@ def given_to(
     [
         (
             "train digits --folder here --fresh --device cpu --precision bf16 "
-            "--residual fp32 --compile on --micro-batch 3 --spread fsdp --workers 2 "
-            "--checkpoint-minutes 0.5",
+            "--residual fp32 --compile on --micro-batch 3 --parallelism fsdp "
+            "--workers 2 --checkpoint-minutes 0.5",
             TRAIN,
             {
                 "folder": "here",
                 "fresh": True,
-                "machine": Machine(
+                "runtime": Runtime(
                     device="cpu",
                     precision="bf16",
                     residual="fp32",
                     compile=True,
                     micro_batch=3,
-                    spread="fsdp",
+                    parallelism="fsdp",
                     workers=2,
                     checkpoint_minutes=0.5,
                 ),
@@ -60,17 +60,17 @@ def given_to(
         ),
         (
             "study head --only mean --device cpu --precision bf16 --compile off --json",
-            "t2t.studies.running.run_study",
+            "t2t.lab.studies.running.run_study",
             {
                 "only": ("mean",),
-                "machine": Machine(device="cpu", precision="bf16", compile=False),
+                "runtime": Runtime(device="cpu", precision="bf16", compile=False),
                 "quiet": True,
             },
         ),
         (
             "eval run --data photos --split test --batch-size 7 --device cpu "
             "--precision bf16 --model resnet18 --real",
-            "t2t.training.judging.judge.judge",
+            "t2t.training.evaluation.evaluate_model.evaluate_model",
             {
                 "data": "photos",
                 "split": "test",
@@ -84,7 +84,7 @@ def given_to(
         (
             "ship run --into here --data photos --data-name mine --megabytes 3 "
             "--device cpu",
-            "t2t.studies.shipping.ship",
+            "t2t.lab.studies.shipping.ship",
             {
                 "data": "photos",
                 "data_name": "mine",
@@ -94,7 +94,7 @@ def given_to(
         ),
         (
             "record a b --into here --data-name mine --held-out --log x --log y",
-            "t2t.studies.record.record",
+            "t2t.lab.studies.record.record",
             {
                 "data_name": "mine",
                 "held_out": True,
@@ -107,12 +107,12 @@ def given_to(
             {"short_side": None, "quality": 70, "shard_size": 9, "num_workers": 3},
         ),
         (
-            "plan digits --gpus 4 --gpu A100 --spread fsdp --per-machine 2 "
+            "plan digits --gpus 4 --gpu A100 --parallelism fsdp --per-machine 2 "
             "--images 999 --micro-batch 5 --rate 77",
-            "t2t.training.forecasting.plan.plan",
+            "t2t.training.forecast.plan.plan",
             {
                 "gpu": "A100",
-                "spread": "fsdp",
+                "parallelism": "fsdp",
                 "per_machine": 2,
                 "num_images": 999,
                 "micro_batch": 5,
@@ -121,12 +121,12 @@ def given_to(
         ),
         (
             "bench t2t_vit_7 --seconds 0.5 --profile",
-            "t2t.bench.measure.measure_cases",
+            "t2t.lab.bench.measure.measure_cases",
             {"seconds": 0.5, "profiled": True},
         ),
         (
             "bench --recipe digits --seconds 0.5 --profile",
-            "t2t.bench.trainer.measure_recipes",
+            "t2t.lab.bench.trainer.measure_recipes",
             {"seconds": 0.5, "profiled": True},
         ),
     ],
@@ -145,7 +145,7 @@ def test_options_reach_what_they_are_for(
 def test_cases_are_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "bench t2t_vit_7 --mode infer --batch 3 --image-size 64 --precision fp16"
     (cases, device, _), _ = given_to(
-        "t2t.bench.measure.measure_cases", f"{words} --device cpu", monkeypatch
+        "t2t.lab.bench.measure.measure_cases", f"{words} --device cpu", monkeypatch
     )
     (case,) = cases
     assert (case.mode, case.batch, case.image_size) == ("infer", 3, 64)
@@ -154,11 +154,11 @@ def test_cases_are_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_files_are_fed_as_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "bench t2t_vit_7 --data photos --repeat 2 --resident --workers 3"
-    (recipes, machines, _, files, _), _ = given_to(
-        "t2t.bench.trainer.measure_recipes", words, monkeypatch
+    (recipes, runtimes, _, files, _), _ = given_to(
+        "t2t.lab.bench.trainer.measure_recipes", words, monkeypatch
     )
     assert recipes[0].name == "imagenet.t2t_vit_7"
-    assert machines[0].workers == 3
+    assert runtimes[0].workers == 3
     assert (files.data, files.repeat, files.resident) == ("photos", 2, True)
 
 
@@ -176,9 +176,7 @@ def test_images_are_seen_as_many_at_once_as_was_asked(
 
 
 def test_a_plan_counts_the_recipes_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, named = given_to(
-        "t2t.training.forecasting.plan.plan", "plan digits", monkeypatch
-    )
+    _, named = given_to("t2t.training.forecast.plan.plan", "plan digits", monkeypatch)
     cost = count(build_model(find_recipe("digits"), num_classes=1000))
     assert named["parameters"] == cost.parameters
     assert named["gmacs"] == cost.macs / 1e9
@@ -204,7 +202,7 @@ def test_of_torchruns_processes_one_tells_the_end(
     monkeypatch.setenv("RANK", str(rank))
     ended = Result(Path("here"), True, {}, was_finished=True)
     monkeypatch.setattr(TRAIN, lambda *_, **__: ended)
-    monkeypatch.setattr("t2t.verbs.closing.closing_page", lambda *_: "The end.")
+    monkeypatch.setattr("t2t.commands.closing.closing_page", lambda *_: "The end.")
     assert main(["train", "digits"]) == 0
     words = "here was trained before; --fresh trains it anew.\nThe end.\n"
     assert capsys.readouterr().out == ("" if rank else words)

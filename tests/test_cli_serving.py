@@ -14,13 +14,13 @@ import torch
 from PIL import Image
 from torch import nn
 
-from t2t.analysis.sights import Seen, draw_sights
+from t2t.analysis.attention_figure import Seen, draw_sights
 from t2t.cli import main
+from t2t.commands.options import check_writable
+from t2t.commands.using import is_run
 from t2t.data.sources import open_source
 from t2t.models.create import create_model
 from t2t.models.weights import save
-from t2t.verbs.options import check_writable
-from t2t.verbs.using import is_run
 
 Output = pytest.CaptureFixture[str]
 
@@ -122,7 +122,9 @@ def test_eval_tells_beside_the_result(
 def test_of_torchruns_processes_one_tells_the_score(
     capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("t2t.training.judging.judge.judge", lambda *_, **__: None)
+    monkeypatch.setattr(
+        "t2t.training.evaluation.evaluate_model.evaluate_model", lambda *_, **__: None
+    )
     assert main(["eval", "run", "--json"]) == 0
     told = capsys.readouterr()
     assert (told.out, told.err) == ("", "")
@@ -221,14 +223,14 @@ def test_predict_prints_a_plain_table(run: Path, images: Path, capsys: Output) -
 def test_predict_draws_what_it_sees(
     run: Path, images: Path, tmp_path: Path, capsys: Output, monkeypatch
 ) -> None:
-    monkeypatch.setattr("t2t.verbs.using.MOST_DRAWN", 2)
+    monkeypatch.setattr("t2t.commands.using.MOST_DRAWN", 2)
     drawn = []
 
     def draw(seen: list[Seen], path: str, title: str) -> Path:
         drawn.extend(seen)
         return draw_sights(seen, path, title)
 
-    monkeypatch.setattr("t2t.verbs.seeing.draw_sights", draw)
+    monkeypatch.setattr("t2t.commands.seeing.draw_sights", draw)
     files = sorted(str(path) for path in (images / "7").iterdir())[:3]
     words = ["predict", str(run), *files, "--json", "--top", "1"]
     assert main([*words, "--picture", f"{tmp_path}/new/seen.png"]) == 2

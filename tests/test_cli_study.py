@@ -7,7 +7,7 @@ import pytest
 
 from t2t.cli import main
 from t2t.errors import UserError
-from t2t.studies import STUDIES
+from t2t.lab.studies import STUDIES
 from t2t.training.loop import Result
 
 Output = pytest.CaptureFixture[str]
@@ -41,7 +41,7 @@ def test_a_dry_run_counts_the_images_that_are_named(
     words = ["study", "depth", "--dry-run", "--json", "--folder", str(tmp_path)]
     told = set()
     # 937 images in batches of 64, whichever way they are named.
-    words += ["--set", "hold_out=500", "--set", "batch_size=64", "--seeds", "0"]
+    words += ["--set", "holdout=500", "--set", "batch_size=64", "--seeds", "0"]
     for more in (["--data", "digits"], ["--set", "data=digits"]):
         assert main([*words, *more]) == 0
         told.add(capsys.readouterr().out)
@@ -57,8 +57,8 @@ def small_study(folder: Path) -> list[str]:
         *["study", "head", "--data", "digits", "--folder", str(folder)],
         *["--seeds", "0", "--epochs", "1", "--device", "cpu", "--only", "class_token"],
         *["--set", "image_size=8,8", "--set", "batch_size=360", "--set", "channels=1"],
-        *["--set", "choices.dim=16", "--set", "choices.depth=1"],
-        *["--set", "choices.num_heads=1", "--set", "choices.token_dim=8"],
+        *["--set", "model_args.dim=16", "--set", "model_args.depth=1"],
+        *["--set", "model_args.num_heads=1", "--set", "model_args.token_dim=8"],
         *["--set", "augmentation.mean=0.3,", "--set", "augmentation.std=0.4,"],
     ]
 
@@ -69,7 +69,7 @@ def test_a_study_that_is_stopped_ends_as_a_run_does(
     def stopped(*_: object, **options: object) -> Result:
         return Result(tmp_path, False, {})
 
-    monkeypatch.setattr("t2t.studies.running.train", stopped)
+    monkeypatch.setattr("t2t.lab.studies.running.train", stopped)
     assert main(small_study(tmp_path / "here")) == 130
     assert (
         "No run came to its end; the same command goes on." in capsys.readouterr().out
@@ -82,7 +82,7 @@ def test_a_study_whose_runs_fail_is_no_success(
     def fail(*_: object, **options: object) -> Result:
         raise UserError("There is no room.")
 
-    monkeypatch.setattr("t2t.studies.running.train", fail)
+    monkeypatch.setattr("t2t.lab.studies.running.train", fail)
     assert main(small_study(tmp_path / "here")) == 2
     told = capsys.readouterr().err
     assert "head: arm class_token, seed 0 is left out. There is no room." in told
@@ -123,8 +123,8 @@ def test_it_trains_on_any_data(tmp_path: Path, capsys: Output) -> None:
         ),
         (["study", "head", "--dry-run", "--only", "means"], "no arm 'means'"),
         (
-            ["study", "head", "--set", "choices.pool=mean"],
-            "--set choices.pool will not do: the arms of head differ in it",
+            ["study", "head", "--set", "model_args.pool=mean"],
+            "--set model_args.pool will not do: the arms of head differ in it",
         ),
         (["study", "networks", "--set", "model=resnet50"], "of networks differ in it"),
         (["study", "head", "--set", "epoch=1"], "no setting 'epoch'"),

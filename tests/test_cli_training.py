@@ -9,15 +9,15 @@ import pytest
 from PIL import Image
 
 from t2t.cli import main
+from t2t.commands.closing import outcome, sparkline, whereabouts
+from t2t.commands.remarks import remarks
+from t2t.commands.running import changed, open_recipe, schedule_notes
 from t2t.config import to_json
 from t2t.errors import UserError
 from t2t.models.weights import load_weights
 from t2t.recipes import find_recipe
-from t2t.training.folder import write_json
-from t2t.training.run import build_model
-from t2t.verbs.closing import outcome, sparkline, whereabouts
-from t2t.verbs.remarks import remarks
-from t2t.verbs.running import changed, open_recipe, schedule_notes
+from t2t.training.run_folder import write_json
+from t2t.training.state import build_model
 
 Output = pytest.CaptureFixture[str]
 
@@ -27,14 +27,14 @@ Output = pytest.CaptureFixture[str]
     [
         ("train --workers 0", "--workers 0 is too small: give 1 or more."),
         ("train --checkpoint-minutes 0", "--checkpoint-minutes 0 is too small"),
-        ("train --spread wide", "--spread takes ddp, fsdp, hybrid."),
+        ("train --parallelism wide", "--parallelism takes ddp, fsdp, hybrid."),
         ("train --workers 100000", "--workers 100000 is too large: give 1024 or less."),
         ("train --micro-batch 0", "--micro-batch 0 is too small: give 1 or more."),
         ("train --epochs 0", "--epochs 0 is too small: give 1 or more."),
         ("train --seed -1", "--seed -1 is too small: give 0 or more."),
         ("train --set name=../../evil", "name='../../evil' must be a plain name"),
         ("train --set lr=3", "no setting 'lr'. Did you mean optimizer.lr?"),
-        ("train --set depth=3", "no setting 'depth'. Did you mean choices.depth?"),
+        ("train --set depth=3", "no setting 'depth'. Did you mean model_args.depth?"),
         ("train --set mix_mode=x", "Did you mean augmentation.mix_mode?"),
         (
             "train --data one --set data=two",
@@ -48,19 +48,19 @@ Output = pytest.CaptureFixture[str]
             "augmentation.rand_augment=none.",
         ),
         (
-            "train --set choices.depth=x",
-            "choices.depth=x will not do: choices.depth takes a whole number.",
+            "train --set model_args.depth=x",
+            "model_args.depth=x will not do: model_args.depth takes a whole number.",
         ),
-        ("train --set choices.splits=3", "splits takes triples, such as"),
-        ("train --set choices.splits={[]:1}", "splits takes triples, such as"),
+        ("train --set model_args.splits=3", "splits takes triples, such as"),
+        ("train --set model_args.splits={[]:1}", "splits takes triples, such as"),
         (f"train --set epochs={3000 * '-'}1", "epochs takes a whole number."),
-        ("plan digits --set choices.deepth=3", "Did you mean choices.depth"),
+        ("plan digits --set model_args.deepth=3", "Did you mean model_args.depth"),
         (
-            "train --set choices.image_size=32",
-            "choices.image_size cannot be set: it is the recipe's image_size; leave",
+            "train --set model_args.image_size=32",
+            "model_args.image_size cannot be set: it is the recipe's image_size; leave",
         ),
-        ("train --set choices.num_classes=5", "the data tell how many classes"),
-        ("train --set choices.pool=none", "of every image; choose class or mean."),
+        ("train --set model_args.num_classes=5", "the data tell how many classes"),
+        ("train --set model_args.pool=none", "per image; choose class or mean."),
         (
             "train transfer.t2t_vit_14 --data digits",
             "transfer.t2t_vit_14 fine-tunes trained weights (optimizer.body_lr="
@@ -96,7 +96,7 @@ def test_a_misspelt_choice_deletes_nothing(tmp_path: Path, capsys: Output) -> No
     write_json(folder / "recipe.json", recipe)
     (folder / "model.safetensors").write_text("dear")
     before = sorted(folder.iterdir())
-    write_json(tmp_path / "misspelt.json", {**recipe, "choices": {"depht": 3}})
+    write_json(tmp_path / "misspelt.json", {**recipe, "model_args": {"depht": 3}})
     words = ["train", str(tmp_path / "misspelt.json"), "--folder", str(folder)]
     assert main([*words, "--fresh"]) == 2
     assert "Did you mean depth?" in capsys.readouterr().err
@@ -110,7 +110,7 @@ def test_a_model_that_cannot_be_is_no_other_recipe(
 ) -> None:
     write_json(tmp_path / "recipe.json", to_json(find_recipe("digits")))
     write_json(tmp_path / "result.json", {})
-    words = ["train", "--folder", str(tmp_path), "--set", "choices.num_heads=5"]
+    words = ["train", "--folder", str(tmp_path), "--set", "model_args.num_heads=5"]
     assert main(words) == 2
     told = capsys.readouterr().err
     assert "dim=96 cannot be shared by num_heads=5" in told
@@ -184,7 +184,7 @@ def test_a_shrunk_schedule_is_logged_and_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = f"train digits --set epochs=1 --folder {tmp_path / 'run'} --device cpu"
-    words += " --set choices.depth=1 --set choices.dim=24"
+    words += " --set model_args.depth=1 --set model_args.dim=24"
     assert main(words.split()) == 0
     log = (tmp_path / "run" / "log.txt").read_text()
     note = "scaled with the epochs (12 → 1): warm-up epochs 2 → 0.167."
@@ -253,8 +253,8 @@ def test_mean_and_deviation_follow_the_channels() -> None:
 
 
 def test_a_choice_may_be_called_none() -> None:
-    recipe = changed(find_recipe("digits"), None, ("choices.positions=none",))
-    assert recipe.choices["positions"] == "none"
+    recipe = changed(find_recipe("digits"), None, ("model_args.positions=none",))
+    assert recipe.model_args["positions"] == "none"
 
 
 def test_fewer_gpus_than_a_machine_has_are_rehearsed(capsys: Output) -> None:
@@ -345,14 +345,17 @@ def test_a_recipe_takes_a_network_of_timms_instead(capsys: Output) -> None:
     assert main(words.split()) == 0
     recipe = changed(find_recipe("cifar10.t2t_vit_7"), None, ("model=resnet18_32",))
     optimizer = recipe.optimizer
-    assert (recipe.model, recipe.choices, recipe.drop_path) == ("resnet18_32", {}, 0)
+    assert (recipe.model, recipe.model_args, recipe.drop_path) == ("resnet18_32", {}, 0)
     assert (optimizer.name, optimizer.lr) == ("adamw", 1.6e-3)
-    assert recipe.dropping.keep == 1
+    assert recipe.token_dropping.keep == 1
     # What a recipe has chosen for its own network stays.
     own = replace(recipe, optimizer=replace(optimizer, name="sgd"))
     assert changed(own, None, ("model=resnet18_32",)) == own
     other = changed(find_recipe("cifar10.t2t_vit_7"), None, ("model=t2t_vit_12_32",))
-    assert (other.choices["positions"], other.optimizer.name) == ("sinusoid_2d", "muon")
+    assert (other.model_args["positions"], other.optimizer.name) == (
+        "sinusoid_2d",
+        "muon",
+    )
 
 
 def test_a_run_without_an_average_tells_of_none() -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from t2t.cli import main
-from t2t.verbs import VERBS
-from t2t.verbs.words import check
+from t2t.commands import COMMANDS
+from t2t.commands.words import check
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from t2t.verbs.words import check
         ),
         ("train --lr 0.1", "no option --lr. Did you mean --set optimizer.lr=VALUE?"),
         ("train --batch-size=8", "Did you mean --set batch_size=VALUE?"),
-        ("study tokens --depth 3", "Did you mean --set choices.depth=VALUE?"),
+        ("study tokens --depth 3", "Did you mean --set model_args.depth=VALUE?"),
         ("train --qqqqq 3", "no option --qqqqq. `t2t train --help` lists them."),
         ("train --epochs two", "--epochs two will not do: --epochs takes a whole"),
         ("train --epochs 2.5", "--epochs takes a whole number"),
@@ -74,13 +74,18 @@ def test_a_wrong_word_is_told_in_one_sentence(
     assert sentence in told.err
 
 
-@pytest.mark.parametrize("verb", ["train", "show", "ship", "record", "bench", "plan"])
-def test_a_name_may_not_be_empty(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "command", ["train", "show", "ship", "record", "bench", "plan"]
+)
+def test_a_name_may_not_be_empty(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert (
-        main([verb, "", *(["--into", "x"] if verb in ("ship", "record") else [])]) == 2
+        main([command, "", *(["--into", "x"] if command in ("ship", "record") else [])])
+        == 2
     )
     told = capsys.readouterr().err
-    assert told == f"t2t: A name is empty; `t2t {verb} --help` gives examples.\n"
+    assert told == f"t2t: A name is empty; `t2t {command} --help` gives examples.\n"
 
 
 def test_a_file_that_is_called_like_an_option(
@@ -109,5 +114,5 @@ def test_a_file_that_is_called_like_an_option(
     ],
 )
 def test_right_words_pass(words: str) -> None:
-    verb, *rest = words.split()
-    check(verb, VERBS[verb], rest)
+    command, *rest = words.split()
+    check(command, COMMANDS[command], rest)

@@ -111,22 +111,22 @@ def test_a_suggestion_names_nothing_twice() -> None:
     assert suggest("sgdd", ["sgd", "adam", "sgd"]) == " Did you mean sgd?"
 
 
-VERBS = ("bench", "eval", "models", "pack", "plan", "predict", "record", "train")
+COMMANDS = ("bench", "eval", "models", "pack", "plan", "predict", "record", "train")
 
 
 @pytest.mark.parametrize(
     ("word", "allowed", "meant"),
     [
-        ("trian", VERBS, ["train"]),
+        ("trian", COMMANDS, ["train"]),
         ("shwo", ("show", "ship"), ["show"]),
-        ("val", VERBS, ["eval"]),
-        ("evaluate", VERBS, ["eval"]),
-        ("pred", VERBS, ["predict"]),
-        ("training", VERBS, ["train"]),
-        ("export", VERBS, []),
-        ("list", VERBS, []),
+        ("val", COMMANDS, ["eval"]),
+        ("evaluate", COMMANDS, ["eval"]),
+        ("pred", COMMANDS, ["predict"]),
+        ("training", COMMANDS, ["train"]),
+        ("export", COMMANDS, []),
+        ("list", COMMANDS, []),
         ("x", ("t", "y"), []),
-        ("--pretrained", ("--spread", "--precision", "--seed"), []),
+        ("--pretrained", ("--parallelism", "--precision", "--seed"), []),
         ("--batchsize", ("--batch-size", "--seed"), ["--batch-size"]),
         ("presicion", ("precision", "spread"), ["precision"]),
         ("T2T-ViT-14", ("t2t_vit_14", "t2t_vit_19"), ["t2t_vit_14"]),

@@ -17,9 +17,9 @@ from torch import nn
 from t2t.analysis.cost import ITEMS, Cost, Part, count
 from t2t.errors import UserError
 from t2t.models.builtin import NAME as BUILTIN
+from t2t.models.checkpoint_io.checkpoints import non_finite, read
 from t2t.models.config import Size
 from t2t.models.create import create_model
-from t2t.models.reading.checkpoints import non_finite, read
 from t2t.models.vit import VisionTransformer
 from t2t.models.weights import described, non_finite_note
 from t2t.models.zoo import ZOO, Entry, Paper
@@ -50,7 +50,7 @@ class Page:
     model: nn.Module
     cost: Cost
     entry: Entry | None
-    choices: Mapping[str, Any]
+    model_args: Mapping[str, Any]
     notes: tuple[str, ...] = ()
     """Warnings about a trained model's weights, a sentence each."""
 
@@ -82,14 +82,14 @@ class Page:
         if isinstance(model, VisionTransformer):
             lines.add_row("tokens", token_line(model, cost.image_size))
         told = ("image_size", "in_channels")
-        changes = [f"{k}={v}" for k, v in self.choices.items() if k not in told]
+        changes = [f"{k}={v}" for k, v in self.model_args.items() if k not in told]
         if changes:
-            lines.add_row("choices", ", ".join(changes))
+            lines.add_row("model_args", ", ".join(changes))
         lines.add_row("parameters", parameter_line(cost))
         lines.add_row("MACs", f"{cost.macs / 1e9:.3f} G")
         lines.add_row("activations", activation_line(cost))
         if self.entry and self.entry.paper:
-            unchanged = " (as published)" if self.choices else ""
+            unchanged = " (as published)" if self.model_args else ""
             lines.add_row("paper", paper_line(self.entry.paper) + unchanged)
         return lines
 
@@ -99,7 +99,7 @@ class Page:
         facts: dict[str, Any] = {
             "name": self.name,
             "about": entry.about if entry else None,
-            "choices": dict(self.choices),
+            "model_args": dict(self.model_args),
             "image_size": cost.image_size,
             "in_channels": cost.in_channels,
         }
@@ -121,7 +121,7 @@ class Page:
         }
 
 
-def describe(name: str, choices: Mapping[str, Any]) -> Page:
+def describe(name: str, model_args: Mapping[str, Any]) -> Page:
     """The page of a model, built and counted without computing anything.
 
     A trained one, as `load` takes it, is told by its name and what was chosen for it.
@@ -130,11 +130,11 @@ def describe(name: str, choices: Mapping[str, Any]) -> Page:
     notes: tuple[str, ...] = ()
     if name == BUILTIN or "/" in name or is_file:
         name, own, notes = as_trained(name)
-        choices = {**own, **choices}
+        model_args = {**own, **model_args}
     with torch.device("meta"):
-        model = create_model(name, **choices)
-    cost = count(model, choices.get("image_size"), choices.get("in_channels"))
-    return Page(name, model, cost, ZOO.get(name), choices, notes)
+        model = create_model(name, **model_args)
+    cost = count(model, model_args.get("image_size"), model_args.get("in_channels"))
+    return Page(name, model, cost, ZOO.get(name), model_args, notes)
 
 
 def as_trained(path: str) -> tuple[str, dict[str, Any], tuple[str, ...]]:

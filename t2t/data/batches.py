@@ -11,17 +11,17 @@ import torch
 from t2t.data.crops import Crop, min_side_for
 from t2t.data.decoding.damage import Damage
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS, MAX_PIXELS_LIMIT
-from t2t.data.limits import free_memory
 from t2t.data.loading import Loader
-from t2t.data.order import (
+from t2t.data.resident import ResidentBatches, TooLargeToKeep, kept_images
+from t2t.data.resources import free_memory
+from t2t.data.sampler import (
     Batch,
     BlockShuffle,
-    EvaluationOrder,
-    Order,
-    TrainingOrder,
+    EvaluationSampler,
+    Sampler,
+    TrainingSampler,
     shuffled,
 )
-from t2t.data.resident import ResidentBatches, TooLargeToKeep, kept_images
 from t2t.data.sources.base import Source
 from t2t.data.streaming.stream import StreamBatches
 from t2t.errors import require
@@ -43,7 +43,7 @@ class Batches(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Feeding:
+class LoaderOptions:
     """How the machine feeds the device; nothing a result depends on but `nvjpeg`."""
 
     resident: bool | None = None
@@ -54,7 +54,7 @@ class Feeding:
     """Steps prepared ahead."""
     nvjpeg: bool = True
     """Has nvJPEG decode JPEGs where it can; it differs by a few grey levels."""
-    processes: bool | None = None
+    init_distributed: bool | None = None
     """Whether workers are processes; None decides by the device and the source."""
     threads_first: bool = True
     """Where that is decided: whether threads do the work while processes start."""
@@ -80,14 +80,14 @@ def open_batches(
     repeats: int = 1,
     channels: int = 3,
     damage: Damage | None = None,
-    feeding: Feeding | None = None,
+    loader_options: LoaderOptions | None = None,
 ) -> Batches:
     """Training batches without end; `batch_size` counts the samples of all ranks.
 
     Without `crop`, images come as they are and must share one size. A damaged image
     is recorded and the next one in the source stands in for it.
     """
-    order = TrainingOrder(
+    order = TrainingSampler(
         num_images=len(source),
         batch_size=batch_size,
         seed=seed,
@@ -97,9 +97,9 @@ def open_batches(
         shuffle=shuffled if source.blocks is None else BlockShuffle(source),
     )
     order.slots(0)  # refuses an impossible batch size before anything is read
-    feeding = feeding or Feeding()
-    loader = _loader(source, channels, damage, crop, feeding)
-    return _choose(loader, order, crop, torch.device(device), feeding)
+    loader_options = loader_options or LoaderOptions()
+    loader = _loader(source, channels, damage, crop, loader_options)
+    return _choose(loader, order, crop, torch.device(device), loader_options)
 
 
 @dataclass(frozen=True)
@@ -126,19 +126,19 @@ def evaluation_batches(
     world_size: int = 1,
     channels: int = 3,
     damage: Damage | None = None,
-    feeding: Feeding | None = None,
+    loader_options: LoaderOptions | None = None,
 ) -> EvaluationBatches:
     """Every image once over all ranks, which take equally many full batches.
 
     `valid` is false where the last batches are filled up and where an image is
     damaged. `batch_size` counts the samples of all ranks.
     """
-    order = EvaluationOrder(
+    order = EvaluationSampler(
         num_images=len(source), batch_size=batch_size, rank=rank, world_size=world_size
     )
-    feeding = feeding or Feeding()
-    loader = _loader(source, channels, damage, crop, feeding)
-    batches = _choose(loader, order, crop, torch.device(device), feeding)
+    loader_options = loader_options or LoaderOptions()
+    loader = _loader(source, channels, damage, crop, loader_options)
+    batches = _choose(loader, order, crop, torch.device(device), loader_options)
     return EvaluationBatches(batches, order.num_steps)
 
 
@@ -147,7 +147,7 @@ def _loader(
     channels: int,
     damage: Damage | None,
     crop: Crop | None,
-    feeding: Feeding,
+    loader_options: LoaderOptions,
 ) -> Loader:
     """A loader that decodes images no larger than the crop needs."""
     return Loader(
@@ -155,20 +155,20 @@ def _loader(
         channels=channels,
         damage=damage,
         min_side=min_side_for(crop),
-        max_pixels=feeding.max_pixels,
+        max_pixels=loader_options.max_pixels,
     )
 
 
 def _choose(
     loader: Loader,
-    order: Order,
+    order: Sampler,
     crop: Crop | None,
     device: torch.device,
-    feeding: Feeding,
+    loader_options: LoaderOptions,
 ) -> Batches:
     """Resident where a quarter of the free memory holds all images, else streamed."""
     device = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
-    resident, reason, most = feeding.resident, "as asked", math.inf
+    resident, reason, most = loader_options.resident, "as asked", math.inf
     if resident is None:
         most = RESIDENT_SHARE * free_bytes(device)
         needed = decoded_bytes(loader)
@@ -176,9 +176,9 @@ def _choose(
         reason = f"about {in_words(needed)}, a quarter of what is free is less"
     num_images = f"{len(loader.source):,} images"
     if resident:
-        workers = feeding.num_workers
+        workers = loader_options.num_workers
         try:
-            images = kept_images(loader, device, workers, feeding.nvjpeg, most)
+            images = kept_images(loader, device, workers, loader_options.nvjpeg, most)
         except TooLargeToKeep:
             reason = f"some are so large that {in_words(int(most))} cannot hold all"
         else:
@@ -190,11 +190,11 @@ def _choose(
         order,
         crop,
         device=device,
-        num_workers=feeding.num_workers,
-        num_ahead=feeding.num_ahead,
-        nvjpeg=feeding.nvjpeg,
-        processes=feeding.processes,
-        threads_first=feeding.threads_first,
+        num_workers=loader_options.num_workers,
+        num_ahead=loader_options.num_ahead,
+        nvjpeg=loader_options.nvjpeg,
+        init_distributed=loader_options.init_distributed,
+        threads_first=loader_options.threads_first,
     )
     batches.description = (
         f"{num_images} streamed to {device}, {batches.description}: {reason}"

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from t2t.data.draws import Draws
+from t2t.data.rng import CounterRng
 from t2t.errors import UserError
 from t2t.ops.crop_resize import Filter, crop_resize
 from t2t.ops.ragged import Ragged
@@ -33,12 +33,12 @@ class Crop(Protocol):
     @property
     def size(self) -> tuple[int, int]: ...
 
-    def plan(self, heights: Sides, widths: Sides, draws: Draws) -> CropPlan: ...
+    def plan(self, heights: Sides, widths: Sides, rng: CounterRng) -> CropPlan: ...
 
 
-def apply_crop(crop: Crop, ragged: Ragged, draws: Draws) -> Pixels:
+def apply_crop(crop: Crop, ragged: Ragged, rng: CounterRng) -> Pixels:
     """Every image cropped and resized where its pixels are."""
-    plan = crop.plan(ragged.heights, ragged.widths, draws)
+    plan = crop.plan(ragged.heights, ragged.widths, rng)
     return crop_resize(ragged, plan.boxes, crop.size, plan.filters)
 
 
@@ -91,13 +91,13 @@ class RandomCrop:
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     interpolation: Interpolation = "random"
 
-    def plan(self, heights: Sides, widths: Sides, draws: Draws) -> CropPlan:
-        box_heights, box_widths, fits = self._tries(heights, widths, draws)
+    def plan(self, heights: Sides, widths: Sides, rng: CounterRng) -> CropPlan:
+        box_heights, box_widths, fits = self._tries(heights, widths, rng)
         found = fits.any(1)
         first = fits.int().argmax(1, keepdim=True)
         height = box_heights.gather(1, first)[:, 0]
         width = box_widths.gather(1, first)[:, 0]
-        place = draws.uniform("crop.place", 2).double()
+        place = rng.uniform("crop.place", 2).double()
         top = (place[:, 0] * (heights - height + 1)).floor()
         left = (place[:, 1] * (widths - width + 1)).floor()
 
@@ -107,16 +107,16 @@ class RandomCrop:
         top = torch.where(found, top, ((heights - height) / 2).floor())
         left = torch.where(found, left, ((widths - width) / 2).floor())
         boxes = torch.stack([left, top, left + width, top + height], 1).float()
-        return CropPlan(boxes, _filters(self.interpolation, draws))
+        return CropPlan(boxes, _filters(self.interpolation, rng))
 
     def _tries(
-        self, heights: Sides, widths: Sides, draws: Draws
+        self, heights: Sides, widths: Sides, rng: CounterRng
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Height and width of each try, and whether it fits into the image."""
         low, high = self.scale
-        share = draws.uniform("crop.area", _NUM_TRIES).double() * (high - low) + low
+        share = rng.uniform("crop.area", _NUM_TRIES).double() * (high - low) + low
         low, high = (math.log(ratio) for ratio in self.ratio)
-        shape = draws.uniform("crop.shape", _NUM_TRIES).double() * (high - low) + low
+        shape = rng.uniform("crop.shape", _NUM_TRIES).double() * (high - low) + low
         area = share * (heights * widths)[:, None]
         box_widths = (area * shape.exp()).sqrt().round()
         box_heights = (area / shape.exp()).sqrt().round()
@@ -141,7 +141,7 @@ class CenterCrop:
     size: tuple[int, int]
     fraction: float = 0.9
 
-    def plan(self, heights: Sides, widths: Sides, draws: Draws) -> CropPlan:
+    def plan(self, heights: Sides, widths: Sides, rng: CounterRng) -> CropPlan:
         # Resized sides are whole pixels and centred on one, as torchvision has it:
         # then scaled back, so that one resize of a box gives what two steps gave.
         want_height, want_width = (math.floor(s / self.fraction) for s in self.size)
@@ -165,11 +165,11 @@ class CenterCrop:
             ],
             1,
         )
-        return CropPlan(boxes.float(), _filters("bicubic", draws))
+        return CropPlan(boxes.float(), _filters("bicubic", rng))
 
 
-def _filters(interpolation: Interpolation, draws: Draws) -> Int64[Tensor, " batch"]:
+def _filters(interpolation: Interpolation, rng: CounterRng) -> Int64[Tensor, " batch"]:
     if interpolation == "random":
-        return draws.bernoulli("crop.filter", 0.5)[:, 0].long()
+        return rng.bernoulli("crop.filter", 0.5)[:, 0].long()
     kind = Filter.BICUBIC if interpolation == "bicubic" else Filter.BILINEAR
-    return torch.full((len(draws.keys),), int(kind))
+    return torch.full((len(rng.keys),), int(kind))

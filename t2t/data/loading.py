@@ -12,7 +12,7 @@ from torch import Tensor
 from t2t.data.decoding.damage import Damage, DamagedImage
 from t2t.data.decoding.decode import DecodeOptions, ImagePixels, decode, decode_each
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
-from t2t.data.order import Batch, Slots
+from t2t.data.sampler import Batch, BatchIndices
 from t2t.data.sources.base import Indices, Source
 from t2t.errors import LocalError, UserError
 from t2t.ops.ragged import Ragged
@@ -146,7 +146,11 @@ def _is_interleaved(array: UInt8[np.ndarray, "channels height width"]) -> bool:
 
 
 def batch_of(
-    images: Pixels, loaded: Indices, slots: Slots, labels: Indices, device: torch.device
+    images: Pixels,
+    loaded: Indices,
+    slots: BatchIndices,
+    labels: Indices,
+    device: torch.device,
 ) -> Batch:
     """A batch whose numbers travel to the device together, without waiting."""
     valid = slots.valid & (loaded == slots.indices)

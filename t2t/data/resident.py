@@ -15,14 +15,14 @@ from t2t.data.decoding.decode import ImagePixels
 from t2t.data.decoding.headers import image_format, jpeg_header
 from t2t.data.decoding.nvjpeg import gpu_decoder_name
 from t2t.data.decoding.shrinking import shrunk_size
-from t2t.data.draws import Draws
-from t2t.data.limits import num_cores
 from t2t.data.loading import (
     Loader,
     batch_of,
     sent,
 )
-from t2t.data.order import Batch, Order
+from t2t.data.resources import num_cores
+from t2t.data.rng import CounterRng
+from t2t.data.sampler import Batch, Sampler
 from t2t.data.sources.base import Indices, Source
 from t2t.ops.ragged import Ragged
 from t2t.shapes import Pixels
@@ -164,7 +164,7 @@ class ResidentBatches:
     def __init__(
         self,
         images: ResidentImages,
-        order: Order,
+        order: Sampler,
         crop: Crop | None = None,
         *,
         description: str = "",
@@ -192,6 +192,6 @@ class ResidentBatches:
             pixels = self._pixels.index_select(0, place.to(device))
         else:
             ragged = self.images.ragged.select(torch.from_numpy(slots.indices))
-            draws = Draws.of(self.order.seed, step, torch.from_numpy(slots.keys))
-            pixels = apply_crop(self.crop, ragged, draws)
+            rng = CounterRng.of(self.order.seed, step, torch.from_numpy(slots.keys))
+            pixels = apply_crop(self.crop, ragged, rng)
         return batch_of(pixels, loaded, slots, self.images.labels, device)

@@ -28,7 +28,7 @@ def create_model(
     image_size: int | Size | None = None,
     in_channels: int = 3,
     drop_path: float = 0.0,
-    **choices: Any,
+    **model_args: Any,
 ) -> nn.Module:
     """A model by name, untrained; any choice of its config can be set beside it.
 
@@ -45,8 +45,8 @@ def create_model(
         "drop_path": drop_path,
     }
     if name in OURS:
-        return VisionTransformer(model_config(name, **settings, **choices))
-    return create_timm_model(name, **settings, **choices)
+        return VisionTransformer(model_config(name, **settings, **model_args))
+    return create_timm_model(name, **settings, **model_args)
 
 
 def create_timm_model(
@@ -56,16 +56,16 @@ def create_timm_model(
     image_size: int | Size | None,
     in_channels: int,
     drop_path: float,
-    **choices: Any,
+    **model_args: Any,
 ) -> nn.Module:
     """A network that timm builds; it takes no choices of ours."""
     import timm  # slower to import than PyTorch, and not needed for models of ours
 
     timm_name = name_in_timm(name)
-    if choices:
+    if model_args:
         raise UserError(
-            f"{name} is built by timm and takes no {', '.join(sorted(choices))}; slots "
-            "can be chosen for the models of `t2t models` that are not timm's."
+            f"{name} is built by timm and takes no {', '.join(sorted(model_args))}; "
+            "slots can be chosen for the models of `t2t models` that are not timm's."
         )
     drop_path = convert(as_plain(drop_path), float, "drop_path")
     require("drop_path", drop_path, 0, below=1)
@@ -115,22 +115,22 @@ def model_config(
     *,
     num_classes: int | None = None,
     image_size: int | Size | None = None,
-    **choices: Any,
+    **model_args: Any,
 ) -> ModelConfig:
     """The config of one of our models, with choices put in."""
     if name not in OURS:
         raise UserError(f"There is no model {name!r} of ours.{suggest_model(name)}")
-    check_choices(name, choices)
+    check_model_args(name, model_args)
     if num_classes is not None:
-        choices["num_classes"] = num_classes
+        model_args["num_classes"] = num_classes
     if image_size is not None:
-        choices["image_size"] = as_size(image_size)
+        model_args["image_size"] = as_size(image_size)
     hints = get_type_hints(ModelConfig)
     return replace(
         OURS[name],
         **{
             key: convert(as_plain(value), hints[key], key)
-            for key, value in choices.items()
+            for key, value in model_args.items()
         },
     )
 
@@ -140,10 +140,10 @@ def as_plain(value: Any) -> Any:
     return value.item() if getattr(value, "ndim", None) == 0 else value
 
 
-def check_choices(name: str, choices: dict[str, Any]) -> None:
+def check_model_args(name: str, model_args: dict[str, Any]) -> None:
     """Refuses an option that the config does not have, and says which was meant."""
     allowed = {field.name for field in fields(ModelConfig)}
-    for option in choices.keys() - allowed:
+    for option in model_args.keys() - allowed:
         meant = NAMES_ELSEWHERE.get(option)
         hint = f" Here it is called {meant}." if meant else suggest(option, allowed)
         raise UserError(f"{name} has no option {option!r}.{hint}")

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from t2t.errors import UserError, choose
 from t2t.models.blocks import Block, DenseBlock, DenseTransitionBlock
 from t2t.models.config import ModelConfig
-from t2t.models.fused import FEWEST_DROPPED, are_plain, block_weights, is_fused
+from t2t.models.fusion import FEWEST_DROPPED, are_plain, block_weights, is_fused
 from t2t.models.layers import SequenceProjection
 from t2t.models.positions import Grid, PlacedPositions
 from t2t.ops.block_stack import BlockWeights, block_stack
@@ -148,7 +148,7 @@ class Encoder(nn.Module):
             raise UserError(
                 "Tokens can only be dropped where blocks do not ask for their places: "
                 "with positions_at='stem', positions other than 'relative' and a mixer "
-                "other than 'linformer'; or set dropping.keep=1."
+                "other than 'linformer'; or set token_dropping.keep=1."
             )
         self.token_share = share
 

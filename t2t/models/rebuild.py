@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from t2t.config import convert
 from t2t.errors import UserError, first_line
+from t2t.models.checkpoint_io.adapt import describe_differences
+from t2t.models.checkpoint_io.description import Description
+from t2t.models.checkpoint_io.published import translate
 from t2t.models.config import ModelConfig
 from t2t.models.create import as_plain, as_size, create_model, timm_input
-from t2t.models.reading.description import Description
-from t2t.models.reading.fitting import describe_differences
-from t2t.models.reading.published import translate
 from t2t.models.vit import VisionTransformer
 
 MAX_BUFFER_BYTES = 2**30

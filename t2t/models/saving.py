@@ -11,9 +11,9 @@ from torch import nn
 import t2t
 from t2t.atomic import atomic_file
 from t2t.errors import UserError, first_line
-from t2t.models.reading.checksum import write_with_checksum
-from t2t.models.reading.description import Description
-from t2t.models.reading.locating import FILE_NAME
+from t2t.models.checkpoint_io.checksum import write_with_checksum
+from t2t.models.checkpoint_io.description import Description
+from t2t.models.checkpoint_io.resolve import FILE_NAME
 from t2t.models.rebuild import check_rebuilds, describe
 
 OTHER_FORMATS = {

@@ -7,9 +7,9 @@ import torch
 from timm.models import adapt_input_conv
 from torch import Tensor
 
-from t2t.models.reading.fitting import fit_channels, fit_names_and_positions
-from t2t.models.reading.heads import HEADS, Classes, fit_heads, part_of
-from t2t.models.reading.published import State
+from t2t.models.checkpoint_io.adapt import fit_channels, fit_names_and_positions
+from t2t.models.checkpoint_io.heads import HEADS, Classes, fit_heads, part_of
+from t2t.models.checkpoint_io.published import State
 from t2t.models.timm_entry import first_layers
 from t2t.models.vit import VisionTransformer
 

@@ -77,7 +77,7 @@ def entry_point(name: str) -> Callable[..., "nn.Module"]:
         # timm would adapt these as convolutions; `fit_to_model` adapts them instead.
         overlay["first_conv"] = None
         model = build_model_with_cfg(
-            lambda **choices: build_for_timm(name, **choices),
+            lambda **model_args: build_for_timm(name, **model_args),
             name,
             pretrained,
             feature_cfg={"out_indices": 3, "feature_cls": "getter"},
@@ -118,7 +118,7 @@ def build_for_timm(
     proj_drop_rate: float = 0.0,
     attn_drop_rate: float = 0.0,
     global_pool: str | None = None,
-    **choices: Any,
+    **model_args: Any,
 ) -> "VisionTransformer":
     """One of our models by timm's names of its options."""
     from t2t.models.create import model_config
@@ -128,13 +128,13 @@ def build_for_timm(
     from t2t.models.vit import VisionTransformer
 
     if global_pool is not None:
-        choices["pool"] = POOL_OF_TIMM.get(global_pool, global_pool)
+        model_args["pool"] = POOL_OF_TIMM.get(global_pool, global_pool)
     config = model_config(
         name,
         image_size=img_size,
         in_channels=in_chans,
         drop_path=drop_path_rate,
-        **choices,
+        **model_args,
     )
     model = VisionTransformer(config)
     if drop_rate:

@@ -112,8 +112,8 @@ class TimmMethods(nn.Module):
         patch_size: "int | Size | None" = None,
     ) -> None:
         """Resizes positions to another image size, like loading for that size."""
+        from t2t.models.checkpoint_io.resize import set_image_size
         from t2t.models.create import as_size
-        from t2t.models.reading.resizing import set_image_size
 
         side = self.config.patch_size
         if patch_size is not None and as_size(patch_size) != (side, side):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from t2t.errors import UserError
 from t2t.models.config import ModelConfig
-from t2t.models.fused import is_fused, softmax_weights, step_weights
+from t2t.models.fusion import is_fused, softmax_weights, step_weights
 from t2t.models.layers import Mlp
 from t2t.models.positions import Grid
 from t2t.ops.inference_step import inference_step

@@ -39,7 +39,7 @@ class Trained:
     """What it was trained on, where the file says so."""
     seed: int = 0
     """What such data was split by, where it came in one piece."""
-    judged_by: str | None = None
+    evaluated_on: str | None = None
     """The fingerprint of the images that were held out, where the file tells it."""
     notes: tuple[str, ...] = ()
     """What the file does not say and was assumed, a sentence each."""
@@ -67,7 +67,7 @@ def load_trained(
         class_names=class_names,
         data=loaded.extra.get("data"),
         seed=loaded.extra.get("seed", 0),
-        judged_by=loaded.extra.get("judged_by"),
+        evaluated_on=loaded.extra.get("evaluated_on"),
         notes=tuple(note for note in (names_note, pixels_note) if note),
         **pixels,
     )

@@ -10,14 +10,14 @@ from typing import Any
 from torch import nn
 
 from t2t.errors import UserError, first_line
+from t2t.models.checkpoint_io.adapt import Fitting, fit, shorten
+from t2t.models.checkpoint_io.checkpoints import Checkpoint, non_finite, read
+from t2t.models.checkpoint_io.description import Description
+from t2t.models.checkpoint_io.heads import Classes
+from t2t.models.checkpoint_io.identify import adapted, identify
+from t2t.models.checkpoint_io.published import translate
 from t2t.models.config import ModelConfig, Size
 from t2t.models.create import name_in_timm
-from t2t.models.reading.checkpoints import Checkpoint, non_finite, read
-from t2t.models.reading.description import Description
-from t2t.models.reading.fitting import Fitting, fit, shorten
-from t2t.models.reading.heads import Classes
-from t2t.models.reading.identify import adapted, identify
-from t2t.models.reading.published import translate
 from t2t.models.rebuild import build, check_described
 from t2t.models.saving import check_class_names, save, unwrap
 from t2t.models.vit import VisionTransformer

@@ -6,7 +6,7 @@ file is imported where a kernel is about to run.
 
 import torch
 
-from t2t.ops import attention, gelu, residual_norm, token_passes
+from t2t.ops import attention, gelu, residual_norm, token_transformer_triton
 
 packed_attention = torch.library.triton_op(
     "t2t::packed_attention", attention.packed_forward, mutates_args=()
@@ -113,10 +113,12 @@ torch.library.register_autograd("t2t::norm", norm_gradients, setup_context=save_
 
 
 fused_token_transformer = torch.library.triton_op(
-    "t2t::token_transformer", token_passes.fused_forward, mutates_args=()
+    "t2t::token_transformer", token_transformer_triton.fused_forward, mutates_args=()
 )
 fused_token_transformer_backward = torch.library.triton_op(
-    "t2t::token_transformer_backward", token_passes.fused_backward, mutates_args=()
+    "t2t::token_transformer_backward",
+    token_transformer_triton.fused_backward,
+    mutates_args=(),
 )
 
 

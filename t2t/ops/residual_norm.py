@@ -89,12 +89,12 @@ def residual_norm(
 ) -> tuple[Tokens, Tokens]:
     """The same in one pass over memory each way."""
     arguments = (residual, branch, branch_bias, gain, shift)
-    draws = (branch_slots, normed_slots, num_normed, scale, eps)
+    rng = (branch_slots, normed_slots, num_normed, scale, eps)
     if has_kernel(residual, branch.dtype):
         from t2t.ops.operators import fused_residual_norm
 
-        return fused_residual_norm(*arguments, *draws)
-    return residual_norm_reference(*arguments, *draws)
+        return fused_residual_norm(*arguments, *rng)
+    return residual_norm_reference(*arguments, *rng)
 
 
 def norm_reference(

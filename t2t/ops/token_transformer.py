@@ -9,7 +9,7 @@ from torch import Tensor
 
 from t2t.ops.availability import runs_kernels
 from t2t.ops.performer import performer_attention
-from t2t.ops.token_passes import dropout_numbers
+from t2t.ops.token_transformer_triton import dropout_numbers
 from t2t.ops.window_projection import Windows
 
 Square = Float[Tensor, "64 64"]

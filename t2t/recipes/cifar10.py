@@ -48,10 +48,10 @@ def sprint() -> Recipe:
     return replace(
         shared,
         drop_path=0.0,
-        calm=0.1,
+        light_augment_share=0.1,
         evaluate_every=shared.epochs,
         schedule=replace(shared.schedule, warmup_epochs=3),
-        average=replace(shared.average, decay=0.9975),
+        ema=replace(shared.ema, decay=0.9975),
         augmentation=replace(
             shared.augmentation,
             rand_augment=None,

@@ -1,7 +1,7 @@
 """Scikit-learn's handwritten digits: a first run in a minute, without a download."""
 
-from t2t.data.augmentation import Augmentation
-from t2t.training.recipe import Average, Optimizer, Recipe, Schedule
+from t2t.data.augment.config import Augmentation
+from t2t.training.recipe import EMA, OptimizerConfig, Recipe, Schedule
 
 
 def t2t_vit() -> Recipe:
@@ -12,7 +12,7 @@ def t2t_vit() -> Recipe:
     return Recipe(
         name="digits.t2t_vit",
         model="t2t_vit_7_32",
-        choices={
+        model_args={
             "dim": 96,
             "depth": 3,
             "num_heads": 3,
@@ -24,11 +24,11 @@ def t2t_vit() -> Recipe:
         channels=1,
         epochs=12,
         batch_size=64,
-        optimizer=Optimizer(
+        optimizer=OptimizerConfig(
             name="muon", lr=4e-3, adamw_lr=2e-3, reference_batch_size=64
         ),
         schedule=Schedule(warmup_epochs=2, floor=0.01),
-        average=Average(decay=0.99),
+        ema=EMA(decay=0.99),
         augmentation=Augmentation(
             crop_padding=1, smoothing=0.1, mean=(0.305,), std=(0.376,)
         ),

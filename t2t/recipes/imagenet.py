@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from t2t.data.augmentation import Augmentation
+from t2t.data.augment.config import Augmentation
 from t2t.models.zoo import ZOO
-from t2t.training.recipe import Average, Crop, Optimizer, Recipe, Schedule
+from t2t.training.recipe import EMA, CropConfig, OptimizerConfig, Recipe, Schedule
 
 # Learning rate and weight decay, as published; everything else is as for T2T-ViT-14.
 PUBLISHED = {
@@ -43,7 +43,7 @@ def published(model: str) -> Recipe:
         epochs=310,
         batch_size=512,
         drop_path=0.1,
-        optimizer=Optimizer(lr=lr, weight_decay=weight_decay),
+        optimizer=OptimizerConfig(lr=lr, weight_decay=weight_decay),
         # As published: the cosine starts at epoch 0, not after the warm-up.
         schedule=Schedule(
             warmup_epochs=10,
@@ -53,8 +53,8 @@ def published(model: str) -> Recipe:
             floor=1e-5 / lr,
             floor_epochs=10,
         ),
-        average=Average(decay=0.99996),
-        crop=Crop(kind="random", evaluation_fraction=0.9),
+        ema=EMA(decay=0.99996),
+        crop=CropConfig(kind="random", evaluation_fraction=0.9),
         # As published: eight GPUs, each mixing its own 64 images.
         augmentation=replace(AUGMENTATION, mix_group=64, cutmix_even=True),
     )

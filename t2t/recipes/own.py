@@ -12,9 +12,9 @@ from t2t.models.zoo import OURS
 from t2t.recipes.imagenet import AUGMENTATION
 from t2t.recipes.small_images import from_scratch
 from t2t.training.recipe import (
-    Average,
-    Crop,
-    Optimizer,
+    EMA,
+    CropConfig,
+    OptimizerConfig,
     Recipe,
     Schedule,
     TokenDropping,
@@ -52,10 +52,10 @@ def for_their_size(data: str) -> Recipe:
         epochs=100,
         batch_size=batch_size,
         drop_path=0.1,
-        optimizer=Optimizer(lr=1e-3, scaling="sqrt"),
+        optimizer=OptimizerConfig(lr=1e-3, scaling="sqrt"),
         schedule=Schedule(warmup_epochs=5),
-        average=Average(decay=0.9998),
-        crop=Crop(kind="random", scale=(0.2, 1.0), evaluation_fraction=0.9),
+        ema=EMA(decay=0.9998),
+        crop=CropConfig(kind="random", scale=(0.2, 1.0), evaluation_fraction=0.9),
         augmentation=AUGMENTATION,
     )
 
@@ -72,7 +72,7 @@ def with_model(recipe: Recipe, model: str) -> Recipe:
 
     Of timm's networks, some have no blocks of matrices for Muon and no drop path.
     """
-    recipe = replace(recipe, model=model, choices={}, dropping=TokenDropping())
+    recipe = replace(recipe, model=model, model_args={}, token_dropping=TokenDropping())
     if model in OURS:
         return recipe
     return replace(recipe, drop_path=0.0, optimizer=recipe.optimizer.for_all())

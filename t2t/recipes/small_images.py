@@ -1,7 +1,7 @@
 """What the recipes for small images at their native size share."""
 
-from t2t.data.augmentation import Augmentation
-from t2t.training.recipe import Average, Optimizer, Recipe, Schedule, TokenDropping
+from t2t.data.augment.config import Augmentation
+from t2t.training.recipe import EMA, OptimizerConfig, Recipe, Schedule, TokenDropping
 
 
 def from_scratch(name: str, model: str, data: str, side: int, epochs: int) -> Recipe:
@@ -14,16 +14,16 @@ def from_scratch(name: str, model: str, data: str, side: int, epochs: int) -> Re
     return Recipe(
         name=name,
         model=model,
-        choices={"token_dropout": 0.0, "positions": "sinusoid_2d"},
+        model_args={"token_dropout": 0.0, "positions": "sinusoid_2d"},
         data=data,
         image_size=(side, side),
         epochs=epochs,
         batch_size=512,
         drop_path=0.1,
-        dropping=TokenDropping(keep=0.5, until=0.8),
-        calm=0.05,
+        token_dropping=TokenDropping(keep=0.5, until=0.8),
+        light_augment_share=0.05,
         evaluate_every=max(epochs // 20, 1),
-        optimizer=Optimizer(
+        optimizer=OptimizerConfig(
             name="muon",
             muon_on="tokens_too",
             lr=4e-3,
@@ -33,7 +33,7 @@ def from_scratch(name: str, model: str, data: str, side: int, epochs: int) -> Re
             weight_decay=0.05,
         ),
         schedule=Schedule(warmup_epochs=5, floor=0.01),
-        average=Average(decay=0.998),
+        ema=EMA(decay=0.998),
         augmentation=Augmentation(
             crop_padding=side // 8,
             flip=0.5,

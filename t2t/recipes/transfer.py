@@ -1,7 +1,7 @@
 """Fine-tuning trained weights on other images, as published for T2T-ViT."""
 
-from t2t.data.augmentation import Augmentation
-from t2t.training.recipe import Average, Crop, Optimizer, Recipe, Schedule
+from t2t.data.augment.config import Augmentation
+from t2t.training.recipe import EMA, CropConfig, OptimizerConfig, Recipe, Schedule
 
 
 def t2t_vit_14() -> Recipe:
@@ -16,7 +16,7 @@ def t2t_vit_14() -> Recipe:
         epochs=60,
         batch_size=64,
         drop_path=0.1,
-        optimizer=Optimizer(
+        optimizer=OptimizerConfig(
             name="sgd",
             lr=0.05,
             body_lr=5e-4,
@@ -24,8 +24,8 @@ def t2t_vit_14() -> Recipe:
             weight_decay=5e-4,
         ),
         schedule=Schedule(warmup_epochs=0, floor=0.0),
-        average=Average(decay=0.0),
-        crop=Crop(kind="random", scale=(0.6, 1.0)),
+        ema=EMA(decay=0.0),
+        crop=CropConfig(kind="random", scale=(0.6, 1.0)),
         augmentation=Augmentation(flip=0.5, smoothing=0.1),
     )
 

@@ -24,8 +24,8 @@ from t2t.data.decoding.decode import decode_each, image_size
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.decoding.levels import levels_of, pixels_of
 from t2t.data.decoding.shrinking import shrunk_size
-from t2t.data.draws import Draws
-from t2t.data.limits import num_cores
+from t2t.data.resources import num_cores
+from t2t.data.rng import CounterRng
 from t2t.data.sources.storage import read_whole
 from t2t.errors import UserError, first_line
 from t2t.models.trained import Trained, load_trained
@@ -208,8 +208,8 @@ class Predictor:
                 images.append(outcome)
         if not images:
             return []
-        draws = Draws.of(0, 0, torch.arange(len(images)))  # a centre draws nothing
-        return [apply_crop(self.crop, Ragged.from_images(images), draws)]
+        rng = CounterRng.of(0, 0, torch.arange(len(images)))  # a centre draws nothing
+        return [apply_crop(self.crop, Ragged.from_images(images), rng)]
 
     @torch.inference_mode()
     def _guesses(self, pixels: Pixels, top: int) -> list[tuple[Guess, ...]]:

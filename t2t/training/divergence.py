@@ -6,19 +6,19 @@ from collections.abc import Container, Mapping
 from pathlib import Path
 
 from t2t.torchrun import num_told
-from t2t.training.machine import Machine
+from t2t.training.checkpoint import step_of
 from t2t.training.recipe import Recipe
-from t2t.training.resume import step_of
+from t2t.training.runtime import Runtime
 
 RATES = ("lr", "body_lr", "adamw_lr")
 CLIP_NORM = 1.0
 
 
 def after_divergence(
-    recipe: Recipe, machine: Machine, folder: Path, checkpoint: Path | None
+    recipe: Recipe, runtime: Runtime, folder: Path, checkpoint: Path | None
 ) -> str:
     """How to continue after divergence, and from which checkpoint if there is one."""
-    precise = {} if machine.precision in (None, "fp32") else {"--precision": "fp32"}
+    precise = {} if runtime.precision in (None, "fp32") else {"--precision": "fp32"}
     changes = other_settings(recipe)
     start_over = "To start over with a lower learning rate, run"
     if checkpoint is None:

@@ -43,8 +43,8 @@ class Replayed:
         """Puts the inputs where the graph reads them."""
         if not self.inputs:
             self.inputs = [torch.empty_like(each) for each in inputs]
-        for place, given in zip(self.inputs, inputs, strict=True):
-            place.copy_(given, non_blocking=True)
+        for run_folder, given in zip(self.inputs, inputs, strict=True):
+            run_folder.copy_(given, non_blocking=True)
 
     def launch(self) -> Tensor:
         """One call without a graph, on a stream of its own as captures are."""

@@ -16,11 +16,11 @@ class Interruption:
     def __init__(self) -> None:
         self.asked = False
         self.before: dict[int, Any] = {}
-        self.tell: Callable[[str], None] | None = None
+        self.warn: Callable[[str], None] | None = None
 
-    def wait_for_steps(self, tell: Callable[[str], None]) -> None:
+    def wait_for_steps(self, warn: Callable[[str], None]) -> None:
         """From now on a run can end between steps, with a checkpoint."""
-        self.tell = tell
+        self.warn = warn
 
     def __enter__(self) -> "Interruption":
         if threading.current_thread() is threading.main_thread():
@@ -38,11 +38,11 @@ class Interruption:
 
     def note(self, number: int, frame: FrameType | None) -> None:
         """Remembers the first request and obeys the second."""
-        if self.tell is None or (self.asked and number == signal.SIGINT):
+        if self.warn is None or (self.asked and number == signal.SIGINT):
             raise KeyboardInterrupt
         if not self.asked:
             self.asked = True
-            self.tell(
+            self.warn(
                 "Stopping after this step, with a checkpoint; another Ctrl-C stops at "
                 "once."
             )

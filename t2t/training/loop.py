@@ -11,48 +11,54 @@ from typing import Any
 
 import torch
 
-from t2t.data.batches import EvaluationBatches, Feeding
+from t2t.data.batches import EvaluationBatches, LoaderOptions
 from t2t.data.decoding.damage import Damage, DamagedImage
-from t2t.data.order import steps_per_epoch
+from t2t.data.sampler import steps_per_epoch
 from t2t.data.sources import Splits
 from t2t.errors import LocalError, UserError
-from t2t.training.delivery import Delivery
-from t2t.training.divergence import after_divergence
-from t2t.training.evaluate import Preparation, Score, evaluate
-from t2t.training.feeding import open_data, training_batches, validation_batches
-from t2t.training.folder import RunFolder
-from t2t.training.forecasting.advice import advice
-from t2t.training.interruption import Interruption
-from t2t.training.machine import Machine, make_exact, plans_of, settle, vars_of
-from t2t.training.meeting import is_parting
-from t2t.training.optim import all_groups, lr_share, set_lr
-from t2t.training.parallel import (
-    SPREADS,
-    Processes,
-    any_over_all,
-    batch_statistics,
-    check_alike,
-    from_leader,
-    one_per_machine_first,
-    processes,
-    rest,
-    share_statistics,
-    union_over_all,
-)
-from t2t.training.recipe import Recipe
-from t2t.training.resume import (
+from t2t.training.checkpoint import (
     CheckpointWriter,
     as_resumed,
     checkpoints,
     find_checkpoint,
     resume,
 )
-from t2t.training.run import State, new_run
-from t2t.training.step import Pending, Stepper
-from t2t.training.telling.journal import Journal
+from t2t.training.distributed import (
+    PARALLELISMS,
+    World,
+    any_over_all,
+    batch_statistics,
+    check_alike,
+    from_main,
+    init_distributed,
+    one_per_node_first,
+    rest,
+    share_statistics,
+    union_over_all,
+)
+from t2t.training.divergence import after_divergence
+from t2t.training.evaluation.evaluate import Preparation, Score, evaluate
+from t2t.training.forecast.advice import advice
+from t2t.training.interruption import Interruption
+from t2t.training.loaders import open_data, training_batches, validation_batches
+from t2t.training.logging.run_logger import RunLogger
+from t2t.training.model_saver import ModelSaver
+from t2t.training.optim import all_groups, lr_share, set_lr
+from t2t.training.recipe import Recipe
+from t2t.training.rendezvous import is_peer_lost
+from t2t.training.run_folder import RunFolder
+from t2t.training.runtime import (
+    Runtime,
+    make_deterministic,
+    plans_of,
+    resolve_runtime,
+    vars_of,
+)
+from t2t.training.state import State, new_state
+from t2t.training.step import PendingStep, Stepper
 from t2t.training.threads import choose_threads, threads_before, use_threads
 
-__all__ = ["Machine", "Result", "Training", "train"]
+__all__ = ["Result", "Runtime", "Training", "train"]
 
 # fp16 starts by finding its scale: a few steps are left out on the way.
 MOST_SKIPPED = {"bf16": 5, "fp32": 5, "fp16": 25}
@@ -76,7 +82,7 @@ def train(
     *,
     data: str | Path | None = None,
     folder: str | Path | None = None,
-    machine: Machine | None = None,
+    runtime: Runtime | None = None,
     fresh: bool = False,
     quiet: bool = False,
     splits: Splits | None = None,
@@ -88,82 +94,84 @@ def train(
     `splits` are the recipe's images if the caller has opened them already, and `notes`
     are sentences for the log at the start of the run.
     """
-    machine = machine or Machine()
+    runtime = runtime or Runtime()
     if data is not None:
         recipe = replace(recipe, data=str(data))
     where = folder or Path("runs") / run_name(recipe)
-    place = RunFolder(Path(os.path.expanduser(where)))
+    run_folder = RunFolder(Path(os.path.expanduser(where)))
     with (
         # All around, since torchrun sends SIGTERM to who is left and has yet to speak.
         Interruption() as interruption,
-        processes(machine.device) as team,
+        init_distributed(runtime.device) as world,
         ExitStack() as leaving,
     ):
-        settled = settle(machine, team)
-        make_exact(settled)
+        settled = resolve_runtime(runtime, world)
+        make_deterministic(settled)
         # Check the mix groups before building anything.
-        recipe.augmentation.mix_group_for(recipe.batch_size // team.world_size)
+        recipe.augmentation.mix_group_for(recipe.batch_size // world.size)
 
         def claim() -> dict[str, Any] | None:
-            leaving.enter_context(place.held())
-            place.check(recipe, fresh)
-            place.sweep()
-            if fresh or not place.has_begun():
+            leaving.enter_context(run_folder.held())
+            run_folder.check(recipe, fresh)
+            run_folder.sweep()
+            if fresh or not run_folder.has_begun():
                 recipe.check_weights()
-            done = None if fresh else place.finished()
+            done = None if fresh else run_folder.finished()
             if done is not None:
-                place.check_model()
+                run_folder.check_model()
             return done
 
-        done = from_leader(team, claim)
+        done = from_main(world, claim)
         if done is not None:
-            return Result(place.path, True, done, was_finished=True)
+            return Result(run_folder.path, True, done, was_finished=True)
         if splits is None:
-            splits = one_per_machine_first(team, lambda: open_data(recipe))
-        check_alike(team, plans_of(recipe, settled, team, splits, fresh))
-        journal = leaving.enter_context(Journal(place, recipe, team, quiet=quiet))
+            splits = one_per_node_first(world, lambda: open_data(recipe))
+        check_alike(world, plans_of(recipe, settled, world, splits, fresh))
+        logger = leaving.enter_context(
+            RunLogger(run_folder, recipe, world, quiet=quiet)
+        )
         found = None
         if not fresh:
-            found = find_checkpoint(place.checkpoints, team, journal.tell)
-            if found is None and place.has_begun():
-                journal.tell(
-                    f"There is no checkpoint in {place.checkpoints}: training starts "
-                    "again from step 0."
+            found = find_checkpoint(run_folder.checkpoints, world, logger.warn)
+            if found is None and run_folder.has_begun():
+                logger.warn(
+                    f"There is no checkpoint in {run_folder.checkpoints}: training "
+                    "starts again from step 0."
                 )
         about = vars_of(settled)
-        if team.device.type == "cpu":
-            before = threads_before(place.path) if found else None
+        if world.device.type == "cpu":
+            before = threads_before(run_folder.path) if found else None
             threads = choose_threads(settled.threads, before)
             leaving.enter_context(use_threads(threads))
             about["threads"] = threads.number
             notes = (*notes, str(threads))
-        training = Training(recipe, settled, team, place, splits, journal, found)
+        training = Training(recipe, settled, world, run_folder, splits, logger, found)
         training.notes = notes
         # All is built, so nothing that a recipe lacks can stop the run any more.
-        from_leader(team, lambda: place.begin(recipe, about, team, fresh))
-        if SPREADS[settled.spread]:
-            place.check_seen(team)
+        from_main(world, lambda: run_folder.begin(recipe, about, world, fresh))
+        if PARALLELISMS[settled.parallelism]:
+            run_folder.check_seen(world)
         with training.writer:
             try:
                 result = training.run_to_end(interruption)
                 return replace(result, asked_to_stop=interruption.asked)
             except torch.OutOfMemoryError as error:
-                share = recipe.batch_size // team.world_size
+                share = recipe.batch_size // world.size
                 held = min(settled.micro_batch or share, share)
                 raise LocalError(
-                    f"The memory of {team.device} does not suffice for {held} images "
+                    f"The memory of {world.device} does not suffice for {held} images "
                     f"at once: add --micro-batch {max(1, held // 2)}, which computes "
                     "the step in parts (the same except for dropout, stochastic depth "
                     "and batch norm), or choose smaller images or a smaller model."
                     + (" Its checkpoints are kept." * bool(training.last_checkpoint))
                 ) from error
             except Exception as error:
-                known = isinstance(error, UserError) or is_parting(error)
+                known = isinstance(error, UserError) or is_peer_lost(error)
                 if known or not interruption.asked:
                     raise
                 # Ctrl-C also ends compilers that the first step waits for.
-                journal.tell(f"Stopped within a step ({type(error).__name__}).")
-                return Result(place.path, False, journal.summary(training.run))
+                logger.warn(f"Stopped within a step ({type(error).__name__}).")
+                return Result(run_folder.path, False, logger.summary(training.run))
 
 
 class Training:
@@ -172,65 +180,65 @@ class Training:
     def __init__(
         self,
         recipe: Recipe,
-        machine: Machine,
-        team: Processes,
-        place: RunFolder,
+        runtime: Runtime,
+        world: World,
+        run_folder: RunFolder,
         splits: Splits,
-        journal: Journal,
+        logger: RunLogger,
         checkpoint: Path | None,
     ) -> None:
-        self.recipe, self.machine, self.team = recipe, machine, team
-        self.place, self.splits, self.journal = place, splits, journal
+        self.recipe, self.runtime, self.world = recipe, runtime, world
+        self.run_folder, self.splits, self.logger = run_folder, splits, logger
         self.checkpoint = checkpoint
         self.num_classes = len(splits.train.classes)
         self.per_epoch = steps_per_epoch(len(splits.train), recipe.batch_size)
         self.num_steps = self.per_epoch * recipe.epochs
-        self.damage = Damage(machine.damage_limit, journal.tell)
-        self.under_way: deque[tuple[Pending, float]] = deque()
+        self.damage = Damage(runtime.damage_limit, logger.warn)
+        self.in_flight: deque[tuple[PendingStep, float]] = deque()
         self.notes: Sequence[str] = ()
-        if team.device.type == "cpu" and not machine.compile:
-            journal.clock.count_all()
-        self.writer = CheckpointWriter(place.checkpoints, team, journal.tell)
-        self.delivery = Delivery(recipe, team, place, splits, journal.tell)
+        if world.device.type == "cpu" and not runtime.compile:
+            logger.clock.count_all()
+        self.writer = CheckpointWriter(run_folder.checkpoints, world, logger.warn)
+        self.model_saver = ModelSaver(recipe, world, run_folder, splits, logger.warn)
         begun = recipe if checkpoint is None else as_resumed(recipe, checkpoint)
         names = splits.train.classes
-        self.run = new_run(begun, machine, team, self.num_classes, names)
+        self.run = new_state(begun, runtime, world, self.num_classes, names)
         self.run.data = {
             "classes": list(splits.train.classes),
             "num_images": len(splits.train),
             "fingerprint": splits.train.fingerprint(),
         }
         self.stepper = Stepper(
-            recipe, machine, team, self.run, self.num_classes, journal.tell
+            recipe, runtime, world, self.run, self.num_classes, logger.warn
         )
         augmentation = recipe.augmentation
         self.prepare = Preparation(augmentation.mean, augmentation.std)
 
     def run_to_end(self, interruption: Interruption) -> Result:
         """Trains until all steps are done, or until told to stop."""
-        run, recipe, journal = self.run, self.recipe, self.journal
+        run, recipe, logger = self.run, self.recipe, self.logger
         if self.checkpoint is not None:
-            journal.restore(resume(run, self.checkpoint, self.team, journal.tell))
-        journal.resume(run.step, self.num_steps)
-        feeding = Feeding(
-            num_workers=self.machine.workers, max_pixels=self.machine.max_pixels
+            logger.restore(resume(run, self.checkpoint, self.world, logger.warn))
+        logger.resume(run.step, self.num_steps)
+        loader_options = LoaderOptions(
+            num_workers=self.runtime.workers, max_pixels=self.runtime.max_pixels
         )
-        given = (self.team, feeding, self.damage)
+        given = (self.world, loader_options, self.damage)
         batches = training_batches(recipe, self.splits.train, *given)
-        micro_batch = self.machine.micro_batch
+        micro_batch = self.runtime.micro_batch
         validation = validation_batches(recipe, self.splits.val, *given, micro_batch)
         # Before the clock starts, since it times a step; not if nothing is printed.
         advised = []
-        if not journal.console.quiet:
-            advised = advice(recipe, self.machine, self.team, self.splits, run.step)
-        journal.start(run, self.num_steps, self.per_epoch, batches.description)
+        if not logger.console.quiet:
+            advised = advice(recipe, self.runtime, self.world, self.splits, run.step)
+        logger.start(run, self.num_steps, self.per_epoch, batches.description)
         if run.loaded is not None:
-            (journal.tell if run.loaded.notes else journal.say)(str(run.loaded))
+            (logger.warn if run.loaded.notes else logger.info)(str(run.loaded))
         for note in self.splits.notes:
-            journal.tell(note)
+            logger.warn(note)
         for note in (*self.notes, *advised):
-            journal.say(note)
-        interruption.wait_for_steps(journal.tell)
+            logger.info(note)
+        interruption.wait_for_steps(logger.warn)
         # Only the result could not be written, or there are fewer images now.
         if run.step >= self.num_steps:
             self.evaluate(validation, recipe.epochs)
@@ -240,19 +248,19 @@ class Training:
             set_lr(run.optimizers, share)
             phase = recipe.phase_at(run.step / self.num_steps)
             if phase != self.stepper.phase:
-                self.await_steps(0)
-                self.stepper.enter(phase)
-                journal.clock.cool()
-            self.under_way.append((self.stepper.start_step(batch), share))
+                self.drain(0)
+                self.stepper.set_phase(phase)
+                logger.clock.cool()
+            self.in_flight.append((self.stepper.start_step(batch), share))
             epoch, into = divmod(run.step, self.per_epoch)
             last = run.step == self.num_steps
             evaluated = into == 0 and (last or epoch % recipe.evaluate_every == 0)
-            waited = time.monotonic() - saved_at > 60 * self.machine.checkpoint_minutes
-            asked = interruption.asked or journal.console.is_unheard
-            stopping, due = any_over_all((asked, waited), self.team)
+            waited = time.monotonic() - saved_at > 60 * self.runtime.checkpoint_minutes
+            asked = interruption.asked or logger.console.is_unheard
+            stopping, due = any_over_all((asked, waited), self.world)
             # The device has its next step before we look at what came of this one.
             pauses = evaluated or stopping or due
-            self.await_steps(0 if pauses else 1)
+            self.drain(0 if pauses else 1)
             if pauses:
                 self.writer.finish()  # a collective, like `from_leader`
                 self.keep_folder()
@@ -264,29 +272,29 @@ class Training:
                 saved_at = time.monotonic()
             if stopping and not last:
                 self.writer.finish()
-                journal.interrupted(run, has_checkpoint=not self.writer.failed)
-                return Result(self.place.path, False, journal.summary(run))
+                logger.interrupted(run, has_checkpoint=not self.writer.failed)
+                return Result(self.run_folder.path, False, logger.summary(run))
         return self.finish(interruption)
 
     def state(self) -> State:
         """The content of a checkpoint."""
         tensors, numbers = self.run.state()
-        return State(tensors, {**numbers, "log": self.journal.state()})
+        return State(tensors, {**numbers, "log": self.logger.state()})
 
-    def await_steps(self, num_left: int) -> None:
+    def drain(self, num_left: int) -> None:
         """Takes note of steps, in order, until so few are under way."""
-        while len(self.under_way) > num_left:
-            pending, share = self.under_way.popleft()
+        while len(self.in_flight) > num_left:
+            pending, share = self.in_flight.popleft()
             outcome = pending.get()
             peak = max(group["peak"] for group in all_groups(self.run.optimizers))
-            self.journal.step(self.run, outcome, peak * share)
-            self.stop_if_broken(outcome.step)
+            self.logger.step(self.run, outcome, peak * share)
+            self.stop_if_diverged(outcome.step)
 
     def evaluate(self, validation: EvaluationBatches, epoch: int) -> None:
         """Scores the raw and the averaged model, and keeps the averaged one."""
         run = self.run
         scores: dict[str, Score] = {}
-        models = {"raw": run.plain, "averaged": run.average}
+        models = {"raw": run.plain, "averaged": run.ema}
         for name, model in models.items():
             if model is not None:
                 scores[name] = evaluate(
@@ -294,32 +302,32 @@ class Training:
                     validation,
                     self.prepare,
                     self.num_classes,
-                    self.team,
+                    self.world,
                     self.stepper.precision,
                 )
                 rest(model)
         self.share_damage()
-        self.journal.epoch(run, epoch, scores)
-        self.delivery.save_model(run.delivered)
-        self.journal.clock.evaluated()
+        self.logger.epoch(run, epoch, scores)
+        self.model_saver.save_model(run.delivered)
+        self.logger.clock.evaluated()
 
     def share_statistics(self) -> None:
         """Has all judge by, and keep, what the leading process's batch norms counted.
 
         Each counts its own images, and no step of training looks at what was counted.
         """
-        for model in (self.run.plain, self.run.average):
+        for model in (self.run.plain, self.run.ema):
             if model is not None:
-                share_statistics(batch_statistics(model), self.team)
+                share_statistics(batch_statistics(model), self.world)
 
     def share_damage(self) -> None:
         """Lets the leading process name what others skipped, and all count it."""
-        for name, reason in union_over_all(self.damage.reasons, self.team):
+        for name, reason in union_over_all(self.damage.reasons, self.world):
             self.damage.record(DamagedImage(name, reason))
 
-    def stop_if_broken(self, step: int) -> None:
+    def stop_if_diverged(self, step: int) -> None:
         """Ends a run that has stopped learning, with advice."""
-        most = MOST_SKIPPED[self.machine.precision or "fp32"]
+        most = MOST_SKIPPED[self.runtime.precision or "fp32"]
         num_skipped = self.run.num_skipped_in_a_row
         if num_skipped < most:
             return
@@ -328,14 +336,14 @@ class Training:
             f"The gradient was not finite {num_skipped} steps in a row "
             f"(step {step}), so training stopped. "
             + after_divergence(
-                self.recipe, self.machine, self.place.path, self.last_checkpoint
+                self.recipe, self.runtime, self.run_folder.path, self.last_checkpoint
             )
         )
 
     @property
     def last_checkpoint(self) -> Path | None:
         """The newest checkpoint, if there is one."""
-        return next(iter(checkpoints(self.place.checkpoints)), None)
+        return next(iter(checkpoints(self.run_folder.checkpoints)), None)
 
     def keep_folder(self) -> None:
         """Recreates the run's folder if it was removed or moved while training.
@@ -344,35 +352,37 @@ class Training:
         """
 
         def look() -> str:
-            if not self.place.is_lost():
-                restored = self.place.restore_pages() + self.journal.restore_metrics()
+            if not self.run_folder.is_lost():
+                restored = (
+                    self.run_folder.restore_pages() + self.logger.restore_metrics()
+                )
                 for path in restored:
-                    self.journal.tell(
+                    self.logger.warn(
                         f"{path} was removed while training; it was written again."
                     )
                 return ""
             try:
-                self.place.make_again()
+                self.run_folder.make_again()
             except UserError as error:
                 return str(error)
-            self.journal.make_again()
-            self.journal.tell(
-                f"{self.place.path} or a file in it was removed or moved while "
+            self.logger.make_again()
+            self.logger.warn(
+                f"{self.run_folder.path} or a file in it was removed or moved while "
                 "training; it was recreated, and training continues."
             )
             return ""
 
-        trouble = from_leader(self.team, look)
+        trouble = from_main(self.world, look)
         if not trouble:
             return
-        model = self.delivery.gather(self.run.delivered)
+        model = self.model_saver.gather(self.run.delivered)
         if model is not None:
-            self.delivery.save_elsewhere(model)
-        where = from_leader(self.team, lambda: self.delivery.elsewhere)
+            self.model_saver.save_elsewhere(model)
+        where = from_main(self.world, lambda: self.model_saver.elsewhere)
         saved = f"its model was saved to {where}" if where else "nothing could be saved"
         raise UserError(
-            f"{self.place.path} was removed or moved while training, and cannot be "
-            f"recreated: {trouble} Training stopped after step {self.run.step:,}; "
+            f"{self.run_folder.path} was removed or moved while training, and cannot "
+            f"be recreated: {trouble} Training stopped after step {self.run.step:,}; "
             f"{saved}."
         )
 
@@ -381,15 +391,15 @@ class Training:
         self.writer.finish()
         self.keep_folder()
         waits_no_more = lambda: interruption.asked  # noqa: E731
-        from_leader(self.team, lambda: self.delivery.retry(waits_no_more))
+        from_main(self.world, lambda: self.model_saver.retry(waits_no_more))
         # All write a sharded checkpoint together, and only the leading one knows.
-        if from_leader(self.team, lambda: bool(self.delivery.unsaved)):
+        if from_main(self.world, lambda: bool(self.model_saver.unsaved)):
             self.writer.save(self.state())
             self.writer.finish()
-        summary = self.journal.summary(self.run)
-        self.journal.flush()
-        from_leader(self.team, lambda: self.delivery.finish(summary, waits_no_more))
-        return Result(self.place.path, True, summary)
+        summary = self.logger.summary(self.run)
+        self.logger.flush()
+        from_main(self.world, lambda: self.model_saver.finish(summary, waits_no_more))
+        return Result(self.run_folder.path, True, summary)
 
 
 def run_name(recipe: Recipe) -> str:

@@ -13,7 +13,7 @@ from t2t.errors import UserError, choose
 from t2t.models.weights import load_with_report
 from t2t.models.zoo import OURS
 from t2t.shapes import Images, Logits
-from t2t.training.judging.matching import match_classes
+from t2t.training.evaluation.class_matching import match_classes
 from t2t.training.recipe import Recipe
 
 # In the error of a batch norm that has nothing to take the deviation of.
@@ -109,14 +109,14 @@ OBJECTIVES = {
 def check_token(recipe: Recipe) -> None:
     """Refuses a student without the token that its objective is for."""
     config = OURS.get(recipe.model)
-    if config is not None and recipe.choices.get("distilled", config.distilled):
+    if config is not None and recipe.model_args.get("distilled", config.distilled):
         return
     name, ways = recipe.model, "set objective=distill_soft"
     if config is None:
         name += " of timm's"
     else:
-        tokens = "choices.distilled=true, choices.class_token=true"
-        ways += f", or {tokens} and choices.pool=class"
+        tokens = "model_args.distilled=true, model_args.class_token=true"
+        ways += f", or {tokens} and model_args.pool=class"
     raise UserError(
         f"objective={recipe.objective} needs a distillation token, which {name} does "
         f"not have; {ways}."

@@ -11,7 +11,7 @@ from torch.optim import Optimizer as TorchOptimizer
 
 from t2t.errors import UserError, first_line, suggest
 from t2t.training.muon import Muon
-from t2t.training.recipe import Optimizer, Recipe, Schedule
+from t2t.training.recipe import OptimizerConfig, Recipe, Schedule
 
 OURS = ("adamw", "muon", "sgd")
 _ALLOWED = f"{', '.join(OURS)} and those of timm"
@@ -39,7 +39,7 @@ def build_optimizers(model: nn.Module, recipe: Recipe) -> list[TorchOptimizer]:
 
 
 def of_timm(
-    groups: list[dict[str, Any]], settings: Optimizer, lr: float
+    groups: list[dict[str, Any]], settings: OptimizerConfig, lr: float
 ) -> TorchOptimizer:
     """An optimizer by its name in timm."""
     import timm.optim  # slow to import, and needed for other names only
@@ -116,7 +116,7 @@ def is_matrix(model: nn.Module, name: str) -> bool:
 
 
 def adamw(
-    groups: list[dict[str, Any]], settings: Optimizer, fused: bool
+    groups: list[dict[str, Any]], settings: OptimizerConfig, fused: bool
 ) -> torch.optim.AdamW:
     """AdamW in one kernel on a GPU, where CUDA graphs can hold it too."""
     return torch.optim.AdamW(
@@ -125,7 +125,7 @@ def adamw(
 
 
 def sgd(
-    groups: list[dict[str, Any]], settings: Optimizer, fused: bool
+    groups: list[dict[str, Any]], settings: OptimizerConfig, fused: bool
 ) -> torch.optim.SGD:
     """SGD whose momentum is 0 at first.
 
@@ -141,7 +141,7 @@ def sgd(
 
 
 def parameter_groups(
-    model: nn.Module, settings: Optimizer, lr: float, only: set[str] | None = None
+    model: nn.Module, settings: OptimizerConfig, lr: float, only: set[str] | None = None
 ) -> list[dict[str, Any]]:
     """Parameters by learning rate and decay; `peak` is what a schedule scales."""
     exempt: set[str] = getattr(model, "no_weight_decay", set)()

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 from t2t.config import LARGEST_SIDE
-from t2t.data.augmentation import Augmentation
+from t2t.data.augment.config import Augmentation
 from t2t.errors import UserError, require
 from t2t.models.config import ModelConfig
 
@@ -16,7 +16,7 @@ WITHIN_EPOCHS = ("warmup_epochs", "floor_epochs")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimizer:
+class OptimizerConfig:
     """How weights are changed by gradients."""
 
     name: str = "adamw"
@@ -64,7 +64,7 @@ class Optimizer:
         ratio = batch_size / self.reference_batch_size
         return lr * {"linear": ratio, "sqrt": ratio**0.5, "none": 1.0}[self.scaling]
 
-    def for_all(self) -> "Optimizer":
+    def for_all(self) -> "OptimizerConfig":
         """The AdamW of what Muon leaves, for all weights."""
         lr = self.lr if self.adamw_lr is None else self.adamw_lr
         return replace(self, name="adamw", lr=lr, adamw_lr=None)
@@ -96,7 +96,7 @@ class Schedule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Average:
+class EMA:
     """The running average of the weights, which is what a run delivers."""
 
     decay: float = 0.9998
@@ -106,7 +106,7 @@ class Average:
 
     def __post_init__(self) -> None:
         """Refuses what is no share."""
-        require("average.decay", self.decay, 0, below=1)
+        require("ema.decay", self.decay, 0, below=1)
 
     def decay_at(self, step: int) -> float:
         """The decay at a step, counted from 1."""
@@ -127,8 +127,8 @@ class TokenDropping:
 
     def __post_init__(self) -> None:
         """Refuses shares that are none."""
-        require("dropping.keep", self.keep, 0.01, 1)
-        require("dropping.until", self.until, 0, 1)
+        require("token_dropping.keep", self.keep, 0.01, 1)
+        require("token_dropping.until", self.until, 0, 1)
 
     def keep_at(self, progress: float) -> float:
         """The share of tokens to keep when so much of the training is done."""
@@ -136,7 +136,7 @@ class TokenDropping:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Crop:
+class CropConfig:
     """How images of any size get the model's size."""
 
     kind: Literal["random", "resize"] = "resize"
@@ -161,7 +161,7 @@ class Phase(NamedTuple):
 
     keep: float
     """Share of the tokens that the blocks see."""
-    calm: bool
+    light_augment: bool
     """Whether images are only cropped and flipped."""
 
     @property
@@ -186,7 +186,7 @@ class Recipe:
 
     name: str
     model: str
-    choices: dict[str, Any] = field(
+    model_args: dict[str, Any] = field(
         default_factory=dict, metadata={"keys_of": ModelConfig}
     )
     """Choices put into the named model, as `create_model` takes them."""
@@ -202,11 +202,11 @@ class Recipe:
     repeats: int = 1
     """Repeated augmentation: how often an image stands in a batch."""
     drop_path: float = 0.0
-    dropping: TokenDropping = field(default_factory=TokenDropping)
-    calm: float = 0.0
+    token_dropping: TokenDropping = field(default_factory=TokenDropping)
+    light_augment_share: float = 0.0
     """Share of the epochs, at the end, whose images are only cropped and flipped."""
     seed: int = 0
-    hold_out: int = 0
+    holdout: int = 0
     """Training images to evaluate on instead of the validation set."""
     evaluate_every: int = 1
     """Epochs between evaluations; the last epoch is always evaluated."""
@@ -215,10 +215,10 @@ class Recipe:
     """Weights of the teacher, for the distillation objectives."""
     distillation_weight: float = 1.0
     distillation_temperature: float = 1.0
-    optimizer: Optimizer = field(default_factory=Optimizer)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: Schedule = field(default_factory=Schedule)
-    average: Average = field(default_factory=Average)
-    crop: Crop = field(default_factory=Crop)
+    ema: EMA = field(default_factory=EMA)
+    crop: CropConfig = field(default_factory=CropConfig)
     augmentation: Augmentation = field(default_factory=Augmentation)
 
     def __post_init__(self) -> None:
@@ -230,9 +230,9 @@ class Recipe:
         for side in self.image_size:
             require("image_size", side, 1, LARGEST_SIDE)
         require("seed", self.seed, 0, below=2**32)
-        require("hold_out", self.hold_out, 0)
+        require("holdout", self.holdout, 0)
         require("drop_path", self.drop_path, 0, below=1)
-        require("calm", self.calm, 0, 1)
+        require("light_augment_share", self.light_augment_share, 0, 1)
         require("distillation_weight", self.distillation_weight, 0)
         require("distillation_temperature", self.distillation_temperature, 0.01)
         if self.teacher is not None and self.objective == "classify":
@@ -247,19 +247,19 @@ class Recipe:
                 f"epochs={self.epochs}; set schedule.warmup_epochs and "
                 "schedule.floor_epochs lower."
             )
-        self.check_choices()
+        self.check_model_args()
         self.check_channels()
 
-    def check_choices(self) -> None:
+    def check_model_args(self) -> None:
         """Refuses choices that the recipe makes elsewhere, or the data."""
-        for name in self.choices.keys() & SET_ELSEWHERE.keys():
+        for name in self.model_args.keys() & SET_ELSEWHERE.keys():
             raise UserError(
-                f"choices.{name} cannot be set: {SET_ELSEWHERE[name]}; leave it out."
+                f"model_args.{name} cannot be set: {SET_ELSEWHERE[name]}; leave it out."
             )
-        if self.choices.get("pool") == "none":
+        if self.model_args.get("pool") == "none":
             raise UserError(
-                "choices.pool=none tells a class of every token, and a recipe trains "
-                "to tell one of every image; choose class or mean."
+                "model_args.pool=none predicts a class for every token, but a recipe "
+                "trains to predict one per image; choose class or mean."
             )
 
     def check_name(self) -> None:
@@ -327,11 +327,14 @@ class Recipe:
 
     def phase_at(self, progress: float) -> Phase:
         """The phase when so much of the training is done."""
-        return Phase(self.dropping.keep_at(progress), progress >= 1 - self.calm)
+        return Phase(
+            self.token_dropping.keep_at(progress),
+            progress >= 1 - self.light_augment_share,
+        )
 
     def phases(self, since: float = 0.0) -> dict[Phase, float]:
         """Phases to come in their order, and the share of all training they take."""
-        ends = (self.dropping.until, 1 - self.calm, 1.0)
+        ends = (self.token_dropping.until, 1 - self.light_augment_share, 1.0)
         cuts = sorted({since, *(end for end in ends if end > since)})
         shares: dict[Phase, float] = {}
         for start, stop in pairwise(cuts):

@@ -7,26 +7,26 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from t2t.data.augment.config import Augmentation
 from t2t.data.augment.pipeline import augment
-from t2t.data.augmentation import Augmentation
-from t2t.data.draws import Draws
-from t2t.data.order import Batch
+from t2t.data.rng import CounterRng
+from t2t.data.sampler import Batch
 from t2t.errors import UserError
 from t2t.shapes import Images, Labels, Pixels
-from t2t.training.evaluate import autocast
-from t2t.training.graphs import Replayed
-from t2t.training.machine import PRECISIONS, Machine, repeatable
-from t2t.training.muon import Muon
-from t2t.training.objectives import build_objective
-from t2t.training.optim import all_groups, learning_by
-from t2t.training.parallel import (
-    Processes,
+from t2t.training.distributed import (
+    World,
     batch_statistics,
     sum_over_all,
     sync_gradients,
 )
+from t2t.training.evaluation.evaluate import autocast
+from t2t.training.graphs import Replayed
+from t2t.training.muon import Muon
+from t2t.training.objectives import build_objective
+from t2t.training.optim import all_groups, learning_by
 from t2t.training.recipe import Phase, Recipe
-from t2t.training.run import Run, update_average
+from t2t.training.runtime import PRECISIONS, Runtime, deterministic
+from t2t.training.state import TrainState, update_ema
 
 # In the error of a kernel that has no repeatable form.
 NOT_REPEATABLE = "use_deterministic_algorithms"
@@ -34,7 +34,7 @@ NOT_REPEATABLE = "use_deterministic_algorithms"
 CAPTURED = (torch.optim.AdamW, torch.optim.SGD, Muon)
 
 
-class Outcome(NamedTuple):
+class StepResult(NamedTuple):
     """What came of a step."""
 
     step: int
@@ -45,10 +45,10 @@ class Outcome(NamedTuple):
     """False where the loss or the gradient was not finite, so nothing was changed."""
 
 
-class Pending:
+class PendingStep:
     """A step that the device may still be at."""
 
-    def __init__(self, run: Run, found: Tensor) -> None:
+    def __init__(self, run: TrainState, found: Tensor) -> None:
         self.run, self.step = run, run.step
         self.done: torch.cuda.Event | None = None
         self.found = found
@@ -58,7 +58,7 @@ class Pending:
             self.done = torch.cuda.Event()
             self.done.record()
 
-    def get(self) -> Outcome:
+    def get(self) -> StepResult:
         """Waits for the step; to be asked once."""
         if self.done is not None:
             self.done.synchronize()
@@ -67,13 +67,13 @@ class Pending:
         run = self.run
         run.num_skipped += not stepped
         run.num_skipped_in_a_row = 0 if stepped else run.num_skipped_in_a_row + 1
-        return Outcome(self.step, loss, norm, stepped)
+        return StepResult(self.step, loss, norm, stepped)
 
 
-def replays(machine: Machine, team: Processes) -> bool:
+def replays(runtime: Runtime, world: World) -> bool:
     """Whether steps are CUDA graphs: on one GPU, but not with fp16's changing scale."""
-    on_cuda = team.device.type == "cuda"
-    return on_cuda and not team.many and machine.precision != "fp16"
+    on_cuda = world.device.type == "cuda"
+    return on_cuda and not world.is_distributed and runtime.precision != "fp16"
 
 
 class Stepper:
@@ -86,74 +86,76 @@ class Stepper:
     def __init__(
         self,
         recipe: Recipe,
-        machine: Machine,
-        team: Processes,
-        run: Run,
+        runtime: Runtime,
+        world: World,
+        run: TrainState,
         num_classes: int,
-        tell: Callable[[str], None] = lambda sentence: None,
+        warn: Callable[[str], None] = lambda sentence: None,
     ) -> None:
-        self.recipe, self.machine, self.team, self.run = recipe, machine, team, run
-        self.tell = tell
+        self.recipe, self.runtime, self.world, self.run = recipe, runtime, world, run
+        self.warn = warn
         self.num_classes = num_classes
-        self.precision = PRECISIONS[machine.precision or "fp32"]
+        self.precision = PRECISIONS[runtime.precision or "fp32"]
         classes = run.data.get("classes", ())
-        self.objective = build_objective(recipe, team.device, num_classes, classes)
-        on_cuda = team.device.type == "cuda"
+        self.objective = build_objective(recipe, world.device, num_classes, classes)
+        on_cuda = world.device.type == "cuda"
         # Hundreds of passes over the images become a few: this always pays on a GPU.
         self.prepare = prepare
-        if on_cuda or machine.compile:
+        if on_cuda or runtime.compile:
             self.prepare = torch.compile(prepare, fullgraph=True)
-        self.forward = torch.compile(run.model) if machine.compile else run.model
+        self.forward = torch.compile(run.model) if runtime.compile else run.model
         self.statistics = batch_statistics(run.plain)
         self.before: list[Tensor] = []
         # Many processes sum gradients in an order of their own.
-        self.is_strict = not team.many
-        self.replays = replays(machine, team)
-        self.enter(recipe.phase_at(0.0))
+        self.is_strict = not world.is_distributed
+        self.replays = replays(runtime, world)
+        self.set_phase(recipe.phase_at(0.0))
 
-    def enter(self, phase: Phase) -> None:
+    def set_phase(self, phase: Phase) -> None:
         """Makes steps those of a phase, which is a program of its own."""
         self.phase = phase
         keep_tokens(self.run.plain, self.recipe.model, phase.keep)
         augmentation = self.recipe.augmentation
-        self.augmentation = augmentation.calmed() if phase.calm else augmentation
-        self.settle()
+        self.augmentation = (
+            augmentation.light() if phase.light_augment else augmentation
+        )
+        self.resolve_runtime()
         find, whole = self.find_gradient, self.whole_step
         captured = all(type(each) in CAPTURED for each in self.run.optimizers)
         self.gradient = Replayed(find) if self.replays and not captured else find
         self.whole = Replayed(whole) if self.replays and captured else None
 
-    def settle(self) -> None:
+    def resolve_runtime(self) -> None:
         """Waits until no graph runs any more that is about to be given back."""
         if self.replays:
-            torch.cuda.synchronize(self.team.device)
+            torch.cuda.synchronize(self.world.device)
 
-    def train_step(self, batch: Batch) -> Outcome:
+    def train_step(self, batch: Batch) -> StepResult:
         """One step of the optimizers; left out where the gradient is not finite."""
         return self.start_step(batch).get()
 
-    def start_step(self, batch: Batch) -> Pending:
+    def start_step(self, batch: Batch) -> PendingStep:
         """The same, without waiting for the device where that can be helped."""
-        run, recipe, team = self.run, self.recipe, self.team
+        run, recipe, world = self.run, self.recipe, self.world
         self.draw_anew()
-        step = on_device(run.step, team.device)
+        step = on_device(run.step, world.device)
         inputs = (batch.images, batch.labels, batch.keys, step)
-        share = 1 - recipe.average.decay_at(run.step + 1)
+        share = 1 - recipe.ema.decay_at(run.step + 1)
         if self.whole is not None:
             rates = [group["lr"] for group in all_groups(run.optimizers)]
-            found = self.whole(*inputs, on_device([*rates, share], team.device))
+            found = self.whole(*inputs, on_device([*rates, share], world.device))
             run.step += 1
-            return Pending(run, found)
+            return PendingStep(run, found)
         found = self.gradient(*inputs).cpu()
         run.step += 1
         if found.isfinite().all():
             for optimizer in run.optimizers:
                 optimizer.step()
-            update_average(run, share)
+            update_ema(run, share)
         else:
             self.restore_statistics()
         run.scaler.update()
-        return Pending(run, found)
+        return PendingStep(run, found)
 
     def whole_step(
         self,
@@ -176,25 +178,25 @@ class Stepper:
         # The average takes statistics as they are, so these come first.
         for now, before in zip(self.statistics, self.before, strict=True):
             now.copy_(torch.where(broken > 0, before, now))
-        update_average(self.run, share * (1 - broken))
+        update_ema(self.run, share * (1 - broken))
         return found
 
     def find_gradient(
         self, pixels: Pixels, labels: Labels, keys: Tensor, step: Tensor
     ) -> Tensor:
         """Leaves the gradient with the parameters; the loss and the gradient's norm."""
-        run, recipe, team = self.run, self.recipe, self.team
+        run, recipe, world = self.run, self.recipe, self.world
         for optimizer in run.optimizers:
             optimizer.zero_grad(set_to_none=True)
         # Outside of what is compiled: that would be compiled anew for every seed.
-        draws = Draws.of(recipe.seed, step, keys)
-        given = (pixels, labels, draws.keys, draws.step_key)
+        rng = CounterRng.of(recipe.seed, step, keys)
+        given = (pixels, labels, rng.keys, rng.step_key)
         images, targets = self.prepare(*given, self.augmentation, self.num_classes)
-        size = self.machine.micro_batch or len(images)
+        size = self.runtime.micro_batch or len(images)
         parts = list(zip(images.split(size), targets.split(size), strict=True))
         run.model.train()
         self.before = [kept.clone() for kept in self.statistics]
-        total = torch.zeros((), device=team.device)
+        total = torch.zeros((), device=world.device)
         for number, (some, wanted) in enumerate(parts, start=1):
             sync_gradients(run.model, number == len(parts))
             share = len(some) / len(images)
@@ -208,13 +210,13 @@ class Stepper:
                 loss = self.add_gradient(some, wanted, share)
             total += loss * share
         norm = self.gradient_norm()
-        total = sum_over_all(total, team) / team.world_size
+        total = sum_over_all(total, world) / world.size
         return torch.stack([total, norm])
 
     def add_gradient(self, images: Images, targets: Tensor, share: float) -> Tensor:
         """Adds so much of the gradient of some images to the parameters'; the loss."""
-        with repeatable(self.is_strict):
-            with autocast(self.team.device, self.precision):
+        with deterministic(self.is_strict):
+            with autocast(self.world.device, self.precision):
                 loss = self.objective(self.forward, images, targets)
             self.run.scaler.scale(loss * share).backward()
         return loss.detach()
@@ -223,7 +225,7 @@ class Stepper:
         """From now on allows kernels that may differ in the last bits, and says so."""
         self.is_strict = False
         reason = str(error).split(".")[0].split(",")[0]
-        self.tell(f"This run may differ in the last bits when repeated: {reason}.")
+        self.warn(f"This run may differ in the last bits when repeated: {reason}.")
         for optimizer in self.run.optimizers:
             optimizer.zero_grad(set_to_none=True)
         self.restore_statistics()
@@ -237,7 +239,7 @@ class Stepper:
     def draw_anew(self) -> None:
         """Begins the step's own draws: dropout and stochastic depth."""
         seed, step = self.recipe.seed, self.run.step
-        torch.manual_seed(step_seed(seed, step, self.team.rank))
+        torch.manual_seed(step_seed(seed, step, self.world.rank))
 
     def gradient_norm(self) -> Tensor:
         """The norm of the gradient, clipped where the recipe says so."""
@@ -256,7 +258,7 @@ def keep_tokens(model: nn.Module, name: str, share: float) -> None:
     if encoder is not None:
         encoder.keep_tokens(share)
     elif share < 1:
-        raise UserError(f"{name} has no tokens to drop; set dropping.keep=1.")
+        raise UserError(f"{name} has no tokens to drop; set token_dropping.keep=1.")
 
 
 def prepare(
@@ -268,8 +270,8 @@ def prepare(
     num_classes: int,
 ) -> tuple[Images, Tensor]:
     """Augmented images and soft targets, by the keys of a step's draws."""
-    draws = Draws(keys=keys, step_key=step_key)
-    return augment(pixels, labels, draws, augmentation, num_classes)
+    rng = CounterRng(keys=keys, step_key=step_key)
+    return augment(pixels, labels, rng, augmentation, num_classes)
 
 
 def on_device(numbers: float | list[float], device: torch.device) -> Tensor:

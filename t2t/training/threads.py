@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import torch
 
-from t2t.data.limits import free_cores, num_cores
+from t2t.data.resources import free_cores, num_cores
 from t2t.errors import UserError
-from t2t.training.folder import ENVIRONMENT, read_json
+from t2t.training.run_folder import ENVIRONMENT, read_json
 
 VARIABLE = "OMP_NUM_THREADS"
 

@@ -19,9 +19,9 @@ from t2t.models.zoo import T2T_7, T2T_14, softmax_tokens
 PRODUCTS = ("linear", "convolution", "attention", "kernel features")
 
 
-def build(config: ModelConfig, **choices: object) -> VisionTransformer:
+def build(config: ModelConfig, **model_args: object) -> VisionTransformer:
     with torch.device("meta"):
-        return VisionTransformer(replace(config, **choices))
+        return VisionTransformer(replace(config, **model_args))
 
 
 def part(cost: Cost, name: str) -> Part:
@@ -69,7 +69,7 @@ def test_scales_of_ghost_layers_and_gates_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    "choices",
+    "model_args",
     [
         {},
         {"tokenizer": "t2t", "positions": "relative", "positions_at": "every_layer"},
@@ -77,10 +77,10 @@ def test_scales_of_ghost_layers_and_gates_are_counted() -> None:
         {"mixer": "ghost", "mlp": "ghost", "tokenizer": "patch"},
         {"wiring": "dense", "dense_stages": (1, 1), "growth": 64},
     ],
-    ids=lambda choices: "-".join(map(str, choices)) or "plain",
+    ids=lambda model_args: "-".join(map(str, model_args)) or "plain",
 )
-def test_products_are_those_of_torchs_counter(choices: dict[str, object]) -> None:
-    model = build(T2T_7, depth=2, **choices).eval()
+def test_products_are_those_of_torchs_counter(model_args: dict[str, object]) -> None:
+    model = build(T2T_7, depth=2, **model_args).eval()
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(torch.empty(1, 3, 224, 224, device="meta"))
     cost = count(model)

@@ -24,7 +24,7 @@ def activations(branch: Branch) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("name", "choices"),
+    ("name", "model_args"),
     [
         # Of two blocks, one alone holds what drops it.
         ("resnet18_32", {"drop_path": 0.1}),
@@ -36,9 +36,9 @@ def activations(branch: Branch) -> list[int]:
     ],
 )
 def test_siblings_are_merged_where_they_hold_the_same(
-    name: str, choices: dict[str, float]
+    name: str, model_args: dict[str, float]
 ) -> None:
-    page = describe(name, choices)
+    page = describe(name, model_args)
     apart = part_tree(page.cost.parts)
     tree = merged(apart)
     assert activations(tree) == activations(apart)
@@ -53,15 +53,15 @@ def test_siblings_are_merged_where_they_hold_the_same(
 def test_a_trained_model_is_told_by_its_name_and_choices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choices = {"depth": 2, "positions": "relative", "image_size": (16, 24)}
-    model = t2t.create_model("t2t_vit_7_32", **choices)
+    model_args = {"depth": 2, "positions": "relative", "image_size": (16, 24)}
+    model = t2t.create_model("t2t_vit_7_32", **model_args)
     path = str(t2t.save(model, tmp_path, name="t2t_vit_7_32"))
     t2t.save(model, tmp_path / "gift/mine.safetensors", name="t2t_vit_7_32")
     monkeypatch.chdir(tmp_path)  # where files and folders are named without a slash
     for place in (path, str(tmp_path), Path(path).name, "gift"):
         page = describe(place, {"num_classes": 3})
         assert page.name == "t2t_vit_7_32"
-        assert page.choices == {**choices, "num_classes": 3}
+        assert page.model_args == {**model_args, "num_classes": 3}
         assert page.cost.image_size == (16, 24)
     timms = t2t.create_model("resnet18", num_classes=2)
     t2t.save(timms, tmp_path / "timm", extra={"image_size": (48, 64)})

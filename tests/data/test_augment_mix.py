@@ -9,6 +9,7 @@ import torch
 from timm.data import mixup as timm_mixup
 from timm.data.random_erasing import RandomErasing
 
+from t2t.data.augment.config import Augmentation
 from t2t.data.augment.erase import draw_erase_box, erase
 from t2t.data.augment.mix import (
     draw_mixture,
@@ -17,15 +18,14 @@ from t2t.data.augment.mix import (
     partner,
     soft_targets,
 )
-from t2t.data.augmentation import Augmentation
-from t2t.data.draws import Draws
+from t2t.data.rng import CounterRng
 from t2t.errors import UserError
 
 HEIGHT, WIDTH = 24, 40
 
 
-def draws_of(num: int, step: int = 0) -> Draws:
-    return Draws.of(11, step, torch.arange(num))
+def draws_of(num: int, step: int = 0) -> CounterRng:
+    return CounterRng.of(11, step, torch.arange(num))
 
 
 def boxes(num: int, probability: float = 1.0, aspect: float = 0.3):
@@ -36,9 +36,9 @@ def boxes(num: int, probability: float = 1.0, aspect: float = 0.3):
 
 def test_erasing_equals_timms_on_the_same_draw(monkeypatch):
     num = 200
-    draws, images = draws_of(num), torch.ones(num, 3, HEIGHT, WIDTH)
-    result = erase(images, boxes(num, probability=0.5), draws, "constant")
-    drawn = draws.uniform("erase", 23)
+    rng, images = draws_of(num), torch.ones(num, 3, HEIGHT, WIDTH)
+    result = erase(images, boxes(num, probability=0.5), rng, "constant")
+    drawn = rng.uniform("erase", 23)
     area = 0.02 + (1 / 3 - 0.02) * drawn[:, :10]
     ratio = math.log(0.3) * (1 - 2 * drawn[:, 10:20])
     theirs = RandomErasing(probability=0.5, mode="const", device="cpu")
@@ -108,10 +108,10 @@ def test_mixing_equals_timms_on_the_same_draw(mode, is_cutmix, monkeypatch):
     labels = torch.randint(0, 10, (num,))
     alphas = {"mixup": 0.0 if is_cutmix else 0.8, "cutmix": float(is_cutmix)}
     for step in range(8):
-        draws = draws_of(num, step)
-        mixture = draw_mixture(draws, HEIGHT, WIDTH, **alphas, mode=mode)
+        rng = draws_of(num, step)
+        mixture = draw_mixture(rng, HEIGHT, WIDTH, **alphas, mode=mode)
         targets = mix_targets(soft_targets(labels, 10, 0.1), mixture)
-        source = draws.shared() if mode == "batch" else draws
+        source = rng.shared() if mode == "batch" else rng
         kept = source.beta("mix.kept", 1.0 if is_cutmix else 0.8)
         places = source.uniform("mix", 4)[:, :2] * torch.tensor([HEIGHT, WIDTH])
         order = iter(places.long().flatten().tolist())
@@ -160,7 +160,7 @@ def test_a_group_draws_its_own_mixture_wherever_it_is():
     groups = whole.label.unflatten(0, (8, 64))
     assert (groups == groups[:, :1]).all()
     assert len(set(groups[:, 0, 0].tolist())) == 8
-    second = Draws.of(11, 3, torch.arange(64, 128))
+    second = CounterRng.of(11, 3, torch.arange(64, 128))
     alone = draw_mixture(second, HEIGHT, WIDTH, **settings)
     for part, expected in zip(alone, whole, strict=True):
         assert torch.equal(part, expected[64:128])
@@ -171,11 +171,11 @@ def test_a_group_draws_its_own_mixture_wherever_it_is():
 
 def test_even_boxes_are_those_of_the_published_recipe():
     """timm 0.3.4: half of the side, rounded down, to either side of the centre."""
-    draws = draws_of(2000)
+    rng = draws_of(2000)
     settings = {"mixup": 0.0, "cutmix": 1.0, "mode": "sample", "even": True}
-    mixture = draw_mixture(draws, HEIGHT, WIDTH, **settings)
-    side = (1 - draws.beta("mix.kept", 1.0)[:, 0].numpy()) ** 0.5
-    places = draws.uniform("mix", 4)[:, :2].numpy()
+    mixture = draw_mixture(rng, HEIGHT, WIDTH, **settings)
+    side = (1 - rng.beta("mix.kept", 1.0)[:, 0].numpy()) ** 0.5
+    places = rng.uniform("mix", 4)[:, :2].numpy()
     expected = []
     for axis, size in enumerate((HEIGHT, WIDTH)):
         half = (size * side).astype(int) // 2

@@ -6,9 +6,9 @@ import pytest
 import torch
 import torchvision.transforms.functional as TF
 
+from t2t.data.augment.config import Augmentation
 from t2t.data.augment.pipeline import augment, distort, normalise
-from t2t.data.augmentation import Augmentation
-from t2t.data.draws import Draws
+from t2t.data.rng import CounterRng
 from t2t.errors import UserError
 from t2t.recipes.imagenet import AUGMENTATION as PUBLISHED
 
@@ -34,7 +34,7 @@ def batch(num: int = 16, size: int = 20, channels: int = 3):
 def test_nothing_is_on_by_default():
     images, labels = batch()
     floats, targets = augment(
-        images, labels, Draws.of(0, 0, torch.arange(16)), Augmentation(), 10
+        images, labels, CounterRng.of(0, 0, torch.arange(16)), Augmentation(), 10
     )
     settings = Augmentation()
     expected = TF.normalize(images / 255, settings.mean, settings.std)
@@ -49,7 +49,7 @@ def test_a_padded_crop_lies_at_every_place():
     image = torch.arange(1, 10, dtype=torch.uint8).view(1, 1, 3, 3)
     settings = Augmentation(crop_padding=1)
     crops = distort(
-        image.repeat(200, 1, 1, 1), Draws.of(0, 0, torch.arange(200)), settings
+        image.repeat(200, 1, 1, 1), CounterRng.of(0, 0, torch.arange(200)), settings
     )
     windows = torch.nn.functional.pad(image, (1,) * 4).unfold(2, 3, 1).unfold(3, 3, 1)
     expected = {tuple(each.tolist()) for each in windows.reshape(9, 9)}
@@ -57,12 +57,12 @@ def test_a_padded_crop_lies_at_every_place():
 
 
 def test_calm_images_are_cropped_and_flipped_alone():
-    calm = Augmentation(crop_padding=4, crop_fill="reflect", flip=0.5)
+    light_augment = Augmentation(crop_padding=4, crop_fill="reflect", flip=0.5)
     kept = {"smoothing", "mix_mode", "mix_group", "interpolation", "erase_fill"}
     for field in dataclasses.fields(Augmentation):
         if field.name not in kept:
-            found = getattr(EVERYTHING.calmed(), field.name)
-            assert found == getattr(calm, field.name), field.name
+            found = getattr(EVERYTHING.light(), field.name)
+            assert found == getattr(light_augment, field.name), field.name
 
 
 @pytest.mark.parametrize("settings", [PUBLISHED, EVERYTHING])
@@ -70,7 +70,7 @@ def test_everything_together(settings):
     images, labels = batch()
     before = images.clone()
     floats, targets = augment(
-        images, labels, Draws.of(0, 3, torch.arange(16)), settings, 10
+        images, labels, CounterRng.of(0, 3, torch.arange(16)), settings, 10
     )
     assert floats.dtype == torch.float32
     assert floats.shape == images.shape
@@ -82,18 +82,18 @@ def test_everything_together(settings):
 
 def test_a_sample_is_the_same_in_any_batch():
     images, labels = batch()
-    draws = Draws.of(4, 9, torch.arange(100, 116))
-    whole, whole_targets = augment(images, labels, draws, EVERYTHING, 10)
+    rng = CounterRng.of(4, 9, torch.arange(100, 116))
+    whole, whole_targets = augment(images, labels, rng, EVERYTHING, 10)
     for start in (0, 6):
         part = slice(start, start + 4)
-        some = Draws.of(4, torch.tensor(9), torch.arange(100, 116)[part])
+        some = CounterRng.of(4, torch.tensor(9), torch.arange(100, 116)[part])
         floats, targets = augment(images[part], labels[part], some, EVERYTHING, 10)
         assert torch.equal(floats, whole[part])
         assert torch.equal(targets, whole_targets[part])
-    again, _ = augment(images, labels, draws, EVERYTHING, 10)
+    again, _ = augment(images, labels, rng, EVERYTHING, 10)
     assert torch.equal(again, whole)
     other, _ = augment(
-        images, labels, Draws.of(4, 10, torch.arange(100, 116)), EVERYTHING, 10
+        images, labels, CounterRng.of(4, 10, torch.arange(100, 116)), EVERYTHING, 10
     )
     assert not torch.equal(other, whole)
 
@@ -101,11 +101,11 @@ def test_a_sample_is_the_same_in_any_batch():
 def test_grey_images():
     images, labels = batch(channels=1)
     settings = dataclasses.replace(EVERYTHING, mean=(0.5,), std=(0.25,))
-    draws = Draws.of(0, 1, torch.arange(16))
-    floats, _ = augment(images, labels, draws, settings, 10)
+    rng = CounterRng.of(0, 1, torch.arange(16))
+    floats, _ = augment(images, labels, rng, settings, 10)
     assert floats.shape == images.shape
     with pytest.raises(UserError, match="need one value per channel"):
-        augment(images, labels, draws, EVERYTHING, 10)
+        augment(images, labels, rng, EVERYTHING, 10)
 
 
 def test_two_channels_take_what_needs_no_colour():
@@ -113,11 +113,11 @@ def test_two_channels_take_what_needs_no_colour():
     settings = Augmentation(
         flip=0.5, crop_padding=2, mixup=1.0, erase=1.0, mean=(0.5,) * 2, std=(0.2,) * 2
     )
-    draws = Draws.of(0, 1, torch.arange(16))
-    assert augment(images, labels, draws, settings, 10)[0].shape == images.shape
+    rng = CounterRng.of(0, 1, torch.arange(16))
+    assert augment(images, labels, rng, settings, 10)[0].shape == images.shape
     with pytest.raises(UserError, match="1 or 3 channels, not 2"):
         augment(
-            images, labels, draws, dataclasses.replace(settings, three_augment=True), 10
+            images, labels, rng, dataclasses.replace(settings, three_augment=True), 10
         )
 
 
@@ -155,9 +155,9 @@ def test_one_graph_serves_every_step():
     images, labels = batch(4)
     settings = dataclasses.replace(PUBLISHED, rand_augment="rand-m9-mstd0.5-inc1-n1")
     for step in range(3):
-        draws = Draws.of(1, step, torch.arange(4) + 4 * step)
-        expected, expected_targets = augment(images, labels, draws, settings, 10)
-        floats, targets = compiled(images, labels, draws, settings, 10)
+        rng = CounterRng.of(1, step, torch.arange(4) + 4 * step)
+        expected, expected_targets = augment(images, labels, rng, settings, 10)
+        floats, targets = compiled(images, labels, rng, settings, 10)
         assert torch.equal(floats, expected)
         assert torch.equal(targets, expected_targets)
     assert len(graphs) == 1

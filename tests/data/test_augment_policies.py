@@ -15,7 +15,7 @@ from t2t.data.augment.policies import (
     colour_jitter,
     three_augment,
 )
-from t2t.data.draws import Draws
+from t2t.data.rng import CounterRng
 from t2t.errors import UserError
 
 PUBLISHED = "rand-m9-mstd0.5-inc1"
@@ -93,10 +93,10 @@ def test_levels_mean_what_timms_mean(increasing, is_negative, monkeypatch):
 
 def test_images_equal_timms_on_the_same_draw():
     num = 300
-    images, draws = pictures(num), Draws.of(0, 0, torch.arange(num))
+    images, rng = pictures(num), CounterRng.of(0, 0, torch.arange(num))
     policy = RandAugment.parse(PUBLISHED)
-    result = policy(images, draws, FILL)
-    layers = policy.draw(draws)
+    result = policy(images, rng, FILL)
+    layers = policy.draw(rng)
     names, seen = timm_names(PUBLISHED), set()
     for number, image in enumerate(images):
         picture, applied = TF.to_pil_image(image), []
@@ -137,7 +137,7 @@ def test_images_equal_timms_on_the_same_draw():
 
 def test_draws_have_the_published_frequencies():
     num = 30000
-    layers = RandAugment.parse(PUBLISHED).draw(Draws.of(1, 2, torch.arange(num)))
+    layers = RandAugment.parse(PUBLISHED).draw(CounterRng.of(1, 2, torch.arange(num)))
     assert len(layers) == 2
     for layer in layers:
         assert abs((layer.choice >= 0).float().mean() - 0.5) < 0.015
@@ -151,13 +151,13 @@ def test_draws_have_the_published_frequencies():
     both = (layers[0].choice >= 0) & (layers[1].choice >= 0)
     assert abs(both.float().mean() - 0.25) < 0.015
     uniform = RandAugment.parse("rand-m8-mstd101").draw(
-        Draws.of(1, 2, torch.arange(num))
+        CounterRng.of(1, 2, torch.arange(num))
     )
     degrees = uniform[0].value[uniform[0].choice == 3].abs() / 3
     assert abs(degrees.mean() - 4) < 0.2
     assert degrees.max() <= 8
     always = RandAugment.parse("rand-m20-p1-mmax15").draw(
-        Draws.of(1, 2, torch.arange(num))
+        CounterRng.of(1, 2, torch.arange(num))
     )
     assert (always[0].choice >= 0).all()
     assert always[0].value[always[0].choice == 3].abs().max() == 45
@@ -165,11 +165,11 @@ def test_draws_have_the_published_frequencies():
 
 def test_three_augment_on_the_same_draw():
     num = 30
-    images, draws = pictures(num), Draws.of(3, 1, torch.arange(num))
-    choice = draws.integers("three_augment.operation", 3)[:, 0].tolist()
+    images, rng = pictures(num), CounterRng.of(3, 1, torch.arange(num))
+    choice = rng.integers("three_augment.operation", 3)[:, 0].tolist()
     assert set(choice) == {0, 1, 2}
-    sigma = draws.uniform("three_augment.sigma", low=0.1, high=2.0)[:, 0].tolist()
-    for number, result in enumerate(three_augment(images, draws)):
+    sigma = rng.uniform("three_augment.sigma", low=0.1, high=2.0)[:, 0].tolist()
+    for number, result in enumerate(three_augment(images, rng)):
         picture = TF.to_pil_image(images[number])
         expected = (
             picture.convert("L").convert("RGB"),
@@ -184,15 +184,15 @@ def test_three_augment_on_the_same_draw():
 )
 def test_colour_jitter_on_the_same_draw(strength):
     num = 40
-    images, draws = pictures(num), Draws.of(3, 1, torch.arange(num))
-    unit = draws.uniform("colour_jitter.factor", 4)
+    images, rng = pictures(num), CounterRng.of(3, 1, torch.arange(num))
+    unit = rng.uniform("colour_jitter.factor", 4)
     low = torch.tensor([max(0.0, 1 - each) for each in strength[:3]] + [-strength[3]])
     high = torch.tensor([1 + each for each in strength[:3]] + [strength[3]])
     factors = low + (high - low) * unit
     active = [number for number in range(4) if strength[number] > 0]
-    order = draws.permutation("colour_jitter.order", len(active))
+    order = rng.permutation("colour_jitter.order", len(active))
     differing = 0
-    for number, result in enumerate(colour_jitter(images, draws, strength)):
+    for number, result in enumerate(colour_jitter(images, rng, strength)):
         picture = TF.to_pil_image(images[number])
         for position in order[number].tolist():
             factor = factors[number, active[position]].item()
@@ -212,16 +212,16 @@ def test_colour_jitter_on_the_same_draw(strength):
 
 def test_a_cpu_and_a_device_compute_the_same():
     num = 150
-    images, draws = pictures(num), Draws.of(0, 1, torch.arange(num))
-    for layer in RandAugment.parse(PUBLISHED).draw(draws):
+    images, rng = pictures(num), CounterRng.of(0, 1, torch.arange(num))
+    for layer in RandAugment.parse(PUBLISHED).draw(rng):
         given = (layer.choice, layer.value, FILL, layer.is_cubic)
         assert torch.equal(
             apply_chosen(images, RAND_AUGMENT_OPERATIONS, *given),
             apply_together(images, RAND_AUGMENT_OPERATIONS, *given),
         )
     others = ("grayscale", "gaussian_blur", "hue", "contrast")
-    choice = draws.integers("choice", 5)[:, 0]
-    value = draws.uniform("value")[:, 0] - 0.5
+    choice = rng.integers("choice", 5)[:, 0]
+    value = rng.uniform("value")[:, 0] - 0.5
     value = torch.where(choice == 2, value, value + 0.6)
     assert torch.equal(
         apply_chosen(images, others, choice, value),

@@ -18,12 +18,12 @@ from PIL import Image
 
 from t2t.data import batches as batches_module
 from t2t.data import resident as resident_module
-from t2t.data.batches import Batches, Feeding, evaluation_batches, open_batches
+from t2t.data.batches import Batches, LoaderOptions, evaluation_batches, open_batches
 from t2t.data.crops import CenterCrop, RandomCrop
 from t2t.data.decoding import decode, nvjpeg
 from t2t.data.decoding.damage import Damage
 from t2t.data.loading import Loader
-from t2t.data.order import Batch
+from t2t.data.sampler import Batch
 from t2t.data.sources.base import Source
 from t2t.data.streaming import filling
 from t2t.data.streaming import stream as stream_module
@@ -78,16 +78,20 @@ class Squares(Source):
 
 
 def stream(source: Source, num_workers: int = 2, **options: object) -> Batches:
-    return opened(source, Feeding(resident=False, num_workers=num_workers), **options)
+    return opened(
+        source, LoaderOptions(resident=False, num_workers=num_workers), **options
+    )
 
 
 def resident(source: Source, **options: object) -> Batches:
-    return opened(source, Feeding(resident=True, num_workers=2), **options)
+    return opened(source, LoaderOptions(resident=True, num_workers=2), **options)
 
 
-def opened(source: Source, feeding: Feeding, **options: object) -> Batches:
+def opened(source: Source, loader_options: LoaderOptions, **options: object) -> Batches:
     defaults = {"batch_size": 6, "crop": RANDOM, "device": "cpu", "seed": 5}
-    return open_batches(source, feeding=feeding, **{**defaults, **options})  # type: ignore[arg-type]
+    return open_batches(
+        source, loader_options=loader_options, **{**defaults, **options}
+    )  # type: ignore[arg-type]
 
 
 def assert_same(left: list[Batch], right: list[Batch]) -> None:
@@ -267,7 +271,7 @@ def test_evaluation_counts_every_image_once(world_size: int) -> None:
             device="cpu",
             rank=rank,
             world_size=world_size,
-            feeding=Feeding(resident=False, num_workers=2),
+            loader_options=LoaderOptions(resident=False, num_workers=2),
         )
         assert len(batches) == 4
         for batch in batches:
@@ -351,13 +355,13 @@ def test_ctrl_c_ends_the_process_soon() -> None:
 def test_small_sets_are_kept_and_large_ones_streamed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    feeding = Feeding(num_workers=2)
-    kept = opened(Pictures(), feeding)
+    loader_options = LoaderOptions(num_workers=2)
+    kept = opened(Pictures(), loader_options)
     assert kept.description.startswith("20 images decoded once and kept on cpu")
     many = Loader(Squares(64), channels=1)
     assert batches_module.decoded_bytes(many) == 64 * 4 * 6
     monkeypatch.setattr(batches_module, "free_bytes", lambda device: 1000)
-    streamed = opened(Pictures(), feeding)
+    streamed = opened(Pictures(), loader_options)
     assert "20 images streamed to cpu, decoded by 2 threads" in streamed.description
     assert "a quarter of what is free is less" in streamed.description
     assert_same(list(kept.steps(0, 2)), list(streamed.steps(0, 2)))
@@ -371,14 +375,14 @@ def test_a_large_image_among_small_ones_ends_the_keeping(
     monkeypatch.setattr(resident_module, "gpu_decoder_name", lambda device: "nvjpeg")
     monkeypatch.setattr(batches_module, "_NUM_PROBED", 2)
     monkeypatch.setattr(batches_module, "free_bytes", lambda device: 400_000)
-    feeding = Feeding(num_workers=2, nvjpeg=nvjpeg)
+    loader_options = LoaderOptions(num_workers=2, nvjpeg=nvjpeg)
     source = Pictures(kind="JPEG")
-    assert "kept on cpu" in opened(source, feeding).description
+    assert "kept on cpu" in opened(source, loader_options).description
     file = io.BytesIO()
     Image.new("RGB", (400, 300)).save(file, "JPEG")
     large = Pictures(kind="JPEG")
     large._datas[7] = file.getvalue()
-    batches = opened(large, feeding)
+    batches = opened(large, loader_options)
     assert "20 images streamed to cpu" in batches.description
     assert "so large that 100 kB cannot hold all" in batches.description
     assert_same(list(batches.steps(0, 2)), list(resident(large).steps(0, 2)))
@@ -387,7 +391,7 @@ def test_a_large_image_among_small_ones_ends_the_keeping(
 @pytest.mark.parametrize("given", [{"num_workers": 0}, {"num_ahead": 0}])
 def test_an_impossible_feeding_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(given))):
-        Feeding(**given)
+        LoaderOptions(**given)
 
 
 def test_an_impossible_batch_is_refused_before_reading() -> None:
@@ -433,10 +437,10 @@ def test_decoding_on_the_gpu_keeps_the_order(
     by_threads = list(stream(Pictures(damaged=damaged, kind=kind)).steps(0, 6))
     decoded_together.clear()
     for keep in (False, True):
-        feeding = Feeding(resident=keep, num_workers=2)
+        loader_options = LoaderOptions(resident=keep, num_workers=2)
         damage = Damage(limit=3)
         source = Pictures(damaged=damaged, kind=kind)
-        batches = opened(source, feeding, damage=damage)
+        batches = opened(source, loader_options, damage=damage)
         assert_same(by_threads, list(batches.steps(0, 6)))
         assert_same(by_threads, list(batches.steps(0, 6)))
         assert sorted(damage.names) == sorted(f"picture-{index}" for index in damaged)
@@ -448,8 +452,8 @@ def test_what_the_gpu_refuses_is_not_read_again(decoded_together: list[int]) -> 
     source = Pictures(kind="JPEG")
     read: list[int] = []
     source.on_read = read.append
-    feeding = Feeding(resident=False, num_workers=2, num_ahead=1)
-    (batch,) = opened(source, feeding, batch_size=20).steps(0, 1)
+    loader_options = LoaderOptions(resident=False, num_workers=2, num_ahead=1)
+    (batch,) = opened(source, loader_options, batch_size=20).steps(0, 1)
     assert len(decoded_together) > 1
     assert sorted(read) == list(range(20))
     assert sorted(batch.indices.tolist()) == list(range(20))
@@ -469,8 +473,8 @@ def test_only_slow_storage_is_read_by_many_threads(
         time.sleep(seconds)
 
     source.on_read = wait
-    feeding = Feeding(resident=False, num_workers=1, num_ahead=1)
-    (batch,) = opened(source, feeding, batch_size=24).steps(0, 1)
+    loader_options = LoaderOptions(resident=False, num_workers=1, num_ahead=1)
+    (batch,) = opened(source, loader_options, batch_size=24).steps(0, 1)
     assert (len(readers) > 1) == many
     means = batch.images.float().mean((1, 2, 3))
     assert ((means - 10) / 10).round().long().tolist() == batch.indices.tolist()
@@ -526,9 +530,13 @@ def test_large_images_are_kept_as_small_as_crops_allow_and_streamed_alike() -> N
     source = Photographs()
     found = []
     for resident in (True, False):
-        feeding = Feeding(resident=resident, num_workers=2)
+        loader_options = LoaderOptions(resident=resident, num_workers=2)
         batches = open_batches(
-            source, batch_size=4, crop=RANDOM, device="cpu", feeding=feeding
+            source,
+            batch_size=4,
+            crop=RANDOM,
+            device="cpu",
+            loader_options=loader_options,
         )
         found.append(list(batches.steps(0, 3)))
         if isinstance(batches, resident_module.ResidentBatches):
@@ -541,14 +549,16 @@ def test_large_images_are_kept_as_small_as_crops_allow_and_streamed_alike() -> N
 @pytest.mark.parametrize("resident", [True, False])
 def test_an_image_of_too_many_pixels_is_named_and_skipped(resident: bool) -> None:
     damage = Damage()
-    feeding = Feeding(resident=resident, num_workers=2, max_pixels=700 * 1000)
+    loader_options = LoaderOptions(
+        resident=resident, num_workers=2, max_pixels=700 * 1000
+    )
     batches = open_batches(
         Photographs(),
         batch_size=4,
         crop=RANDOM,
         device="cpu",
         damage=damage,
-        feeding=feeding,
+        loader_options=loader_options,
     )
     list(batches.steps(0, 2))
     assert sorted(damage.names) == ["photograph-1", "photograph-2"]

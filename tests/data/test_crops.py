@@ -8,13 +8,13 @@ import torch
 from PIL import Image
 
 from t2t.data.crops import CenterCrop, RandomCrop, apply_crop, as_batch
-from t2t.data.draws import Draws
+from t2t.data.rng import CounterRng
 from t2t.ops.crop_resize import Filter
 from t2t.ops.ragged import Ragged
 
 
-def draws_for(num: int, step: int = 0) -> Draws:
-    return Draws.of(0, step, torch.arange(num))
+def draws_for(num: int, step: int = 0) -> CounterRng:
+    return CounterRng.of(0, step, torch.arange(num))
 
 
 def one_box(
@@ -49,12 +49,12 @@ def test_random_boxes_follow_the_published_procedure(
     widths = torch.tensor([500, 375, 900, 30, 31, 70, 640])
     crop = RandomCrop(size=(32, 32), scale=scale)
     for step in range(20):
-        draws = draws_for(7, step)
-        plan = crop.plan(heights, widths, draws)
+        rng = draws_for(7, step)
+        plan = crop.plan(heights, widths, rng)
         columns = [
-            draws.uniform("crop.area", 10).double().tolist(),
-            draws.uniform("crop.shape", 10).double().tolist(),
-            draws.uniform("crop.place", 2).double().tolist(),
+            rng.uniform("crop.area", 10).double().tolist(),
+            rng.uniform("crop.shape", 10).double().tolist(),
+            rng.uniform("crop.place", 2).double().tolist(),
         ]
         expected = [
             one_box(crop, h, w, tuple(column[i] for column in columns))
@@ -90,7 +90,7 @@ def test_a_samples_box_does_not_depend_on_its_batch() -> None:
     heights, widths = torch.tensor([50, 60, 70]), torch.tensor([90, 80, 70])
     crop = RandomCrop(size=(32, 32))
     together = crop.plan(heights, widths, draws_for(3))
-    alone = crop.plan(heights[2:], widths[2:], Draws.of(0, 0, torch.tensor([2])))
+    alone = crop.plan(heights[2:], widths[2:], CounterRng.of(0, 0, torch.tensor([2])))
     assert together.boxes[2].tolist() == alone.boxes[0].tolist()
 
 

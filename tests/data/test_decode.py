@@ -31,7 +31,7 @@ from t2t.data.decoding.decode import (
 from t2t.data.decoding.headers import image_format, jpeg_header
 from t2t.data.decoding.in_flight import PixelBudget
 from t2t.data.decoding.shrinking import shrunk
-from t2t.data.draws import Draws
+from t2t.data.rng import CounterRng
 from t2t.errors import LocalError, UserError
 from t2t.ops.ragged import Ragged
 
@@ -344,8 +344,8 @@ def test_what_is_cropped_from_a_shrunk_image_looks_the_same(kind, crop, decoder)
     crops = []
     for min_side in (None, min_side_for(crop)):
         ragged = Ragged.from_images([decode(data, min_side=min_side)])
-        draws = Draws.of(0, 0, torch.arange(1))
-        crops.append(apply_crop(crop, ragged, draws)[0].int())
+        rng = CounterRng.of(0, 0, torch.arange(1))
+        crops.append(apply_crop(crop, ragged, rng)[0].int())
     assert ragged.heights.tolist() == [200]
     assert (crops[0] - crops[1]).abs().float().mean() < 1.5
 

@@ -19,14 +19,14 @@ import pytest
 import torch
 from PIL import Image
 
-from t2t.data.batches import Feeding, evaluation_batches, open_batches
+from t2t.data.batches import LoaderOptions, evaluation_batches, open_batches
 from t2t.data.crops import RandomCrop, apply_crop, min_side_for
 from t2t.data.decoding import nvjpeg
 from t2t.data.decoding.damage import Damage
 from t2t.data.decoding.decode import decode
-from t2t.data.draws import Draws
 from t2t.data.loading import Loader
-from t2t.data.order import Batch
+from t2t.data.rng import CounterRng
+from t2t.data.sampler import Batch
 from t2t.data.sources.base import FileSource, Source
 from t2t.data.sources.named import ArraySource
 from t2t.data.streaming import stream as stream_module
@@ -123,19 +123,21 @@ def nothing_is_left() -> Iterator[None]:
 
 def opened(
     source: Source,
-    processes: bool = True,
+    init_distributed: bool = True,
     nvjpeg: bool = False,
     num_workers: int = 2,
     **options: object,
 ) -> StreamBatches:
-    feeding = Feeding(
+    loader_options = LoaderOptions(
         resident=False,
         num_workers=num_workers,
-        processes=processes,
+        init_distributed=init_distributed,
         nvjpeg=nvjpeg,
     )
     defaults = {"batch_size": 8, "crop": CROP, "device": "cpu", "seed": 5}
-    batches = open_batches(source, feeding=feeding, **{**defaults, **options})  # type: ignore[arg-type]
+    batches = open_batches(
+        source, loader_options=loader_options, **{**defaults, **options}
+    )  # type: ignore[arg-type]
     assert isinstance(batches, StreamBatches)
     return batches
 
@@ -223,8 +225,8 @@ def assert_right(batch: Batch, step: int, source: FileSource) -> None:
         decode(source.read(index), min_side=min_side_for(CROP))
         for index in batch.indices.tolist()
     ]
-    draws = Draws.of(5, step, batch.keys)
-    wanted = apply_crop(CROP, Ragged.from_images(images), draws)
+    rng = CounterRng.of(5, step, batch.keys)
+    wanted = apply_crop(CROP, Ragged.from_images(images), rng)
     # Where a large one is shrunk, nvJPEG and Pillow differ by a few levels.
     assert (batch.images.int() - wanted.int()).abs().max() <= 4
 
@@ -232,7 +234,7 @@ def assert_right(batch: Batch, step: int, source: FileSource) -> None:
 def test_a_killed_worker_is_told_of_and_its_work_done(source: FileSource) -> None:
     wanted = list(opened(source, False).steps(0, 12))
     told: list[str] = []
-    batches = opened(source, damage=Damage(tell=told.append))
+    batches = opened(source, damage=Damage(warn=told.append))
     await_all_workers(batches)
     told.clear()
     (first, second) = pids(batches)
@@ -273,7 +275,7 @@ def test_no_image_is_blamed_for_workers_that_had_not_begun_it(
 ) -> None:
     wanted = list(opened(source, False).steps(0, 1))
     told: list[str] = []
-    batches = opened(source, damage=Damage(tell=told.append), num_workers=4)
+    batches = opened(source, damage=Damage(warn=told.append), num_workers=4)
     await_all_workers(batches)
     told.clear()
     for pid in pids(batches):
@@ -369,8 +371,10 @@ def test_what_goes_wrong_in_a_worker_is_raised_here(odd: Callable[..., Source]) 
         batch_size=8,
         crop=None,
         device="cpu",
-        damage=Damage(tell=told.append),
-        feeding=Feeding(resident=False, num_workers=4, processes=True),
+        damage=Damage(warn=told.append),
+        loader_options=LoaderOptions(
+            resident=False, num_workers=4, init_distributed=True
+        ),
     ).batches
     assert isinstance(batches, StreamBatches)
     with pytest.raises(LookupError, match="lost at 3"):
@@ -401,7 +405,7 @@ def test_a_folder_that_is_gone_stops_nothing(
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     folder.rmdir()
     told: list[str] = []
-    batches = opened(odd({0: ""}), crop=None, damage=Damage(tell=told.append))
+    batches = opened(odd({0: ""}), crop=None, damage=Damage(warn=told.append))
     (batch,) = batches.steps(0, 1)
     assert batch.images[:, 0, 0, 0].tolist() == batch.indices.tolist()
     # Some libraries do not start there.
@@ -412,7 +416,7 @@ def test_where_processes_cannot_start_threads_do_it_and_it_is_said(
     odd: Callable[..., Source],
 ) -> None:
     told: list[str] = []
-    batches = opened(odd({}), crop=None, damage=Damage(tell=told.append))
+    batches = opened(odd({}), crop=None, damage=Damage(warn=told.append))
     (batch,) = batches.steps(0, 1)
     assert batch.images[:, 0, 0, 0].tolist() == batch.indices.tolist()
     reason = "ValueError: no network here"
@@ -420,7 +424,7 @@ def test_where_processes_cannot_start_threads_do_it_and_it_is_said(
 
 
 def test_what_ended_all_workers_is_not_tried_here(odd: Callable[..., Source]) -> None:
-    batches = opened(odd({17: "kills"}), crop=None, damage=Damage(tell=str))
+    batches = opened(odd({17: "kills"}), crop=None, damage=Damage(warn=str))
     with pytest.raises(
         UserError, match=r"2 worker processes ended over (.*\n)*  odd-17"
     ):
@@ -443,7 +447,7 @@ def test_where_no_process_can_be_started_threads_do_it_and_it_is_said(
 
     wanted = list(opened(source, False).steps(0, 3))
     told: list[str] = []
-    batches = opened(source, damage=Damage(tell=told.append))
+    batches = opened(source, damage=Damage(warn=told.append))
     monkeypatch.setattr(subprocess, "Popen", refuse)
     assert_same(wanted, list(batches.steps(0, 3)))
     reason = "Resource temporarily unavailable"

@@ -24,7 +24,7 @@ from t2t.data.sources import (
     ArraySource,
     Source,
     Subset,
-    hold_out,
+    holdout,
     mixed_order,
     open_source,
     open_splits,
@@ -509,19 +509,19 @@ def test_every_named_set_is_one_of_torchvision():
 
 def test_hold_out_takes_exactly_so_many():
     source = array_source([0] * 50 + [1] * 30 + [2] * 20)
-    rest, held = hold_out(source, 11, seed=1)
+    rest, held = holdout(source, 11, seed=1)
     assert len(held) == 11
     assert len(rest) == 89
     assert np.bincount(held.labels).tolist() in ([6, 3, 2], [5, 4, 2], [5, 3, 3])
     assert sorted([*rest.indices, *held.indices]) == list(range(100))
     with pytest.raises(UserError, match="1 to 97"):
-        hold_out(source, 98)
+        holdout(source, 98)
 
 
 def test_every_class_is_left_something_to_train_on():
     source = array_source([0] * 100 + [1] + [2] * 2)
     for num in (1, 60, 100):
-        rest, held = hold_out(source, num)
+        rest, held = holdout(source, num)
         assert len(held) == num
         assert set(rest.labels.tolist()) == {0, 1, 2}
 

@@ -619,7 +619,7 @@ class BrokenStream(io.BytesIO):
     """Ends as a request of aiohttp's does, with an error that is no OSError."""
 
     def read(self, size=-1):
-        if self.tell() > 2000:
+        if self.warn() > 2000:
             raise RuntimeError("payload is not completed\nand more")
         return super().read(min(size, 1024))
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from t2t.data.loading import Loader
-from t2t.data.order import EvaluationOrder
+from t2t.data.sampler import EvaluationSampler
 from t2t.data.sources.base import Indices
 from t2t.data.sources.named import ArraySource
 from t2t.data.streaming import stream as stream_module
@@ -29,11 +29,11 @@ def streamed(
     num = len(images)
     return StreamBatches(
         Loader(ArraySource(images, [0] * num, ("all",), "images")),
-        EvaluationOrder(num_images=num, batch_size=batch_size),
+        EvaluationSampler(num_images=num, batch_size=batch_size),
         None,
         device=torch.device(device),
         num_workers=1,
-        processes=False,
+        init_distributed=False,
     )
 
 

@@ -1,4 +1,4 @@
-"""Imports go down only: cli > bench > recipes > training | analysis | … > config."""
+"""Imports go down only: cli > commands > lab > recipes > training … > config."""
 
 import ast
 from pathlib import Path
@@ -8,9 +8,8 @@ import t2t
 PACKAGE = Path(t2t.__file__).parent
 # Higher may import lower; neighbours on one level may not import each other.
 LEVELS = [
-    {"cli", "verbs", "screen", "__main__"},
-    {"bench"},
-    {"studies"},
+    {"cli", "commands", "screen", "__main__"},
+    {"lab"},
     {"recipes"},
     {"training", "analysis", "serving"},
     {"models", "data"},

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from t2t.cli import VERBS, main
+from t2t.cli import COMMANDS, main
 from t2t.models.zoo import ZOO
 from t2t.recipes import find_recipe
 
@@ -40,17 +40,17 @@ def test_anchors_lead_somewhere() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("verb", [*VERBS])
+@pytest.mark.parametrize("command", [*COMMANDS])
 def test_options_are_those_of_the_verb(
-    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    assert main([verb, "--help"]) == 0
+    assert main([command, "--help"]) == 0
     known = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
     pages = [page.read_text().replace("\\\n", " ") for page in PAGES]
     shown = [
         option
-        for command in re.findall(rf"\bt2t {verb}\b([^\n`#;]*)", "\n".join(pages))
+        for command in re.findall(rf"\bt2t {command}\b([^\n`#;]*)", "\n".join(pages))
         for option in re.findall(r"--[a-z][a-z-]*", command)
     ]
     assert set(shown) - known == set()
@@ -59,8 +59,8 @@ def test_options_are_those_of_the_verb(
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_are_verbs_and_recipes_that_exist(page: Path) -> None:
     text = page.read_text()
-    verbs = re.findall(r"(?:^\$ |^|`)t2t ([a-z]+)\b", text, flags=re.MULTILINE)
-    assert [verb for verb in verbs if verb not in VERBS] == []
+    commands = re.findall(r"(?:^\$ |^|`)t2t ([a-z]+)\b", text, flags=re.MULTILINE)
+    assert [command for command in commands if command not in COMMANDS] == []
     for recipe in re.findall(r"t2t train ([a-z0-9_]+\.[a-z0-9_]+)", text):
         find_recipe(recipe)
 
@@ -143,7 +143,7 @@ def test_nothing_is_installed_from_an_index_that_has_it_not() -> None:
     assert not [page for page in pages if "t2t-vit[" in page.read_text()]
 
 
-@pytest.mark.parametrize("page", ["docs/guide.md", "t2t/verbs/running.py"])
+@pytest.mark.parametrize("page", ["docs/guide.md", "t2t/commands/running.py"])
 def test_micro_batches_promise_no_more_than_they_keep(page: str) -> None:
     text = (ROOT / page).read_text()
     about = " ".join(text.split()).replace('" "', "")

@@ -12,14 +12,14 @@ import t2t
 from t2t.analysis.summary import describe
 from t2t.errors import UserError
 from t2t.models.builtin import builtin_file
-from t2t.models.reading.checksum import checksum
+from t2t.models.checkpoint_io.checksum import checksum
 from t2t.models.weights import load, load_with_report, save
 
 SMALL = {"dim": 16, "depth": 1, "num_heads": 1, "token_dim": 8, "image_size": 16}
 
 
-def small(**choices):
-    return t2t.create_model("t2t_vit_7_32", num_classes=2, **{**SMALL, **choices})
+def small(**model_args):
+    return t2t.create_model("t2t_vit_7_32", num_classes=2, **{**SMALL, **model_args})
 
 
 @pytest.mark.parametrize("place", [0.02, 0.3, 0.6, 0.99, "name", "class", "crc32"])

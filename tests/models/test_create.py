@@ -41,7 +41,7 @@ def test_a_misspelled_option_says_what_was_meant() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choices", "word"),
+    ("model_args", "word"),
     [
         ({"tokenizer": "patches"}, "t2t_performer"),
         ({"mixer": "atention"}, "linformer"),
@@ -76,10 +76,10 @@ def test_a_misspelled_option_says_what_was_meant() -> None:
     ],
 )
 def test_wrong_choices_are_refused_in_one_sentence(
-    choices: dict[str, object], word: str
+    model_args: dict[str, object], word: str
 ) -> None:
     with pytest.raises(UserError, match=word):
-        create_model("t2t_vit_7", **choices)  # type: ignore[arg-type]
+        create_model("t2t_vit_7", **model_args)  # type: ignore[arg-type]
 
 
 def test_numbers_may_be_numpys_and_lists_stand_for_tuples() -> None:
@@ -122,7 +122,7 @@ def test_what_is_no_batch_of_fractions_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    "choices",
+    "model_args",
     [
         {"num_classes": "ten"},
         {"num_classes": -1},
@@ -131,10 +131,10 @@ def test_what_is_no_batch_of_fractions_is_told() -> None:
         {"drop_path": 2.0},
     ],
 )
-def test_wrong_settings_of_timms_networks_are_told(choices: dict[str, Any]) -> None:
-    ((option, _),) = choices.items()
+def test_wrong_settings_of_timms_networks_are_told(model_args: dict[str, Any]) -> None:
+    ((option, _),) = model_args.items()
     with pytest.raises(UserError, match=option):
-        create_model("test_vit", **choices)
+        create_model("test_vit", **model_args)
 
 
 def test_no_head_gives_features() -> None:
@@ -143,18 +143,18 @@ def test_no_head_gives_features() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "choices"),
+    ("name", "model_args"),
     [
         ("vgg11", {"drop_path": 0.1}),
         ("nest_tiny", {"image_size": (150, 150)}),
     ],
 )
 def test_what_a_network_of_timms_lacks_is_told(
-    name: str, choices: dict[str, Any]
+    name: str, model_args: dict[str, Any]
 ) -> None:
-    ((option, value),) = choices.items()
+    ((option, value),) = model_args.items()
     with pytest.raises(UserError) as caught, torch.device("meta"):
-        create_model(name, **choices)
+        create_model(name, **model_args)
     assert f"timm cannot build {name} with {option}={value} (" in str(caught.value)
 
 

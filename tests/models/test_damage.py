@@ -23,8 +23,8 @@ from t2t.models.weights import load, save
 SMALL = {"dim": 16, "depth": 1, "num_heads": 1, "token_dim": 8, "image_size": 16}
 
 
-def small(**choices):
-    return t2t.create_model("t2t_vit_7_32", num_classes=2, **{**SMALL, **choices})
+def small(**model_args):
+    return t2t.create_model("t2t_vit_7_32", num_classes=2, **{**SMALL, **model_args})
 
 
 def refused(file: Path) -> str:

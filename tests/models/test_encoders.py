@@ -51,15 +51,15 @@ def test_blocks_see_fewer_tokens_in_training_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "choices",
+    "model_args",
     [
         {"positions": "relative"},
         {"positions": "learned_1d", "positions_at": "every_layer"},
         {"mixer": "linformer"},
     ],
 )
-def test_designs_that_need_every_place_refuse(choices: dict[str, Any]) -> None:
-    model = t2t.create_model("t2t_vit_7", **SMALL, **choices)
+def test_designs_that_need_every_place_refuse(model_args: dict[str, Any]) -> None:
+    model = t2t.create_model("t2t_vit_7", **SMALL, **model_args)
     model.encoder.keep_tokens(1.0)
     with pytest.raises(UserError, match=r"dropping\.keep=1"):
         model.encoder.keep_tokens(0.5)

@@ -10,9 +10,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from t2t.models import tokenizers
+from t2t.models.checkpoint_io.adapt import fit
+from t2t.models.checkpoint_io.published import translate
 from t2t.models.config import ModelConfig
-from t2t.models.reading.fitting import fit
-from t2t.models.reading.published import translate
 from t2t.models.vit import VisionTransformer
 from t2t.ops.performer import performer_published
 from t2t.ops.soft_split import soft_split_reference
@@ -27,10 +27,10 @@ CHOICES = {
 
 def config_of(case: str) -> ModelConfig:
     facts = CASES[case]
-    choices = dict(CHOICES.get(case, {}))
+    model_args = dict(CHOICES.get(case, {}))
     stages = tuple(facts.get("block_config", ()))
     if stages:
-        choices |= {"wiring": "dense", "growth": facts["growth_rate"]}
+        model_args |= {"wiring": "dense", "growth": facts["growth_rate"]}
     tokens = {"performer": "t2t_performer", "transformer": "t2t"}
     return ModelConfig(
         dim=facts["embed_dim"],
@@ -43,7 +43,7 @@ def config_of(case: str) -> ModelConfig:
         dense_stages=stages,
         num_classes=facts["num_classes"],
         image_size=(facts["img_size"], facts["img_size"]),
-        **choices,
+        **model_args,
     )
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from t2t.errors import UserError
+from t2t.models.checkpoint_io.heads import Classes, outputs_for
 from t2t.models.class_names import imagenet_classes, in_words
 from t2t.models.config import ModelConfig
-from t2t.models.reading.heads import Classes, outputs_for
 from t2t.models.vit import VisionTransformer
 from t2t.models.weights import load, load_weights, load_with_report, save
 

@@ -8,9 +8,9 @@ from safetensors.torch import save_file
 
 import t2t
 from t2t.errors import UserError
-from t2t.models.reading.checkpoints import read
-from t2t.models.reading.identify import identify
-from t2t.models.reading.published import POSITIONS
+from t2t.models.checkpoint_io.checkpoints import read
+from t2t.models.checkpoint_io.identify import identify
+from t2t.models.checkpoint_io.published import POSITIONS
 from t2t.models.weights import load_weights, load_with_report
 from t2t.models.zoo import ZOO
 

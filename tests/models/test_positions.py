@@ -28,9 +28,9 @@ from t2t.models.weights import load, save
 SMALL = {"dim": 16, "depth": 3, "num_heads": 2, "num_classes": 4, "patch_size": 8}
 
 
-def build(**choices: object) -> torch.nn.Module:
+def build(**model_args: object) -> torch.nn.Module:
     torch.manual_seed(0)
-    return create_model("vit_base_16", image_size=32, **SMALL | choices).eval()
+    return create_model("vit_base_16", image_size=32, **SMALL | model_args).eval()
 
 
 @pytest.mark.parametrize(("kind", "place"), list(itertools.product(POSITIONS, PLACES)))

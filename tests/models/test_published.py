@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 import t2t
+from t2t.models.checkpoint_io.adapt import describe_differences, fit
+from t2t.models.checkpoint_io.published import translate
 from t2t.models.config import ModelConfig
-from t2t.models.reading.fitting import describe_differences, fit
-from t2t.models.reading.published import translate
 from t2t.models.vit import VisionTransformer
 from t2t.models.weights import load_weights
 
@@ -112,7 +112,7 @@ def ours_to_published_convolution(name: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "choices",
+    "model_args",
     [
         {},
         {"tokenizer": "t2t"},
@@ -123,14 +123,14 @@ def ours_to_published_convolution(name: str) -> str:
         {"positions": "relative", "distilled": True},
     ],
 )
-def test_our_own_names_pass_unchanged(choices):
-    state = VisionTransformer(small(**choices)).state_dict()
+def test_our_own_names_pass_unchanged(model_args):
+    state = VisionTransformer(small(**model_args)).state_dict()
     translated = translate(state)
     assert translated.keys() == state.keys()
     assert all(torch.equal(translated[name], state[name]) for name in state)
 
 
-def small(**choices) -> ModelConfig:
+def small(**model_args) -> ModelConfig:
     settings = {
         "dim": 48,
         "depth": 2,
@@ -140,4 +140,4 @@ def small(**choices) -> ModelConfig:
         "num_classes": 5,
         "image_size": (32, 32),
     }
-    return ModelConfig(**(settings | choices))
+    return ModelConfig(**(settings | model_args))

@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import save_file
 
 from t2t.errors import UserError
+from t2t.models.checkpoint_io.description import Description
 from t2t.models.class_names import aliases, imagenet_classes, in_words
 from t2t.models.create import create_model
-from t2t.models.reading.description import Description
 from t2t.models.trained import PUBLISHED_MEAN, PUBLISHED_STD, load_trained
 from t2t.models.weights import save
 

@@ -55,7 +55,7 @@ def golden():
 
 
 @pytest.mark.parametrize(
-    "choices",
+    "model_args",
     [
         {},
         {"tokenizer": "t2t", "positions": "relative", "positions_at": "every_layer"},
@@ -65,8 +65,8 @@ def golden():
         {"tokenizer": "hybrid", "stem": "resnet10t"},
     ],
 )
-def test_a_file_is_all_that_loading_needs(choices, tmp_path):
-    model = VisionTransformer(replace(SMALL, **choices))
+def test_a_file_is_all_that_loading_needs(model_args, tmp_path):
+    model = VisionTransformer(replace(SMALL, **model_args))
     names = tuple("abcde")[: model.config.num_classes]
     file = save(model, tmp_path / "run", name="mine", class_names=names)
     again, loaded = load_with_report(tmp_path / "run")

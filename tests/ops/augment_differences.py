@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from t2t.data.augment.choice import KERNELS, apply_by_kernels, apply_together
+from t2t.data.augment.config import Augmentation
 from t2t.data.augment.geometry import crop_and_flip
 from t2t.data.augment.pipeline import augment
 from t2t.data.augment.policies import RAND_AUGMENT_OPERATIONS
-from t2t.data.augmentation import Augmentation
-from t2t.data.draws import Draws
-from t2t.ops import augment_passes, draw_bits
+from t2t.data.rng import CounterRng
+from t2t.ops import augment_triton, draw_bits
 from t2t.recipes.imagenet import AUGMENTATION
 
 DEVICE = sys.argv[1]
@@ -102,7 +102,7 @@ def window(padding: int, flips: bool, fill: str, channels: int) -> list[float]:
     offset = torch.randint(0, 2 * padding + 1, (5, 2)) if padding else None
     is_flipped = torch.tensor([True, False] * 2 + [True]) if flips else None
     plain = crop_and_flip(images, offset, is_flipped, padding, fill)
-    with mock.patch.object(augment_passes, "has_kernel", return_value=True):
+    with mock.patch.object(augment_triton, "has_kernel", return_value=True):
         fast = crop_and_flip(
             *on_device(images, offset, is_flipped), padding=padding, fill=fill
         )
@@ -112,11 +112,11 @@ def window(padding: int, flips: bool, fill: str, channels: int) -> list[float]:
 def everything(settings: Augmentation, size: tuple[int, int]) -> list[float]:
     """All of augmentation, draws included."""
     images, labels, indices = pictures(4, 3, *size), torch.arange(4), torch.arange(4)
-    draws = Draws.of(1, 2, indices)
-    plain, targets = augment(images, labels, draws, settings, 10)
-    with mock.patch.object(augment_passes, "has_kernel", return_value=True):
-        draws = Draws.of(1, 2, indices.to(DEVICE))
-        fast, others = augment(*on_device(images, labels), draws, settings, 10)
+    rng = CounterRng.of(1, 2, indices)
+    plain, targets = augment(images, labels, rng, settings, 10)
+    with mock.patch.object(augment_triton, "has_kernel", return_value=True):
+        rng = CounterRng.of(1, 2, indices.to(DEVICE))
+        fast, others = augment(*on_device(images, labels), rng, settings, 10)
     torch.testing.assert_close(others.cpu(), targets)
     return difference(fast, plain)
 
@@ -147,12 +147,12 @@ def operators() -> list[float]:
     fill, scale = torch.zeros(3, dtype=torch.uint8), torch.rand(3)
     mixed = (images, values, box, 2, scale, scale, box, number, 5)
     for operator, given in (
-        (augment_passes.crop_and_flip, window),
+        (augment_triton.crop_and_flip, window),
         (
-            augment_passes.apply_operations,
+            augment_triton.apply_operations,
             (images, codes, values, torch.rand(2, 6), fill),
         ),
-        (augment_passes.mix_normalise_erase, mixed),
+        (augment_triton.mix_normalise_erase, mixed),
         (draw_bits.draw_keys_operator, (1, torch.tensor(2), number)),
         (draw_bits.draw_bits_operator, (number, 3, 4)),
     ):

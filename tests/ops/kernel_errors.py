@@ -129,14 +129,14 @@ def attention_errors(
 
 
 def residual_norm_errors(
-    dropping: bool, scale: float = 1.3, wide: bool = False
+    token_dropping: bool, scale: float = 1.3, wide: bool = False
 ) -> dict[str, list[float]]:
     """Residual sum and LayerNorm, with and without dropped samples."""
     batch, tokens, dim = 6, 5, 48
     slots: tuple[Tensor | None, Tensor | None, int]
     slots = (None, None, batch)
     kept = batch
-    if dropping:
+    if token_dropping:
         kept = batch - 1
         drawn = draw_slots(batch, [kept, batch - 2], torch.device("cpu"))
         slots = (drawn[0], drawn[1], batch - 2)
@@ -151,16 +151,16 @@ def residual_norm_errors(
     )
 
 
-def norm_errors(dropping: bool) -> dict[str, list[float]]:
+def norm_errors(token_dropping: bool) -> dict[str, list[float]]:
     """LayerNorm alone, of all samples or of those kept."""
-    slots = draw_slots(6, [4], torch.device("cpu"))[0] if dropping else None
+    slots = draw_slots(6, [4], torch.device("cpu"))[0] if token_dropping else None
     return errors(
         lambda *arguments: fused_norm(*arguments, DTYPE),
         lambda *arguments: norm_reference(*arguments, torch.float64),
         (
             torch.randn(6, 5, 48),
             *(torch.randn(48) for _ in range(2)),
-            *(slots, 4 if dropping else 6, 1e-5),
+            *(slots, 4 if token_dropping else 6, 1e-5),
         ),
         [0, 1, 2],
     )
@@ -225,14 +225,14 @@ def main() -> None:
         "attention in wide tiles": lambda: attention_errors(
             150, WIDE, BackwardTiles(WIDE, WIDE)
         ),
-        "residual_norm": lambda: residual_norm_errors(dropping=False),
+        "residual_norm": lambda: residual_norm_errors(token_dropping=False),
         "residual_norm of one gradient": lambda: residual_norm_errors(False, 1.0),
-        "residual_norm dropping": lambda: residual_norm_errors(dropping=True),
+        "residual_norm dropping": lambda: residual_norm_errors(token_dropping=True),
         "residual_norm of a float32 stream": lambda: residual_norm_errors(
-            dropping=True, wide=True
+            token_dropping=True, wide=True
         ),
-        "norm": lambda: norm_errors(dropping=False),
-        "norm dropping": lambda: norm_errors(dropping=True),
+        "norm": lambda: norm_errors(token_dropping=False),
+        "norm dropping": lambda: norm_errors(token_dropping=True),
         "gelu": gelu_errors,
         "token_transformer": lambda: token_transformer_errors(0.0, 1.0),
         "token_transformer dropout": lambda: token_transformer_errors(0.1, 1.0),

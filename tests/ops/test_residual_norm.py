@@ -40,14 +40,19 @@ def test_all_branches_together_drop_what_their_rates_add_up_to(batch):
         assert abs(batch - count - batch * rate) < 1
 
 
-@pytest.mark.parametrize("dropping", [False, True])
-def test_sum_and_norm_are_those_of_the_formula(dropping):
+@pytest.mark.parametrize("token_dropping", [False, True])
+def test_sum_and_norm_are_those_of_the_formula(token_dropping):
     torch.manual_seed(0)
-    residual, branch = torch.randn(5, 3, 16), torch.randn(4 if dropping else 5, 3, 16)
+    residual, branch = (
+        torch.randn(5, 3, 16),
+        torch.randn(4 if token_dropping else 5, 3, 16),
+    )
     bias, gain, shift = torch.randn(3, 16)
-    slots = torch.tensor([2, -1, 0, 3, 1], dtype=torch.int32) if dropping else None
+    slots = (
+        torch.tensor([2, -1, 0, 3, 1], dtype=torch.int32) if token_dropping else None
+    )
     normed_slots = (
-        torch.tensor([-1, 1, -1, 0, 2], dtype=torch.int32) if dropping else None
+        torch.tensor([-1, 1, -1, 0, 2], dtype=torch.int32) if token_dropping else None
     )
     total, normed = residual_norm(
         residual,
@@ -57,12 +62,12 @@ def test_sum_and_norm_are_those_of_the_formula(dropping):
         shift,
         slots,
         normed_slots,
-        3 if dropping else 5,
+        3 if token_dropping else 5,
         1.25,
         1e-5,
     )
     wanted = residual.clone()
-    order = [3, 1, 4] if dropping else list(range(5))
+    order = [3, 1, 4] if token_dropping else list(range(5))
     for sample in range(5):
         slot = sample if slots is None else int(slots[sample])
         if slot >= 0:

@@ -14,7 +14,7 @@ from t2t.recipes import about, all_recipes, find_recipe
 from t2t.recipes.own import fitting_batch, for_images
 from t2t.training.optim import build_optimizers
 from t2t.training.recipe import Recipe
-from t2t.training.run import build_model
+from t2t.training.state import build_model
 
 
 @pytest.mark.parametrize("name", all_recipes())
@@ -27,7 +27,7 @@ def test_every_recipe_is_whole(name: str) -> None:
     with torch.device("meta"):
         model = build_model(recipe, num_classes=10)
         # What the zoo lists is computed where its costs are counted.
-        if recipe.choices or recipe.image_size != ZOO[recipe.model].image_size:
+        if recipe.model_args or recipe.image_size != ZOO[recipe.model].image_size:
             logits = model(torch.zeros(2, recipe.channels, *recipe.image_size))
             assert logits.shape == (2, 10)
 
@@ -74,7 +74,7 @@ def test_the_published_recipe(model: str, lr: float, decay: float) -> None:
     assert augmentation.rand_augment == "rand-m9-mstd0.5-inc1"
     assert (augmentation.mixup, augmentation.cutmix) == (0.8, 1.0)
     assert (augmentation.smoothing, augmentation.erase) == (0.1, 0.25)
-    assert recipe.average.decay == 0.99996
+    assert recipe.ema.decay == 0.99996
     assert recipe.crop.evaluation_fraction == 0.9
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from t2t.data.batches import Feeding, evaluation_batches
+from t2t.data.batches import LoaderOptions, evaluation_batches
 from t2t.data.crops import CenterCrop
 from t2t.data.decoding.damage import DamagedImage
 from t2t.data.decoding.decode import decode_each
@@ -73,7 +73,7 @@ def test_the_pixels_are_evaluations(predictor: Predictor, photos: Path) -> None:
         batch_size=9,
         crop=CenterCrop(size=trained.image_size, fraction=trained.crop_fraction),
         device="cpu",
-        feeding=Feeding(resident=False, num_workers=1),
+        loader_options=LoaderOptions(resident=False, num_workers=1),
     )
     seen = []
     original = predictor._guesses

@@ -14,11 +14,11 @@ import pytest
 import torch
 from PIL import Image
 
-from t2t.data.augmentation import Augmentation
-from t2t.training import delivery, loop
-from t2t.training.loop import Machine
-from t2t.training.recipe import Average, Optimizer, Recipe, Schedule
-from t2t.training.telling import journal
+from t2t.data.augment.config import Augmentation
+from t2t.training import loop, model_saver
+from t2t.training.logging import run_logger
+from t2t.training.loop import Runtime
+from t2t.training.recipe import EMA, OptimizerConfig, Recipe, Schedule
 
 # Processes that tests start find what they run beside this file.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -60,7 +60,7 @@ def tiny(images: Path) -> Callable[..., Recipe]:
         recipe = Recipe(
             name="tiny",
             model="t2t_vit_7_32",
-            choices={
+            model_args={
                 "dim": 16,
                 "depth": 2,
                 "num_heads": 2,
@@ -74,9 +74,9 @@ def tiny(images: Path) -> Callable[..., Recipe]:
             batch_size=16,
             drop_path=0.2 if random else 0.0,
             evaluate_every=2,
-            optimizer=Optimizer(lr=1e-2, reference_batch_size=16),
+            optimizer=OptimizerConfig(lr=1e-2, reference_batch_size=16),
             schedule=Schedule(warmup_epochs=1),
-            average=Average(decay=0.9),
+            ema=EMA(decay=0.9),
             augmentation=EVERYTHING if random else PLAIN,
         )
         return replace(recipe, **changes)
@@ -85,8 +85,8 @@ def tiny(images: Path) -> Callable[..., Recipe]:
 
 
 @pytest.fixture
-def cpu() -> Machine:
-    return Machine(device="cpu", compile=False, workers=1)
+def cpu() -> Runtime:
+    return Runtime(device="cpu", compile=False, workers=1)
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], N
 
             def __exit__(self, *_: object) -> None: ...
 
-            def wait_for_steps(self, tell: object) -> None: ...
+            def wait_for_steps(self, warn: object) -> None: ...
 
             @property
             def asked(self) -> bool:
@@ -117,14 +117,16 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], N
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing curves takes longer than these runs."""
-    monkeypatch.setattr(journal, "draw_curves", lambda rows, title, path: path.touch())
+    monkeypatch.setattr(
+        run_logger, "draw_curves", lambda rows, title, path: path.touch()
+    )
 
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody makes room on a disk that is full, nor is anything saved elsewhere."""
-    monkeypatch.setattr(delivery, "HOLD_SECONDS", 0)
-    monkeypatch.setattr(delivery, "fallback_folders", list)
+    monkeypatch.setattr(model_saver, "HOLD_SECONDS", 0)
+    monkeypatch.setattr(model_saver, "fallback_folders", list)
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from t2t.data.sources import ArraySource, Splits
-from t2t.training.forecasting import advice as module
-from t2t.training.forecasting.advice import (
+from t2t.training.distributed import World
+from t2t.training.forecast import advice as module
+from t2t.training.forecast.advice import (
     advice,
     confidence_interval,
     forecast,
@@ -18,13 +19,12 @@ from t2t.training.forecasting.advice import (
     remaining_work,
     rounded,
 )
-from t2t.training.loop import Machine, train
-from t2t.training.machine import settle
-from t2t.training.parallel import Processes
+from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe, TokenDropping
+from t2t.training.runtime import resolve_runtime
 
 Tiny = Callable[..., Recipe]
-TEAM = Processes(0, 1, torch.device("cpu"))
+TEAM = World(0, 1, torch.device("cpu"))
 
 
 def splits(num_train: int, num_val: int) -> Splits:
@@ -58,7 +58,7 @@ def test_the_interval_is_wilsons(
 
 
 def test_few_images_are_told(
-    tiny: Tiny, cpu: Machine, monkeypatch: pytest.MonkeyPatch
+    tiny: Tiny, cpu: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "forecast", lambda *_: 754.0)
     own = tiny(name="own", data="my photos")
@@ -77,31 +77,31 @@ def test_few_images_are_told(
 
 
 def test_work_is_counted_by_phases(tiny: Tiny) -> None:
-    recipe = tiny(dropping=TokenDropping(keep=0.5, until=0.5))
+    recipe = tiny(token_dropping=TokenDropping(keep=0.5, until=0.5))
     assert remaining_work(recipe, 0, 40) == pytest.approx(1)
     assert remaining_work(recipe, 20, 40) == pytest.approx(0.5 / (0.5 + 0.5 * 0.625))
     assert remaining_work(recipe, 40, 40) == 0
 
 
 def test_a_forecast_changes_nothing_and_stops_nothing(
-    tiny: Tiny, cpu: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Tiny, cpu: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine = settle(cpu, TEAM)
+    runtime = resolve_runtime(cpu, TEAM)
     recipe = tiny(random=True, weights="not read")
     before = torch.random.get_rng_state()
-    seconds = forecast(recipe, machine, TEAM, 48, 16)
+    seconds = forecast(recipe, runtime, TEAM, 48, 16)
     assert seconds is not None
     assert 0 < seconds < 60
     assert torch.equal(torch.random.get_rng_state(), before)
-    many = Processes(0, 2, torch.device("cpu"))
-    assert forecast(recipe, machine, many, 48, 16) is None
+    many = World(0, 2, torch.device("cpu"))
+    assert forecast(recipe, runtime, many, 48, 16) is None
 
     def broken(*_: object) -> float:
         raise RuntimeError("no")
 
     monkeypatch.setattr(module, "step_seconds", broken)
-    assert forecast(recipe, machine, TEAM, 48, 16) is None
-    train(tiny(), folder=tmp_path, machine=cpu, quiet=True)
+    assert forecast(recipe, runtime, TEAM, 48, 16) is None
+    train(tiny(), folder=tmp_path, runtime=cpu, quiet=True)
     assert "Estimated time: " not in (tmp_path / "log.txt").read_text()
 
 

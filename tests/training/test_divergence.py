@@ -9,8 +9,8 @@ import pytest
 
 from t2t.cli import main
 from t2t.training.divergence import after_divergence, retyped
-from t2t.training.machine import Machine
-from t2t.training.recipe import Optimizer, Recipe
+from t2t.training.recipe import OptimizerConfig, Recipe
+from t2t.training.runtime import Runtime
 
 FOLDER = Path("runs/own")
 CHECKPOINT = FOLDER / "last" / "step-000000120"
@@ -18,7 +18,10 @@ CHECKPOINT = FOLDER / "last" / "step-000000120"
 
 def recipe(**optimizer: Any) -> Recipe:
     return Recipe(
-        name="own", model="t2t_vit_7_32", data="x", optimizer=Optimizer(**optimizer)
+        name="own",
+        model="t2t_vit_7_32",
+        data="x",
+        optimizer=OptimizerConfig(**optimizer),
     )
 
 
@@ -29,14 +32,14 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_set_already_is_not_advised() -> None:
     told = after_divergence(
-        recipe(clip_norm=1.0), Machine(precision="fp32"), FOLDER, None
+        recipe(clip_norm=1.0), Runtime(precision="fp32"), FOLDER, None
     )
     assert told.splitlines()[-1].strip() == (
         "t2t train own --set seed=3 --set optimizer.lr=0.0003 --fresh"
     )
     assert "checkpoint" not in told
     told = after_divergence(
-        recipe(lr=0.3, body_lr=3e-5), Machine(precision="bf16"), FOLDER, None
+        recipe(lr=0.3, body_lr=3e-5), Runtime(precision="bf16"), FOLDER, None
     )
     assert told.endswith(
         "--precision fp32 --set optimizer.lr=0.1 --set optimizer.body_lr=1e-05 --set "
@@ -49,13 +52,13 @@ def test_a_rate_that_the_optimizer_ignores_is_not_advised(
     name: str, advised: bool
 ) -> None:
     given = recipe(name=name, lr=0.3, adamw_lr=0.003)
-    told = after_divergence(given, Machine(precision="fp32"), FOLDER, None)
+    told = after_divergence(given, Runtime(precision="fp32"), FOLDER, None)
     assert ("optimizer.adamw_lr=0.001" in told) == advised
 
 
 def test_a_checkpoint_is_named_and_kept() -> None:
-    machine = Machine(precision="bf16")
-    told = after_divergence(recipe(clip_norm=0.5), machine, FOLDER, CHECKPOINT)
+    runtime = Runtime(precision="bf16")
+    told = after_divergence(recipe(clip_norm=0.5), runtime, FOLDER, CHECKPOINT)
     assert "The checkpoint of step 120 is kept in runs/own/last." in told
     resumed, again = (line for line in told.splitlines() if line.startswith("  "))
     assert resumed.strip() == "t2t train own --set seed=3 --precision fp32"

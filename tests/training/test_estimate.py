@@ -7,32 +7,32 @@ from pathlib import Path
 
 import pytest
 
-from t2t.training.forecasting import estimate as module
-from t2t.training.forecasting.estimate import estimate
-from t2t.training.loop import Machine
+from t2t.training.forecast import estimate as module
+from t2t.training.forecast.estimate import estimate
+from t2t.training.loop import Runtime
 from t2t.training.recipe import Recipe, TokenDropping
-from t2t.training.run import Run
+from t2t.training.state import TrainState
 
 Tiny = Callable[..., Recipe]
 
 
 def test_every_phase_counts_by_its_share(
-    tiny: Tiny, cpu: Machine, monkeypatch: pytest.MonkeyPatch
+    tiny: Tiny, cpu: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def try_steps(run: Run, *_: object) -> tuple[float, float]:
+    def try_steps(run: TrainState, *_: object) -> tuple[float, float]:
         share: float = run.plain.encoder.token_share
         return share, share * 2**30
 
     monkeypatch.setattr(module, "try_steps", try_steps)
-    dropping = TokenDropping(keep=0.5, until=0.5)
-    told = estimate(tiny(dropping=dropping, epochs=100), cpu)
+    token_dropping = TokenDropping(keep=0.5, until=0.5)
+    told = estimate(tiny(token_dropping=token_dropping, epochs=100), cpu)
     # 4,800 images of a second each, half of them in half of it.
     assert "About 60 min 00 s on cpu" in told
     assert "16 for 16 images at once" in told
 
 
 def test_a_slow_machine_tells_enough_by_two_steps(
-    tiny: Tiny, cpu: Machine, monkeypatch: pytest.MonkeyPatch
+    tiny: Tiny, cpu: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = itertools.count(step=80.0)  # a step of 8 images takes as long
     monkeypatch.setattr(module.time, "perf_counter", lambda: next(now))
@@ -40,7 +40,7 @@ def test_a_slow_machine_tells_enough_by_two_steps(
     assert next(now) == 4 * 80.0
 
 
-def test_no_more_images_are_held_than_a_batch_has(tiny: Tiny, cpu: Machine) -> None:
+def test_no_more_images_are_held_than_a_batch_has(tiny: Tiny, cpu: Runtime) -> None:
     told = [
         estimate(tiny(), replace(cpu, micro_batch=number)).splitlines()[-1]
         for number in (16, 1000)
@@ -51,7 +51,7 @@ def test_no_more_images_are_held_than_a_batch_has(tiny: Tiny, cpu: Machine) -> N
 
 def test_a_recipe_is_shown_without_its_data(
     tiny: Tiny,
-    cpu: Machine,
+    cpu: Runtime,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

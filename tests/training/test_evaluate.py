@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from t2t.data.batches import Feeding, evaluation_batches
+from t2t.data.batches import LoaderOptions, evaluation_batches
 from t2t.data.sources import open_splits
 from t2t.errors import UserError
-from t2t.training.evaluate import Preparation, evaluate
-from t2t.training.parallel import Processes
+from t2t.training.distributed import World
+from t2t.training.evaluation.evaluate import Preparation, evaluate
 
-ALONE = Processes(0, 1, torch.device("cpu"))
+ALONE = World(0, 1, torch.device("cpu"))
 AS_LEVELS = Preparation(mean=(0.0,) * 3, std=(1 / 255,) * 3)
 
 
@@ -43,7 +43,7 @@ def validation(images: Path) -> Any:
             device="cpu",
             rank=rank,
             world_size=world_size,
-            feeding=Feeding(num_workers=1),
+            loader_options=LoaderOptions(num_workers=1),
         )
 
     return batches

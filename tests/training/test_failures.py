@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from t2t.training.folder import RunFolder
-from t2t.training.parallel import Processes
+from t2t.training.checkpoint import CheckpointWriter, checkpoints
+from t2t.training.distributed import World
+from t2t.training.logging.failures import Failures
+from t2t.training.logging.run_logger import RunLogger
 from t2t.training.recipe import Recipe
-from t2t.training.resume import CheckpointWriter, checkpoints
-from t2t.training.run import State
-from t2t.training.telling.failures import Failures
-from t2t.training.telling.journal import Journal
+from t2t.training.run_folder import RunFolder
+from t2t.training.state import State
 
-ALONE = Processes(0, 1, torch.device("cpu"))
+ALONE = World(0, 1, torch.device("cpu"))
 
 
 def test_a_repeated_failure_is_reported_once_with_a_count() -> None:
@@ -41,14 +41,14 @@ def test_what_works_again_may_fail_anew() -> None:
 def test_a_log_that_cannot_be_written_is_reported_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place = RunFolder(tmp_path)
-    place.log.mkdir()
+    run_folder = RunFolder(tmp_path)
+    run_folder.log.mkdir()
     recipe = Recipe(name="own", model="t2t_vit_7_32", data="photos")
-    with Journal(place, recipe, ALONE) as journal:
-        journal.resume(0, 9)
+    with RunLogger(run_folder, recipe, ALONE) as logger:
+        logger.resume(0, 9)
         for step in range(5):
-            journal.write(step, {"loss": 1.0})
-            journal.say(f"step {step}")
+            logger.write(step, {"loss": 1.0})
+            logger.info(f"step {step}")
     told = capsys.readouterr().out
     assert told.count("The log could not be written") == 2
     assert "The log could not be written (Is a directory); training continues" in told

@@ -21,29 +21,29 @@ from t2t.data.sources import open_splits
 from t2t.errors import LocalError, UserError
 from t2t.models.weights import load_with_report
 from t2t.recipes.digits import t2t_vit
-from t2t.training import delivery, loop
-from t2t.training.evaluate import evaluate
-from t2t.training.folder import RunFolder
+from t2t.training import loop, model_saver
+from t2t.training.checkpoint import CheckpointWriter, checkpoints
+from t2t.training.distributed import World
+from t2t.training.evaluation.evaluate import evaluate
 from t2t.training.interruption import Interruption
-from t2t.training.loop import Machine, train
-from t2t.training.parallel import Processes
-from t2t.training.recipe import Crop, Recipe, Schedule, TokenDropping
-from t2t.training.resume import CheckpointWriter, checkpoints
-from t2t.training.run import State
+from t2t.training.logging import run_logger
+from t2t.training.logging.clock import Clock
+from t2t.training.logging.metrics import read_rows
+from t2t.training.logging.run_logger import RunLogger
+from t2t.training.loop import Runtime, train
+from t2t.training.recipe import CropConfig, Recipe, Schedule, TokenDropping
+from t2t.training.run_folder import RunFolder
+from t2t.training.state import State
 from t2t.training.step import Stepper
-from t2t.training.telling import journal
-from t2t.training.telling.clock import Clock
-from t2t.training.telling.journal import Journal
-from t2t.training.telling.metrics import read_rows
 
 
 def tiny() -> Recipe:
     """A digits run of two short epochs."""
-    choices = {"dim": 16, "depth": 1, "num_heads": 1, "token_dim": 8}
+    model_args = {"dim": 16, "depth": 1, "num_heads": 1, "token_dim": 8}
     recipe = t2t_vit()
     return replace(
         recipe,
-        choices=recipe.choices | choices,
+        model_args=recipe.model_args | model_args,
         epochs=2,
         batch_size=512,
         schedule=Schedule(warmup_epochs=0),
@@ -53,8 +53,8 @@ def tiny() -> Recipe:
 def test_a_short_run_has_curves_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal, "NUM_ROWS", 5)
-    monkeypatch.setattr(journal, "LOG_EVERY_SECONDS", 1e9)
+    monkeypatch.setattr(run_logger, "NUM_ROWS", 5)
+    monkeypatch.setattr(run_logger, "LOG_EVERY_SECONDS", 1e9)
     recipe = replace(tiny(), epochs=10, evaluate_every=10, batch_size=700)
     train(recipe, folder=tmp_path / "run", quiet=True)
     steps = {row["step"] for row in read_rows(tmp_path / "run/metrics.jsonl")}
@@ -62,7 +62,7 @@ def test_a_short_run_has_curves_too(
 
 
 def test_a_run_leaves_all_that_its_model_needs(tmp_path: Path) -> None:
-    recipe = replace(tiny(), crop=Crop(evaluation_fraction=0.9), seed=2)
+    recipe = replace(tiny(), crop=CropConfig(evaluation_fraction=0.9), seed=2)
     result = train(recipe, folder=tmp_path / "run", quiet=True)
     assert result.finished
     files = {path.name for path in (tmp_path / "run").iterdir()}
@@ -84,7 +84,7 @@ def test_a_run_leaves_all_that_its_model_needs(tmp_path: Path) -> None:
         "crop_fraction": 0.9,
         "data": "digits",
         "seed": 2,
-        "judged_by": open_splits(recipe.data).val.fingerprint(),
+        "evaluated_on": open_splits(recipe.data).val.fingerprint(),
     }
     assert model(torch.zeros(1, 1, 8, 8)).shape == (1, 10)
 
@@ -99,9 +99,9 @@ def test_no_more_images_are_evaluated_at_once_than_a_device_computes(
         return evaluate(model, batches, *arguments)
 
     monkeypatch.setattr(loop, "evaluate", noting)
-    machine = Machine(device="cpu", compile=False, micro_batch=100)
+    runtime = Runtime(device="cpu", compile=False, micro_batch=100)
     recipe = replace(tiny(), epochs=1)
-    train(recipe, folder=tmp_path / "run", machine=machine, quiet=True)
+    train(recipe, folder=tmp_path / "run", runtime=runtime, quiet=True)
     assert judged == [100] * 8  # 360 images, by raw and by averaged weights
 
 
@@ -110,9 +110,9 @@ def test_curves_are_drawn_at_the_end_and_now_and_then(
     every: float, steps: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = []
-    monkeypatch.setattr(journal, "DRAW_EVERY_SECONDS", every)
+    monkeypatch.setattr(run_logger, "DRAW_EVERY_SECONDS", every)
     monkeypatch.setattr(
-        journal, "draw_curves", lambda rows, *_: drawn.append(rows[-1]["step"])
+        run_logger, "draw_curves", lambda rows, *_: drawn.append(rows[-1]["step"])
     )
     train(tiny(), folder=tmp_path / "run", quiet=True)
     assert drawn == steps
@@ -210,37 +210,39 @@ def test_the_time_left_counts_evaluations_once_one_is_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = replace(tiny(), epochs=10, evaluate_every=4)
-    place, team = RunFolder(tmp_path), Processes(0, 1, torch.device("cpu"))
+    run_folder, world = RunFolder(tmp_path), World(0, 1, torch.device("cpu"))
     monkeypatch.setattr(time, "monotonic", iter([0.0, 1.0, 61.0]).__next__)
-    with Journal(place, recipe, team, quiet=True) as journal:
-        journal.num_steps, journal.per_epoch = 30, 3
-        journal.clock.count_all()
-        journal.clock.step()
-        assert journal.pace(12) == "512 images/s  18 s left"
-        journal.clock.evaluated()
+    with RunLogger(run_folder, recipe, world, quiet=True) as logger:
+        logger.num_steps, logger.per_epoch = 30, 3
+        logger.clock.count_all()
+        logger.clock.step()
+        assert logger.pace(12) == "512 images/s  18 s left"
+        logger.clock.evaluated()
         # After the fourth epoch come those after the eighth and the tenth.
-        assert journal.pace(13) == "512 images/s  2 min 17 s left"
-        assert journal.pace(24).endswith("2 min 06 s left")
-        assert journal.pace(25).endswith("65 s left")
+        assert logger.pace(13) == "512 images/s  2 min 17 s left"
+        assert logger.pace(24).endswith("2 min 06 s left")
+        assert logger.pace(25).endswith("65 s left")
 
 
 def test_the_time_left_knows_that_steps_on_all_tokens_take_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dropping = TokenDropping(keep=0.6, until=0.5)
-    recipe = replace(tiny(), epochs=10, dropping=dropping, calm=0.1)
-    place, team = RunFolder(tmp_path), Processes(0, 1, torch.device("cpu"))
+    token_dropping = TokenDropping(keep=0.6, until=0.5)
+    recipe = replace(
+        tiny(), epochs=10, token_dropping=token_dropping, light_augment_share=0.1
+    )
+    run_folder, world = RunFolder(tmp_path), World(0, 1, torch.device("cpu"))
     monkeypatch.setattr(time, "monotonic", iter([0.0, 0.7]).__next__)
-    with Journal(place, recipe, team, quiet=True) as journal:
-        journal.num_steps, journal.per_epoch = 100, 10
-        journal.clock.count_all()
-        journal.clock.step()
+    with RunLogger(run_folder, recipe, world, quiet=True) as logger:
+        logger.num_steps, logger.per_epoch = 100, 10
+        logger.clock.count_all()
+        logger.clock.step()
         # A step takes 0.7 s now and 1 s on all tokens.
-        assert journal.pace(20).endswith("  71 s left")
-        assert journal.pace(50).endswith("  50 s left")
+        assert logger.pace(20).endswith("  71 s left")
+        assert logger.pace(50).endswith("  50 s left")
         # The last was one on all tokens, and took 0.7 s.
-        assert journal.pace(60).endswith("  28 s left")
-        assert journal.pace(100).endswith("  0 s left")
+        assert logger.pace(60).endswith("  28 s left")
+        assert logger.pace(100).endswith("  0 s left")
 
 
 def test_the_steps_of_another_phase_are_timed_anew(
@@ -248,9 +250,9 @@ def test_the_steps_of_another_phase_are_timed_anew(
 ) -> None:
     cooled: list[int] = []
     monkeypatch.setattr(Clock, "cool", lambda clock: cooled.append(clock.num_warm))
-    recipe = replace(tiny(), dropping=TokenDropping(keep=0.5, until=0.5))
-    machine = Machine(device="cpu", workers=1)
-    steps = train(recipe, folder=tmp_path, machine=machine, quiet=True).summary["steps"]
+    recipe = replace(tiny(), token_dropping=TokenDropping(keep=0.5, until=0.5))
+    runtime = Runtime(device="cpu", workers=1)
+    steps = train(recipe, folder=tmp_path, runtime=runtime, quiet=True).summary["steps"]
     assert steps > 1
     assert cooled == [-(-steps // 2)]
 
@@ -258,16 +260,16 @@ def test_the_steps_of_another_phase_are_timed_anew(
 def test_writing_a_model_is_no_time_of_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, now, late = delivery.save, time.monotonic, [0.0]
+    write, now, late = model_saver.save, time.monotonic, [0.0]
 
     def slowly(*arguments: Any, **options: Any) -> Path:
         late[0] += 1000
         return write(*arguments, **options)
 
-    monkeypatch.setattr(delivery, "save", slowly)
+    monkeypatch.setattr(model_saver, "save", slowly)
     monkeypatch.setattr(time, "monotonic", lambda: now() + late[0])
-    machine = Machine(device="cpu", compile=False)
-    train(tiny(), folder=tmp_path / "run", machine=machine, quiet=True)
+    runtime = Runtime(device="cpu", compile=False)
+    train(tiny(), folder=tmp_path / "run", runtime=runtime, quiet=True)
     rows = read_rows(tmp_path / "run" / "metrics.jsonl")
     first, second = (row["train_seconds"] for row in rows if "top1" in row)
     assert second - first < 1000
@@ -289,9 +291,9 @@ def test_checkpoints_are_written_every_few_minutes(
     monkeypatch.setattr(Stepper, "start_step", slowly)
     monkeypatch.setattr(time, "monotonic", lambda: now() + late[0])
     monkeypatch.setattr(CheckpointWriter, "save", note)
-    machine = Machine(device="cpu", compile=False, checkpoint_minutes=1)
+    runtime = Runtime(device="cpu", compile=False, checkpoint_minutes=1)
     recipe = replace(tiny(), epochs=3, evaluate_every=3)
-    train(recipe, folder=tmp_path / "run", machine=machine, quiet=True)
+    train(recipe, folder=tmp_path / "run", runtime=runtime, quiet=True)
     assert saved == [2, 4]
 
 
@@ -337,9 +339,9 @@ def test_short_memory_is_told_with_what_to_do(
 
     monkeypatch.setattr(Stepper, "start_step", broken)
     for number in (None, 4096):
-        machine = Machine(micro_batch=number)
+        runtime = Runtime(micro_batch=number)
         with pytest.raises(LocalError, match="512 images at once: add --micro-batch"):
-            train(tiny(), folder=tmp_path / "run", machine=machine, quiet=True)
+            train(tiny(), folder=tmp_path / "run", runtime=runtime, quiet=True)
 
 
 def test_a_run_refused_at_once_leaves_its_folder_free(tmp_path: Path) -> None:
@@ -379,18 +381,18 @@ def test_damaged_images_are_named_while_training(
 
 
 def test_what_was_said_is_kept_and_a_finished_run_is_left_as_it_is(
-    tmp_path: Path, cpu: Machine
+    tmp_path: Path, cpu: Runtime
 ) -> None:
     recipe = tiny()
-    train(recipe, folder=tmp_path, machine=cpu, quiet=True)
+    train(recipe, folder=tmp_path, runtime=cpu, quiet=True)
     log = (tmp_path / "log.txt").read_text().splitlines()
     assert log[0].startswith("digits.t2t_vit: t2t_vit_7_32, ")
     assert sum("top-1" in line and "validation loss" in line for line in log) == 2
-    place = tmp_path / "environment.json"
-    place.write_text(place.read_text().replace("cpu", "another machine"))
-    kept = place.read_text()
-    train(recipe, folder=tmp_path, machine=cpu, quiet=True)
-    assert place.read_text() == kept
+    run_folder = tmp_path / "environment.json"
+    run_folder.write_text(run_folder.read_text().replace("cpu", "another machine"))
+    kept = run_folder.read_text()
+    train(recipe, folder=tmp_path, runtime=cpu, quiet=True)
+    assert run_folder.read_text() == kept
     assert (tmp_path / "log.txt").read_text().splitlines() == log
 
 
@@ -417,23 +419,23 @@ def test_the_progress_bar_keeps_up_with_the_lines_above_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[str] = []
-    begin = Journal.start
+    begin = RunLogger.start
 
-    def start(self: Journal, *arguments: Any) -> None:
+    def start(self: RunLogger, *arguments: Any) -> None:
         begin(self, *arguments)
         self.task = TaskID(0)
         update = lambda task, completed, description: shown.append(description)  # noqa: E731
         self.progress = SimpleNamespace(update=update, stop=lambda: None)  # type: ignore[assignment]
 
-    say = Journal.say
+    info = RunLogger.info
 
-    def hear(self: Journal, *words: str | tuple[str, str]) -> None:
+    def hear(self: RunLogger, *words: str | tuple[str, str]) -> None:
         if "top-1" in str(words[0]):
             shown.append(str(words[0]))
-        say(self, *words)
+        info(self, *words)
 
-    monkeypatch.setattr(Journal, "start", start)
-    monkeypatch.setattr(Journal, "say", hear)
+    monkeypatch.setattr(RunLogger, "start", start)
+    monkeypatch.setattr(RunLogger, "info", hear)
     train(replace(tiny(), epochs=3), folder=tmp_path, quiet=True)
     for line, before in zip(shown[1:], shown, strict=False):
         if line.endswith("top-1 "):

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from t2t.training.telling import metrics
-from t2t.training.telling.curves import draw_curves
-from t2t.training.telling.metrics import MetricsFile, read_rows
-from t2t.verbs.closing import curves
+from t2t.commands.closing import curves
+from t2t.training.logging import metrics
+from t2t.training.logging.curves import draw_curves
+from t2t.training.logging.metrics import MetricsFile, read_rows
 
 
 def test_rows_after_the_step_are_forgotten(tmp_path: Path) -> None:

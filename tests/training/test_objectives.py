@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from t2t.errors import UserError
 from t2t.models.create import create_model
 from t2t.models.weights import save
-from t2t.training.loop import Machine, train
+from t2t.training.loop import Runtime, train
 from t2t.training.objectives import (
     Objective,
     build_objective,
@@ -117,7 +117,7 @@ def teacher(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     train(
         replace(recipe, augmentation=other),
         folder=folder,
-        machine=Machine(device="cpu"),
+        runtime=Runtime(device="cpu"),
         quiet=True,
     )
     return folder
@@ -145,19 +145,19 @@ def test_teacher_sees_images_as_it_was_trained(tiny: Tiny, teacher: Path) -> Non
 
 @pytest.mark.parametrize("name", ["distill_soft", "distill_token_hard"])
 def test_students_train(
-    name: str, tiny: Tiny, cpu: Machine, teacher: Path, tmp_path: Path
+    name: str, tiny: Tiny, cpu: Runtime, teacher: Path, tmp_path: Path
 ) -> None:
     recipe = tiny(objective=name, teacher=str(teacher), epochs=1)
     if "token" in name:
         tokens = {"distilled": True, "class_token": True, "pool": "class"}
-        recipe = replace(recipe, choices={**recipe.choices, **tokens})
-    result = train(recipe, folder=tmp_path / "run", machine=cpu, quiet=True)
+        recipe = replace(recipe, model_args={**recipe.model_args, **tokens})
+    result = train(recipe, folder=tmp_path / "run", runtime=cpu, quiet=True)
     assert result.finished
     assert result.summary["skipped_steps"] == 0
 
 
 def test_mistakes_are_told(
-    tiny: Tiny, cpu: Machine, teacher: Path, tmp_path: Path
+    tiny: Tiny, cpu: Runtime, teacher: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match="needs a teacher; set teacher=PATH"):
         build_objective(tiny(objective="distill_soft"), CPU, 3)
@@ -188,7 +188,7 @@ def test_mistakes_are_told(
         (other / split / "a").rename(other / split / "z")
     recipe = tiny(objective="distill_soft", teacher=str(teacher), data=str(other))
     with pytest.raises(UserError, match="does not fit"):
-        train(recipe, folder=tmp_path / "run", machine=cpu, quiet=True)
+        train(recipe, folder=tmp_path / "run", runtime=cpu, quiet=True)
     assert not (tmp_path / "run").exists()
 
 

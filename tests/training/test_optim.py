@@ -18,8 +18,8 @@ from t2t.training.optim import (
     lr_share,
     set_lr,
 )
-from t2t.training.recipe import Optimizer, Recipe, Schedule
-from t2t.training.run import build_model
+from t2t.training.recipe import OptimizerConfig, Recipe, Schedule
+from t2t.training.state import build_model
 
 Tiny = Callable[..., Recipe]
 
@@ -39,9 +39,14 @@ def settings_of(model: nn.Module, recipe: Recipe) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("name", ["adamw", "muon", "sgd", "lamb", "lion"])
 def test_norms_biases_tokens_and_positions_do_not_decay(name: str, tiny: Tiny) -> None:
-    recipe = tiny(optimizer=Optimizer(name=name, weight_decay=0.3))
-    choices = {**recipe.choices, "class_token": True, "pool": "class", "qkv_bias": True}
-    model = build_model(replace(recipe, choices=choices), 3)
+    recipe = tiny(optimizer=OptimizerConfig(name=name, weight_decay=0.3))
+    model_args = {
+        **recipe.model_args,
+        "class_token": True,
+        "pool": "class",
+        "qkv_bias": True,
+    }
+    model = build_model(replace(recipe, model_args=model_args), 3)
     groups = settings_of(model, recipe)
     bare = {name for name, group in groups.items() if group["weight_decay"] == 0}
     for part in ("prefix", "encoder.positions.", "norm", ".bias"):
@@ -55,7 +60,7 @@ def test_norms_biases_tokens_and_positions_do_not_decay(name: str, tiny: Tiny) -
 
 
 def test_muon_takes_the_matrices_of_the_blocks(tiny: Tiny) -> None:
-    recipe = tiny(optimizer=Optimizer(name="muon", lr=4e-3, adamw_lr=1e-3))
+    recipe = tiny(optimizer=OptimizerConfig(name="muon", lr=4e-3, adamw_lr=1e-3))
     model = build_model(recipe, 3)
     muon, adamw = build_optimizers(model, recipe)
     assert isinstance(muon, Muon)
@@ -74,7 +79,7 @@ def test_muon_takes_the_matrices_of_the_blocks(tiny: Tiny) -> None:
 
 
 def test_muon_takes_what_makes_the_tokens_where_asked(tiny: Tiny) -> None:
-    recipe = tiny(optimizer=Optimizer(name="muon", muon_on="tokens_too"))
+    recipe = tiny(optimizer=OptimizerConfig(name="muon", muon_on="tokens_too"))
     model = build_model(recipe, 3)
     muon, _ = build_optimizers(model, recipe)
     taken = {id(each) for group in muon.param_groups for each in group["params"]}
@@ -90,7 +95,9 @@ def test_muon_takes_what_makes_the_tokens_where_asked(tiny: Tiny) -> None:
 
 
 def test_layer_decay_slows_each_layer_more_than_the_one_above(tiny: Tiny) -> None:
-    recipe = tiny(optimizer=Optimizer(lr=1.0, reference_batch_size=16, layer_decay=0.5))
+    recipe = tiny(
+        optimizer=OptimizerConfig(lr=1.0, reference_batch_size=16, layer_decay=0.5)
+    )
     groups = settings_of(build_model(recipe, 3), recipe)
     peaks = {name: group["peak"] for name, group in groups.items()}
     assert peaks["head.weight"] == 1
@@ -102,13 +109,15 @@ def test_layer_decay_slows_each_layer_more_than_the_one_above(tiny: Tiny) -> Non
 
 
 def test_layer_decay_needs_named_layers() -> None:
-    recipe = Recipe(name="x", model="x", optimizer=Optimizer(layer_decay=0.5))
+    recipe = Recipe(name="x", model="x", optimizer=OptimizerConfig(layer_decay=0.5))
     with pytest.raises(UserError, match="names its layers, which Linear does not"):
         build_optimizers(nn.Linear(2, 2), recipe)
 
 
 def test_body_can_learn_slower_than_the_head(tiny: Tiny) -> None:
-    settings = Optimizer(name="sgd", lr=0.05, body_lr=5e-4, reference_batch_size=16)
+    settings = OptimizerConfig(
+        name="sgd", lr=0.05, body_lr=5e-4, reference_batch_size=16
+    )
     recipe = tiny(optimizer=settings)
     groups = settings_of(build_model(recipe, 3), recipe)
     for name, group in groups.items():
@@ -126,7 +135,7 @@ def test_body_can_learn_slower_than_the_head(tiny: Tiny) -> None:
 def test_learning_rate_follows_the_batch_by_a_stated_rule(
     scaling: Any, factor: float
 ) -> None:
-    settings = Optimizer(lr=1e-3, reference_batch_size=256, scaling=scaling)
+    settings = OptimizerConfig(lr=1e-3, reference_batch_size=256, scaling=scaling)
     assert settings.scaled(1e-3, 1024) == pytest.approx(1e-3 * factor)
     assert settings.scaled(1e-3, 256) == 1e-3
 
@@ -178,7 +187,7 @@ def test_other_schedules() -> None:
 
 
 def test_set_lr_scales_every_group_from_its_peak(tiny: Tiny) -> None:
-    recipe = tiny(optimizer=Optimizer(name="muon", lr=1e-2, layer_decay=0.7))
+    recipe = tiny(optimizer=OptimizerConfig(name="muon", lr=1e-2, layer_decay=0.7))
     optimizers = build_optimizers(build_model(recipe, 3), recipe)
     for share in (0.5, 0.1):
         set_lr(optimizers, share)
@@ -194,7 +203,7 @@ def test_settings_reach_the_optimizers(tiny: Tiny) -> None:
         *((name, "betas") for name in ("adamw", "muon", "lamb", "nadamw")),
         *((name, "momentum") for name in ("sgd", "lars")),
     ):
-        recipe = tiny(optimizer=Optimizer(name=name, **given))  # type: ignore[arg-type]
+        recipe = tiny(optimizer=OptimizerConfig(name=name, **given))  # type: ignore[arg-type]
         groups = build_optimizers(model, recipe)[-1].param_groups
         assert all(group[setting] == given[setting] for group in groups), name
 
@@ -203,16 +212,16 @@ def test_settings_reach_the_optimizers(tiny: Tiny) -> None:
 def test_optimizers_that_could_not_be_trained_with_are_refused(
     name: str, tiny: Tiny
 ) -> None:
-    recipe = tiny(optimizer=Optimizer(name=name))
+    recipe = tiny(optimizer=OptimizerConfig(name=name))
     with pytest.raises(UserError, match=f"{name} cannot be used here, since"):
         build_optimizers(build_model(tiny(), 3), recipe)
 
 
 def test_misspelt_optimizer_is_refused_with_a_suggestion(tiny: Tiny) -> None:
-    recipe = tiny(optimizer=Optimizer(name="muom"))
+    recipe = tiny(optimizer=OptimizerConfig(name="muom"))
     with pytest.raises(UserError, match=r"no optimizer 'muom'\. Did you mean muon"):
         build_optimizers(build_model(tiny(), 3), recipe)
-    recipe = tiny(optimizer=Optimizer(name="foo"))
+    recipe = tiny(optimizer=OptimizerConfig(name="foo"))
     with pytest.raises(UserError, match="Allowed: adamw, muon, sgd and those of timm"):
         build_optimizers(build_model(tiny(), 3), recipe)
 
@@ -245,7 +254,7 @@ def test_muon_takes_the_filters_of_convolutions(
 
 
 def test_muon_needs_layers_that_it_can_tell_apart() -> None:
-    recipe = Recipe(name="x", model="x", optimizer=Optimizer(name="muon"))
+    recipe = Recipe(name="x", model="x", optimizer=OptimizerConfig(name="muon"))
     with pytest.raises(UserError, match="muon needs a model that names its layers"):
         build_optimizers(nn.Linear(2, 2), recipe)
 
@@ -255,7 +264,7 @@ def test_muon_needs_more_than_a_first_layer() -> None:
         def group_matcher(self) -> dict[str, str]:
             return {"stem": r"."}
 
-    recipe = Recipe(name="x", model="x", optimizer=Optimizer(name="muon"))
+    recipe = Recipe(name="x", model="x", optimizer=OptimizerConfig(name="muon"))
     with pytest.raises(UserError, match="layers between its first and its head"):
         build_optimizers(Flat(2, 2), recipe)
 
@@ -263,15 +272,15 @@ def test_muon_needs_more_than_a_first_layer() -> None:
 @pytest.mark.parametrize("name", ["lr", "adamw_lr", "weight_decay", "clip_norm"])
 def test_rates_below_zero_are_refused(name: str) -> None:
     with pytest.raises(UserError, match=rf"optimizer\.{name}=-1 must be 0 or more"):
-        Optimizer(**{name: -1})
+        OptimizerConfig(**{name: -1})
 
 
 def test_an_optimizer_whose_package_is_missing_is_refused(tiny: Tiny) -> None:
-    recipe = tiny(optimizer=Optimizer(name="bnbadam"))
+    recipe = tiny(optimizer=OptimizerConfig(name="bnbadam"))
     with pytest.raises(UserError, match="bnbadam cannot be used here"):
         build_optimizers(build_model(tiny(), 3), recipe)
 
 
 def test_a_body_cannot_be_trained_beside_a_rate_of_0() -> None:
     with pytest.raises(UserError, match=r"set optimizer\.lr above 0"):
-        Optimizer(lr=0.0, body_lr=1e-3)
+        OptimizerConfig(lr=0.0, body_lr=1e-3)

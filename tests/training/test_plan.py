@@ -9,16 +9,16 @@ import pytest
 import torch.distributed as dist
 
 from t2t.errors import UserError
-from t2t.training.forecasting.plan import (
+from t2t.lab.rehearsal import rehearse
+from t2t.training.forecast.plan import (
     GPUS,
     STEP_SECONDS,
     STEP_SHARE,
     plan,
     sent_bytes,
 )
-from t2t.training.forecasting.rehearsal import rehearse
-from t2t.training.recipe import Average, Optimizer, Phase, Recipe, TokenDropping
-from t2t.training.run import build_model
+from t2t.training.recipe import EMA, OptimizerConfig, Phase, Recipe, TokenDropping
+from t2t.training.state import build_model
 
 Tiny = Callable[..., Recipe]
 PUBLISHED = Recipe(name="t2t_vit_14", model="t2t_vit_14", epochs=310, batch_size=1024)
@@ -52,10 +52,10 @@ def test_a_short_time_is_told_in_words() -> None:
 
 
 def test_steps_on_some_of_the_tokens_take_less() -> None:
-    dropping = TokenDropping(keep=0.5, until=0.8)
-    fewer = plan(replace(PUBLISHED, dropping=dropping), 1)
+    token_dropping = TokenDropping(keep=0.5, until=0.8)
+    fewer = plan(replace(PUBLISHED, token_dropping=token_dropping), 1)
     whole = plan(PUBLISHED, 1)
-    half = Phase(keep=0.5, calm=False).cost
+    half = Phase(keep=0.5, light_augment=False).cost
     assert half < 1
     share = fewer.compute_seconds / whole.compute_seconds
     assert share == pytest.approx(0.8 * half + 0.2)
@@ -75,14 +75,14 @@ def test_memory_counts_the_images_computed_at_once() -> None:
     assert (
         "64.0 GiB for activations; there are 79" in dict(small.rows())["memory a GPU"]
     )
-    bare = replace(PUBLISHED, average=Average(decay=0), optimizer=Optimizer(name="sgd"))
+    bare = replace(PUBLISHED, ema=EMA(decay=0), optimizer=OptimizerConfig(name="sgd"))
     assert plan(bare, 4).state_gib == pytest.approx(12 * 21_465_806 / 2**30)
 
 
 def test_sharding_divides_the_state_and_sends_more() -> None:
     whole = plan(PUBLISHED, 64)
-    sharded = plan(PUBLISHED, 64, spread="fsdp")
-    hybrid = plan(PUBLISHED, 64, spread="hybrid")
+    sharded = plan(PUBLISHED, 64, parallelism="fsdp")
+    hybrid = plan(PUBLISHED, 64, parallelism="hybrid")
     assert sharded.state_gib == pytest.approx(whole.state_gib / 64)
     assert hybrid.state_gib == pytest.approx(whole.state_gib / 8)
     assert sharded.sent_bytes == pytest.approx(1.5 * whole.sent_bytes)
@@ -109,26 +109,26 @@ def test_what_cannot_be_planned_is_told(tiny: Tiny) -> None:
     assert plan(tiny(), 1, parameters=10**6, gmacs=0.1).hours > 0
 
 
-@pytest.mark.parametrize("spread", ["ddp", "fsdp", "hybrid"])
-def test_a_thousand_processes_are_rehearsed(spread: Any, tiny: Tiny) -> None:
+@pytest.mark.parametrize("parallelism", ["ddp", "fsdp", "hybrid"])
+def test_a_thousand_processes_are_rehearsed(parallelism: Any, tiny: Tiny) -> None:
     recipe = tiny(batch_size=2048)
-    found = rehearse(recipe, 1024, num_classes=3, spread=spread)
+    found = rehearse(recipe, 1024, num_classes=3, parallelism=parallelism)
     assert found.images == 2
     assert not dist.is_initialized()
     size = sum(p.numel() for p in build_model(recipe, 3).parameters())
-    if spread == "ddp":
-        (expected,) = filter(None, sent_bytes(size, 1024, 8, spread))
+    if parallelism == "ddp":
+        (expected,) = filter(None, sent_bytes(size, 1024, 8, parallelism))
         assert found.sent_bytes == pytest.approx(expected, rel=1e-4)
     else:
         # Rows are padded to the number of shards; the outermost part is gathered once.
-        assert found.sent_bytes > 0.7 * sum(sent_bytes(size, 1024, 8, spread))
+        assert found.sent_bytes > 0.7 * sum(sent_bytes(size, 1024, 8, parallelism))
         assert found.state_bytes < 4 * 4 * size / 4
     kinds = {
         "ddp": {"all-reduce"},
         "fsdp": {"all-gather", "reduce-scatter", "all-reduce"},
         "hybrid": {"all-gather", "reduce-scatter", "all-reduce"},
     }
-    assert found.sent.keys() == kinds[spread]
+    assert found.sent.keys() == kinds[parallelism]
 
 
 def test_an_image_each_is_rehearsed_without_a_warning(tiny: Tiny) -> None:
@@ -136,7 +136,7 @@ def test_an_image_each_is_rehearsed_without_a_warning(tiny: Tiny) -> None:
     recipe = tiny(batch_size=1024)
     recipe = replace(
         recipe,
-        choices={**recipe.choices, "class_token": True, "pool": "class"},
+        model_args={**recipe.model_args, "class_token": True, "pool": "class"},
         augmentation=replace(recipe.augmentation, mix_group=None),
     )
     with warnings.catch_warnings(record=True) as told:
@@ -149,15 +149,15 @@ def test_rehearsal_sends_what_the_plan_says_where_nothing_is_padded(tiny: Tiny) 
     """Over two machines of two, whose four shards divide nearly every row."""
     recipe = tiny()
     size = sum(p.numel() for p in build_model(recipe, 3).parameters())
-    for spread in ("fsdp", "hybrid"):
+    for parallelism in ("fsdp", "hybrid"):
         found = rehearse(
             recipe,
             4,
             num_classes=3,
-            spread=spread,
-            per_machine=2,  # type: ignore[arg-type]
+            parallelism=parallelism,
+            per_node=2,  # type: ignore[arg-type]
         )
-        expected = sum(sent_bytes(size, 4, 2, spread))  # type: ignore[arg-type]
+        expected = sum(sent_bytes(size, 4, 2, parallelism))  # type: ignore[arg-type]
         # The outermost part stays gathered between forward and backward.
         assert 0.7 * expected < found.sent_bytes < 1.05 * expected
 
@@ -165,8 +165,8 @@ def test_rehearsal_sends_what_the_plan_says_where_nothing_is_padded(tiny: Tiny) 
 def test_hybrid_needs_machines_of_one_size(tiny: Tiny) -> None:
     odd = tiny(batch_size=24)
     for predict in (
-        lambda: rehearse(odd, 12, spread="hybrid"),
-        lambda: plan(replace(PUBLISHED, batch_size=12), 12, spread="hybrid"),
+        lambda: rehearse(odd, 12, parallelism="hybrid"),
+        lambda: plan(replace(PUBLISHED, batch_size=12), 12, parallelism="hybrid"),
     ):
         with pytest.raises(UserError, match="12 processes are not machines of 8, as"):
             predict()

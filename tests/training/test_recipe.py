@@ -5,8 +5,8 @@ import pytest
 from t2t.config import override
 from t2t.errors import UserError
 from t2t.recipes import find_recipe
-from t2t.training.machine import Machine
-from t2t.training.telling.clock import counted
+from t2t.training.logging.clock import counted
+from t2t.training.runtime import Runtime
 
 RECIPE = find_recipe("cifar10.t2t_vit_7")
 
@@ -16,8 +16,8 @@ RECIPE = find_recipe("cifar10.t2t_vit_7")
     [
         ("schedule.warmup_epochs=-2", r"schedule.warmup_epochs=-2.0 must be 0 or more"),
         ("schedule.floor=2", r"schedule.floor=2.0 must be from 0 to 1"),
-        ("average.decay=2", r"average.decay=2.0 must be from 0 to below 1"),
-        ("average.decay=1", r"average.decay=1.0 must be from 0 to below 1"),
+        ("ema.decay=2", r"ema.decay=2.0 must be from 0 to below 1"),
+        ("ema.decay=1", r"ema.decay=1.0 must be from 0 to below 1"),
         ("crop.scale=[2,3]", r"crop.scale\[1\]=3.0 must be from 0.001 to 1"),
         ("crop.scale=[0.5,0.2]", r"crop.scale\[0\]=0.5 must be from 0.001 to 0.2"),
         ("crop.ratio=[0,1]", r"crop.ratio\[0\]=0.0 must be"),
@@ -28,13 +28,13 @@ RECIPE = find_recipe("cifar10.t2t_vit_7")
         ),
         ("optimizer.lr=1e999", r"optimizer.lr=inf must be 0 or more"),
         ("optimizer.reference_batch_size=0", r"reference_batch_size=0 must be 1 or"),
-        ("dropping.keep=0", r"dropping.keep=0.0 must be from 0.01 to 1"),
+        ("token_dropping.keep=0", r"token_dropping.keep=0.0 must be from 0.01 to 1"),
         ("seed=-1", r"seed=-1 must be from 0"),
         ("epochs=1000000000", r"epochs=1000000000 must be from 1 to 100000"),
         ("image_size=0", r"image_size=0 must be from 1 to 65535"),
         ("drop_path=1", r"drop_path=1.0 must be from 0 to below 1"),
-        ("hold_out=-1", r"hold_out=-1 must be 0 or more"),
-        ("calm=2", r"calm=2.0 must be from 0 to 1"),
+        ("holdout=-1", r"holdout=-1 must be 0 or more"),
+        ("light_augment_share=2", r"light_augment_share=2.0 must be from 0 to 1"),
         ("teacher=runs/best", r"teacher=runs/best has nobody to teach: objective=clas"),
         ("augmentation.mean=0.5 augmentation.std=0.5", r"give one value a channel"),
         ("channels=2", r"channels=2 will not do: images are read as 1 \(gray\), 3 "),
@@ -80,7 +80,7 @@ def test_four_channels_train_without_colours() -> None:
 )
 def test_a_machine_has_limits(setting: dict[str, int], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        Machine(**setting)  # type: ignore[arg-type]
+        Runtime(**setting)  # type: ignore[arg-type]
 
 
 def test_one_is_not_several() -> None:

@@ -8,10 +8,10 @@ import torch
 
 from t2t.errors import UserError
 from t2t.models.weights import save
-from t2t.training.forecasting.estimate import estimate
-from t2t.training.loop import Machine, train
+from t2t.training.forecast.estimate import estimate
+from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
-from t2t.training.run import build_model
+from t2t.training.state import build_model
 
 
 def saved(recipe: Recipe, file: Path, class_names: tuple[str, ...]) -> str:
@@ -29,15 +29,15 @@ def saved(recipe: Recipe, file: Path, class_names: tuple[str, ...]) -> str:
     ],
 )
 def test_the_log_tells_what_became_of_the_weights(
-    names, sentence, tiny, cpu: Machine, tmp_path: Path, capsys
+    names, sentence, tiny, cpu: Runtime, tmp_path: Path, capsys
 ) -> None:
     recipe = tiny(epochs=1)
-    first = train(recipe, folder=tmp_path / "first", machine=cpu, quiet=True)
+    first = train(recipe, folder=tmp_path / "first", runtime=cpu, quiet=True)
     classes = ("apple", "bread") if names == "same" else names
     file = tmp_path / "weights.safetensors"
     weights = str(first.folder) if names == "same" else saved(recipe, file, classes)
     tuned = replace(recipe, weights=weights)
-    result = train(tuned, folder=tmp_path / "run", machine=cpu)
+    result = train(tuned, folder=tmp_path / "run", runtime=cpu)
     log = (result.folder / "log.txt").read_text()
     assert f"Loaded {weights}" in log
     assert sentence in log
@@ -45,7 +45,7 @@ def test_the_log_tells_what_became_of_the_weights(
     assert sentence in estimate(tuned, cpu)
 
 
-def test_nothing_is_learned_from_nan(tiny, cpu: Machine, tmp_path: Path) -> None:
+def test_nothing_is_learned_from_nan(tiny, cpu: Runtime, tmp_path: Path) -> None:
     recipe = tiny()
     model = build_model(recipe, 3)
     model.norm.weight.data.fill_(float("nan"))
@@ -54,6 +54,6 @@ def test_nothing_is_learned_from_nan(tiny, cpu: Machine, tmp_path: Path) -> None
         train(
             replace(recipe, weights=str(file)),
             folder=tmp_path / "run",
-            machine=cpu,
+            runtime=cpu,
             quiet=True,
         )

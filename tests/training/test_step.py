@@ -12,25 +12,25 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from t2t.data.augmentation import Augmentation
-from t2t.data.batches import Batches, Feeding, open_batches
-from t2t.data.order import Batch
+from t2t.commands.closing import closing_page
+from t2t.data.augment.config import Augmentation
+from t2t.data.batches import Batches, LoaderOptions, open_batches
+from t2t.data.sampler import Batch
 from t2t.data.sources import open_splits
 from t2t.errors import UserError
 from t2t.training import step as step_module
-from t2t.training.loop import Machine, train
-from t2t.training.machine import make_exact, repeatable, settle
+from t2t.training.distributed import World, batch_statistics
+from t2t.training.logging.metrics import read_rows
+from t2t.training.loop import Runtime, train
 from t2t.training.muon import Muon
 from t2t.training.optim import all_groups
-from t2t.training.parallel import Processes, batch_statistics
-from t2t.training.recipe import Average, Optimizer, Recipe, TokenDropping
-from t2t.training.run import new_run
+from t2t.training.recipe import EMA, OptimizerConfig, Recipe, TokenDropping
+from t2t.training.runtime import deterministic, make_deterministic, resolve_runtime
+from t2t.training.state import new_state
 from t2t.training.step import Stepper, step_seed
-from t2t.training.telling.metrics import read_rows
-from t2t.verbs.closing import closing_page
 
 Tiny = Callable[..., Recipe]
-ALONE = Processes(0, 1, torch.device("cpu"))
+ALONE = World(0, 1, torch.device("cpu"))
 
 
 @pytest.fixture
@@ -40,20 +40,20 @@ def batches(images: Path) -> Batches:
         batch_size=16,
         crop=None,
         device="cpu",
-        feeding=Feeding(num_workers=1),
+        loader_options=LoaderOptions(num_workers=1),
     )
 
 
-def stepper(recipe: Recipe, machine: Machine) -> Stepper:
-    machine = settle(machine, ALONE)
-    return Stepper(recipe, machine, ALONE, new_run(recipe, machine, ALONE, 3), 3)
+def stepper(recipe: Recipe, runtime: Runtime) -> Stepper:
+    runtime = resolve_runtime(runtime, ALONE)
+    return Stepper(recipe, runtime, ALONE, new_state(recipe, runtime, ALONE, 3), 3)
 
 
 @pytest.mark.parametrize("size", [1, 5, 8])
 def test_accumulated_step_is_the_whole_step(
-    size: int, tiny: Tiny, cpu: Machine, batches: Batches
+    size: int, tiny: Tiny, cpu: Runtime, batches: Batches
 ) -> None:
-    recipe = tiny(optimizer=Optimizer(lr=1e-2, clip_norm=0.1))
+    recipe = tiny(optimizer=OptimizerConfig(lr=1e-2, clip_norm=0.1))
     whole = stepper(recipe, cpu)
     parts = stepper(recipe, replace(cpu, micro_batch=size))
     for batch in batches.steps(0, 3):
@@ -68,12 +68,12 @@ def test_accumulated_step_is_the_whole_step(
 
 def test_float32_is_exact_also_after_half_precision() -> None:
     for precision, expected in (("bf16", "high"), ("fp32", "highest")):
-        make_exact(Machine(precision=precision))  # type: ignore[arg-type]
+        make_deterministic(Runtime(precision=precision))  # type: ignore[arg-type]
         assert torch.get_float32_matmul_precision() == expected
 
 
 def test_step_is_a_function_of_the_seed_and_the_batch(
-    tiny: Tiny, cpu: Machine, batches: Batches
+    tiny: Tiny, cpu: Runtime, batches: Batches
 ) -> None:
     recipe = tiny(random=True)
     (batch,) = batches.steps(0, 1)
@@ -86,31 +86,31 @@ def test_step_is_a_function_of_the_seed_and_the_batch(
 
 def test_every_step_of_every_process_draws_its_own() -> None:
     places = itertools.product(range(3), range(5), range(4))  # seed, step, rank
-    assert len({step_seed(*place) for place in places}) == 60
+    assert len({step_seed(*run_folder) for run_folder in places}) == 60
 
 
 def test_average_follows_the_weights_and_starts_close(
-    tiny: Tiny, cpu: Machine, batches: Batches
+    tiny: Tiny, cpu: Runtime, batches: Batches
 ) -> None:
-    recipe = tiny(average=Average(decay=0.9))
+    recipe = tiny(ema=EMA(decay=0.9))
     one = stepper(recipe, cpu)
-    assert one.run.average is not None
-    kept = [p.detach().clone() for p in one.run.average.parameters()]
+    assert one.run.ema is not None
+    kept = [p.detach().clone() for p in one.run.ema.parameters()]
     for number, batch in enumerate(batches.steps(0, 3), start=1):
         one.train_step(batch)
         decay = min(0.9, (1 + number) / (10 + number))
         now = list(one.run.plain.parameters())
         kept = [decay * a + (1 - decay) * b for a, b in zip(kept, now, strict=True)]
-        for ours, theirs in zip(one.run.average.parameters(), kept, strict=True):
+        for ours, theirs in zip(one.run.ema.parameters(), kept, strict=True):
             torch.testing.assert_close(ours, theirs.detach(), rtol=1e-5, atol=1e-6)
 
 
 def test_average_takes_the_batch_statistics_as_they_are(
-    tiny: Tiny, cpu: Machine, batches: Batches
+    tiny: Tiny, cpu: Runtime, batches: Batches
 ) -> None:
-    one = stepper(tiny(model="test_resnet", choices={}), cpu)
-    assert one.run.average is not None
-    kept = batch_statistics(one.run.average)
+    one = stepper(tiny(model="test_resnet", model_args={}), cpu)
+    assert one.run.ema is not None
+    kept = batch_statistics(one.run.ema)
     before = [buffer.clone() for buffer in kept]
     (batch,) = batches.steps(0, 1)
     one.train_step(batch)
@@ -150,11 +150,11 @@ def snapshot(one: Stepper) -> dict[str, Any]:
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("model", ["t2t", "resnet"])
 def test_step_that_is_not_finite_changes_nothing(
-    kind: str, precision: Any, model: str, tiny: Tiny, cpu: Machine, batches: Batches
+    kind: str, precision: Any, model: str, tiny: Tiny, cpu: Runtime, batches: Batches
 ) -> None:
-    recipe = tiny(random=True, optimizer=Optimizer(name="muon", lr=1e-2))
+    recipe = tiny(random=True, optimizer=OptimizerConfig(name="muon", lr=1e-2))
     if model == "resnet":  # whose batch norms remember every forward pass
-        recipe = tiny(model="test_resnet", choices={})
+        recipe = tiny(model="test_resnet", model_args={})
     one = stepper(recipe, replace(cpu, precision=precision))
     one.objective = Broken(one.objective, kind, {2, 3})  # type: ignore[assignment]
     first, second, third, fourth = batches.steps(0, 4)
@@ -190,13 +190,13 @@ def broken_training(monkeypatch: pytest.MonkeyPatch) -> Callable[[set[int]], Non
 
 def test_left_out_steps_are_counted_and_told(
     tiny: Tiny,
-    cpu: Machine,
+    cpu: Runtime,
     tmp_path: Path,
     broken_training: Callable[[set[int]], None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     broken_training({2, 3, 5, 6, 7, 9})  # more than end a run that is broken in a row
-    result = train(tiny(), folder=tmp_path / "run", machine=cpu)
+    result = train(tiny(), folder=tmp_path / "run", runtime=cpu)
     assert result.finished
     assert result.summary["skipped_steps"] == 6
     told = capsys.readouterr().out
@@ -207,12 +207,12 @@ def test_left_out_steps_are_counted_and_told(
 
 def test_a_first_step_that_is_left_out_has_no_loss(
     tiny: Tiny,
-    cpu: Machine,
+    cpu: Runtime,
     tmp_path: Path,
     broken_training: Callable[[set[int]], None],
 ) -> None:
     broken_training({1})
-    result = train(tiny(epochs=1), folder=tmp_path / "run", machine=cpu, quiet=True)
+    result = train(tiny(epochs=1), folder=tmp_path / "run", runtime=cpu, quiet=True)
     lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
     rows = [json.loads(line, parse_constant=pytest.fail) for line in lines]
     assert rows[0]["loss"] is None
@@ -222,13 +222,13 @@ def test_a_first_step_that_is_left_out_has_no_loss(
 
 def test_run_that_stopped_learning_ends_with_advice(
     tiny: Tiny,
-    cpu: Machine,
+    cpu: Runtime,
     tmp_path: Path,
     broken_training: Callable[[set[int]], None],
 ) -> None:
     broken_training(set(range(7, 13)))
     with pytest.raises(UserError, match="5 steps in a row") as caught:
-        train(tiny(), folder=tmp_path / "run", machine=cpu, quiet=True)
+        train(tiny(), folder=tmp_path / "run", runtime=cpu, quiet=True)
     assert "optimizer.lr" in str(caught.value)
     assert "step 11" in str(caught.value)
     assert "The checkpoint of step 6 is kept in" in str(caught.value)
@@ -239,10 +239,10 @@ def test_run_that_stopped_learning_ends_with_advice(
 
 
 def test_raw_and_averaged_accuracy_are_both_reported(
-    tiny: Tiny, cpu: Machine, tmp_path: Path
+    tiny: Tiny, cpu: Runtime, tmp_path: Path
 ) -> None:
-    slow = Average(decay=0.999999, warmup=False)  # the average stays where it began
-    result = train(tiny(average=slow), folder=tmp_path / "run", machine=cpu, quiet=True)
+    slow = EMA(decay=0.999999, warmup=False)  # the average stays where it began
+    result = train(tiny(ema=slow), folder=tmp_path / "run", runtime=cpu, quiet=True)
     rows = [row for row in read_rows(tmp_path / "run/metrics.jsonl") if "top1" in row]
     assert [row["epoch"] for row in rows] == [2, 4]
     assert rows[-1]["top1_raw"] > rows[-1]["top1"]
@@ -250,7 +250,7 @@ def test_raw_and_averaged_accuracy_are_both_reported(
     assert result.summary["top1_raw"] == rows[-1]["top1_raw"]
     assert rows[-1]["num_images"] == 13
     without = train(
-        tiny(average=Average(decay=0)), folder=tmp_path / "raw", machine=cpu, quiet=True
+        tiny(ema=EMA(decay=0)), folder=tmp_path / "raw", runtime=cpu, quiet=True
     )
     assert without.summary["top1"] == without.summary["top1_raw"]
 
@@ -259,17 +259,19 @@ def test_raw_and_averaged_accuracy_are_both_reported(
     ("precision", "enabled"), [("fp32", False), ("bf16", False), ("fp16", True)]
 )
 def test_only_fp16_scales_the_loss(
-    precision: Any, enabled: bool, tiny: Tiny, cpu: Machine
+    precision: Any, enabled: bool, tiny: Tiny, cpu: Runtime
 ) -> None:
     one = stepper(tiny(), replace(cpu, precision=precision))
     assert one.run.scaler.is_enabled() == enabled
 
 
 def test_steps_follow_the_phases_of_the_recipe(
-    tiny: Tiny, cpu: Machine, tmp_path: Path
+    tiny: Tiny, cpu: Runtime, tmp_path: Path
 ) -> None:
-    dropping = TokenDropping(keep=0.5, until=0.5)
-    recipe = tiny(epochs=4, dropping=dropping, calm=0.25, random=True)
+    token_dropping = TokenDropping(keep=0.5, until=0.5)
+    recipe = tiny(
+        epochs=4, token_dropping=token_dropping, light_augment_share=0.25, random=True
+    )
     seen: list[tuple[float, bool]] = []
     plain = step_module.Stepper.find_gradient
 
@@ -280,28 +282,30 @@ def test_steps_follow_the_phases_of_the_recipe(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(step_module.Stepper, "find_gradient", noting)
-        train(recipe, folder=tmp_path, machine=cpu, quiet=True)
+        train(recipe, folder=tmp_path, runtime=cpu, quiet=True)
     assert seen == [(0.5, False)] * 6 + [(1.0, False)] * 3 + [(1.0, True)] * 3
 
 
 def test_a_calm_phase_crops_and_flips_alone(tiny: Tiny) -> None:
     recipe = tiny(random=True)
-    calm = recipe.augmentation.calmed()
+    light_augment = recipe.augmentation.light()
     left = Augmentation(crop_padding=1, flip=0.5, smoothing=0.1)
-    assert calm == left
-    with pytest.raises(UserError, match="calm=2 must be from 0 to 1"):
-        tiny(calm=2)
+    assert light_augment == left
+    with pytest.raises(UserError, match="light_augment_share=2 must be from 0 to 1"):
+        tiny(light_augment_share=2)
 
 
-def test_models_without_tokens_refuse_to_drop_them(tiny: Tiny, cpu: Machine) -> None:
-    recipe = tiny(model="test_resnet", choices={}, dropping=TokenDropping(keep=0.5))
+def test_models_without_tokens_refuse_to_drop_them(tiny: Tiny, cpu: Runtime) -> None:
+    recipe = tiny(
+        model="test_resnet", model_args={}, token_dropping=TokenDropping(keep=0.5)
+    )
     with pytest.raises(UserError, match="has no tokens to drop"):
         stepper(recipe, cpu)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize(
-    ("optimizer", "choices"),
+    ("optimizer", "model_args"),
     [
         # Widths that the fused operations take.
         *((name, {"dim": 128, "token_dim": 64}) for name in ("muon", "adamw", "sgd")),
@@ -313,19 +317,19 @@ def test_models_without_tokens_refuse_to_drop_them(tiny: Tiny, cpu: Machine) -> 
 )
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_replayed_steps_repeat_bit_for_bit_from_any_step(
-    optimizer: str, choices: dict[str, Any], precision: Any, tiny: Tiny, images: Path
+    optimizer: str, model_args: dict[str, Any], precision: Any, tiny: Tiny, images: Path
 ) -> None:
-    team = Processes(0, 1, torch.device("cuda:0"))
-    machine = settle(Machine(precision=precision), team)
-    make_exact(machine)
-    recipe = tiny(random=True, optimizer=Optimizer(name=optimizer, lr=1e-2))
-    recipe = replace(recipe, choices={**recipe.choices, **choices})
+    world = World(0, 1, torch.device("cuda:0"))
+    runtime = resolve_runtime(Runtime(precision=precision), world)
+    make_deterministic(runtime)
+    recipe = tiny(random=True, optimizer=OptimizerConfig(name=optimizer, lr=1e-2))
+    recipe = replace(recipe, model_args={**recipe.model_args, **model_args})
     batches = open_batches(
         open_splits(str(images)).train, batch_size=16, crop=None, device="cuda:0"
     )
 
     def begun() -> Stepper:
-        return Stepper(recipe, machine, team, new_run(recipe, machine, team, 3), 3)
+        return Stepper(recipe, runtime, world, new_state(recipe, runtime, world, 3), 3)
 
     whole = begun()
     for batch in batches.steps(0, 10):
@@ -359,7 +363,7 @@ def step_without_the_host(one: Stepper, batch: Batch) -> None:
     """What a CUDA graph holds, called without one."""
     run, recipe = one.run, one.recipe
     torch.manual_seed(step_seed(recipe.seed, run.step, 0))
-    share = 1 - recipe.average.decay_at(run.step + 1)
+    share = 1 - recipe.ema.decay_at(run.step + 1)
     rates = [group["lr"] for group in all_groups(run.optimizers)]
     inputs = (batch.images, batch.labels, batch.keys, torch.tensor(run.step))
     one.whole_step(*inputs, torch.tensor([*rates, share]))
@@ -369,12 +373,12 @@ def step_without_the_host(one: Stepper, batch: Batch) -> None:
 @pytest.mark.parametrize("kind", ["fine", "image", "loss", "gradient"])
 @pytest.mark.parametrize("model", ["t2t", "resnet"])
 def test_a_step_without_the_host_is_the_same_step(
-    kind: str, model: str, tiny: Tiny, cpu: Machine, batches: Batches
+    kind: str, model: str, tiny: Tiny, cpu: Runtime, batches: Batches
 ) -> None:
     name = "adamw" if model == "resnet" else "muon"
-    recipe = tiny(random=True, optimizer=Optimizer(name=name, lr=1e-2))
+    recipe = tiny(random=True, optimizer=OptimizerConfig(name=name, lr=1e-2))
     if model == "resnet":
-        recipe = replace(recipe, model="test_resnet", choices={}, drop_path=0.0)
+        recipe = replace(recipe, model="test_resnet", model_args={}, drop_path=0.0)
     first, second = batches.steps(0, 2)
     states = []
     for alone in (False, True):
@@ -406,9 +410,9 @@ def no_new_memory_is_zero() -> Iterator[None]:
 @pytest.mark.usefixtures("no_new_memory_is_zero")
 @pytest.mark.parametrize("name", ["adamw", "muon", "sgd"])
 def test_a_first_step_that_is_left_out_leaves_nothing_behind(
-    name: str, tiny: Tiny, cpu: Machine, batches: Batches
+    name: str, tiny: Tiny, cpu: Runtime, batches: Batches
 ) -> None:
-    recipe = tiny(optimizer=Optimizer(name=name, lr=1e-2))
+    recipe = tiny(optimizer=OptimizerConfig(name=name, lr=1e-2))
     first, second = batches.steps(0, 2)
     states = []
     for breaks in (False, True):
@@ -429,7 +433,7 @@ def test_a_first_step_that_is_left_out_leaves_nothing_behind(
 def test_torch_is_left_as_deterministic_as_it_was(warns: bool) -> None:
     torch.use_deterministic_algorithms(True, warn_only=warns)
     for strictly in (True, False):
-        with repeatable(strictly):
+        with deterministic(strictly):
             told = torch.is_deterministic_algorithms_warn_only_enabled()
             assert told != strictly
     assert torch.are_deterministic_algorithms_enabled()
@@ -440,20 +444,20 @@ def test_torch_is_left_as_deterministic_as_it_was(warns: bool) -> None:
 @pytest.mark.filterwarnings("ignore:put_ does not have a deterministic")
 @pytest.mark.parametrize("model", ["t2t", "resnet"])
 def test_a_kernel_that_cannot_repeat_is_told_and_taken(
-    model: str, tiny: Tiny, cpu: Machine, batches: Batches
+    model: str, tiny: Tiny, cpu: Runtime, batches: Batches
 ) -> None:
     recipe = tiny(random=True)
     if model == "resnet":
-        recipe = replace(recipe, model="test_resnet", choices={}, drop_path=0.0)
+        recipe = replace(recipe, model="test_resnet", model_args={}, drop_path=0.0)
     told: list[str] = []
     plain, other = stepper(recipe, cpu), stepper(recipe, cpu)
-    other.tell = told.append
+    other.warn = told.append
     objective = other.objective
 
     def unordered(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
         loss = objective(model, images, targets)
-        place, nothing = torch.tensor([1]), torch.zeros(1)
-        return loss + torch.zeros(2).put_(place, nothing).sum()
+        run_folder, nothing = torch.tensor([1]), torch.zeros(1)
+        return loss + torch.zeros(2).put_(run_folder, nothing).sum()
 
     other.objective = unordered  # type: ignore[assignment]
     for batch in batches.steps(0, 2):
@@ -469,7 +473,7 @@ def test_a_kernel_that_cannot_repeat_is_told_and_taken(
 
 
 def test_other_errors_of_a_model_are_not_taken_for_that(
-    tiny: Tiny, cpu: Machine, batches: Batches
+    tiny: Tiny, cpu: Runtime, batches: Batches
 ) -> None:
     one = stepper(tiny(), cpu)
 

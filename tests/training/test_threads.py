@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from t2t.data import limits
-from t2t.models.reading.checkpoints import read
+from t2t.data import resources
+from t2t.models.checkpoint_io.checkpoints import read
 from t2t.training import threads
-from t2t.training.loop import Machine, train
+from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
 from t2t.training.threads import choose_threads, use_free_cores, use_threads
 
@@ -61,7 +61,7 @@ def test_what_is_asked_for_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_resumed_run_computes_with_as_many_threads(
     tiny: Tiny,
-    cpu: Machine,
+    cpu: Runtime,
     tmp_path: Path,
     interrupt_after: Callable[[int | None], None],
     monkeypatch: pytest.MonkeyPatch,
@@ -75,14 +75,14 @@ def test_a_resumed_run_computes_with_as_many_threads(
 
     monkeypatch.setattr("t2t.training.loop.use_threads", watched)
     free(monkeypatch, 2.0)
-    whole = train(recipe, folder=tmp_path / "whole", machine=cpu, quiet=True)
+    whole = train(recipe, folder=tmp_path / "whole", runtime=cpu, quiet=True)
     interrupt_after(3)
-    train(recipe, folder=tmp_path / "cut", machine=cpu, quiet=True)
+    train(recipe, folder=tmp_path / "cut", runtime=cpu, quiet=True)
     told = json.loads((tmp_path / "cut" / "environment.json").read_text())
     assert told["threads"] == 2
     interrupt_after(None)
     free(monkeypatch, 4.0)
-    cut = train(recipe, folder=tmp_path / "cut", machine=cpu, quiet=True)
+    cut = train(recipe, folder=tmp_path / "cut", runtime=cpu, quiet=True)
     assert seen == [2, 2, 2]
     assert torch.get_num_threads() == 4
     one, other = (
@@ -95,7 +95,7 @@ def test_a_resumed_run_computes_with_as_many_threads(
     again = train(
         recipe,
         folder=tmp_path / "cut",
-        machine=replace(cpu, threads=1),
+        runtime=replace(cpu, threads=1),
         quiet=True,
         fresh=True,
     )
@@ -107,13 +107,13 @@ def test_free_cores_are_those_that_were_idle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = tmp_path / "stat"
-    monkeypatch.setattr(limits, "_TIMES", times)
-    monkeypatch.setattr(limits, "_GROUPS", tmp_path / "none")
-    monkeypatch.setattr(limits.os, "sched_getaffinity", lambda process: {0, 1, 2})
-    monkeypatch.setattr(limits.os, "sysconf", lambda name: 100)
+    monkeypatch.setattr(resources, "_TIMES", times)
+    monkeypatch.setattr(resources, "_GROUPS", tmp_path / "none")
+    monkeypatch.setattr(resources.os, "sched_getaffinity", lambda process: {0, 1, 2})
+    monkeypatch.setattr(resources.os, "sysconf", lambda name: 100)
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     now = [0.0]
-    monkeypatch.setattr(limits.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(resources.time, "monotonic", lambda: now[0])
 
     def rows(idle: tuple[int, ...]) -> str:
         each = [f"cpu{core} 9 9 9 {time} 0 0 0 0" for core, time in enumerate(idle)]
@@ -123,11 +123,11 @@ def test_free_cores_are_those_that_were_idle(
         now[0] += 1.0
         times.write_text(rows((100, 50, 0, 100)))
 
-    monkeypatch.setattr(limits.time, "sleep", sleep)
+    monkeypatch.setattr(resources.time, "sleep", sleep)
     times.write_text(rows((0, 0, 0, 0)))
-    assert limits.free_cores() == 1.5  # the fourth core is others'
+    assert resources.free_cores() == 1.5  # the fourth core is others'
     times.unlink()
-    monkeypatch.setattr(limits.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(resources.time, "sleep", lambda seconds: None)
     now[0] = 0.0
-    monkeypatch.setattr(limits.time, "monotonic", lambda: now.append(0) or len(now))
-    assert limits.free_cores() == 3  # where the system does not tell
+    monkeypatch.setattr(resources.time, "monotonic", lambda: now.append(0) or len(now))
+    assert resources.free_cores() == 3  # where the system does not tell

@@ -17,29 +17,29 @@ from t2t.config import from_json
 from t2t.data import batches
 from t2t.data.decoding.decode import decoder_name
 from t2t.errors import UserError
-from t2t.training import delivery, resume
-from t2t.training.folder import read_json
-from t2t.training.judging.judge import judge
-from t2t.training.loop import Machine, train
+from t2t.training import checkpoint, model_saver
+from t2t.training.evaluation.evaluate_model import evaluate_model
+from t2t.training.logging import run_logger
+from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
-from t2t.training.telling import journal
+from t2t.training.run_folder import read_json
 
 decoder_name()  # imports it, for all forks too
 # Nobody makes room on a disk that is full, nor is anything saved elsewhere.
-delivery.HOLD_SECONDS = 0
-delivery.fallback_folders = list
+model_saver.HOLD_SECONDS = 0
+model_saver.fallback_folders = list
 
 
-def train_alone(recipe: Recipe, folder: Path, machine: Machine) -> None:
+def train_alone(recipe: Recipe, folder: Path, runtime: Runtime) -> None:
     """Trains as the command does, but for the picture, which takes longer."""
-    journal.draw_curves = lambda rows, title, path: path.touch()
+    run_logger.draw_curves = lambda rows, title, path: path.touch()
     torch.set_num_threads(1)
-    train(recipe, folder=folder, machine=machine, quiet=True)
+    train(recipe, folder=folder, runtime=runtime, quiet=True)
 
 
-def train_and_die(recipe: Recipe, folder: Path, machine: Machine, at: str) -> None:
+def train_and_die(recipe: Recipe, folder: Path, runtime: Runtime, at: str) -> None:
     """Trains until the second checkpoint comes to a function, and is killed in it."""
-    plain = getattr(resume, at)
+    plain = getattr(checkpoint, at)
     calls = []
 
     def die(*arguments: Any, **options: Any) -> Any:
@@ -48,14 +48,14 @@ def train_and_die(recipe: Recipe, folder: Path, machine: Machine, at: str) -> No
             os.kill(os.getpid(), signal.SIGKILL)
         return plain(*arguments, **options)
 
-    setattr(resume, at, die)
-    train_alone(recipe, folder, machine)
+    setattr(checkpoint, at, die)
+    train_alone(recipe, folder, runtime)
 
 
 def train_together(
     recipe: Recipe,
     folder: Path,
-    machine: Machine,
+    runtime: Runtime,
     environment: dict[str, str],
     stop_after: int | None,
 ) -> None:
@@ -63,16 +63,16 @@ def train_together(
     os.environ |= environment
     if stop_after is not None and environment["RANK"] == "1":
         stop_self_after(stop_after)
-    train_alone(recipe, folder, machine)
+    train_alone(recipe, folder, runtime)
 
 
 def train_on_shares(
-    recipe: Recipe, folder: Path, machine: Machine, environment: dict[str, str]
+    recipe: Recipe, folder: Path, runtime: Runtime, environment: dict[str, str]
 ) -> None:
     """Trains as one of several processes that each read their own images alone."""
     read_apart()
     os.environ |= environment
-    train_alone(recipe, folder, machine)
+    train_alone(recipe, folder, runtime)
 
 
 def read_apart() -> None:
@@ -81,10 +81,10 @@ def read_apart() -> None:
     batches._NUM_PROBED = 1
 
 
-def judge_together(
+def evaluate_together(
     recipe: Recipe,
     folder: Path,
-    machine: Machine,
+    runtime: Runtime,
     environment: dict[str, str],
     options: tuple[dict[str, Any], ...],
     into: Path,
@@ -96,7 +96,7 @@ def judge_together(
     torch.set_num_threads(1)
     rank = int(environment["RANK"])
     try:
-        report = judge(
+        report = evaluate_model(
             folder,
             device="cpu",
             progress=lambda *numbers: progress.append(numbers),
@@ -113,10 +113,10 @@ def judge_together(
 
 
 def train_without_room(
-    recipe: Recipe, folder: Path, machine: Machine, environment: dict[str, str]
+    recipe: Recipe, folder: Path, runtime: Runtime, environment: dict[str, str]
 ) -> None:
     """Trains where shards are written slowly, and the model not at all at the end."""
-    write = resume.save
+    write = checkpoint.save
 
     def refuse(*_: object, **options: object) -> None:
         raise UserError("There is no room for the model.")
@@ -125,13 +125,13 @@ def train_without_room(
         time.sleep(0.3 * int(environment["RANK"]))
         return write(*arguments, **options)
 
-    delivery.save = refuse  # type: ignore[assignment]
-    resume.save = slowly  # type: ignore[assignment]
-    note_mistake(recipe, folder, machine, environment)
+    model_saver.save = refuse  # type: ignore[assignment]
+    checkpoint.save = slowly  # type: ignore[assignment]
+    note_mistake(recipe, folder, runtime, environment)
 
 
 def train_half_read_only(
-    recipe: Recipe, folder: Path, machine: Machine, environment: dict[str, str]
+    recipe: Recipe, folder: Path, runtime: Runtime, environment: dict[str, str]
 ) -> None:
     """Trains as one of two processes, the second of which can make no folders."""
     make = Path.mkdir
@@ -143,13 +143,13 @@ def train_half_read_only(
 
     Path.mkdir = refuse  # type: ignore[method-assign]
     os.environ |= environment
-    train_alone(recipe, folder, machine)
+    train_alone(recipe, folder, runtime)
 
 
 def train_until_killed(
     recipe: Recipe,
     folder: Path,
-    machine: Machine,
+    runtime: Runtime,
     environment: dict[str, str],
     rank: int,
 ) -> None:
@@ -163,32 +163,32 @@ def train_until_killed(
     dist.destroy_process_group = leave_when_asked
     if environment["RANK"] == str(rank):
         stop_self_after(5, signal.SIGKILL)
-    note_mistake(recipe, folder, machine, environment)
+    note_mistake(recipe, folder, runtime, environment)
 
 
 def train_apart(
-    recipe: Recipe, folder: Path, machine: Machine, environment: dict[str, str]
+    recipe: Recipe, folder: Path, runtime: Runtime, environment: dict[str, str]
 ) -> None:
     """Trains as one of several processes, each with a folder of its own."""
     own = folder.with_name(f"{folder.name}-{environment['RANK']}")
-    note_mistake(recipe, own, machine, environment)
+    note_mistake(recipe, own, runtime, environment)
 
 
 def train_otherwise(
-    recipe: Recipe, folder: Path, machine: Machine, environment: dict[str, str]
+    recipe: Recipe, folder: Path, runtime: Runtime, environment: dict[str, str]
 ) -> None:
     """Trains as one of several processes, the others of which have another recipe."""
     seed = int(environment["RANK"])
-    note_mistake(replace(recipe, seed=seed), folder, machine, environment)
+    note_mistake(replace(recipe, seed=seed), folder, runtime, environment)
 
 
 def note_mistake(
-    recipe: Recipe, folder: Path, machine: Machine, environment: dict[str, str]
+    recipe: Recipe, folder: Path, runtime: Runtime, environment: dict[str, str]
 ) -> None:
     """Trains as one of several processes; writes down what it is told."""
     os.environ |= environment
     try:
-        train_alone(recipe, folder, machine)
+        train_alone(recipe, folder, runtime)
     except UserError as error:
         told = folder.with_name(f"told-{environment['RANK']}.txt")
         told.write_text(f"{type(error).__name__}: {error}")
@@ -217,5 +217,5 @@ if __name__ == "__main__":
     train_alone(
         from_json(Recipe, read_json(Path(sys.argv[1]))),
         Path(sys.argv[2]),
-        Machine(device="cpu", workers=1, spread=sys.argv[3]),  # type: ignore[arg-type]
+        Runtime(device="cpu", workers=1, parallelism=sys.argv[3]),  # type: ignore[arg-type]
     )

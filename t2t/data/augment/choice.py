@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from t2t.data.augment import blur, colour, geometry, tables
-from t2t.ops import augment_passes
-from t2t.ops.augment_passes import CODES
+from t2t.ops import augment_triton
+from t2t.ops.augment_triton import CODES
 from t2t.shapes import Pixels
 
 Values = Float[Tensor, " batch"]
@@ -137,7 +137,7 @@ def apply_by_kernels(
     matrix = _matrix(images, chosen, values)
     colours = geometry.channel_values(fill or (0,) * images.shape[1], images)
     given = (codes, values, matrix, colours)
-    result: Pixels = augment_passes.apply_operations(images, *given)
+    result: Pixels = augment_triton.apply_operations(images, *given)
     return result
 
 
@@ -154,7 +154,7 @@ def apply_chosen(
     A choice outside the names leaves the sample as it is. The value is the operation's
     own argument; the fill and the kind of interpolation are for the affine ones.
     """
-    if augment_passes.has_kernel(images) and KERNELS.issuperset(names):
+    if augment_triton.has_kernel(images) and KERNELS.issuperset(names):
         return apply_by_kernels(images, names, choice, values, fill, is_cubic)
     if images.device.type != "cpu" or torch.compiler.is_compiling():
         return apply_together(images, names, choice, values, fill, is_cubic)

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from t2t.data.augmentation import EraseFill
-from t2t.data.draws import Draws
+from t2t.data.augment.config import EraseFill
+from t2t.data.rng import CounterRng
 from t2t.shapes import Images
 
 NOISE_STREAM = "erase.noise"
@@ -25,7 +25,7 @@ def inside_box(
 
 
 def draw_erase_box(
-    draws: Draws,
+    rng: CounterRng,
     height: int,
     width: int,
     probability: float,
@@ -37,7 +37,7 @@ def draw_erase_box(
     The share of the area is uniform, the aspect ratio log-uniform between `aspect` and
     its inverse, in the first of ten tries that fits inside the image.
     """
-    drawn = draws.uniform("erase", 2 * _TRIES + 3)
+    drawn = rng.uniform("erase", 2 * _TRIES + 3)
     shares, aspects, places, apply = drawn.split((_TRIES, _TRIES, 2, 1), 1)
     areas = (area[0] + (area[1] - area[0]) * shares) * (height * width)
     ratios = (math.log(aspect) * (1.0 - 2.0 * aspects)).exp()
@@ -54,11 +54,11 @@ def draw_erase_box(
 
 
 def erase(
-    images: Images, box: Int64[Tensor, "batch 4"], draws: Draws, fill: EraseFill
+    images: Images, box: Int64[Tensor, "batch 4"], rng: CounterRng, fill: EraseFill
 ) -> Images:
     """The boxes of normalised images filled with standard normal noise or with 0."""
     inside = inside_box(box, *images.shape[2:])
     if fill == "constant":
         return torch.where(inside, 0.0, images)
-    noise: Float[Tensor, "batch pixels"] = draws.normal(NOISE_STREAM, images[0].numel())
+    noise: Float[Tensor, "batch pixels"] = rng.normal(NOISE_STREAM, images[0].numel())
     return torch.where(inside, noise.view_as(images).to(images.dtype), images)

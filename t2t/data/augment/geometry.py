@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from t2t.data.augmentation import Padding
+from t2t.data.augment.config import Padding
 from t2t.errors import UserError
-from t2t.ops import augment_passes
+from t2t.ops import augment_triton
 from t2t.shapes import Pixels
 
 Values = Float[Tensor, " batch"]
@@ -35,7 +35,7 @@ def crop_and_flip(
     fill: Padding = "zero",
 ) -> Pixels:
     """A padded crop at the offset's (top, left), then a flip, where they are given."""
-    if not augment_passes.has_kernel(images):
+    if not augment_triton.has_kernel(images):
         if offset is not None:
             images = padded_crop(images, offset[:, 0], offset[:, 1], padding, fill)
         return images if is_flipped is None else flip(images, is_flipped)
@@ -47,7 +47,7 @@ def crop_and_flip(
     if is_flipped is None:
         is_flipped = none > 0
     reflects = fill == "reflect"
-    moved: Pixels = augment_passes.crop_and_flip(
+    moved: Pixels = augment_triton.crop_and_flip(
         images, top, left, is_flipped, reflects
     )
     return moved

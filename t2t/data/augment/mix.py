@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from t2t.data.augment.config import MixMode
 from t2t.data.augment.erase import inside_box
-from t2t.data.augmentation import MixMode
-from t2t.data.draws import Draws
+from t2t.data.rng import CounterRng
 from t2t.shapes import Images, Labels
 
 
@@ -38,7 +38,7 @@ def partner(samples: Tensor, group: int | None = None) -> Tensor:
 
 
 def draw_mixture(
-    draws: Draws,
+    rng: CounterRng,
     height: int,
     width: int,
     mixup: float,
@@ -57,13 +57,13 @@ def draw_mixture(
     `even`, the sides of boxes are rounded down to even numbers.
     """
     if mode == "batch":
-        draws = draws.shared() if group is None else draws.every(group)
+        rng = rng.shared() if group is None else rng.every(group)
     if not (mixup > 0 and cutmix > 0):
         switch = float(cutmix > 0)
-    places, apply, change = draws.uniform("mix", 4).split((2, 1, 1), 1)
+    places, apply, change = rng.uniform("mix", 4).split((2, 1, 1), 1)
     is_cutmix = change < switch
     alpha = torch.where(is_cutmix, cutmix or mixup, mixup or cutmix)
-    kept = torch.where(apply < probability, draws.beta("mix.kept", alpha), 1.0)
+    kept = torch.where(apply < probability, rng.beta("mix.kept", alpha), 1.0)
     side = (1.0 - kept).sqrt()
     edges = []
     for size, place in zip((height, width), places.split(1, 1), strict=True):

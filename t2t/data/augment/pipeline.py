@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from t2t.data.augment.config import Augmentation
 from t2t.data.augment.erase import NOISE_STREAM, draw_erase_box, erase
 from t2t.data.augment.geometry import channel_values, crop_and_flip
 from t2t.data.augment.mix import (
@@ -18,29 +19,28 @@ from t2t.data.augment.policies import (
     colour_jitter,
     three_augment,
 )
-from t2t.data.augmentation import Augmentation
-from t2t.data.draws import Draws, stream_word
-from t2t.ops import augment_passes
+from t2t.data.rng import CounterRng, stream_word
+from t2t.ops import augment_triton
 from t2t.shapes import Images, Labels, Pixels
 
 
-def distort(images: Pixels, draws: Draws, settings: Augmentation) -> Pixels:
+def distort(images: Pixels, rng: CounterRng, settings: Augmentation) -> Pixels:
     """Each image by itself, still in uint8: crop, flip and colours."""
     offset = is_flipped = None
     padding = settings.crop_padding
     if padding:
-        offset = draws.integers("crop", 2 * padding + 1, 2)
+        offset = rng.integers("crop", 2 * padding + 1, 2)
     if settings.flip:
-        is_flipped = draws.bernoulli("flip", settings.flip)[:, 0]
+        is_flipped = rng.bernoulli("flip", settings.flip)[:, 0]
     if padding or settings.flip:
         images = crop_and_flip(images, offset, is_flipped, padding, settings.crop_fill)
     if settings.rand_augment is not None:
         images = RandAugment.parse(settings.rand_augment)(
-            images, draws, settings.fill, settings.interpolation
+            images, rng, settings.fill, settings.interpolation
         )
     if settings.three_augment:
-        images = three_augment(images, draws)
-    return colour_jitter(images, draws, settings.colour_jitter)
+        images = three_augment(images, rng)
+    return colour_jitter(images, rng, settings.colour_jitter)
 
 
 def scale_and_shift(
@@ -69,7 +69,7 @@ def finish_plainly(
     pixels: Pixels,
     mixture: Mixture | None,
     box: Int64[Tensor, "batch 4"] | None,
-    draws: Draws,
+    rng: CounterRng,
     settings: Augmentation,
 ) -> Images:
     """Mixes, normalises and erases, each where there is something to do."""
@@ -78,7 +78,7 @@ def finish_plainly(
         levels = mix_images(levels, mixture, settings.mix_group_for(len(pixels)))
     floats = normalise(levels, settings.mean, settings.std)
     if box is not None:
-        floats = erase(floats, box, draws, settings.erase_fill)
+        floats = erase(floats, box, rng, settings.erase_fill)
     return floats
 
 
@@ -86,7 +86,7 @@ def finish_by_kernel(
     pixels: Pixels,
     mixture: Mixture | None,
     box: Int64[Tensor, "batch 4"] | None,
-    draws: Draws,
+    rng: CounterRng,
     settings: Augmentation,
 ) -> Images:
     """`finish_plainly` in one pass."""
@@ -94,14 +94,14 @@ def finish_by_kernel(
     if mixture is not None:
         kept, cut = mixture.kept, mixture.cut
     is_noisy = box is not None and settings.erase_fill == "noise"
-    floats: Images = augment_passes.mix_normalise_erase(
+    floats: Images = augment_triton.mix_normalise_erase(
         pixels,
         kept,
         cut,
         settings.mix_group_for(len(pixels)) or len(pixels),
         *scale_and_shift(pixels, settings.mean, settings.std),
         box,
-        draws.keys if is_noisy else None,
+        rng.keys if is_noisy else None,
         stream_word(NOISE_STREAM),
     )
     return floats
@@ -110,7 +110,7 @@ def finish_by_kernel(
 def augment(
     images: Pixels,
     labels: Labels,
-    draws: Draws,
+    rng: CounterRng,
     settings: Augmentation,
     num_classes: int,
 ) -> tuple[Images, Float[Tensor, "batch classes"]]:
@@ -120,13 +120,13 @@ def augment(
     settings: shapes do not depend on the draws and nothing waits for the host.
     """
     height, width = images.shape[2:]
-    pixels = distort(images, draws, settings)
+    pixels = distort(images, rng, settings)
     targets = soft_targets(labels, num_classes, settings.smoothing)
     mixture = box = None
     group = settings.mix_group_for(len(images))
     if settings.mixup > 0 or settings.cutmix > 0:
         mixture = draw_mixture(
-            draws,
+            rng,
             height,
             width,
             settings.mixup,
@@ -140,13 +140,13 @@ def augment(
         targets = mix_targets(targets, mixture, group)
     if settings.erase > 0:
         box = draw_erase_box(
-            draws,
+            rng,
             height,
             width,
             settings.erase,
             settings.erase_area,
             settings.erase_aspect,
         )
-    by_kernel = augment_passes.has_kernel(pixels)
+    by_kernel = augment_triton.has_kernel(pixels)
     finish = finish_by_kernel if by_kernel else finish_plainly
-    return finish(pixels, mixture, box, draws, settings), targets
+    return finish(pixels, mixture, box, rng, settings), targets

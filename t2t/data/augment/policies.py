@@ -8,8 +8,8 @@ from torch import Tensor
 
 from t2t.data.augment.blur import MAX_SIGMA
 from t2t.data.augment.choice import apply_chosen
-from t2t.data.augmentation import Interpolation, RandAugmentSettings
-from t2t.data.draws import Draws
+from t2t.data.augment.config import Interpolation, RandAugmentSettings
+from t2t.data.rng import CounterRng
 from t2t.shapes import Pixels
 
 # In timm's order; with "inc0" posterize and solarize weaken as the magnitude grows.
@@ -81,17 +81,17 @@ class RandAugment(RandAugmentSettings):
         return value
 
     def draw(
-        self, draws: Draws, interpolation: Interpolation = "random"
+        self, rng: CounterRng, interpolation: Interpolation = "random"
     ) -> list[Layer]:
         """The layers of this batch, to be applied in turn."""
         num = self.num_operations
-        which, apply, sign, kind = draws.uniform("rand_augment", 4 * num).chunk(4, 1)
+        which, apply, sign, kind = rng.uniform("rand_augment", 4 * num).chunk(4, 1)
         choice = (which * len(RAND_AUGMENT_OPERATIONS)).long()
         choice = torch.where(apply < self.probability, choice, -1)
         if self.magnitude_std > 100:
-            magnitude = self.magnitude * draws.uniform("rand_augment.magnitude", num)
+            magnitude = self.magnitude * rng.uniform("rand_augment.magnitude", num)
         else:
-            noise = draws.normal("rand_augment.magnitude", num)
+            noise = rng.normal("rand_augment.magnitude", num)
             magnitude = self.magnitude + self.magnitude_std * noise
         magnitude = magnitude.clamp(0.0, self.magnitude_max)
         share = {"bilinear": 0.0, "bicubic": 1.0, "random": 0.5}[interpolation]
@@ -104,12 +104,12 @@ class RandAugment(RandAugmentSettings):
     def __call__(
         self,
         images: Pixels,
-        draws: Draws,
+        rng: CounterRng,
         fill: tuple[int, ...],
         interpolation: Interpolation = "random",
     ) -> Pixels:
         """The images after all layers; `fill` is the colour that moves in."""
-        for layer in self.draw(draws, interpolation):
+        for layer in self.draw(rng, interpolation):
             images = apply_chosen(
                 images,
                 RAND_AUGMENT_OPERATIONS,
@@ -121,19 +121,19 @@ class RandAugment(RandAugmentSettings):
         return images
 
 
-def three_augment(images: Pixels, draws: Draws) -> Pixels:
+def three_augment(images: Pixels, rng: CounterRng) -> Pixels:
     """DeiT III's: each sample turned grey, solarized at 128, or blurred.
 
     Colour jitter, its fourth part, is `colour_jitter` afterwards.
     """
-    choice = draws.integers("three_augment.operation", 3)[:, 0]
-    sigma = draws.uniform("three_augment.sigma", low=0.1, high=MAX_SIGMA)[:, 0]
+    choice = rng.integers("three_augment.operation", 3)[:, 0]
+    sigma = rng.uniform("three_augment.sigma", low=0.1, high=MAX_SIGMA)[:, 0]
     value = torch.where(choice == 1, 128.0, sigma)
     return apply_chosen(images, THREE_AUGMENT_OPERATIONS, choice, value)
 
 
 def colour_jitter(
-    images: Pixels, draws: Draws, strength: tuple[float, float, float, float]
+    images: Pixels, rng: CounterRng, strength: tuple[float, float, float, float]
 ) -> Pixels:
     """Brightness, contrast, saturation and hue, by random factors in a random order.
 
@@ -148,8 +148,8 @@ def colour_jitter(
     if not active:
         return images
     names = [name for name, _ in active]
-    unit = draws.uniform("colour_jitter.factor", len(JITTER_OPERATIONS))
-    order = draws.permutation("colour_jitter.order", len(active))
+    unit = rng.uniform("colour_jitter.factor", len(JITTER_OPERATIONS))
+    order = rng.permutation("colour_jitter.order", len(active))
     for position in range(len(active)):
         choice = order[:, position]
         value = torch.zeros_like(unit[:, 0])

@@ -29,10 +29,10 @@ class Damage:
     """The damaged images met so far, which stop the run once they exceed a limit."""
 
     def __init__(
-        self, limit: int = 100, tell: Callable[[str], None] | None = None
+        self, limit: int = 100, warn: Callable[[str], None] | None = None
     ) -> None:
         self.limit = limit
-        self.tell = tell
+        self.warn = warn
         self._reasons: dict[str, str] = {}
         self._lock = threading.Lock()
 
@@ -54,8 +54,8 @@ class Damage:
         with self._lock:
             is_new = damaged.name not in self._reasons
             self._reasons.setdefault(damaged.name, damaged.reason)
-            if is_new and self.tell is not None:
-                self.tell(f"{damaged}; it is skipped.")
+            if is_new and self.warn is not None:
+                self.warn(f"{damaged}; it is skipped.")
             if len(self._reasons) <= self.limit:
                 return
             listed = "\n".join(

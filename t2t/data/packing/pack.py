@@ -15,8 +15,8 @@ from filelock import FileLock, Timeout
 from t2t.atomic import write_atomically
 from t2t.data.decoding.damage import Damage, DamagedImage
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
-from t2t.data.limits import num_cores
 from t2t.data.packing.shard_writer import Settings, Shard, verified_index, write_shard
+from t2t.data.resources import num_cores
 from t2t.data.sources.base import Source, mixed_order
 from t2t.data.sources.opening import is_named, open_splits
 from t2t.data.sources.shard_index import SUFFIX, ShardIndex

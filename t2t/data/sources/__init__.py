@@ -5,7 +5,7 @@ from t2t.data.sources.base import (
     Source,
     Splits,
     Subset,
-    hold_out,
+    holdout,
     mixed_order,
 )
 from t2t.data.sources.named import NAMES, ArraySource, cache_folder
@@ -23,7 +23,7 @@ __all__ = [
     "Splits",
     "Subset",
     "cache_folder",
-    "hold_out",
+    "holdout",
     "mixed_order",
     "open_source",
     "open_splits",

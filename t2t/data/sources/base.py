@@ -156,7 +156,7 @@ def _digest(*parts: bytes | Indices) -> str:
     return digest.hexdigest()
 
 
-def hold_out(source: Source, num: int, seed: int = 0) -> tuple[Source, Source]:
+def holdout(source: Source, num: int, seed: int = 0) -> tuple[Source, Source]:
     """A source without `num` images, and these, drawn alike from every class.
 
     Of every class an image is left to train on.

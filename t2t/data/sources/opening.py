@@ -71,17 +71,17 @@ def open_splits(
     whole = openers["train" if "train" in openers else "all"]()
     whole.notes = (*found.notes, *whole.notes)
     check_no_empty_class(whole, found.title)
-    judge = next((split for split in ("val", "test") if split in openers), None)
-    if judge is None:
+    evaluated_on = next((split for split in ("val", "test") if split in openers), None)
+    if evaluated_on is None:
         train, val = split_by_seed(whole, val_fraction, seed, found.title)
         how = f"{len(val):,} of {len(whole):,} held out by seed {seed}"
     else:
-        train, val = whole, openers[judge]()
+        train, val = whole, openers[evaluated_on]()
         check_same_classes(train, val, found.title)
-        how = f"judged by its {judge} split"
+        how = f"evaluated on its {evaluated_on} split"
     description = (
-        f"{found.title}: {len(train):,} images to train on, {len(val):,} to judge by "
-        f"({how}), {len(train.classes)} classes"
+        f"{found.title}: {len(train):,} images to train on, {len(val):,} to evaluate "
+        f"on ({how}), {len(train.classes)} classes"
     )
     return Splits(train, val, description)
 

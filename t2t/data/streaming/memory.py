@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
-from t2t.data.limits import half_of_all_memory
+from t2t.data.resources import half_of_all_memory
 from t2t.data.sources.base import Indices
 from t2t.errors import LocalError
 

@@ -52,7 +52,7 @@ class ProcessCrew:
         decoding: DecodeOptions,
         num_workers: int,
         device: torch.device,
-        tell: Callable[[str], None],
+        warn: Callable[[str], None],
         *,
         threads_first: bool = False,
     ) -> None:
@@ -63,7 +63,7 @@ class ProcessCrew:
         self.workers = [Worker(socket) for socket in sockets]
         self._spare = ThreadCrew(source, decoding, num_workers, self.memory)
         self._cutter = Cutter(_MOST_READ, _MOST_DECODED)
-        self._tell = tell
+        self._tell = warn
         self._have_started = not threads_first
         self._queue: deque[Task] = deque()
         self._number = 0

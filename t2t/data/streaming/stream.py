@@ -18,10 +18,10 @@ from torch import Tensor
 from t2t.data.crops import Crop, apply_crop, as_batch
 from t2t.data.decoding.jpegs import Jpegs
 from t2t.data.decoding.nvjpeg import CHANNELS, decode_gathered, gpu_decoder_name
-from t2t.data.draws import Draws
-from t2t.data.limits import num_cores
 from t2t.data.loading import Loader, batch_of
-from t2t.data.order import Batch, Order, Slots
+from t2t.data.resources import num_cores
+from t2t.data.rng import CounterRng
+from t2t.data.sampler import Batch, BatchIndices, Sampler
 from t2t.data.sources.base import Indices
 from t2t.data.streaming.crew import Crew, ThreadCrew
 from t2t.data.streaming.filling import Kind
@@ -43,7 +43,7 @@ _NUM_READ_AHEAD = 2
 class Asked(NamedTuple):
     """A step whose images are on their way."""
 
-    slots: Slots
+    slots: BatchIndices
     request: Request
 
 
@@ -66,14 +66,14 @@ class StreamBatches:
     def __init__(
         self,
         loader: Loader,
-        order: Order,
+        order: Sampler,
         crop: Crop | None,
         *,
         device: torch.device,
         num_workers: int | None = None,
         num_ahead: int = 3,
         nvjpeg: bool = True,
-        processes: bool | None = None,
+        init_distributed: bool | None = None,
         threads_first: bool = True,
     ) -> None:
         self.loader = loader
@@ -85,8 +85,8 @@ class StreamBatches:
         wanted = nvjpeg and loader.channels in CHANNELS
         on_gpu = gpu_decoder_name(device) if wanted else None
         self.by_gpu = on_gpu is not None
-        self._by_processes, kind = by_processes(loader, device, processes)
-        self._threads_first = threads_first and processes is None
+        self._by_processes, kind = by_processes(loader, device, init_distributed)
+        self._threads_first = threads_first and init_distributed is None
         self.description = f"decoded by {self.num_workers} {kind}"
         if self.by_gpu:
             self.description = (
@@ -151,14 +151,14 @@ class StreamBatches:
     def _new_crew(self) -> Crew:
         source, decoding = self.loader.source, self.loader.decoding
         if self._by_processes:
-            tell = self.loader.damage.tell or warnings.warn
+            warn = self.loader.damage.warn or warnings.warn
             try:
                 return ProcessCrew(
-                    *(source, decoding, self.num_workers, self.device, tell),
+                    *(source, decoding, self.num_workers, self.device, warn),
                     threads_first=self._threads_first,
                 )
             except OSError as error:  # no more of processes, files or memory
-                tell(f"Worker processes could not start ({error}): threads do it.")
+                warn(f"Worker processes could not start ({error}): threads do it.")
         return ThreadCrew(source, decoding, self.num_workers, Memory(self.device))
 
     def _handed_over(self, made: Made) -> Batch:
@@ -221,7 +221,7 @@ class _Work:
         finally:
             request.release()
 
-    def _batch(self, step: int, slots: Slots, request: Request) -> Batch:
+    def _batch(self, step: int, slots: BatchIndices, request: Request) -> Batch:
         kinds = request.rows[:, 0]
         refused = (kinds == Kind.JPEG) | (kinds == Kind.FILE)
         pieces = []
@@ -286,13 +286,15 @@ class _Work:
             fetched.synchronize()
         request.release()
 
-    def _images(self, step: int, slots: Slots, ragged: Ragged, where: Tensor) -> Pixels:
+    def _images(
+        self, step: int, slots: BatchIndices, ragged: Ragged, where: Tensor
+    ) -> Pixels:
         """The images in the order of the slots, cropped where that is asked."""
         if self.batches.crop is None:
             return as_batch(ragged)[where.to(self.device)]
         seed = self.batches.order.seed
-        draws = Draws.of(seed, step, torch.from_numpy(slots.keys))
-        return apply_crop(self.batches.crop, ragged.select(where), draws)
+        rng = CounterRng.of(seed, step, torch.from_numpy(slots.keys))
+        return apply_crop(self.batches.crop, ragged.select(where), rng)
 
 
 def by_processes(

@@ -6,7 +6,7 @@
 import triton
 import triton.language as tl
 
-# What a sample's operation is called here; `t2t.ops.augment_passes` has the names.
+# What a sample's operation is called here; `t2t.ops.augment_triton` has the names.
 BRIGHTNESS = tl.constexpr(1)
 CONTRAST = tl.constexpr(2)
 POSTERIZE = tl.constexpr(3)

@@ -1,0 +1,117 @@
+"""What is asked of `t2t bench`: which options go together, and what they name."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from t2t.commands.options import at_least
+from t2t.errors import UserError
+
+if TYPE_CHECKING:
+    from t2t.training.recipe import Recipe
+    from t2t.training.runtime import Runtime
+
+Precision = Literal["bf16", "fp16", "fp32"]
+
+
+def check_words(
+    models: Sequence[str],
+    recipe: str | None,
+    data: str | None,
+    mode: str,
+    grow: Sequence[str],
+    out: str | None,
+    as_published: bool,
+) -> None:
+    """Refuses words that do not go together."""
+    if not models and (recipe is None or as_published):
+        raise UserError("No model is named; give one of `t2t models`, or --recipe.")
+    if (recipe or data) and (mode != "train" or grow or as_published):
+        raise UserError(
+            "--data and --recipe time the trainer's own step: leave --mode, --grow "
+            "and --as-published out."
+        )
+    if grow and (out is None or out.lower().endswith(".png")):
+        raise UserError(
+            "--grow draws its picture beside the rows, as PATH.png: give --out "
+            "PATH.json for those."
+        )
+
+
+def check_left_out(why: str, options: Mapping[str, object]) -> None:
+    """Refuses options that would change nothing."""
+    given = [name for name, value in options.items() if value not in (None, False, ())]
+    if given:
+        raise UserError(f"Leave {' and '.join(given)} out: {why}.")
+
+
+def check_numbers(
+    batches: Sequence[int],
+    image_sizes: Sequence[int],
+    seconds: float,
+    repeat: int | None,
+) -> None:
+    """Refuses numbers that nothing can be measured with."""
+    for number in batches:
+        at_least(1, "--batch", number)
+    for number in image_sizes:
+        at_least(1, "--image-size", number)
+    if repeat is not None:
+        at_least(1, "--repeat", repeat)
+    if not 0 < seconds < math.inf:
+        raise UserError(f"--seconds {seconds:g} must be more than 0, and finite.")
+
+
+def recipes_asked(
+    models: Sequence[str],
+    name: str | None,
+    image_sizes: Sequence[int],
+    batches: Sequence[int],
+) -> list["Recipe"]:
+    """Every combination: the recipe named, or ImageNet's as published."""
+    from dataclasses import replace
+
+    from t2t.commands.running import changed, open_recipe
+    from t2t.recipes import imagenet
+
+    if name is None:
+        chosen = [imagenet.published(model) for model in models]
+    else:
+        recipe = open_recipe(name, None)
+        others = [changed(recipe, None, (f"model={model}",)) for model in models]
+        chosen = others or [recipe]
+    return [
+        replace(
+            each,
+            image_size=(size, size) if size else each.image_size,
+            batch_size=batch or each.batch_size,
+        )
+        for each in chosen
+        for size in image_sizes or [0]
+        for batch in batches or [0]
+    ]
+
+
+def runtimes_asked(
+    device: str | None,
+    precisions: Sequence[Precision],
+    launch: str | None,
+    workers: int | None,
+) -> list["Runtime"]:
+    """One for each precision; how steps are launched is for the trainer to say."""
+    from t2t.training.runtime import Runtime
+
+    if launch in ("graph", "compiled"):
+        raise UserError(
+            f"--launch {launch}: the trainer itself chooses how to launch its step; "
+            "leave it out, or give eager_graph (on a CPU eager) to compile nothing."
+        )
+    return [
+        Runtime(
+            device=device,
+            precision=each,
+            compile=None if launch is None else False,
+            workers=workers,
+        )
+        for each in precisions
+    ]

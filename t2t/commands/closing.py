@@ -1,0 +1,136 @@
+"""The page at the end of a run: how it went, a few predictions, what to type next."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor
+
+from t2t.commands.remarks import remarks
+from t2t.data.decoding.damage import DamagedImage
+from t2t.data.sources import Source
+from t2t.errors import UserError, on_one_line
+from t2t.models.trained import load_trained
+from t2t.serving.predictor import Predictor
+from t2t.training.loaders import open_data
+from t2t.training.logging.clock import duration, pace
+from t2t.training.logging.metrics import read_rows
+from t2t.training.run_folder import CURVES, METRICS, MODEL, read_recipe
+
+BARS = "▁▂▃▄▅▆▇█"
+NUM_EXAMPLES = 6
+WIDTH = 40
+
+
+def closing_page(folder: Path, summary: dict[str, Any]) -> RenderableType:
+    """All of it."""
+    return Group(
+        Text(),
+        Text(outcome(summary, read_recipe(folder).ema.decay > 0)),
+        Text(),
+        curves(folder / METRICS),
+        *examples(folder),
+        *([Text(notes)] if (notes := remarks(folder, summary)) else []),
+        Text(whereabouts(folder)),
+    )
+
+
+def outcome(summary: dict[str, Any], is_averaged: bool) -> str:
+    """What the run came to, in a sentence or two."""
+    skipped = summary["skipped_steps"]
+    both = f" with averaged weights, {summary['top1_raw']:.2f} % with raw ones"
+    return (
+        f"{summary['recipe']} is trained: top-1 {summary['top1']:.2f} %"
+        f"{both if is_averaged else ''},\n"
+        f"after {duration(60 * summary['train_minutes'])} of training at "
+        f"{pace(summary['images_per_second'])}"
+        + (f"; {skipped} steps were left out." if skipped else ".")
+    )
+
+
+def curves(metrics: Path) -> RenderableType:
+    """Loss and accuracy over the run, a line of bars each."""
+    try:
+        rows = read_rows(metrics)
+    except OSError:  # removed or not readable: the summary is shown anyway
+        rows = []
+    table = Table(box=None, show_header=False, pad_edge=False)
+    names = {"loss": "loss", "val_loss": "validation loss", "top1": "top-1, %"}
+    for key, name in names.items():
+        values = [row[key] for row in rows if row.get(key) is not None]
+        if values:
+            ends = f"{values[0]:.4g} → {values[-1]:.4g}"
+            table.add_row(name, Text(sparkline(values), style="cyan"), ends)
+    return Group(table, Text())
+
+
+def sparkline(values: list[float]) -> str:
+    """Numbers as bars of eight heights."""
+    num = min(WIDTH, len(values))
+    chosen = [
+        values[round(i * (len(values) - 1) / max(num - 1, 1))] for i in range(num)
+    ]
+    low, high = min(chosen), max(chosen)
+    span = (high - low) or 1.0
+    return "".join(BARS[int((value - low) / span * 7.999)] for value in chosen)
+
+
+def examples(folder: Path) -> list[RenderableType]:
+    """A few validation images with what the model takes them for."""
+    try:
+        source = open_data(read_recipe(folder)).val
+        predictor = Predictor(load_trained(folder))
+        step = max(1, len(source) // NUM_EXAMPLES)
+        chosen = range(0, len(source), step)[:NUM_EXAMPLES]
+        images = (read_or_damaged(source, index) for index in chosen)
+        guesses = [*predictor.predict_each(images, top=1)]
+    except UserError:  # the data has gone since: no reason to spoil the end
+        return []
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for heading in ("validation image", "is", "taken for", "sure"):
+        table.add_column(heading, no_wrap=True)
+    for index, guess in zip(chosen, guesses, strict=True):
+        if isinstance(guess, DamagedImage):  # which was named when it was skipped
+            continue
+        truth = source.classes[int(source.labels[index])]
+        best = guess.best
+        style = "green" if best.class_name == truth else "red"
+        table.add_row(
+            Text(on_one_line(source.name(index))),
+            Text(on_one_line(truth)),
+            Text(on_one_line(best.name), style=style),
+            f"{100 * best.probability:.0f} %",
+        )
+    return [table, Text()] if table.row_count else []
+
+
+def read_or_damaged(source: Source, index: int) -> bytes | Tensor | DamagedImage:
+    """An image as it lies there, or why it cannot be read."""
+    try:
+        return source.read(index)
+    except DamagedImage as damaged:
+        return damaged
+
+
+def whereabouts(folder: Path) -> str:
+    """Where everything is that was not removed since, and what to type next."""
+    quoted = shlex.quote(str(folder))
+    files = {
+        MODEL: "the model, with all that using it needs",
+        CURVES: "loss, accuracy and learning rate over the steps",
+        METRICS: "the same as numbers",
+    }
+    rows = {
+        str(folder / name): what
+        for name, what in files.items()
+        if (folder / name).exists()
+    }
+    if (folder / MODEL).exists():
+        rows[f"t2t eval {quoted}"] = "every class, and what is taken for what"
+        rows[f"t2t predict {quoted} IMAGE..."] = "what it sees in your images"
+    width = max(map(len, rows), default=0)
+    return "\n".join(f"  {key:<{width}}   {value}" for key, value in rows.items())

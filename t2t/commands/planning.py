@@ -1,0 +1,116 @@
+"""Planning: what a run would take on machines that are not here."""
+
+import math
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+from tyro.conf import Positional
+
+from t2t.commands.options import JsonFlag, Overrides, at_least, option
+from t2t.errors import UserError
+
+if TYPE_CHECKING:
+    from t2t.training.forecast.plan import Plan
+
+
+def plan(
+    recipe: Annotated[
+        Positional[str],
+        option(
+            "A name of `t2t recipes`, a recipe.json, or a run that has one.",
+            "(required)",
+            "RECIPE",
+        ),
+    ],
+    *,
+    gpus: Annotated[int, option("How many in all.", "(default: 8)", "N")] = 8,
+    gpu: Annotated[str, option("H200, H100 or A100.", "(default: H200)")] = "H200",
+    parallelism: Annotated[
+        str, option("ddp, fsdp or hybrid.", "(default: ddp)")
+    ] = "ddp",
+    per_node: Annotated[int, option("GPUs in a machine.", "(default: 8)", "N")] = 8,
+    images: Annotated[
+        int, option("Training images.", "(default: ImageNet's 1,281,167)", "N")
+    ] = 1_281_167,
+    micro_batch: Annotated[
+        int | None, option("Images a GPU computes at once.", "", "N")
+    ] = None,
+    rate: Annotated[
+        float | None,
+        option("Images/s of one GPU, where it was measured.", "", "IMAGES/S"),
+    ] = None,
+    set: Overrides = (),
+    rehearse: Annotated[
+        bool, option("Also build and step the program as one of so many processes.")
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Predict hours, memory and network of a run on many GPUs.
+
+    Examples:
+      t2t plan imagenet.t2t_vit_14 --gpus 8
+      t2t plan imagenet.vit_huge_14 --gpus 64 --parallelism hybrid
+      t2t plan imagenet.t2t_vit_14 --gpus 1024 --set batch_size=4096 --rehearse
+    """
+    at_least(1, "--gpus", gpus)
+    at_least(1, "--per-machine", per_node)
+    if micro_batch is not None:
+        at_least(1, "--micro-batch", micro_batch)
+    if rate is not None and not 0 < rate < math.inf:
+        raise UserError(f"--rate {rate:g} will not do: give images/s, more than 0.")
+
+    import torch
+
+    from t2t.analysis.cost import count
+    from t2t.commands.running import changed, open_recipe
+    from t2t.screen import info, say_json
+    from t2t.training.forecast import plan as planning
+    from t2t.training.state import build_model
+
+    chosen = changed(open_recipe(recipe, None), None, set)
+    with torch.device("meta"):
+        model = build_model(chosen, num_classes=1000)
+    cost = count(model, chosen.image_size)
+    predicted = planning.plan(
+        chosen,
+        gpus,
+        gpu=gpu,
+        parallelism=parallelism,  # type: ignore[arg-type]
+        per_node=per_node,
+        num_images=at_least(1, "--images", images),
+        micro_batch=micro_batch,
+        parameters=cost.parameters,
+        gmacs=cost.macs / 1e9,
+        activation_bytes=cost.activation_bytes_bf16,
+        images_per_second=rate,
+    )
+    if json:
+        say_json(predicted.as_json())
+    else:
+        info(lambda width: plan_page(predicted))
+    if rehearse:
+        from t2t.lab.rehearsal import rehearse as step_once
+
+        rehearsal = step_once(
+            chosen,
+            gpus,
+            parallelism=parallelism,  # type: ignore[arg-type]
+            per_node=min(per_node, gpus),
+        )
+        print(
+            f"Rehearsed as 1 of {rehearsal.num_processes:,} processes in "
+            f"{rehearsal.seconds:.0f} s: it holds {rehearsal.state_bytes / 2**20:,.1f} "
+            f"MiB and would send {rehearsal.sent_bytes / 2**20:,.1f} MiB in a step.",
+            file=sys.stderr,
+        )
+
+
+def plan_page(predicted: "Plan") -> str:
+    """A prediction in lines."""
+    title = (
+        f"{predicted.recipe} on {predicted.num_gpus} {predicted.gpu} "
+        f"({predicted.parallelism}), {predicted.images_per_gpu} images a GPU and step"
+    )
+    lines = [f"{name:<17}{text}" for name, text in predicted.rows()]
+    note = "A prediction: docs/scaling.md states what it rests on."
+    return "\n".join([title, "", *lines, "", note])

@@ -1,0 +1,56 @@
+"""Shipping: a finished run's model made small, with a card."""
+
+from typing import Annotated
+
+from tyro.conf import Positional
+
+from t2t.commands.options import DeviceChoice, option
+from t2t.errors import UserError
+
+
+def ship(
+    run: Annotated[Positional[str], option("A finished run.", "", "RUN")],
+    *,
+    into: Annotated[str, option("Where model and card go.", "(required)", "PATH")],
+    data: Annotated[
+        str | None,
+        option(
+            "Images to judge it by.", "(default: the run's validation images)", "SOURCE"
+        ),
+    ] = None,
+    data_name: Annotated[
+        str | None,
+        option("What to call the run's data.", "(default: their path)", "NAME"),
+    ] = None,
+    megabytes: Annotated[
+        float, option("The most it may take.", "(default: 10)", "N")
+    ] = 10.0,
+    device: DeviceChoice = None,
+) -> None:
+    """Write a run's model at half precision, with a card that tells what it is.
+
+    The card's accuracies, overall and of every class, are measured with that file.
+
+    Examples:
+      t2t ship runs/mine --into mine/
+      t2t ship runs/best --into t2t/builtin --data path/to/cifar10 --data-name cifar10
+    """
+    if not megabytes > 0:
+        raise UserError(f"--megabytes {megabytes:g} is too small: give more than 0.")
+
+    from pathlib import Path
+
+    from t2t.lab.studies.shipping import ship as write
+
+    file, report = write(
+        Path(run).expanduser(),
+        Path(into).expanduser(),
+        data=data,
+        data_name=data_name,
+        most_megabytes=megabytes,
+        device=device,
+    )
+    print(
+        f"{file}: {file.stat().st_size / 1e6:.2f} MB, top-1 {report.score.top1:.2f} % "
+        f"on {report.score.num_images:,} images; its card lies beside it."
+    )

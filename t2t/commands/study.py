@@ -1,0 +1,297 @@
+"""Studies: several recipes side by side, with what was published of them."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import Positional
+
+from t2t.commands.options import (
+    INTERRUPTED,
+    CompileChoice,
+    DeviceChoice,
+    JsonFlag,
+    Overrides,
+    PrecisionChoice,
+    as_bool,
+    at_least,
+    at_most,
+    check_said_once,
+    option,
+    warn,
+)
+from t2t.errors import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import RenderableType
+
+    from t2t.lab.studies.forecast import Row
+    from t2t.lab.studies.study import Study
+    from t2t.training.loop import Runtime
+
+
+def study(
+    name: Annotated[
+        Positional[str], option("Which; without it, all are listed.", "", "[NAME]")
+    ] = "",
+    *,
+    data: Annotated[
+        str | None, option("Images to train on.", "(default: the recipe's)", "SOURCE")
+    ] = None,
+    seeds: Annotated[
+        tuple[int, ...], option("Runs of every arm.", "(default: 0 1 2)", "N")
+    ] = (0, 1, 2),
+    epochs: Annotated[
+        int | None, option("Epochs of every arm.", "(default: the study's)", "N")
+    ] = None,
+    only: Annotated[
+        tuple[str, ...], option("Some of the arms.", "(default: all)", "ARM")
+    ] = (),
+    folder: Annotated[
+        str, option("Where runs and tables live.", "(default: runs/studies)", "PATH")
+    ] = "runs/studies",
+    set: Overrides = (),
+    device: DeviceChoice = None,
+    precision: PrecisionChoice = None,
+    compile: CompileChoice = None,
+    dry_run: Annotated[
+        bool, option("Print the arms and what they would take; train nothing.")
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Train the arms of a study with several seeds, and set them side by side.
+
+    The same command again goes on where it was stopped; studies in one folder share
+    the arms they have in common.
+
+    Examples:
+      t2t study
+      t2t study tokens --data path/to/cifar10 --dry-run
+      t2t study tokens --data path/to/cifar10
+      t2t study positions --data path/to/cifar10 --seeds 0 1 --epochs 30 --only 1d none
+    """
+    if not name:
+        list_studies(json)
+        return
+    if any(word.partition("=")[0].strip() == "seed" for word in set):
+        raise UserError("A study trains several seeds: give --seeds, not --set seed.")
+    if len({*seeds}) < len(seeds):
+        raise UserError("--seeds takes one number or more, each once: --seeds 0 1 2.")
+    for seed in seeds:
+        at_most(2**32 - 1, "--seeds", at_least(0, "--seeds", seed))
+
+    from pathlib import Path
+
+    chosen = open_study(name, data, epochs, set)
+    place = Path(folder).expanduser()
+    if dry_run:
+        from t2t.lab.studies.forecast import forecast
+        from t2t.screen import info, say_json
+
+        rows = forecast(chosen, seeds, place, only)
+        if json:
+            say_json([forecast_row(row) for row in rows])
+        else:
+            info(lambda width: forecast_page(chosen, rows))
+        return
+
+    from t2t.training.loop import Runtime
+
+    runtime = Runtime(
+        device=device,
+        precision=precision,  # type: ignore[arg-type]
+        compile=as_bool(compile),
+    )
+    train_study(chosen, seeds, place, only, runtime, json)
+
+
+def list_studies(json: bool) -> None:
+    """Prints the studies with their questions and arms."""
+    from rich import box
+    from rich.table import Table
+
+    from t2t.lab.studies import STUDIES
+    from t2t.screen import info, say_json
+
+    studies = [make() for make in STUDIES.values()]
+    if json:
+        say_json(
+            [
+                {"study": each.name, "question": each.question, "arms": [*each.arms]}
+                for each in studies
+            ]
+        )
+        return
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("study", style="cyan", no_wrap=True)
+    table.add_column("question", overflow="fold")
+    table.add_column("arms", overflow="fold")
+    for each in studies:
+        table.add_row(each.name, each.question, ", ".join(each.arms))
+    info(lambda width: table)
+
+
+def open_study(
+    name: str, data: str | None, epochs: int | None, settings: tuple[str, ...]
+) -> "Study":
+    """A study by its name, all its arms changed alike."""
+    from dataclasses import replace
+
+    from t2t.commands.running import changed, schedule_notes
+    from t2t.lab.studies import find_study
+    from t2t.training.recipe import Recipe
+
+    check_said_once({"data": data, "epochs": epochs}, settings)
+    chosen = find_study(name)
+    check_not_compared(chosen, settings)
+
+    def change(recipe: Recipe) -> Recipe:
+        recipe = changed(recipe, epochs, settings)
+        return recipe if data is None else replace(recipe, data=data)
+
+    every = chosen.changed(change)
+    first = next(iter(chosen.arms))
+    warn(*schedule_notes(chosen.arms[first], every.arms[first], settings))
+    return every
+
+
+def check_not_compared(chosen: "Study", settings: tuple[str, ...]) -> None:
+    """Refuses to set alike what the arms differ in, which is what a study is about."""
+    from t2t.config import assignment, to_json
+
+    recipes = [to_json(recipe) for recipe in chosen.arms.values()]
+    for word in settings:
+        path, _ = assignment(word)
+        values = [value_at(recipe, path) for recipe in recipes]
+        if any(value != values[0] for value in values):
+            raise UserError(
+                f"--set {path} will not do: the arms of {chosen.name} differ in it; "
+                "set what they have in common."
+            )
+
+
+def value_at(plain: Any, path: str) -> Any:
+    """What a config in JSON holds at a dotted path; None where it holds nothing."""
+    for name in path.split("."):
+        plain = plain.get(name) if isinstance(plain, dict) else None
+    return plain
+
+
+def train_study(
+    chosen: "Study",
+    seeds: tuple[int, ...],
+    place: "Path",
+    only: tuple[str, ...],
+    runtime: "Runtime",
+    json: bool,
+) -> None:
+    """Trains what is missing, and shows the table."""
+    import sys
+
+    from t2t.lab.studies.running import run_study
+    from t2t.lab.studies.table import as_json, markdown
+    from t2t.screen import say_json
+    from t2t.training.logging.clock import counted
+
+    def warn(sentence: str) -> None:
+        print(sentence, file=sys.stderr, flush=True)
+
+    outcome = run_study(
+        chosen, seeds, place, only=only, runtime=runtime, warn=warn, quiet=json
+    )
+    if json:
+        say_json(as_json(outcome))
+    elif outcome.arms:
+        print(f"\n{markdown(outcome)}\nFolder: {place / chosen.name}")
+    elif not outcome.left_out:
+        print("No run came to its end; the same command goes on.")
+    if outcome.left_out:
+        runs = counted(len(outcome.left_out), "run")
+        raise UserError(
+            f"{runs} of {chosen.name} could not be trained, for reasons told above; "
+            "put them right, and the same command goes on."
+        )
+    done = {name: len(arm.results) for name, arm in outcome.arms.items()}
+    if any(done.get(name, 0) < len(seeds) for name in chosen.chosen(only)):
+        sys.exit(INTERRUPTED)
+
+
+def forecast_row(row: "Row") -> dict[str, object]:
+    """An arm's forecast for programs."""
+    return {
+        "arm": row.arm,
+        "recipe": row.recipe,
+        "model": row.model,
+        "parameters": row.cost.parameters,
+        "macs": row.cost.macs,
+        "epochs": row.epochs,
+        "runs": row.num_runs,
+        "done": row.num_done,
+        "petamacs": round(row.petamacs, 3),
+        "hours_left": round(row.hours_left, 4),
+        "measured": row.is_measured,
+    }
+
+
+def forecast_page(chosen: "Study", rows: "list[Row]") -> "RenderableType":
+    """The arms with their costs, and what all would take."""
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from t2t.lab.studies.forecast import GPU
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("arm", style="cyan", no_wrap=True)
+    table.add_column("model", no_wrap=True)
+    on_gpu = "" if any(row.is_measured for row in rows) else f" on one {GPU}"
+    for heading in ("params M", "MACs G", "epochs", "done", f"a run{on_gpu}"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row.arm,
+            row.model,
+            f"{row.cost.parameters / 1e6:.2f}",
+            f"{row.cost.macs / 1e9:.3f}",
+            str(row.epochs),
+            f"{row.num_done} of {row.num_runs}",
+            seconds_in_words(3600 * row.hours),
+        )
+    total = Text(forecast_sentence(rows))
+    return Group(Text(chosen.question), Text(), table, Text(), total)
+
+
+def forecast_sentence(rows: "list[Row]") -> str:
+    """How much is left to do, how long it would take, and how that is known."""
+    from t2t.lab.studies.forecast import GPU
+    from t2t.training.logging.clock import counted
+
+    macs = macs_in_words(1e15 * sum(row.petamacs for row in rows))
+    left = [row for row in rows if row.num_left]
+    if not left:
+        return f"All runs are done, {macs} in all."
+    seconds = seconds_in_words(3600 * sum(row.hours_left for row in left))
+    runs = counted(sum(row.num_left for row in left), "run")
+    told = f"{runs} to do, {macs} in all; {seconds} without compiling, "
+    predicted = f"on one {GPU} as docs/scaling.md predicts; on a CPU, many times that."
+    measured = [row.arm for row in left if row.is_measured]
+    if not measured:
+        return told + predicted
+    told += f"{', '.join(measured)} as long as finished seeds took"
+    is_all = len(measured) == len(left)
+    return f"{told}." if is_all else f"{told}, the others {predicted}"
+
+
+def seconds_in_words(seconds: float) -> str:
+    """A predicted time, the shortest not as none."""
+    from t2t.training.logging.clock import duration
+
+    return "less than 1 s" if seconds < 1 else f"about {duration(seconds)}"
+
+
+def macs_in_words(macs: float) -> str:
+    """So many multiplications, in the thousands of thousands that fit."""
+    powers = {1e18: "10¹⁸", 1e15: "10¹⁵", 1e12: "10¹²"}
+    unit = next((each for each in powers if macs >= each), 1e9)
+    return f"{macs / unit:.3g} × {powers.get(unit, '10⁹')} MACs"

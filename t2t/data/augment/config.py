@@ -1,0 +1,178 @@
+"""What a recipe says of augmentation: plain data, read without PyTorch."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal, Self, get_args
+
+from t2t.errors import UserError, require, suggest
+
+Padding = Literal["zero", "reflect"]
+Interpolation = Literal["bilinear", "bicubic", "random"]
+MixMode = Literal["batch", "sample"]
+EraseFill = Literal["noise", "constant"]
+
+_KEYS = {
+    "m": "magnitude",
+    "n": "number of operations",
+    "p": "probability",
+    "mstd": "spread of the magnitude",
+    "mmax": "largest magnitude",
+    "inc": "1 for operations that strengthen with the magnitude",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandAugmentSettings:
+    """What timm's notation says of RandAugment.
+
+    The operations are drawn with replacement; each is then applied with the
+    probability, at a magnitude that is normal about `magnitude` (uniform up to it when
+    the spread is above 100) and clipped to [0, `magnitude_max`].
+    """
+
+    magnitude: float = 10.0
+    magnitude_std: float = 0.0
+    magnitude_max: float = 10.0
+    num_operations: int = 2
+    probability: float = 0.5
+    increasing: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From timm's notation, as in `rand-m9-mstd0.5-inc1`."""
+        hint = " Write it like rand-m9-mstd0.5-inc1."
+        kind, *sections = text.split("-")
+        if kind != "rand":
+            raise UserError(f"RandAugment is written rand-…, not {text!r}.{hint}")
+        given: dict[str, float] = {}
+        for section in sections:
+            key = section.rstrip("0123456789.")
+            number = section[len(key) :]
+            if not key.isalpha() or not number.replace(".", "", 1).isdigit():
+                raise UserError(
+                    f"{section!r} in {text!r} is not a letter key and a number.{hint}"
+                )
+            if key not in _KEYS:
+                raise UserError(
+                    f"{key!r} in {text!r} is not a setting of RandAugment."
+                    f"{suggest(key, _KEYS)}"
+                )
+            if key in given:
+                raise UserError(f"{key!r} stands twice in {text!r}.")
+            if key in ("n", "inc") and not number.isdigit():
+                raise UserError(f"{section!r} in {text!r} needs a whole number.")
+            given[key] = float(number)
+        if not 0 <= given.get("p", 0.5) <= 1:
+            raise UserError(f"p in {text!r} is a probability: from 0 to 1.")
+        if given.get("inc", 0) not in (0, 1):
+            raise UserError(f"inc in {text!r} is either 0 or 1.")
+        return cls(
+            magnitude=given.get("m", 10.0),
+            magnitude_std=given.get("mstd", 0.0),
+            magnitude_max=given.get("mmax", 10.0) or 10.0,  # mmax0 is no bound of 0
+            num_operations=int(given.get("n", 2)),
+            probability=given.get("p", 0.5),
+            increasing=bool(given.get("inc", 0)),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augmentation:
+    """What happens to training images after they have their size; all off by default.
+
+    In this order: padded crop, flip, RandAugment, three-augment, colour jitter, mixing,
+    normalising, erasing. Erasing comes after mixing as in the published recipe, so a
+    noise box covers both images of a mixture.
+    """
+
+    crop_padding: int = 0
+    crop_fill: Padding = "zero"
+    flip: float = 0.0
+    rand_augment: str | None = None
+    interpolation: Interpolation = "random"
+    three_augment: bool = False
+    colour_jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    cutmix_even: bool = False
+    """Round the sides of cutmix boxes down to even numbers, as timm 0.3 did; later
+    versions of timm do not."""
+    mix_probability: float = 1.0
+    mix_switch: float = 0.5
+    mix_mode: MixMode = "batch"
+    mix_group: int | None = None
+    """Size of the groups of neighbouring images that are mixed with each other; with
+    mix_mode=batch each group shares one draw. None: all images of a process."""
+    smoothing: float = 0.0
+    erase: float = 0.0
+    erase_fill: EraseFill = "noise"
+    erase_area: tuple[float, float] = (0.02, 1 / 3)
+    erase_aspect: float = 0.3
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+
+    def __post_init__(self) -> None:
+        """Refuses what could not be meant, before a run starts."""
+        for name in ("flip", "mix_probability", "mix_switch", "smoothing", "erase"):
+            require(name, getattr(self, name), 0.0, 1.0)
+        for name in ("crop_padding", "mixup", "cutmix"):
+            require(name, getattr(self, name), 0.0)
+        for number, strength in enumerate(self.colour_jitter):
+            limit = 0.5 if number == 3 else math.inf
+            require(f"colour_jitter[{number}]", strength, 0.0, limit)
+        require("erase_aspect", self.erase_aspect, 1e-6, 1.0)
+        require("erase_area[0]", self.erase_area[0], 0.0, self.erase_area[1])
+        require("erase_area[1]", self.erase_area[1], self.erase_area[0], 1.0)
+        for name, allowed in (
+            ("crop_fill", Padding),
+            ("interpolation", Interpolation),
+            ("mix_mode", MixMode),
+            ("erase_fill", EraseFill),
+        ):
+            value, words = getattr(self, name), get_args(allowed)
+            if value not in words:
+                raise UserError(
+                    f"{name} cannot be {value!r}.{suggest(str(value), words)}"
+                )
+        if len(self.mean) != len(self.std) or not all(each > 0 for each in self.std):
+            raise UserError(
+                f"mean {self.mean} and std {self.std} need one value per channel, "
+                "with std above 0."
+            )
+        if self.mix_group is not None and self.mix_group < 2:
+            raise UserError(f"mix_group is 2 or more, or None, not {self.mix_group}.")
+        if self.rand_augment is not None:
+            RandAugmentSettings.parse(self.rand_augment)
+
+    def mix_group_for(self, num_images: int) -> int | None:
+        """The group size for a process's images; None: all of them, with one draw.
+
+        Raises an error if groups do not divide the images.
+        """
+        if self.mix_group is None or not (self.mixup or self.cutmix):
+            return None
+        group = min(self.mix_group, num_images)
+        if num_images % group:
+            raise UserError(
+                f"{num_images} images per process cannot be mixed in groups of "
+                f"{group}; set augmentation.mix_group to a divisor of {num_images}, or "
+                "to none."
+            )
+        return group
+
+    @property
+    def fill(self) -> tuple[int, ...]:
+        """The mean colour in levels: what moves in at the borders."""
+        return tuple(min(255, round(255 * each)) for each in self.mean)
+
+    def light(self) -> "Augmentation":
+        """Crops and flips alone."""
+        return replace(
+            self,
+            rand_augment=None,
+            three_augment=False,
+            colour_jitter=(0.0, 0.0, 0.0, 0.0),
+            mixup=0.0,
+            cutmix=0.0,
+            erase=0.0,
+        )

@@ -1,0 +1,161 @@
+"""Which images a step holds: functions of (seed, step) and nothing else."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from t2t.data.sources.base import Source, mixed_order, permutation
+from t2t.errors import UserError
+from t2t.shapes import Labels, Pixels
+
+Shuffle = Callable[[int, int, int], Int64[np.ndarray, " images"]]
+"""From (seed, number of the pass, number of images) to an order of the images."""
+
+
+class Batch(NamedTuple):
+    """One rank's share of a step, on the device."""
+
+    images: Pixels
+    labels: Labels
+    indices: Int64[Tensor, " batch"]
+    """Which image of the source each one is, after a damaged one was replaced."""
+    keys: Int64[Tensor, " batch"]
+    """What random draws are keyed by: differs between repeats of one image."""
+    valid: Bool[Tensor, " batch"]
+    """False where evaluation must not count: padding, or a damaged image."""
+
+
+class BatchIndices(NamedTuple):
+    """One rank's share of a step before any file is read."""
+
+    indices: Int64[np.ndarray, " batch"]
+    keys: Int64[np.ndarray, " batch"]
+    valid: Bool[np.ndarray, " batch"]
+
+
+class Sampler(Protocol):
+    """The images of every step."""
+
+    @property
+    def seed(self) -> int: ...
+
+    def slots(self, step: int) -> BatchIndices: ...
+
+
+def steps_per_epoch(num_images: int, batch_size: int) -> int:
+    """Whole batches in an epoch of `num_images` samples; the partial one is dropped.
+
+    Repeated augmentation does not change it: an epoch counts samples, so that with
+    three repeats it shows a third of the images, three times each.
+    """
+    if batch_size > num_images:
+        raise UserError(
+            f"A batch of {batch_size} is more than the {num_images} images there are;"
+            f" choose a batch size of {num_images} or less."
+        )
+    return num_images // batch_size
+
+
+@functools.lru_cache(maxsize=4)
+def shuffled(seed: int, number: int, num_images: int) -> Int64[np.ndarray, " images"]:
+    """The `number`-th shuffling of the images under `seed`."""
+    return _fixed(permutation(num_images, _one_number(seed, number)))
+
+
+class BlockShuffle:
+    """Shufflings of a source that is read in blocks: few blocks at a time."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._kept = functools.lru_cache(maxsize=4)(self._shuffled)
+
+    def __call__(
+        self, seed: int, number: int, num_images: int
+    ) -> Int64[np.ndarray, " images"]:
+        return self._kept(seed, number)
+
+    def _shuffled(self, seed: int, number: int) -> Int64[np.ndarray, " images"]:
+        return _fixed(mixed_order(self._source, _one_number(seed, number)))
+
+
+def _one_number(seed: int, number: int) -> int:
+    # Even, since an order by blocks also draws from the number that follows.
+    return 2 * ((seed << 24) + number)
+
+
+def _fixed(order: Int64[np.ndarray, " images"]) -> Int64[np.ndarray, " images"]:
+    """The same array, which nobody who shares it can change."""
+    order.flags.writeable = False
+    return order
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSampler:
+    """Shuffled passes over the images without end; `batch_size` is of all ranks.
+
+    Images are walked through in a new permutation per pass; what does not fill a last
+    batch is dropped. With repeats, the batch holds ceil(batch_size / repeats) images:
+    all of them once, then again, cut at batch_size, so that the slices of different
+    ranks hold the copies of an image once there are as many ranks as repeats.
+    """
+
+    num_images: int
+    batch_size: int
+    seed: int = 0
+    rank: int = 0
+    world_size: int = 1
+    repeats: int = 1
+    shuffle: Shuffle = shuffled
+
+    def slots(self, step: int) -> BatchIndices:
+        if self.batch_size % self.world_size:
+            raise UserError(
+                f"A batch of {self.batch_size} cannot be shared by {self.world_size} "
+                f"processes; choose a multiple of {self.world_size}."
+            )
+        num_distinct = -(-self.batch_size // self.repeats)
+        steps_per_pass = steps_per_epoch(self.num_images, num_distinct)
+        number, position = divmod(step, steps_per_pass)
+        first = position * num_distinct
+        order = self.shuffle(self.seed, number, self.num_images)
+        chosen = order[first : first + num_distinct]
+        share = self.batch_size // self.world_size
+        samples = np.arange(self.rank * share, (self.rank + 1) * share)
+        copy, which = np.divmod(samples, num_distinct)
+        indices = chosen[which]
+        keys = indices + copy * self.num_images
+        return BatchIndices(indices, keys, np.ones(share, dtype=bool))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSampler:
+    """Every image exactly once over all ranks, in order; `batch_size` is of all ranks.
+
+    All ranks take equally many steps of equal size: what lacks at the end repeats the
+    last image with `valid` false, so that shapes and collectives stay in step.
+    """
+
+    num_images: int
+    batch_size: int
+    rank: int = 0
+    world_size: int = 1
+    seed: int = 0
+
+    @property
+    def num_steps(self) -> int:
+        return -(-self.num_images // (self._share * self.world_size))
+
+    @property
+    def _share(self) -> int:
+        return -(-self.batch_size // self.world_size)
+
+    def slots(self, step: int) -> BatchIndices:
+        first = (step * self.world_size + self.rank) * self._share
+        samples = np.arange(first, first + self._share)
+        indices = np.minimum(samples, self.num_images - 1)
+        return BatchIndices(indices, indices, samples < self.num_images)

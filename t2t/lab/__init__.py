@@ -1,0 +1,1 @@
+"""Research on the project itself: studies, records, speed, plans for many GPUs."""

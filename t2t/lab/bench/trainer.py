@@ -1,0 +1,298 @@
+"""The trainer's own steps: on images that lie on the device, and from files."""
+
+import time
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import torch
+
+from t2t.data.batches import LoaderOptions
+from t2t.data.sampler import Batch, steps_per_epoch
+from t2t.data.sources import (
+    FileSource,
+    ParquetSource,
+    ShardSource,
+    Source,
+    Subset,
+)
+from t2t.data.sources.opening import find
+from t2t.errors import UserError
+from t2t.lab.bench.cases import operations
+from t2t.lab.bench.kernels import profile_steps
+from t2t.lab.bench.measure import Measured, Row, failed, free, rounded
+from t2t.lab.bench.timing import Peak, Timing, matrix_rate, name_of, time_steps
+from t2t.training.distributed import World, own_stream
+from t2t.training.loaders import training_batches
+from t2t.training.optim import lr_share, set_lr
+from t2t.training.recipe import Phase, Recipe
+from t2t.training.runtime import Runtime, make_deterministic, resolve_runtime
+from t2t.training.state import build_model, new_state
+from t2t.training.step import PendingStep, Stepper, replays
+
+KINDS = {FileSource: "jpeg", ShardSource: "pack", ParquetSource: "parquet"}
+# Compiling, and whatever else a trainer puts off until its steps repeat.
+NUM_WARM_UPS = {"cuda": 12}
+# Two seconds more: memory is taken and page-locked as it is needed.
+NUM_FED_WARM_UPS = {"cuda": 80}
+LONGEST = 1_000_000
+"""More steps than anybody measures."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """Images to train from."""
+
+    data: str
+    repeat: int | None = None
+    """Times that the images are gone through in an epoch; None fills four batches."""
+    resident: bool = False
+    """Kept decoded on the device, as training does with small sets."""
+
+
+class Trainer:
+    """A run of a recipe without folder, validation and end."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        runtime: Runtime,
+        device: torch.device,
+        files: Files | None = None,
+    ) -> None:
+        self.recipe, self.device, self.files = recipe, device, files
+        self.world = World(rank=0, size=1, device=device)
+        self.runtime = resolve_runtime(runtime, self.world)
+        self.kind = "synthetic"
+        self.num_classes = self.per_epoch = 1000
+        if files is not None:
+            self.source, self.kind = open_files(files, recipe.batch_size)
+            self.num_classes = len(self.source.classes)
+            self.per_epoch = steps_per_epoch(len(self.source), recipe.batch_size)
+
+    def start(self) -> None:
+        """Builds the model and all that its steps need."""
+        recipe, runtime, world = self.recipe, self.runtime, self.world
+        make_deterministic(runtime)
+        self.run = new_state(recipe, runtime, world, self.num_classes)
+        self.stepper = Stepper(recipe, runtime, world, self.run, self.num_classes)
+        self.in_flight: deque[PendingStep] = deque()
+
+    @property
+    def launch(self) -> str:
+        """How the trainer chooses to launch its step, in the words of a case."""
+        if replays(self.runtime, self.world):
+            return "graph" if self.runtime.compile else "eager_graph"
+        return "compiled" if self.runtime.compile else "eager"
+
+    def set_phase(self, phase: Phase) -> None:
+        """Makes steps those of a phase, as the training loop does."""
+        while self.in_flight:
+            self.in_flight.popleft().get()
+        if phase != self.stepper.phase:
+            self.stepper.set_phase(phase)
+
+    def step(self, batch: Batch) -> None:
+        """One step as the training loop takes it."""
+        epoch = self.run.step / self.per_epoch
+        share = lr_share(self.recipe.schedule, epoch, self.recipe.epochs)
+        set_lr(self.run.optimizers, share)
+        # As the loop does: one step is always under way.
+        self.in_flight.append(self.stepper.start_step(batch))
+        if len(self.in_flight) > 1:
+            self.in_flight.popleft().get()
+
+    def synthetic_batch(self) -> Batch:
+        """Random pixels that lie on the device."""
+        recipe, device = self.recipe, self.device
+        num = recipe.batch_size
+        shape = (num, recipe.channels, *recipe.image_size)
+        keys = torch.arange(num, device=device)
+        return Batch(
+            torch.randint(0, 256, shape, dtype=torch.uint8, device=device),
+            torch.randint(0, self.num_classes, (num,), device=device),
+            keys,
+            keys,
+            torch.ones(num, dtype=torch.bool, device=device),
+        )
+
+    def batches(self) -> Generator[Batch]:
+        """Batches from the files, as the training loop opens them.
+
+        But none before worker processes have started: threads, which do their work
+        meanwhile, are slower.
+        """
+        assert self.files is not None
+        loader_options = LoaderOptions(
+            num_workers=self.runtime.workers,
+            resident=self.files.resident,
+            threads_first=False,
+        )
+        opened = training_batches(self.recipe, self.source, self.world, loader_options)
+        yield from opened.steps(0, LONGEST)
+
+
+def measure_recipes(
+    recipes: Sequence[Recipe],
+    runtimes: Sequence[Runtime],
+    device: torch.device,
+    files: Files | None,
+    command: str,
+    *,
+    seconds: float = 3.0,
+    profiled: bool = False,
+) -> Iterator[Measured]:
+    """Rows of each recipe and machine; one that fails says why and stops no other."""
+    for recipe, runtime in product(recipes, runtimes):
+        trainer = Trainer(recipe, runtime, device, files)
+        about = described(trainer, command)
+        from_files = {**about, **fed_by(trainer)}
+        reason: Row = {}
+        try:
+            with own_stream(device):
+                for row, profile in measure_trainer(trainer, seconds, profiled):
+                    alone = row.get("source") == "synthetic"
+                    yield Measured({**(about if alone else from_files), **row}, profile)
+        except Exception as error:
+            reason = failed(error)
+        del trainer
+        free(device)
+        if reason:
+            yield Measured({**from_files, **reason})
+
+
+def measure_trainer(
+    trainer: Trainer, seconds: float, profiled: bool
+) -> Iterator[Measured]:
+    """The rate on random images, then from files, by one and the same step.
+
+    A recipe with several phases is timed in each; from files, in the first alone.
+    """
+    device, batch_size = trainer.device, trainer.recipe.batch_size
+    peak = Peak(device)
+    trainer.start()
+    batch = trainer.synthetic_batch()
+
+    def step() -> None:
+        trainer.step(batch)
+
+    shares = trainer.recipe.phases()
+    timings: dict[Phase, Timing] = {}
+    compiling = 0.0
+    profile = None
+    for phase in shares:
+        trainer.set_phase(phase)
+        started = time.perf_counter()
+        for _ in range(NUM_WARM_UPS.get(device.type, 1)):
+            step()
+        compiling += time.perf_counter() - started
+        timings[phase] = time_steps(step, device, seconds)
+        if profiled and profile is None:
+            profile = profile_steps(step, device)
+    memory = peak.gib()
+    row = figures(trainer, whole_run(timings, shares), memory)
+    row["compile_seconds"] = round(compiling if trainer.runtime.compile else 0.0, 1)
+    if len(timings) > 1:
+        row["phases"] = [
+            {
+                **phase._asdict(),
+                "share": round(shares[phase], 4),
+                "images_per_second": round(batch_size / timing.seconds, 1),
+            }
+            for phase, timing in timings.items()
+        ]
+    yield Measured({**row, "source": "synthetic"}, profile)
+    if trainer.files is None:
+        return
+    first, alone = next(iter(timings.items()))
+    peak.reset()  # which saw the matrix products too that steps are held against
+    trainer.set_phase(first)
+    with closing(trainer.batches()) as batches:
+
+        def fed_step() -> None:
+            trainer.step(next(batches))
+
+        for _ in range(NUM_FED_WARM_UPS.get(device.type, 1)):
+            fed_step()
+        fed = time_steps(fed_step, device, seconds)
+        profile = None
+        if profiled or device.type == "cuda":
+            profile = profile_steps(fed_step, device, num_steps=20)
+    if memory is not None:  # of its one launch: graphs that are replayed hide theirs
+        memory = max(memory, peak.gib() or 0.0)
+    row = figures(trainer, fed, memory)
+    row["synthetic_images_per_second"] = round(batch_size / alone.seconds, 1)
+    row["synthetic_share"] = round(alone.seconds / fed.seconds, 4)
+    row["busy_share"] = rounded(profile.busy_share, 4) if profile else None
+    yield Measured(row, profile)
+
+
+def whole_run(timings: dict[Phase, Timing], shares: dict[Phase, float]) -> Timing:
+    """The mean step of a whole training, of whose steps each phase has its share."""
+    parts = [shares[phase] for phase in timings]
+    rounds = zip(*(timing.rounds for timing in timings.values()), strict=True)
+    return Timing(tuple(float(np.dot(parts, seconds)) for seconds in rounds))
+
+
+def open_files(files: Files, batch_size: int) -> tuple[Source, str]:
+    """The images to train on, gone through often enough, and what kind they are."""
+    found = find(files.data)
+    split = next((name for name in ("train", "all") if name in found.openers), None)
+    if split is None:
+        raise UserError(f"{found.title} has no images to train on.")
+    source = found.openers[split]()
+    kind = next((KINDS[each] for each in KINDS if isinstance(source, each)), "array")
+    repeat = files.repeat or -(-4 * batch_size // len(source))
+    if repeat > 1:
+        source = Subset(source, np.tile(np.arange(len(source)), repeat))
+    return source, kind
+
+
+def described(trainer: Trainer, command: str) -> Row:
+    """What the rows of a trainer are of."""
+    recipe = trainer.recipe
+    height, width = recipe.image_size
+    return {
+        "model": recipe.model,
+        "mode": "train",
+        "image_size": height if height == width else [height, width],
+        "batch": recipe.batch_size,
+        "precision": trainer.runtime.precision,
+        "source": trainer.kind,
+        "launch": trainer.launch,
+        "recipe": recipe.name,
+        "torch": torch.__version__,
+        "gpu": name_of(trainer.device),
+        "command": command,
+    }
+
+
+def fed_by(trainer: Trainer) -> Row:
+    """How images come from files, where it was said."""
+    files, workers = trainer.files, trainer.runtime.workers
+    if files is None:
+        return {}
+    told: Row = {} if workers is None else {"workers": workers}
+    return {**told, "resident": True} if files.resident else told
+
+
+def figures(trainer: Trainer, timing: Timing, memory_gib: float | None) -> Row:
+    """What was measured of some steps."""
+    recipe = trainer.recipe
+    rate = recipe.batch_size / timing.seconds
+    with torch.device("meta"):
+        model = build_model(recipe, trainer.num_classes)
+    fastest = matrix_rate(trainer.device, trainer.runtime.precision or "fp32")
+    share = rate * operations(model, recipe.image_size, "train") / fastest
+    return {
+        "images_per_second": round(rate, 1),
+        "spread": round(timing.spread, 4),
+        "milliseconds": round(1e3 * timing.seconds, 3),
+        "peak_memory_gib": rounded(memory_gib),
+        # Of tokens that are dropped nothing is computed, and here all are counted.
+        "matrix_share": round(share, 4) if recipe.token_dropping.keep == 1 else None,
+        "matrix_tflops": round(fastest / 1e12, 2),
+    }

@@ -1,0 +1,155 @@
+"""A step of the real program among processes that are not there.
+
+A fake process group answers every collective at once, so one process can build and
+step what it would among a thousand. What is computed means nothing; that it can be,
+what each process holds and what it would send do.
+"""
+
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from t2t.errors import UserError
+from t2t.training.distributed import Parallelism, World
+from t2t.training.forecast.random_batch import random_batch
+from t2t.training.recipe import Recipe
+from t2t.training.runtime import Runtime, resolve_runtime
+from t2t.training.state import TrainState, new_state
+from t2t.training.step import Stepper
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What one process of many held and would have sent in one step."""
+
+    num_processes: int
+    parallelism: Parallelism
+    images: int
+    """Images of the step that this process computed."""
+    state_bytes: int
+    """Weights, average and optimizer state that this process holds."""
+    sent: dict[str, int]
+    """Bytes that this process would send in rings, by kind of collective."""
+    seconds: float
+    """To build the program and take the step, on this machine."""
+
+    @property
+    def sent_bytes(self) -> int:
+        return sum(self.sent.values())
+
+
+def rehearse(
+    recipe: Recipe,
+    num_processes: int,
+    *,
+    num_classes: int = 1000,
+    parallelism: Parallelism = "ddp",
+    per_node: int = 8,
+) -> Rehearsal:
+    """Builds a recipe's program as the first of many processes, and takes one step."""
+    if num_processes < 2:
+        raise UserError("One GPU sends nothing to rehearse; give 2 GPUs or more.")
+    started = time.perf_counter()
+    cpu = torch.device("cpu")
+    with fake_world(num_processes):
+        world = World(0, num_processes, cpu, 0, per_node)
+        runtime = resolve_runtime(
+            Runtime(device="cpu", compile=False, parallelism=parallelism), world
+        )
+        run = new_state(recipe, runtime, world, num_classes)
+        stepper = Stepper(recipe, runtime, world, run, num_classes)
+        batch = random_batch(recipe, num_processes, num_classes)
+        sent = Sent()
+        if isinstance(run.model, DistributedDataParallel):
+            run.model.register_comm_hook(None, sent.reduce_bucket)
+            with warnings.catch_warnings():
+                # Of one image a class token's gradient is a part of a larger one.
+                warnings.filterwarnings("ignore", "Grad strides do not match")
+                stepper.train_step(batch)
+        else:
+            with sent:
+                stepper.train_step(batch)
+        return Rehearsal(
+            num_processes=num_processes,
+            parallelism=parallelism,
+            images=len(batch.labels),
+            state_bytes=state_bytes(run),
+            sent=sent.by_kind,
+            seconds=time.perf_counter() - started,
+        )
+
+
+@contextmanager
+def fake_world(world_size: int) -> Iterator[None]:
+    """A process group whose other members are not there."""
+    # Registers the backend "fake".
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    if dist.is_initialized():
+        raise UserError("A rehearsal needs a process that trains with no others.")
+    dist.init_process_group("fake", rank=0, world_size=world_size, store=FakeStore())
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+class Sent(TorchDispatchMode):
+    """Counts what a process sends when rings carry out its collectives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_kind: dict[str, int] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        if func.namespace == "c10d":
+            if "allgather_base" in func.name():
+                self.note("all-gather", num_bytes(args[0]) - num_bytes(args[1]))
+            elif "reduce_scatter_base" in func.name():
+                self.note("reduce-scatter", num_bytes(args[1]) - num_bytes(args[0]))
+            elif "allreduce" in func.name():
+                others = 1 - 1 / dist.ProcessGroup.unbox(args[1]).size()
+                self.note("all-reduce", 2 * others * num_bytes(args[0]))
+        return func(*args, **(kwargs or {}))
+
+    def reduce_bucket(
+        self, _: object, bucket: dist.GradBucket
+    ) -> torch.futures.Future[Tensor]:
+        """Counts a bucket of DistributedDataParallel and leaves it as it is."""
+        others = 1 - 1 / dist.get_world_size()
+        self.note("all-reduce", 2 * others * num_bytes(bucket.buffer()))
+        done: torch.futures.Future[Tensor] = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    def note(self, kind: str, count: float) -> None:
+        """Adds bytes to a kind of collective."""
+        self.by_kind[kind] = self.by_kind.get(kind, 0) + round(count)
+
+
+def num_bytes(tensors: Tensor | Sequence[Tensor]) -> int:
+    """The size of one tensor or several."""
+    if isinstance(tensors, Tensor):
+        return tensors.numel() * tensors.element_size()
+    return sum(num_bytes(tensor) for tensor in tensors)
+
+
+def state_bytes(run: TrainState) -> int:
+    """What this process holds of a run."""
+    tensors = run.state().tensors.values()
+    return sum(
+        num_bytes(tensor.to_local() if isinstance(tensor, DTensor) else tensor)
+        for tensor in tensors
+    )

@@ -1,0 +1,145 @@
+"""A study's outcome, and the seeds of a record, as pictures."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from t2t.atomic import atomic_file
+from t2t.lab.studies.outcome import Arm, Outcome
+
+if TYPE_CHECKING:
+    from t2t.lab.studies.record import FinishedRun
+
+COLOUR, DOTS = "#08519c", "#9ecae1"
+COSTS: dict[str, Callable[[Arm], float]] = {
+    "parameters, M": lambda arm: arm.cost.parameters / 1e6,
+    "MACs, G": lambda arm: arm.cost.macs / 1e9,
+    "training images/s": lambda arm: arm.values("images_per_second").mean,
+}
+
+
+def draw(outcome: Outcome, path: Path) -> None:
+    """The arms' accuracies, one below the other or against what they cost."""
+    arms = list(outcome.arms.values())
+    figure = draw_costs(arms) if outcome.study.against_cost else draw_arms(arms)
+    figure.suptitle(outcome.study.question)
+    for text in figure.findobj(Text):  # a study's own words may hold a $
+        text.set_parse_math(False)
+    with atomic_file(path) as part:
+        figure.savefig(part, dpi=120, format="png")
+
+
+def draw_arms(arms: Sequence[Arm]) -> Figure:
+    """Mean and spread of every arm, and its seeds as dots."""
+    figure = Figure(figsize=(8, 1.4 + 0.5 * len(arms)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    places = list(range(len(arms)))
+    for place, arm in zip(places, arms, strict=True):
+        seeds = list(arm.top1.by_seed.values())
+        axes.plot(seeds, [place] * len(seeds), "o", color=DOTS, markersize=6)
+        mean_and_spread(axes, arm.top1.mean, place, along_x=arm.top1.spread)
+        axes.annotate(
+            f"{arm.top1.mean:.2f}",
+            (arm.top1.mean, place),
+            (0, 8),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+        )
+    axes.set_yticks(places, [arm.name for arm in arms])
+    axes.set_ylim(len(arms) - 0.4, -0.7)
+    axes.set_xlabel("top-1, %: mean ± standard deviation, and the seeds")
+    axes.grid(axis="x", alpha=0.3)
+    return figure
+
+
+def draw_costs(arms: Sequence[Arm]) -> Figure:
+    """Accuracy against parameters, MACs and speed, a panel each."""
+    figure = Figure(figsize=(14, 4.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, len(COSTS), sharey=True)
+    for axes, (label, cost) in zip(panels, COSTS.items(), strict=True):
+        for number, arm in enumerate(arms):
+            top1 = arm.top1
+            mean_and_spread(
+                axes,
+                cost(arm),
+                top1.mean,
+                along_y=top1.spread,
+                colour=f"C{number}",
+                label=arm.name,
+            )
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.margins(x=0.15, y=0.12)
+        axes.set_xlabel(label)
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel("top-1, %")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right center", frameon=False)
+    return figure
+
+
+def mean_and_spread(
+    axes: Any,
+    x: float,
+    y: float,
+    *,
+    along_x: float | None = None,
+    along_y: float | None = None,
+    colour: str = COLOUR,
+    label: str | None = None,
+) -> None:
+    """A point with bars as long as the spread."""
+    axes.errorbar(
+        x,
+        y,
+        xerr=along_x,
+        yerr=along_y,
+        fmt="s",
+        color=colour,
+        label=label,
+        capsize=4,
+        markersize=5,
+    )
+
+
+def draw_seeds(runs: "Sequence[FinishedRun]", path: Path) -> None:
+    """Training loss and both accuracies of every seed, over the steps."""
+    figure = Figure(figsize=(11, 3.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, 3, sharex=True)
+    panels[2].sharey(panels[1])  # averaged and raw weights compare at a glance
+    titles = {
+        "loss": "training loss",
+        "top1": "top-1, %, averaged weights",
+        "top1_raw": "top-1, %, raw weights",
+    }
+    for axes, (key, title) in zip(panels, titles.items(), strict=True):
+        for run in runs:
+            points = [(row["step"], row[key]) for row in run.rows if key in row]
+            marker = "." if len(points) < 30 else None
+            axes.plot(
+                [step for step, _ in points],
+                [value for _, value in points],
+                marker=marker,
+                label=f"seed {run.seed}",
+            )
+        axes.set_title(title)
+        axes.set_xlabel("step")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.9g}"))
+        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        axes.grid(alpha=0.3)
+    panels[1].set_ylim(top=min(panels[1].get_ylim()[1], 100))
+    panels[0].legend(frameon=False, fontsize="small")
+    figure.suptitle(runs[0].result["recipe"], parse_math=False)
+    with atomic_file(path) as part:
+        figure.savefig(part, dpi=120, format="png")

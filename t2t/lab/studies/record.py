@@ -1,0 +1,288 @@
+"""Records: finished runs of one recipe, gathered so that anyone can check them."""
+
+import re
+import shutil
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from t2t.config import differences, few, to_json
+from t2t.errors import UserError
+from t2t.lab.studies.output_dir import renamed, writing_into
+from t2t.lab.studies.picture import draw_seeds
+from t2t.training.logging.clock import counted
+from t2t.training.logging.metrics import read_rows
+from t2t.training.run_folder import (
+    CURVES,
+    ENVIRONMENT,
+    METRICS,
+    RECIPE,
+    read_environment,
+    read_json,
+    read_recipe,
+    read_result,
+    write_json,
+    write_page,
+)
+
+SUMMARY, LOG, PAGE = "summary.json", "log.txt", "README.md"
+ONE_MACHINE = (
+    "device",
+    "num_processes",
+    "precision",
+    "compile",
+    "micro_batch",
+    "parallelism",
+)
+"""What the runs of a record have in common, since its times are their mean."""
+SUMMARY_KEYS = (
+    "recipe",
+    "data",
+    "model",
+    "parameters",
+    "epochs",
+    "seeds",
+    "top1",
+    "top1_raw",
+    "train_minutes",
+    "compile_minutes",
+    "gpu",
+    "command",
+)
+"""What a record's summary holds: top-1 a value for each seed, minutes their mean."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedRun:
+    """What a finished run folder says."""
+
+    folder: Path
+    recipe: dict[str, Any]
+    environment: dict[str, Any]
+    result: dict[str, Any]
+    rows: list[dict[str, Any]]
+    log: Path | None
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+        return int(self.recipe["seed"])
+
+    def with_data_called(self, name: str) -> "FinishedRun":
+        """The same run, its data called by a name wherever it tells of them."""
+        path = self.recipe["data"]
+        return replace(
+            self,
+            recipe=renamed(self.recipe, path, name),
+            environment=renamed(self.environment, path, name),
+            result=renamed(self.result, path, name),
+        )
+
+
+def record(
+    runs: Sequence[Path],
+    into: Path,
+    *,
+    data_name: str | None = None,
+    held_out: bool = False,
+    logs: Sequence[Path] = (),
+) -> dict[str, Any]:
+    """Gathers finished runs that differ in their seed into a record; its summary.
+
+    `data_name` stands for the data's path in all that is written. Runs judged by held
+    out training images are taken with `held_out` only, and labelled.
+    """
+    opened = open_runs(runs, held_out=held_out, logs=logs)
+    check_place(into, opened[0])
+    with writing_into(into):
+        write_record(opened, into, data_name)
+    return read_json(into / SUMMARY)
+
+
+def open_runs(
+    runs: Sequence[Path], *, held_out: bool, logs: Sequence[Path] = ()
+) -> list[FinishedRun]:
+    """Runs that can be one record, by their seeds; refuses others."""
+    if logs and len(logs) != len(runs):
+        raise UserError(
+            f"{len(runs)} runs and {len(logs)} logs are given; give a log for each run."
+        )
+    given: Sequence[Path | None] = logs or [None] * len(runs)
+    opened = [open_run(run, log) for run, log in zip(runs, given, strict=True)]
+    opened.sort(key=lambda run: run.seed)
+    check_alike(opened)
+    check_judge(opened[0], held_out)
+    return opened
+
+
+def check_place(into: Path, run: FinishedRun) -> None:
+    """Refuses a folder of something else; one that a full disk cut short is none."""
+    there = [path.name for path in into.iterdir()] if into.is_dir() else []
+    ours = (RECIPE, ENVIRONMENT, CURVES, PAGE, "seed", ".")
+    if SUMMARY not in there and any(not name.startswith(ours) for name in there):
+        raise UserError(
+            f"{into} holds something that is no record; give --into a new folder."
+        )
+    own = run.recipe["name"]
+    name = own
+    if RECIPE in there:
+        name = read_json(into / RECIPE, {"name": str})["name"]
+    if name != own:
+        raise UserError(
+            f"{into} is a record of {name}, not of {own}; give --into a new folder."
+        )
+
+
+def write_record(
+    runs: Sequence[FinishedRun], into: Path, data_name: str | None
+) -> None:
+    """All files of a record; a page that is there already stays."""
+    data = runs[0].recipe["data"]
+    name = data if data_name is None else data_name
+    runs = [run.with_data_called(name) for run in runs]
+    summary = summarise(runs)
+    write_json(into / RECIPE, runs[0].recipe)
+    write_json(into / ENVIRONMENT, runs[0].environment)
+    write_json(into / SUMMARY, summary)
+    # Those of seeds, or with logs, that an earlier recording had and this has not.
+    for path in into.glob("seed[0-9]*"):
+        if re.fullmatch(r"seed\d+\.(json|jsonl|log)", path.name):
+            path.unlink()
+    for run in runs:
+        write_json(into / f"seed{run.seed}.json", run.result)
+        shutil.copyfile(run.folder / METRICS, into / f"seed{run.seed}.jsonl")
+        if run.log is not None:
+            log = run.log.read_text("utf-8", "surrogateescape")
+            (into / f"seed{run.seed}.log").write_text(
+                renamed(log, data, name), "utf-8", "surrogateescape"
+            )
+    draw_seeds(runs, into / CURVES)
+    if not (into / PAGE).exists():
+        write_page(into / PAGE, first_page(summary))
+
+
+def open_run(folder: Path, log: Path | None) -> FinishedRun:
+    """A run folder, unless it is none or not finished."""
+    result = read_result(folder)
+    if log is None and (folder / LOG).exists():
+        log = folder / LOG
+    if log is not None and not log.is_file():
+        raise UserError(f"There is no log {log}.")
+    try:
+        rows = read_rows(folder / METRICS)
+    except OSError as error:
+        raise UserError(
+            f"{folder / METRICS} cannot be read ({error.strerror}): check its "
+            "permissions."
+        ) from error
+    judged = [row["top1"] for row in rows if "top1" in row]
+    if judged[-1:] != [result["top1"]]:
+        raise UserError(
+            f"{folder / METRICS} does not end in the run's result, so nobody could "
+            "check it: a disk was full, or it was changed; train the run again."
+        )
+    return FinishedRun(
+        folder=folder,
+        recipe=to_json(read_recipe(folder)),
+        environment=read_environment(folder),
+        result=result,
+        rows=rows,
+        log=log,
+    )
+
+
+def check_alike(runs: Sequence[FinishedRun]) -> None:
+    """Refuses runs that do not differ in their seed, or differ in anything else."""
+    first = runs[0]
+    for before, run in pairwise(runs):
+        others = [
+            each
+            for each in differences(first.recipe, run.recipe)
+            if not each.startswith("seed:")
+        ]
+        if others:
+            raise UserError(
+                f"{first.folder} and {run.folder} are of different recipes "
+                f"({few(others)}); a record holds one recipe."
+            )
+        if run.seed == before.seed:
+            raise UserError(
+                f"{before.folder} and {run.folder} have the same seed {run.seed}; a "
+                "record takes each seed once."
+            )
+        ours, theirs = (
+            {key: each.environment.get(key) for key in ONE_MACHINE}
+            for each in (first, run)
+        )
+        if unlike := differences(ours, theirs):
+            raise UserError(
+                f"{first.folder} and {run.folder} were trained in different ways "
+                f"({'; '.join(unlike)}); a record holds one machine's times."
+            )
+
+
+def check_judge(run: FinishedRun, held_out: bool) -> None:
+    """Refuses to let held-out training images pass for the test set, or the reverse."""
+    number = run.recipe["holdout"]
+    if number and not held_out:
+        raise UserError(
+            f"{run.folder} was judged by {number:,} held-out training images, not by "
+            "the test set: train it with holdout=0, or add --held-out to record it "
+            "labelled as such."
+        )
+    if held_out and not number:
+        raise UserError(
+            f"{run.folder} holds nothing out (holdout=0): leave --held-out away."
+        )
+
+
+def summarise(runs: Sequence[FinishedRun]) -> dict[str, Any]:
+    """The record in a few numbers."""
+    first = runs[0]
+    results = [run.result for run in runs]
+    number = first.recipe["holdout"]
+    evaluate_model = (
+        f", judged by {number:,} held-out training images" if number else ""
+    )
+    device = first.environment["device"]
+    kind, _, name = device.partition(" ")
+    values = {
+        **{key: results[0][key] for key in ("recipe", "model", "parameters", "epochs")},
+        "data": f"{first.recipe['data']}{evaluate_model}",
+        "seeds": [run.seed for run in runs],
+        "top1": [result["top1"] for result in results],
+        "top1_raw": [result["top1_raw"] for result in results],
+        "gpu": name if kind == "cuda" else f"none ({device})",
+        "command": results[0]["command"],
+        **{
+            key: round(statistics.fmean(result[key] for result in results), 3)
+            for key in ("train_minutes", "compile_minutes")
+        },
+    }
+    return {key: values[key] for key in SUMMARY_KEYS}
+
+
+def first_page(summary: dict[str, Any]) -> str:
+    """A page to begin with: the command and the numbers; what helped is to be added."""
+    rows = zip(summary["seeds"], summary["top1"], summary["top1_raw"], strict=True)
+    lines = [
+        f"# {summary['recipe']}",
+        "",
+        f"{summary['model']}, {summary['parameters'] / 1e6:.2f} M parameters, "
+        f"{counted(summary['epochs'], 'epoch')} of {summary['data']}. "
+        f"GPU: {summary['gpu']}.",
+        f"{summary['train_minutes']:.2f} minutes of training and "
+        f"{summary['compile_minutes']:.2f} of compiling, mean over the seeds.",
+        "",
+        "```console",
+        f"$ {summary['command']}",
+        "```",
+        "",
+        "| seed | top-1 averaged | top-1 raw |",
+        "|---|---|---|",
+        *(f"| {seed} | {top1:.2f} | {raw:.2f} |" for seed, top1, raw in rows),
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,116 @@
+"""Keeps the heads of a file if their classes are those of the data."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from t2t.models.checkpoint_io.published import State
+from t2t.models.class_names import class_indices, imagenet_classes, listed
+
+HEADS = ("head", "distillation_head")
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The classes of a file's head, and those that a model needs."""
+
+    known: Sequence[str] = ()
+    """Class names in the file; empty if it has none."""
+    wanted: Sequence[str] | None = None
+    """Class names of the data; None if only the number of classes matters."""
+
+
+@dataclass
+class HeadReport:
+    """Which heads were kept and which were changed, a sentence each."""
+
+    kept: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+
+
+def fit_heads(
+    state: State, wanted: State, heads: tuple[str, ...], classes: Classes
+) -> HeadReport:
+    """Replaces heads in `state` by the model's own if they are for other classes."""
+    report = HeadReport()
+    has_any = any(part_of(wanted, head) for head in heads)
+    for head in heads:
+        given, own = part_of(state, head), part_of(wanted, head)
+        called = "distillation head" if head == "distillation_head" else "head"
+        if given and own and num_outputs(given) != num_outputs(own):
+            report.changed.append(
+                f"The {called} for {num_outputs(given)} classes was replaced by a "
+                f"fresh one for {num_outputs(own)}."
+            )
+        elif given and own:
+            order, reason = outputs_for(classes, num_outputs(given))
+            if order is None:
+                report.changed.append(
+                    f"The {called} was replaced by a fresh one: {reason}."
+                )
+            elif order != [*range(len(order))]:
+                state |= {name: tensor[order] for name, tensor in given.items()}
+                report.changed.append(
+                    f"The {called} was kept, its outputs in the order of the data's "
+                    f"classes: {reason}."
+                )
+                continue
+            else:
+                report.kept.append(f"The {called} was kept: {reason}.")
+                continue
+        elif own and not given:
+            report.changed.append(f"It has no {called}: the model's is a fresh one.")
+        elif given and not has_any:
+            report.changed.append(
+                f"The {called} for {num_outputs(given)} classes was left out."
+            )
+        else:
+            continue
+        for name in given:
+            del state[name]
+        state |= own
+    return report
+
+
+def part_of(tensors: State, head: str) -> State:
+    """The tensors of one head."""
+    return {
+        name: tensor for name, tensor in tensors.items() if name.startswith(f"{head}.")
+    }
+
+
+def num_outputs(head: State) -> int:
+    """The number of classes of a head."""
+    return next(iter(head.values())).shape[0]
+
+
+def outputs_for(classes: Classes, num: int) -> tuple[list[int] | None, str]:
+    """The head's output for each wanted class, and why; None if the classes differ.
+
+    Classes are compared by name, not only by number. 1,000 classes without names are
+    assumed to be ImageNet's, since published files and shards have no names.
+    """
+    known, wanted = classes.known, classes.wanted
+    names = known if len(known) == num else ()
+    if wanted is None:
+        shown = f" ({listed(names)})" if names else ""
+        return [*range(num)], f"its {num} classes{shown} match the model's number"
+    imagenet = imagenet_classes()
+    assumed = ""
+    if not names and num == len(imagenet):
+        names, assumed = imagenet, ", assumed to be ImageNet's: the file has no names"
+    if list(wanted) == [str(number) for number in range(len(imagenet))] and (
+        tuple(names) == imagenet
+    ):
+        wanted, assumed = imagenet, ", assumed to be ImageNet's: the data has no names"
+    if not names:
+        return None, (
+            f"the file does not name its {num} classes, so they may not be the data's "
+            f"({listed(wanted)})"
+        )
+    order = [number for number in class_indices(wanted, names) if number is not None]
+    if sorted(order) != [*range(num)]:
+        return None, (
+            f"its {num} classes ({listed(names)}{assumed}) are not the data's "
+            f"{len(wanted)} ({listed(wanted)})"
+        )
+    return order, f"its {num} classes are the data's ({listed(wanted)}{assumed})"

@@ -1,0 +1,120 @@
+"""Files of weights: where they are, and how they come here."""
+
+import hashlib
+import http.client
+import os
+import urllib.request
+from pathlib import Path
+
+import torch
+
+from t2t.atomic import atomic_file
+from t2t.errors import UserError, first_line
+from t2t.models.builtin import NAME as BUILTIN
+from t2t.models.builtin import builtin_file
+from t2t.models.checkpoint_io.reachability import why_unreachable
+
+FILE_NAME = "model.safetensors"
+
+
+def locate(path: str | os.PathLike[str]) -> Path:
+    """The local file of a file, run folder, URL, `hf-hub:owner/name`, or `builtin`."""
+    text = str(path)
+    if text == BUILTIN:
+        return builtin_file()
+    if text.startswith(("http://", "https://")):
+        return download(text)
+    if text.startswith("hf-hub:"):
+        return from_hub(text.removeprefix("hf-hub:"))
+    file = Path(path).expanduser()
+    if file.is_dir():
+        # A run's own, or the one that was shipped there.
+        found = [file / FILE_NAME] if (file / FILE_NAME).is_file() else []
+        found = found or sorted(file.glob("*.safetensors"))
+        if not found:
+            raise UserError(f"The folder {text} has no {FILE_NAME} in it{lost(file)}.")
+        if len(found) > 1:
+            names = ", ".join(path.name for path in found)
+            raise UserError(f"The folder {text} holds {names}: name one of them.")
+        return found[0]
+    if not file.is_file():
+        raise UserError(
+            f"There is no file {text}; give a file, a run folder, an http(s) URL or "
+            "hf-hub:owner/name."
+        )
+    return file
+
+
+def lost(folder: Path) -> str:
+    """Why a run's folder has no model, and what to do; empty for other folders."""
+    if (folder / "result.json").exists():
+        return (
+            ": it was removed after the run had finished. Restore it, or train again "
+            "with --fresh"
+        )
+    if (folder / "recipe.json").exists():
+        return ": the run has not been evaluated yet. Run its command again to resume"
+    return ""
+
+
+def from_hub(name: str) -> Path:
+    """The file of a repository on the Hugging Face hub, downloaded once."""
+    import huggingface_hub  # slow to import, and needed here only
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    name_of_repository, _, revision = name.partition("@")
+    owner, _, rest = name_of_repository.partition("/")
+    repository_name, _, file_name = rest.partition("/")
+    repository, file_name = f"{owner}/{repository_name}", file_name or FILE_NAME
+    wanted = {"revision": revision or None}
+    try:
+        kept = huggingface_hub.try_to_load_from_cache(repository, file_name, **wanted)
+        # Offline, huggingface_hub would retry for half a minute before using its cache.
+        if reason := why_unreachable(huggingface_hub.constants.ENDPOINT):
+            if isinstance(kept, str):
+                return Path(kept)
+            raise UserError(
+                f"hf-hub:{name} could not be downloaded ({reason}): try again where "
+                "there is a network, or give a file that is here."
+            )
+        file = huggingface_hub.hf_hub_download(repository, file_name, **wanted)
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        raise UserError(
+            f"hf-hub:{name} could not be downloaded ({first_line(error)}); the form is "
+            "hf-hub:owner/name, with /file and @revision where needed."
+        ) from error
+    return Path(file)
+
+
+def download(url: str) -> Path:
+    """The file behind a URL, downloaded once into torch's cache."""
+    # Files of one name from two places must not be taken for each other.
+    place = hashlib.sha256(url.encode()).hexdigest()[:12]
+    name = Path(urllib.request.url2pathname(url.partition("?")[0])).name
+    file = Path(torch.hub.get_dir()) / "checkpoints" / f"{place}-{name}"
+    if file.exists():
+        return file
+    if reason := why_unreachable(url):
+        raise UserError(
+            f"{url} could not be downloaded ({reason}): try again where there is a "
+            "network, or give a file that is here."
+        )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with (
+            urllib.request.urlopen(url, timeout=60) as response,
+            atomic_file(file) as part,
+            part.open("wb") as out,
+        ):
+            while chunk := response.read(1 << 20):
+                out.write(chunk)
+            expected = response.headers.get("Content-Length")
+            if expected is not None and out.tell() != int(expected):
+                raise UserError(
+                    f"{url} broke off at {out.tell()} of {expected} bytes; try again."
+                )
+    except (http.client.HTTPException, OSError) as error:
+        raise UserError(
+            f"{url} could not be downloaded ({first_line(error)})."
+        ) from error
+    return file

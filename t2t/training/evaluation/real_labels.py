@@ -1,0 +1,73 @@
+"""ImageNet's validation images under the labels that were reassessed in 2020 (ReaL)."""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from jaxtyping import Int64
+from torch import Tensor
+
+from t2t.data.sources import Source
+from t2t.errors import UserError
+from t2t.models.class_names import imagenet_classes
+from t2t.training.evaluation.class_matching import match_classes
+
+NUM_VALIDATION = 50_000
+
+
+@cache
+def real_labels() -> list[list[int]]:
+    """All right classes of each validation image of ImageNet, often several or none."""
+    from timm.data import RealLabelsImagenet  # slow to import, and seldom asked for
+
+    known = RealLabelsImagenet(range(NUM_VALIDATION))
+    return list(known.real_labels.values())
+
+
+@dataclass(frozen=True)
+class RealScore:
+    """How often the first guess is one of an image's reassessed labels."""
+
+    top1: float
+    num_images: int
+    """Images that have such labels."""
+
+
+class RealLabels:
+    """Counts what of an evaluation the reassessed labels call right."""
+
+    def __init__(self, source: Source, class_names: tuple[str, ...], where: str):
+        self.source = source
+        if validation_number(source.name(0)) is None:
+            raise UserError(
+                "ReaL labels belong to ImageNet's validation files by their names "
+                f"(ILSVRC2012_val_00000001.JPEG), and {where} begins with "
+                f"{source.name(0)}; leave --real out, or give the original files."
+            )
+        self.numbers, _ = match_classes(class_names, imagenet_classes(), "The model")
+
+    def score(self, guesses: Int64[Tensor, "images 3"]) -> RealScore:
+        """What an evaluation's guesses come to."""
+        labels = real_labels()
+        hits = num_images = 0
+        for index, _, guess in guesses.tolist():
+            number = validation_number(self.source.name(index))
+            if number is None:
+                raise UserError(
+                    f"{self.source.name(index)} is not one of ImageNet's validation "
+                    "files, so it has no ReaL label; leave --real out."
+                )
+            if right := labels[number]:
+                num_images += 1
+                hits += self.numbers[guess] in right
+        if not num_images:
+            raise UserError("None of the images has a ReaL label; leave --real out.")
+        return RealScore(100 * hits / num_images, num_images)
+
+
+def validation_number(name: str) -> int | None:
+    """Which of ImageNet's validation images a file is, from 0, by its name."""
+    found = re.search(r"ILSVRC2012_val_(\d{8})", name)
+    if found is None or not 1 <= int(found[1]) <= NUM_VALIDATION:
+        return None
+    return int(found[1]) - 1

@@ -1,0 +1,168 @@
+"""What is told of a model that was judged: on the screen and to programs."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from t2t.errors import on_one_line
+from t2t.models.trained import Trained
+from t2t.training.evaluation.evaluate import Score
+from t2t.training.evaluation.real_labels import RealScore
+
+NUM_SHOWN = 20
+"""Classes that a screen is given, the worst first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalReport:
+    """A model's score on some data, with all that it depends on."""
+
+    trained: Trained
+    data: str
+    split: str
+    score: Score
+    real: RealScore | None
+    images_per_second: float | None
+    """From the second batch on; None where there is only one."""
+    device: str
+    precision: str
+    batch_size: int
+    damaged: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def classes(self) -> list["ClassRow"]:
+        """Every class that has images, the worst first."""
+        names, confusion = self.trained.readable_names, self.score.confusion
+        places, amounts = confusion.indices().T.tolist(), confusion.values().tolist()
+        counts: dict[int, dict[int, int]] = {}
+        for (number, guess), amount in zip(places, amounts, strict=True):
+            counts.setdefault(number, {})[guess] = amount
+        rows = []
+        for number, guesses in counts.items():
+            num_images, num_right = sum(guesses.values()), guesses.pop(number, 0)
+            order = sorted(guesses, key=lambda guess: -guesses[guess])
+            taken_for = [(names[guess], guesses[guess]) for guess in order]
+            own = self.trained.class_names[number]
+            rows.append(ClassRow(own, names[number], num_images, num_right, taken_for))
+        return sorted(rows, key=lambda row: row.top1)
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it for programs."""
+        trained, score = self.trained, self.score
+        rate, real = self.images_per_second, self.real
+        return {
+            "weights": trained.path,
+            "model": trained.name,
+            "data": self.data,
+            "split": self.split,
+            "num_images": score.num_images,
+            "top1": round(score.top1, 4),
+            "top5": round(score.top5, 4),
+            "loss": round(score.loss, 6),
+            "real_top1": None if real is None else round(real.top1, 4),
+            "real_num_images": None if real is None else real.num_images,
+            "images_per_second": None if rate is None else round(rate, 1),
+            "device": self.device,
+            "precision": self.precision,
+            "batch_size": self.batch_size,
+            "image_size": list(trained.image_size),
+            "crop_fraction": trained.crop_fraction,
+            "damaged": list(self.damaged),
+            "notes": list(self.notes),
+            "classes": [
+                {
+                    "class": row.class_name,
+                    "name": row.name,
+                    "num_images": row.num_images,
+                    "top1": round(row.top1, 4),
+                    "taken_for": [
+                        {"name": name, "num_images": num} for name, num in row.taken_for
+                    ],
+                }
+                for row in self.classes()
+            ],
+        }
+
+    def render(self) -> RenderableType:
+        """All that fits on a screen."""
+        rows = self.classes()
+        parts: list[RenderableType] = [self.heading(), Text(), self.figures(), Text()]
+        shown = rows[:NUM_SHOWN]
+        parts.append(class_table(shown))
+        if len(rows) > len(shown):
+            note = f"The {len(shown)} worst of {len(rows)} classes; --json gives all."
+            parts += [Text(), Text(note, style="dim")]
+        return Group(*parts)
+
+    def heading(self) -> Text:
+        """What was judged by what."""
+        trained = self.trained
+        size = "×".join(map(str, trained.image_size))
+        return Text.assemble(
+            (trained.path, "bold cyan"),
+            f"  {trained.name}\n",
+            f"{self.data} ({self.split}): {self.score.num_images:,} images of "
+            f"{len(self.classes())} classes, seen at {size} pixels",
+        )
+
+    def figures(self) -> Table:
+        """The score in a few numbers."""
+        table = Table(box=None, show_header=False, pad_edge=False)
+        table.add_column(style="dim")
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(style="dim")
+        score, real, rate = self.score, self.real, self.images_per_second
+        table.add_row("top-1", Text(f"{score.top1:.2f} %", style="bold"), "")
+        if len(self.trained.class_names) > 5:
+            table.add_row("top-5", f"{score.top5:.2f} %", "")
+        if real is not None:
+            about = f"reassessed labels, {real.num_images:,} images"
+            table.add_row("ReaL", f"{real.top1:.2f} %", about)
+        table.add_row("loss", f"{score.loss:.4f}", "")
+        how = f"images/s, {self.device}, {self.precision}, batches of {self.batch_size}"
+        speed = "–" if rate is None else f"{rate:,.0f}"
+        how = how if rate is not None else f"{how}: only one, too few to time"
+        table.add_row("speed", speed, how)
+        return table
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """How one class fared."""
+
+    class_name: str
+    name: str
+    num_images: int
+    num_right: int
+    taken_for: list[tuple[str, int]]
+    """Other classes that its images were taken for, and how many, most first."""
+
+    @property
+    def top1(self) -> float:
+        """Per cent that is recognised."""
+        return 100 * self.num_right / self.num_images
+
+
+def class_table(rows: list[ClassRow]) -> Table:
+    """Classes, how many of their images are recognised, and what the others seem."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("class", style="cyan", overflow="fold")
+    for heading in ("images", "right", "top-1"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("most often taken for", overflow="fold")
+    for row in rows:
+        taken_for = ", ".join(
+            f"{name.partition(',')[0]} ({num})" for name, num in row.taken_for[:3]
+        )
+        table.add_row(
+            Text(on_one_line(row.name)),
+            f"{row.num_images:,}",
+            f"{row.num_right:,}",
+            f"{row.top1:.1f} %",
+            Text(on_one_line(taken_for)),
+        )
+    return table

@@ -1,0 +1,144 @@
+"""Notes before a run: the estimated time, and warnings about few images."""
+
+import math
+import shlex
+import time
+from dataclasses import replace
+
+import torch
+
+from t2t.data.sampler import steps_per_epoch
+from t2t.data.sources import Splits
+from t2t.errors import UserError
+from t2t.training.distributed import World
+from t2t.training.forecast.plan import GPUS, num_scored, plan
+from t2t.training.forecast.random_batch import random_batch
+from t2t.training.logging.clock import duration
+from t2t.training.recipe import Recipe
+from t2t.training.runtime import Runtime
+from t2t.training.state import new_state
+from t2t.training.step import Stepper
+
+FEW_TO_TRAIN = 5_000
+"""With fewer training images, pretrained weights are recommended."""
+FEW_TO_VALIDATE = 1_000
+"""With fewer validation images, the confidence interval exceeds ± 3 points."""
+NUM_TRIED = 8
+SECONDS_TRIED = 1.0
+"""A whole step is timed only if it takes less than this."""
+
+
+def advice(
+    recipe: Recipe, runtime: Runtime, world: World, splits: Splits, step: int
+) -> list[str]:
+    """Sentences for the log of a run that starts at a step; the time is last."""
+    num_train, num_val = len(splits.train), len(splits.val)
+    notes = []
+    if recipe.name == "own" and recipe.weights is None and num_train < FEW_TO_TRAIN:
+        command = f"t2t train --data {shlex.quote(recipe.data)} --set weights=builtin"
+        notes.append(
+            f"{num_train:,} images are few to train from scratch. Start from weights "
+            "trained on similar images (--set weights=FILE), or from the built-in "
+            f"model, trained on CIFAR-10 at 32 pixels: {command}"
+        )
+    if num_val < FEW_TO_VALIDATE:
+        notes.append(
+            f"{num_val:,} validation images: the 95 % confidence interval is about ± "
+            f"{margin(50, num_val):.1f} points at an accuracy of 50 %, ± "
+            f"{margin(95, num_val):.1f} at 95 %."
+        )
+    seconds = forecast(recipe, runtime, world, num_train, num_val)
+    num_steps = steps_per_epoch(num_train, recipe.batch_size) * recipe.epochs
+    left = remaining_work(recipe, step, num_steps)
+    if seconds is not None and left > 0:
+        notes.append(
+            f"Estimated time: {rounded(seconds * left)} on {world.device.type}."
+        )
+    return notes
+
+
+def confidence_interval(top1: float, num_images: int) -> tuple[float, float]:
+    """The 95 % Wilson score interval of an accuracy, all in per cent."""
+    share, num, z = min(max(top1 / 100, 0.0), 1.0), max(num_images, 1), 1.96
+    scale = 1 + z**2 / num
+    centre = (share + z**2 / (2 * num)) / scale
+    half = z * math.sqrt(share * (1 - share) / num + (z / (2 * num)) ** 2) / scale
+    return 100 * max(centre - half, 0.0), 100 * min(centre + half, 1.0)
+
+
+def margin(top1: float, num_images: int) -> float:
+    """Half of the width of the 95 % confidence interval, in points."""
+    low, high = confidence_interval(top1, num_images)
+    return (high - low) / 2
+
+
+def remaining_work(recipe: Recipe, step: int, num_steps: int) -> float:
+    """The fraction of a run's work that remains after a step."""
+    whole = sum(share * phase.cost for phase, share in recipe.phases().items())
+    since = min(step / max(num_steps, 1), 1.0)
+    if since == 1:
+        return 0.0
+    left = recipe.phases(since)
+    return sum(share * phase.cost for phase, share in left.items()) / whole
+
+
+def forecast(
+    recipe: Recipe, runtime: Runtime, world: World, num_train: int, num_val: int
+) -> float | None:
+    """Estimated seconds of a whole run on this machine; None if unknown."""
+    if world.is_distributed:
+        return None
+    if world.device.type == "cuda":
+        return planned_seconds(recipe, runtime, num_train, num_val)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            one = step_seconds(recipe, runtime, world)
+    except Exception:  # a failed estimate must not stop the run
+        return None
+    work = sum(share * phase.cost for phase, share in recipe.phases().items())
+    num_steps = steps_per_epoch(num_train, recipe.batch_size) * recipe.epochs
+    scored = num_scored(recipe, num_val) / recipe.batch_size / 3
+    return one * (num_steps * work + scored)
+
+
+def planned_seconds(
+    recipe: Recipe, runtime: Runtime, num_train: int, num_val: int
+) -> float | None:
+    """The same from `t2t plan`, for GPUs and models that it knows."""
+    name = torch.cuda.get_device_name()
+    known = next((gpu for gpu in GPUS if gpu in name), None)
+    if known is None or runtime.precision == "fp32":
+        return None
+    try:
+        found = plan(recipe, 1, gpu=known, num_images=num_train, num_validation=num_val)
+    except UserError:
+        return None
+    return 3600 * found.hours
+
+
+def step_seconds(recipe: Recipe, runtime: Runtime, world: World) -> float:
+    """Seconds of a step without token dropping, timed on a separate model and noise."""
+    runtime = replace(runtime, compile=False)
+    plain = replace(recipe, weights=None)
+    run = new_state(plain, runtime, world, 10)
+
+    def seconds(num_images: int) -> float:
+        batch = random_batch(replace(plain, batch_size=num_images), 1, 10)
+        started = time.perf_counter()
+        stepper.train_step(batch)
+        return time.perf_counter() - started
+
+    stepper = Stepper(plain, runtime, world, run, 10)
+    stepper.set_phase(stepper.phase._replace(keep=1.0))
+    few = min(NUM_TRIED, recipe.batch_size)
+    seconds(min(2, few))  # warm-up
+    one = seconds(few) * recipe.batch_size / few
+    return min(one, seconds(recipe.batch_size)) if one < SECONDS_TRIED else one
+
+
+def rounded(seconds: float) -> str:
+    """A time rounded to about two digits."""
+    for unit in (1, 5, 10, 60, 300, 600, 3600):
+        if seconds < 24 * unit:
+            break
+    return duration(max(round(seconds / unit), 1) * unit)

@@ -1,0 +1,217 @@
+"""What a run delivers: its model, after every evaluation, and its result."""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from t2t.data.sources import Splits
+from t2t.errors import UserError
+from t2t.models.vit import VisionTransformer
+from t2t.models.weights import save
+from t2t.training.checkpoint import checkpoints, give_up_older, step_of
+from t2t.training.distributed import World, full_state
+from t2t.training.logging.clock import duration
+from t2t.training.logging.failures import Failures
+from t2t.training.recipe import Recipe
+from t2t.training.run_folder import RunFolder
+from t2t.training.state import build_model
+
+FAILED = "The model could not be written"
+HOLD_SECONDS = 300.0
+"""How long a finished run waits for room on its disk."""
+RETRY_SECONDS = 5.0
+
+
+class ModelSaver:
+    """Writes them into the run's folder; what fails is told, and nothing is lost."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        world: World,
+        run_folder: RunFolder,
+        splits: Splits,
+        warn: Callable[[str], None],
+    ) -> None:
+        self.recipe, self.world, self.run_folder = recipe, world, run_folder
+        self.splits, self.warn = splits, warn
+        self.failures = Failures(warn)
+        self.unsaved = ""
+        """Why the last model could not be written, if it could not."""
+        self.kept: nn.Module | None = None
+        """The last model, if it could not be written."""
+        self.elsewhere: Path | None = None
+        """The file it was saved to instead."""
+
+    def save_model(self, model: nn.Module) -> None:
+        """Writes the model; says why where it cannot."""
+        whole = self.gather(model)
+        if whole is None:
+            return
+        try:
+            self.write(whole, self.run_folder.model)
+            self.unsaved, self.kept = "", None
+            self.failures.over(FAILED)
+        except UserError as error:
+            self.unsaved, self.kept = str(error), whole
+            self.failures.report(FAILED, f"{error} Training continues.")
+
+    def gather(self, model: nn.Module) -> nn.Module | None:
+        """The unsharded model in rank 0, None in other processes."""
+        state = full_state(model, self.world)
+        if not self.world.is_main:
+            return None
+        with torch.device("meta"):
+            whole = (
+                VisionTransformer(model.config)  # whose positions came with weights
+                if isinstance(model, VisionTransformer)
+                else build_model(self.recipe, len(self.splits.train.classes))
+            )
+        whole.load_state_dict(state, assign=True)
+        return whole
+
+    def write(self, model: nn.Module, file: Path) -> None:
+        """Writes a model with its class names and preprocessing."""
+        recipe = self.recipe
+        if file == self.run_folder.model and self.run_folder.is_lost():
+            raise UserError(
+                f"{file} could not be written: its folder was removed or moved."
+            )
+        save(
+            model,
+            file,
+            name=recipe.model,
+            class_names=self.splits.train.classes,
+            extra={
+                "image_size": list(recipe.image_size),
+                "channels": recipe.channels,
+                "mean": list(recipe.augmentation.mean),
+                "std": list(recipe.augmentation.std),
+                "crop_fraction": recipe.crop.evaluation_fraction,
+                "data": recipe.data,
+                "seed": recipe.seed,
+                "evaluated_on": self.splits.val.fingerprint(),
+            },
+        )
+
+    def save_elsewhere(self, model: nn.Module) -> None:
+        """Writes the model to the first writable folder outside the run's folder."""
+        name = self.run_folder.path.resolve().name
+        for folder in fallback_folders():
+            file = folder / f"{name}.safetensors"
+            number = 1
+            while file.exists():
+                number += 1
+                file = folder / f"{name}-{number}.safetensors"
+            with suppress(UserError, OSError):
+                self.write(model, file)
+                self.elsewhere = file
+                return
+
+    def retry(self, gives_up: Callable[[], bool]) -> None:
+        """Writes the last model if that failed before, waiting for disk space.
+
+        Older checkpoints are removed to make room. It waits until `gives_up`.
+        """
+        if self.kept is None:
+            return
+        model = self.kept
+        give_up_older(self.run_folder.checkpoints, self.warn)
+        with suppress(UserError):
+            self.retried(model)
+            return
+        self.save_elsewhere(model)
+        if self.elsewhere is not None:
+            self.warn(f"The model was saved to {self.elsewhere} for now.")
+        if self.hold_on(lambda: self.retried(model), gives_up) is None:
+            if self.elsewhere is not None:
+                self.elsewhere.unlink(missing_ok=True)
+                self.elsewhere = None
+            self.warn(f"The model was saved to {self.run_folder.model}.")
+
+    def retried(self, model: nn.Module) -> None:
+        """Writes the last model into the run's folder, or raises an error."""
+        self.write(model, self.run_folder.model)
+        self.unsaved, self.kept = "", None
+
+    def hold_on(
+        self, attempt: Callable[[], None], gives_up: Callable[[], bool]
+    ) -> Exception | None:
+        """Retries until it succeeds; returns the last error after a time limit."""
+        end = time.monotonic() + HOLD_SECONDS
+        is_reported = False
+        while True:
+            try:
+                attempt()
+                return None
+            except (OSError, UserError) as error:
+                if gives_up() or time.monotonic() >= end:
+                    return error
+                if not is_reported:
+                    self.warn(
+                        f"{self.run_folder.path} cannot be written ({why(error)}): "
+                        f"free some disk space. Retrying for {duration(HOLD_SECONDS)}; "
+                        "Ctrl-C stops."
+                    )
+                is_reported = True
+                time.sleep(RETRY_SECONDS)
+
+    def finish(
+        self, summary: dict[str, Any], gives_up: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Writes the result, which says that the run is at its end."""
+        self.failures.close()
+        error: Exception | None = None
+        if self.unsaved:
+            error = UserError(self.unsaved)
+        else:
+            error = self.hold_on(lambda: self.run_folder.finish(summary), gives_up)
+        if error is None:
+            return
+        reason = getattr(error, "strerror", None)
+        failed = f"{self.run_folder.path} ({reason})." if reason else str(error)
+        raise UserError(
+            f"Training is done, but its result could not be written: {failed} "
+            f"{self.whereabouts(summary['steps'])}"
+        ) from error
+
+    def whereabouts(self, num_steps: int) -> str:
+        """Where the model is, if it was saved, and how to resume."""
+        sentences = []
+        model = self.elsewhere or (None if self.unsaved else self.run_folder.model)
+        if model is not None:
+            sentences.append(f"The model is saved in {model}.")
+        newest = next(iter(checkpoints(self.run_folder.checkpoints)), None)
+        if newest is None:
+            sentences.append(
+                "There is no checkpoint: free some disk space and train again."
+            )
+        else:
+            sentences.append(
+                f"The checkpoint of step {step_of(newest):,} of {num_steps:,} is in "
+                f"{self.run_folder.checkpoints}: free some disk space and run the same "
+                "command to resume."
+            )
+        return " ".join(sentences)
+
+
+def why(error: Exception) -> str:
+    """The reason of an error, without a full stop."""
+    return str(getattr(error, "strerror", None) or error).rstrip(".")
+
+
+def fallback_folders() -> list[Path]:
+    """Writable folders to save a model to if the run's folder fails."""
+    folders = [Path.cwd, Path.home, lambda: Path(tempfile.gettempdir())]
+    found = []
+    for find in folders:
+        with suppress(OSError, RuntimeError):  # it may not exist
+            found.append(find())
+    return [folder for folder in found if os.access(folder, os.W_OK)]

@@ -1,0 +1,457 @@
+"""A run that is interrupted ends in the same bits as one that is not."""
+
+import errno
+import functools
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from t2t.data.sampler import Batch
+from t2t.errors import UserError
+from t2t.models.weights import save
+from t2t.training import checkpoint, loop
+from t2t.training.checkpoint import (
+    CheckpointWriter,
+    checkpoints,
+    is_whole,
+    newest_whole,
+    read,
+)
+from t2t.training.distributed import World
+from t2t.training.logging.metrics import read_rows
+from t2t.training.loop import Runtime, train
+from t2t.training.recipe import EMA, OptimizerConfig, Recipe
+from t2t.training.runtime import resolve_runtime
+from t2t.training.state import State, TrainState, build_model, new_state
+from t2t.training.step import PendingStep, Stepper
+
+Tiny = Callable[..., Recipe]
+ALONE = World(0, 1, torch.device("cpu"))
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[TrainState]:
+    """The runs that calls of `train` make, in order."""
+    made: list[TrainState] = []
+
+    def remember(*arguments: object) -> TrainState:
+        made.append(new_state(*arguments))  # type: ignore[arg-type]
+        return made[-1]
+
+    monkeypatch.setattr(loop, "new_state", remember)
+    return made
+
+
+def assert_same(ours: State, theirs: State) -> None:
+    assert ours.numbers == theirs.numbers
+    assert ours.tensors.keys() == theirs.tensors.keys()
+    for name, tensor in ours.tensors.items():
+        assert torch.equal(tensor, theirs.tensors[name]), name
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "began_at"), [("adamw", 8), ("muon", 8), ("sgd", 8), ("adamw", 16)]
+)
+def test_interrupted_run_ends_in_the_same_bits(
+    optimizer: str,
+    began_at: int,
+    tiny: Tiny,
+    cpu: Runtime,
+    tmp_path: Path,
+    runs: list[TrainState],
+    interrupt_after: Callable[[int | None], None],
+) -> None:
+    weights = tmp_path / "weights.safetensors"
+    recipe = tiny(random=True, weights=str(weights))
+    recipe = replace(recipe, optimizer=replace(recipe.optimizer, name=optimizer))
+    # Positions of another image size are interpolated, and then a part of the weights.
+    recipe = replace(recipe, model_args={**recipe.model_args, "positions": "sinusoid"})
+    save(build_model(replace(recipe, image_size=(began_at,) * 2), 3), weights)
+    interrupt_after(None)
+    whole = train(recipe, folder=tmp_path / "whole", runtime=cpu, quiet=True)
+    interrupt_after(5)
+    first = train(recipe, folder=tmp_path / "parts", runtime=cpu, quiet=True)
+    assert (whole.finished, first.finished) == (True, False)
+    assert first.summary["steps"] == 5
+    interrupt_after(None)
+    weights.unlink()  # the checkpoint is all that is needed from now on
+    second = train(recipe, folder=tmp_path / "parts", runtime=cpu, quiet=True)
+    assert second.finished
+    uninterrupted, _, resumed = runs
+    assert resumed.step == 12
+    assert_same(uninterrupted.state(), resumed.state())
+    with (
+        safe_open(tmp_path / "whole/model.safetensors", "pt") as ours,
+        safe_open(tmp_path / "parts/model.safetensors", "pt") as theirs,
+    ):
+        assert ours.metadata() == theirs.metadata()
+        assert ours.keys() == theirs.keys()
+        for name in ours.keys():  # noqa: SIM118
+            assert torch.equal(ours.get_tensor(name), theirs.get_tensor(name))
+    for key in ("top1", "top5", "top1_raw", "val_loss", "skipped_steps"):
+        assert whole.summary[key] == second.summary[key]
+
+
+@pytest.mark.parametrize("body_lr", [1e-3, 0.0])
+def test_fine_tuning_needs_weights_to_begin_with(
+    body_lr: float,
+    tiny: Tiny,
+    cpu: Runtime,
+    tmp_path: Path,
+    interrupt_after: Callable[[int | None], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weights, folder = tmp_path / "weights.safetensors", tmp_path / "run"
+    recipe = tiny()
+    save(build_model(recipe, 3), weights)
+    recipe = replace(recipe, optimizer=replace(recipe.optimizer, body_lr=body_lr))
+    given = {"runtime": cpu, "quiet": True}
+    with pytest.raises(UserError, match="tiny fine-tunes trained weights"):
+        train(recipe, folder=folder, **given)
+    assert not folder.exists()
+    tuned = replace(recipe, weights=str(weights))
+    assert train(tuned, folder=tmp_path / "tuned", **given).finished
+    with monkeypatch.context() as earlier:  # what began before it was refused goes on
+        earlier.setattr(Recipe, "check_weights", lambda recipe: None)
+        interrupt_after(5)
+        train(recipe, folder=folder, **given)
+    interrupt_after(None)
+    with pytest.raises(UserError, match="tiny fine-tunes trained weights"):
+        train(recipe, folder=folder, fresh=True, **given)
+    assert train(recipe, folder=folder, **given).finished
+
+
+def test_memories_lie_as_their_parameters_do(tiny: Tiny, cpu: Runtime) -> None:
+    # Fused optimizers walk through both at once, and do not look at strides.
+    recipe = replace(tiny(), model="resnet18_32", model_args={})
+    run = new_state(recipe, resolve_runtime(cpu, ALONE), ALONE, 3)
+    for name, parameter in run.plain.named_parameters():
+        key = f"optimizer/0/{name}/exp_avg"
+        memory = run.empty_like(key, parameter.shape, parameter.dtype)
+        assert memory.stride() == parameter.stride()
+
+
+def test_no_time_of_training_is_lost(
+    tiny: Tiny,
+    cpu: Runtime,
+    tmp_path: Path,
+    interrupt_after: Callable[[int | None], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start_step = Stepper.start_step
+
+    def slowly(stepper: Stepper, batch: Batch) -> PendingStep:
+        time.sleep(0.05)
+        return start_step(stepper, batch)
+
+    monkeypatch.setattr(Stepper, "start_step", slowly)
+    for stop in (5, 4, None):
+        interrupt_after(stop)
+        result = train(tiny(), folder=tmp_path, runtime=cpu, quiet=True)
+        assert 60 * result.summary["train_minutes"] > 0.04 * result.summary["steps"]
+    rows = read_rows(tmp_path / "metrics.jsonl")
+    places = [(row["step"], "top1" in row) for row in rows]
+    assert places == sorted(set(places))
+
+
+def test_fp16_goes_on_with_its_scale(
+    tiny: Tiny,
+    cpu: Runtime,
+    tmp_path: Path,
+    runs: list[TrainState],
+    interrupt_after: Callable[[int | None], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runtime = replace(cpu, precision="fp16")
+    # The scale starts where half precision overflows, so the first steps are left out
+    # and the interruption comes before the optimizer has anything to remember.
+    first_scale = 2.0**26
+    scaler = functools.partial(torch.amp.GradScaler, init_scale=first_scale)
+    monkeypatch.setattr(torch.amp, "GradScaler", scaler)
+    recipe = tiny(random=True)
+    interrupt_after(None)
+    train(recipe, folder=tmp_path / "whole", runtime=runtime, quiet=True)
+    interrupt_after(1)
+    train(recipe, folder=tmp_path / "parts", runtime=runtime, quiet=True)
+    interrupt_after(None)
+    train(recipe, folder=tmp_path / "parts", runtime=runtime, quiet=True)
+    whole, first, resumed = runs
+    assert whole.num_skipped >= 1
+    assert first.num_skipped == 1
+    assert first.optimizer_state() == {}
+    assert whole.scaler.get_scale() < first_scale
+    assert whole.num_skipped < 12
+    assert_same(whole.state(), resumed.state())
+
+
+@pytest.fixture
+def stopped(
+    tiny: Tiny,
+    cpu: Runtime,
+    images: Path,
+    tmp_path: Path,
+    interrupt_after: Callable[[int | None], None],
+) -> Recipe:
+    """A recipe whose run in "run" was stopped after 11 steps, with its own data."""
+    shutil.copytree(images, tmp_path / "data")
+    recipe = tiny(data=str(tmp_path / "data"))
+    interrupt_after(11)
+    train(recipe, folder=tmp_path / "run", runtime=cpu, quiet=True)
+    interrupt_after(None)
+    return recipe
+
+
+def test_a_run_does_not_go_on_with_other_classes(
+    stopped: Recipe, cpu: Runtime, tmp_path: Path
+) -> None:
+    for split in ("train", "val"):  # after which labels mean something else
+        (tmp_path / "data" / split / "a").rename(tmp_path / "data" / split / "z")
+    with pytest.raises(UserError, match="'a' is gone, 'z' is new") as caught:
+        train(stopped, folder=tmp_path / "run", runtime=cpu, quiet=True)
+    assert "add --fresh" in str(caught.value)
+    assert len(checkpoints(tmp_path / "run" / "last")) == 2
+
+
+def test_as_many_images_under_other_names_are_told(
+    stopped: Recipe, cpu: Runtime, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = min((tmp_path / "data/train/a").iterdir())
+    first.rename(tmp_path / "data/train/b" / first.name.replace(".", "b."))
+    train(stopped, folder=tmp_path / "run", runtime=cpu)
+    assert "The 48 images to train on are not the 48 that" in capsys.readouterr().out
+
+
+def test_a_run_with_fewer_images_left_is_judged_as_it_is(
+    stopped: Recipe, cpu: Runtime, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in "abc":  # which leaves fewer steps than were done
+        for path in sorted((tmp_path / "data/train" / name).iterdir())[:7]:
+            path.unlink()
+    result = train(stopped, folder=tmp_path / "run", runtime=cpu)
+    assert "The 27 images to train on are not the 48" in capsys.readouterr().out
+    assert result.finished
+    scored = [r for r in read_rows(tmp_path / "run/metrics.jsonl") if "top1" in r]
+    assert [row["step"] for row in scored] == [6, 11]
+    assert result.summary["val_loss"] == scored[-1]["val_loss"]
+
+
+@pytest.mark.parametrize("precisions", [("fp32", "fp16"), ("fp16", "fp32")])
+def test_a_run_goes_on_in_another_precision(
+    precisions: tuple[Literal["fp32", "fp16"], ...],
+    tiny: Tiny,
+    cpu: Runtime,
+    tmp_path: Path,
+    interrupt_after: Callable[[int | None], None],
+) -> None:
+    for precision, stop in zip(precisions, (2, None), strict=True):
+        interrupt_after(stop)
+        runtime = replace(cpu, precision=precision)
+        result = train(tiny(epochs=1), folder=tmp_path, runtime=runtime, quiet=True)
+        assert result.finished == (stop is None)
+
+
+@pytest.mark.parametrize(
+    "name", ["adamw", "muon", "sgd", "lamb", "adafactor", "adafactorbv", "adan"]
+)
+def test_checkpoint_gives_back_all_that_an_optimizer_remembers(
+    name: str, tiny: Tiny, cpu: Runtime, tmp_path: Path
+) -> None:
+    recipe = tiny(optimizer=OptimizerConfig(name=name, lr=1e-2))
+    runtime = resolve_runtime(cpu, ALONE)
+    run = new_state(recipe, runtime, ALONE, 3)
+    for step in range(2):
+        loss = run.model(torch.randn(4, 3, 8, 8)).square().sum()
+        loss.backward()
+        for optimizer in run.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        run.step = step + 1
+    writer = CheckpointWriter(tmp_path, ALONE, pytest.fail)
+    writer.save(run.state())
+    writer.finish()
+    other = new_state(replace(recipe, seed=1), runtime, ALONE, 3)
+    read(checkpoints(tmp_path)[0], other, ALONE)
+    assert_same(run.state(), other.state())
+    assert all("peak" in group for o in other.optimizers for group in o.param_groups)
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(run.plain.parameters(), other.plain.parameters(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon", "sgd"])
+def test_a_run_resumed_on_another_device_keeps_to_its_kernels(
+    name: str, tiny: Tiny, cpu: Runtime
+) -> None:
+    recipe = tiny(optimizer=OptimizerConfig(name=name))
+    first, second = (
+        new_state(recipe, resolve_runtime(cpu, ALONE), ALONE, 3) for _ in range(2)
+    )
+    groups = [group for each in second.optimizers for group in each.param_groups]
+    for group in groups:
+        group["fused"] = group["capturable"] = True  # as on a GPU
+    for group in first.optimizers[0].param_groups:
+        group["lr"] = 0.125
+    second.restore(first.state())
+    groups = [group for each in second.optimizers for group in each.param_groups]
+    assert all(group["fused"] and group["capturable"] for group in groups)
+    assert second.optimizers[0].param_groups[0]["lr"] == 0.125
+
+
+def test_saving_changes_nothing(tiny: Tiny, cpu: Runtime) -> None:
+    run = new_state(tiny(), resolve_runtime(cpu, ALONE), ALONE, 3)
+    before = {key: value.clone() for key, value in run.state().tensors.items()}
+    assert run.state().tensors.keys() == before.keys()
+    assert run.optimizer_state() == {}
+
+
+@pytest.fixture
+def saved(tiny: Tiny, cpu: Runtime, tmp_path: Path) -> tuple[TrainState, Path]:
+    """A run with the checkpoints of its steps 1, 2 and 3, of which two are kept."""
+    run = new_state(tiny(ema=EMA(decay=0)), resolve_runtime(cpu, ALONE), ALONE, 3)
+    writer = CheckpointWriter(tmp_path, ALONE, pytest.fail)
+    for step in (1, 2, 3):
+        run.step = step
+        writer.save(run.state())
+    writer.finish()
+    return run, tmp_path
+
+
+def test_two_checkpoints_are_kept(saved: tuple[TrainState, Path]) -> None:
+    names = [path.name for path in checkpoints(saved[1])]
+    assert names == ["step-000000003", "step-000000002"]
+    assert all(is_whole(path) for path in checkpoints(saved[1]))
+
+
+@pytest.mark.parametrize("harm", ["flip", "cut", "delete", "no manifest", "manifest"])
+def test_damaged_checkpoint_gives_way_to_the_one_before(
+    harm: str, saved: tuple[TrainState, Path]
+) -> None:
+    newest, before = checkpoints(saved[1])
+    file = max(newest.iterdir(), key=lambda path: path.stat().st_size)
+    content = bytearray(file.read_bytes())
+    if harm == "flip":
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+    elif harm == "cut":
+        file.write_bytes(content[:-1])
+    elif harm == "delete":
+        file.unlink()
+    elif harm == "no manifest":
+        (newest / "manifest.json").unlink()
+    else:
+        (newest / "manifest.json").write_text('{"a"')
+    told: list[str] = []
+    assert newest_whole(saved[1], told.append) == before
+    assert len(told) == 1
+    assert "step-000000003 is damaged" in told[0]
+    assert checkpoints(saved[1]) == [before]
+
+
+def test_full_disk_leaves_the_last_checkpoint_and_is_told(
+    saved: tuple[TrainState, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, folder = saved
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    told: list[str] = []
+    writer = CheckpointWriter(folder, ALONE, told.append)
+    run.step = 4
+    with monkeypatch.context() as patch:
+        patch.setattr("torch.distributed.checkpoint.filesystem._write_item", full)
+        writer.save(run.state())
+        writer.finish()
+    assert len(told) == 1
+    assert "No space left on device" in told[0]
+    assert "resume from step-000000003" in told[0]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "step-000000002",
+        "step-000000003",
+    ]
+    assert all(is_whole(path) for path in checkpoints(folder))
+    writer.save(run.state())
+    writer.finish()
+    assert newest_whole(folder, pytest.fail) == folder / "step-000000004"
+
+
+@pytest.mark.parametrize("quota", [False, True])
+def test_where_only_one_checkpoint_fits_the_older_gives_way(
+    quota: bool, saved: tuple[TrainState, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, folder = saved
+    plain = checkpoint.save
+    size = sum(tensor.nbytes for tensor in run.state().tensors.values())
+
+    def usage(path: object) -> SimpleNamespace:
+        older = size * (2 - len(checkpoints(folder)))
+        return SimpleNamespace(free=10**12 if quota else size // 2 + older)
+
+    def full(*arguments: Any, **options: Any) -> None:
+        if len(checkpoints(folder)) == 2:
+            number = errno.EDQUOT if quota else errno.ENOSPC
+            raise OSError(number, os.strerror(number))
+        plain(*arguments, **options)
+
+    monkeypatch.setattr(checkpoint, "save", full)
+    monkeypatch.setattr(checkpoint.shutil, "disk_usage", usage)
+    told: list[str] = []
+    writer = CheckpointWriter(folder, ALONE, told.append)
+    run.step = 4
+    writer.save(run.state())
+    writer.finish()
+    assert told == ["The older checkpoint step-000000002 was removed to make room."]
+    names = [path.name for path in checkpoints(folder)]
+    assert names == ["step-000000004", "step-000000003"]
+    assert not writer.failed
+
+
+def test_ctrl_c_while_a_checkpoint_is_written_waits_for_it(
+    saved: tuple[TrainState, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, folder = saved
+    plain = checkpoint.seal
+
+    def press_ctrl_c(folder: Path) -> None:
+        time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)
+        plain(folder)
+
+    monkeypatch.setattr(checkpoint, "seal", press_ctrl_c)
+    run.step = 4
+
+    def save() -> None:
+        with CheckpointWriter(folder, ALONE, pytest.fail) as writer:
+            writer.save(run.state())
+            writer.finish()
+
+    with pytest.raises(KeyboardInterrupt):
+        save()
+    assert newest_whole(folder, pytest.fail) == folder / "step-000000004"
+
+
+def test_what_a_killed_process_began_is_swept(saved: tuple[TrainState, Path]) -> None:
+    draft = saved[1] / ".writing-000000009"
+    draft.mkdir()
+    (draft / "__0_0.distcp").write_bytes(b"half")
+    with CheckpointWriter(saved[1], ALONE, pytest.fail):
+        assert not draft.exists()
+
+
+def test_numbers_are_read_exactly(saved: tuple[TrainState, Path]) -> None:
+    run, folder = saved
+    held = json.loads((checkpoints(folder)[0] / "numbers.json").read_text())
+    assert held == json.loads(json.dumps(run.state().numbers))
