@@ -107,13 +107,13 @@ def given_to(
             {"short_side": None, "quality": 70, "shard_size": 9, "num_workers": 3},
         ),
         (
-            "plan digits --gpus 4 --gpu A100 --parallelism fsdp --per-machine 2 "
+            "plan digits --gpus 4 --gpu A100 --parallelism fsdp --per-node 2 "
             "--images 999 --micro-batch 5 --rate 77",
             "t2t.training.forecast.plan.plan",
             {
                 "gpu": "A100",
                 "parallelism": "fsdp",
-                "per_machine": 2,
+                "per_node": 2,
                 "num_images": 999,
                 "micro_batch": 5,
                 "images_per_second": 77,

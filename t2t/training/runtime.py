@@ -131,5 +131,5 @@ def plans_of(
     }
     about: dict[str, Any] = {"data": data, "fresh": fresh, "t2t": t2t.__version__}
     if runtime.parallelism == "hybrid":
-        about["per_machine"] = world.local_size
+        about["per_node"] = world.local_size
     return {**to_json(recipe), **vars_of(runtime), **about}

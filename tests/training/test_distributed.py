@@ -350,7 +350,7 @@ def test_one_process_tells_that_its_recipe_is_another(
 ) -> None:
     in_two("train_otherwise", recipe, tmp_path / "run", "ddp")
     told = [(tmp_path / f"told-{rank}.txt").read_text() for rank in (0, 1)]
-    assert told[0] == "ToldError: Another process has ended, and told why."
+    assert told[0] == "ReportedError: Another process has ended, and told why."
     assert told[1].startswith("LocalError: Process 1 on ")
     assert "is not to do what the first one is (seed: 0 → 1); give" in told[1]
     assert not (tmp_path / "run").exists()
@@ -368,9 +368,9 @@ def test_all_are_to_train_the_same_on_as_many_images(
     runtime = replace(cpu, parallelism="hybrid")
     assert differences(plans, plans_of(recipe, runtime, world, fewer, fresh=True)) == [
         "data.num_images: 48 → 13",
-        'spread: "ddp" → "hybrid"',
+        'parallelism: "ddp" → "hybrid"',
         "fresh: false → true",
-        "per_machine: null → 2",
+        "per_node: null → 2",
     ]
 
 
@@ -448,15 +448,15 @@ def test_killed_worker_is_restarted_by_torchrun(
 LEAVING = """
 import atexit
 from pathlib import Path
-from t2t.training.distributed import processes, wait_for_all
+from t2t.training.distributed import init_distributed, wait_for_all
 
 def tell():
     print(*(path.read_text() for path in Path("/proc/self/task").glob("*/comm")))
 
 def meet():
-    with processes("cpu") as team:
-        wait_for_all(team)
-    known = [team]
+    with init_distributed("cpu") as world:
+        wait_for_all(world)
+    known = [world]
     known.append(known)  # as models know themselves in many ways
 
 atexit.register(tell)  # whose turn comes last

@@ -96,7 +96,7 @@ def test_the_advised_command_works(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     sizes = ["dim=16", "depth=1", "num_heads=1", "token_dim=8"]
-    settings = [*(f"choices.{size}" for size in sizes), "batch_size=512", "epochs=9"]
+    settings = [*(f"model_args.{size}" for size in sizes), "batch_size=512", "epochs=9"]
     settings += ["optimizer.lr=1e30", f"evaluate_every={evaluate_every}"]
     settings += ["schedule.warmup_epochs=0"]
     words = ["train", "--folder", str(tmp_path / "run"), "--device", "cpu"]

@@ -39,7 +39,7 @@ def test_a_training_step_changes_weights_and_average() -> None:
         for name, cell in zip(
             step.__code__.co_freevars, step.__closure__ or (), strict=True
         )
-        if name == "average"
+        if name == "ema"
     ]
     for kept, weight, old in zip(ema, model.parameters(), before.values(), strict=True):
         torch.testing.assert_close(kept, old + 1e-4 * (weight - old))

@@ -168,7 +168,7 @@ def test_every_phase_is_timed_and_has_its_share(
     )
     row = measured.row
     phases = row["phases"]
-    assert [(each["keep"], each["calm"]) for each in phases] == [
+    assert [(each["keep"], each["light_augment"]) for each in phases] == [
         (0.5, False),
         (1.0, False),
         (1.0, True),

@@ -31,18 +31,18 @@ CPU = Runtime(device="cpu", compile=False, workers=1)
 DYING = """
 import os, pickle, signal, sys
 from t2t.lab.studies.running import run_study
-from t2t.training.logging.run_logger import Journal
+from t2t.training.logging.run_logger import RunLogger
 
 study, folder, machine = pickle.load(sys.stdin.buffer)
-plain = Journal.epoch
+plain = RunLogger.epoch
 
 def epoch(self, run, epoch, scores):
     if (self.recipe.seed, self.recipe.name, epoch) == (1, "tiny.patches", 2):
         os.kill(os.getpid(), signal.SIGKILL)
     plain(self, run, epoch, scores)
 
-Journal.epoch = epoch
-run_study(study, (0, 1), folder, machine=machine, quiet=True)
+RunLogger.epoch = epoch
+run_study(study, (0, 1), folder, runtime=machine, quiet=True)
 """
 
 
