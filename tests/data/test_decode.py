@@ -223,6 +223,31 @@ def test_images_come_out_upright(orientation, kind, decoder):
     assert (found.int() - expected.int()).abs().max() <= 2
 
 
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_webp_comes_out_upright_where_torchvision_would_not_turn_it(
+    orientation, monkeypatch
+):
+    image = picture()
+    stored = pixels_of(image)
+    calls = []
+
+    def by_torchvision(encoded, mode):
+        calls.append(mode)
+        return stored
+
+    monkeypatch.setattr(
+        decoding, "_fast_decoder", lambda: ("torchvision", by_torchvision)
+    )
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encoded(image, "WEBP", lossless=True, exif=exif)
+    expected = pixels_of(ImageOps.exif_transpose(Image.open(io.BytesIO(data))))
+    assert torch.equal(decode(data), expected)
+    assert not calls
+    decode(encoded(image, "WEBP", lossless=True))  # nothing to turn
+    assert calls == ["RGB"]
+
+
 def test_an_orientation_behind_other_metadata(decoder):
     exif = Image.Exif()
     exif[0x0112] = 6

@@ -19,6 +19,7 @@ from t2t.data.decoding.headers import (
     image_format,
     jpeg_header,
     stored_size,
+    webp_has_exif,
 )
 from t2t.data.decoding.in_flight import BUDGET
 from t2t.data.decoding.levels import (
@@ -94,6 +95,9 @@ def decode(
         # This decoder cannot shrink, and misses an orientation after other metadata.
         if factor > 1 or (header and header.orientation != 1):
             fast = None
+    # torchvision ignores the orientation of a WebP.
+    if kind == "webp" and fast and fast[0] == "torchvision" and webp_has_exif(data):
+        fast = None
     # Formats with frames, palettes or 16 bits are Pillow's: decoders disagree there.
     if fast and (kind == "jpeg" or (kind in ("png", "webp") and channels == 3)):
         with BUDGET.reserve(size[0] * size[1]):

@@ -94,6 +94,11 @@ def _webp_size(data: bytes) -> tuple[int, int] | None:
     return None
 
 
+def webp_has_exif(data: bytes) -> bool:
+    """Whether an extended WebP declares Exif metadata, which may turn it."""
+    return data[12:16] == b"VP8X" and bool(data[20] & 0x08)
+
+
 def jpeg_header(data: bytes) -> JpegHeader | None:
     """Read up to the frame header; None where there is none to find."""
     orientation = 1
