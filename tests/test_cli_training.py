@@ -308,7 +308,11 @@ def test_odd_names_and_a_damaged_image_do_not_spoil_the_end(
     Path("photos/val/b/0.png").symlink_to("nowhere.png")
     words = ["train", "--data", "photos", "--epochs", "1", "--device", "cpu"]
     sizes = ["dim=16", "depth=1", "num_heads=1", "token_dim=8"]
-    settings = [*(f"model_args.{size}" for size in sizes), "batch_size=4", "name=$x_{$ 熊"]
+    settings = [
+        *(f"model_args.{size}" for size in sizes),
+        "batch_size=4",
+        "name=$x_{$ 熊",
+    ]
     assert main([*words, *(part for each in settings for part in ("--set", each))]) == 0
     told = capsys.readouterr().out
     assert "photos/val/a/1.png: not an image that can be read; it is skipped." in told

@@ -180,7 +180,9 @@ def test_mistakes_are_told(
             replace(recipe, objective="distill_token_hard", model="test_vit"), CPU, 5
         )
     recipe = tiny(objective="distill_token_hard", teacher=str(teacher))
-    with pytest.raises(UserError, match=r"which t2t_vit_7_32 .* model_args\.distilled="):
+    with pytest.raises(
+        UserError, match=r"which t2t_vit_7_32 .* model_args\.distilled="
+    ):
         build_objective(recipe, CPU, 3)
     other = tmp_path / "other"
     shutil.copytree(recipe.data, other)
