@@ -164,7 +164,7 @@ def pipelines(
         batches = open_batches(
             source,
             batch_size=arguments.batch,
-            crop=crops[kind],
+            crops=(crops[kind],),
             device=device,
             loader_options=loader_options,
         )

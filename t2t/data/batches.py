@@ -54,7 +54,7 @@ class LoaderOptions:
     """Steps prepared ahead."""
     nvjpeg: bool = True
     """Has nvJPEG decode JPEGs where it can; it differs by a few grey levels."""
-    init_distributed: bool | None = None
+    processes: bool | None = None
     """Whether workers are processes; None decides by the device and the source."""
     threads_first: bool = True
     """Where that is decided: whether threads do the work while processes start."""
@@ -72,7 +72,7 @@ def open_batches(
     source: Source,
     *,
     batch_size: int,
-    crop: Crop | None,
+    crops: tuple[Crop, ...],
     device: torch.device | str,
     seed: int = 0,
     rank: int = 0,
@@ -84,8 +84,9 @@ def open_batches(
 ) -> Batches:
     """Training batches without end; `batch_size` counts the samples of all ranks.
 
-    Without `crop`, images come as they are and must share one size. A damaged image
-    is recorded and the next one in the source stands in for it.
+    A batch has a view of its images per crop, in that order. Without crops it has one:
+    the images as they are, which must share one size. A damaged image is recorded and
+    the next one in the source stands in for it.
     """
     order = TrainingSampler(
         num_images=len(source),
@@ -98,8 +99,8 @@ def open_batches(
     )
     order.slots(0)  # refuses an impossible batch size before anything is read
     loader_options = loader_options or LoaderOptions()
-    loader = _loader(source, channels, damage, crop, loader_options)
-    return _choose(loader, order, crop, torch.device(device), loader_options)
+    loader = _loader(source, channels, damage, crops, loader_options)
+    return _choose(loader, order, crops, torch.device(device), loader_options)
 
 
 @dataclass(frozen=True)
@@ -137,8 +138,9 @@ def evaluation_batches(
         num_images=len(source), batch_size=batch_size, rank=rank, world_size=world_size
     )
     loader_options = loader_options or LoaderOptions()
-    loader = _loader(source, channels, damage, crop, loader_options)
-    batches = _choose(loader, order, crop, torch.device(device), loader_options)
+    crops = () if crop is None else (crop,)
+    loader = _loader(source, channels, damage, crops, loader_options)
+    batches = _choose(loader, order, crops, torch.device(device), loader_options)
     return EvaluationBatches(batches, order.num_steps)
 
 
@@ -146,15 +148,15 @@ def _loader(
     source: Source,
     channels: int,
     damage: Damage | None,
-    crop: Crop | None,
+    crops: tuple[Crop, ...],
     loader_options: LoaderOptions,
 ) -> Loader:
-    """A loader that decodes images no larger than the crop needs."""
+    """A loader that decodes images no larger than the crops need."""
     return Loader(
         source,
         channels=channels,
         damage=damage,
-        min_side=min_side_for(crop),
+        min_side=min_side_for(*crops),
         max_pixels=loader_options.max_pixels,
     )
 
@@ -162,7 +164,7 @@ def _loader(
 def _choose(
     loader: Loader,
     order: Sampler,
-    crop: Crop | None,
+    crops: tuple[Crop, ...],
     device: torch.device,
     loader_options: LoaderOptions,
 ) -> Batches:
@@ -184,16 +186,16 @@ def _choose(
         else:
             size = in_words(images.ragged.pixels.numel())
             words = f"{num_images} decoded once and kept on {device}: {size}"
-            return ResidentBatches(images, order, crop, description=words)
+            return ResidentBatches(images, order, crops, description=words)
     batches = StreamBatches(
         loader,
         order,
-        crop,
+        crops,
         device=device,
         num_workers=loader_options.num_workers,
         num_ahead=loader_options.num_ahead,
         nvjpeg=loader_options.nvjpeg,
-        init_distributed=loader_options.init_distributed,
+        processes=loader_options.processes,
         threads_first=loader_options.threads_first,
     )
     batches.description = (

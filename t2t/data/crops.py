@@ -1,6 +1,7 @@
 """Which part of an image is seen and how it is resized: plans drawn on the host."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
@@ -33,6 +34,9 @@ class Crop(Protocol):
     @property
     def size(self) -> tuple[int, int]: ...
 
+    @property
+    def is_random(self) -> bool: ...
+
     def plan(self, heights: Sides, widths: Sides, rng: CounterRng) -> CropPlan: ...
 
 
@@ -42,14 +46,30 @@ def apply_crop(crop: Crop, ragged: Ragged, rng: CounterRng) -> Pixels:
     return crop_resize(ragged, plan.boxes, crop.size, plan.filters)
 
 
-def min_side_for(crop: Crop | None) -> int | None:
-    """The `min_side` of `decode` for this crop; None: decode at full size.
+def crop_views(
+    crops: Sequence[Crop], ragged: Ragged, rng: CounterRng
+) -> tuple[Pixels, ...]:
+    """A view of every image per crop; view k draws from `rng.for_view(k)`."""
+    views: list[Pixels] = []
+    for number, crop in enumerate(crops):
+        first = crops.index(crop)
+        if first < number and not crop.is_random:
+            views.append(views[first])
+        else:
+            views.append(apply_crop(crop, ragged, rng.for_view(number)))
+    return tuple(views)
+
+
+def min_side_for(*crops: Crop) -> int | None:
+    """The `min_side` of `decode` for these crops; None: decode at full size.
 
     More than twice what a crop of the whole image needs, and the same for training and
     for evaluation with a crop fraction of 0.9 or more.
     """
-    if crop is None:
-        return None
+    return max((_min_side(crop) for crop in crops), default=None)
+
+
+def _min_side(crop: Crop) -> int:
     fraction = crop.fraction if isinstance(crop, CenterCrop) else 1.0
     return math.ceil(max(crop.size) * max(2.25, 2 / fraction))
 
@@ -90,6 +110,10 @@ class RandomCrop:
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     interpolation: Interpolation = "random"
+
+    @property
+    def is_random(self) -> bool:
+        return True
 
     def plan(self, heights: Sides, widths: Sides, rng: CounterRng) -> CropPlan:
         box_heights, box_widths, fits = self._tries(heights, widths, rng)
@@ -140,6 +164,10 @@ class CenterCrop:
 
     size: tuple[int, int]
     fraction: float = 0.9
+
+    @property
+    def is_random(self) -> bool:
+        return False
 
     def plan(self, heights: Sides, widths: Sides, rng: CounterRng) -> CropPlan:
         # Resized sides are whole pixels and centred on one, as torchvision has it:

@@ -146,7 +146,7 @@ def _is_interleaved(array: UInt8[np.ndarray, "channels height width"]) -> bool:
 
 
 def batch_of(
-    images: Pixels,
+    views: tuple[Pixels, ...],
     loaded: Indices,
     slots: BatchIndices,
     labels: Indices,
@@ -158,4 +158,4 @@ def batch_of(
     if device.type == "cuda":
         rows = rows.pin_memory()
     rows = rows.to(device, non_blocking=True)
-    return Batch(images, rows[0], rows[1], rows[2], rows[3].bool())
+    return Batch(views, rows[0], rows[1], rows[2], rows[3].bool())

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from t2t.data.crops import Crop, apply_crop, as_batch
+from t2t.data.crops import Crop, as_batch, crop_views
 from t2t.data.decoding.damage import DamagedImage
 from t2t.data.decoding.decode import ImagePixels
 from t2t.data.decoding.headers import image_format, jpeg_header
@@ -165,15 +165,15 @@ class ResidentBatches:
         self,
         images: ResidentImages,
         order: Sampler,
-        crop: Crop | None = None,
+        crops: tuple[Crop, ...] = (),
         *,
         description: str = "",
     ) -> None:
         self.images = images
         self.order = order
-        self.crop = crop
+        self.crops = crops
         self.description = description
-        if crop is None:
+        if not crops:
             self._pixels: Pixels = as_batch(images.ragged)
 
     def steps(self, start: int, stop: int) -> Iterator[Batch]:
@@ -185,13 +185,14 @@ class ResidentBatches:
         slots = self.order.slots(step)
         device = self.images.device
         loaded = self.images.loaded[slots.indices]
-        if self.crop is None:
+        views: tuple[Pixels, ...]
+        if not self.crops:
             place = torch.from_numpy(slots.indices)
             if device.type == "cuda":
                 place = place.pin_memory().to(device, non_blocking=True)
-            pixels = self._pixels.index_select(0, place.to(device))
+            views = (self._pixels.index_select(0, place.to(device)),)
         else:
             ragged = self.images.ragged.select(torch.from_numpy(slots.indices))
             rng = CounterRng.of(self.order.seed, step, torch.from_numpy(slots.keys))
-            pixels = apply_crop(self.crop, ragged, rng)
-        return batch_of(pixels, loaded, slots, self.images.labels, device)
+            views = crop_views(self.crops, ragged, rng)
+        return batch_of(views, loaded, slots, self.images.labels, device)

@@ -27,7 +27,7 @@ def stream_word(stream: str) -> int:
 class CounterRng:
     """The draws of one batch: a key per sample, from which named streams are hashed.
 
-    `Draws.of` makes them from a seed, a step and indices. Streams with different
+    `CounterRng.of` makes them from a seed, a step and indices. Streams with different
     names are independent; asking for the same stream again gives the same numbers.
     """
 
@@ -57,6 +57,16 @@ class CounterRng:
     def shared(self) -> "CounterRng":
         """Draws of the step alone, as a batch of one: equal for all samples."""
         return CounterRng(keys=self.step_key[None], step_key=self.step_key)
+
+    def for_view(self, view: int) -> "CounterRng":
+        """Draws of their own for another view of the same samples; view 0 is this."""
+        if view == 0:
+            return self
+        word = stream_word(f"view.{view}")
+        keys, step_key = (
+            draw_bits(each, word, 1)[:, 0] for each in (self.keys, self.step_key[None])
+        )
+        return CounterRng(keys=keys, step_key=step_key[0])
 
     def every(self, group: int) -> "CounterRng":
         """One set of draws for each group of neighbours: those of its first sample."""

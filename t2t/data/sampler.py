@@ -20,7 +20,8 @@ Shuffle = Callable[[int, int, int], Int64[np.ndarray, " images"]]
 class Batch(NamedTuple):
     """One rank's share of a step, on the device."""
 
-    images: Pixels
+    views: tuple[Pixels, ...]
+    """The images once per crop, which may differ in size."""
     labels: Labels
     indices: Int64[Tensor, " batch"]
     """Which image of the source each one is, after a damaged one was replaced."""
@@ -28,6 +29,15 @@ class Batch(NamedTuple):
     """What random draws are keyed by: differs between repeats of one image."""
     valid: Bool[Tensor, " batch"]
     """False where evaluation must not count: padding, or a damaged image."""
+
+    @property
+    def images(self) -> Pixels:
+        """The first view."""
+        return self.views[0]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (*self.views, *self[1:])
 
 
 class BatchIndices(NamedTuple):

@@ -42,16 +42,17 @@ def training_batches(
     damage: Damage | None = None,
 ) -> Batches:
     """Batches in the order and by the crops that the recipe's seed draws."""
-    crop = RandomCrop(
+    random_crop = RandomCrop(
         size=recipe.image_size,
         scale=recipe.crop.scale,
         ratio=recipe.crop.ratio,
         interpolation=recipe.crop.interpolation,
     )
+    crop = random_crop if recipe.crop.kind == "random" else whole_image(recipe)
     return open_batches(
         source,
         batch_size=recipe.batch_size,
-        crop=crop if recipe.crop.kind == "random" else whole_image(recipe),
+        crops=(crop,),
         seed=recipe.seed,
         repeats=recipe.repeats,
         **shared(recipe, world, loader_options, damage),

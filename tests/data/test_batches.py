@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,7 @@ def resident(source: Source, **options: object) -> Batches:
 
 
 def opened(source: Source, loader_options: LoaderOptions, **options: object) -> Batches:
-    defaults = {"batch_size": 6, "crop": RANDOM, "device": "cpu", "seed": 5}
+    defaults = {"batch_size": 6, "crops": (RANDOM,), "device": "cpu", "seed": 5}
     return open_batches(
         source, loader_options=loader_options, **{**defaults, **options}
     )  # type: ignore[arg-type]
@@ -97,8 +98,16 @@ def opened(source: Source, loader_options: LoaderOptions, **options: object) -> 
 def assert_same(left: list[Batch], right: list[Batch]) -> None:
     assert len(left) == len(right)
     for one, other in zip(left, right, strict=True):
-        for name in Batch._fields:
-            assert torch.equal(getattr(one, name), getattr(other, name)), name
+        for left_tensor, right_tensor in zip(one.tensors, other.tensors, strict=True):
+            assert torch.equal(left_tensor, right_tensor)
+
+
+def joined(first: Batch, second: Batch) -> Batch:
+    """The batch of two ranks."""
+    pairs = zip(first.tensors, second.tensors, strict=True)
+    tensors = [torch.cat(pair) for pair in pairs]
+    num_views = len(first.views)
+    return Batch(tuple(tensors[:num_views]), *tensors[num_views:])
 
 
 @pytest.fixture(autouse=True)
@@ -157,11 +166,39 @@ def test_two_ranks_together_see_what_one_sees() -> None:
         list(stream(Pictures(), rank=rank, world_size=2).steps(2, 4))
         for rank in range(2)
     ]
-    together = [
-        Batch(*(torch.cat(pair) for pair in zip(*both, strict=True)))
-        for both in zip(*ranks, strict=True)
-    ]
+    together = [joined(*both) for both in zip(*ranks, strict=True)]
     assert_same(alone, together)
+
+
+@pytest.mark.parametrize("make", [stream, resident])
+def test_every_view_has_draws_of_its_own_and_the_first_those_of_one_view(
+    make: Callable[..., Batches],
+) -> None:
+    small = replace(RANDOM, size=(6, 4))
+    alone = list(make(Pictures()).steps(0, 4))
+    batches = make(Pictures(), crops=(RANDOM, RANDOM, small))
+    several = list(batches.steps(0, 4))
+    for one, other in zip(alone, several, strict=True):
+        assert torch.equal(one.images, other.images)
+        assert other.images is other.views[0]
+        assert not torch.equal(other.views[0], other.views[1])
+        assert [view.shape[2:] for view in other.views] == [(12, 12), (12, 12), (6, 4)]
+    assert_same(several[2:], list(batches.steps(2, 4)))
+    ranks = [
+        list(make(Pictures(), crops=batches.crops, rank=rank, world_size=2).steps(0, 4))  # type: ignore[attr-defined]
+        for rank in range(2)
+    ]
+    assert_same(several, [joined(*both) for both in zip(*ranks, strict=True)])
+
+
+@pytest.mark.parametrize("make", [stream, resident])
+def test_equal_crops_that_draw_nothing_are_made_once(
+    make: Callable[..., Batches],
+) -> None:
+    crop, other = CenterCrop(size=(12, 12)), CenterCrop(size=(6, 6))
+    (batch,) = make(Pictures(), crops=(crop, other, crop)).steps(0, 1)
+    assert batch.views[2] is batch.views[0]
+    assert batch.views[1].shape == (6, 3, 6, 6)
 
 
 def test_another_seed_or_step_gives_another_crop_of_the_same_image() -> None:
@@ -181,7 +218,7 @@ def test_repeats_of_an_image_are_cropped_differently() -> None:
 
 @pytest.mark.parametrize("make", [stream, resident])
 def test_images_of_one_size_need_no_crop(make: Callable[..., Batches]) -> None:
-    for batch in make(Squares(), crop=None, channels=1).steps(0, 3):
+    for batch in make(Squares(), crops=(), channels=1).steps(0, 3):
         assert batch.images.shape == (6, 1, 4, 6)
         assert batch.images[:, 0, 0, 0].tolist() == batch.indices.tolist()
 
@@ -189,7 +226,7 @@ def test_images_of_one_size_need_no_crop(make: Callable[..., Batches]) -> None:
 @pytest.mark.parametrize("make", [stream, resident])
 def test_images_of_many_sizes_need_one(make: Callable[..., Batches]) -> None:
     with pytest.raises(UserError, match="different sizes, such as"):
-        next(make(Pictures(), crop=None).steps(0, 1))
+        next(make(Pictures(), crops=()).steps(0, 1))
 
 
 @pytest.mark.parametrize("make", [stream, resident])
@@ -249,7 +286,7 @@ class Blocks(Squares):
 
 
 def test_a_source_of_blocks_is_read_block_by_block() -> None:
-    batches = stream(Blocks(), batch_size=5, crop=None, channels=1)
+    batches = stream(Blocks(), batch_size=5, crops=(), channels=1)
     for batch in batches.steps(0, 8):
         assert len({index // 5 for index in batch.indices.tolist()}) == 1
 
@@ -320,7 +357,7 @@ def test_closing_early_ends_all_threads_soon(interrupted: bool) -> None:
 INTERRUPTED = """
 import sys, time
 import numpy as np, torch
-from t2t.data.batches import Feeding, open_batches
+from t2t.data.batches import LoaderOptions, open_batches
 from t2t.data.sources.base import Source
 class Slow(Source):
     classes, labels = ("all",), np.zeros(8, dtype=np.int64)
@@ -329,8 +366,10 @@ class Slow(Source):
         return torch.zeros(3, 4, 4, dtype=torch.uint8)
     def name(self, index):
         return "slow"
-feeding = Feeding(resident=False, num_workers=2)
-batches = open_batches(Slow(), batch_size=8, crop=None, device="cpu", feeding=feeding)
+options = LoaderOptions(resident=False, num_workers=2)
+batches = open_batches(
+    Slow(), batch_size=8, crops=(), device="cpu", loader_options=options
+)
 try:
     for number, batch in enumerate(batches.steps(0, 10**6)):
         print(number, flush=True)
@@ -484,8 +523,8 @@ def test_only_slow_storage_is_read_by_many_threads(
 @pytest.mark.parametrize("make", [stream, resident])
 def test_the_gpu_gets_what_the_cpu_gets(make: Callable[..., Batches]) -> None:
     for crop in (RANDOM, CenterCrop(size=(12, 12))):
-        plain = list(make(Pictures(), crop=crop).steps(0, 5))
-        fast = list(make(Pictures(), crop=crop, device="cuda").steps(0, 5))
+        plain = list(make(Pictures(), crops=(crop,)).steps(0, 5))
+        fast = list(make(Pictures(), crops=(crop,), device="cuda").steps(0, 5))
         for one, other in zip(plain, fast, strict=True):
             assert torch.equal(one.keys, other.keys.cpu())
             difference = one.images.int() - other.images.cpu().int()
@@ -494,9 +533,11 @@ def test_the_gpu_gets_what_the_cpu_gets(make: Callable[..., Batches]) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-@pytest.mark.parametrize("crop", [None, CenterCrop(size=(12, 12))])
-def test_a_resident_batch_never_waits_for_the_gpu(crop: CenterCrop | None) -> None:
-    batches = resident(Squares(), crop=crop, channels=1, device="cuda")
+@pytest.mark.parametrize("crops", [(), (CenterCrop(size=(12, 12)),)])
+def test_a_resident_batch_never_waits_for_the_gpu(
+    crops: tuple[CenterCrop, ...],
+) -> None:
+    batches = resident(Squares(), crops=crops, channels=1, device="cuda")
     next(batches.steps(0, 1))
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -534,7 +575,7 @@ def test_large_images_are_kept_as_small_as_crops_allow_and_streamed_alike() -> N
         batches = open_batches(
             source,
             batch_size=4,
-            crop=RANDOM,
+            crops=(RANDOM,),
             device="cpu",
             loader_options=loader_options,
         )
@@ -555,7 +596,7 @@ def test_an_image_of_too_many_pixels_is_named_and_skipped(resident: bool) -> Non
     batches = open_batches(
         Photographs(),
         batch_size=4,
-        crop=RANDOM,
+        crops=(RANDOM,),
         device="cpu",
         damage=damage,
         loader_options=loader_options,

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -123,7 +124,7 @@ def nothing_is_left() -> Iterator[None]:
 
 def opened(
     source: Source,
-    init_distributed: bool = True,
+    processes: bool = True,
     nvjpeg: bool = False,
     num_workers: int = 2,
     **options: object,
@@ -131,10 +132,10 @@ def opened(
     loader_options = LoaderOptions(
         resident=False,
         num_workers=num_workers,
-        init_distributed=init_distributed,
+        processes=processes,
         nvjpeg=nvjpeg,
     )
-    defaults = {"batch_size": 8, "crop": CROP, "device": "cpu", "seed": 5}
+    defaults = {"batch_size": 8, "crops": (CROP,), "device": "cpu", "seed": 5}
     batches = open_batches(
         source, loader_options=loader_options, **{**defaults, **options}
     )  # type: ignore[arg-type]
@@ -173,8 +174,8 @@ def await_ends(numbers: list[int], seconds: float = 5.0) -> None:
 def assert_same(left: list[Batch], right: list[Batch]) -> None:
     assert len(left) == len(right)
     for one, other in zip(left, right, strict=True):
-        for name in Batch._fields:
-            assert torch.equal(getattr(one, name), getattr(other, name)), name
+        for left_tensor, right_tensor in zip(one.tensors, other.tensors, strict=True):
+            assert torch.equal(left_tensor, right_tensor)
 
 
 def test_processes_make_the_batches_that_threads_make(
@@ -217,6 +218,13 @@ def test_threads_begin_while_processes_start(source: FileSource) -> None:
 
 def threads_decode() -> bool:
     return any(each.name.startswith("t2t-decode") for each in threading.enumerate())
+
+
+def test_processes_make_the_views_that_threads_make(source: FileSource) -> None:
+    crops = (CROP, CROP, replace(CROP, size=(5, 7)))
+    wanted = list(opened(source, processes=False, crops=crops).steps(0, 5))
+    assert_same(wanted, list(opened(source, crops=crops).steps(0, 5)))
+    assert not torch.equal(wanted[0].views[0], wanted[0].views[1])
 
 
 def assert_right(batch: Batch, step: int, source: FileSource) -> None:
@@ -372,9 +380,7 @@ def test_what_goes_wrong_in_a_worker_is_raised_here(odd: Callable[..., Source]) 
         crop=None,
         device="cpu",
         damage=Damage(warn=told.append),
-        loader_options=LoaderOptions(
-            resident=False, num_workers=4, init_distributed=True
-        ),
+        loader_options=LoaderOptions(resident=False, num_workers=4, processes=True),
     ).batches
     assert isinstance(batches, StreamBatches)
     with pytest.raises(LookupError, match="lost at 3"):
@@ -405,7 +411,7 @@ def test_a_folder_that_is_gone_stops_nothing(
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     folder.rmdir()
     told: list[str] = []
-    batches = opened(odd({0: ""}), crop=None, damage=Damage(warn=told.append))
+    batches = opened(odd({0: ""}), crops=(), damage=Damage(warn=told.append))
     (batch,) = batches.steps(0, 1)
     assert batch.images[:, 0, 0, 0].tolist() == batch.indices.tolist()
     # Some libraries do not start there.
@@ -416,7 +422,7 @@ def test_where_processes_cannot_start_threads_do_it_and_it_is_said(
     odd: Callable[..., Source],
 ) -> None:
     told: list[str] = []
-    batches = opened(odd({}), crop=None, damage=Damage(warn=told.append))
+    batches = opened(odd({}), crops=(), damage=Damage(warn=told.append))
     (batch,) = batches.steps(0, 1)
     assert batch.images[:, 0, 0, 0].tolist() == batch.indices.tolist()
     reason = "ValueError: no network here"
@@ -424,7 +430,7 @@ def test_where_processes_cannot_start_threads_do_it_and_it_is_said(
 
 
 def test_what_ended_all_workers_is_not_tried_here(odd: Callable[..., Source]) -> None:
-    batches = opened(odd({17: "kills"}), crop=None, damage=Damage(warn=str))
+    batches = opened(odd({17: "kills"}), crops=(), damage=Damage(warn=str))
     with pytest.raises(
         UserError, match=r"2 worker processes ended over (.*\n)*  odd-17"
     ):
@@ -433,7 +439,7 @@ def test_what_ended_all_workers_is_not_tried_here(odd: Callable[..., Source]) ->
 
 def test_damage_may_be_told_at_any_length(odd: Callable[..., Source]) -> None:
     damage = Damage()
-    batches = opened(odd({3: "is damaged", 4: "is damaged"}), crop=None, damage=damage)
+    batches = opened(odd({3: "is damaged", 4: "is damaged"}), crops=(), damage=damage)
     seen = [index for batch in batches.steps(0, 4) for index in batch.indices.tolist()]
     assert sorted(seen) == sorted([*range(3), 5, 5, *range(5, 32)])
     assert sorted(damage.names) == ["odd-3", "odd-4"]
@@ -514,7 +520,7 @@ ALONE = """
 import os, sys, time
 import numpy as np
 from pathlib import Path
-from t2t.data.batches import Feeding, open_batches
+from t2t.data.batches import LoaderOptions, open_batches
 from t2t.data.loading import Loader
 from t2t.data.sources.base import FileSource
 from t2t.data.streaming.stream import by_processes
@@ -527,10 +533,11 @@ if __name__ == "__main__":
     loader = Loader(Mine(*given))
     words = by_processes(loader, torch.device("cuda"), None)[1]
     assert "Mine is defined in the script itself" in words
-    feeding = Feeding(resident=False, num_workers=2, processes=True)
+    options = LoaderOptions(resident=False, num_workers=2, processes=True)
     from t2t.data.crops import RandomCrop
     batches = open_batches(FileSource(*given), batch_size=2,
-        crop=RandomCrop(size=(8, 8)), device="cpu", feeding=feeding)
+        crops=(RandomCrop(size=(8, 8)),), device="cpu",
+        loader_options=options)
     list(batches.steps(0, 20))
     (crew,) = batches._idle
     steps = batches.steps(0, 10**6)

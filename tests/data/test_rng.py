@@ -1,5 +1,7 @@
 """Draws are functions of (seed, step, index, stream) and look like random numbers."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -124,3 +126,14 @@ def test_permutations_are_all_equally_likely():
 def test_indices_must_be_a_vector_of_int64():
     with pytest.raises(UserError, match="int64 sample indices, not"):
         CounterRng.of(0, 0, torch.arange(3, dtype=torch.int32))
+
+
+def test_a_view_has_draws_of_its_own_and_view_0_those_of_the_batch() -> None:
+    rng = CounterRng.of(3, 7, torch.arange(5))
+    assert rng.for_view(0) is rng
+    views = [rng.for_view(number) for number in range(4)]
+    for one, other in itertools.combinations(views, 2):
+        assert (one.bits("a") != other.bits("a")).all()
+        assert (one.shared().bits("a") != other.shared().bits("a")).all()
+    alone = CounterRng.of(3, 7, torch.tensor([3])).for_view(2)
+    assert torch.equal(alone.bits("a", 4), views[2].bits("a", 4)[3:4])

@@ -30,10 +30,9 @@ def streamed(
     return StreamBatches(
         Loader(ArraySource(images, [0] * num, ("all",), "images")),
         EvaluationSampler(num_images=num, batch_size=batch_size),
-        None,
         device=torch.device(device),
         num_workers=1,
-        init_distributed=False,
+        processes=False,
     )
 
 

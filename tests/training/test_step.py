@@ -38,7 +38,7 @@ def batches(images: Path) -> Batches:
     return open_batches(
         open_splits(str(images)).train,
         batch_size=16,
-        crop=None,
+        crops=(),
         device="cpu",
         loader_options=LoaderOptions(num_workers=1),
     )
@@ -325,7 +325,7 @@ def test_replayed_steps_repeat_bit_for_bit_from_any_step(
     recipe = tiny(random=True, optimizer=OptimizerConfig(name=optimizer, lr=1e-2))
     recipe = replace(recipe, model_args={**recipe.model_args, **model_args})
     batches = open_batches(
-        open_splits(str(images)).train, batch_size=16, crop=None, device="cuda:0"
+        open_splits(str(images)).train, batch_size=16, crops=(), device="cuda:0"
     )
 
     def begun() -> Stepper:

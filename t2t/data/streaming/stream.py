@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from t2t.data.crops import Crop, apply_crop, as_batch
+from t2t.data.crops import Crop, as_batch, crop_views
 from t2t.data.decoding.jpegs import Jpegs
 from t2t.data.decoding.nvjpeg import CHANNELS, decode_gathered, gpu_decoder_name
 from t2t.data.loading import Loader, batch_of
@@ -67,26 +67,26 @@ class StreamBatches:
         self,
         loader: Loader,
         order: Sampler,
-        crop: Crop | None,
+        crops: tuple[Crop, ...] = (),
         *,
         device: torch.device,
         num_workers: int | None = None,
         num_ahead: int = 3,
         nvjpeg: bool = True,
-        init_distributed: bool | None = None,
+        processes: bool | None = None,
         threads_first: bool = True,
     ) -> None:
         self.loader = loader
         self.order = order
-        self.crop = crop
+        self.crops = crops
         self.device = device
         self.num_workers = num_workers or num_cores()
         self.num_ahead = num_ahead
         wanted = nvjpeg and loader.channels in CHANNELS
         on_gpu = gpu_decoder_name(device) if wanted else None
         self.by_gpu = on_gpu is not None
-        self._by_processes, kind = by_processes(loader, device, init_distributed)
-        self._threads_first = threads_first and init_distributed is None
+        self._by_processes, kind = by_processes(loader, device, processes)
+        self._threads_first = threads_first and processes is None
         self.description = f"decoded by {self.num_workers} {kind}"
         if self.by_gpu:
             self.description = (
@@ -166,7 +166,7 @@ class StreamBatches:
         if made.event is not None:
             current = torch.cuda.current_stream(self.device)
             current.wait_event(made.event)
-            for tensor in made.batch:
+            for tensor in made.batch.tensors:
                 tensor.record_stream(current)
         return made.batch
 
@@ -244,8 +244,8 @@ class _Work:
         where = np.argsort(np.concatenate([places for places, _ in pieces]))
         ragged = Ragged.joined([ragged for _, ragged in pieces])
         self._let_go(request)
-        images = self._images(step, slots, ragged, torch.from_numpy(where))
-        return batch_of(images, loaded, slots, self.loader.source.labels, self.device)
+        views = self._views(step, slots, ragged, torch.from_numpy(where))
+        return batch_of(views, loaded, slots, self.loader.source.labels, self.device)
 
     def _decode_on_gpu(self, request: Request) -> tuple[Indices, Ragged] | None:
         places = np.flatnonzero(request.rows[:, 0] == Kind.JPEG)
@@ -286,15 +286,15 @@ class _Work:
             fetched.synchronize()
         request.release()
 
-    def _images(
+    def _views(
         self, step: int, slots: BatchIndices, ragged: Ragged, where: Tensor
-    ) -> Pixels:
+    ) -> tuple[Pixels, ...]:
         """The images in the order of the slots, cropped where that is asked."""
-        if self.batches.crop is None:
-            return as_batch(ragged)[where.to(self.device)]
+        if not self.batches.crops:
+            return (as_batch(ragged)[where.to(self.device)],)
         seed = self.batches.order.seed
         rng = CounterRng.of(seed, step, torch.from_numpy(slots.keys))
-        return apply_crop(self.batches.crop, ragged.select(where), rng)
+        return crop_views(self.batches.crops, ragged.select(where), rng)
 
 
 def by_processes(

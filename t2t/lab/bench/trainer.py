@@ -112,7 +112,7 @@ class Trainer:
         shape = (num, recipe.channels, *recipe.image_size)
         keys = torch.arange(num, device=device)
         return Batch(
-            torch.randint(0, 256, shape, dtype=torch.uint8, device=device),
+            (torch.randint(0, 256, shape, dtype=torch.uint8, device=device),),
             torch.randint(0, self.num_classes, (num,), device=device),
             keys,
             keys,

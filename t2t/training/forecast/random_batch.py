@@ -15,7 +15,7 @@ def random_batch(recipe: Recipe, world_size: int, num_classes: int) -> Batch:
     shape = (share, recipe.channels, *recipe.image_size)
     indices = torch.from_numpy(chosen.indices.copy())
     return Batch(
-        images=torch.randint(0, 256, shape, dtype=torch.uint8),
+        views=(torch.randint(0, 256, shape, dtype=torch.uint8),),
         labels=torch.randint(0, num_classes, (share,)),
         indices=indices,
         keys=indices,
