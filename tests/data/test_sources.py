@@ -70,7 +70,7 @@ def test_train_and_val_folders(tmp_path):
     assert splits.train.labels.dtype == np.int64
     assert splits.train.name(4) == str(tmp_path / "train" / "cat" / "002.png")
     assert decode(splits.train.read(4)).unique().tolist() == [2]
-    assert "5 images to train on, 2 to judge by" in splits.description
+    assert "5 images to train on, 2 to evaluate on" in splits.description
 
 
 @pytest.mark.parametrize("name", ["valid", "validation", "test", "Val"])
@@ -678,3 +678,103 @@ def test_no_image_is_damaged_for_what_the_machine_lacks(
     kind = LocalError if "no fault" in told else DamagedImage
     with pytest.raises(kind, match=rf"a\.png:? {told}"):
         source.read(0)
+
+
+def test_a_flat_folder_is_data_for_tasks_without_labels(tmp_path):
+    for number in range(20):
+        write_image(tmp_path / f"{number:02d}.png", number)
+    with pytest.raises(UserError, match="or train with a task that needs no labels"):
+        open_splits(tmp_path)
+    splits = open_splits(tmp_path, labels=False, seed=1)
+    assert (len(splits.train), len(splits.val)) == (18, 2)
+    assert splits.train.classes == ()
+    assert not splits.train.is_labelled
+    assert splits.train.labels.tolist() == [0] * 18
+    assert splits.description.endswith("held out by seed 1), no labels")
+    again = open_splits(tmp_path, labels=False, seed=1)
+    assert splits.val.fingerprint() == again.val.fingerprint()
+    other = open_splits(tmp_path, labels=False, seed=2)
+    assert splits.val.fingerprint() != other.val.fingerprint()
+    (tmp_path / "00.png").write_bytes(b"damaged")
+    whole = open_source(tmp_path, "all", labels=False)
+    with pytest.raises(DamagedImage):
+        decode(whole.read(0))
+    rest, held = holdout(splits.train, 17)
+    assert (len(rest), len(held)) == (1, 17)
+    with pytest.raises(UserError, match=r"with one left to train on: .* 1 to 17"):
+        holdout(splits.train, 18)
+
+
+def test_images_anywhere_in_a_folder_need_no_labels(tmp_path):
+    write_image(tmp_path / "1.png")
+    write_image(tmp_path / "b" / "deep" / "2.png")
+    write_image(tmp_path / "a" / "3.png")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "a" / "4.heic").touch()
+    source = open_source(tmp_path, "all", labels=False)
+    names = [os.path.relpath(source.name(n), tmp_path) for n in range(len(source))]
+    assert names == ["1.png", "a/3.png", "b/deep/2.png"]
+    assert not source.is_labelled
+    (note,) = source.notes
+    assert "4.heic" in note
+
+
+def test_class_folders_keep_their_labels_for_scoring(tmp_path):
+    make_folder(tmp_path, {"cat": 5, "dog": 5})
+    labelled = open_splits(tmp_path)
+    splits = open_splits(tmp_path, labels=False)
+    assert splits.train.classes == ("cat", "dog")
+    assert splits.val.fingerprint() == labelled.val.fingerprint()
+    # A class with one image cannot be in both parts, which only labels would need.
+    make_folder(tmp_path, {"eel": 1})
+    splits = open_splits(tmp_path, labels=False)
+    assert (len(splits.train), len(splits.val)) == (10, 1)
+    assert splits.train.classes == ("cat", "dog", "eel")
+
+
+def test_train_and_val_folders_need_no_labels(tmp_path):
+    make_folder(tmp_path / "train", {"cat": 3, "dog": 3})
+    write_image(tmp_path / "val" / "1.png")
+    splits = open_splits(tmp_path, labels=False)
+    assert (len(splits.train), len(splits.val)) == (6, 1)
+    assert not splits.train.is_labelled
+    assert not splits.val.is_labelled
+    assert splits.description.endswith("evaluated on its val split), no labels")
+
+
+@pytest.mark.parametrize(
+    ("num", "sentence"), [(0, "holds no images: add some"), (1, "has a single image")]
+)
+def test_too_few_images_without_labels(tmp_path, num, sentence):
+    (tmp_path / "text.txt").touch()
+    for number in range(num):
+        write_image(tmp_path / f"{number}.png")
+    with pytest.raises(UserError, match=sentence):
+        open_splits(tmp_path, labels=False)
+
+
+def test_an_array_needs_no_labels():
+    images = torch.arange(4, dtype=torch.uint8).view(-1, 1, 1, 1)
+    source = ArraySource(images)
+    assert not source.is_labelled
+    assert source.labels.tolist() == [0] * 4
+    assert source.fingerprint() != ArraySource(images + 1).fingerprint()
+
+
+def test_a_source_without_labels_is_told_apart_by_its_names():
+    class Named(Source):
+        def __init__(self, *names):
+            self.names = names
+            self.drop_labels()
+
+        def __len__(self):
+            return len(self.names)
+
+        def read(self, index):
+            return b""
+
+        def name(self, index):
+            return self.names[index]
+
+    assert Named("a", "b").fingerprint() == Named("a", "b").fingerprint()
+    assert Named("a", "b").fingerprint() != Named("a", "c").fingerprint()

@@ -619,7 +619,7 @@ class BrokenStream(io.BytesIO):
     """Ends as a request of aiohttp's does, with an error that is no OSError."""
 
     def read(self, size=-1):
-        if self.warn() > 2000:
+        if self.tell() > 2000:
             raise RuntimeError("payload is not completed\nand more")
         return super().read(min(size, 1024))
 
@@ -845,3 +845,59 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch):
     for open_it in (open_splits, open_source):
         with pytest.raises(UserError, match=r"images/cat may not be read: give"):
             open_it(tmp_path / "images")
+
+
+def test_parquet_files_need_no_labels(tmp_path):
+    path = write_parquet(tmp_path / "x.parquet", range(10))
+    assert open_splits(path, labels=False).train.classes == ("cat", "dog")
+    pq.write_table(pq.read_table(path).drop_columns("label"), path)
+    with pytest.raises(UserError, match="none is the label"):
+        open_splits(path)
+    splits = open_splits(path, labels=False)
+    assert (len(splits.train), len(splits.val)) == (9, 1)
+    assert not splits.train.is_labelled
+    assert brightness(open_source(path, "all", labels=False), 7) == 7
+    before = splits.train.source.fingerprint()
+    other = write_parquet(tmp_path / "y.parquet", range(10), group=3)
+    pq.write_table(pq.read_table(other).drop_columns("label"), other, row_group_size=3)
+    assert before != open_source(other, "all", labels=False).fingerprint()
+
+
+@pytest.mark.parametrize("labels", [[-1] * 4, [None] * 4, ["2021-01-01"] * 4])
+def test_invalid_labels_of_parquet_files_are_dropped(tmp_path, labels):
+    names = () if isinstance(labels[0], str) else ("cat", "dog")
+    write_parquet(tmp_path / "train.parquet", range(4))
+    write_parquet(tmp_path / "test.parquet", range(4), labels=labels, names=names)
+    splits = open_splits(tmp_path, labels=False)
+    assert not splits.train.is_labelled
+    assert not splits.val.is_labelled
+    with pytest.raises(UserError):
+        open_splits(tmp_path)
+
+
+def test_labels_of_parquet_files_that_disagree_are_dropped(tmp_path):
+    write_parquet(tmp_path / "a.parquet", range(4))
+    write_parquet(tmp_path / "b.parquet", range(4), names=("dog", "cat"))
+    assert not open_source(tmp_path, "all", labels=False).is_labelled
+    with pytest.raises(UserError, match="do not belong together"):
+        open_source(tmp_path, "all")
+
+
+def test_shards_need_no_labels(tmp_path):
+    path = write_tar(tmp_path / "x.tar", range(10), label="")
+    for _ in range(2):  # the second time from the index
+        with pytest.raises(
+            UserError, match=r"x\.tar has the image folder/0000\.png but no "
+        ):
+            open_splits(str(path))
+        source = open_source(str(path), "all", labels=False)
+        assert not source.is_labelled
+        assert brightness(source, 7) == 7
+    assert len(open_splits(str(path), labels=False).val) == 1
+    bigger = write_tar(tmp_path / "y.tar", range(11, 21), label="", suffix=".x.png")
+    other = open_source(str(bigger), "all", labels=False)
+    assert len(other) == len(source)
+    labelled = open_source(
+        str(write_tar(tmp_path / "z.tar", range(10))), "all", labels=False
+    )
+    assert labelled.classes == ("0", "1")

@@ -384,3 +384,15 @@ def test_numbers_of_shards_may_fall_and_have_a_limit() -> None:
     assert expand_braces("a{10..8}.tar") == ["a10.tar", "a09.tar", "a08.tar"]
     with pytest.raises(UserError, match=r"stands for 10,000,000,000 names: give"):
         expand_braces("a{0..9999999999}.tar")
+
+
+def test_flat_validation_images_without_labels(tmp_path):
+    for name in ("train/n01/1.png", "train/n02/1.png", "val/ILSVRC2012_val_1.png"):
+        path = tmp_path / "ILSVRC" / "Data" / "CLS-LOC" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4)).save(path)
+    splits = open_splits(tmp_path, labels=False)
+    assert (len(splits.train), len(splits.val)) == (2, 1)
+    assert not splits.train.is_labelled
+    with pytest.raises(UserError, match=r"classes of the images .* are unknown"):
+        open_splits(tmp_path)

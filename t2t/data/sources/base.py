@@ -1,4 +1,4 @@
-"""What a source of labelled images is, and how one is cut into parts."""
+"""The Source interface, and splitting a source into parts."""
 
 import hashlib
 import os
@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,15 +20,26 @@ Indices = npt.NDArray[np.int64]
 
 
 class Source(ABC):
-    """Random access to labelled images, still encoded, from any process or thread."""
+    """Random access to encoded images and their labels, from any process or thread."""
 
     classes: tuple[str, ...]
+    """The names of the classes; empty if the images have no labels."""
     labels: Indices
+    """One class number per image; all zero if the images have no labels."""
     notes: tuple[str, ...] = ()
-    """Sentences for who uses it: what lies there and is no part of it."""
+    """Messages for the user, such as which files were skipped."""
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def is_labelled(self) -> bool:
+        return bool(self.classes)
+
+    def drop_labels(self) -> None:
+        """Makes this an unlabelled source."""
+        self.labels = no_labels(len(self))
+        self.classes = ()
 
     @abstractmethod
     def read(self, index: int) -> bytes | Tensor:
@@ -42,8 +54,10 @@ class Source(ABC):
         """What to call this image in a message."""
 
     def fingerprint(self) -> str:
-        """What tells it from a source of other images, by their labels and names."""
-        return _digest(self.labels)
+        """A hash that differs between sources of different images."""
+        if self.is_labelled:
+            return digest(self.labels)
+        return digest(*(self.name(index).encode() for index in range(len(self))))
 
     @property
     def blocks(self) -> Indices | None:
@@ -96,7 +110,7 @@ class Subset(Source):
         return self.source.name(int(self.indices[index]))
 
     def fingerprint(self) -> str:
-        return _digest(self.source.fingerprint().encode(), self.indices)
+        return digest(self.source.fingerprint().encode(), self.indices)
 
     @property
     def blocks(self) -> Indices | None:
@@ -139,7 +153,7 @@ class FileSource(Source):
         return os.path.join(self.root, name)
 
     def fingerprint(self) -> str:
-        return _digest(self._names, self._ends, self.labels)
+        return digest(self._names, self._ends, self.labels)
 
     def read(self, index: int) -> bytes:
         name = self.name(index)
@@ -149,50 +163,70 @@ class FileSource(Source):
             raise unread(name, error) from error
 
 
-def _digest(*parts: bytes | Indices) -> str:
-    digest = hashlib.sha256()
+def digest(*parts: bytes | npt.NDArray[Any]) -> str:
+    """The SHA-256 of these parts, in order."""
+    sha256 = hashlib.sha256()
     for part in parts:
-        digest.update(part if isinstance(part, bytes) else part.tobytes())
-    return digest.hexdigest()
+        sha256.update(part if isinstance(part, bytes) else part.tobytes())
+    return sha256.hexdigest()
+
+
+def no_labels(num_images: int) -> Indices:
+    """The labels of images that have none: zeros."""
+    return np.zeros(num_images, np.int64)
 
 
 def holdout(source: Source, num: int, seed: int = 0) -> tuple[Source, Source]:
-    """A source without `num` images, and these, drawn alike from every class.
+    """Splits off `num` images, stratified by class; returns the rest and these.
 
-    Of every class an image is left to train on.
+    At least one image of every class stays in the rest.
     """
     most = len(source) - len(np.unique(source.labels))
     if not 0 < num <= most:
+        left = "one of each class" if source.is_labelled else "one"
         raise UserError(
-            f"Cannot hold {num} of {len(source)} images out, with one of each class "
-            f"left to train on: give a number from 1 to {most}."
+            f"Cannot hold {num} of {len(source)} images out, with {left} left to train "
+            f"on: give a number from 1 to {most}."
         )
-    held = held_out_indices(source.labels, num, seed, left=1)
+    return _split(source, held_out_indices(source.labels, num, seed, left=1))
+
+
+def _split(source: Source, held: Indices) -> tuple[Source, Source]:
     kept = np.setdiff1d(np.arange(len(source)), held)
     return Subset(source, kept), Subset(source, held)
 
 
 def split_by_seed(
-    source: Source, fraction: float, seed: int, where: str
+    source: Source, fraction: float, seed: int, where: str, *, labels: bool = True
 ) -> tuple[Source, Source]:
-    """A training and a validation part, both with images of every class."""
+    """A training and a validation part, both with images of every class.
+
+    Without `labels`, a class with a single image is no error: the split then ignores
+    the classes.
+    """
     if not 0 < fraction < 1:
         raise UserError(
             f"A validation fraction of {fraction} leaves nothing to train on or to "
-            "judge by: give a number between 0 and 1, such as 0.1."
+            "evaluate on: give a number between 0 and 1, such as 0.1."
         )
-    counts = np.bincount(source.labels, minlength=len(source.classes))
+    strata = source.labels
+    counts = np.bincount(strata, minlength=len(source.classes))
     if (counts == 1).any():
-        single = source.classes[int(np.flatnonzero(counts == 1)[0])]
-        raise UserError(
-            f"Class {single!r} of {where} has a single image, and a split needs one to "
-            "train on and one to judge by: add images, remove the class, or give "
-            "train and val folders."
-        )
+        if labels:
+            single = source.classes[int(np.flatnonzero(counts == 1)[0])]
+            raise UserError(
+                f"Class {single!r} of {where} has a single image, and a split needs "
+                "one to train on and one to evaluate on: add images, remove the class, "
+                "or give train and val folders."
+            )
+        if len(source) == 1:
+            raise UserError(
+                f"{where} has a single image, and a split needs one to train on and "
+                "one to evaluate on: add images."
+            )
+        strata = no_labels(len(source))
     num = round(len(source) * fraction)
-    held = held_out_indices(source.labels, num, seed, minimum=1, left=1)
-    kept = np.setdiff1d(np.arange(len(source)), held)
-    return Subset(source, kept), Subset(source, held)
+    return _split(source, held_out_indices(strata, num, seed, minimum=1, left=1))
 
 
 def held_out_indices(

@@ -5,6 +5,7 @@ ImageNet and Tiny ImageNet are published like this.
 
 import csv
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,9 @@ Labels = dict[str, str] | list[str]
 """Classes by file name, or in the order of the sorted file names."""
 
 
-def find_flat_splits(root: Path) -> dict[str, Callable[[], Source]] | None:
+def find_flat_splits(
+    root: Path, need_labels: bool = True
+) -> dict[str, Callable[[], Source]] | None:
     """The splits, if `train` has class folders and `val` is flat; else None."""
     root = next((root / inner for inner in _INSIDE if (root / inner).is_dir()), root)
     train = next((root / name for name in _TRAIN if (root / name).is_dir()), None)
@@ -46,7 +49,15 @@ def find_flat_splits(root: Path) -> dict[str, Callable[[], Source]] | None:
     labels = _labels(val, root)
     if labels is None and not is_published:
         return None
-    return {"train": lambda: open_folder(train), "val": lambda: _open(train, val, root)}
+    if labels is None and not need_labels:
+        return {
+            "train": partial(open_folder, train, labels=False),
+            "val": partial(open_folder, val, labels=False),
+        }
+    return {
+        "train": partial(open_folder, train),
+        "val": partial(_open, train, val, root),
+    }
 
 
 def _open(train: Path, val: Path, root: Path) -> FileSource:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,31 +13,34 @@ from t2t.data.decoding.headers import (
     IMAGE_SUFFIXES,
     UNREAD_SUFFIXES,
 )
-from t2t.data.sources.base import FileSource, Source
+from t2t.data.sources.base import FileSource, Source, no_labels
 from t2t.data.sources.filenames import SPLIT_NAMES
 from t2t.errors import UserError, on_one_line
 
 _SHARDS = frozenset((".tar",))
+_KNOWN = ", ".join(COMMON_SUFFIXES[:6])
 # What zips of a Mac, network disks (with small copies of images) and Windows add.
 _SYSTEMS_OWN = frozenset(
     ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found")
 )
 
 
-def find_folder_splits(root: Path) -> dict[str, Callable[[], Source]]:
+def find_folder_splits(
+    root: Path, labels: bool = True
+) -> dict[str, Callable[[], Source]]:
     """Each split of an image folder by name, or the whole as "all"."""
     folders = {entry.name.lower(): entry for entry in os.scandir(root) if is_dir(entry)}
     splits: dict[str, Callable[[], Source]] = {}
     for split, names in SPLIT_NAMES.items():
         for name in names:
             if name in folders:
-                splits[split] = _opener(Path(folders[name].path))
+                splits[split] = partial(open_folder, Path(folders[name].path), labels)
                 break
     # A class may be called "test": only a training folder makes these splits, or that
     # there is nothing else and they hold folders in place of images.
     if "train" in splits or (splits and all(map(_holds_classes, folders.items()))):
         return splits
-    return {"all": _opener(root)}
+    return {"all": partial(open_folder, root, labels)}
 
 
 def _holds_classes(folder: tuple[str, os.DirEntry[str]]) -> bool:
@@ -56,19 +60,19 @@ def holds_images_by_class(root: Path) -> bool:
     return len(folders) > 1 and all(any(True for _ in images) for images in inner)
 
 
-def _opener(root: Path) -> Callable[[], Source]:
-    return lambda: open_folder(root)
+def open_folder(root: Path, labels: bool = True) -> FileSource:
+    """One folder whose subfolders are the classes, in the order of their names.
 
-
-def open_folder(root: Path) -> FileSource:
-    """One folder whose subfolders are the classes, in the order of their names."""
+    Without `labels`, the images may be anywhere in it: the source has classes only if
+    all images are in class folders.
+    """
     folders, loose, beside = class_folders(root)
-    if not folders:
+    if labels and not folders:
         if loose:
             raise UserError(
                 f"{root} holds images but no class folders: put the images of each "
-                f"class into a folder named for it, as in {root}/cat/1.jpg."
-                f"{_if_a_class(root)}"
+                f"class into a folder named for it, as in {root}/cat/1.jpg, or train "
+                f"with a task that needs no labels.{_if_a_class(root)}"
             )
         raise UserError(
             f"{root} holds no folders: it should hold one folder of images per class. "
@@ -79,25 +83,33 @@ def open_folder(root: Path) -> FileSource:
     with ThreadPoolExecutor(16) as pool:
         places = [str(root / name) for name in folders]
         found = list(pool.map(lambda place: _listed(place, above), places))
-    listings = [images for images, _ in found]
-    for name, (images, others) in zip(folders, found, strict=True):
-        if not images:
-            known = ", ".join(COMMON_SUFFIXES[:6])
-            raise UserError(
-                f"Class folder {root / name} holds no images: add some ({known}, …) or "
-                f"remove the folder. {' '.join(notes_on(others))}".rstrip()
-            )
+    counts = [len(images) for images, _ in found]
+    others = [*beside, *(path for _, some in found for path in some)]
+    notes = (*note_on_lost(beside), *notes_on(others))
     names = [
         f"{name}{os.sep}{file}"
-        for name, listing in zip(folders, listings, strict=True)
-        for file in listing
+        for name, (images, _) in zip(folders, found, strict=True)
+        for file in images
     ]
-    labels = np.repeat(
-        np.arange(len(folders)), [len(listing) for listing in listings]
-    ).astype(np.int64)
-    others = [*beside, *(path for _, some in found for path in some)]
-    notes = (*note_on_loose(loose), *note_on_lost(beside), *notes_on(others))
-    return FileSource(root, names, labels, tuple(folders), notes)
+    if labels:
+        if 0 in counts:
+            _, others = found[counts.index(0)]
+            raise UserError(
+                f"Class folder {root / folders[counts.index(0)]} holds no images: add "
+                f"some ({_KNOWN}, …) or remove the folder. "
+                f"{' '.join(notes_on(others))}".rstrip()
+            )
+        notes = (*note_on_loose(loose), *notes)
+    elif loose or 0 in counts or len(folders) < 2:
+        names = [*(os.path.basename(path) for path in loose), *names]
+        if not names:
+            raise UserError(
+                f"{root} holds no images: add some ({_KNOWN}, …). "
+                f"{' '.join(notes_on(others))}".rstrip()
+            )
+        return FileSource(root, names, no_labels(len(names)), (), notes)
+    numbers = np.repeat(np.arange(len(folders), dtype=np.int64), counts)
+    return FileSource(root, names, numbers, tuple(folders), notes)
 
 
 def _if_a_class(root: Path) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from t2t.data.sources.base import FileSource, Indices, Source, Subset
+from t2t.data.sources.base import FileSource, Indices, Source, Subset, no_labels
 from t2t.errors import UserError
 
 # Beyond so many a number is no class but something else, such as a date.
@@ -23,6 +23,16 @@ def read_list(path: Path) -> str:
         raise UserError(
             f"{path} is not text, and should list images: unpack it again."
         ) from error
+
+
+def labels_if_any(
+    values: Sequence[Any], classes: tuple[str, ...] | None, where: str
+) -> tuple[Indices, tuple[str, ...]]:
+    """As `labels_and_classes`, but unlabelled where labels are missing or invalid."""
+    try:
+        return labels_and_classes(values, classes, where)
+    except UserError:
+        return no_labels(len(values)), ()
 
 
 def labels_and_classes(
@@ -88,6 +98,23 @@ def folder_meant(source: Source) -> str:
     names = (os.path.relpath(source.name(n), folder) for n in range(len(source)))
     inner = {name.split(os.sep)[0] if os.sep in name else "" for name in names}
     return f" Did you mean {folder}?" if len(inner) > 1 and "" not in inner else ""
+
+
+def check_labelled(source: Source, where: str) -> None:
+    """Refuse images without labels."""
+    if not source.is_labelled:
+        raise UserError(
+            f"{where} has no labels: add them, or train with a task that needs none."
+        )
+
+
+def drop_unequal_labels(train: Source, val: Source) -> None:
+    """Makes both sources unlabelled if their classes differ."""
+    try:
+        check_same_classes(train, val, "")
+    except UserError:
+        train.drop_labels()
+        val.drop_labels()
 
 
 def check_same_classes(train: Source, val: Source, where: str) -> None:

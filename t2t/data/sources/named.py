@@ -19,7 +19,9 @@ from t2t.data.sources.base import (
     Indices,
     Source,
     Subset,
+    digest,
     held_out_indices,
+    no_labels,
 )
 from t2t.errors import UserError
 
@@ -32,12 +34,14 @@ class ArraySource(Source):
     def __init__(
         self,
         images: UInt8[Tensor, "images channels height width"],
-        labels: Sequence[int] | Indices,
-        classes: Sequence[str],
-        title: str,
+        labels: Sequence[int] | Indices | None = None,
+        classes: Sequence[str] = (),
+        title: str = "array",
     ) -> None:
         self.images = images
-        self.labels = np.asarray(labels, np.int64)
+        self.labels = (
+            no_labels(len(images)) if labels is None else np.asarray(labels, np.int64)
+        )
         self.classes = tuple(classes)
         self.title = title
 
@@ -46,6 +50,11 @@ class ArraySource(Source):
 
     def name(self, index: int) -> str:
         return f"{self.title}[{index}]"
+
+    def fingerprint(self) -> str:
+        if self.is_labelled:
+            return super().fingerprint()
+        return digest(self.images.numpy())
 
     @property
     def is_in_memory(self) -> bool:

@@ -15,7 +15,12 @@ from t2t.data.sources.folder import (
     is_dir,
     is_image_name,
 )
-from t2t.data.sources.labels import check_no_empty_class, check_same_classes
+from t2t.data.sources.labels import (
+    check_labelled,
+    check_no_empty_class,
+    check_same_classes,
+    drop_unequal_labels,
+)
 from t2t.data.sources.named import NAMES, find_named_splits
 from t2t.data.sources.parquet import find_parquet_splits
 from t2t.data.sources.published import find_published_splits
@@ -55,13 +60,19 @@ def permitted() -> Iterator[None]:
 
 @permitted()
 def open_splits(
-    spec: str | Path = "digits", *, seed: int = 0, val_fraction: float = 0.1
+    spec: str | Path = "digits",
+    *,
+    seed: int = 0,
+    val_fraction: float = 0.1,
+    labels: bool = True,
 ) -> Splits:
     """The training and validation sets of a name, a path, a pattern or a URL.
 
-    Data that comes in one piece is split by the seed, alike in every class.
+    Data without a validation set is split by the seed, stratified by class. Without
+    `labels`, images need no labels: any folder will do. Classes are then kept where
+    every image has one and both sets have the same, so that labels can still score.
     """
-    found = find(spec)
+    found = find(spec, labels)
     openers = found.openers
     if "train" not in openers and "all" not in openers:
         raise UserError(
@@ -70,18 +81,26 @@ def open_splits(
         )
     whole = openers["train" if "train" in openers else "all"]()
     whole.notes = (*found.notes, *whole.notes)
-    check_no_empty_class(whole, found.title)
+    if labels:
+        check_labelled(whole, found.title)
+        check_no_empty_class(whole, found.title)
     evaluated_on = next((split for split in ("val", "test") if split in openers), None)
     if evaluated_on is None:
-        train, val = split_by_seed(whole, val_fraction, seed, found.title)
+        train, val = split_by_seed(
+            whole, val_fraction, seed, found.title, labels=labels
+        )
         how = f"{len(val):,} of {len(whole):,} held out by seed {seed}"
     else:
         train, val = whole, openers[evaluated_on]()
-        check_same_classes(train, val, found.title)
+        if labels:
+            check_same_classes(train, val, found.title)
+        else:
+            drop_unequal_labels(train, val)
         how = f"evaluated on its {evaluated_on} split"
+    classes = f"{len(train.classes)} classes" if train.is_labelled else "no labels"
     description = (
         f"{found.title}: {len(train):,} images to train on, {len(val):,} to evaluate "
-        f"on ({how}), {len(train.classes)} classes"
+        f"on ({how}), {classes}"
     )
     return Splits(train, val, description)
 
@@ -93,12 +112,13 @@ def open_source(
     *,
     seed: int = 0,
     val_fraction: float = 0.1,
+    labels: bool = True,
 ) -> Source:
     """One split: train or val as `open_splits` gives them, test, or all.
 
-    "all" is for data in one piece, to be judged as a whole.
+    "all" is for data that is not split.
     """
-    found = find(spec)
+    found = find(spec, labels)
     openers = found.openers
     allowed = ["train", "val", *(name for name in ("test", "all") if name in openers)]
     names = {name: split for split, names in SPLIT_NAMES.items() for name in names}
@@ -112,23 +132,25 @@ def open_source(
     if wanted in openers:
         source = openers[wanted]()
         source.notes = (*found.notes, *source.notes)
+        if labels:
+            check_labelled(source, found.title)
         return source
-    splits = open_splits(spec, seed=seed, val_fraction=val_fraction)
+    splits = open_splits(spec, seed=seed, val_fraction=val_fraction, labels=labels)
     return splits.train if wanted == "train" else splits.val
 
 
-def find(spec: str | Path) -> Found:
-    """Tell what kind of data this is, by its name or by looking there."""
+def find(spec: str | Path, labels: bool = True) -> Found:
+    """The kind of data this is, by its name or by its files."""
     text = str(spec)
     if not text.strip():  # which would else be the folder that one stands in
         raise UserError(f"The data have an empty name: {WHAT_TO_GIVE}")
     if is_named(text):
         return Found(text, find_named_splits(text), notes_on_name(text))
     if has_braces(text) or text.endswith(".tar") or is_url(text):
-        return Found(text, _find_patterned(os.path.expanduser(text)))
+        return Found(text, _find_patterned(os.path.expanduser(text), labels))
     path = Path(text).expanduser()
     if path.is_file():
-        return Found(text, _find_file(path))
+        return Found(text, _find_file(path, labels))
     if not path.is_dir():
         if path.is_symlink():
             raise UserError(
@@ -141,15 +163,15 @@ def find(spec: str | Path) -> Found:
             f"There is no file or folder {text}, and no data set of that name"
             f"{_nearest(text, path) or f': {WHAT_TO_GIVE}'}"
         )
-    if published := find_published_splits(path):
+    if published := find_published_splits(path, labels):
         return Found(text, published)
     kind = kind_of_folder(path)
     if kind == "parquet":
-        openers = find_parquet_splits(path)
+        openers = find_parquet_splits(path, labels)
     elif kind == "shards":
-        openers = find_shard_splits(str(path))
+        openers = find_shard_splits(str(path), labels)
     else:
-        openers = find_folder_splits(path)
+        openers = find_folder_splits(path, labels)
     title = f".{os.sep}{text}" if text in NAMES else text
     if kind != "images":
         below = files_below(str(path), _SUFFIX[kind])
@@ -220,9 +242,9 @@ def _kind_of_files(places: Iterable[str]) -> str:
     return "images"
 
 
-def _find_patterned(text: str) -> Openers:
+def _find_patterned(text: str, labels: bool) -> Openers:
     if has_braces(text) or text.endswith(".tar"):
-        return find_shard_splits(text)
+        return find_shard_splits(text, labels)
     try:
         has_shards = any(name.endswith(".tar") for name in list_files(text))
     except OSError as error:
@@ -232,12 +254,12 @@ def _find_patterned(text: str) -> Openers:
             f"{text} holds no .tar shards, the one kind of data that is read from "
             "afar: pack the data with t2t pack, or copy it here."
         )
-    return find_shard_splits(text)
+    return find_shard_splits(text, labels)
 
 
-def _find_file(path: Path) -> Openers:
+def _find_file(path: Path, labels: bool) -> Openers:
     if path.suffix == ".parquet":
-        return find_parquet_splits(path)
+        return find_parquet_splits(path, labels)
     if is_image_name(path.name):
         raise UserError(
             f"{path} is one image: training data is a folder with one folder of images "

@@ -6,16 +6,17 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from t2t.data.decoding.damage import unread
-from t2t.data.sources.base import Indices, Source
+from t2t.data.sources.base import Indices, Source, digest, no_labels
 from t2t.data.sources.filenames import group_by_split
 from t2t.data.sources.folder import files_below
-from t2t.data.sources.labels import labels_and_classes
+from t2t.data.sources.labels import labels_and_classes, labels_if_any
 from t2t.data.sources.parquet_columns import Columns, columns_of
 from t2t.data.sources.storage import read_whole, unopened
 from t2t.errors import UserError, lack
@@ -24,7 +25,9 @@ CACHE_BYTES = 1 << 30
 _MAX_OPEN_FILES = 64
 
 
-def find_parquet_splits(root: Path) -> dict[str, Callable[[], Source]]:
+def find_parquet_splits(
+    root: Path, labels: bool = True
+) -> dict[str, Callable[[], Source]]:
     """Each split that the files' names tell of, or the whole as "all"."""
     if root.is_file():
         files = [str(root)]
@@ -34,22 +37,31 @@ def find_parquet_splits(root: Path) -> dict[str, Callable[[], Source]]:
         if not files:
             raise UserError(f"{root} holds no .parquet files.")
     groups = group_by_split(files, str(root))
-    return {split: _opener(files) for split, files in groups.items()}
-
-
-def _opener(files: list[str]) -> Callable[[], Source]:
-    return lambda: ParquetSource(files)
+    return {
+        split: partial(ParquetSource, files, labels=labels)
+        for split, files in groups.items()
+    }
 
 
 class ParquetSource(Source):
     """Rows of parquet files; row groups are read as needed and the last ones kept."""
 
-    def __init__(self, files: Sequence[str], cache_bytes: int = CACHE_BYTES) -> None:
+    def __init__(
+        self,
+        files: Sequence[str],
+        cache_bytes: int = CACHE_BYTES,
+        labels: bool = True,
+    ) -> None:
         self.files = tuple(files)
         self.cache_bytes = cache_bytes
         self._forget()
-        metadata = [self._file(number).metadata for number in range(len(self.files))]
-        self.columns = self._columns(0)
+        metadata, columns = [], []
+        for number, path in enumerate(self.files):
+            file = self._file(number)
+            metadata.append(file.metadata)
+            with _readable(path):
+                columns.append(columns_of(file.schema_arrow, path, labels))
+        self.columns = self._common_columns(columns, labels)
         # A row's place: which file, which row group of it, which row of that.
         self._group_file = np.repeat(
             np.arange(len(self.files)), [m.num_row_groups for m in metadata]
@@ -59,8 +71,9 @@ class ParquetSource(Source):
         )
         groups = [m.row_group(g) for m in metadata for g in range(m.num_row_groups)]
         self._group_ends = np.cumsum([g.num_rows for g in groups], dtype=np.int64)
-        self._largest_group = max((g.total_byte_size for g in groups), default=1)
-        self.labels, self.classes = self._read_labels()
+        self._group_bytes = np.array([g.total_byte_size for g in groups], np.int64)
+        self._largest_group = int(self._group_bytes.max(initial=1))
+        self.labels, self.classes = self._read_labels(labels)
 
     def _forget(self) -> None:
         """Close all files and empty the cache: both belong to one process."""
@@ -91,36 +104,35 @@ class ParquetSource(Source):
                 self._open.popitem(last=False)
         return self._open[number]
 
-    def _columns(self, number: int) -> Columns:
-        path = self.files[number]
-        with _readable(path):
-            return columns_of(self._file(number).schema_arrow, path)
+    def _common_columns(self, columns: Sequence[Columns], labels: bool) -> Columns:
+        """The columns of all files; an error if labels or images differ in meaning."""
+        first = common = columns[0]
+        for each, path in zip(columns, self.files, strict=True):
+            if None in (first.classes, each.classes):  # only one of them names classes
+                each = replace(each, classes=first.classes)
+            if each.image != first.image or (labels and each != first):
+                raise UserError(
+                    f"{path} has other columns or classes than {self.files[0]}: these "
+                    "files do not belong together, so give the path of one of their "
+                    "folders."
+                )
+            if each != first:
+                common = Columns(first.image, None, None)
+        return common
 
-    def _read_labels(self) -> tuple[Indices, tuple[str, ...]]:
+    def _read_labels(self, needed: bool) -> tuple[Indices, tuple[str, ...]]:
+        where = os.path.commonpath(self.files) if len(self.files) > 1 else self.files[0]
+        num_rows = int(self._group_ends[-1]) if len(self._group_ends) else 0
+        if not num_rows:
+            raise UserError(f"{where} holds no images.")
+        if (name := self.columns.label) is None:
+            return no_labels(num_rows), ()
         values: list[Any] = []
         for number, path in enumerate(self.files):
-            self._check_alike(self._columns(number), path)
             with _readable(path):
-                column = self._file(number).read([self.columns.label])[
-                    self.columns.label
-                ]
-                values += column.to_pylist()
-        where = os.path.commonpath(self.files) if len(self.files) > 1 else self.files[0]
-        if not values:
-            raise UserError(f"{where} holds no images.")
-        return labels_and_classes(values, self.columns.classes, where)
-
-    def _check_alike(self, columns: Columns, path: str) -> None:
-        """Refuse a file whose labels or images mean something else."""
-        first = self.columns
-        if first.classes is None or columns.classes is None:  # as one of them says
-            columns = replace(columns, classes=first.classes)
-        if columns != first:
-            raise UserError(
-                f"{path} has other columns or classes than {self.files[0]}: these "
-                "files do not belong together, so give the path of one of their "
-                "folders."
-            )
+                values += self._file(number).read([name])[name].to_pylist()
+        number_labels = labels_and_classes if needed else labels_if_any
+        return number_labels(values, self.columns.classes, where)
 
     def _place(self, index: int) -> tuple[int, int]:
         group = int(np.searchsorted(self._group_ends, index, side="right"))
@@ -171,6 +183,11 @@ class ParquetSource(Source):
             return b""
         folder = os.path.dirname(self.files[int(self._group_file[group])])
         return read_whole(Path(folder, os.fsdecode(path)))
+
+    def fingerprint(self) -> str:
+        if self.is_labelled:
+            return super().fingerprint()
+        return digest(self._group_ends, self._group_bytes)
 
     def name(self, index: int) -> str:
         group, _ = self._place(index)

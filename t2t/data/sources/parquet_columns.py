@@ -21,12 +21,15 @@ class Columns:
     """Which columns hold images and labels, and the classes if the schema says."""
 
     image: str
-    label: str
+    label: str | None
     classes: tuple[str, ...] | None
 
 
-def columns_of(schema: Any, path: str) -> Columns:
-    """The image and label columns, by the Hugging Face metadata or else by name."""
+def columns_of(schema: Any, path: str, labels: bool = True) -> Columns:
+    """The image and label columns, by the Hugging Face metadata or else by name.
+
+    Without `labels`, a file may have no label column.
+    """
     features: dict[str, Any] = {}
     if b"huggingface" in (schema.metadata or {}):
         try:
@@ -42,13 +45,15 @@ def columns_of(schema: Any, path: str) -> Columns:
         if isinstance(feature, dict) and name in schema.names
     }
     images = [name for name, kind in kinds.items() if kind == "Image"]
-    labels = [name for name, kind in kinds.items() if kind == "ClassLabel"]
+    numbered = [name for name, kind in kinds.items() if kind == "ClassLabel"]
     image = _first(_IMAGE_NAMES, images) or _first(_IMAGE_NAMES, schema.names, False)
-    label = _first(_LABEL_NAMES, labels) or _first(_LABEL_NAMES, schema.names, False)
+    label = _first(_LABEL_NAMES, numbered) or _first(_LABEL_NAMES, schema.names, False)
     for wanted, found, names in (
         ("image", image, _IMAGE_NAMES),
         ("label", label, _LABEL_NAMES),
     ):
+        if not labels and wanted == "label":
+            continue
         if (num := schema.names.count(found)) != 1:
             raise UserError(
                 f"{path} has the columns {', '.join(schema.names)} and "
@@ -56,8 +61,9 @@ def columns_of(schema: Any, path: str) -> Columns:
                 f"{' or '.join(names[:2])}."
             )
     assert image is not None
-    assert label is not None
     _check_image_type(schema.field(image), path)
+    if label is None or schema.names.count(label) != 1:
+        return Columns(image, None, None)
     classes = (features[label].get("names") if label in kinds else None) or []
     if not isinstance(classes, list) or any(type(name) is not str for name in classes):
         raise UserError(

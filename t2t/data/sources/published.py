@@ -1,6 +1,7 @@
 """Opens data sets in their published layouts."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,11 @@ _MARKS = {
 }
 
 
-def find_published_splits(root: Path) -> Openers | None:
+def find_published_splits(root: Path, labels: bool = True) -> Openers | None:
     """The splits of a folder that holds a published data set, None for any other."""
     for find in (
         find_cifar_splits,
-        find_flat_splits,
+        partial(find_flat_splits, need_labels=labels),
         _find_flowers,
         _find_pets,
         _find_listed,

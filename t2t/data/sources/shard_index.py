@@ -42,7 +42,8 @@ class ShardIndex:
     offsets: Indices
     sizes: Indices
     labels: list[Any]
-    """Numbers, or the classes' names, or both where some names are numbers."""
+    """Numbers, or the classes' names, or both where some names are numbers; None for
+    an image without a label."""
     stamp: list[int | str]
     """The shard's size and time when this was written."""
     checked: dict[str, Any]
@@ -149,17 +150,12 @@ def build_index(storage: LocalFile | RemoteFile, stamp: list[int | str]) -> Shar
     """Go through a shard once and note its images and labels."""
     offsets, sizes, labels, unread = [], [], [], []
     try:
-        for key, image, label in _samples(storage, int(stamp[0])):
+        for image, label in _samples(storage, int(stamp[0])):
             if image is None:
                 continue
             if is_unread_name(image.name):
                 unread.append(image.name)
                 continue
-            if label is None:
-                raise UserError(
-                    f"{storage.path} has the image {image.name} but no {key}.cls or "
-                    f"{key}.json with its label beside it."
-                )
             offsets.append(image.offset_data)
             sizes.append(image.size)
             labels.append(label)
@@ -190,7 +186,7 @@ def build_index(storage: LocalFile | RemoteFile, stamp: list[int | str]) -> Shar
 
 def _samples(
     storage: LocalFile | RemoteFile, num_bytes: int
-) -> Iterator[tuple[str, tarfile.TarInfo | None, int | str | None]]:
+) -> Iterator[tuple[tarfile.TarInfo | None, int | str | None]]:
     """Each run of members that share a key, as WebDataset groups them."""
     # On a disk the images are hopped over; from afar that would be two requests for
     # each, so the shard is read through.
@@ -211,7 +207,7 @@ def _samples(
             this_key = os.path.join(folder, stem)
             if this_key != key:
                 if key:
-                    yield key, image, label
+                    yield image, label
                 key, image, label = this_key, None, None
             extension = extension.lower()
             suffix = os.path.splitext(name)[1].lower()
@@ -228,7 +224,7 @@ def _samples(
             elif suffix in _SUFFIXES and (not image or is_unread_name(image.name)):
                 image = member
         if key:
-            yield key, image, label
+            yield image, label
         _check_end(storage, tar.offset, num_bytes)
 
 

@@ -6,15 +6,16 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from t2t.data.decoding.damage import unread
-from t2t.data.sources.base import Source
+from t2t.data.sources.base import Source, digest
 from t2t.data.sources.filenames import expand_braces, group_by_split, has_braces
 from t2t.data.sources.folder import files_below, notes_on
-from t2t.data.sources.labels import labels_and_classes
+from t2t.data.sources.labels import labels_and_classes, labels_if_any
 from t2t.data.sources.shard_index import load_or_build
 from t2t.data.sources.storage import is_url, list_files, open_storage, unopened
 from t2t.errors import UserError
@@ -24,7 +25,9 @@ _CLASS_LISTS = ("classes.txt", "classnames.txt")
 _MAX_OPEN_FILES = 64
 
 
-def find_shard_splits(spec: str) -> dict[str, Callable[[], Source]]:
+def find_shard_splits(
+    spec: str, labels: bool = True
+) -> dict[str, Callable[[], Source]]:
     """Each split that the shards' names tell of, or the whole as "all"."""
     if has_braces(spec):
         shards = expand_braces(spec)
@@ -45,7 +48,10 @@ def find_shard_splits(spec: str) -> dict[str, Callable[[], Source]]:
     groups = group_by_split(shards, root)
     if root == spec:
         _check_whole(spec, groups)
-    return {split: _opener(paths, root) for split, paths in groups.items()}
+    return {
+        split: partial(ShardSource, paths, root, labels)
+        for split, paths in groups.items()
+    }
 
 
 def _check_whole(folder: str, groups: dict[str, list[str]]) -> None:
@@ -63,15 +69,14 @@ def _check_whole(folder: str, groups: dict[str, list[str]]) -> None:
             )
 
 
-def _opener(shards: list[str], root: str) -> Callable[[], Source]:
-    return lambda: ShardSource(shards, root)
-
-
 class ShardSource(Source):
     """Images in tar shards, found through an index that is built once and kept."""
 
-    def __init__(self, shards: Sequence[str], root: str = "") -> None:
+    def __init__(
+        self, shards: Sequence[str], root: str = "", labels: bool = True
+    ) -> None:
         self.shards = tuple(shards)
+        self._forget()
         with ThreadPoolExecutor(8) as pool:
             indexes = list(pool.map(load_or_build, self.shards))
         self._ends = np.cumsum([len(index.offsets) for index in indexes])
@@ -79,13 +84,24 @@ class ShardSource(Source):
         self._sizes = np.concatenate([index.sizes for index in indexes])
         classes = _class_names(root or os.path.dirname(self.shards[0]))
         values = [label for index in indexes for label in index.labels]
-        self.labels, self.classes = labels_and_classes(values, classes, _title(shards))
+        if labels and None in values:
+            self._refuse_unlabelled(values.index(None))
+        number_labels = labels_and_classes if labels else labels_if_any
+        self.labels, self.classes = number_labels(values, classes, _title(shards))
         self.notes = notes_on(
             f"{shard}:{name}"
             for shard, index in zip(self.shards, indexes, strict=True)
             for name in index.checked.get("unread", ())
         )
-        self._forget()
+
+    def _refuse_unlabelled(self, index: int) -> None:
+        member = self.name(index).removeprefix(f"{self.shards[self._shard_of(index)]}:")
+        folder, name = os.path.split(member)
+        key = os.path.join(folder, name.partition(".")[0])
+        raise UserError(
+            f"{self.shards[self._shard_of(index)]} has the image {member} but no "
+            f"{key}.cls or {key}.json with its label beside it."
+        )
 
     def _forget(self) -> None:
         self._open: OrderedDict[int, Any] = OrderedDict()
@@ -123,6 +139,11 @@ class ShardSource(Source):
         except (OSError, MemoryError, UserError) as error:
             raise unread(self.name(index), error) from error
         return data
+
+    def fingerprint(self) -> str:
+        if self.is_labelled:
+            return super().fingerprint()
+        return digest(self._offsets, self._sizes)
 
     def name(self, index: int) -> str:
         shard = self._shard_of(index)
