@@ -7,7 +7,7 @@ import torch
 import torchvision.transforms.functional as TF
 
 from t2t.data.augment.config import Augmentation
-from t2t.data.augment.pipeline import augment, distort, normalise
+from t2t.data.augment.pipeline import augment, augment_images, distort, normalise
 from t2t.data.rng import CounterRng
 from t2t.errors import UserError
 from t2t.recipes.imagenet import AUGMENTATION as PUBLISHED
@@ -161,3 +161,15 @@ def test_one_graph_serves_every_step():
         assert torch.equal(floats, expected)
         assert torch.equal(targets, expected_targets)
     assert len(graphs) == 1
+
+
+def test_images_are_augmented_without_labels():
+    images, labels = batch()
+    rng = CounterRng.of(0, 3, torch.arange(16))
+    unmixed = dataclasses.replace(EVERYTHING, mixup=0.0, cutmix=0.0)
+    expected, _ = augment(images, labels, rng, unmixed, 10)
+    assert torch.equal(augment_images(images, rng, unmixed), expected)
+    # Mixing needs labels, so that an image alone is never a mixture.
+    assert torch.equal(augment_images(images, rng, EVERYTHING), expected)
+    some = CounterRng.of(0, 3, torch.arange(3))
+    assert torch.equal(augment_images(images[:3], some, EVERYTHING), expected[:3])

@@ -1,4 +1,4 @@
-"""All augmentation of a batch on its device: from uint8 to floats and soft targets."""
+"""The whole augmentation of a batch on its device: uint8 to floats and targets."""
 
 import torch
 from jaxtyping import Float, Int64
@@ -24,29 +24,29 @@ from t2t.ops import augment_triton
 from t2t.shapes import Images, Labels, Pixels
 
 
-def distort(images: Pixels, rng: CounterRng, settings: Augmentation) -> Pixels:
-    """Each image by itself, still in uint8: crop, flip and colours."""
+def distort(images: Pixels, rng: CounterRng, config: Augmentation) -> Pixels:
+    """Cropped, flipped, moved and recoloured images, each by its own draws."""
     offset = is_flipped = None
-    padding = settings.crop_padding
+    padding = config.crop_padding
     if padding:
         offset = rng.integers("crop", 2 * padding + 1, 2)
-    if settings.flip:
-        is_flipped = rng.bernoulli("flip", settings.flip)[:, 0]
-    if padding or settings.flip:
-        images = crop_and_flip(images, offset, is_flipped, padding, settings.crop_fill)
-    if settings.rand_augment is not None:
-        images = RandAugment.parse(settings.rand_augment)(
-            images, rng, settings.fill, settings.interpolation
+    if config.flip:
+        is_flipped = rng.bernoulli("flip", config.flip)[:, 0]
+    if padding or config.flip:
+        images = crop_and_flip(images, offset, is_flipped, padding, config.crop_fill)
+    if config.rand_augment is not None:
+        images = RandAugment.parse(config.rand_augment)(
+            images, rng, config.fill, config.interpolation
         )
-    if settings.three_augment:
+    if config.three_augment:
         images = three_augment(images, rng)
-    return colour_jitter(images, rng, settings.colour_jitter)
+    return colour_jitter(images, rng, config.colour_jitter)
 
 
 def scale_and_shift(
     images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]
 ) -> tuple[Float[Tensor, "channels 1 1"], Float[Tensor, "channels 1 1"]]:
-    """What levels are multiplied by, then moved by, to have mean 0 and spread 1."""
+    """The factor and the offset that normalise levels from 0 to 255."""
     scale = [1 / (255 * each) for each in std]
     shift = [-centre / each for centre, each in zip(mean, std, strict=True)]
     first, second = (
@@ -60,46 +60,48 @@ def normalise(
     mean: tuple[float, ...],
     std: tuple[float, ...],
 ) -> Images:
-    """Levels 0 to 255 as numbers of mean 0 and spread 1, in training and evaluation."""
+    """Levels from 0 to 255, normalised by mean and standard deviation."""
     scale, shift = scale_and_shift(images, mean, std)
     return images.float() * scale + shift
 
 
-def finish_plainly(
+def mix_normalise_erase(
     pixels: Pixels,
     mixture: Mixture | None,
     box: Int64[Tensor, "batch 4"] | None,
     rng: CounterRng,
-    settings: Augmentation,
+    config: Augmentation,
 ) -> Images:
-    """Mixes, normalises and erases, each where there is something to do."""
+    """Pixels as floats: mixed by the mixture, normalised and erased in the box."""
+    if augment_triton.has_kernel(pixels):
+        return mix_normalise_erase_triton(pixels, mixture, box, rng, config)
     levels = pixels.float()
     if mixture is not None:
-        levels = mix_images(levels, mixture, settings.mix_group_for(len(pixels)))
-    floats = normalise(levels, settings.mean, settings.std)
+        levels = mix_images(levels, mixture, config.mix_group_for(len(pixels)))
+    floats = normalise(levels, config.mean, config.std)
     if box is not None:
-        floats = erase(floats, box, rng, settings.erase_fill)
+        floats = erase(floats, box, rng, config.erase_fill)
     return floats
 
 
-def finish_by_kernel(
+def mix_normalise_erase_triton(
     pixels: Pixels,
     mixture: Mixture | None,
     box: Int64[Tensor, "batch 4"] | None,
     rng: CounterRng,
-    settings: Augmentation,
+    config: Augmentation,
 ) -> Images:
-    """`finish_plainly` in one pass."""
+    """`mix_normalise_erase` in one kernel."""
     kept = cut = None
     if mixture is not None:
         kept, cut = mixture.kept, mixture.cut
-    is_noisy = box is not None and settings.erase_fill == "noise"
+    is_noisy = box is not None and config.erase_fill == "noise"
     floats: Images = augment_triton.mix_normalise_erase(
         pixels,
         kept,
         cut,
-        settings.mix_group_for(len(pixels)) or len(pixels),
-        *scale_and_shift(pixels, settings.mean, settings.std),
+        config.mix_group_for(len(pixels)) or len(pixels),
+        *scale_and_shift(pixels, config.mean, config.std),
         box,
         rng.keys if is_noisy else None,
         stream_word(NOISE_STREAM),
@@ -107,46 +109,52 @@ def finish_by_kernel(
     return floats
 
 
+def augment_images(
+    images: Pixels,
+    rng: CounterRng,
+    config: Augmentation,
+    mixture: Mixture | None = None,
+) -> Images:
+    """Augmented, normalised images to train on, for tasks with or without labels.
+
+    Each image depends on its own draws alone, unless a mixture is given: `mixup`,
+    `cutmix` and `smoothing` of the config concern `augment` only.
+    """
+    box = None
+    if config.erase > 0:
+        box = draw_erase_box(
+            rng, *images.shape[2:], config.erase, config.erase_area, config.erase_aspect
+        )
+    pixels = distort(images, rng, config)
+    return mix_normalise_erase(pixels, mixture, box, rng, config)
+
+
 def augment(
     images: Pixels,
     labels: Labels,
     rng: CounterRng,
-    settings: Augmentation,
+    config: Augmentation,
     num_classes: int,
 ) -> tuple[Images, Float[Tensor, "batch classes"]]:
-    """Images to train on, normalised, and their soft targets.
+    """`augment_images` with mixup and cutmix, and the soft targets of the labels.
 
     Meant to be compiled as a whole, `torch.compile(augment, fullgraph=True)`, once per
-    settings: shapes do not depend on the draws and nothing waits for the host.
+    config: shapes do not depend on the draws and nothing waits for the host.
     """
-    height, width = images.shape[2:]
-    pixels = distort(images, rng, settings)
-    targets = soft_targets(labels, num_classes, settings.smoothing)
-    mixture = box = None
-    group = settings.mix_group_for(len(images))
-    if settings.mixup > 0 or settings.cutmix > 0:
+    targets = soft_targets(labels, num_classes, config.smoothing)
+    mixture = None
+    if config.mixup > 0 or config.cutmix > 0:
+        group = config.mix_group_for(len(images))
         mixture = draw_mixture(
             rng,
-            height,
-            width,
-            settings.mixup,
-            settings.cutmix,
-            settings.mix_probability,
-            settings.mix_switch,
-            settings.mix_mode,
+            *images.shape[2:],
+            config.mixup,
+            config.cutmix,
+            config.mix_probability,
+            config.mix_switch,
+            config.mix_mode,
             group,
-            settings.cutmix_even,
+            config.cutmix_even,
         )
         targets = mix_targets(targets, mixture, group)
-    if settings.erase > 0:
-        box = draw_erase_box(
-            rng,
-            height,
-            width,
-            settings.erase,
-            settings.erase_area,
-            settings.erase_aspect,
-        )
-    by_kernel = augment_triton.has_kernel(pixels)
-    finish = finish_by_kernel if by_kernel else finish_plainly
-    return finish(pixels, mixture, box, rng, settings), targets
+    return augment_images(images, rng, config, mixture), targets
