@@ -97,11 +97,6 @@ def test_a_file_that_cannot_be_written_is_told_before_measuring(
         (["t2t_vit_7", "--data", "nowhere"], "no file or folder nowhere"),
         (["t2t_vit_7", "--data", "digits", "--mode", "infer"], "leave --mode"),
         (["--recipe", "digits", "--launch", "compiled"], "leave it out"),
-        (["resnet18", "--as-published"], "plain path"),
-        (
-            ["t2t_vit_7", "--as-published", "--batch", "2", "--device", "cpu"],
-            "Leave --batch and --device out: --as-published predicts one photo",
-        ),
         (["t2t_vit_7", "--repeat", "2", "--resident"], "Leave --repeat and --resident"),
         (["--recipe", "digits", "--workers", "2"], "without --data no files are read"),
         (["t2t_vit_7", "--grow", "size", "--out", "a.png"], "give --out PATH.json"),

@@ -21,15 +21,14 @@ def check_words(
     mode: str,
     grow: Sequence[str],
     out: str | None,
-    as_published: bool,
 ) -> None:
     """Refuses words that do not go together."""
-    if not models and (recipe is None or as_published):
+    if not models and recipe is None:
         raise UserError("No model is named; give one of `t2t models`, or --recipe.")
-    if (recipe or data) and (mode != "train" or grow or as_published):
+    if (recipe or data) and (mode != "train" or grow):
         raise UserError(
-            "--data and --recipe time the trainer's own step: leave --mode, --grow "
-            "and --as-published out."
+            "--data and --recipe time the trainer's own step: leave --mode and --grow "
+            "out."
         )
     if grow and (out is None or out.lower().endswith(".png")):
         raise UserError(

@@ -88,10 +88,6 @@ def bench(
     workers: Annotated[
         int | None, option("Workers that read images.", "(default: all cores)", "N")
     ] = None,
-    as_published: Annotated[
-        bool,
-        option("Predict one photo on two cores, by turns with the paper's operations."),
-    ] = False,
     out: Annotated[
         str | None, option("Keep the rows in this JSON file.", "", "PATH")
     ] = None,
@@ -109,26 +105,10 @@ def bench(
       t2t bench t2t_vit_14 --grow size batch depth --out growth.json
       t2t bench t2t_vit_14 --data path/to/imagenet
       t2t bench --recipe cifar10.t2t_vit_7
-      t2t bench t2t_vit_14 --as-published
     """
     if json and markdown:
         raise UserError("--json and --markdown are two forms of the same; give one.")
-    check_words(models, recipe, data, mode, grow, out, as_published)
-    if as_published:
-        check_left_out(
-            "--as-published predicts one photo at the model's own size",
-            {
-                "--batch": batch,
-                "--precision": precision,
-                "--mode": mode != "train",
-                "--image-size": image_size,
-                "--launch": launch,
-                "--device": device,
-                "--seconds": seconds != 3,
-                "--profile": profile,
-                "--grow": grow,
-            },
-        )
+    check_words(models, recipe, data, mode, grow, out)
     if data is None:
         check_left_out(
             "without --data no files are read",
@@ -152,11 +132,7 @@ def bench(
     precisions = precision or (("bf16",) if on_cuda else ("fp32",))
     command = command_line()
     bases: list[Case] = []
-    if as_published:
-        from t2t.lab.bench.alternating import measure_published
-
-        measured = measure_published(models, command)
-    elif data is not None or recipe is not None:
+    if data is not None or recipe is not None:
         from t2t.lab.bench.trainer import Files, measure_recipes
 
         measured = measure_recipes(

@@ -74,7 +74,7 @@ ROWS = [
         recipe="calm.at.the.end",
         phases=[{"keep": 1.0, "images_per_second": rate} for rate in (50000, 30000)],
     ),
-    row("t2t_vit_14", 99999, source="jpeg", mode="infer", times_as_fast=2.0),
+    row("t2t_vit_14", 99999, source="jpeg", mode="infer"),
     row("t2t_vit_14", 99999, source="jpeg", synthetic_share=0.9, workers=1),
 ]
 

@@ -99,12 +99,6 @@ def in_words(row: Row) -> str:
         words += f", {row['synthetic_share']:.1%} of the step alone"
     if row.get("busy_share") is not None:
         words += f", GPU busy {row['busy_share']:.1%}"
-    if "times_as_fast" in row:
-        low, high = row["times_as_fast_spread"]
-        words += (
-            f", {row['times_as_fast']:.2f} times as fast as published "
-            f"({low:.2f} to {high:.2f} in half of the rounds)"
-        )
     return what + words
 
 
