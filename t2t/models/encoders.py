@@ -14,9 +14,7 @@ from t2t.models.fusion import FEWEST_DROPPED, are_plain, block_weights, is_fused
 from t2t.models.layers import SequenceProjection
 from t2t.models.positions import Grid, PlacedPositions
 from t2t.ops.block_stack import BlockWeights, block_stack
-from t2t.ops.inference_stack import inference_stack
 from t2t.ops.performer_step import compute_dtype
-from t2t.ops.prepared import infers_on_cpu
 from t2t.shapes import Tokens
 
 
@@ -75,8 +73,6 @@ class Encoder(nn.Module):
         final = (norm.weight, norm.bias)
         heads = (first.mixer.num_heads, first.mixer.scale)
         num_read = tokens.shape[1] if num_read is None else num_read
-        if infers_on_cpu(tokens):
-            return inference_stack(tokens, stack, final, *heads, norm.eps, num_read)
         dtype = compute_dtype(tokens)
         return block_stack(
             tokens.to(self.residual_dtype or dtype),
@@ -92,8 +88,7 @@ class Encoder(nn.Module):
     def stack(self, tokens: Tokens, norm: nn.Module) -> list[BlockWeights] | None:
         """The weights of all blocks where they can run fused, else None."""
         blocks = self.plain_blocks()
-        takes = is_fused(tokens) or (not self.training and infers_on_cpu(tokens))
-        if not takes or len(blocks) < len(self.blocks):
+        if not is_fused(tokens) or len(blocks) < len(self.blocks):
             return None
         if not self.positions.only_at_the_stem:
             return None
@@ -103,8 +98,7 @@ class Encoder(nn.Module):
             return None
         if self.training and self.checkpointing:
             return None
-        dropped = len(tokens) * max(self.drop_rates())
-        if dropped > 0 and (dropped < FEWEST_DROPPED or infers_on_cpu(tokens)):
+        if 0 < len(tokens) * max(self.drop_rates()) < FEWEST_DROPPED:
             return None
         return stack if self.is_uniform(norm) else None
 

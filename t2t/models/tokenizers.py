@@ -13,10 +13,8 @@ from t2t.models.config import ModelConfig
 from t2t.models.fusion import is_fused, softmax_weights, step_weights
 from t2t.models.layers import Mlp
 from t2t.models.positions import Grid
-from t2t.ops.inference_step import inference_step
 from t2t.ops.performer import performer_attention
 from t2t.ops.performer_step import has_kernel, performer_step
-from t2t.ops.prepared import infers_on_cpu
 from t2t.ops.soft_split import Split, soft_split, split_by, split_grids
 from t2t.ops.softmax_step import softmax_step
 from t2t.ops.window_projection import Moments
@@ -101,13 +99,6 @@ class PerformerTokenTransformer(TokenTransformer):
         features = nn.init.orthogonal_(torch.empty(num_features, dim))
         self.register_buffer("features", features * num_features**0.5)
         self.features: Tensor
-
-    def forward(self, image: FeatureMap) -> FeatureMap:
-        infers = not self.training and infers_on_cpu(image)
-        weights = step_weights(self) if infers else None
-        if weights is None:
-            return super().forward(image)
-        return inference_step(image, self.split, weights, self.norm1.eps)
 
     def fused(
         self, image: FeatureMap, moments: Moments | None

@@ -5,7 +5,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -29,8 +29,6 @@ from t2t.data.rng import CounterRng
 from t2t.data.sources.storage import read_whole
 from t2t.errors import UserError, first_line
 from t2t.models.trained import Trained, load_trained
-from t2t.ops.freed_memory import keep_freed_memory
-from t2t.ops.prepared import Preparations
 from t2t.ops.ragged import Ragged
 from t2t.serving.inputs import damage, find_images
 from t2t.shapes import Images, Pixels
@@ -100,10 +98,6 @@ class Predictor:
         self.crop = CenterCrop(
             size=self.trained.image_size, fraction=self.trained.crop_fraction
         )
-        self.preparations = Preparations()
-        self.num_single = 0
-        if self.device.type == "cpu":
-            keep_freed_memory()
 
     def predict(
         self,
@@ -214,12 +208,7 @@ class Predictor:
     @torch.inference_mode()
     def _guesses(self, pixels: Pixels, top: int) -> list[tuple[Guess, ...]]:
         trained = self.trained
-        self.num_single += len(pixels) == 1
-        # Weights are packed for one image at a time, from the second such image on:
-        # packing takes longer than one image gains.
-        packs = self.device.type == "cpu" and len(pixels) == 1 < self.num_single
-        with self.preparations.in_use() if packs else nullcontext():
-            logits = self.model(self.normalised(pixels)).float()
+        logits = self.model(self.normalised(pixels)).float()
         if not logits.isfinite().all():
             raise UserError(
                 f"{trained.path} gives numbers that are not finite: its weights are "
