@@ -15,7 +15,7 @@ import tyro
 from tyro.conf import DisallowNone, FlagCreatePairsOff, subcommand
 
 from t2t import __version__
-from t2t.commands import COMMANDS, SHARED
+from t2t.commands import COMMANDS, DISTRIBUTED
 from t2t.commands.options import check_alone
 from t2t.commands.words import HELP, check
 from t2t.errors import LocalError, ReportedError, UserError, lack, suggest
@@ -118,7 +118,7 @@ def run(words: list[str]) -> None:
         check(words[0], command, words[1:])
         if asks_help:
             make_room()
-        elif words[0] not in SHARED:
+        elif words[0] not in DISTRIBUTED:
             check_alone(f"t2t {words[0]}")
         tyro.cli(
             command,

@@ -22,7 +22,7 @@ ROOM_FOR_WORDS = 20
 """Columns that a sentence in a table needs, to be broken into lines."""
 
 
-def info(page: Callable[[int], RenderableType]) -> None:
+def print_page(page: Callable[[int], RenderableType]) -> None:
     """Prints a page made for the width there is: that of the terminal, or any."""
     console = Console(highlight=False)
     if console.is_terminal:
@@ -35,7 +35,7 @@ def info(page: Callable[[int], RenderableType]) -> None:
         sys.stdout.write(line.rstrip() + "\n")
 
 
-def say_json(value: Any) -> None:
+def print_json(value: Any) -> None:
     """Prints a value as JSON, numbers and names as they are."""
     # It has no word for a number that is not finite.
     plain = json.loads(json.dumps(value), parse_constant=lambda word: None)

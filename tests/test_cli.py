@@ -20,7 +20,7 @@ from t2t.data.decoding.damage import Damage, DamagedImage
 from t2t.errors import ReportedError, UserError
 from t2t.models.zoo import ZOO
 from t2t.recipes import about, all_recipes
-from t2t.screen import counting, find_models, model_table, recipe_table, say_json
+from t2t.screen import counting, find_models, model_table, print_json, recipe_table
 
 Output = pytest.CaptureFixture[str]
 HEAVY = ("torch", "timm", "torchvision", "matplotlib", "sklearn", "scipy")
@@ -195,7 +195,7 @@ def test_of_torchruns_processes_one_draws_a_bar(
 
 
 def test_a_number_that_is_not_finite_is_none_in_json(capsys: Output) -> None:
-    say_json({"loss": [math.nan, math.inf, -math.inf, 0.1], "name": "é \u2028"})
+    print_json({"loss": [math.nan, math.inf, -math.inf, 0.1], "name": "é \u2028"})
     told = capsys.readouterr().out
     assert json.loads(told) == {"loss": [None, None, None, 0.1], "name": "é \u2028"}
     assert "é" in told
@@ -408,7 +408,7 @@ def test_what_an_encoding_lacks_is_escaped(
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", io.TextIOWrapper(said, encoding, "strict"))
         assert main(["show", "t2t_vit_7_32", "--depth", "0"]) == 0
-        say_json({"class": "Vögel \udce9"})
+        print_json({"class": "Vögel \udce9"})
         sys.stdout.flush()
         page, _, facts = said.getvalue().partition(b"{")
     assert ("→" in page.decode(encoding)) == (encoding == "utf-8")

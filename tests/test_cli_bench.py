@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from t2t.cli import main
-from t2t.commands.asked import recipes_asked
+from t2t.commands.bench_options import recipes_asked
 from t2t.config import to_json
 from t2t.recipes import find_recipe
 from t2t.recipes.own import with_model

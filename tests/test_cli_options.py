@@ -202,7 +202,9 @@ def test_of_torchruns_processes_one_tells_the_end(
     monkeypatch.setenv("RANK", str(rank))
     ended = Result(Path("here"), True, {}, was_finished=True)
     monkeypatch.setattr(TRAIN, lambda *_, **__: ended)
-    monkeypatch.setattr("t2t.commands.closing.closing_page", lambda *_: "The end.")
+    monkeypatch.setattr(
+        "t2t.commands.train_summary.train_summary", lambda *_: "The end."
+    )
     assert main(["train", "digits"]) == 0
     words = "here was trained before; --fresh trains it anew.\nThe end.\n"
     assert capsys.readouterr().out == ("" if rank else words)

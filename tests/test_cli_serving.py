@@ -14,10 +14,10 @@ import torch
 from PIL import Image
 from torch import nn
 
-from t2t.analysis.attention_figure import Seen, draw_sights
+from t2t.analysis.attention_figure import ExplainedImage, draw_explanations
 from t2t.cli import main
 from t2t.commands.options import check_writable
-from t2t.commands.using import is_run
+from t2t.commands.predict import is_run
 from t2t.data.sources import open_source
 from t2t.models.create import create_model
 from t2t.models.weights import save
@@ -223,14 +223,14 @@ def test_predict_prints_a_plain_table(run: Path, images: Path, capsys: Output) -
 def test_predict_draws_what_it_sees(
     run: Path, images: Path, tmp_path: Path, capsys: Output, monkeypatch
 ) -> None:
-    monkeypatch.setattr("t2t.commands.using.MOST_DRAWN", 2)
+    monkeypatch.setattr("t2t.commands.predict.MAX_DRAWN", 2)
     drawn = []
 
-    def draw(seen: list[Seen], path: str, title: str) -> Path:
+    def draw(seen: list[ExplainedImage], path: str, title: str) -> Path:
         drawn.extend(seen)
-        return draw_sights(seen, path, title)
+        return draw_explanations(seen, path, title)
 
-    monkeypatch.setattr("t2t.commands.seeing.draw_sights", draw)
+    monkeypatch.setattr("t2t.analysis.attention_figure.draw_explanations", draw)
     files = sorted(str(path) for path in (images / "7").iterdir())[:3]
     words = ["predict", str(run), *files, "--json", "--top", "1"]
     assert main([*words, "--picture", f"{tmp_path}/new/seen.png"]) == 2
@@ -240,7 +240,7 @@ def test_predict_draws_what_it_sees(
     assert main([*words, "--picture", f"{tmp_path}/new/seen.png"]) == 0
     told = capsys.readouterr()
     rows = [json.loads(line)["predictions"][0] for line in told.out.splitlines()]
-    assert [seen.guess for seen in drawn] == [row["name"] for row in rows[:2]]
+    assert [seen.class_name for seen in drawn] == [row["name"] for row in rows[:2]]
     assert [seen.name for seen in drawn] == [Path(file).name for file in files[:2]]
     assert f"Picture: {tmp_path}/new/seen.png" in told.err
     assert "It shows the first 2 of 3 images." in told.err
@@ -334,7 +334,7 @@ def test_a_run_is_told_from_images(tmp_path: Path) -> None:
     assert not is_run(str(tmp_path / "nowhere"))
 
 
-def test_predicting_loads_only_what_it_needs(run: Path, images: Path) -> None:
+def test_predicting_loads_only_occlusion_map(run: Path, images: Path) -> None:
     script = (
         "import sys; from t2t.cli import main; code = main(sys.argv[1:]); "
         "heavy = {'timm', 'matplotlib', 'sklearn'} & sys.modules.keys(); "

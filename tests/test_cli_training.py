@@ -9,13 +9,13 @@ import pytest
 from PIL import Image
 
 from t2t.cli import main
-from t2t.commands.closing import outcome, sparkline, whereabouts
-from t2t.commands.remarks import remarks
-from t2t.commands.running import changed, open_recipe, schedule_notes
+from t2t.commands.recipe_options import apply_settings, schedule_notes
+from t2t.commands.train_summary import notes, outcome, sparkline, whereabouts
 from t2t.config import to_json
 from t2t.errors import UserError
 from t2t.models.weights import load_weights
 from t2t.recipes import find_recipe
+from t2t.recipes.open_recipe import open_recipe
 from t2t.training.run_folder import write_json
 from t2t.training.state import build_model
 
@@ -121,7 +121,7 @@ def test_a_recipe_is_read_from_any_file(tmp_path: Path) -> None:
     recipe = find_recipe("digits")
     write_json(tmp_path / "recipe.json", to_json(recipe))
     write_json(tmp_path / "mine.json", {**to_json(recipe), "epochs": 7})
-    assert open_recipe(str(tmp_path / "mine.json"), None).epochs == 7
+    assert open_recipe(str(tmp_path / "mine.json")).epochs == 7
     assert to_json(open_recipe(str(tmp_path), None)) == to_json(recipe)
     (tmp_path / "list.json").write_text("[1, 2]")
     with pytest.raises(UserError, match="should hold a JSON object, and holds a list"):
@@ -155,8 +155,8 @@ def test_a_folder_in_a_recipes_place_is_noticed(
 
 def test_other_epochs_move_only_a_warmup_that_does_not_fit() -> None:
     recipe = find_recipe("cifar10.sprint")
-    assert changed(recipe, 3, ()) == replace(recipe, epochs=3)
-    short = changed(recipe, 1, ()).schedule
+    assert apply_settings(recipe, 3, ()) == replace(recipe, epochs=3)
+    short = apply_settings(recipe, 1, ()).schedule
     assert short == replace(
         recipe.schedule, warmup_epochs=3 / recipe.epochs, floor_epochs=0.0
     )
@@ -164,11 +164,11 @@ def test_other_epochs_move_only_a_warmup_that_does_not_fit() -> None:
 
 def test_a_schedule_shrinks_with_epochs_that_are_set() -> None:
     recipe = find_recipe("imagenet.t2t_vit_14")
-    assert changed(recipe, None, ("epochs=3",)) == changed(recipe, 3, ())
-    short = changed(recipe, None, ("epochs=31",))
+    assert apply_settings(recipe, None, ("epochs=3",)) == apply_settings(recipe, 3, ())
+    short = apply_settings(recipe, None, ("epochs=31",))
     assert (short.schedule, short.epochs) == (recipe.schedule, 31)
     words = ("epochs=3", "schedule.warmup_epochs=2")
-    own = changed(recipe, None, words)
+    own = apply_settings(recipe, None, words)
     assert (own.schedule.warmup_epochs, own.schedule.floor_epochs) == (2, 30 / 310)
     assert own.schedule.update_every == "step"
     (note,) = schedule_notes(recipe, own, words)
@@ -177,7 +177,7 @@ def test_a_schedule_shrinks_with_epochs_that_are_set() -> None:
     )
     assert schedule_notes(recipe, short, ("epochs=31",)) == []
     with pytest.raises(UserError, match=r"4 warm-up and .* do not fit into epochs=3"):
-        changed(recipe, None, ("epochs=3", "schedule.warmup_epochs=4"))
+        apply_settings(recipe, None, ("epochs=3", "schedule.warmup_epochs=4"))
 
 
 def test_a_shrunk_schedule_is_logged_and_kept(
@@ -210,16 +210,16 @@ def test_a_test_split_is_named_at_the_end(
     (run / "metrics.jsonl").write_text(
         '{"step": 3, "top1": 98.33, "num_images": 360}\n'
     )
-    told = remarks(run, {"top1": 98.33})
+    told = "\n".join(notes(run, {"top1": 98.33}))
     assert (
         "360 validation images: the 95 % confidence interval of top-1 is 96.4 to"
         in told
     )
     assert f"did not use: t2t eval '{run}' --split test" in told
     shutil.rmtree("photos/val")  # then the test split is what it was validated by
-    assert "--split test" not in remarks(run, {"top1": 98.33})
+    assert "--split test" not in "".join(notes(run, {"top1": 98.33}))
     shutil.rmtree("photos")
-    assert "--split test" not in remarks(run, {"top1": 98.33})
+    assert "--split test" not in "".join(notes(run, {"top1": 98.33}))
 
 
 def test_the_built_in_weights_bring_their_model(tmp_path: Path) -> None:
@@ -229,7 +229,9 @@ def test_the_built_in_weights_bring_their_model(tmp_path: Path) -> None:
             image = Image.new("RGB", (300, 200), (number, 0, 0))
             image.save(tmp_path / name / f"{number}.png")
     words = ("weights=builtin",)
-    recipe = changed(open_recipe("digits", str(tmp_path), None, "builtin"), 2, words)
+    recipe = apply_settings(
+        open_recipe("digits", str(tmp_path), None, "builtin"), 2, words
+    )
     assert (recipe.name, recipe.model) == ("fine_tuned", "t2t_vit_7_32")
     model = build_model(recipe, 2)
     load_weights(model, "builtin")
@@ -243,17 +245,21 @@ def test_the_data_named_are_the_recipes() -> None:
 
 def test_mean_and_deviation_follow_the_channels() -> None:
     recipe = find_recipe("cifar10.sprint")
-    gray = changed(recipe, None, ("channels=1",)).augmentation
+    gray = apply_settings(recipe, None, ("channels=1",)).augmentation
     assert gray.mean == (0.4734,)
     assert gray.std == (0.2507,)
-    assert changed(recipe, None, ("channels=4",)).augmentation.mean == (0.4734,) * 4
-    assert changed(recipe, None, ("channels=3",)) == changed(recipe, None, ())
-    own = changed(recipe, None, ("augmentation.mean=0.3", "channels=1"))
+    assert (
+        apply_settings(recipe, None, ("channels=4",)).augmentation.mean == (0.4734,) * 4
+    )
+    assert apply_settings(recipe, None, ("channels=3",)) == apply_settings(
+        recipe, None, ()
+    )
+    own = apply_settings(recipe, None, ("augmentation.mean=0.3", "channels=1"))
     assert own.augmentation.mean == (0.3,)
 
 
 def test_a_choice_may_be_called_none() -> None:
-    recipe = changed(find_recipe("digits"), None, ("model_args.positions=none",))
+    recipe = apply_settings(find_recipe("digits"), None, ("model_args.positions=none",))
     assert recipe.model_args["positions"] == "none"
 
 
@@ -347,15 +353,19 @@ def test_what_to_type_next_can_be_pasted(tmp_path: Path) -> None:
 def test_a_recipe_takes_a_network_of_timms_instead(capsys: Output) -> None:
     words = "plan cifar10.t2t_vit_7 --set model=resnet18_32 --json"
     assert main(words.split()) == 0
-    recipe = changed(find_recipe("cifar10.t2t_vit_7"), None, ("model=resnet18_32",))
+    recipe = apply_settings(
+        find_recipe("cifar10.t2t_vit_7"), None, ("model=resnet18_32",)
+    )
     optimizer = recipe.optimizer
     assert (recipe.model, recipe.model_args, recipe.drop_path) == ("resnet18_32", {}, 0)
     assert (optimizer.name, optimizer.lr) == ("adamw", 1.6e-3)
     assert recipe.token_dropping.keep == 1
     # What a recipe has chosen for its own network stays.
     own = replace(recipe, optimizer=replace(optimizer, name="sgd"))
-    assert changed(own, None, ("model=resnet18_32",)) == own
-    other = changed(find_recipe("cifar10.t2t_vit_7"), None, ("model=t2t_vit_12_32",))
+    assert apply_settings(own, None, ("model=resnet18_32",)) == own
+    other = apply_settings(
+        find_recipe("cifar10.t2t_vit_7"), None, ("model=t2t_vit_12_32",)
+    )
     assert (other.model_args["positions"], other.optimizer.name) == (
         "sinusoid_2d",
         "muon",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional
 
-from t2t.commands.asked import (
+from t2t.commands.bench_options import (
     Precision,
     check_left_out,
     check_numbers,
@@ -15,7 +15,7 @@ from t2t.commands.asked import (
     runtimes_asked,
 )
 from t2t.commands.options import (
-    DeviceChoice,
+    DeviceOption,
     JsonFlag,
     check_writable,
     option,
@@ -57,7 +57,7 @@ def bench(
             "(default: graph on CUDA, else eager)",
         ),
     ] = None,
-    device: DeviceChoice = None,
+    device: DeviceOption = None,
     seconds: Annotated[
         float, option("Time to measure each row for.", "(default: 3)", "N")
     ] = 3.0,
@@ -181,7 +181,7 @@ def show(
     """Keeps and tells each row when it is there, and shows them all at the end."""
     from t2t.lab.bench.rows import in_words, merge_row, row_table
     from t2t.lab.bench.rows import markdown as to_paste
-    from t2t.screen import info, say_json
+    from t2t.screen import print_json, print_page
 
     rows: list[dict[str, Any]] = []
     try:
@@ -194,16 +194,16 @@ def show(
                 show_kernels(profile)
     finally:  # stopped in the middle, it still tells what it has
         if rows and json:
-            say_json(rows)
+            print_json(rows)
         elif rows and markdown:
             print(to_paste(rows))
         elif rows:
-            info(lambda width: row_table(rows, width))
+            print_page(lambda width: row_table(rows, width))
 
 
 def show_kernels(profile: "Profile") -> None:
     """Prints where a step's time went."""
     from t2t.lab.bench.rows import kernel_table
-    from t2t.screen import info
+    from t2t.screen import print_page
 
-    info(lambda width: kernel_table(profile))
+    print_page(lambda width: kernel_table(profile))

@@ -23,17 +23,17 @@ def option(help: str, default: str = "", metavar: str | None = None) -> Any:
     return arg(help=help, help_behavior_hint=default, metavar=metavar)
 
 
-DeviceChoice = Annotated[
+DeviceOption = Annotated[
     str | None, option("cuda, mps or cpu.", "(default: the best there is)")
 ]
-PrecisionChoice = Annotated[
+PrecisionOption = Annotated[
     str | None, option("bf16, fp16 or fp32.", "(default: bf16 on CUDA, else fp32)")
 ]
-CompileChoice = Annotated[
+CompileOption = Annotated[
     Literal["on", "off"] | None,
     option("Compile the model: on or off.", "(default: on with CUDA)"),
 ]
-MaxPixels = Annotated[
+MaxPixelsOption = Annotated[
     int,
     option(
         "Skip images with more pixels than this.",
@@ -41,10 +41,17 @@ MaxPixels = Annotated[
         "N",
     ),
 ]
+WeightsOption = Annotated[
+    str | None,
+    option("The model by name; builtin is the built-in one.", "", "RUN|WEIGHTS"),
+]
+ModelOption = Annotated[
+    str | None,
+    option("The architecture, if the file of weights does not name it.", "", "NAME"),
+]
 JsonFlag = Annotated[bool, option("Print JSON, for programs.")]
 
-
-Overrides = Annotated[
+SetOption = Annotated[
     UseAppendAction[tuple[str, ...]],
     option("Any field of the recipe.", "(repeatable)", "FIELD=VALUE"),
 ]

@@ -6,11 +6,11 @@ from tyro.conf import Positional
 
 from t2t.commands.options import (
     INTERRUPTED,
-    CompileChoice,
-    DeviceChoice,
+    CompileOption,
+    DeviceOption,
     JsonFlag,
-    Overrides,
-    PrecisionChoice,
+    PrecisionOption,
+    SetOption,
     as_bool,
     at_least,
     at_most,
@@ -50,10 +50,10 @@ def study(
     folder: Annotated[
         str, option("Where runs and tables live.", "(default: runs/studies)", "PATH")
     ] = "runs/studies",
-    set: Overrides = (),
-    device: DeviceChoice = None,
-    precision: PrecisionChoice = None,
-    compile: CompileChoice = None,
+    set: SetOption = (),
+    device: DeviceOption = None,
+    precision: PrecisionOption = None,
+    compile: CompileOption = None,
     dry_run: Annotated[
         bool, option("Print the arms and what they would take; train nothing.")
     ] = False,
@@ -86,13 +86,13 @@ def study(
     place = Path(folder).expanduser()
     if dry_run:
         from t2t.lab.studies.forecast import forecast
-        from t2t.screen import info, say_json
+        from t2t.screen import print_json, print_page
 
         rows = forecast(chosen, seeds, place, only)
         if json:
-            say_json([forecast_row(row) for row in rows])
+            print_json([forecast_row(row) for row in rows])
         else:
-            info(lambda width: forecast_page(chosen, rows))
+            print_page(lambda width: forecast_page(chosen, rows))
         return
 
     from t2t.training.loop import Runtime
@@ -111,11 +111,11 @@ def list_studies(json: bool) -> None:
     from rich.table import Table
 
     from t2t.lab.studies import STUDIES
-    from t2t.screen import info, say_json
+    from t2t.screen import print_json, print_page
 
     studies = [make() for make in STUDIES.values()]
     if json:
-        say_json(
+        print_json(
             [
                 {"study": each.name, "question": each.question, "arms": [*each.arms]}
                 for each in studies
@@ -128,7 +128,7 @@ def list_studies(json: bool) -> None:
     table.add_column("arms", overflow="fold")
     for each in studies:
         table.add_row(each.name, each.question, ", ".join(each.arms))
-    info(lambda width: table)
+    print_page(lambda width: table)
 
 
 def open_study(
@@ -137,7 +137,7 @@ def open_study(
     """A study by its name, all its arms changed alike."""
     from dataclasses import replace
 
-    from t2t.commands.running import changed, schedule_notes
+    from t2t.commands.recipe_options import apply_settings, schedule_notes
     from t2t.lab.studies import find_study
     from t2t.training.recipe import Recipe
 
@@ -146,7 +146,7 @@ def open_study(
     check_not_compared(chosen, settings)
 
     def change(recipe: Recipe) -> Recipe:
-        recipe = changed(recipe, epochs, settings)
+        recipe = apply_settings(recipe, epochs, settings)
         return recipe if data is None else replace(recipe, data=data)
 
     every = chosen.changed(change)
@@ -190,7 +190,7 @@ def train_study(
 
     from t2t.lab.studies.running import run_study
     from t2t.lab.studies.table import as_json, markdown
-    from t2t.screen import say_json
+    from t2t.screen import print_json
     from t2t.training.logging.clock import counted
 
     def warn(sentence: str) -> None:
@@ -200,7 +200,7 @@ def train_study(
         chosen, seeds, place, only=only, runtime=runtime, warn=warn, quiet=json
     )
     if json:
-        say_json(as_json(outcome))
+        print_json(as_json(outcome))
     elif outcome.arms:
         print(f"\n{markdown(outcome)}\nFolder: {place / chosen.name}")
     elif not outcome.left_out:

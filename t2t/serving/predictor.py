@@ -132,7 +132,7 @@ class Predictor:
                     ending.enter_context(pool)
                 yield from self._predict_batch(batch, top, pool)
 
-    def see(self, image: ImageLike) -> Pixels:
+    def model_input(self, image: ImageLike) -> Pixels:
         """One image as the model is shown it, before its pixels are normalised."""
         names = [name_of(image, 0)]
         damaged: dict[int, DamagedImage] = {}

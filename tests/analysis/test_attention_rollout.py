@@ -8,13 +8,13 @@ from PIL import Image
 from torch import Tensor, nn
 
 import t2t
-from t2t.analysis.attention_figure import Seen, draw_sights
+from t2t.analysis.attention_figure import ExplainedImage, draw_explanations
 from t2t.analysis.attention_rollout import (
-    attention_of_all,
-    colours,
-    edges,
-    look,
-    what_it_needs,
+    attention_rollout,
+    cell_edges,
+    explain,
+    occlusion_map,
+    pca_colours,
 )
 from t2t.models.layers import SelfAttention
 
@@ -31,7 +31,7 @@ def test_attention_that_looks_at_all_alike_is_told_as_such() -> None:
     for part in model.modules():
         if isinstance(part, SelfAttention):
             nn.init.zeros_(part.qkv.weight)
-    found = attention_of_all(model, torch.randn(1, 3, 32, 32))
+    found = attention_rollout(model, torch.randn(1, 3, 32, 32))
     torch.testing.assert_close(found, torch.ones(16, 16))
 
 
@@ -52,7 +52,7 @@ def test_attention_finds_the_token_that_all_look_at(pool: str) -> None:
     for part in model.modules():
         if isinstance(part, SelfAttention):
             part.qkv.register_forward_hook(stare)
-    found = attention_of_all(model, images)
+    found = attention_rollout(model, images)
     assert found is not None
     assert found.shape == (4, 4)
     assert found.flatten().argmax() == 6  # behind the class token
@@ -64,7 +64,7 @@ def test_attention_finds_the_token_that_all_look_at(pool: str) -> None:
 
 def test_keys_that_are_mixed_have_no_places() -> None:
     model = small(mixer="linformer")
-    assert attention_of_all(model, torch.randn(1, 3, 32, 32)) is None
+    assert attention_rollout(model, torch.randn(1, 3, 32, 32)) is None
 
 
 class Corner(nn.Module):
@@ -78,32 +78,32 @@ class Corner(nn.Module):
 
 @pytest.mark.parametrize("size", [(32, 32), (24, 40), (3, 5)])
 def test_a_guess_needs_what_it_was_made_from(size: tuple[int, int]) -> None:
-    needs = what_it_needs(Corner(), torch.ones(1, 3, *size), 0)
+    needs = occlusion_map(Corner(), torch.ones(1, 3, *size), 0)
     assert needs.shape == (min(size[0], 8), min(size[1], 8))
     rows, columns = needs.shape
     assert (needs[: rows // 2, : columns // 2] > 0).all()
     assert needs[rows // 2 + 1 :].abs().max() < 1e-4
     assert needs[:, columns // 2 + 1 :].abs().max() < 1e-4
-    against = what_it_needs(Corner(), torch.ones(1, 3, *size), 1)
+    against = occlusion_map(Corner(), torch.ones(1, 3, *size), 1)
     torch.testing.assert_close(against, -needs, atol=1e-4, rtol=0)
 
 
 def test_cells_cover_a_side() -> None:
-    assert edges(32) == [0, 4, 8, 12, 16, 20, 24, 28, 32]
-    assert edges(3) == [0, 1, 2, 3]
+    assert cell_edges(32) == [0, 4, 8, 12, 16, 20, 24, 28, 32]
+    assert cell_edges(3) == [0, 1, 2, 3]
 
 
 def test_tokens_alike_have_one_colour() -> None:
     tokens = torch.zeros(1, 8, 4, 6)
     tokens[:, 2, :, 3:] = 5.0
-    found = colours(tokens)
+    found = pca_colours(tokens)
     assert found.shape == (4, 6, 3)
     assert found.min() >= 0
     assert found.max() <= 1
     assert torch.equal(found[:, :3], found[:1, :1].expand(4, 3, 3))
     assert torch.equal(found[:, 3:], found[:1, 3:4].expand(4, 3, 3))
     assert (found[0, 0, 0] - found[0, 3, 0]).abs() == 1
-    assert colours(torch.ones(1, 2, 1, 1)).isfinite().all()
+    assert pca_colours(torch.ones(1, 2, 1, 1)).isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -119,20 +119,20 @@ def test_a_look_leaves_the_model_as_it_was(
     built = small(model, image_size=32)
     image = torch.randn(1, 3, 32, 32)
     before = built(image)
-    sight = look(built, image, 1)
-    assert [tuple(found.shape[:2]) for _, found in sight.tokens] == stages
-    assert sight.attention is not None
-    assert sight.attention.mean() == pytest.approx(1)
+    explanation = explain(built, image, 1)
+    assert [tuple(found.shape[:2]) for _, found in explanation.tokens] == stages
+    assert explanation.attention is not None
+    assert explanation.attention.mean() == pytest.approx(1)
     assert torch.equal(built(image), before)
     assert not any(part._forward_hooks for part in built.modules())
-    seen = Seen(
+    seen = ExplainedImage(
         name="a $name$ of a picture.png",
         pixels=torch.zeros(1, 3, 32, 32, dtype=torch.uint8),
-        guess="cat",
+        class_name="cat",
         probability=0.9,
-        sight=sight,
+        explanation=explanation,
     )
-    path = draw_sights([seen, seen], tmp_path / "seen.png", "What it sees")
+    path = draw_explanations([seen, seen], tmp_path / "seen.png", "What it sees")
     with Image.open(path) as picture:
         assert picture.width > picture.height > 400
 
@@ -141,8 +141,10 @@ def test_a_network_of_timms_has_no_tokens_and_is_drawn_all_the_same(
     tmp_path: Path,
 ) -> None:
     network = t2t.create_model("resnet18_32", num_classes=3, in_channels=1).eval()
-    sight = look(network, torch.randn(1, 1, 32, 32), 2)
-    assert (sight.tokens, sight.attention) == ((), None)
+    explanation = explain(network, torch.randn(1, 1, 32, 32), 2)
+    assert (explanation.tokens, explanation.attention) == ((), None)
     grey = torch.zeros(1, 1, 32, 32, dtype=torch.uint8)
-    seen = Seen(name="7", pixels=grey, guess="7", probability=1.0, sight=sight)
-    assert draw_sights([seen], tmp_path / "seen.svg", "").stat().st_size > 1000
+    seen = ExplainedImage(
+        name="7", pixels=grey, class_name="7", probability=1.0, explanation=explanation
+    )
+    assert draw_explanations([seen], tmp_path / "seen.svg", "").stat().st_size > 1000

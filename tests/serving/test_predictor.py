@@ -89,10 +89,10 @@ def test_the_pixels_are_evaluations(predictor: Predictor, photos: Path) -> None:
         del predictor._guesses
     expected = torch.cat([batch.images[batch.valid] for batch in batches])
     assert torch.equal(torch.cat(seen), expected)
-    alone = [predictor.see(source.name(i)) for i in range(len(source))]
+    alone = [predictor.model_input(source.name(i)) for i in range(len(source))]
     assert torch.equal(torch.cat(alone), expected)
     with pytest.raises(UserError, match=r"nowhere.png cannot be read: No such file"):
-        predictor.see("nowhere.png")
+        predictor.model_input("nowhere.png")
 
 
 def test_an_image_is_the_same_in_every_form(predictor: Predictor, photos: Path) -> None:

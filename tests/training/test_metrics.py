@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from t2t.commands.closing import curves
+from t2t.commands.train_summary import curves
 from t2t.training.logging import metrics
 from t2t.training.logging.curves import draw_curves
 from t2t.training.logging.metrics import MetricsFile, read_rows

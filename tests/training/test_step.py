@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from t2t.commands.closing import closing_page
+from t2t.commands.train_summary import train_summary
 from t2t.data.augment.config import Augmentation
 from t2t.data.batches import Batches, LoaderOptions, open_batches
 from t2t.data.sampler import Batch
@@ -217,7 +217,7 @@ def test_a_first_step_that_is_left_out_has_no_loss(
     rows = [json.loads(line, parse_constant=pytest.fail) for line in lines]
     assert rows[0]["loss"] is None
     assert rows[-1]["val_loss"] > 0
-    closing_page(tmp_path / "run", result.summary)
+    train_summary(tmp_path / "run", result.summary)
 
 
 def test_run_that_stopped_learning_ends_with_advice(

@@ -8,8 +8,8 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-from t2t.analysis import pictures
-from t2t.analysis.pictures import draw_confusion, told_apart
+from t2t.analysis import confusion_figure
+from t2t.analysis.confusion_figure import draw_confusion, told_apart
 from t2t.errors import UserError
 
 
@@ -56,7 +56,7 @@ def test_of_too_many_classes_those_in_most_mistakes_are_drawn(
 ) -> None:
     figures: list[Figure] = []
     monkeypatch.setattr(Figure, "savefig", lambda each, *_, **__: figures.append(each))
-    monkeypatch.setattr(pictures, "_NUM_DRAWN", 2)
+    monkeypatch.setattr(confusion_figure, "_NUM_DRAWN", 2)
     num = 300_000  # whose table would take 720 GB
     # Four pairs of classes are about 8, but fewer images.
     pairs = torch.tensor([[7, 7, 7, 8, 8, 8, 9, 9], [7, 8, 9, 7, 8, 9, 8, 9]])
@@ -73,7 +73,7 @@ def test_of_too_many_classes_those_in_most_mistakes_are_drawn(
     assert cells == {(0, 0): "2", (1, 0): "5", (1, 1): "4"}
     # Shares are of all images of a class.
     (shown,) = matrix.get_images()
-    expected = pictures._WRONG(np.sqrt(5 / 8))
+    expected = confusion_figure._WRONG(np.sqrt(5 / 8))
     assert np.allclose(shown.get_array()[0, 1], expected)
     told = [text.get_text() for text in mistakes.texts]
     assert told[:4] == ["class 7 → class 9", " 5", "class 8 → class 9", " 2"]

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
-from t2t.commands.options import DeviceChoice, option
+from t2t.commands.options import DeviceOption, option
 from t2t.errors import UserError
 
 
@@ -25,7 +25,7 @@ def ship(
     megabytes: Annotated[
         float, option("The most it may take.", "(default: 10)", "N")
     ] = 10.0,
-    device: DeviceChoice = None,
+    device: DeviceOption = None,
 ) -> None:
     """Write a run's model at half precision, with a card that tells what it is.
 

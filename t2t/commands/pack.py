@@ -4,7 +4,7 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
-from t2t.commands.options import MaxPixels, at_least, check_max_pixels, option
+from t2t.commands.options import MaxPixelsOption, at_least, check_max_pixels, option
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 
 
@@ -27,7 +27,7 @@ def pack(
     workers: Annotated[
         int | None, option("Threads.", "(default: all cores)", "N")
     ] = None,
-    max_pixels: MaxPixels = DEFAULT_MAX_PIXELS,
+    max_pixels: MaxPixelsOption = DEFAULT_MAX_PIXELS,
 ) -> None:
     """Shrink and pack any data into tar shards that are fast to read.
 
@@ -43,7 +43,7 @@ def pack(
     from rich.text import Text
 
     from t2t.data.packing.pack import pack as start
-    from t2t.screen import counting, info
+    from t2t.screen import counting, print_page
 
     with counting("packing") as progress:
         done = start(
@@ -60,7 +60,7 @@ def pack(
         print(note)
     for damaged in done.damaged:
         print(f"Left out, since it is damaged: {damaged}.")
-    info(
+    print_page(
         lambda width: Text(
             f"{done.num_images:,} images in {done.num_shards} shards: "
             f"{done.bytes_before / 1e6:,.1f} MB → {done.bytes_after / 1e6:,.1f} MB\n"

@@ -10,12 +10,13 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from t2t.commands.remarks import remarks
 from t2t.data.decoding.damage import DamagedImage
 from t2t.data.sources import Source
+from t2t.data.sources.opening import find
 from t2t.errors import UserError, on_one_line
 from t2t.models.trained import load_trained
 from t2t.serving.predictor import Predictor
+from t2t.training.forecast.advice import FEW_TO_VALIDATE, confidence_interval
 from t2t.training.loaders import open_data
 from t2t.training.logging.clock import duration, pace
 from t2t.training.logging.metrics import read_rows
@@ -26,7 +27,7 @@ NUM_EXAMPLES = 6
 WIDTH = 40
 
 
-def closing_page(folder: Path, summary: dict[str, Any]) -> RenderableType:
+def train_summary(folder: Path, summary: dict[str, Any]) -> RenderableType:
     """All of it."""
     return Group(
         Text(),
@@ -34,7 +35,7 @@ def closing_page(folder: Path, summary: dict[str, Any]) -> RenderableType:
         Text(),
         curves(folder / METRICS),
         *examples(folder),
-        *([Text(notes)] if (notes := remarks(folder, summary)) else []),
+        *(Text(f"{note}\n") for note in notes(folder, summary)),
         Text(whereabouts(folder)),
     )
 
@@ -114,6 +115,33 @@ def read_or_damaged(source: Source, index: int) -> bytes | Tensor | DamagedImage
         return source.read(index)
     except DamagedImage as damaged:
         return damaged
+
+
+def notes(folder: Path, summary: dict[str, Any]) -> list[str]:
+    """Sentences on the confidence interval and on an unused test split."""
+    found = []
+    counts = [row["num_images"] for row in read_rows(folder / METRICS) if "top1" in row]
+    num_images = counts[-1] if counts and isinstance(counts[-1], int) else None
+    if num_images and num_images < FEW_TO_VALIDATE:
+        low, high = confidence_interval(summary["top1"], num_images)
+        found.append(
+            f"{num_images:,} validation images: the 95 % confidence interval of top-1 "
+            f"is {low:.1f} to {high:.1f} %."
+        )
+    if has_unseen_test(folder):
+        command = f"t2t eval {shlex.quote(str(folder))} --split test"
+        found.append(f"The data has a test split that this run did not use: {command}")
+    return found
+
+
+def has_unseen_test(folder: Path) -> bool:
+    """Whether the data of a run has a test split that was not used for validation."""
+    recipe = read_recipe(folder)
+    try:
+        splits = find(recipe.data).openers
+    except UserError:  # the data is no longer there
+        return False
+    return "test" in splits and ("val" in splits or recipe.holdout > 0)
 
 
 def whereabouts(folder: Path) -> str:

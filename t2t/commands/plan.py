@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional
 
-from t2t.commands.options import JsonFlag, Overrides, at_least, option
+from t2t.commands.options import JsonFlag, SetOption, at_least, option
 from t2t.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def plan(
         float | None,
         option("Images/s of one GPU, where it was measured.", "", "IMAGES/S"),
     ] = None,
-    set: Overrides = (),
+    set: SetOption = (),
     rehearse: Annotated[
         bool, option("Also build and step the program as one of so many processes.")
     ] = False,
@@ -62,12 +62,13 @@ def plan(
     import torch
 
     from t2t.analysis.cost import count
-    from t2t.commands.running import changed, open_recipe
-    from t2t.screen import info, say_json
+    from t2t.commands.recipe_options import apply_settings
+    from t2t.recipes.open_recipe import open_recipe
+    from t2t.screen import print_json, print_page
     from t2t.training.forecast import plan as planning
     from t2t.training.state import build_model
 
-    chosen = changed(open_recipe(recipe, None), None, set)
+    chosen = apply_settings(open_recipe(recipe), None, set)
     with torch.device("meta"):
         model = build_model(chosen, num_classes=1000)
     cost = count(model, chosen.image_size)
@@ -85,9 +86,9 @@ def plan(
         images_per_second=rate,
     )
     if json:
-        say_json(predicted.as_json())
+        print_json(predicted.as_json())
     else:
-        info(lambda width: plan_page(predicted))
+        print_page(lambda width: plan_page(predicted))
     if rehearse:
         from t2t.lab.rehearsal import rehearse as step_once
 

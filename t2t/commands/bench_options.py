@@ -70,14 +70,15 @@ def recipes_asked(
     """Every combination: the recipe named, or ImageNet's as published."""
     from dataclasses import replace
 
-    from t2t.commands.running import changed, open_recipe
+    from t2t.commands.recipe_options import apply_settings
     from t2t.recipes import imagenet
+    from t2t.recipes.open_recipe import open_recipe
 
     if name is None:
         chosen = [imagenet.published(model) for model in models]
     else:
-        recipe = open_recipe(name, None)
-        others = [changed(recipe, None, (f"model={model}",)) for model in models]
+        recipe = open_recipe(name)
+        others = [apply_settings(recipe, None, (f"model={model}",)) for model in models]
         chosen = others or [recipe]
     return [
         replace(

@@ -1,0 +1,108 @@
+"""`t2t eval`: evaluate a model."""
+
+from typing import Annotated
+
+from tyro.conf import Positional
+
+from t2t.commands.options import (
+    DeviceOption,
+    JsonFlag,
+    MaxPixelsOption,
+    ModelOption,
+    PrecisionOption,
+    WeightsOption,
+    at_least,
+    check_max_pixels,
+    check_picture,
+    option,
+    warn,
+)
+from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
+from t2t.errors import UserError, on_one_line
+
+
+def eval(
+    run: Annotated[
+        Positional[str],
+        option(
+            "A run folder, weights, a URL, hf-hub:owner/name, or builtin.",
+            "",
+            "[RUN|WEIGHTS]",
+        ),
+    ] = "",
+    *,
+    weights: WeightsOption = None,
+    data: Annotated[
+        str | None,
+        option(
+            "Images to evaluate on.", "(default: the run's validation images)", "SOURCE"
+        ),
+    ] = None,
+    split: Annotated[
+        str | None,
+        option("val, test, train or all.", "(default: val, else all)", "SPLIT"),
+    ] = None,
+    batch_size: Annotated[
+        int, option("Images per forward pass.", "(default: 256)", "N")
+    ] = 256,
+    device: DeviceOption = None,
+    precision: PrecisionOption = None,
+    max_pixels: MaxPixelsOption = DEFAULT_MAX_PIXELS,
+    real: Annotated[
+        bool, option("Also score on ImageNet's reassessed (ReaL) labels.")
+    ] = False,
+    model: ModelOption = None,
+    picture: Annotated[
+        str | None,
+        option("Draw the confusion matrix: a .png, .pdf or .svg.", "", "PATH"),
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Evaluate a model: accuracy, loss and speed, and the accuracy of every class.
+
+    Examples:
+      t2t eval runs/digits.t2t_vit
+      t2t eval runs/mine --data photos/ --picture confusion.png
+      t2t eval 81.5_T2T_ViT_14.pth.tar --data path/to/imagenet --real
+      t2t eval --weights builtin --data path/to/cifar10
+      t2t eval runs/mine --json
+    """
+    if bool(run) == bool(weights):
+        raise UserError(
+            "Give one run or file of weights: t2t eval runs/mine, or "
+            "t2t eval --weights builtin."
+        )
+    at_least(1, "--batch-size", batch_size)
+    check_max_pixels(max_pixels)
+    check_picture(picture)
+
+    from t2t.screen import counting, print_json, print_page
+    from t2t.training.evaluation.evaluate_model import evaluate_model
+
+    with counting("evaluating") as progress:
+        report = evaluate_model(
+            weights or run,
+            data=data,
+            split=split,
+            batch_size=batch_size,
+            device=device,
+            precision=precision,
+            model=model,
+            real=real,
+            max_pixels=max_pixels,
+            progress=progress,
+        )
+    if report is None:  # another process of torchrun prints it
+        return
+    warn(*report.notes)
+    warn(*(f"Skipped a damaged image: {on_one_line(n)}" for n in report.damaged))
+    if json:
+        print_json(report.as_json())
+    else:
+        print_page(lambda width: report.render())
+    if picture is not None:
+        from t2t.analysis.confusion_figure import draw_confusion
+
+        names = report.trained.readable_names
+        file = draw_confusion(report.score.confusion, names, picture, report.data)
+        warn(f"Picture: {file}")

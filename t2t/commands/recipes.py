@@ -1,0 +1,39 @@
+"""`t2t recipes`: list the named runs."""
+
+from typing import Annotated
+
+from tyro.conf import Positional
+
+from t2t.commands.options import JsonFlag, option
+from t2t.errors import UserError, suggest
+
+
+def recipes(
+    filter: Annotated[
+        Positional[str],
+        option("Part of a name: 'cifar', 't2t_vit_14'.", "", "[FILTER]"),
+    ] = "",
+    *,
+    json: JsonFlag = False,
+) -> None:
+    """List the recipes: named runs, with image size, epochs, batch and what they are.
+
+    Examples:
+      t2t recipes
+      t2t recipes cifar --json
+    """
+    from t2t.recipes import about, all_recipes
+    from t2t.screen import print_json, print_page, recipe_table
+
+    wanted = filter.lower()
+    found = {name: make for name, make in all_recipes().items() if wanted in name}
+    if not found:
+        hint = suggest(wanted, all_recipes()) or " `t2t recipes` lists all."
+        raise UserError(f"No recipe has {filter!r} in its name.{hint}")
+    rows = [(make(), about(make)) for make in found.values()]
+    if json:
+        from t2t.config import to_json
+
+        print_json([to_json(recipe) for recipe, _ in rows])
+    else:
+        print_page(lambda width: recipe_table(rows, width))

@@ -1,0 +1,89 @@
+"""Models: which there are, and what one is made of."""
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+from tyro.conf import Positional, UseAppendAction
+
+from t2t.commands.options import (
+    JsonFlag,
+    at_least,
+    check_said_once,
+    option,
+    parse_size,
+)
+
+
+def show(
+    name: Annotated[
+        Positional[str],
+        option("A name of `t2t models`, any of timm's, or a run.", metavar="NAME"),
+    ],
+    *,
+    image_size: Annotated[
+        str | None,
+        option(
+            "Pixels, such as 384 or 192x256.",
+            "(default: the model's)",
+            "N|HEIGHTxWIDTH",
+        ),
+    ] = None,
+    num_classes: Annotated[
+        int | None, option("Outputs of the head.", "(default: the model's)", "N")
+    ] = None,
+    in_channels: Annotated[
+        int, option("Channels of the images.", "(default: 3)", "N")
+    ] = 3,
+    set: Annotated[
+        UseAppendAction[tuple[str, ...]],
+        option("Any other choice of the model.", "(repeatable)", "CHOICE=VALUE"),
+    ] = (),
+    depth: Annotated[
+        int | None,
+        option("Levels of parts to show.", "(default: 3, or 2 for timm's)", "N"),
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Show a model's parts and tokens, and what one image costs in it.
+
+    Examples:
+      t2t show t2t_vit_14
+      t2t show t2t_vit_14 --image-size 192x256 --num-classes 10
+      t2t show t2t_vit_14 --set positions=relative --set mixer=ghost
+      t2t show resnet50 --depth 1
+      t2t show runs/mine
+    """
+    given = {"image_size": image_size, "num_classes": num_classes}
+    given["in_channels"] = in_channels if in_channels != 3 else None
+    check_said_once(given, set)
+    model_args = model_args_of(set)
+    if image_size is not None:
+        model_args["image_size"] = parse_size(image_size)
+    if num_classes is not None:
+        model_args["num_classes"] = at_least(0, "--num-classes", num_classes)
+    if in_channels != 3:
+        model_args["in_channels"] = at_least(1, "--in-channels", in_channels)
+
+    from t2t.analysis.summary import describe
+    from t2t.screen import print_json, print_page
+
+    if depth is not None:
+        at_least(0, "--depth", depth)
+    page = describe(name, model_args)
+    if json:
+        print_json(page.as_json())
+    else:
+        print_page(lambda width: page.render(depth))
+
+
+def model_args_of(settings: Iterable[str]) -> dict[str, Any]:
+    """Choices given as NAME=VALUE, each value of the type that the choice has."""
+    from t2t.config import assignment, value_of
+    from t2t.models.config import ModelConfig
+
+    model_args: dict[str, Any] = {}
+    for setting in settings:
+        name, text = assignment(setting)
+        # A name that no model has is refused, with a suggestion, where it is used.
+        model_args[name] = value_of(ModelConfig, name, text)
+    return model_args

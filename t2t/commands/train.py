@@ -1,0 +1,156 @@
+"""Training: recipes, runs and what comes at their end."""
+
+import sys
+from typing import Annotated, Literal
+
+from tyro.conf import Positional
+
+from t2t.commands.options import (
+    INTERRUPTED,
+    CompileOption,
+    DeviceOption,
+    MaxPixelsOption,
+    PrecisionOption,
+    SetOption,
+    as_bool,
+    at_least,
+    at_most,
+    check_alone,
+    check_max_pixels,
+    check_said_once,
+    option,
+    value_set,
+)
+from t2t.config import MOST_WORKERS
+from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
+from t2t.errors import UserError
+from t2t.torchrun import is_main
+
+
+def train(
+    recipe: Annotated[
+        Positional[str],
+        option(
+            "A name of `t2t recipes`, a recipe.json, or a run that has one.",
+            "(default: digits, or with --data one that suits the images)",
+            "[RECIPE]",
+        ),
+    ] = "digits",
+    *,
+    data: Annotated[
+        str | None,
+        option("Images to train on: a folder, files or a name.", "", "SOURCE"),
+    ] = None,
+    folder: Annotated[
+        str | None, option("Where the run lives.", "(default: runs/NAME)", "PATH")
+    ] = None,
+    set: SetOption = (),
+    epochs: Annotated[int | None, option("As --set epochs=N.", "", "N")] = None,
+    seed: Annotated[int | None, option("As --set seed=N.", "", "N")] = None,
+    device: DeviceOption = None,
+    precision: PrecisionOption = None,
+    residual: Annotated[
+        Literal["half", "fp32"],
+        option("Residual stream: half precision (faster), or fp32.", "(default: half)"),
+    ] = "half",
+    compile: CompileOption = None,
+    micro_batch: Annotated[
+        int | None,
+        option(
+            "Images per forward pass, to save memory; gradients are accumulated. The "
+            "step is the same except for dropout, stochastic depth and batch norm.",
+            "",
+            "N",
+        ),
+    ] = None,
+    parallelism: Annotated[
+        Literal["ddp", "fsdp", "hybrid"],
+        option("With torchrun: ddp, fsdp or hybrid.", "(default: ddp)"),
+    ] = "ddp",
+    workers: Annotated[
+        int | None, option("Workers that read images.", "(default: all cores)", "N")
+    ] = None,
+    threads: Annotated[
+        int | None,
+        option(
+            "CPU threads for computing.",
+            "(default: the number of idle cores)",
+            "N",
+        ),
+    ] = None,
+    max_pixels: MaxPixelsOption = DEFAULT_MAX_PIXELS,
+    checkpoint_minutes: Annotated[
+        float, option("Time between checkpoints.", "(default: 5)", "N")
+    ] = 5.0,
+    fresh: Annotated[
+        bool, option("Delete the run in the folder and start over.")
+    ] = False,
+    dry_run: Annotated[
+        bool, option("Print the recipe, steps, time and memory; train nothing.")
+    ] = False,
+) -> None:
+    """Train a model; the same command again goes on where it was stopped.
+
+    Examples:
+      t2t train
+      t2t train --data photos/ --epochs 100
+      t2t train cifar10.t2t_vit_7 --data path/to/cifar10
+      t2t train imagenet.t2t_vit_14 --data path/to/imagenet --micro-batch 128
+      torchrun --nproc-per-node 8 -m t2t train imagenet.t2t_vit_14 --data path
+    """
+    if dry_run:
+        check_alone("t2t train --dry-run")
+    if workers is not None:
+        at_most(MOST_WORKERS, "--workers", at_least(1, "--workers", workers))
+    if threads is not None:
+        at_most(MOST_WORKERS, "--threads", at_least(1, "--threads", threads))
+    check_max_pixels(max_pixels)
+    if micro_batch is not None:
+        at_least(1, "--micro-batch", micro_batch)
+    if not checkpoint_minutes > 0:
+        raise UserError(
+            f"--checkpoint-minutes {checkpoint_minutes:g} is too small: give more "
+            "than 0."
+        )
+
+    from t2t.commands.recipe_options import apply_settings, schedule_notes
+    from t2t.recipes.open_recipe import open_recipe
+
+    check_said_once({"data": data, "epochs": epochs, "seed": seed}, set)
+    start_from = value_set("weights", set)
+    named = open_recipe(recipe, data, value_set("model", set), start_from)
+    if seed is not None:
+        set = (f"seed={at_least(0, '--seed', seed)}", *set)
+    chosen = apply_settings(named, epochs, set)
+    notes = schedule_notes(named, chosen, set)
+
+    from t2t.training.loop import Runtime
+    from t2t.training.loop import train as start
+
+    runtime = Runtime(
+        device=device,
+        precision=precision,  # type: ignore[arg-type]
+        residual=residual,
+        compile=as_bool(compile),
+        micro_batch=micro_batch,
+        parallelism=parallelism,
+        workers=workers,
+        threads=threads,
+        max_pixels=max_pixels,
+        checkpoint_minutes=checkpoint_minutes,
+    )
+    if dry_run:
+        from t2t.training.forecast.estimate import estimate
+
+        print("\n".join([estimate(chosen, runtime), *notes]))
+        return
+    result = start(chosen, folder=folder, runtime=runtime, fresh=fresh, notes=notes)
+    if not result.finished:
+        sys.exit(INTERRUPTED)
+    if is_main():
+        from t2t.commands.train_summary import train_summary
+        from t2t.screen import print_page
+
+        if result.was_finished:
+            print(f"{result.folder} was trained before; --fresh trains it anew.")
+        print_page(lambda width: train_summary(result.folder, result.summary))
