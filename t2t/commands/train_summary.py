@@ -43,10 +43,12 @@ def train_summary(folder: Path, summary: dict[str, Any]) -> RenderableType:
 def outcome(summary: dict[str, Any], is_averaged: bool) -> str:
     """What the run came to, in a sentence or two."""
     skipped = summary["skipped_steps"]
-    both = f" with averaged weights, {summary['top1_raw']:.2f} % with raw ones"
+    metric = task_class(summary["task"]).metrics[0]
+    score = metric.show(summary[metric.name])
+    if is_averaged:
+        score += f" (EMA), {metric.show(summary[f'{metric.name}_raw'])} (raw)"
     return (
-        f"{summary['recipe']} is trained: top-1 {summary['top1']:.2f} %"
-        f"{both if is_averaged else ''},\n"
+        f"{summary['recipe']} is trained: {metric.label} {score},\n"
         f"after {duration(60 * summary['train_minutes'])} of training at "
         f"{pace(summary['images_per_second'])}"
         + (f"; {skipped} steps were left out." if skipped else ".")

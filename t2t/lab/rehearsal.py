@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from t2t.data.sampler import TrainingSampler
 from t2t.errors import UserError
 from t2t.training.distributed import Parallelism, World
 from t2t.training.forecast.random_batch import random_batch
@@ -67,11 +68,16 @@ def rehearse(
             Runtime(device="cpu", compile=False, parallelism=parallelism), world
         )
         run = new_state(recipe, runtime, world, num_classes)
-        stepper = Stepper(recipe, runtime, world, run, num_classes)
-        batch = random_batch(recipe, num_processes, num_classes)
+        stepper = Stepper(recipe, runtime, world, run)
+        share = TrainingSampler(
+            num_images=recipe.batch_size,
+            batch_size=recipe.batch_size,
+            world_size=num_processes,
+        ).slots(0)
+        batch = random_batch(recipe, len(share.indices), run.task)
         sent = Sent()
-        if isinstance(run.model, DistributedDataParallel):
-            run.model.register_comm_hook(None, sent.reduce_bucket)
+        if isinstance(run.trained, DistributedDataParallel):
+            run.trained.register_comm_hook(None, sent.reduce_bucket)
             with warnings.catch_warnings():
                 # Of one image a class token's gradient is a part of a larger one.
                 warnings.filterwarnings("ignore", "Grad strides do not match")

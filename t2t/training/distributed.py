@@ -142,13 +142,13 @@ def find_device(name: str | None, local_rank: int = 0) -> torch.device:
     return torch.device(found)
 
 
-def parallelize(model: nn.Module, parallelism: Parallelism, world: World) -> nn.Module:
-    """The model as all processes train it together."""
+def parallelize(task: nn.Module, parallelism: Parallelism, world: World) -> nn.Module:
+    """The task as all processes train it together: wrapped, or sharded in place."""
     shards = choose("parallelism", parallelism, PARALLELISMS)
     if not world.is_distributed:
-        return model
+        return task
     if shards:
-        return shard(model, parallelism, world)
+        return shard(task, parallelism, world)
     ids = [world.device.index] if world.device.type == "cuda" else None
     # Most buffers never change; `share_statistics` takes care of those that do.
     taken = inspect.signature(DistributedDataParallel).parameters
@@ -157,13 +157,13 @@ def parallelize(model: nn.Module, parallelism: Parallelism, world: World) -> nn.
         "forward_sync_buffers" if renamed else "broadcast_buffers": False
     }
     return DistributedDataParallel(
-        model, device_ids=ids, gradient_as_bucket_view=True, **buffers
+        task, device_ids=ids, gradient_as_bucket_view=True, **buffers
     )
 
 
 def shard(model: nn.Module, parallelism: Parallelism, world: World) -> nn.Module:
-    """The model with its weights shared out over all processes, or over a machine's."""
-    from torch.distributed.fsdp import fully_shard  # slow to import, and seldom asked
+    """Shards the weights of a module over all processes, or over those of a node."""
+    from torch.distributed.fsdp import fully_shard  # slow to import, rarely needed
 
     shape: tuple[int, ...] = (world.size,)
     names: tuple[str, ...] = ("shard",)
@@ -173,7 +173,7 @@ def shard(model: nn.Module, parallelism: Parallelism, world: World) -> nn.Module
         names = ("replicate", "shard")
     mesh = init_device_mesh(world.device.type, shape, mesh_dim_names=names)
     model.to(memory_format=torch.contiguous_format)  # as shards have to be
-    for block in blocks_of(model):
+    for block in blocks_of(getattr(model, "model", model)):  # of a task's model
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     return model
@@ -213,18 +213,28 @@ def is_sharded(model: nn.Module) -> TypeGuard["FSDPModule"]:
     return fsdp is not None and isinstance(model, fsdp.FSDPModule)
 
 
-def sync_gradients(model: nn.Module, enabled: bool) -> None:
+def sync_gradients(task: nn.Module, enabled: bool) -> None:
     """Whether backward passes from here on add up gradients over all processes."""
-    if isinstance(model, DistributedDataParallel):
-        model.require_backward_grad_sync = enabled
-    elif is_sharded(model):
-        model.set_requires_gradient_sync(enabled)
+    if isinstance(task, DistributedDataParallel):
+        task.require_backward_grad_sync = enabled
+        return
+    if is_sharded(task):
+        task.set_requires_gradient_sync(enabled)
 
 
-def rest(model: nn.Module) -> None:
-    """Gives back what a forward pass gathered, so that parameters are shards again."""
-    if is_sharded(model):
-        model.reshard()
+@contextmanager
+def gathered(module: nn.Module) -> Iterator[None]:
+    """Gathers sharded weights, so that any method can be called, not only forward.
+
+    Blocks gather their own weights when they are called.
+    """
+    if is_sharded(module):
+        module.unshard()
+    try:
+        yield
+    finally:
+        if is_sharded(module):
+            module.reshard()
 
 
 def batch_statistics(model: nn.Module) -> list[Tensor]:

@@ -15,14 +15,16 @@ from t2t.data.decoding.damage import Damage
 from t2t.data.sources import Source, Splits, holdout, open_splits
 from t2t.data.sources.labels import folder_meant
 from t2t.errors import UserError
+from t2t.tasks import Task, task_class
 from t2t.training.distributed import World
 from t2t.training.recipe import Recipe
 
 
 def open_data(recipe: Recipe) -> Splits:
     """The images of a recipe; some of the training set held out where it says so."""
-    splits = open_splits(recipe.data, seed=recipe.seed)
-    if recipe.objective == "classify" and len(splits.train.classes) < 2:
+    labels = task_class(recipe.task).needs_labels
+    splits = open_splits(recipe.data, seed=recipe.seed, labels=labels)
+    if labels and len(splits.train.classes) < 2:
         raise UserError(
             f"{recipe.data} has images of one class only ({splits.train.classes[0]}), "
             "and nothing to tell it from; add a folder of other images."
@@ -40,8 +42,12 @@ def training_batches(
     world: World,
     loader_options: LoaderOptions,
     damage: Damage | None = None,
+    task: Task | None = None,
 ) -> Batches:
-    """Batches in the order and by the crops that the recipe's seed draws."""
+    """Batches in the order and by the crops that the recipe's seed draws.
+
+    A task may ask for several crops of each image.
+    """
     random_crop = RandomCrop(
         size=recipe.image_size,
         scale=recipe.crop.scale,
@@ -52,7 +58,7 @@ def training_batches(
     return open_batches(
         source,
         batch_size=recipe.batch_size,
-        crops=(crop,),
+        crops=(crop,) if task is None else task.crops(crop),
         seed=recipe.seed,
         repeats=recipe.repeats,
         **shared(recipe, world, loader_options, damage),

@@ -30,20 +30,20 @@ from t2t.training.distributed import (
     batch_statistics,
     check_alike,
     from_main,
+    gathered,
     init_distributed,
     one_per_node_first,
-    rest,
     share_statistics,
     union_over_all,
 )
 from t2t.training.divergence import after_divergence
-from t2t.training.evaluation.evaluate import Preparation, Score, evaluate
+from t2t.training.evaluation.evaluate import Preparation, evaluate
 from t2t.training.forecast.advice import advice
 from t2t.training.interruption import Interruption
 from t2t.training.loaders import open_data, training_batches, validation_batches
 from t2t.training.logging.run_logger import RunLogger
 from t2t.training.model_saver import ModelSaver
-from t2t.training.optim import all_groups, lr_share, set_lr
+from t2t.training.optim import lr_share, set_lr
 from t2t.training.recipe import Recipe
 from t2t.training.rendezvous import is_peer_lost
 from t2t.training.run_folder import RunFolder
@@ -171,7 +171,7 @@ def train(
                     raise
                 # Ctrl-C also ends compilers that the first step waits for.
                 logger.warn(f"Stopped within a step ({type(error).__name__}).")
-                return Result(run_folder.path, False, logger.summary(training.run))
+                return Result(run_folder.path, False, logger.summary(training.state))
 
 
 class Training:
@@ -194,7 +194,7 @@ class Training:
         self.per_epoch = steps_per_epoch(len(splits.train), recipe.batch_size)
         self.num_steps = self.per_epoch * recipe.epochs
         self.damage = Damage(runtime.damage_limit, logger.warn)
-        self.in_flight: deque[tuple[PendingStep, float]] = deque()
+        self.in_flight: deque[PendingStep] = deque()
         self.notes: Sequence[str] = ()
         if world.device.type == "cpu" and not runtime.compile:
             logger.clock.count_all()
@@ -202,58 +202,59 @@ class Training:
         self.model_saver = ModelSaver(recipe, world, run_folder, splits, logger.warn)
         begun = recipe if checkpoint is None else as_resumed(recipe, checkpoint)
         names = splits.train.classes
-        self.run = new_state(begun, runtime, world, self.num_classes, names)
-        self.run.data = {
+        self.state = new_state(begun, runtime, world, self.num_classes, names)
+        self.state.data = {
             "classes": list(splits.train.classes),
             "num_images": len(splits.train),
             "fingerprint": splits.train.fingerprint(),
         }
-        self.stepper = Stepper(
-            recipe, runtime, world, self.run, self.num_classes, logger.warn
-        )
+        self.task = self.state.task
+        self.stepper = Stepper(recipe, runtime, world, self.state, logger.warn)
         augmentation = recipe.augmentation
         self.prepare = Preparation(augmentation.mean, augmentation.std)
 
     def run_to_end(self, interruption: Interruption) -> Result:
         """Trains until all steps are done, or until told to stop."""
-        run, recipe, logger = self.run, self.recipe, self.logger
+        state, recipe, logger = self.state, self.recipe, self.logger
         if self.checkpoint is not None:
-            logger.restore(resume(run, self.checkpoint, self.world, logger.warn))
-        logger.resume(run.step, self.num_steps)
+            logger.restore(resume(state, self.checkpoint, self.world, logger.warn))
+        logger.resume(state.step, self.num_steps)
         loader_options = LoaderOptions(
             num_workers=self.runtime.workers, max_pixels=self.runtime.max_pixels
         )
         given = (self.world, loader_options, self.damage)
-        batches = training_batches(recipe, self.splits.train, *given)
+        batches = training_batches(recipe, self.splits.train, *given, self.task)
         micro_batch = self.runtime.micro_batch
         validation = validation_batches(recipe, self.splits.val, *given, micro_batch)
         # Before the clock starts, since it times a step; not if nothing is printed.
         advised = []
         if not logger.console.quiet:
-            advised = advice(recipe, self.runtime, self.world, self.splits, run.step)
-        logger.start(run, self.num_steps, self.per_epoch, batches.description)
-        if run.loaded is not None:
-            (logger.warn if run.loaded.notes else logger.info)(str(run.loaded))
+            advised = advice(recipe, self.runtime, self.world, self.splits, state.step)
+        logger.start(state, self.num_steps, self.per_epoch, batches.description)
+        if state.loaded is not None:
+            (logger.warn if state.loaded.notes else logger.info)(str(state.loaded))
         for note in self.splits.notes:
             logger.warn(note)
         for note in (*self.notes, *advised):
             logger.info(note)
         interruption.wait_for_steps(logger.warn)
         # Only the result could not be written, or there are fewer images now.
-        if run.step >= self.num_steps:
+        if state.step >= self.num_steps:
             self.evaluate(validation, recipe.epochs)
         saved_at = time.monotonic()
-        for batch in batches.steps(run.step, self.num_steps):
-            share = lr_share(recipe.schedule, run.step / self.per_epoch, recipe.epochs)
-            set_lr(run.optimizers, share)
-            phase = recipe.phase_at(run.step / self.num_steps)
+        for batch in batches.steps(state.step, self.num_steps):
+            at_epoch = state.step / self.per_epoch
+            share = lr_share(recipe.schedule, at_epoch, recipe.epochs)
+            set_lr(state.optimizers, share)
+            progress = state.step / self.num_steps
+            phase = recipe.phase_at(progress)
             if phase != self.stepper.phase:
-                self.drain(0)
+                self.drain()
                 self.stepper.set_phase(phase)
                 logger.clock.cool()
-            self.in_flight.append((self.stepper.start_step(batch), share))
-            epoch, into = divmod(run.step, self.per_epoch)
-            last = run.step == self.num_steps
+            self.in_flight.append(self.stepper.start_step(batch, progress))
+            epoch, into = divmod(state.step, self.per_epoch)
+            last = state.step == self.num_steps
             evaluated = into == 0 and (last or epoch % recipe.evaluate_every == 0)
             waited = time.monotonic() - saved_at > 60 * self.runtime.checkpoint_minutes
             asked = interruption.asked or logger.console.is_unheard
@@ -268,47 +269,47 @@ class Training:
             if evaluated:
                 self.evaluate(validation, epoch)
             if pauses and not last:
-                self.writer.save(self.state())
+                self.writer.save(self.checkpoint_state())
                 saved_at = time.monotonic()
             if stopping and not last:
                 self.writer.finish()
-                logger.interrupted(run, has_checkpoint=not self.writer.failed)
-                return Result(self.run_folder.path, False, logger.summary(run))
+                logger.interrupted(state.step, has_checkpoint=not self.writer.failed)
+                return Result(self.run_folder.path, False, logger.summary(state))
         return self.finish(interruption)
 
-    def state(self) -> State:
+    def checkpoint_state(self) -> State:
         """The content of a checkpoint."""
-        tensors, numbers = self.run.state()
+        tensors, numbers = self.state.state()
         return State(tensors, {**numbers, "log": self.logger.state()})
 
-    def drain(self, num_left: int) -> None:
-        """Takes note of steps, in order, until so few are under way."""
-        while len(self.in_flight) > num_left:
-            pending, share = self.in_flight.popleft()
-            outcome = pending.get()
-            peak = max(group["peak"] for group in all_groups(self.run.optimizers))
-            self.logger.step(self.run, outcome, peak * share)
-            self.stop_if_diverged(outcome.step)
+    def drain(self, keep: int = 0) -> None:
+        """Logs finished steps until at most `keep` are in flight."""
+        while len(self.in_flight) > keep:
+            step = self.in_flight.popleft().result()
+            self.logger.log_step(step)
+            self.stop_if_diverged(step.step)
 
     def evaluate(self, validation: EvaluationBatches, epoch: int) -> None:
-        """Scores the raw and the averaged model, and keeps the averaged one."""
-        run = self.run
-        scores: dict[str, Score] = {}
-        models = {"raw": run.plain, "averaged": run.ema}
-        for name, model in models.items():
+        """Evaluates the raw model and the EMA, and saves what the run delivers."""
+        state = self.state
+        scores: dict[str, dict[str, float]] = {}
+        self.task.eval()
+        for name, model in {"raw": state.model, "ema": state.ema}.items():
             if model is not None:
-                scores[name] = evaluate(
-                    model,
-                    validation,
-                    self.prepare,
-                    self.num_classes,
-                    self.world,
-                    self.stepper.precision,
-                )
-                rest(model)
+                with gathered(self.task), gathered(model):
+                    values = evaluate(
+                        model,
+                        validation,
+                        self.prepare,
+                        self.task.score,
+                        self.world,
+                        self.stepper.precision,
+                    )
+                scores[name] = self.task.summarize(values)
+                num_images = len(values["index"])
         self.share_damage()
-        self.logger.epoch(run, epoch, scores)
-        self.model_saver.save_model(run.delivered)
+        self.logger.log_evaluation(state.step, epoch, scores, num_images)
+        self.model_saver.save_model(state.delivered)
         self.logger.clock.evaluated()
 
     def share_statistics(self) -> None:
@@ -316,7 +317,7 @@ class Training:
 
         Each counts its own images, and no step of training looks at what was counted.
         """
-        for model in (self.run.plain, self.run.ema):
+        for model in (self.state.task, self.state.ema):
             if model is not None:
                 share_statistics(batch_statistics(model), self.world)
 
@@ -328,7 +329,7 @@ class Training:
     def stop_if_diverged(self, step: int) -> None:
         """Ends a run that has stopped learning, with advice."""
         most = MOST_SKIPPED[self.runtime.precision or "fp32"]
-        num_skipped = self.run.num_skipped_in_a_row
+        num_skipped = self.state.num_skipped_in_a_row
         if num_skipped < most:
             return
         self.writer.finish()
@@ -375,14 +376,14 @@ class Training:
         trouble = from_main(self.world, look)
         if not trouble:
             return
-        model = self.model_saver.gather(self.run.delivered)
+        model = self.model_saver.gather(self.state.delivered)
         if model is not None:
             self.model_saver.save_elsewhere(model)
         where = from_main(self.world, lambda: self.model_saver.elsewhere)
         saved = f"its model was saved to {where}" if where else "nothing could be saved"
         raise UserError(
             f"{self.run_folder.path} was removed or moved while training, and cannot "
-            f"be recreated: {trouble} Training stopped after step {self.run.step:,}; "
+            f"be recreated: {trouble} Training stopped after step {self.state.step:,}; "
             f"{saved}."
         )
 
@@ -394,9 +395,9 @@ class Training:
         from_main(self.world, lambda: self.model_saver.retry(waits_no_more))
         # All write a sharded checkpoint together, and only the leading one knows.
         if from_main(self.world, lambda: bool(self.model_saver.unsaved)):
-            self.writer.save(self.state())
+            self.writer.save(self.checkpoint_state())
             self.writer.finish()
-        summary = self.logger.summary(self.run)
+        summary = self.logger.summary(self.state)
         self.logger.flush()
         from_main(self.world, lambda: self.model_saver.finish(summary, waits_no_more))
         return Result(self.run_folder.path, True, summary)

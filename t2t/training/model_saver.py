@@ -15,6 +15,7 @@ from t2t.data.sources import Splits
 from t2t.errors import UserError
 from t2t.models.vit import VisionTransformer
 from t2t.models.weights import save
+from t2t.tasks import task_class
 from t2t.training.checkpoint import checkpoints, give_up_older, step_of
 from t2t.training.distributed import World, full_state
 from t2t.training.logging.clock import duration
@@ -42,6 +43,9 @@ class ModelSaver:
     ) -> None:
         self.recipe, self.world, self.run_folder = recipe, world, run_folder
         self.splits, self.warn = splits, warn
+        self.class_names: tuple[str, ...] = ()
+        if task_class(recipe.task).needs_labels:
+            self.class_names = tuple(splits.train.classes)
         self.failures = Failures(warn)
         self.unsaved = ""
         """Why the last model could not be written, if it could not."""
@@ -72,7 +76,7 @@ class ModelSaver:
             whole = (
                 VisionTransformer(model.config)  # whose positions came with weights
                 if isinstance(model, VisionTransformer)
-                else build_model(self.recipe, len(self.splits.train.classes))
+                else build_model(self.recipe, len(self.class_names))
             )
         whole.load_state_dict(state, assign=True)
         return whole
@@ -88,7 +92,7 @@ class ModelSaver:
             model,
             file,
             name=recipe.model,
-            class_names=self.splits.train.classes,
+            class_names=self.class_names,
             extra={
                 "image_size": list(recipe.image_size),
                 "channels": recipe.channels,

@@ -1,7 +1,7 @@
 """Parameter groups, optimizers and the learning rate of every step."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,20 +22,40 @@ UNFIT = {
 """Why some of timm's optimizers are refused."""
 
 
-def build_optimizers(model: nn.Module, recipe: Recipe) -> list[TorchOptimizer]:
-    """The optimizers of a recipe over the parameters of a model."""
+def build_optimizers(
+    model: nn.Module, recipe: Recipe, beside: Iterable[nn.Module] = ()
+) -> list[TorchOptimizer]:
+    """The optimizers of a recipe over a model, and over modules beside it."""
     settings = recipe.optimizer
     lr = settings.scaled(settings.lr, recipe.batch_size)
     fused = all(parameter.is_cuda for parameter in model.parameters())
+    if settings.name == "muon":
+        rest_lr = settings.scaled(settings.for_all().lr, recipe.batch_size)
+        own = plain_groups(beside, settings, rest_lr)
+        return muon_and_adamw(model, recipe, own, fused)
+    groups = parameter_groups(model, settings, lr)
+    groups += plain_groups(beside, settings, lr)
     if settings.name == "adamw":
-        groups = parameter_groups(model, settings, lr)
         return [adamw(groups, settings, fused)]
     if settings.name == "sgd":
-        groups = parameter_groups(model, settings, lr)
         return [sgd(groups, settings, fused)]
-    if settings.name == "muon":
-        return muon_and_adamw(model, recipe, fused)
-    return [of_timm(parameter_groups(model, settings, lr), settings, lr)]
+    return [of_timm(groups, settings, lr)]
+
+
+def plain_groups(
+    modules: Iterable[nn.Module], settings: OptimizerConfig, lr: float
+) -> list[dict[str, Any]]:
+    """Groups of a task's own modules: matrices decay, all else does not."""
+    groups: dict[float, list[Tensor]] = {}
+    for module in modules:
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                decay = 0.0 if parameter.ndim < 2 else settings.weight_decay
+                groups.setdefault(decay, []).append(parameter)
+    return [
+        {"params": parameters, "lr": lr, "peak": lr, "weight_decay": decay}
+        for decay, parameters in groups.items()
+    ]
 
 
 def of_timm(
@@ -74,7 +94,7 @@ def of_timm(
 
 
 def muon_and_adamw(
-    model: nn.Module, recipe: Recipe, fused: bool
+    model: nn.Module, recipe: Recipe, own: list[dict[str, Any]], fused: bool
 ) -> list[TorchOptimizer]:
     """Muon for the matrices inside the model, AdamW for all else."""
     settings = recipe.optimizer
@@ -90,7 +110,7 @@ def muon_and_adamw(
     muon = Muon(parameter_groups(model, settings, lr, only=hidden), lr=lr)
     others = {name for name, _ in model.named_parameters()} - hidden
     groups = parameter_groups(model, settings, rest_lr, only=others)
-    return [muon, adamw(groups, settings, fused)]
+    return [muon, adamw(groups + own, settings, fused)]
 
 
 def hidden_weights(model: nn.Module, *, first_too: bool) -> set[str]:

@@ -210,11 +210,10 @@ class Recipe:
     """Training images to evaluate on instead of the validation set."""
     evaluate_every: int = 1
     """Epochs between evaluations; the last epoch is always evaluated."""
-    objective: str = "classify"
-    teacher: str | None = None
-    """Weights of the teacher, for the distillation objectives."""
-    distillation_weight: float = 1.0
-    distillation_temperature: float = 1.0
+    task: str = "classify"
+    """What is learned: classify, distill_soft, distill_token_soft, …"""
+    task_args: dict[str, Any] = field(default_factory=dict)
+    """Settings of the task's own, such as the teacher of a distillation."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: Schedule = field(default_factory=Schedule)
     ema: EMA = field(default_factory=EMA)
@@ -233,13 +232,6 @@ class Recipe:
         require("holdout", self.holdout, 0)
         require("drop_path", self.drop_path, 0, below=1)
         require("light_augment_share", self.light_augment_share, 0, 1)
-        require("distillation_weight", self.distillation_weight, 0)
-        require("distillation_temperature", self.distillation_temperature, 0.01)
-        if self.teacher is not None and self.objective == "classify":
-            raise UserError(
-                f"teacher={self.teacher} has nobody to teach: objective=classify uses "
-                "none; set objective=distill_soft, or leave the teacher out."
-            )
         if self.schedule.warmup_epochs + self.schedule.floor_epochs > self.epochs:
             raise UserError(
                 f"{self.schedule.warmup_epochs:g} warm-up and "

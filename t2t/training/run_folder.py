@@ -47,9 +47,9 @@ WRITTEN = (*OF_CHECKPOINTS, *PARTS, *OF_TRACKERS, *OF_FILES)
 """All that a run writes into its folder."""
 
 RESULT_KINDS = {
-    **dict.fromkeys(("recipe", "model", "command"), str),
+    **dict.fromkeys(("recipe", "model", "metric", "command"), str),
     **dict.fromkeys(("parameters", "epochs", "skipped_steps"), int),
-    **dict.fromkeys(("top1", "top1_raw", "images_per_second"), float),
+    "images_per_second": float,
     **dict.fromkeys(("train_minutes", "compile_minutes"), float),
 }
 """What is read of a run's result; each is there, and of this kind."""
@@ -238,15 +238,18 @@ class RunFolder:
     def check_spares(self, recipe: Recipe) -> None:
         """Refuses to delete what the run is to begin with."""
         own = [path.resolve() for path in written(self.path, WRITTEN)]
-        for name in ("weights", "teacher", "data"):
-            path = Path(os.path.expanduser(getattr(recipe, name) or ""))
+        named = {"weights": recipe.weights, "data": recipe.data, **recipe.task_args}
+        for name, value in named.items():
+            if not isinstance(value, str):
+                continue
+            path = Path(os.path.expanduser(value))
             needed = path.resolve()
             inside = needed.is_relative_to(self.path.resolve())
             deleted = any(
                 needed.is_relative_to(each) or each.is_relative_to(needed)
                 for each in own
             )
-            if getattr(recipe, name) and inside and deleted and path.exists():
+            if inside and deleted and path.exists():
                 raise UserError(
                     f"--fresh would delete {path}, the {name} of this run; name "
                     "another --folder."
@@ -311,7 +314,10 @@ class RunFolder:
     def finished(self) -> dict[str, Any] | None:
         """What the run came to, once it has."""
         path = self.path / RESULT
-        return read_json(path, RESULT_KINDS) if path.exists() else None
+        if not path.exists():
+            return None
+        metric = read_json(path, RESULT_KINDS)["metric"]
+        return read_json(path, {**RESULT_KINDS, metric: float, f"{metric}_raw": float})
 
     def check_model(self) -> None:
         """Raises an error if the model of a finished run is missing or damaged."""

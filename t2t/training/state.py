@@ -1,4 +1,4 @@
-"""A run: all the state that changes while training."""
+"""The train state: all that changes while training."""
 
 import copy
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ from t2t.models.checkpoint_io.adapt import shorten
 from t2t.models.create import create_model
 from t2t.models.vit import VisionTransformer
 from t2t.models.weights import Loaded, put_weights
+from t2t.tasks import Task, TaskContext, build_task, task_class
 from t2t.training.distributed import (
     World,
     batch_statistics,
@@ -38,40 +39,51 @@ class State(NamedTuple):
 
 @dataclass
 class TrainState:
-    """Model, average, optimizers and counters: what a checkpoint holds."""
+    """Task with its model, EMA, optimizers and counters: what a checkpoint holds."""
 
-    model: nn.Module
-    """As it is trained: the plain model, or spread over processes."""
+    trained: nn.Module
+    """The task as it is trained: plain, or wrapped for several processes."""
     ema: nn.Module | None
+    """The moving average of the model."""
     optimizers: list[TorchOptimizer]
     scaler: torch.amp.GradScaler
     step: int = 0
     num_skipped: int = 0
-    """Steps left out since their gradient was not finite."""
+    """Steps skipped because their gradient was not finite."""
     num_skipped_in_a_row: int = 0
     """Skipped steps since the last step that was applied."""
     data: dict[str, Any] = field(default_factory=dict)
-    """What it learns from: `classes`, `num_images` to train on, their `fingerprint`."""
+    """The training data: `classes`, `num_images` and `fingerprint`."""
     loaded: Loaded | None = None
     """The report on the weights it starts from, if it does."""
 
     @property
-    def plain(self) -> nn.Module:
-        """The model without what spreads it over processes."""
-        inner = getattr(self.model, "module", self.model)
-        assert isinstance(inner, nn.Module)
+    def task(self) -> Task:
+        """The task without what wraps it for several processes."""
+        inner = getattr(self.trained, "module", self.trained)
+        assert isinstance(inner, Task)
         return inner
 
     @property
+    def model(self) -> nn.Module:
+        """The raw model."""
+        return self.task.model
+
+    @property
     def delivered(self) -> nn.Module:
-        """The averaged model, or the raw one where no average is kept."""
-        return self.plain if self.ema is None else self.ema
+        """The EMA, or the raw model if there is no EMA."""
+        return self.model if self.ema is None else self.ema
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers of the model are trained."""
+        return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
 
     @cached_property
     def ema_pairs(self) -> list[tuple[list[Tensor], list[Tensor]]]:
-        """Parameters, and batch statistics, of the average and of the model."""
+        """Parameters, and batch statistics, of the EMA and of the model."""
         assert self.ema is not None
-        own, raw = self.ema, self.plain
+        own, raw = self.ema, self.model
         return [
             (list(own.parameters()), list(raw.parameters())),
             (batch_statistics(own), batch_statistics(raw)),
@@ -98,20 +110,27 @@ class TrainState:
         )
 
     def weights(self) -> dict[str, Tensor]:
-        """The tensors of the model and of the average."""
-        parts = {"model": self.plain, "ema": self.ema}
-        return {
+        """The tensors of the model, of the EMA and of the task's own modules."""
+        own = {f"task.{name}": each for name, each in self.task.own_modules().items()}
+        parts = {"model": self.model, "ema": self.ema, **own}
+        tensors = {
             f"{part}/{name}": tensor
-            for part, model in parts.items()
-            if model is not None
-            for name, tensor in model.state_dict().items()
+            for part, module in parts.items()
+            if module is not None
+            for name, tensor in module.state_dict().items()
         }
+        beside = self.task.state_dict()
+        for name in [key for key in beside if "." not in key]:
+            tensors[f"task/{name}"] = beside[name]
+        return tensors
+
+    def parameter_names(self) -> dict[Tensor, str]:
+        """The names of the task's parameters, those of the model included."""
+        return {parameter: name for name, parameter in self.task.named_parameters()}
 
     def optimizer_state(self) -> dict[str, Any]:
         """What the optimizers remember, by parameter name; empty before any step."""
-        names: dict[Tensor, str] = {
-            parameter: name for name, parameter in self.plain.named_parameters()
-        }
+        names = self.parameter_names()
         return {
             f"optimizer/{number}/{names[parameter]}/{key}": value
             for number, optimizer in enumerate(self.optimizers)
@@ -132,7 +151,7 @@ class TrainState:
     def empty_like(self, key: str, size: torch.Size, dtype: torch.dtype) -> Tensor:
         """An empty tensor for what an optimizer remembers, sharded as its parameter."""
         if key.startswith("optimizer/"):
-            parameter = self.plain.get_parameter(key.split("/")[2])
+            parameter = self.task.get_parameter(key.split("/")[2])
             if parameter.shape == size:
                 return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
         return torch.empty(size, dtype=dtype)
@@ -141,7 +160,7 @@ class TrainState:
         """Takes back what `state` gave; the weights were read into their own place."""
         numbers = state.numbers
         told = {**state.tensors, **numbers["optimizers"]}
-        names: dict[Tensor, str] = {p: n for n, p in self.plain.named_parameters()}
+        names = self.parameter_names()
         for number, optimizer in enumerate(self.optimizers):
             memories: dict[str, dict[str, Any]] = {}
             groups: dict[str, dict[str, Any]] = {}
@@ -177,30 +196,44 @@ def new_state(
     recipe: Recipe,
     runtime: Runtime,
     world: World,
-    classes: int,
+    num_classes: int,
     class_names: Sequence[str] | None = None,
 ) -> TrainState:
-    """A run at step 0, the same in every process.
+    """The state at step 0, the same in every process.
 
     The data's `class_names` decide whether the head of the recipe's weights is kept.
     """
     torch.manual_seed(recipe.seed)
-    model = build_model(recipe, classes).to(world.device)
+    if not task_class(recipe.task).needs_labels:
+        num_classes, class_names = 0, None
+    model = build_model(recipe, num_classes).to(world.device)
     if isinstance(model, VisionTransformer):
         model.encoder.residual_dtype = RESIDUALS[runtime.residual]
     loaded = None
     if recipe.weights is not None:
         loaded = start_from(model, recipe.weights, class_names)
+    context = TaskContext(
+        num_classes=num_classes,
+        class_names=tuple(class_names or ()),
+        data=recipe.data,
+        image_size=recipe.image_size,
+        mean=recipe.augmentation.mean,
+        std=recipe.augmentation.std,
+        model_name=recipe.model,
+    )
+    task = build_task(recipe.task, recipe.task_args, model, context).to(world.device)
     ema = new_ema(model, recipe.ema)
     if ema is not None:
         ema = parallelize_copy(ema, runtime.parallelism, world)
-    parallelism = parallelize(model, runtime.parallelism, world)
+    trained = parallelize(task, runtime.parallelism, world)
     scaler = torch.amp.GradScaler(
         world.device.type, enabled=runtime.precision == "fp16"
     )
-    run = TrainState(parallelism, ema, [], scaler, loaded=loaded)
-    run.optimizers = build_optimizers(run.plain, recipe)
-    return run
+    state = TrainState(trained, ema, [], scaler, loaded=loaded)
+    state.optimizers = build_optimizers(
+        model, recipe, beside=task.own_modules().values()
+    )
+    return state
 
 
 def start_from(
@@ -239,11 +272,11 @@ def new_ema(model: nn.Module, settings: EMA) -> nn.Module | None:
 
 
 @torch.no_grad()
-def update_ema(run: TrainState, share: float | Tensor) -> None:
-    """Moves the average by a share of its way to the weights as they are now."""
-    if run.ema is None:
+def update_ema(state: TrainState, share: float | Tensor) -> None:
+    """Moves the EMA towards the model by a share of the difference."""
+    if state.ema is None:
         return
-    (own, raw), (own_statistics, raw_statistics) = run.ema_pairs
+    (own, raw), (own_statistics, raw_statistics) = state.ema_pairs
     if isinstance(share, Tensor):  # which lists of tensors cannot be interpolated by
         ways = torch._foreach_sub(raw, own)
         torch._foreach_mul_(ways, share)

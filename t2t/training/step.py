@@ -1,4 +1,4 @@
-"""One step of training: from a batch to changed weights, or to unchanged ones."""
+"""One training step: from a batch to updated weights, or to unchanged ones."""
 
 import math
 from collections.abc import Callable
@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from t2t.data.augment.config import Augmentation
-from t2t.data.augment.pipeline import augment
 from t2t.data.rng import CounterRng
 from t2t.data.sampler import Batch
 from t2t.errors import UserError
-from t2t.shapes import Images, Labels, Pixels
+from t2t.shapes import Labels, Pixels
+from t2t.tasks.base import Numbers, Task, Views
 from t2t.training.distributed import (
     World,
     batch_statistics,
@@ -22,34 +22,44 @@ from t2t.training.distributed import (
 from t2t.training.evaluation.evaluate import autocast
 from t2t.training.graphs import Replayed
 from t2t.training.muon import Muon
-from t2t.training.objectives import build_objective
 from t2t.training.optim import all_groups, learning_by
 from t2t.training.recipe import Phase, Recipe
 from t2t.training.runtime import PRECISIONS, Runtime, deterministic
 from t2t.training.state import TrainState, update_ema
 
-# In the error of a kernel that has no repeatable form.
-NOT_REPEATABLE = "use_deterministic_algorithms"
+# In the error of a kernel that has no deterministic form.
+NOT_DETERMINISTIC = "use_deterministic_algorithms"
+# In the error of a batch norm that has nothing to take the deviation of.
+ONE_VALUE = "Expected more than 1 value per channel"
 # The optimizers whose learning rate can be a number on the device.
 CAPTURED = (torch.optim.AdamW, torch.optim.SGD, Muon)
 
 
 class StepResult(NamedTuple):
-    """What came of a step."""
+    """The numbers of a finished step."""
 
     step: int
     """Counted from 1."""
-    loss: float
+    numbers: dict[str, float]
+    """What the task returned; `loss` is among them."""
     gradient_norm: float
-    stepped: bool
-    """False where the loss or the gradient was not finite, so nothing was changed."""
+    lr: float
+    applied: bool
+    """False if the loss or the gradient was not finite, so nothing was changed."""
+
+    @property
+    def loss(self) -> float:
+        """The loss."""
+        return self.numbers["loss"]
 
 
 class PendingStep:
-    """A step that the device may still be at."""
+    """A step that the device may still be computing."""
 
-    def __init__(self, run: TrainState, found: Tensor) -> None:
-        self.run, self.step = run, run.step
+    def __init__(
+        self, state: TrainState, found: Tensor, names: list[str], lr: float
+    ) -> None:
+        self.state, self.step, self.names, self.lr = state, state.step, names, lr
         self.done: torch.cuda.Event | None = None
         self.found = found
         if found.is_cuda:
@@ -58,16 +68,17 @@ class PendingStep:
             self.done = torch.cuda.Event()
             self.done.record()
 
-    def get(self) -> StepResult:
-        """Waits for the step; to be asked once."""
+    def result(self) -> StepResult:
+        """Waits for the step; to be called once."""
         if self.done is not None:
             self.done.synchronize()
-        loss, norm = self.found.tolist()
-        stepped = math.isfinite(loss) and math.isfinite(norm)
-        run = self.run
-        run.num_skipped += not stepped
-        run.num_skipped_in_a_row = 0 if stepped else run.num_skipped_in_a_row + 1
-        return StepResult(self.step, loss, norm, stepped)
+        loss, norm, *others = self.found.tolist()
+        applied = math.isfinite(loss) and math.isfinite(norm)
+        state = self.state
+        state.num_skipped += not applied
+        state.num_skipped_in_a_row = 0 if applied else state.num_skipped_in_a_row + 1
+        numbers = dict(zip(self.names, (loss, *others), strict=True))
+        return StepResult(self.step, numbers, norm, self.lr, applied)
 
 
 def replays(runtime: Runtime, world: World) -> bool:
@@ -77,10 +88,10 @@ def replays(runtime: Runtime, world: World) -> bool:
 
 
 class Stepper:
-    """Takes a run's steps, each a function of the run, the batch and (seed, step).
+    """Runs the steps of a task, each a function of the state, the batch, (seed, step).
 
     On one CUDA device a step is one CUDA graph, which itself leaves everything as it
-    was where the gradient is not finite, so that the host need not look first.
+    was if the gradient is not finite, so that the host need not look first.
     """
 
     def __init__(
@@ -88,25 +99,29 @@ class Stepper:
         recipe: Recipe,
         runtime: Runtime,
         world: World,
-        run: TrainState,
-        num_classes: int,
+        state: TrainState,
         warn: Callable[[str], None] = lambda sentence: None,
     ) -> None:
-        self.recipe, self.runtime, self.world, self.run = recipe, runtime, world, run
+        self.recipe, self.runtime, self.world, self.state = (
+            recipe,
+            runtime,
+            world,
+            state,
+        )
         self.warn = warn
-        self.num_classes = num_classes
         self.precision = PRECISIONS[runtime.precision or "fp32"]
-        classes = run.data.get("classes", ())
-        self.objective = build_objective(recipe, world.device, num_classes, classes)
         on_cuda = world.device.type == "cuda"
         # Hundreds of passes over the images become a few: this always pays on a GPU.
-        self.prepare = prepare
+        self.augment_batch = augment_batch
         if on_cuda or runtime.compile:
-            self.prepare = torch.compile(prepare, fullgraph=True)
-        self.forward = torch.compile(run.model) if runtime.compile else run.model
-        self.statistics = batch_statistics(run.plain)
+            self.augment_batch = torch.compile(augment_batch, fullgraph=True)
+        compiled = torch.compile(state.trained) if runtime.compile else state.trained
+        self.forward: Callable[[Views], Numbers] = compiled
+        self.names: list[str] = ["loss"]
+        """The names of a step's numbers, `loss` first; known after the first step."""
+        self.statistics = batch_statistics(state.task)
         self.before: list[Tensor] = []
-        # Many processes sum gradients in an order of their own.
+        # Several processes sum gradients in an order of their own.
         self.is_strict = not world.is_distributed
         self.replays = replays(runtime, world)
         self.set_phase(recipe.phase_at(0.0))
@@ -114,146 +129,176 @@ class Stepper:
     def set_phase(self, phase: Phase) -> None:
         """Makes steps those of a phase, which is a program of its own."""
         self.phase = phase
-        keep_tokens(self.run.plain, self.recipe.model, phase.keep)
+        keep_tokens(self.state.model, self.recipe.model, phase.keep)
         augmentation = self.recipe.augmentation
         self.augmentation = (
             augmentation.light() if phase.light_augment else augmentation
         )
-        self.resolve_runtime()
-        find, whole = self.find_gradient, self.whole_step
-        captured = all(type(each) in CAPTURED for each in self.run.optimizers)
+        self.synchronize()
+        find, captured_step = self.find_gradient, self.captured_step
+        captured = all(type(each) in CAPTURED for each in self.state.optimizers)
         self.gradient = Replayed(find) if self.replays and not captured else find
-        self.whole = Replayed(whole) if self.replays and captured else None
+        self.captured = Replayed(captured_step) if self.replays and captured else None
 
-    def resolve_runtime(self) -> None:
-        """Waits until no graph runs any more that is about to be given back."""
+    def synchronize(self) -> None:
+        """Waits until no graph runs any more that is about to be freed."""
         if self.replays:
             torch.cuda.synchronize(self.world.device)
 
-    def train_step(self, batch: Batch) -> StepResult:
-        """One step of the optimizers; left out where the gradient is not finite."""
-        return self.start_step(batch).get()
+    def train_step(self, batch: Batch, progress: float = 0.0) -> StepResult:
+        """One step of the optimizers; skipped if the gradient is not finite."""
+        return self.start_step(batch, progress).result()
 
-    def start_step(self, batch: Batch) -> PendingStep:
-        """The same, without waiting for the device where that can be helped."""
-        run, recipe, world = self.run, self.recipe, self.world
-        self.draw_anew()
-        step = on_device(run.step, world.device)
-        inputs = (batch.images, batch.labels, batch.keys, step)
-        share = 1 - recipe.ema.decay_at(run.step + 1)
-        if self.whole is not None:
-            rates = [group["lr"] for group in all_groups(run.optimizers)]
-            found = self.whole(*inputs, on_device([*rates, share], world.device))
-            run.step += 1
-            return PendingStep(run, found)
+    def start_step(self, batch: Batch, progress: float = 0.0) -> PendingStep:
+        """The same, without waiting for the device where that can be avoided.
+
+        `progress` is the share of the training that is done.
+        """
+        state, recipe, world = self.state, self.recipe, self.world
+        self.seed_step()
+        step = on_device(state.step, world.device)
+        inputs = (batch.labels, batch.keys, step, *batch.views)
+        share = 1 - recipe.ema.decay_at(state.step + 1)
+        rates = [group["lr"] for group in all_groups(state.optimizers)]
+        lr = max(rates)
+        if self.captured is not None:
+            numbers = on_device([*rates, share, progress], world.device)
+            found = self.captured(numbers, *inputs)
+            state.step += 1
+            return PendingStep(state, found, self.names, lr)
+        state.task.progress.fill_(progress)
         found = self.gradient(*inputs).cpu()
-        run.step += 1
-        if found.isfinite().all():
-            for optimizer in run.optimizers:
+        state.step += 1
+        applied = bool(found[:2].isfinite().all())
+        if applied:
+            for optimizer in state.optimizers:
                 optimizer.step()
-            update_ema(run, share)
+            update_ema(state, share)
+            state.task.after_step(torch.ones((), device=world.device))
         else:
             self.restore_statistics()
-        run.scaler.update()
-        return PendingStep(run, found)
+        state.scaler.update()
+        return PendingStep(state, found, self.names, lr)
 
-    def whole_step(
+    def captured_step(
         self,
-        pixels: Pixels,
+        numbers: Tensor,
         labels: Labels,
         keys: Tensor,
         step: Tensor,
-        numbers: Tensor,
+        *pixels: Pixels,
     ) -> Tensor:
-        """A step that changes nothing by itself where its gradient is not finite.
+        """A step that changes nothing by itself if its gradient is not finite.
 
-        The numbers are every group's learning rate and the average's share.
+        The numbers are every group's learning rate, the EMA's share and the progress.
         """
-        found = self.find_gradient(pixels, labels, keys, step)
-        broken = 1 - found.isfinite().all().float()
-        *rates, share = numbers.unbind()
-        with learning_by(rates, broken, self.run.optimizers):
-            for optimizer in self.run.optimizers:
+        state = self.state
+        *rates, share, progress = numbers.unbind()
+        state.task.progress.copy_(progress)
+        found = self.find_gradient(labels, keys, step, *pixels)
+        broken = 1 - found[:2].isfinite().all().float()
+        with learning_by(rates, broken, state.optimizers):
+            for optimizer in state.optimizers:
                 optimizer.step()
-        # The average takes statistics as they are, so these come first.
+        # The EMA copies statistics as they are, so these come first.
         for now, before in zip(self.statistics, self.before, strict=True):
             now.copy_(torch.where(broken > 0, before, now))
-        update_ema(self.run, share * (1 - broken))
+        update_ema(state, share * (1 - broken))
+        state.task.after_step(1 - broken)
         return found
 
     def find_gradient(
-        self, pixels: Pixels, labels: Labels, keys: Tensor, step: Tensor
+        self, labels: Labels, keys: Tensor, step: Tensor, *pixels: Pixels
     ) -> Tensor:
-        """Leaves the gradient with the parameters; the loss and the gradient's norm."""
-        run, recipe, world = self.run, self.recipe, self.world
-        for optimizer in run.optimizers:
+        """Leaves the gradient with the parameters; the loss, its norm, other numbers.
+
+        The gradient's norm comes second.
+        """
+        state, recipe, world = self.state, self.recipe, self.world
+        for optimizer in state.optimizers:
             optimizer.zero_grad(set_to_none=True)
         # Outside of what is compiled: that would be compiled anew for every seed.
         rng = CounterRng.of(recipe.seed, step, keys)
-        given = (pixels, labels, rng.keys, rng.step_key)
-        images, targets = self.prepare(*given, self.augmentation, self.num_classes)
-        size = self.runtime.micro_batch or len(images)
-        parts = list(zip(images.split(size), targets.split(size), strict=True))
-        run.model.train()
+        views = self.augment_batch(
+            state.task, pixels, labels, rng.keys, rng.step_key, self.augmentation
+        )
+        num_images = len(labels)
+        size = self.runtime.micro_batch or num_images
+        parts = split_views(views, size)
+        state.trained.train()
         self.before = [kept.clone() for kept in self.statistics]
-        total = torch.zeros((), device=world.device)
-        for number, (some, wanted) in enumerate(parts, start=1):
-            sync_gradients(run.model, number == len(parts))
-            share = len(some) / len(images)
+        totals: dict[str, Tensor] = {}
+        for number, part in enumerate(parts, start=1):
+            sync_gradients(state.trained, number == len(parts))
+            share = len(next(iter(part.values()))) / num_images
             try:
-                loss = self.add_gradient(some, wanted, share)
+                numbers = self.add_gradient(part, share)
             except RuntimeError as error:
-                if not self.is_strict or NOT_REPEATABLE not in str(error):
+                if not self.is_strict or NOT_DETERMINISTIC not in str(error):
                     raise
                 # It fails at the first images, or never: nothing else is lost.
                 self.relax(error)
-                loss = self.add_gradient(some, wanted, share)
-            total += loss * share
+                numbers = self.add_gradient(part, share)
+            for name, value in numbers.items():
+                totals[name] = totals.get(name, 0) + value.detach().float() * share
         norm = self.gradient_norm()
-        total = sum_over_all(total, world) / world.size
-        return torch.stack([total, norm])
+        others = [name for name in totals if name != "loss"]
+        self.names = ["loss", *others]
+        values = torch.stack([totals[name] for name in self.names])
+        values = sum_over_all(values, world) / world.size
+        return torch.cat([values[:1], norm.reshape(1), values[1:]])
 
-    def add_gradient(self, images: Images, targets: Tensor, share: float) -> Tensor:
-        """Adds so much of the gradient of some images to the parameters'; the loss."""
-        with deterministic(self.is_strict):
-            with autocast(self.world.device, self.precision):
-                loss = self.objective(self.forward, images, targets)
-            self.run.scaler.scale(loss * share).backward()
-        return loss.detach()
+    def add_gradient(self, views: Views, share: float) -> Numbers:
+        """Adds a share of the gradient of some images to the parameters'."""
+        try:
+            with deterministic(self.is_strict):
+                with autocast(self.world.device, self.precision):
+                    numbers = self.forward(views)
+                self.state.scaler.scale(numbers["loss"] * share).backward()
+        except ValueError as error:
+            if ONE_VALUE not in str(error):
+                raise
+            num_images = len(next(iter(views.values())))
+            raise UserError(
+                f"The model's batch norms need more than {num_images} image at once, "
+                "or larger ones; set batch_size, --micro-batch or image_size higher."
+            ) from error
+        return numbers
 
     def relax(self, error: RuntimeError) -> None:
         """From now on allows kernels that may differ in the last bits, and says so."""
         self.is_strict = False
         reason = str(error).split(".")[0].split(",")[0]
         self.warn(f"This run may differ in the last bits when repeated: {reason}.")
-        for optimizer in self.run.optimizers:
+        for optimizer in self.state.optimizers:
             optimizer.zero_grad(set_to_none=True)
         self.restore_statistics()
-        self.draw_anew()
+        self.seed_step()
 
     def restore_statistics(self) -> None:
-        """Puts BatchNorm's statistics back to what they were before the step."""
+        """Restores the batch norms' statistics from before the step."""
         for now, before in zip(self.statistics, self.before, strict=True):
             now.copy_(before)
 
-    def draw_anew(self) -> None:
-        """Begins the step's own draws: dropout and stochastic depth."""
-        seed, step = self.recipe.seed, self.run.step
+    def seed_step(self) -> None:
+        """Seeds what a step draws by itself: dropout and stochastic depth."""
+        seed, step = self.recipe.seed, self.state.step
         torch.manual_seed(step_seed(seed, step, self.world.rank))
 
     def gradient_norm(self) -> Tensor:
-        """The norm of the gradient, clipped where the recipe says so."""
-        run = self.run
-        for optimizer in run.optimizers:
-            run.scaler.unscale_(optimizer)
+        """The norm of the gradient, clipped if the recipe says so."""
+        state = self.state
+        for optimizer in state.optimizers:
+            state.scaler.unscale_(optimizer)
         limit = self.recipe.optimizer.clip_norm or float("inf")
-        norm = nn.utils.clip_grad_norm_(run.model.parameters(), limit, foreach=True)
+        parameters = state.trained.parameters()
+        norm = nn.utils.clip_grad_norm_(parameters, limit, foreach=True)
         full = getattr(norm, "full_tensor", None)
         return full() if full is not None else norm
 
 
 def keep_tokens(model: nn.Module, name: str, share: float) -> None:
-    """Lets a model's blocks see a share of the tokens while it is trained."""
+    """Lets a model's blocks see a share of the tokens in training."""
     encoder = getattr(model, "encoder", None)
     if encoder is not None:
         encoder.keep_tokens(share)
@@ -261,17 +306,23 @@ def keep_tokens(model: nn.Module, name: str, share: float) -> None:
         raise UserError(f"{name} has no tokens to drop; set token_dropping.keep=1.")
 
 
-def prepare(
-    pixels: Pixels,
+def augment_batch(
+    task: Task,
+    pixels: tuple[Pixels, ...],
     labels: Labels,
     keys: Tensor,
     step_key: Tensor,
     augmentation: Augmentation,
-    num_classes: int,
-) -> tuple[Images, Tensor]:
-    """Augmented images and soft targets, by the keys of a step's draws."""
+) -> Views:
+    """The task's views of a batch, drawn by the keys of the step."""
     rng = CounterRng(keys=keys, step_key=step_key)
-    return augment(pixels, labels, rng, augmentation, num_classes)
+    return task.views(pixels, labels, rng, augmentation)
+
+
+def split_views(views: Views, size: int) -> list[Views]:
+    """The views of at most `size` images at a time."""
+    parts = [each.split(size) for each in views.values()]
+    return [dict(zip(views, part, strict=True)) for part in zip(*parts, strict=True)]
 
 
 def on_device(numbers: float | list[float], device: torch.device) -> Tensor:

@@ -118,7 +118,7 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], N
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing curves takes longer than these runs."""
     monkeypatch.setattr(
-        run_logger, "draw_curves", lambda rows, title, path: path.touch()
+        run_logger, "draw_curves", lambda rows, title, path, metric: path.touch()
     )
 
 

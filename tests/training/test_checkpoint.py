@@ -136,7 +136,7 @@ def test_memories_lie_as_their_parameters_do(tiny: Tiny, cpu: Runtime) -> None:
     # Fused optimizers walk through both at once, and do not look at strides.
     recipe = replace(tiny(), model="resnet18_32", model_args={})
     run = new_state(recipe, resolve_runtime(cpu, ALONE), ALONE, 3)
-    for name, parameter in run.plain.named_parameters():
+    for name, parameter in run.task.named_parameters():
         key = f"optimizer/0/{name}/exp_avg"
         memory = run.empty_like(key, parameter.shape, parameter.dtype)
         assert memory.stride() == parameter.stride()
@@ -151,9 +151,9 @@ def test_no_time_of_training_is_lost(
 ) -> None:
     start_step = Stepper.start_step
 
-    def slowly(stepper: Stepper, batch: Batch) -> PendingStep:
+    def slowly(stepper: Stepper, batch: Batch, *given: Any) -> PendingStep:
         time.sleep(0.05)
-        return start_step(stepper, batch)
+        return start_step(stepper, batch, *given)
 
     monkeypatch.setattr(Stepper, "start_step", slowly)
     for stop in (5, 4, None):
@@ -286,7 +286,7 @@ def test_checkpoint_gives_back_all_that_an_optimizer_remembers(
     assert all("peak" in group for o in other.optimizers for group in o.param_groups)
     assert all(
         torch.equal(a, b)
-        for a, b in zip(run.plain.parameters(), other.plain.parameters(), strict=True)
+        for a, b in zip(run.task.parameters(), other.task.parameters(), strict=True)
     )
 
 

@@ -155,6 +155,29 @@ def test_two_processes_train_what_one_does(
     assert len(told) == len(set(told))  # one process writes
 
 
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+@pytest.mark.parametrize("name", ["test_masked", "test_two_views"])
+def test_any_task_is_trained_by_two_processes(
+    name: str,
+    way: str,
+    tiny: Callable[..., Recipe],
+    cpu: Runtime,
+    tmp_path: Path,
+    train_in_two: Callable[..., None],
+) -> None:
+    recipe = tiny(task=name, epochs=2)
+    folders = [tmp_path / each for each in ("one", "two")]
+    train(recipe, folder=folders[0], runtime=cpu, quiet=True)
+    # Stopped and resumed: the task's own modules are sharded, saved and restored too.
+    train_in_two(recipe, folders[1], way, stop_after=2, micro_batch=4)
+    train_in_two(recipe, folders[1], way, micro_batch=4)
+    one, two = (read_rows(folder / "metrics.jsonl")[-1] for folder in folders)
+    assert two["step"] == one["step"] == 6
+    # Batch norms of the two views see the images of one process, in parts.
+    close = 2e-3 if name == "test_masked" else 0.5
+    assert two["val_loss"] == pytest.approx(one["val_loss"], abs=close)
+
+
 def test_what_one_process_skips_is_named(
     recipe: Recipe, images: Path, tmp_path: Path, in_two: Callable[..., None]
 ) -> None:
@@ -266,7 +289,7 @@ def test_two_processes_judge_as_one(
     )
     assert report is not None
     theirs = json.loads(json.dumps(report.as_json()))
-    theirs |= {"guesses": report.score.guesses.tolist(), "progress": progress}
+    theirs |= {"guesses": report.score.predictions.tolist(), "progress": progress}
     assert (ours.pop("device"), theirs.pop("device")) == ("2 × cpu", "cpu")
     assert ours.pop("loss") == pytest.approx(theirs.pop("loss"), rel=1e-4)
     assert theirs["num_images"] == num_images

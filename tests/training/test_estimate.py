@@ -20,7 +20,7 @@ def test_every_phase_counts_by_its_share(
     tiny: Tiny, cpu: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def try_steps(run: TrainState, *_: object) -> tuple[float, float]:
-        share: float = run.plain.encoder.token_share
+        share: float = run.model.encoder.token_share
         return share, share * 2**30
 
     monkeypatch.setattr(module, "try_steps", try_steps)

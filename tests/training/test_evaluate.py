@@ -12,6 +12,8 @@ from t2t.data.sources import open_splits
 from t2t.errors import UserError
 from t2t.training.distributed import World
 from t2t.training.evaluation.evaluate import Preparation, evaluate
+from t2t.training.evaluation.evaluate_model import classify
+from t2t.training.evaluation.score import Score
 
 ALONE = World(0, 1, torch.device("cpu"))
 AS_LEVELS = Preparation(mean=(0.0,) * 3, std=(1 / 255,) * 3)
@@ -29,6 +31,16 @@ class BrightestChannel(nn.Module):
         means = images.mean((2, 3))
         logits = means[:, [2, 1, 0]] / 10
         return nn.functional.pad(logits, (0, self.num_others), value=-100.0)
+
+
+def scored(
+    model: nn.Module,
+    batches: Any,
+    num_classes: int,
+    precision: torch.dtype = torch.float32,
+) -> Score:
+    values = evaluate(model, batches, AS_LEVELS, classify, ALONE, precision)
+    return Score.of(values, num_classes)
 
 
 @pytest.fixture
@@ -54,16 +66,16 @@ def test_every_image_counts_once_whatever_the_batch(
     batch_size: int, validation: Any
 ) -> None:
     model = BrightestChannel().train()
-    score = evaluate(model, validation(batch_size), AS_LEVELS, 3, ALONE)
+    score = scored(model, validation(batch_size), 3)
     # 13 images: five of class 0, four each of 1 and 2; 0 and 2 are taken for another.
     assert score.num_images == 13
     assert score.confusion.to_dense().tolist() == [[0, 0, 5], [0, 4, 0], [4, 0, 0]]
     assert score.top1 == pytest.approx(100 * 4 / 13)
     assert score.top5 == 100
     assert model.training
-    numbers, labels, guesses = score.guesses.T.tolist()
+    numbers, labels, predicted = score.predictions.T.tolist()
     assert numbers == [*range(13)]
-    assert [(2, 1, 0)[label] for label in labels] == guesses
+    assert [(2, 1, 0)[label] for label in labels] == predicted
 
 
 def test_loss_is_the_mean_over_images(validation: Any) -> None:
@@ -72,15 +84,12 @@ def test_loss_is_the_mean_over_images(validation: Any) -> None:
     logits = BrightestChannel().eval()(AS_LEVELS(batch))
     expected = nn.functional.cross_entropy(logits, batch.labels)
     for size in (4, 13):
-        score = evaluate(BrightestChannel(), validation(size), AS_LEVELS, 3, ALONE)
+        score = scored(BrightestChannel(), validation(size), 3)
         assert score.loss == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_shares_of_two_processes_are_all_images(validation: Any) -> None:
-    shares = [
-        evaluate(BrightestChannel(), validation(4, rank, 2), AS_LEVELS, 3, ALONE)
-        for rank in (0, 1)
-    ]
+    shares = [scored(BrightestChannel(), validation(4, rank, 2), 3) for rank in (0, 1)]
     assert sum(share.num_images for share in shares) == 13
     both = shares[0].confusion + shares[1].confusion
     assert both.to_dense().tolist() == [[0, 0, 5], [0, 4, 0], [4, 0, 0]]
@@ -89,7 +98,7 @@ def test_shares_of_two_processes_are_all_images(validation: Any) -> None:
 def test_many_classes_take_no_table_of_all_pairs(validation: Any) -> None:
     num = 300_000  # whose pairs would take 720 GB
     model = BrightestChannel(num_others=num - 3)
-    score = evaluate(model, validation(13), AS_LEVELS, num, ALONE)
+    score = scored(model, validation(13), num)
     assert score.confusion.shape == (num, num)
     assert score.confusion.indices().T.tolist() == [[0, 2], [1, 1], [2, 0]]
     assert score.confusion.values().tolist() == [5, 4, 4]
@@ -105,7 +114,7 @@ def test_products_have_the_precision_asked_for(validation: Any) -> None:
     kinds: list[torch.dtype] = []
     for precision in (torch.float32, torch.bfloat16):
         model = Product(3 * 8 * 8, 3)
-        score = evaluate(model, validation(13), AS_LEVELS, 3, ALONE, precision)
+        score = scored(model, validation(13), 3, precision)
         assert score.num_images == 13
     assert kinds == [torch.float32, torch.bfloat16]
 
@@ -117,4 +126,4 @@ def test_nothing_to_evaluate_is_told(validation: Any) -> None:
             yield batch._replace(valid=torch.zeros(13, dtype=torch.bool))
 
     with pytest.raises(UserError, match="all of them are damaged"):
-        evaluate(BrightestChannel(), Nothing(), AS_LEVELS, 3, ALONE)  # type: ignore[arg-type]
+        scored(BrightestChannel(), Nothing(), 3)  # type: ignore[arg-type]

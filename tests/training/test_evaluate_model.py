@@ -22,9 +22,9 @@ from t2t.models.trained import load_trained
 from t2t.models.weights import load_with_report, save
 from t2t.recipes.digits import t2t_vit
 from t2t.training.distributed import World
-from t2t.training.evaluation.evaluate import Score
 from t2t.training.evaluation.evaluate_model import Stopwatch, evaluate_model, find_data
 from t2t.training.evaluation.report import EvalReport
+from t2t.training.evaluation.score import Score
 
 SMALL = {"dim": 16, "depth": 1, "num_heads": 1, "token_dim": 8}
 
@@ -231,7 +231,7 @@ def report(run: Path) -> EvalReport:
     return replace(
         judged(run),
         trained=replace(load_trained(run), class_names=classes),
-        score=Score(4.0, 4.0, 3.0, 125, 25, torch.cat([numbers, pairs], 1)),
+        score=Score(4.0, 4.0, 3.0, 25, torch.cat([numbers, pairs], 1)),
     )
 
 
@@ -253,7 +253,7 @@ def test_a_screen_is_given_the_worst_classes(report: EvalReport) -> None:
     ]
     assert "top-5" in told
     few = replace(report.trained, class_names=report.trained.class_names[:5])
-    score = replace(report.score, guesses=torch.zeros(1, 3, dtype=torch.int64))
+    score = replace(report.score, predictions=torch.zeros(1, 3, dtype=torch.int64))
     told = page(replace(report, trained=few, score=score))
     assert "top-5" not in told
     assert "worst of" not in told

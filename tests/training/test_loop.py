@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from rich.progress import TaskID
 from torch import nn
 
 from t2t.data.sources import open_splits
@@ -23,12 +22,12 @@ from t2t.models.weights import load_with_report
 from t2t.recipes.digits import t2t_vit
 from t2t.training import loop, model_saver
 from t2t.training.checkpoint import CheckpointWriter, checkpoints
-from t2t.training.distributed import World
 from t2t.training.evaluation.evaluate import evaluate
 from t2t.training.interruption import Interruption
 from t2t.training.logging import run_logger
 from t2t.training.logging.clock import Clock
 from t2t.training.logging.metrics import read_rows
+from t2t.training.logging.progress import RemainingTime
 from t2t.training.logging.run_logger import RunLogger
 from t2t.training.loop import Runtime, train
 from t2t.training.recipe import CropConfig, Recipe, Schedule, TokenDropping
@@ -207,42 +206,40 @@ def test_the_rate_of_first_steps_counts_those_done(
 
 
 def test_the_time_left_counts_evaluations_once_one_is_timed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recipe = replace(tiny(), epochs=10, evaluate_every=4)
-    run_folder, world = RunFolder(tmp_path), World(0, 1, torch.device("cpu"))
     monkeypatch.setattr(time, "monotonic", iter([0.0, 1.0, 61.0]).__next__)
-    with RunLogger(run_folder, recipe, world, quiet=True) as logger:
-        logger.num_steps, logger.per_epoch = 30, 3
-        logger.clock.count_all()
-        logger.clock.step()
-        assert logger.pace(12) == "512 images/s  18 s left"
-        logger.clock.evaluated()
-        # After the fourth epoch come those after the eighth and the tenth.
-        assert logger.pace(13) == "512 images/s  2 min 17 s left"
-        assert logger.pace(24).endswith("2 min 06 s left")
-        assert logger.pace(25).endswith("65 s left")
+    remaining, clock = RemainingTime(recipe, 30, 3), Clock()
+    clock.count_all()
+    clock.step()
+    left = lambda step: remaining.speed_and_time_left(clock, step)  # noqa: E731
+    assert left(12) == "512 images/s  18 s left"
+    clock.evaluated()
+    # After the fourth epoch come those after the eighth and the tenth.
+    assert left(13) == "512 images/s  2 min 17 s left"
+    assert left(24).endswith("2 min 06 s left")
+    assert left(25).endswith("65 s left")
 
 
 def test_the_time_left_knows_that_steps_on_all_tokens_take_longer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     token_dropping = TokenDropping(keep=0.6, until=0.5)
     recipe = replace(
         tiny(), epochs=10, token_dropping=token_dropping, light_augment_share=0.1
     )
-    run_folder, world = RunFolder(tmp_path), World(0, 1, torch.device("cpu"))
     monkeypatch.setattr(time, "monotonic", iter([0.0, 0.7]).__next__)
-    with RunLogger(run_folder, recipe, world, quiet=True) as logger:
-        logger.num_steps, logger.per_epoch = 100, 10
-        logger.clock.count_all()
-        logger.clock.step()
-        # A step takes 0.7 s now and 1 s on all tokens.
-        assert logger.pace(20).endswith("  71 s left")
-        assert logger.pace(50).endswith("  50 s left")
-        # The last was one on all tokens, and took 0.7 s.
-        assert logger.pace(60).endswith("  28 s left")
-        assert logger.pace(100).endswith("  0 s left")
+    remaining, clock = RemainingTime(recipe, 100, 10), Clock()
+    clock.count_all()
+    clock.step()
+    left = lambda step: remaining.speed_and_time_left(clock, step)  # noqa: E731
+    # A step takes 0.7 s now and 1 s on all tokens.
+    assert left(20).endswith("  71 s left")
+    assert left(50).endswith("  50 s left")
+    # The last was one on all tokens, and took 0.7 s.
+    assert left(60).endswith("  28 s left")
+    assert left(100).endswith("  0 s left")
 
 
 def test_the_steps_of_another_phase_are_timed_anew(
@@ -423,9 +420,8 @@ def test_the_progress_bar_keeps_up_with_the_lines_above_it(
 
     def start(self: RunLogger, *arguments: Any) -> None:
         begin(self, *arguments)
-        self.task = TaskID(0)
-        update = lambda task, completed, description: shown.append(description)  # noqa: E731
-        self.progress = SimpleNamespace(update=update, stop=lambda: None)  # type: ignore[assignment]
+        update = lambda step, text: shown.append(text)  # noqa: E731
+        self.bar = SimpleNamespace(update=update, stop=lambda: None)  # type: ignore[assignment]
 
     info = RunLogger.info
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from t2t.commands.train_summary import curves
+from t2t.tasks.classify import TOP1
 from t2t.training.logging import metrics
 from t2t.training.logging.curves import draw_curves
 from t2t.training.logging.metrics import MetricsFile, read_rows
@@ -68,10 +69,10 @@ def test_a_line_that_fits_in_part_is_written_with_the_next(
 )
 def test_a_row_of_the_wrong_kind_costs_only_itself(tmp_path: Path, line: str) -> None:
     path = tmp_path / "metrics.jsonl"
-    good = {"step": 1, "loss": None, "lr": 0, "top1": 5.5, "note": "x"}
+    good = {"step": 1, "loss": None, "lr": 0, "top1": 5.5, "extra": 1}
     path.write_text(f"{json.dumps(good)}\n{line}\n")
     assert read_rows(path) == [good]
-    draw_curves(read_rows(path), "title", tmp_path / "curves.png")
+    draw_curves(read_rows(path), "title", tmp_path / "curves.png", TOP1)
     curves(path)
     file = MetricsFile(path)
     assert file.open_until(9, 9) == [good]

@@ -5,6 +5,7 @@ import pytest
 from t2t.config import override
 from t2t.errors import UserError
 from t2t.recipes import find_recipe
+from t2t.tasks.registry import read_args
 from t2t.training.logging.clock import counted
 from t2t.training.runtime import Runtime
 
@@ -35,7 +36,6 @@ RECIPE = find_recipe("cifar10.t2t_vit_7")
         ("drop_path=1", r"drop_path=1.0 must be from 0 to below 1"),
         ("holdout=-1", r"holdout=-1 must be 0 or more"),
         ("light_augment_share=2", r"light_augment_share=2.0 must be from 0 to 1"),
-        ("teacher=runs/best", r"teacher=runs/best has nobody to teach: objective=clas"),
         ("augmentation.mean=0.5 augmentation.std=0.5", r"give one value a channel"),
         ("channels=2", r"channels=2 will not do: images are read as 1 \(gray\), 3 "),
         (
@@ -58,9 +58,18 @@ def test_a_name_is_a_plain_one(name: str) -> None:
     assert override(RECIPE, ["name=größe 2.b"]).name == "größe 2.b"
 
 
-def test_a_teacher_goes_with_an_objective_that_uses_one() -> None:
-    words = ["teacher=runs/best", "objective=distill_soft"]
-    assert override(RECIPE, words).teacher == "runs/best"
+def test_a_task_has_settings_of_its_own() -> None:
+    words = ["task_args.teacher=runs/best", "task=distill_soft"]
+    recipe = override(RECIPE, words)
+    assert recipe.task_args == {"teacher": "runs/best"}
+    args = read_args(recipe.task, {"teacher": "runs/best", "temperature": 2})
+    assert (args.teacher, args.temperature) == ("runs/best", 2.0)
+    with pytest.raises(UserError, match="task=classify has no setting task_args"):
+        read_args("classify", recipe.task_args)
+    with pytest.raises(UserError, match="it has teacher, weight, temperature"):
+        read_args("distill_soft", {"temprature": 2})
+    with pytest.raises(UserError, match=r"task_args\.temperature=0.0 must be 0.01"):
+        read_args("distill_soft", {"temperature": 0})
 
 
 def test_four_channels_train_without_colours() -> None:

@@ -86,6 +86,7 @@ def test_a_result_that_was_changed_is_named(
 ) -> None:
     run_folder = begun(recipe)
     whole = {key: kind(1) for key, kind in RESULT_KINDS.items()}
+    whole |= {"metric": "top1", "top1": 1.0, "top1_raw": 1.0}
     write_json(run_folder.path / RESULT, {**whole, "top1": 80})
     save_file({"x": torch.zeros(1)}, run_folder.model)
     assert train(recipe, folder=run_folder.path, quiet=True).summary["top1"] == 80
@@ -115,7 +116,7 @@ def test_what_matters_most_is_told_first(recipe: Recipe) -> None:
     [
         {"weights": "runs/own"},
         {"weights": "runs/own/model.safetensors"},
-        {"objective": "distill_soft", "teacher": "runs/own"},
+        {"task": "distill_soft", "task_args": {"teacher": "runs/own"}},
         {"data": "runs/own"},
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from t2t.commands.train_summary import train_summary
 from t2t.data.augment.config import Augmentation
@@ -18,6 +18,7 @@ from t2t.data.batches import Batches, LoaderOptions, open_batches
 from t2t.data.sampler import Batch
 from t2t.data.sources import open_splits
 from t2t.errors import UserError
+from t2t.tasks.base import Numbers, Views
 from t2t.training import step as step_module
 from t2t.training.distributed import World, batch_statistics
 from t2t.training.logging.metrics import read_rows
@@ -46,7 +47,7 @@ def batches(images: Path) -> Batches:
 
 def stepper(recipe: Recipe, runtime: Runtime) -> Stepper:
     runtime = resolve_runtime(runtime, ALONE)
-    return Stepper(recipe, runtime, ALONE, new_state(recipe, runtime, ALONE, 3), 3)
+    return Stepper(recipe, runtime, ALONE, new_state(recipe, runtime, ALONE, 3))
 
 
 @pytest.mark.parametrize("size", [1, 5, 8])
@@ -61,7 +62,7 @@ def test_accumulated_step_is_the_whole_step(
         assert found.loss == pytest.approx(expected.loss, rel=1e-5)
         assert found.gradient_norm == pytest.approx(expected.gradient_norm, rel=1e-3)
     for ours, theirs in zip(
-        parts.run.plain.parameters(), whole.run.plain.parameters(), strict=True
+        parts.state.model.parameters(), whole.state.model.parameters(), strict=True
     ):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=2e-4)
 
@@ -94,14 +95,14 @@ def test_average_follows_the_weights_and_starts_close(
 ) -> None:
     recipe = tiny(ema=EMA(decay=0.9))
     one = stepper(recipe, cpu)
-    assert one.run.ema is not None
-    kept = [p.detach().clone() for p in one.run.ema.parameters()]
+    assert one.state.ema is not None
+    kept = [p.detach().clone() for p in one.state.ema.parameters()]
     for number, batch in enumerate(batches.steps(0, 3), start=1):
         one.train_step(batch)
         decay = min(0.9, (1 + number) / (10 + number))
-        now = list(one.run.plain.parameters())
+        now = list(one.state.model.parameters())
         kept = [decay * a + (1 - decay) * b for a, b in zip(kept, now, strict=True)]
-        for ours, theirs in zip(one.run.ema.parameters(), kept, strict=True):
+        for ours, theirs in zip(one.state.ema.parameters(), kept, strict=True):
             torch.testing.assert_close(ours, theirs.detach(), rtol=1e-5, atol=1e-6)
 
 
@@ -109,8 +110,8 @@ def test_average_takes_the_batch_statistics_as_they_are(
     tiny: Tiny, cpu: Runtime, batches: Batches
 ) -> None:
     one = stepper(tiny(model="test_resnet", model_args={}), cpu)
-    assert one.run.ema is not None
-    kept = batch_statistics(one.run.ema)
+    assert one.state.ema is not None
+    kept = batch_statistics(one.state.ema)
     before = [buffer.clone() for buffer in kept]
     (batch,) = batches.steps(0, 1)
     one.train_step(batch)
@@ -120,26 +121,27 @@ def test_average_takes_the_batch_statistics_as_they_are(
 
 
 class Broken:
-    """An objective whose loss or gradient is not finite at chosen calls."""
+    """A task whose loss or gradient is not finite at chosen calls."""
 
-    def __init__(self, plain: Any, kind: str, at: set[int]) -> None:
-        self.plain, self.kind, self.at, self.num_calls = plain, kind, at, 0
+    def __init__(self, task: Any, kind: str, at: set[int]) -> None:
+        self.task, self.kind, self.at, self.num_calls = task, kind, at, 0
 
-    def __call__(self, model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+    def __call__(self, views: Views) -> Numbers:
         self.num_calls += 1
         if self.num_calls not in self.at:
-            return self.plain(model, images, targets)
+            return self.task(views)
         if self.kind == "image":
-            return self.plain(model, images * float("nan"), targets)
-        loss = self.plain(model, images, targets)
+            return self.task({**views, "images": views["images"] * float("nan")})
+        loss = self.task(views)["loss"]
         if self.kind == "loss":
-            return loss + float("inf")
+            return {"loss": loss + float("inf")}
         # The gradient of this root at 0 is infinite, while its value is finite.
-        return loss + (next(iter(model.parameters())).sum() * 0).sqrt()
+        first = next(iter(self.task.parameters()))
+        return {"loss": loss + (first.sum() * 0).sqrt()}
 
 
 def snapshot(one: Stepper) -> dict[str, Any]:
-    state = one.run.state()
+    state = one.state.state()
     numbers = copy.deepcopy(state.numbers)
     for counter in ("step", "num_skipped", "num_skipped_in_a_row", "scaler"):
         numbers.pop(counter)
@@ -156,21 +158,21 @@ def test_step_that_is_not_finite_changes_nothing(
     if model == "resnet":  # whose batch norms remember every forward pass
         recipe = tiny(model="test_resnet", model_args={})
     one = stepper(recipe, replace(cpu, precision=precision))
-    one.objective = Broken(one.objective, kind, {2, 3})  # type: ignore[assignment]
+    one.forward = Broken(one.forward, kind, {2, 3})
     first, second, third, fourth = batches.steps(0, 4)
-    assert one.train_step(first).stepped
+    assert one.train_step(first).applied
     before = snapshot(one)
-    scale = one.run.scaler.get_scale()
+    scale = one.state.scaler.get_scale()
     for number, batch in enumerate((second, third), start=1):
-        assert not one.train_step(batch).stepped
-        assert one.run.num_skipped == number
+        assert not one.train_step(batch).applied
+        assert one.state.num_skipped == number
     after = snapshot(one)
     assert before.pop("numbers") == after.pop("numbers")
     assert all(torch.equal(after[name], before[name]) for name in before)
     if precision == "fp16" and kind != "loss":
-        assert one.run.scaler.get_scale() == scale / 4
-    assert one.train_step(fourth).stepped, "nothing of the broken gradients is left"
-    assert one.run.step == 4
+        assert one.state.scaler.get_scale() == scale / 4
+    assert one.train_step(fourth).applied, "nothing of the broken gradients is left"
+    assert one.state.step == 4
 
 
 @pytest.fixture
@@ -178,12 +180,13 @@ def broken_training(monkeypatch: pytest.MonkeyPatch) -> Callable[[set[int]], Non
     """Lets the gradients of chosen steps of the next run be not finite."""
 
     def at(steps: set[int]) -> None:
-        build = step_module.build_objective
-        monkeypatch.setattr(
-            step_module,
-            "build_objective",
-            lambda *arguments: Broken(build(*arguments), "image", steps),
-        )
+        plain = Stepper.__init__
+
+        def init(one: Stepper, *arguments: Any) -> None:
+            plain(one, *arguments)
+            one.forward = Broken(one.forward, "image", steps)
+
+        monkeypatch.setattr(Stepper, "__init__", init)
 
     return at
 
@@ -200,9 +203,9 @@ def test_left_out_steps_are_counted_and_told(
     assert result.finished
     assert result.summary["skipped_steps"] == 6
     told = capsys.readouterr().out
-    assert told.count("left out") == 2
-    assert "Step 2 was left out: its gradient is not finite." in told
-    assert "was left out, its gradient not being finite, 6 times in all." in told
+    assert told.count("skipped") == 2
+    assert "Step 2 was skipped: its gradient is not finite." in told
+    assert "was skipped because its gradient was not finite, 6 times in all." in told
 
 
 def test_a_first_step_that_is_left_out_has_no_loss(
@@ -262,7 +265,7 @@ def test_only_fp16_scales_the_loss(
     precision: Any, enabled: bool, tiny: Tiny, cpu: Runtime
 ) -> None:
     one = stepper(tiny(), replace(cpu, precision=precision))
-    assert one.run.scaler.is_enabled() == enabled
+    assert one.state.scaler.is_enabled() == enabled
 
 
 def test_steps_follow_the_phases_of_the_recipe(
@@ -276,7 +279,7 @@ def test_steps_follow_the_phases_of_the_recipe(
     plain = step_module.Stepper.find_gradient
 
     def noting(one: Stepper, *arguments: Any) -> Tensor:
-        share = one.run.plain.encoder.token_share  # type: ignore[union-attr]
+        share = one.state.model.encoder.token_share  # type: ignore[union-attr]
         seen.append((share, one.augmentation.rand_augment is None))  # type: ignore[arg-type]
         return plain(one, *arguments)
 
@@ -329,7 +332,7 @@ def test_replayed_steps_repeat_bit_for_bit_from_any_step(
     )
 
     def begun() -> Stepper:
-        return Stepper(recipe, runtime, world, new_state(recipe, runtime, world, 3), 3)
+        return Stepper(recipe, runtime, world, new_state(recipe, runtime, world, 3))
 
     whole = begun()
     for batch in batches.steps(0, 10):
@@ -337,22 +340,22 @@ def test_replayed_steps_repeat_bit_for_bit_from_any_step(
     first, second = begun(), begun()
     for batch in batches.steps(0, 5):
         first.train_step(batch)
-    state = first.run.state()
+    state = first.state.state()
     tensors = {name: tensor.clone() for name, tensor in state.tensors.items()}
-    for name, own in second.run.weights().items():
+    for name, own in second.state.weights().items():
         own.copy_(tensors[name])
-    second.run.restore(state._replace(tensors=tensors))
+    second.state.restore(state._replace(tensors=tensors))
     for batch in batches.steps(5, 10):
         second.train_step(batch)
-    assert whole.whole is not None
-    assert whole.whole.graph is not None
-    for name, wanted in whole.run.state().tensors.items():
-        assert torch.equal(second.run.state().tensors[name], wanted), name
+    assert whole.captured is not None
+    assert whole.captured.graph is not None
+    for name, wanted in whole.state.state().tensors.items():
+        assert torch.equal(second.state.state().tensors[name], wanted), name
 
 
 def fused(one: Stepper) -> Stepper:
     """With torch's kernels that can leave out a step, as on a GPU."""
-    for optimizer in one.run.optimizers:
+    for optimizer in one.state.optimizers:
         if not isinstance(optimizer, Muon):
             for group in optimizer.param_groups:
                 group["fused"] = True
@@ -361,13 +364,13 @@ def fused(one: Stepper) -> Stepper:
 
 def step_without_the_host(one: Stepper, batch: Batch) -> None:
     """What a CUDA graph holds, called without one."""
-    run, recipe = one.run, one.recipe
-    torch.manual_seed(step_seed(recipe.seed, run.step, 0))
-    share = 1 - recipe.ema.decay_at(run.step + 1)
-    rates = [group["lr"] for group in all_groups(run.optimizers)]
-    inputs = (batch.images, batch.labels, batch.keys, torch.tensor(run.step))
-    one.whole_step(*inputs, torch.tensor([*rates, share]))
-    run.step += 1
+    state, recipe = one.state, one.recipe
+    torch.manual_seed(step_seed(recipe.seed, state.step, 0))
+    share = 1 - recipe.ema.decay_at(state.step + 1)
+    rates = [group["lr"] for group in all_groups(state.optimizers)]
+    inputs = (batch.labels, batch.keys, torch.tensor(state.step), *batch.views)
+    one.captured_step(torch.tensor([*rates, share, 0.0]), *inputs)
+    state.step += 1
 
 
 @pytest.mark.parametrize("kind", ["fine", "image", "loss", "gradient"])
@@ -385,7 +388,7 @@ def test_a_step_without_the_host_is_the_same_step(
         one = fused(stepper(recipe, cpu))
         one.train_step(first)
         if kind != "fine":
-            one.objective = Broken(one.objective, kind, {1})  # type: ignore[assignment]
+            one.forward = Broken(one.forward, kind, {1})
         before = snapshot(one)
         if alone:
             step_without_the_host(one, second)
@@ -418,9 +421,9 @@ def test_a_first_step_that_is_left_out_leaves_nothing_behind(
     for breaks in (False, True):
         one = fused(stepper(recipe, cpu))
         if breaks:
-            one.objective = Broken(one.objective, "image", {1})  # type: ignore[assignment]
+            one.forward = Broken(one.forward, "image", {1})
             step_without_the_host(one, first)
-        one.run.step = 1
+        one.state.step = 1
         step_without_the_host(one, second)
         states.append(snapshot(one))
     assert states[0].pop("numbers") == states[1].pop("numbers")
@@ -452,14 +455,14 @@ def test_a_kernel_that_cannot_repeat_is_told_and_taken(
     told: list[str] = []
     plain, other = stepper(recipe, cpu), stepper(recipe, cpu)
     other.warn = told.append
-    objective = other.objective
+    task = other.forward
 
-    def unordered(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
-        loss = objective(model, images, targets)
-        run_folder, nothing = torch.tensor([1]), torch.zeros(1)
-        return loss + torch.zeros(2).put_(run_folder, nothing).sum()
+    def unordered(views: Views) -> Numbers:
+        loss = task(views)["loss"]
+        index, nothing = torch.tensor([1]), torch.zeros(1)
+        return {"loss": loss + torch.zeros(2).put_(index, nothing).sum()}
 
-    other.objective = unordered  # type: ignore[assignment]
+    other.forward = unordered
     for batch in batches.steps(0, 2):
         assert other.train_step(batch) == plain.train_step(batch)
     assert [sentence.split(":")[0] for sentence in told] == [
@@ -477,10 +480,30 @@ def test_other_errors_of_a_model_are_not_taken_for_that(
 ) -> None:
     one = stepper(tiny(), cpu)
 
-    def broken(*given: object) -> Tensor:
+    def broken(*given: object) -> Numbers:
         raise RuntimeError("shapes do not fit")
 
-    one.objective = broken  # type: ignore[assignment]
+    one.forward = broken
     (batch,) = batches.steps(0, 1)
     with pytest.raises(RuntimeError, match="shapes do not fit"):
         one.train_step(batch)
+
+
+def test_batch_norms_of_one_value_are_reported(
+    tiny: Tiny, cpu: Runtime, batches: Batches
+) -> None:
+    recipe = tiny(model="test_resnet", model_args={})
+    one = stepper(recipe, replace(cpu, micro_batch=1))
+    (batch,) = batches.steps(0, 1)
+    small = batch._replace(views=(batch.images[:, :, :1, :1].contiguous(),))
+    with pytest.raises(UserError, match="batch norms need more than 1 image at once"):
+        one.train_step(small)
+    plain = one.forward
+
+    def other(views: Views) -> Numbers:
+        raise ValueError("another mistake")
+
+    one.forward = other
+    with pytest.raises(ValueError, match="another mistake"):
+        one.train_step(batch)
+    one.forward = plain

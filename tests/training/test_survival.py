@@ -154,9 +154,9 @@ def test_the_rate_and_the_duration_of_a_resumed_run_agree(
 ) -> None:
     start_step, now, late = Stepper.start_step, time.monotonic, [0.0]
 
-    def slowly(stepper: Stepper, batch: Batch) -> PendingStep:
-        late[0] += 10 if stepper.run.step < 5 else 1
-        return start_step(stepper, batch)
+    def slowly(stepper: Stepper, batch: Batch, *given: Any) -> PendingStep:
+        late[0] += 10 if stepper.state.step < 5 else 1
+        return start_step(stepper, batch, *given)
 
     monkeypatch.setattr(Stepper, "start_step", slowly)
     monkeypatch.setattr(time, "monotonic", lambda: now() + late[0])
@@ -285,10 +285,10 @@ def meanwhile(
     start_step = Stepper.start_step
 
     def do(step: int, what: Callable[[], object]) -> None:
-        def begin(stepper: Stepper, batch: Batch) -> PendingStep:
-            if stepper.run.step + 1 == step:
+        def begin(stepper: Stepper, batch: Batch, *given: Any) -> PendingStep:
+            if stepper.state.step + 1 == step:
                 what()
-            return start_step(stepper, batch)
+            return start_step(stepper, batch, *given)
 
         monkeypatch.setattr(Stepper, "start_step", begin)
 
@@ -532,7 +532,7 @@ def test_a_tracker_without_room_does_not_stop_a_run(
     monkeypatch.setattr(run_logger, "open_trackers", lambda *_: [Full()])
     assert train(tiny(epochs=1), folder=tmp_path, runtime=cpu, quiet=True).finished
     told = (tmp_path / "log.txt").read_text()
-    assert told.count("Full is left out (No space left on device); training goes") == 1
+    assert told.count("Full failed (No space left on device) and is not used") == 1
 
 
 def test_a_resumed_run_is_the_same_to_wandb(
@@ -601,7 +601,7 @@ def test_no_checkpoint_is_claimed_that_a_full_disk_did_not_take(
     interrupt_after: Callable[[int | None], None],
 ) -> None:
     disk(range(5, 6))
-    for number, words in ((4, " with a checkpoint; the"), (1, " without a checkpoint")):
+    for number, words in ((4, " with a checkpoint; run"), (1, " without a checkpoint")):
         interrupt_after(number)
         train(tiny(), folder=tmp_path, runtime=cpu, quiet=True)
         said = (tmp_path / "log.txt").read_text().splitlines()[-1]

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch._dynamo  # torch's optimizers import it: here it is shared by all forks
 import torch.distributed as dist
+from example_tasks import TwoViews
 
 from t2t.config import from_json
 from t2t.data import batches
@@ -24,6 +25,7 @@ from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
 from t2t.training.run_folder import read_json
 
+assert TwoViews  # its module registers the tasks of tests
 decoder_name()  # imports it, for all forks too
 # Nobody makes room on a disk that is full, nor is anything saved elsewhere.
 model_saver.HOLD_SECONDS = 0
@@ -32,7 +34,7 @@ model_saver.fallback_folders = list
 
 def train_alone(recipe: Recipe, folder: Path, runtime: Runtime) -> None:
     """Trains as the command does, but for the picture, which takes longer."""
-    run_logger.draw_curves = lambda rows, title, path: path.touch()
+    run_logger.draw_curves = lambda rows, title, path, metric: path.touch()
     torch.set_num_threads(1)
     train(recipe, folder=folder, runtime=runtime, quiet=True)
 
@@ -107,7 +109,7 @@ def evaluate_together(
         (into / f"told-{rank}.txt").write_text(told)
         return
     if report is not None:
-        guesses = report.score.guesses.tolist()
+        guesses = report.score.predictions.tolist()
         facts = {**report.as_json(), "guesses": guesses, "progress": progress}
         (into / f"report-{rank}.json").write_text(json.dumps(facts))
 
@@ -200,9 +202,9 @@ def stop_self_after(num_steps: int, number: int = signal.SIGTERM) -> None:
 
     plain = Stepper.start_step
 
-    def step(self: Stepper, batch: Any) -> Any:
-        pending = plain(self, batch)
-        if self.run.step == num_steps:
+    def step(self: Stepper, *given: Any) -> Any:
+        pending = plain(self, *given)
+        if self.state.step == num_steps:
             os.kill(os.getpid(), number)
         return pending
 

@@ -26,6 +26,7 @@ from t2t.lab.bench.kernels import profile_steps
 from t2t.lab.bench.measure import Measured, Row, failed, free, rounded
 from t2t.lab.bench.timing import Peak, Timing, matrix_rate, name_of, time_steps
 from t2t.training.distributed import World, own_stream
+from t2t.training.forecast.random_batch import random_batch
 from t2t.training.loaders import training_batches
 from t2t.training.optim import lr_share, set_lr
 from t2t.training.recipe import Phase, Recipe
@@ -78,7 +79,7 @@ class Trainer:
         recipe, runtime, world = self.recipe, self.runtime, self.world
         make_deterministic(runtime)
         self.run = new_state(recipe, runtime, world, self.num_classes)
-        self.stepper = Stepper(recipe, runtime, world, self.run, self.num_classes)
+        self.stepper = Stepper(recipe, runtime, world, self.run)
         self.in_flight: deque[PendingStep] = deque()
 
     @property
@@ -91,7 +92,7 @@ class Trainer:
     def set_phase(self, phase: Phase) -> None:
         """Makes steps those of a phase, as the training loop does."""
         while self.in_flight:
-            self.in_flight.popleft().get()
+            self.in_flight.popleft().result()
         if phase != self.stepper.phase:
             self.stepper.set_phase(phase)
 
@@ -103,21 +104,12 @@ class Trainer:
         # As the loop does: one step is always under way.
         self.in_flight.append(self.stepper.start_step(batch))
         if len(self.in_flight) > 1:
-            self.in_flight.popleft().get()
+            self.in_flight.popleft().result()
 
     def synthetic_batch(self) -> Batch:
-        """Random pixels that lie on the device."""
-        recipe, device = self.recipe, self.device
-        num = recipe.batch_size
-        shape = (num, recipe.channels, *recipe.image_size)
-        keys = torch.arange(num, device=device)
-        return Batch(
-            (torch.randint(0, 256, shape, dtype=torch.uint8, device=device),),
-            torch.randint(0, self.num_classes, (num,), device=device),
-            keys,
-            keys,
-            torch.ones(num, dtype=torch.bool, device=device),
-        )
+        """Random pixels on the device."""
+        size = self.recipe.batch_size
+        return random_batch(self.recipe, size, self.run.task, self.device)
 
     def batches(self) -> Generator[Batch]:
         """Batches from the files, as the training loop opens them.
@@ -131,7 +123,13 @@ class Trainer:
             resident=self.files.resident,
             threads_first=False,
         )
-        opened = training_batches(self.recipe, self.source, self.world, loader_options)
+        opened = training_batches(
+            self.recipe,
+            self.source,
+            self.world,
+            loader_options,
+            task=self.run.task,
+        )
         yield from opened.steps(0, LONGEST)
 
 

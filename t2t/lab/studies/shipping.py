@@ -160,11 +160,12 @@ def beginnings(recipe: Recipe, data: str) -> str:
     """What a model was trained on, what it started from and who taught it."""
     held = f", {recipe.holdout:,} of its training images left out"
     images = f"{data}{held if recipe.holdout else ''}"
-    taught = f" It was taught by {named(recipe.teacher)}." if recipe.teacher else ""
+    teacher = recipe.task_args.get("teacher")
+    taught = f" Its teacher was {named(teacher)}." if teacher else ""
     if recipe.weights:
         start = named(recipe.weights)
         return f"Trained on {images}, starting from the weights {start}.{taught}"
-    without = "" if recipe.teacher else " and without pretrained weights"
+    without = "" if teacher else " and without pretrained weights"
     return f"Trained from scratch on {images}, without other images{without}.{taught}"
 
 

@@ -1,45 +1,20 @@
-"""How good a model is: accuracy and loss over every image of a source once."""
+"""Evaluation: values of every image of a validation set, over all processes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Int64
 from torch import Tensor, nn
 
 from t2t.data.augment.pipeline import normalise
 from t2t.data.batches import EvaluationBatches
 from t2t.data.sampler import Batch
 from t2t.errors import UserError
-from t2t.shapes import Images
-from t2t.training.distributed import World, gather_over_all, sum_over_all
+from t2t.shapes import Images, Labels
+from t2t.training.distributed import World, gather_over_all
 
-
-@dataclass(frozen=True)
-class Score:
-    """What evaluation found."""
-
-    top1: float
-    """Per cent of images whose label is the model's first guess."""
-    top5: float
-    loss: float
-    num_images: int
-    num_classes: int
-    guesses: Int64[Tensor, "images 3"]
-    """Each image's number in the source, its class, and what it is taken for."""
-
-    @property
-    def confusion(self) -> Tensor:
-        """Images by true class (rows) and predicted class (columns).
-
-        The table is sparse: of many classes, a dense one would take gigabytes.
-        """
-        shape = (self.num_classes, self.num_classes)
-        ones = torch.ones(len(self.guesses), dtype=torch.int64)
-        pairs = self.guesses[:, 1:].T
-        table = torch.sparse_coo_tensor(pairs, ones, shape, check_invariants=True)
-        return table.coalesce()
+Scoring = Callable[[nn.Module, Images, Labels], dict[str, Tensor]]
+"""Values of every image, by name, such as `Task.score` gives."""
 
 
 @dataclass(frozen=True)
@@ -58,44 +33,36 @@ def evaluate(
     model: nn.Module,
     batches: EvaluationBatches,
     prepare: Preparation,
-    num_classes: int,
+    score: Scoring,
     world: World,
     precision: torch.dtype = torch.float32,
     advance: Callable[[int], None] | None = None,
-) -> Score:
-    """The score of a model over all processes' shares of the images."""
+) -> dict[str, Tensor]:
+    """The values of all images, with their `index` in the source and their `label`.
+
+    They come in the order of the source; damaged images are left out.
+    """
     was_training = model.training
     model.eval()
-    device = world.device
-    seen: list[Tensor] = []
-    totals = torch.zeros(4, device=device)
+    rows: dict[str, list[Tensor]] = {}
     for batch in batches:
-        with autocast(device, precision):
-            logits = model(prepare(batch)).float()
-        valid = batch.valid
-        losses = F.cross_entropy(logits, batch.labels, reduction="none")
-        order = logits.topk(min(5, num_classes), dim=1).indices
-        hits = order == batch.labels[:, None]
-        parts = [hits[:, 0] & valid, hits.any(1) & valid, losses * valid, valid]
-        totals += torch.stack([part.sum() for part in parts])
-        numbers = torch.where(valid, batch.indices, -1)
-        seen.append(torch.stack([numbers, batch.labels, order[:, 0]], 1))
+        with autocast(world.device, precision):
+            values = score(model, prepare(batch), batch.labels)
+        index = torch.where(batch.valid, batch.indices, -1)
+        for name, value in {"index": index, "label": batch.labels, **values}.items():
+            rows.setdefault(name, []).append(value)
         if advance is not None:
-            advance(len(valid) * world.size)
+            advance(len(batch.valid) * world.size)
     model.train(was_training)
-    first, five, loss, count = sum_over_all(totals, world).tolist()
-    if count == 0:
+    found = {
+        name: gather_over_all(torch.cat(parts), world).cpu()
+        for name, parts in rows.items()
+    }
+    order = found["index"].argsort()
+    order = order[found["index"][order] >= 0]
+    if not len(order):
         raise UserError("No image could be evaluated: all of them are damaged.")
-    guesses = gather_over_all(torch.cat(seen), world).cpu()
-    guesses = guesses[guesses[:, 0].argsort()]
-    return Score(
-        top1=100 * first / count,
-        top5=100 * five / count,
-        loss=loss / count,
-        num_images=int(count),
-        num_classes=num_classes,
-        guesses=guesses[guesses[:, 0] >= 0],
-    )
+    return {name: value[order] for name, value in found.items()}
 
 
 def autocast(device: torch.device, precision: torch.dtype) -> torch.autocast:

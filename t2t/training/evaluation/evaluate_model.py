@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
 
 from t2t.data.batches import EvaluationBatches, LoaderOptions, evaluation_batches
 from t2t.data.crops import CenterCrop
@@ -17,16 +18,19 @@ from t2t.data.sources.opening import find
 from t2t.errors import UserError, choose
 from t2t.models.checkpoint_io.resolve import FILE_NAME
 from t2t.models.trained import Trained, load_trained
+from t2t.shapes import Images, Labels
+from t2t.tasks.class_matching import match_classes, relabelled
+from t2t.tasks.classify import score_logits
 from t2t.training.distributed import (
     World,
     check_alike,
     init_distributed,
     union_over_all,
 )
-from t2t.training.evaluation.class_matching import match_classes, relabelled
 from t2t.training.evaluation.evaluate import Preparation, evaluate
 from t2t.training.evaluation.real_labels import RealLabels
 from t2t.training.evaluation.report import EvalReport
+from t2t.training.evaluation.score import Score
 from t2t.training.loaders import open_data
 from t2t.training.recipe import Recipe
 from t2t.training.run_folder import RECIPE, read_recipe, same_data
@@ -73,11 +77,12 @@ def evaluate_model(
         num_classes = len(trained.class_names)
         watch = Stopwatch(world, len(source), progress)
         dtype = PRECISIONS[precision]
-        score = evaluate(
-            network, batches, prepare, num_classes, world, dtype, watch.advance
+        values = evaluate(
+            network, batches, prepare, classify, world, dtype, watch.advance
         )
+        score = Score.of(values, num_classes)
         rate = watch.images_per_second()
-        real_score = None if reassessed is None else reassessed.score(score.guesses)
+        real_score = None if reassessed is None else reassessed.score(score.predictions)
         damaged = union_over_all(damage.names, world)
         if not world.is_main:
             return None
@@ -123,6 +128,11 @@ def open_batches(
         damage=damage,
         loader_options=LoaderOptions(max_pixels=max_pixels),
     )
+
+
+def classify(model: nn.Module, images: Images, labels: Labels) -> dict[str, Tensor]:
+    """The values of every image under a classifier."""
+    return score_logits(model(images).float(), labels)
 
 
 class Stopwatch:

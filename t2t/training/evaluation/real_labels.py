@@ -10,7 +10,7 @@ from torch import Tensor
 from t2t.data.sources import Source
 from t2t.errors import UserError
 from t2t.models.class_names import imagenet_classes
-from t2t.training.evaluation.class_matching import match_classes
+from t2t.tasks.class_matching import match_classes
 
 NUM_VALIDATION = 50_000
 
@@ -46,11 +46,11 @@ class RealLabels:
             )
         self.numbers, _ = match_classes(class_names, imagenet_classes(), "The model")
 
-    def score(self, guesses: Int64[Tensor, "images 3"]) -> RealScore:
-        """What an evaluation's guesses come to."""
+    def score(self, predictions: Int64[Tensor, "images 3"]) -> RealScore:
+        """How often the predictions are among the reassessed labels."""
         labels = real_labels()
         hits = num_images = 0
-        for index, _, guess in guesses.tolist():
+        for index, _, predicted in predictions.tolist():
             number = validation_number(self.source.name(index))
             if number is None:
                 raise UserError(
@@ -59,7 +59,7 @@ class RealLabels:
                 )
             if right := labels[number]:
                 num_images += 1
-                hits += self.numbers[guess] in right
+                hits += self.numbers[predicted] in right
         if not num_images:
             raise UserError("None of the images has a ReaL label; leave --real out.")
         return RealScore(100 * hits / num_images, num_images)

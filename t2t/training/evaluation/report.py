@@ -10,8 +10,8 @@ from rich.text import Text
 
 from t2t.errors import on_one_line
 from t2t.models.trained import Trained
-from t2t.training.evaluation.evaluate import Score
 from t2t.training.evaluation.real_labels import RealScore
+from t2t.training.evaluation.score import Score
 
 NUM_SHOWN = 20
 """Classes that a screen is given, the worst first."""

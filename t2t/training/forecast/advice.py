@@ -10,6 +10,7 @@ import torch
 from t2t.data.sampler import steps_per_epoch
 from t2t.data.sources import Splits
 from t2t.errors import UserError
+from t2t.tasks import task_class
 from t2t.training.distributed import World
 from t2t.training.forecast.plan import GPUS, num_scored, plan
 from t2t.training.forecast.random_batch import random_batch
@@ -41,7 +42,7 @@ def advice(
             "trained on similar images (--set weights=FILE), or from the built-in "
             f"model, trained on CIFAR-10 at 32 pixels: {command}"
         )
-    if num_val < FEW_TO_VALIDATE:
+    if num_val < FEW_TO_VALIDATE and task_class(recipe.task).metrics[0].name == "top1":
         notes.append(
             f"{num_val:,} validation images: the 95 % confidence interval is about ± "
             f"{margin(50, num_val):.1f} points at an accuracy of 50 %, ± "
@@ -120,15 +121,15 @@ def step_seconds(recipe: Recipe, runtime: Runtime, world: World) -> float:
     """Seconds of a step without token dropping, timed on a separate model and noise."""
     runtime = replace(runtime, compile=False)
     plain = replace(recipe, weights=None)
-    run = new_state(plain, runtime, world, 10)
+    state = new_state(plain, runtime, world, 10)
 
     def seconds(num_images: int) -> float:
-        batch = random_batch(replace(plain, batch_size=num_images), 1, 10)
+        batch = random_batch(plain, num_images, state.task)
         started = time.perf_counter()
         stepper.train_step(batch)
         return time.perf_counter() - started
 
-    stepper = Stepper(plain, runtime, world, run, 10)
+    stepper = Stepper(plain, runtime, world, state)
     stepper.set_phase(stepper.phase._replace(keep=1.0))
     few = min(NUM_TRIED, recipe.batch_size)
     seconds(min(2, few))  # warm-up

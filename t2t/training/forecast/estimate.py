@@ -1,6 +1,7 @@
 """What a run would take, measured on a few steps instead of all."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -8,17 +9,19 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from t2t.config import to_json
+from t2t.data.rng import CounterRng
 from t2t.data.sampler import steps_per_epoch
 from t2t.data.sources import Splits
 from t2t.data.sources.named import no_downloads
 from t2t.errors import UserError
 from t2t.models.config import ModelConfig
+from t2t.tasks.base import Task, Views
 from t2t.training.distributed import World, find_device
 from t2t.training.evaluation.evaluate import autocast
 from t2t.training.forecast.plan import num_words
+from t2t.training.forecast.random_batch import random_batch
 from t2t.training.loaders import open_data
 from t2t.training.logging.clock import counted, duration, pace
-from t2t.training.objectives import build_objective
 from t2t.training.recipe import Recipe
 from t2t.training.runtime import PRECISIONS, Runtime, resolve_runtime
 from t2t.training.state import TrainState, new_state
@@ -49,11 +52,13 @@ def estimate(recipe: Recipe, runtime: Runtime) -> str:
     held = min(runtime.micro_batch or recipe.batch_size, recipe.batch_size)
     seconds = kept = 0.0
     for phase, share in recipe.phases().items():
-        keep_tokens(run.plain, recipe.model, phase.keep)
-        one, stored = try_steps(run, recipe, runtime, world, num_classes, held)
+        keep_tokens(run.model, recipe.model, phase.keep)
+        one, stored = try_steps(run, recipe, runtime, world, held)
         seconds += share * one
         kept = max(kept, stored)
-    weights = sum(p.numel() * p.element_size() for p in run.plain.parameters())
+    weights = sum(
+        p.numel() * p.element_size() for p in run.task.parameters() if p.requires_grad
+    )
     state = num_words(recipe) * weights
     speed = (
         f"{pace(1 / seconds)}, estimated from a few uncompiled steps in "
@@ -112,22 +117,18 @@ def try_steps(
     recipe: Recipe,
     runtime: Runtime,
     world: World,
-    num_classes: int,
     held: int,
 ) -> tuple[float, float]:
     """Seconds and bytes that one image takes, from a few steps on random images."""
-    objective = build_objective(recipe, world.device)
     precision = PRECISIONS[runtime.precision or "fp32"]
     num = min(NUM_TRIED.get(world.device.type, held), held)
-    shape = (num, recipe.channels, *recipe.image_size)
-    images = torch.randn(shape, device=world.device)
-    targets = torch.full((num, num_classes), 1 / num_classes, device=world.device)
+    views = random_views(run.task, recipe, num, world.device)
     kept = 0.0
     times = []
     for _ in range(4):
         started = time.perf_counter()
-        with Kept(run.plain) as saved, autocast(world.device, precision):
-            loss = objective(run.model, images, targets)
+        with Kept(run.task) as saved, autocast(world.device, precision):
+            loss = run.trained(views)["loss"]
         run.scaler.scale(loss).backward()
         loss.item()
         times.append(time.perf_counter() - started)
@@ -135,6 +136,16 @@ def try_steps(
         if len(times) > 1 and sum(times) > SECONDS_TRIED:
             break
     return min(times[1:]) / num, kept
+
+
+def random_views(
+    task: Task, recipe: Recipe, num_images: int, device: torch.device
+) -> Views:
+    """The task's views of images of noise."""
+    batch = random_batch(recipe, num_images, task, device)
+    rng = CounterRng.of(0, torch.zeros((), dtype=torch.int64), batch.keys)
+    light = replace(recipe.augmentation.light(), mix_group=None)
+    return task.views(batch.views, batch.labels, rng, light)
 
 
 class Kept:

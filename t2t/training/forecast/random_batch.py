@@ -2,22 +2,30 @@
 
 import torch
 
-from t2t.data.sampler import Batch, TrainingSampler
+from t2t.data.crops import CenterCrop
+from t2t.data.sampler import Batch
+from t2t.tasks import Task
 from t2t.training.recipe import Recipe
 
 
-def random_batch(recipe: Recipe, world_size: int, num_classes: int) -> Batch:
-    """The main process's share of a step, with noise for images."""
-    size = recipe.batch_size
-    sampler = TrainingSampler(num_images=size, batch_size=size, world_size=world_size)
-    chosen = sampler.slots(0)
-    share = len(chosen.indices)
-    shape = (share, recipe.channels, *recipe.image_size)
-    indices = torch.from_numpy(chosen.indices.copy())
+def random_batch(
+    recipe: Recipe,
+    num_images: int,
+    task: Task,
+    device: torch.device | str = "cpu",
+) -> Batch:
+    """Random pixels for all views of a task, with random labels."""
+    crops = task.crops(CenterCrop(size=recipe.image_size))
+    keys = torch.arange(num_images, device=device)
+    shapes = [(num_images, recipe.channels, *crop.size) for crop in crops]
+    num_classes = max(task.context.num_classes, 1)
     return Batch(
-        views=(torch.randint(0, 256, shape, dtype=torch.uint8),),
-        labels=torch.randint(0, num_classes, (share,)),
-        indices=indices,
-        keys=indices,
-        valid=torch.ones(share, dtype=torch.bool),
+        tuple(
+            torch.randint(0, 256, shape, dtype=torch.uint8, device=device)
+            for shape in shapes
+        ),
+        torch.randint(0, num_classes, (num_images,), device=device),
+        keys,
+        keys,
+        torch.ones(num_images, dtype=torch.bool, device=device),
     )

@@ -4,19 +4,22 @@ from pathlib import Path
 from typing import Any
 
 from t2t.atomic import atomic_file
+from t2t.tasks import Metric
 
 
-def draw_curves(rows: list[dict[str, Any]], title: str, path: Path) -> None:
-    """Loss, accuracy and learning rate over the steps, into a PNG file."""
+def draw_curves(
+    rows: list[dict[str, Any]], title: str, path: Path, metric: Metric
+) -> None:
+    """Loss, primary metric and learning rate over the steps, into a PNG file."""
     # Slow to import, and drawing comes late in a run.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 3.4), layout="constrained")
     FigureCanvasAgg(figure)
-    loss, accuracy, rate = figure.subplots(1, 3)
+    loss, score, rate = figure.subplots(1, 3)
     steps = [row for row in rows if "loss" in row]
-    scores = [row for row in rows if "top1" in row]
+    scores = [row for row in rows if "epoch" in row]
 
     def line(axes: Any, some: list[dict[str, Any]], key: str, label: str) -> None:
         points = [(row["step"], row[key]) for row in some if row.get(key) is not None]
@@ -26,13 +29,13 @@ def draw_curves(rows: list[dict[str, Any]], title: str, path: Path) -> None:
 
     line(loss, steps, "loss", "training (augmented)")
     line(loss, scores, "val_loss", "validation")
-    line(accuracy, scores, "top1", "averaged weights")
-    line(accuracy, scores, "top1_raw", "raw weights")
+    line(score, scores, metric.name, "EMA")
+    line(score, scores, f"{metric.name}_raw", "raw")
     line(rate, steps, "lr", "learning rate")
     loss.set_title("loss")
-    accuracy.set_title("top-1, %")
+    score.set_title(metric.label + (f", {metric.unit.strip()}" if metric.unit else ""))
     rate.set_title("learning rate")
-    for axes in (loss, accuracy, rate):
+    for axes in (loss, score, rate):
         axes.set_xlabel("step")
         axes.grid(alpha=0.3)
         if axes.lines:

@@ -10,12 +10,6 @@ from typing import Any
 
 from t2t.atomic import write_atomically
 
-NUMBERS = {
-    *("step", "loss", "gradient_norm", "lr", "images_per_second"),
-    *("epoch", "top1", "top5", "val_loss", "top1_raw", "val_loss_raw", "num_images"),
-    *("train_seconds", "compile_seconds"),
-}
-"""Fields of a row that must be numbers."""
 LARGEST = 1e300
 """Larger numbers, infinity and NaN are rejected."""
 
@@ -38,7 +32,7 @@ class MetricsFile:
             row
             for row in read_rows(self.path)
             if row["step"] <= step
-            and not ("top1" in row and row["step"] == step >= num_steps)
+            and not ("epoch" in row and row["step"] == step >= num_steps)
         ]
         lines = "".join(json.dumps(row) + "\n" for row in kept)
         write_atomically(self.path, lines.encode())
@@ -103,10 +97,10 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def is_row(row: object) -> bool:
-    """Whether a line of JSON has a step, and numbers where a run writes numbers."""
+    """Whether a line of JSON has a step, and nothing but numbers."""
     if not isinstance(row, dict) or type(row.get("step")) is not int:
         return False
-    return all(is_number(row[key]) for key in NUMBERS & row.keys())
+    return all(is_number(value) for value in row.values())
 
 
 def is_number(value: object) -> bool:

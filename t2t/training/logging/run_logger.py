@@ -1,4 +1,4 @@
-"""What a run tells: progress on the screen, numbers in files, curves as a picture."""
+"""The log of a run: lines on the screen, numbers in files, curves as a picture."""
 
 import math
 import statistics
@@ -9,24 +9,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
 from rich.text import Text
 
 from t2t.errors import UserError, first_line
+from t2t.tasks import Metric, task_class
 from t2t.training.distributed import World
-from t2t.training.evaluation.evaluate import Score
-from t2t.training.logging.clock import Clock, counted, duration, pace
+from t2t.training.logging.clock import Clock, counted, duration
 from t2t.training.logging.console import RunConsole
 from t2t.training.logging.curves import draw_curves
 from t2t.training.logging.failures import Failures
 from t2t.training.logging.metrics import MetricsFile, read_rows
+from t2t.training.logging.progress import ProgressBar, RemainingTime
 from t2t.training.logging.trackers import open_trackers
 from t2t.training.recipe import Recipe
 from t2t.training.run_folder import CURVES, METRICS, RunFolder, command_line
@@ -45,11 +38,11 @@ WINDOW = 100
 LOG_FAILED = "The log could not be written"
 METRICS_FAILED = f"{METRICS} could not be written"
 CURVES_FAILED = f"{CURVES} could not be drawn"
-STEPS_SKIPPED = "A step was left out, its gradient not being finite,"
+STEPS_SKIPPED = "A step was skipped because its gradient was not finite,"
 
 
 class RunLogger:
-    """Tells a person on the screen and writes numbers down, in the leading process."""
+    """Logs a run on the screen and in its folder, in the main process."""
 
     def __init__(
         self,
@@ -60,20 +53,23 @@ class RunLogger:
         quiet: bool = False,
     ) -> None:
         self.run_folder, self.recipe, self.world = run_folder, recipe, world
+        self.metrics: tuple[Metric, ...] = task_class(recipe.task).metrics
         self.console = RunConsole(
             stderr=False, quiet=quiet or not world.is_main, highlight=False
         )
-        self.metrics: MetricsFile | None = None
+        self.file: MetricsFile | None = None
         self.failures = Failures(self.warn)
         # If the log cannot be written, show it on screen.
         self.log_failures = Failures(lambda words: self.show(words, style="yellow"))
         self.trackers: list[Any] = []
         self.clock = Clock()
-        self.losses: deque[float] = deque(maxlen=WINDOW)
+        self.numbers: dict[str, deque[float]] = {}
+        """The task's numbers at the last steps."""
         self.scores: dict[str, Any] = {}
-        self.progress: Progress | None = None
+        """The last evaluation."""
+        self.bar: ProgressBar | None = None
         self.num_steps = self.per_epoch = 0
-        self.spoke_at = self.drawn_at = self.shown_at = -math.inf
+        self.logged_at = self.drawn_at = self.shown_at = -math.inf
 
     def __enter__(self) -> "RunLogger":
         return self
@@ -84,154 +80,147 @@ class RunLogger:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self.progress is not None:
-            self.progress.stop()
+        if self.bar is not None:
+            self.bar.stop()
         self.failures.close()
         self.log_failures.close()
-        if self.metrics is not None:
-            self.metrics.close()
-            if isinstance(error, UserError):  # which the command line tells
+        if self.file is not None:
+            self.file.close()
+            if isinstance(error, UserError):  # the command line prints it
                 self.note(str(error))
         for tracker in self.trackers:
             with suppress(Exception):
                 tracker.close()
 
     def warn(self, sentence: str) -> None:
-        """Says a sentence that should not be missed."""
+        """Prints and logs a sentence that should not be missed."""
         self.show(sentence, style="yellow")
         self.note(sentence)
+
+    def info(self, *words: str | tuple[str, str]) -> None:
+        """Prints and logs a line, some of it in a style."""
+        text = Text.assemble(*words)
+        self.console.show(text)
+        self.note(text.plain)
 
     def show(self, sentence: str, style: str) -> None:
         """Prints a sentence without logging it."""
         self.console.show(Text(sentence, style=style))
 
-    def info(self, *words: str | tuple[str, str]) -> None:
-        """Says what everybody expects to hear, some of it in a style."""
-        text = Text.assemble(*words)
-        self.console.show(text)
-        self.note(text.plain)
-
     def note(self, words: str) -> None:
-        """Adds to the log, as plain text; a disk that is full does not stop a run."""
-        if (
-            not self.world.is_main
-            or not self.run_folder.path.is_dir()
-            or self.run_folder.is_lost()
-        ):
+        """Logs a line without printing it; a full disk does not stop a run."""
+        folder = self.run_folder
+        if not self.world.is_main or not folder.path.is_dir() or folder.is_lost():
             return
         try:
-            with self.run_folder.log.open("ab") as file:
+            with folder.log.open("ab") as file:
                 file.write(f"{words}\n".encode(errors="backslashreplace"))
             self.log_failures.over(LOG_FAILED)
         except OSError as error:
             self.log_failures.report(LOG_FAILED, self.trouble(LOG_FAILED, error))
 
     def resume(self, step: int, num_steps: int) -> None:
-        """Forgets the numbers of what will be done again, and opens the file."""
+        """Opens the metrics file, without rows of steps that will be done again."""
         if not self.world.is_main:
             return
-        self.metrics = MetricsFile(self.run_folder.metrics)
+        self.file = MetricsFile(self.run_folder.metrics)
         try:
-            self.metrics.open_until(step, num_steps)
+            self.file.open_until(step, num_steps)
         except OSError as error:
             raise self.run_folder.unwritable(error) from error
         self.trackers = open_trackers(self.run_folder, step, self.warn)
 
     def restore_metrics(self) -> list[Path]:
         """Rewrites the metrics if their file was removed; returns it if it was."""
-        if self.metrics is None or not self.metrics.is_lost():
+        if self.file is None or not self.file.is_lost():
             return []
         self.make_again()
-        return [] if self.metrics.is_lost() else [self.run_folder.metrics]
+        return [] if self.file.is_lost() else [self.run_folder.metrics]
 
     def make_again(self) -> None:
         """Rewrites the metrics after the run's folder was removed."""
-        if self.metrics is not None:
+        if self.file is not None:
             try:
-                self.metrics.make_again()
+                self.file.make_again()
             except OSError as error:
                 said = self.trouble(METRICS_FAILED, error)
                 self.failures.report(METRICS_FAILED, said)
 
     def flush(self) -> None:
         """Writes metrics that could not be written before."""
-        if self.metrics is not None:
+        if self.file is not None:
             with suppress(OSError):
-                self.metrics.flush()
+                self.file.flush()
 
     def state(self) -> dict[str, Any]:
         """The state of the log, for checkpoints."""
         return {
-            "losses": [*self.losses],
+            "numbers": {name: [*values] for name, values in self.numbers.items()},
             "scores": self.scores,
             "clock": self.clock.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restores the state of a checkpoint, so that the log continues unchanged."""
-        self.losses.extend(state.get("losses", ()))
+        self.numbers = {
+            name: deque(values, maxlen=WINDOW)
+            for name, values in state.get("numbers", {}).items()
+        }
         self.scores = state.get("scores", {})
         self.clock.restore(state.get("clock", {}))
 
     def start(
-        self, run: TrainState, num_steps: int, per_epoch: int, description: str
+        self, state: TrainState, num_steps: int, per_epoch: int, description: str
     ) -> None:
-        """Says what begins."""
+        """Logs what is trained, and starts the clock."""
         self.num_steps, self.per_epoch = num_steps, per_epoch
         recipe, info = self.recipe, self.info
+        self.remaining = RemainingTime(recipe, num_steps, per_epoch)
         steps = counted(per_epoch, "step")
-        size = sum(p.numel() for p in run.plain.parameters() if p.requires_grad)
-        model = f"{recipe.model}, {size / 1e6:.2f} M parameters"
+        model = f"{recipe.model}, {state.num_parameters / 1e6:.2f} M parameters"
         info((recipe.name, "bold"), f": {model}")
         info(f"{description}; {counted(recipe.epochs, 'epoch')} of {steps}")
         info(f"Folder: {self.run_folder.path}")
-        if run.step:
-            done = run.step / per_epoch
-            info(f"Resuming after step {run.step:,} (epoch {done:.1f}).")
+        if state.step:
+            done = state.step / per_epoch
+            info(f"Resuming after step {state.step:,} (epoch {done:.1f}).")
         self.clock.start()
         self.drawn_at = time.monotonic()
         if self.console.is_terminal and not self.console.quiet:
-            self.progress = Progress(
-                SpinnerColumn(),
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=None),
-                MofNCompleteColumn(),
-                TimeElapsedColumn(),
-                console=self.console,
-                transient=True,
-            )
-            self.task = self.progress.add_task("", total=num_steps, completed=run.step)
-            self.progress.start()
+            self.bar = ProgressBar(self.console, num_steps, state.step)
 
-    def step(self, run: TrainState, outcome: StepResult, lr: float) -> None:
-        """Takes note of a step, and speaks every few seconds."""
+    def log_step(self, result: StepResult) -> None:
+        """Logs a step; a line comes every few seconds."""
         self.clock.step()
-        step, loss, norm, stepped = outcome
-        if stepped:
-            self.losses.append(loss)
+        step = result.step
+        if result.applied:
+            for name, value in result.numbers.items():
+                recent = self.numbers.setdefault(name, deque(maxlen=WINDOW))
+                recent.append(value)
         else:
             self.failures.report(
-                STEPS_SKIPPED, f"Step {step} was left out: its gradient is not finite."
+                STEPS_SKIPPED, f"Step {step} was skipped: its gradient is not finite."
             )
         last = step == self.num_steps
         # Depends on the step only, so that a resumed run writes the same rows.
         if step == 1 or last or step % self.row_every == 0:
             rate = self.clock.steps_per_second * self.recipe.batch_size
+            names = list(dict.fromkeys(["loss", *self.numbers]))
             self.write(
                 step,
                 {
-                    "loss": rounded(self.loss, 5),
-                    "gradient_norm": rounded(norm, 4),
-                    "lr": lr,
+                    **{name: rounded(self.recent(name), 5) for name in names},
+                    "gradient_norm": rounded(result.gradient_norm, 4),
+                    "lr": result.lr,
                     "images_per_second": round(rate, 1),
                 },
             )
         now = time.monotonic()
         if last or now - self.shown_at >= SHOW_EVERY_SECONDS:
             self.show_progress(step)
-        if last or now - self.spoke_at >= LOG_EVERY_SECONDS:
-            self.spoke_at = now
-            if self.progress is not None:
+        if last or now - self.logged_at >= LOG_EVERY_SECONDS:
+            self.logged_at = now
+            if self.bar is not None:
                 self.note(self.progress_line(step))
             elif not last:
                 self.info(self.progress_line(step))
@@ -241,94 +230,82 @@ class RunLogger:
         """Steps between two rows of a run."""
         return min(max(1, self.num_steps // NUM_ROWS), WINDOW)
 
-    @property
-    def loss(self) -> float:
-        """The mean loss of the last steps."""
-        return statistics.fmean(self.losses) if self.losses else math.nan
+    def recent(self, name: str) -> float:
+        """The mean of a number over the last steps."""
+        values = [each for each in self.numbers.get(name, ()) if math.isfinite(each)]
+        return statistics.fmean(values) if values else math.nan
 
     def progress_line(self, step: int) -> str:
-        """Epoch, loss, accuracy, speed and time left."""
+        """Epoch, loss, primary metric, speed and time left."""
+        metric = self.metrics[0]
+        value = self.scores.get(metric.name)
+        shown = "" if value is None else f"{metric.label} {metric.show(value)}  "
         return (
             f"epoch {step / self.per_epoch:.1f}/{self.recipe.epochs}  loss "
-            f"{self.loss:.3f}  {self.accuracy()}{self.pace(step)}"
+            f"{self.recent('loss'):.3f}  {shown}"
+            f"{self.remaining.speed_and_time_left(self.clock, step)}"
         )
 
     def show_progress(self, step: int) -> None:
         """Updates the progress bar, if there is one."""
         self.shown_at = time.monotonic()
-        if self.progress is not None:
-            words = self.progress_line(step)
-            self.progress.update(self.task, completed=step, description=words)
+        if self.bar is not None:
+            self.bar.update(step, self.progress_line(step))
 
-    def epoch(self, run: TrainState, epoch: int, scores: dict[str, Score]) -> None:
-        """Takes note of an evaluation."""
-        best = scores.get("averaged", scores["raw"])
-        row = {
-            "epoch": epoch,
-            "top1": round(best.top1, 3),
-            "top5": round(best.top5, 3),
-            "val_loss": rounded(best.loss, 5),
-            "top1_raw": round(scores["raw"].top1, 3),
-            "val_loss_raw": rounded(scores["raw"].loss, 5),
-            "num_images": best.num_images,
-        }
-        self.scores = row
-        self.write(run.step, row)
+    def log_evaluation(
+        self,
+        step: int,
+        epoch: int,
+        scores: dict[str, dict[str, float]],
+        num_images: int,
+    ) -> None:
+        """Logs the metrics of the raw model and of the EMA, if there is one."""
+        raw, best = scores["raw"], scores.get("ema", scores["raw"])
+        digits = {each.name: each.digits + 2 for each in self.metrics}
+        row: dict[str, Any] = {"epoch": epoch}
+        for name, value in best.items():
+            row[name] = rounded(value, digits.get(name, 5))
+        for name, value in raw.items():
+            row[f"{name}_raw"] = rounded(value, digits.get(name, 5))
+        self.scores = row = {**row, "num_images": num_images}
+        self.write(step, row)
         # The bar must not lag behind the line above it.
-        self.show_progress(min(run.step, self.num_steps))
-        epochs = self.recipe.epochs
-        self.info(
-            f"epoch {epoch:>{len(str(epochs))}}/{epochs}  top-1 ",
-            (f"{best.top1:.2f} %", "bold"),
-            f"  raw {scores['raw'].top1:.2f} %  validation loss {best.loss:.3f}"
-            f"  {duration(self.clock.seconds)}",
-        )
+        self.show_progress(min(step, self.num_steps))
+        self.info(*self.evaluation_line(epoch, raw, best))
         # Drawing takes longer than a short epoch.
         due = time.monotonic() - self.drawn_at > DRAW_EVERY_SECONDS
-        if self.world.is_main and (due or run.step >= self.num_steps):
+        if self.world.is_main and (due or step >= self.num_steps):
             self.draw()
 
-    def interrupted(self, run: TrainState, has_checkpoint: bool) -> None:
-        """Says how to go on."""
-        where = f"Stopped at step {run.step:,} of {self.num_steps:,}"
+    def evaluation_line(
+        self, epoch: int, raw: dict[str, float], best: dict[str, float]
+    ) -> list[str | tuple[str, str]]:
+        """The epoch, the primary metric, the validation loss and the time."""
+        first, epochs = self.metrics[0], self.recipe.epochs
+        line: list[str | tuple[str, str]] = [
+            f"epoch {epoch:>{len(str(epochs))}}/{epochs}  {first.label} ",
+            (first.show(best[first.name]), "bold"),
+            f"  raw {first.show(raw[first.name])}",
+        ]
+        loss = next((each for each in self.metrics if each.name == "val_loss"), None)
+        if loss is not None and loss is not first:
+            line.append(f"  {loss.label} {loss.show(best[loss.name])}")
+        return [*line, f"  {duration(self.clock.seconds)}"]
+
+    def interrupted(self, step: int, has_checkpoint: bool) -> None:
+        """Says where the run stopped, and how to resume it."""
+        where = f"Stopped at step {step:,} of {self.num_steps:,}"
         if has_checkpoint:
-            self.info(f"{where} with a checkpoint; the same command goes on from here.")
+            self.info(f"{where} with a checkpoint; run the same command to resume.")
         else:
             self.warn(f"{where} without a checkpoint of it.")
 
-    def pace(self, step: int) -> str:
-        """The rate and the time left, once the first steps have shown them."""
-        if not self.clock.is_warm:
-            return "warming up"
-        left = self.clock.seconds_left(
-            self.num_steps_left(step), self.num_evaluations_left(step)
-        )
-        rate = self.clock.recent_steps_per_second * self.recipe.batch_size
-        return f"{pace(rate)}  {duration(left)} left"
-
-    def num_steps_left(self, step: int) -> float:
-        """How many are to come, counted in steps like the last one."""
-        last = self.recipe.phase_at((step - 1) / self.num_steps)
-        shares = self.recipe.phases(step / self.num_steps)
-        work = sum(share * phase.cost for phase, share in shares.items())
-        return self.num_steps * work / last.cost
-
-    def num_evaluations_left(self, step: int) -> int:
-        """How many are to come, with the one that this step may be the last before."""
-        every = self.recipe.evaluate_every
-        num_epochs_done = (step - 1) // self.per_epoch
-        return -(-self.recipe.epochs // every) - num_epochs_done // every
-
-    def accuracy(self) -> str:
-        """The last evaluation, for the line of progress."""
-        return f"top-1 {self.scores['top1']:.2f} %  " if self.scores else ""
-
     def write(self, step: int, row: dict[str, Any]) -> None:
-        """Adds a line to the metrics, and tells the trackers."""
+        """Adds a row to the metrics, and to the trackers."""
         row = {"step": step, **row, **self.clock.row()}
-        if self.metrics is not None:
+        if self.file is not None:
             try:
-                self.metrics.add(row)
+                self.file.add(row)
                 self.failures.over(METRICS_FAILED)
             except OSError as error:
                 said = self.trouble(METRICS_FAILED, error)
@@ -339,18 +316,16 @@ class RunLogger:
             except Exception as error:  # of their own kinds: a network, a disk
                 self.trackers.remove(tracker)
                 name = type(tracker).__name__
-                told = getattr(error, "strerror", None) or first_line(error)
-                self.warn(f"{name} is left out ({told}); training goes on.")
+                why = getattr(error, "strerror", None) or first_line(error)
+                self.warn(f"{name} failed ({why}) and is not used any more.")
 
     def draw(self) -> None:
-        """Draws the curves; a disk that is full does not stop a run."""
+        """Draws the curves; a full disk does not stop a run."""
         self.drawn_at = time.monotonic()
+        folder = self.run_folder
         try:
-            draw_curves(
-                read_rows(self.run_folder.metrics),
-                self.recipe.name,
-                self.run_folder.curves,
-            )
+            rows = read_rows(folder.metrics)
+            draw_curves(rows, self.recipe.name, folder.curves, self.metrics[0])
             self.failures.over(CURVES_FAILED)
         except OSError as error:
             self.failures.report(CURVES_FAILED, self.trouble(CURVES_FAILED, error))
@@ -362,27 +337,27 @@ class RunLogger:
             f"{self.run_folder.path}."
         )
 
-    def summary(self, run: TrainState) -> dict[str, Any]:
+    def summary(self, state: TrainState) -> dict[str, Any]:
         """The run in a few numbers."""
         recipe = self.recipe
+        names = [each.name for each in self.metrics]
+        scores = {key: self.scores.get(key) for key in (*names, f"{names[0]}_raw")}
+        rate = self.clock.steps_per_second * recipe.batch_size
         return {
             "recipe": recipe.name,
+            "task": recipe.task,
             "data": recipe.data,
             "model": recipe.model,
-            "parameters": sum(
-                p.numel() for p in run.plain.parameters() if p.requires_grad
-            ),
+            "parameters": state.num_parameters,
             "epochs": recipe.epochs,
             "seed": recipe.seed,
-            "steps": run.step,
-            "skipped_steps": run.num_skipped,
-            **{key: self.scores.get(key) for key in ("top1", "top5", "top1_raw")},
-            "val_loss": self.scores.get("val_loss"),
+            "steps": state.step,
+            "skipped_steps": state.num_skipped,
+            "metric": names[0],
+            **scores,
             "train_minutes": round(self.clock.seconds / 60, 3),
             "compile_minutes": round(self.clock.compile_seconds / 60, 3),
-            "images_per_second": round(
-                self.clock.steps_per_second * recipe.batch_size, 1
-            ),
+            "images_per_second": round(rate, 1),
             "device": str(self.world.device),
             "command": command_line(),
         }

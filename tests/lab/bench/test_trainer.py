@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,12 +62,12 @@ def test_a_step_is_that_of_the_training_loop(photos: Path, recipe: Recipe) -> No
     trainer = Trainer(recipe, Runtime(device="cpu"), CPU, Files(data=str(photos)))
     trainer.start()
     assert trainer.num_classes == 3
-    before = [weight.clone() for weight in trainer.run.plain.parameters()]
+    before = [weight.clone() for weight in trainer.run.model.parameters()]
     with_files = next(trainer.batches())
     assert with_files.images.shape == trainer.synthetic_batch().images.shape
     trainer.step(with_files)
     assert trainer.run.step == 1
-    after = trainer.run.plain.parameters()
+    after = trainer.run.model.parameters()
     changed = [not torch.equal(a, b) for a, b in zip(after, before, strict=True)]
     assert sum(changed) > len(changed) / 2
 
@@ -76,12 +77,13 @@ def test_nothing_is_timed_while_processes_start(
 ) -> None:
     fed = []
 
-    def opened(*given: object) -> Batches:
+    def opened(*given: Any, **options: Any) -> Batches:
         fed.append(given[-1])
-        return training_batches(*given)  # type: ignore[arg-type]
+        return training_batches(*given, **options)
 
     monkeypatch.setattr("t2t.lab.bench.trainer.training_batches", opened)
     trainer = Trainer(recipe, Runtime(device="cpu"), CPU, Files(data=str(photos)))
+    trainer.start()
     next(trainer.batches())
     assert [loader_options.threads_first for loader_options in fed] == [False]
 

@@ -98,7 +98,9 @@ def test_the_card_tells_where_a_model_comes_from(run: Path) -> None:
     recipe = read_recipe(run)
     scratch = "Trained from scratch on noise, without other images"
     assert beginnings(recipe, "noise") == f"{scratch} and without pretrained weights."
-    taught = replace(recipe, objective="distill_soft", teacher="hf-hub:some/one")
+    taught = replace(
+        recipe, task="distill_soft", task_args={"teacher": "hf-hub:some/one"}
+    )
     said = "It was taught by `hf-hub:some/one`."
     assert beginnings(taught, "noise") == f"{scratch}. {said}"
     tuned = replace(recipe, weights="/some/where/T2T.pth.tar", holdout=3)

@@ -7,7 +7,7 @@ import torch
 from t2t.data.sources import ArraySource
 from t2t.errors import UserError
 from t2t.models.class_names import imagenet_classes, in_words
-from t2t.training.evaluation.class_matching import match_classes, relabelled
+from t2t.tasks.class_matching import match_classes, relabelled
 
 ANIMALS = ("ant", "bee", "cat")
 

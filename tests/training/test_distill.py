@@ -1,9 +1,10 @@
 """The losses: by their formulae, on tensors small enough to check by hand."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,20 +14,26 @@ from torch import Tensor, nn
 from t2t.errors import UserError
 from t2t.models.create import create_model
 from t2t.models.weights import save
+from t2t.tasks import Task, TaskContext, build_task, distill
+from t2t.tasks.distill import Distill, soft_divergence
+from t2t.training.distributed import World
 from t2t.training.loop import Runtime, train
-from t2t.training.objectives import (
-    Objective,
-    build_objective,
-    classify,
-    distill_soft,
-    distill_token_hard,
-    distill_token_soft,
-    soft_divergence,
-)
 from t2t.training.recipe import Recipe
+from t2t.training.runtime import resolve_runtime
+from t2t.training.state import new_state
 
 Tiny = Callable[..., Recipe]
 CPU = torch.device("cpu")
+
+
+def build(recipe: Recipe, num_classes: int, classes: Sequence[str] = ()) -> Task:
+    """The task of a recipe."""
+    world = World(0, 1, CPU)
+    runtime = resolve_runtime(Runtime(device="cpu", compile=False), world)
+    return new_state(recipe, runtime, world, num_classes, classes).task
+
+
+LOADED = SimpleNamespace(class_names=None, extra={})
 
 
 class Table(nn.Module):
@@ -66,7 +73,10 @@ def divergence(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
 @pytest.mark.parametrize("name", ["classify", "soft", "token soft", "token hard"])
 def test_loss_and_gradient(
-    name: str, temperature: float, tables: tuple[Table, Table, Tensor, Tensor]
+    name: str,
+    temperature: float,
+    tables: tuple[Table, Table, Tensor, Tensor],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     student, teacher, images, targets = tables
     first, second = (
@@ -74,22 +84,28 @@ def test_loss_and_gradient(
     )
     taught = teacher.logits[0].detach()
     chosen = torch.eye(3)[taught.argmax(1)]
-    function, expected = {
-        "classify": (classify, entropy(first, targets)),
+    monkeypatch.setattr(distill, "load_with_report", lambda path: (teacher, LOADED))
+    monkeypatch.setattr(distill, "check_token", lambda *_: None)
+    kind, expected = {
+        "classify": ("classify", entropy(first, targets)),
         "soft": (
-            distill_soft,
+            "distill_soft",
             entropy(first, targets) + 0.7 * divergence(first, taught, temperature),
         ),
         "token soft": (
-            distill_token_soft,
+            "distill_token_soft",
             entropy(first, targets) + 0.7 * divergence(second, taught, temperature),
         ),
         "token hard": (
-            distill_token_hard,
+            "distill_token_hard",
             (entropy(first, targets) + entropy(second, chosen)) / 2,
         ),
     }[name]
-    loss = Objective(function, teacher, 0.7, temperature)(student, images, targets)
+    args = {"teacher": "x", "weight": 0.7, "temperature": temperature}
+    context = TaskContext(num_classes=3)
+    task = build_task(kind, {} if kind == "classify" else args, student, context)
+    numbers = task({"images": images, "targets": targets})
+    loss = numbers["loss"]
     torch.testing.assert_close(loss, expected)
     loss.backward()
     expected.backward()
@@ -124,11 +140,12 @@ def teacher(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_teacher_sees_images_as_it_was_trained(tiny: Tiny, teacher: Path) -> None:
-    recipe = tiny(objective="distill_soft", teacher=str(teacher))
-    objective = build_objective(recipe, CPU, 3)
-    assert objective.teacher is not None
-    assert not any(p.requires_grad for p in objective.teacher.parameters())
-    assert not objective.teacher.training
+    recipe = tiny(task="distill_soft", task_args={"teacher": str(teacher)})
+    task = build(recipe, 3).train()
+    assert isinstance(task, Distill)
+    assert task.model.training
+    assert not task.teacher.training
+    assert not any(p.requires_grad for p in task.teacher.parameters())
     levels = torch.rand(2, 3, 8, 8)
 
     def normalised(mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
@@ -139,7 +156,7 @@ def test_teacher_sees_images_as_it_was_trained(tiny: Tiny, teacher: Path) -> Non
     theirs = normalised((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
     with torch.no_grad():
         torch.testing.assert_close(
-            objective.teach(ours), objective.teacher(theirs), rtol=1e-4, atol=1e-5
+            task.teach(ours), task.teacher(theirs), rtol=1e-4, atol=1e-5
         )
 
 
@@ -147,7 +164,7 @@ def test_teacher_sees_images_as_it_was_trained(tiny: Tiny, teacher: Path) -> Non
 def test_students_train(
     name: str, tiny: Tiny, cpu: Runtime, teacher: Path, tmp_path: Path
 ) -> None:
-    recipe = tiny(objective=name, teacher=str(teacher), epochs=1)
+    recipe = tiny(task=name, task_args={"teacher": str(teacher)}, epochs=1)
     if "token" in name:
         tokens = {"distilled": True, "class_token": True, "pool": "class"}
         recipe = replace(recipe, model_args={**recipe.model_args, **tokens})
@@ -159,46 +176,40 @@ def test_students_train(
 def test_mistakes_are_told(
     tiny: Tiny, cpu: Runtime, teacher: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match="needs a teacher; set teacher=PATH"):
-        build_objective(tiny(objective="distill_soft"), CPU, 3)
-    with pytest.raises(UserError, match="objective='distil' is not known"):
-        build_objective(tiny(objective="distil"), CPU, 3)
-    recipe = tiny(objective="distill_soft", teacher=str(teacher))
-    with pytest.raises(UserError, match="knows 3 classes and the data has 10"):
-        build_objective(recipe, CPU, 10)
-    build_objective(recipe, CPU, 3, ("a", "b", "c"))
+    with pytest.raises(UserError, match=r"a teacher: set task_args\.teacher=PATH"):
+        build(tiny(task="distill_soft"), 3)
+    with pytest.raises(UserError, match="task='distil' is not known"):
+        build(tiny(task="distil"), 3)
+    recipe = tiny(task="distill_soft", task_args={"teacher": str(teacher)})
+    with pytest.raises(UserError, match="has 3 classes and the data has 10"):
+        build(recipe, 10)
+    build(recipe, 3, ("a", "b", "c"))
     with pytest.raises(UserError, match=r"does not fit: .* not know: 'x', 'y', 'z'"):
-        build_objective(recipe, CPU, 3, ("x", "y", "z"))
+        build(recipe, 3, ("x", "y", "z"))
     with pytest.raises(UserError, match="in another order"):
-        build_objective(recipe, CPU, 3, ("b", "a", "c"))
+        build(recipe, 3, ("b", "a", "c"))
     model = create_model("test_vit", num_classes=5)
     save(model, tmp_path / "timm.safetensors", name="test_vit")
-    recipe = tiny(objective="distill_soft", teacher=str(tmp_path / "timm.safetensors"))
-    assert build_objective(recipe, CPU, 5, ("a", "b", "c")).renormalise is None
-    with pytest.raises(UserError, match="a distillation token, which test_vit of timm"):
-        build_objective(
-            replace(recipe, objective="distill_token_hard", model="test_vit"), CPU, 5
-        )
-    recipe = tiny(objective="distill_token_hard", teacher=str(teacher))
+    args = {"teacher": str(tmp_path / "timm.safetensors")}
+    recipe = tiny(task="distill_soft", task_args=args)
+    task = build(recipe, 5, ("a", "b", "c"))
+    assert isinstance(task, Distill)
+    assert task.scale is None
+    changes = {"model": "test_vit", "model_args": {}, "task": "distill_token_hard"}
+    with pytest.raises(UserError, match="a distillation token, which test_vit "):
+        build(replace(recipe, **changes), 5)
+    recipe = tiny(task="distill_token_hard", task_args={"teacher": str(teacher)})
     with pytest.raises(
         UserError, match=r"which t2t_vit_7_32 .* model_args\.distilled="
     ):
-        build_objective(recipe, CPU, 3)
+        build(recipe, 3)
     other = tmp_path / "other"
     shutil.copytree(recipe.data, other)
     for split in ("train", "val"):
         (other / split / "a").rename(other / split / "z")
-    recipe = tiny(objective="distill_soft", teacher=str(teacher), data=str(other))
+    recipe = tiny(
+        task="distill_soft", task_args={"teacher": str(teacher)}, data=str(other)
+    )
     with pytest.raises(UserError, match="does not fit"):
         train(recipe, folder=tmp_path / "run", runtime=cpu, quiet=True)
     assert not (tmp_path / "run").exists()
-
-
-def test_batch_norms_of_one_value_are_told() -> None:
-    model = create_model("resnet18", num_classes=3)
-    objective = Objective(classify)
-    with pytest.raises(UserError, match="batch norms need more than 1 image at once"):
-        objective(model, torch.zeros(1, 3, 8, 8), torch.zeros(1, 3))
-    objective(model, torch.zeros(2, 3, 8, 8), torch.zeros(2, 3))
-    with pytest.raises(ValueError, match="to match target"):  # another mistake
-        objective(model, torch.zeros(2, 3, 8, 8), torch.zeros(3))

@@ -1,0 +1,51 @@
+"""Classification: one augmented view of each image, and its label."""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from t2t.data.augment.config import Augmentation
+from t2t.data.augment.pipeline import augment
+from t2t.data.rng import CounterRng
+from t2t.shapes import Images, Labels, Pixels
+from t2t.tasks.base import VAL_LOSS, Metric, Numbers, Task, Views
+
+TOP1 = Metric("top1", "top-1", " %")
+TOP5 = Metric("top5", "top-5", " %")
+
+
+class Classify(Task):
+    """Cross-entropy against soft targets (label smoothing, mixup, cutmix)."""
+
+    metrics = (TOP1, TOP5, VAL_LOSS)
+
+    def views(
+        self,
+        pixels: tuple[Pixels, ...],
+        labels: Labels,
+        rng: CounterRng,
+        augmentation: Augmentation,
+    ) -> Views:
+        """One augmented image and its soft target."""
+        num_classes = self.context.num_classes
+        images, targets = augment(pixels[0], labels, rng, augmentation, num_classes)
+        return {"images": images, "targets": targets}
+
+    def forward(self, views: Views) -> Numbers:
+        """The cross-entropy."""
+        return {"loss": F.cross_entropy(self.model(views["images"]), views["targets"])}
+
+    def score(self, model: nn.Module, images: Images, labels: Labels) -> Views:
+        """Whether the label is the first guess, or among five; the loss."""
+        return score_logits(model(images).float(), labels)
+
+
+def score_logits(logits: Tensor, labels: Labels) -> Views:
+    """Per image: 100 or 0 for a correct guess, the loss and the predicted class."""
+    order = logits.topk(min(5, logits.shape[1]), dim=1).indices
+    hits = order == labels[:, None]
+    return {
+        "top1": 100.0 * hits[:, 0],
+        "top5": 100.0 * hits.any(1),
+        "val_loss": F.cross_entropy(logits, labels, reduction="none"),
+        "predicted": order[:, 0],
+    }
