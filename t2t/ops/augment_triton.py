@@ -13,7 +13,8 @@ from torch import Tensor
 
 from t2t.ops.availability import HAS_TRITON
 
-# The numbers by which the kernels know the operations; 0 leaves a sample as it is.
+# The kernels' numbers of the operations: first those on single levels, which become
+# tables, up to equalize. 0 leaves a sample as it is.
 CODES = {
     "brightness": 1,
     "contrast": 2,

@@ -10,7 +10,7 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from timm.data import auto_augment as timm_ops
 from torch import Tensor
 
-from t2t.data.augment.choice import apply_chosen
+from t2t.data.augment.apply import apply_chosen
 from t2t.data.augment.tables import auto_contrast_table
 from t2t.errors import UserError
 

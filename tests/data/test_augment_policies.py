@@ -8,9 +8,10 @@ import torchvision.transforms.functional as TF
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from timm.data import auto_augment as timm_ops
 
-from t2t.data.augment.choice import OPERATIONS, apply_chosen, apply_together
+from t2t.data.augment.apply import apply_chosen, apply_torch
+from t2t.data.augment.config import RAND_AUGMENT_OPERATIONS
+from t2t.data.augment.operations import OPERATIONS
 from t2t.data.augment.policies import (
-    RAND_AUGMENT_OPERATIONS,
     RandAugment,
     colour_jitter,
     three_augment,
@@ -40,7 +41,7 @@ def test_settings_are_parsed_as_timm_does():
     theirs = timm_ops.rand_augment_transform(PUBLISHED, {})
     operation = theirs.ops[0]
     assert len(theirs.ops) == len(RAND_AUGMENT_OPERATIONS) == 15
-    assert set(RAND_AUGMENT_OPERATIONS) <= OPERATIONS
+    assert set(RAND_AUGMENT_OPERATIONS) <= set(OPERATIONS)
     assert ours.num_operations == theirs.num_layers == 2
     assert ours.magnitude == operation.magnitude == 9
     assert ours.magnitude_std == operation.magnitude_std == 0.5
@@ -217,7 +218,7 @@ def test_a_cpu_and_a_device_compute_the_same():
         given = (layer.choice, layer.value, FILL, layer.is_cubic)
         assert torch.equal(
             apply_chosen(images, RAND_AUGMENT_OPERATIONS, *given),
-            apply_together(images, RAND_AUGMENT_OPERATIONS, *given),
+            apply_torch(images, RAND_AUGMENT_OPERATIONS, *given),
         )
     others = ("grayscale", "gaussian_blur", "hue", "contrast")
     choice = rng.integers("choice", 5)[:, 0]
@@ -225,7 +226,7 @@ def test_a_cpu_and_a_device_compute_the_same():
     value = torch.where(choice == 2, value, value + 0.6)
     assert torch.equal(
         apply_chosen(images, others, choice, value),
-        apply_together(images, others, choice, value),
+        apply_torch(images, others, choice, value),
     )
 
 

@@ -15,11 +15,11 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from t2t.data.augment.choice import KERNELS, apply_by_kernels, apply_together
-from t2t.data.augment.config import Augmentation
+from t2t.data.augment.apply import apply_torch, apply_triton
+from t2t.data.augment.config import RAND_AUGMENT_OPERATIONS, Augmentation
 from t2t.data.augment.geometry import crop_and_flip
+from t2t.data.augment.operations import OPERATIONS, register_augmentation
 from t2t.data.augment.pipeline import augment
-from t2t.data.augment.policies import RAND_AUGMENT_OPERATIONS
 from t2t.data.rng import CounterRng
 from t2t.ops import augment_triton, draw_bits
 from t2t.recipes.imagenet import AUGMENTATION
@@ -74,26 +74,26 @@ def operation(name: str, channels: int, size: tuple[int, int]) -> list[float]:
     found = [0.0, 0.0]
     cubic = torch.tensor([True, False, True, False])
     for is_cubic in (None, cubic) if name in MOVING else (None,):
-        fast = apply_by_kernels(
+        fast = apply_triton(
             *on_device(images), (name,), *on_device(choice, values), fill,
             *on_device(is_cubic),
         )  # fmt: skip
-        plain = apply_together(images, (name,), choice, values, fill, is_cubic)
+        plain = apply_torch(images, (name,), choice, values, fill, is_cubic)
         found = list(map(max, found, difference(fast, plain)))
     return found
 
 
-def all_operations() -> list[float]:
-    """Every operation of RandAugment and none, side by side in a batch."""
-    names = RAND_AUGMENT_OPERATIONS
+def all_operations(*others: str) -> list[float]:
+    """Every operation of RandAugment, others and none, side by side in a batch."""
+    names = (*RAND_AUGMENT_OPERATIONS, *others)
     choice = torch.arange(-1, len(names))
     images = pictures(len(choice), 3, 20, 26)
     given = (choice, torch.full((len(choice),), 0.8))
     cubic = choice % 2 == 0
-    fast = apply_by_kernels(
+    fast = apply_triton(
         *on_device(images), names, *on_device(*given), FILL, *on_device(cubic)
     )
-    return difference(fast, apply_together(images, names, *given, FILL, cubic))
+    return difference(fast, apply_torch(images, names, *given, FILL, cubic))
 
 
 def window(padding: int, flips: bool, fill: str, channels: int) -> list[float]:
@@ -169,7 +169,10 @@ def main() -> None:
     torch.manual_seed(0)
     cases = {"operators": operators(), "keys and bits": keys_and_bits()}
     cases["all operations"] = all_operations()
-    for name in sorted(KERNELS):
+    # Those without a kernel, the user's own among them, do not keep others from theirs.
+    register_augmentation("darker", lambda images, values: images // 2)
+    cases["with torch"] = all_operations("gaussian_blur", "darker", "hue", "grayscale")
+    for name in sorted(name for name, each in OPERATIONS.items() if each.kernel):
         cases[name] = operation(name, 3, (15, 17))
     for name in ("contrast", "equalize", "saturation", "rotate"):
         cases[f"{name} grey"] = operation(name, 1, (15, 17))

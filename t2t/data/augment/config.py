@@ -11,6 +11,24 @@ Interpolation = Literal["bilinear", "bicubic", "random"]
 MixMode = Literal["batch", "sample"]
 EraseFill = Literal["noise", "constant"]
 
+# In timm's order; with "inc0" posterize and solarize weaken as the magnitude grows.
+RAND_AUGMENT_OPERATIONS = (
+    "auto_contrast",
+    "equalize",
+    "invert",
+    "rotate",
+    "posterize",
+    "solarize",
+    "solarize_add",
+    "saturation",
+    "contrast",
+    "brightness",
+    "sharpness",
+    "shear_x",
+    "shear_y",
+    "translate_x",
+    "translate_y",
+)
 _KEYS = {
     "m": "magnitude",
     "n": "number of operations",
@@ -36,9 +54,12 @@ class RandAugmentSettings:
     num_operations: int = 2
     probability: float = 0.5
     increasing: bool = False
+    operations: tuple[str, ...] = RAND_AUGMENT_OPERATIONS
 
     @classmethod
-    def parse(cls, text: str) -> Self:
+    def parse(
+        cls, text: str, operations: tuple[str, ...] = RAND_AUGMENT_OPERATIONS
+    ) -> Self:
         """From timm's notation, as in `rand-m9-mstd0.5-inc1`."""
         hint = " Write it like rand-m9-mstd0.5-inc1."
         kind, *sections = text.split("-")
@@ -73,6 +94,7 @@ class RandAugmentSettings:
             num_operations=int(given.get("n", 2)),
             probability=given.get("p", 0.5),
             increasing=bool(given.get("inc", 0)),
+            operations=operations,
         )
 
 
@@ -89,6 +111,9 @@ class Augmentation:
     crop_fill: Padding = "zero"
     flip: float = 0.0
     rand_augment: str | None = None
+    rand_augment_operations: tuple[str, ...] | None = None
+    """The names that RandAugment draws from, also of `register_augmentation`. None:
+    timm's fifteen."""
     interpolation: Interpolation = "random"
     three_augment: bool = False
     colour_jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)

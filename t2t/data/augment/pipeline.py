@@ -34,10 +34,8 @@ def distort(images: Pixels, rng: CounterRng, config: Augmentation) -> Pixels:
         is_flipped = rng.bernoulli("flip", config.flip)[:, 0]
     if padding or config.flip:
         images = crop_and_flip(images, offset, is_flipped, padding, config.crop_fill)
-    if config.rand_augment is not None:
-        images = RandAugment.parse(config.rand_augment)(
-            images, rng, config.fill, config.interpolation
-        )
+    if (policy := RandAugment.of(config)) is not None:
+        images = policy(images, rng, config.fill, config.interpolation)
     if config.three_augment:
         images = three_augment(images, rng)
     return colour_jitter(images, rng, config.colour_jitter)
@@ -120,10 +118,11 @@ def augment_images(
     Each image depends on its own draws alone, unless a mixture is given: `mixup`,
     `cutmix` and `smoothing` of the config concern `augment` only.
     """
+    height, width = images.shape[2:]
     box = None
     if config.erase > 0:
         box = draw_erase_box(
-            rng, *images.shape[2:], config.erase, config.erase_area, config.erase_aspect
+            rng, height, width, config.erase, config.erase_area, config.erase_aspect
         )
     pixels = distort(images, rng, config)
     return mix_normalise_erase(pixels, mixture, box, rng, config)
@@ -145,9 +144,11 @@ def augment(
     mixture = None
     if config.mixup > 0 or config.cutmix > 0:
         group = config.mix_group_for(len(images))
+        height, width = images.shape[2:]
         mixture = draw_mixture(
             rng,
-            *images.shape[2:],
+            height,
+            width,
             config.mixup,
             config.cutmix,
             config.mix_probability,

@@ -6,30 +6,22 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from t2t.data.augment.apply import apply_chosen
 from t2t.data.augment.blur import MAX_SIGMA
-from t2t.data.augment.choice import apply_chosen
-from t2t.data.augment.config import Interpolation, RandAugmentSettings
+from t2t.data.augment.config import (
+    Augmentation,
+    Interpolation,
+    RandAugmentSettings,
+)
+from t2t.data.augment.operations import (
+    Magnitude,
+    MagnitudeRule,
+    check_operations,
+    find_operation,
+)
 from t2t.data.rng import CounterRng
 from t2t.shapes import Pixels
 
-# In timm's order; with "inc0" posterize and solarize weaken as the magnitude grows.
-RAND_AUGMENT_OPERATIONS = (
-    "auto_contrast",
-    "equalize",
-    "invert",
-    "rotate",
-    "posterize",
-    "solarize",
-    "solarize_add",
-    "saturation",
-    "contrast",
-    "brightness",
-    "sharpness",
-    "shear_x",
-    "shear_y",
-    "translate_x",
-    "translate_y",
-)
 THREE_AUGMENT_OPERATIONS = ("grayscale", "solarize", "gaussian_blur")
 JITTER_OPERATIONS = ("brightness", "contrast", "saturation", "hue")
 
@@ -45,6 +37,16 @@ class Layer(NamedTuple):
 class RandAugment(RandAugmentSettings):
     """A few random operations of random strength per sample, with timm's meaning."""
 
+    @classmethod
+    def of(cls, config: Augmentation) -> "RandAugment | None":
+        """RandAugment as the config asks for it, if it does."""
+        if config.rand_augment is None:
+            return None
+        if config.rand_augment_operations is None:
+            return cls.parse(config.rand_augment)
+        check_operations(config.rand_augment_operations)
+        return cls.parse(config.rand_augment, config.rand_augment_operations)
+
     def values(
         self,
         choice: Int64[Tensor, "*shape"],
@@ -54,30 +56,16 @@ class RandAugment(RandAugmentSettings):
         """The argument of each sample's operation at this magnitude."""
         level = magnitude / 10.0
         signed = torch.where(is_negative, -level, level)
-        bits, threshold = (level * 4).floor(), (level * 256).floor().clamp(max=256)
-        if self.increasing:
-            enhance = (1.0 + signed * 0.9).clamp(min=0.1)
-            bits, threshold = 4 - bits, 256 - threshold
-        else:
-            enhance = level * 1.8 + 0.1
-        by_name = {
-            "rotate": signed * 30.0,
-            "posterize": bits,
-            "solarize": threshold,
-            "solarize_add": (level * 110).floor().clamp(max=128),
-            "saturation": enhance,
-            "contrast": enhance,
-            "brightness": enhance,
-            "sharpness": enhance,
-            "shear_x": signed * 0.3,
-            "shear_y": signed * 0.3,
-            "translate_x": signed * 0.45,
-            "translate_y": signed * 0.45,
-        }
+        given = Magnitude(level, signed, self.increasing)
+        by_rule: dict[MagnitudeRule, Tensor] = {}
         value = torch.zeros_like(magnitude)
-        for number, name in enumerate(RAND_AUGMENT_OPERATIONS):
-            if name in by_name:
-                value = torch.where(choice == number, by_name[name], value)
+        for number, name in enumerate(self.operations):
+            rule = find_operation(name).magnitude
+            if rule is None:
+                continue
+            if rule not in by_rule:
+                by_rule[rule] = rule(given)
+            value = torch.where(choice == number, by_rule[rule], value)
         return value
 
     def draw(
@@ -86,7 +74,7 @@ class RandAugment(RandAugmentSettings):
         """The layers of this batch, to be applied in turn."""
         num = self.num_operations
         which, apply, sign, kind = rng.uniform("rand_augment", 4 * num).chunk(4, 1)
-        choice = (which * len(RAND_AUGMENT_OPERATIONS)).long()
+        choice = (which * len(self.operations)).long()
         choice = torch.where(apply < self.probability, choice, -1)
         if self.magnitude_std > 100:
             magnitude = self.magnitude * rng.uniform("rand_augment.magnitude", num)
@@ -112,7 +100,7 @@ class RandAugment(RandAugmentSettings):
         for layer in self.draw(rng, interpolation):
             images = apply_chosen(
                 images,
-                RAND_AUGMENT_OPERATIONS,
+                self.operations,
                 layer.choice,
                 layer.value,
                 fill,

@@ -1,15 +1,14 @@
 """Colour operations that map each level of a channel to another: tables of 256."""
 
 import torch
-from jaxtyping import Float, Int32, UInt8
+from jaxtyping import Int32, UInt8
 from torch import Tensor
 
-from t2t.data.augment.colour import blend, double_precision, mean_luma
+from t2t.data.augment.colour import Values, blend, double_precision, mean_luma
 from t2t.shapes import Pixels
 
 Table = UInt8[Tensor, "#batch #channels 256"]
 Histogram = Int32[Tensor, "batch channels 256"]
-Values = Float[Tensor, " batch"]
 
 
 def lookup(images: Pixels, table: Table) -> Pixels:
@@ -34,7 +33,7 @@ def histogram(images: Pixels) -> Histogram:
     return counts.scatter_add(2, pixels, one.expand_as(pixels))
 
 
-def brightness_table(factor: Values) -> Table:
+def brightness_table(factor: Values, images: Pixels) -> Table:
     """A blend with black: 0 is black, 1 changes nothing."""
     level = levels(factor.device)
     return blend(torch.zeros_like(level), level, factor[:, None, None])
@@ -46,30 +45,30 @@ def contrast_table(factor: Values, images: Pixels) -> Table:
     return blend(mean, levels(factor.device), factor[:, None, None])
 
 
-def posterize_table(bits: Values) -> Table:
+def posterize_table(bits: Values, images: Pixels) -> Table:
     """Keeps this many leading bits of the eight."""
-    # Within its range also for samples that carry another operation's value.
+    # Clamped for samples that carry another operation's value.
     dropped = 8 - bits.clamp(0, 8).to(torch.int32)[:, None, None]
     return ((levels(bits.device) >> dropped) << dropped).to(torch.uint8)
 
 
-def solarize_table(threshold: Values) -> Table:
+def solarize_table(threshold: Values, images: Pixels) -> Table:
     """Inverts the levels from the threshold up."""
     level = levels(threshold.device)
     below = level < threshold[:, None, None]
     return torch.where(below, level, 255 - level).to(torch.uint8)
 
 
-def solarize_add_table(amount: Values) -> Table:
+def solarize_add_table(amount: Values, images: Pixels) -> Table:
     """Adds to the levels below 128."""
     level = levels(amount.device)
     added = (level + amount.to(torch.int32)[:, None, None]).clamp(max=255)
     return torch.where(level < 128, added, level).to(torch.uint8)
 
 
-def invert_table(device: torch.device) -> Table:
+def invert_table(values: Values, images: Pixels) -> Table:
     """The negative."""
-    return (255 - levels(device)).to(torch.uint8)[None, None]
+    return (255 - levels(values.device)).to(torch.uint8)[None, None]
 
 
 def auto_contrast_table(counts: Histogram) -> Table:

@@ -6,13 +6,12 @@
 import triton
 import triton.language as tl
 
+from t2t.ops.augment_triton import CODES
 from t2t.ops.kernels.augment_tables import LAST_TABLE, blend, load_luma
 
-# What a sample's operation is called here, after those that are tables.
-SATURATION = tl.constexpr(9)
-SHARPNESS = tl.constexpr(10)
-AFFINE_LINEAR = tl.constexpr(11)
-AFFINE_CUBIC = tl.constexpr(12)
+SATURATION = tl.constexpr(CODES["saturation"])
+AFFINE_LINEAR = tl.constexpr(CODES["affine_linear"])
+AFFINE_CUBIC = tl.constexpr(CODES["affine_cubic"])
 
 
 @triton.jit

@@ -6,16 +6,16 @@
 import triton
 import triton.language as tl
 
-# What a sample's operation is called here; `t2t.ops.augment_triton` has the names.
-BRIGHTNESS = tl.constexpr(1)
-CONTRAST = tl.constexpr(2)
-POSTERIZE = tl.constexpr(3)
-SOLARIZE = tl.constexpr(4)
-SOLARIZE_ADD = tl.constexpr(5)
-INVERT = tl.constexpr(6)
-AUTO_CONTRAST = tl.constexpr(7)
-EQUALIZE = tl.constexpr(8)
-LAST_TABLE = tl.constexpr(8)
+from t2t.ops.augment_triton import CODES
+
+BRIGHTNESS = tl.constexpr(CODES["brightness"])
+CONTRAST = tl.constexpr(CODES["contrast"])
+POSTERIZE = tl.constexpr(CODES["posterize"])
+SOLARIZE = tl.constexpr(CODES["solarize"])
+SOLARIZE_ADD = tl.constexpr(CODES["solarize_add"])
+AUTO_CONTRAST = tl.constexpr(CODES["auto_contrast"])
+EQUALIZE = tl.constexpr(CODES["equalize"])
+LAST_TABLE = tl.constexpr(CODES["equalize"])
 
 
 @triton.jit
@@ -105,7 +105,7 @@ def make_tables(
         sample_ptr = images_ptr + sample.to(tl.int64) * CHANNELS * num_pixels
         plane_ptr = images_ptr + plane.to(tl.int64) * num_pixels
         level = tl.arange(0, 256)
-        result = 255 - level  # INVERT
+        result = 255 - level  # invert, unless it is one of these:
         if code == BRIGHTNESS:
             result = blend(tl.zeros_like(level), level, value)
         elif code == CONTRAST:
