@@ -12,7 +12,7 @@ from torch import Tensor
 
 from t2t.data.decoding.damage import DamagedImage
 from t2t.data.sources import Source
-from t2t.data.sources.opening import find
+from t2t.data.sources.opening import find_splits
 from t2t.errors import UserError, on_one_line
 from t2t.models.trained import load_trained
 from t2t.serving.predictor import Predictor
@@ -140,7 +140,7 @@ def has_unseen_test(folder: Path) -> bool:
     """Whether the data of a run has a test split that was not used for validation."""
     recipe = read_recipe(folder)
     try:
-        splits = find(recipe.data).openers
+        splits = find_splits(recipe.data).openers
     except UserError:  # the data is no longer there
         return False
     return "test" in splits and ("val" in splits or recipe.holdout > 0)

@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from t2t.data.sources.base import Source, mixed_order, permutation
+from t2t.data.sources.base import Source
+from t2t.data.sources.splitting import mixed_order, permutation
 from t2t.errors import UserError
 from t2t.shapes import Labels, Pixels
 

@@ -28,8 +28,8 @@ from t2t.data.decoding.decode import decode
 from t2t.data.loading import Loader
 from t2t.data.rng import CounterRng
 from t2t.data.sampler import Batch
+from t2t.data.sources import ArraySource
 from t2t.data.sources.base import FileSource, Source
-from t2t.data.sources.named import ArraySource
 from t2t.data.streaming import stream as stream_module
 from t2t.data.streaming.stream import StreamBatches, by_processes
 from t2t.errors import UserError

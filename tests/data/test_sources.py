@@ -28,16 +28,15 @@ from t2t.data.sources import (
     mixed_order,
     open_source,
     open_splits,
+    register_source,
 )
-from t2t.data.sources.base import (
-    FileSource,
-    _scrambled,
-    held_out_indices,
-    permutation,
-)
+from t2t.data.sources.base import FileSource
 from t2t.data.sources.filenames import expand_braces, num_missing, split_of
 from t2t.data.sources.labels import folder_meant
-from t2t.data.sources.opening import find
+from t2t.data.sources.named import NAMED
+from t2t.data.sources.opening import find_splits
+from t2t.data.sources.process_cache import ProcessCache
+from t2t.data.sources.splitting import _scrambled, held_out_indices, permutation
 from t2t.errors import LocalError, UserError
 
 
@@ -296,7 +295,7 @@ def test_a_folder_goes_before_a_download_of_its_name(tmp_path, monkeypatch):
     (note,) = open_splits("digits").notes  # the default, and no download
     assert "for the folder of that name, use ./digits" in note
     (tmp_path / "mnist").mkdir()
-    assert find("mnist").title == "mnist"  # an empty folder is in nobody's way
+    assert find_splits("mnist").title == "mnist"  # an empty folder is in nobody's way
 
 
 def test_suffixes_are_told_the_commonest_first(tmp_path):
@@ -498,7 +497,7 @@ def test_no_network_is_one_sentence(tmp_path, monkeypatch):
 
 
 def test_every_named_set_is_one_of_torchvision():
-    from t2t.data.sources.named import TORCHVISION_SETS
+    from t2t.data.sources.torchvision_sets import TORCHVISION_SETS
 
     for name, known in TORCHVISION_SETS.items():
         assert hasattr(torchvision.datasets, known.class_name), name
@@ -778,3 +777,69 @@ def test_a_source_without_labels_is_told_apart_by_its_names():
 
     assert Named("a", "b").fingerprint() == Named("a", "b").fingerprint()
     assert Named("a", "b").fingerprint() != Named("a", "c").fingerprint()
+
+
+@pytest.fixture
+def own_names(monkeypatch):
+    """Forgets what a test registers."""
+    monkeypatch.setattr("t2t.data.sources.named.NAMED", named := dict(NAMED))
+    monkeypatch.setattr("t2t.data.sources.opening.NAMED", named)
+
+
+def test_a_users_source_has_a_name(own_names, tmp_path, monkeypatch):
+    opened = []
+
+    def open_mine(split):
+        opened.append(split)
+        return array_source([0] * 10 + [1] * 10)
+
+    register_source("mine", open_mine)
+    splits = open_splits("mine")
+    assert (len(splits.train), len(splits.val)) == (18, 2)
+    assert splits.description.startswith("mine: 18 images")
+    register_source("mine", open_mine, splits=("train", "test"))
+    assert len(open_splits("mine").val) == 20
+    assert len(open_source("mine", "test")) == 20
+    assert opened == ["all", "train", "test", "test"]
+    make_folder(tmp_path / "mine", {"a": 2, "b": 2})
+    monkeypatch.chdir(tmp_path)
+    (note,) = open_splits("mine").notes
+    assert note == "Data: the data set mine; for the folder of that name, use ./mine."
+    assert len(open_splits("./mine").train) == 2
+
+
+def test_a_users_source_needs_no_labels(own_names):
+    images = torch.zeros((20, 1, 2, 2), dtype=torch.uint8)
+    register_source("mine", lambda split: ArraySource(images))
+    assert not open_splits("mine", labels=False).train.is_labelled
+    for open_it in (open_splits, lambda name: open_source(name, "all")):
+        with pytest.raises(UserError, match="mine has no labels: add them, or train"):
+            open_it("mine")
+
+
+def test_names_and_splits_of_a_users_source_are_checked(own_names):
+    with pytest.raises(UserError, match="'cifar10' is already a data set"):
+        register_source("cifar10", lambda split: array_source([0, 1]))
+    with pytest.raises(UserError, match="should be of train, val, test, all"):
+        register_source("mine", lambda split: array_source([0, 1]), splits=("dev",))
+    register_source("wildlife", lambda split: array_source([0, 1]))
+    with pytest.raises(UserError, match=r"Did you mean wildlife\?"):
+        open_splits("wildlif")
+
+
+def test_a_process_keeps_the_last_values():
+    cache = ProcessCache(10, len)
+    made = []
+
+    def make(key):
+        made.append(key)
+        return "x" * key
+
+    for key in (4, 5, 4, 3, 5, 20, 4):
+        assert cache.get(key, make) == "x" * key
+    # 5 is dropped for 3, as 4 was used after it; 20 alone exceeds the limit.
+    assert made == [4, 5, 3, 5, 20, 4]
+    assert list(cache.values) == [4]
+    copy = pickle.loads(pickle.dumps(cache))
+    assert not copy.values
+    assert copy.get(2, make) == "xx"

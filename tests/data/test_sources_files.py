@@ -31,6 +31,7 @@ from t2t.data.sources import (
     shards,
     storage,
 )
+from t2t.data.sources.process_cache import ProcessCache
 from t2t.errors import LocalError, UserError
 
 
@@ -152,8 +153,8 @@ def test_parquet_keeps_only_so_many_row_groups(tmp_path):
     small = ParquetSource([str(path)], cache_bytes=2 * largest)
     order = np.random.default_rng(0).permutation(40)
     assert [brightness(small, int(n)) for n in order] == order.tolist()
-    assert sum(column.nbytes for column in small._cache.values()) <= 2 * largest
-    assert 2 <= len(small._cache) < 10
+    assert sum(column.nbytes for column in small._groups.values.values()) <= 2 * largest
+    assert 2 <= len(small._groups.values) < 10
     assert small.num_blocks_at_once == 2
     assert small.blocks.tolist() == [n // 4 for n in range(40)]
 
@@ -183,11 +184,14 @@ def test_sources_outlive_a_fork(tmp_path, kind):
     else:
         source = ShardSource([str(write_tar(tmp_path / "x.tar", range(8)))])
     source.read(0)
-    source._lock.acquire()  # as a thread may hold it at the moment of the fork
+    caches = [each for each in vars(source).values() if isinstance(each, ProcessCache)]
+    for cache in caches:  # as a thread may hold them at the moment of the fork
+        cache._lock.acquire()
     child = os.fork() if hasattr(os, "fork") else None
     if child == 0:
         os._exit(0 if source.read(5)[:4] == b"\x89PNG" else 1)
-    source._lock.release()
+    for cache in caches:
+        cache._lock.release()
     if child is not None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
@@ -420,7 +424,7 @@ def test_a_list_of_classes_as_editors_save_it(tmp_path):
     (tmp_path / "classes.txt").write_text("cat\ndog\n", encoding="utf-8-sig")
     assert open_source(tmp_path, "all").classes == ("cat", "dog")
     (tmp_path / "classes.txt").write_text("cat\nmöwe\n", encoding="latin-1")
-    with pytest.raises(UserError, match=r"classes\.txt is no text in UTF-8"):
+    with pytest.raises(UserError, match=r"classes\.txt is not text in UTF-8"):
         open_source(tmp_path, "all")
 
 
@@ -806,7 +810,7 @@ def test_more_files_than_may_be_open(tmp_path, monkeypatch):
         source = open_source(tmp_path / folder, "train")
         order = [9, 0, 4, 2, 8, 1]
         assert [brightness(source, n) for n in order] == order
-        assert len(source._open) <= 3
+        assert len(source._files.values) <= 2
 
 
 @pytest.mark.parametrize("kind", ["png", "parquet", "tar"])

@@ -13,8 +13,8 @@ import torch
 
 from t2t.data.loading import Loader
 from t2t.data.sampler import EvaluationSampler
+from t2t.data.sources import ArraySource
 from t2t.data.sources.base import Indices
-from t2t.data.sources.named import ArraySource
 from t2t.data.streaming import stream as stream_module
 from t2t.data.streaming.crew import ThreadCrew
 from t2t.data.streaming.memory import Memory, pieces_of

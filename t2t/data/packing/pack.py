@@ -17,10 +17,11 @@ from t2t.data.decoding.damage import Damage, DamagedImage
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.packing.shard_writer import Settings, Shard, verified_index, write_shard
 from t2t.data.resources import num_cores
-from t2t.data.sources.base import Source, mixed_order
+from t2t.data.sources.base import Source
 from t2t.data.sources.opening import is_named, open_splits
 from t2t.data.sources.shard_index import SUFFIX, ShardIndex
 from t2t.data.sources.shards import PACK_FILE, ShardSource, pack_description
+from t2t.data.sources.splitting import mixed_order
 from t2t.errors import UserError
 
 KIND = "t2t pack 1"

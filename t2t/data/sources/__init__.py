@@ -1,17 +1,18 @@
-"""Where images come from: folders, parquet files, tar shards and named sets."""
+"""Sources of images: folders, parquet files, tar shards and named data sets."""
 
 from t2t.data.sources.base import (
+    ArraySource,
     FileSource,
     Source,
     Splits,
     Subset,
-    holdout,
-    mixed_order,
 )
-from t2t.data.sources.named import NAMES, ArraySource, cache_folder
+from t2t.data.sources.named import NAMES, register_source
 from t2t.data.sources.opening import open_source, open_splits
 from t2t.data.sources.parquet import ParquetSource
 from t2t.data.sources.shards import ShardSource
+from t2t.data.sources.splitting import holdout, mixed_order
+from t2t.data.sources.storage import cache_folder
 
 __all__ = [
     "NAMES",
@@ -27,4 +28,5 @@ __all__ = [
     "mixed_order",
     "open_source",
     "open_splits",
+    "register_source",
 ]

@@ -1,20 +1,20 @@
-"""The Source interface, and splitting a source into parts."""
+"""The Source interface and the sources that need no file format."""
 
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from jaxtyping import UInt8
 from torch import Tensor
 
 from t2t.data.decoding.damage import unread
 from t2t.data.sources.storage import read_whole
-from t2t.errors import UserError
 
 Indices = npt.NDArray[np.int64]
 
@@ -45,13 +45,13 @@ class Source(ABC):
     def read(self, index: int) -> bytes | Tensor:
         """The encoded file, or the decoded uint8 channels × height × width.
 
-        Raises DamagedImage where it cannot be read, LocalError where the machine can
-        read none.
+        Raises DamagedImage if this image cannot be read, LocalError if the machine is
+        at fault.
         """
 
     @abstractmethod
     def name(self, index: int) -> str:
-        """What to call this image in a message."""
+        """The name of this image in messages."""
 
     def fingerprint(self) -> str:
         """A hash that differs between sources of different images."""
@@ -61,7 +61,7 @@ class Source(ABC):
 
     @property
     def blocks(self) -> Indices | None:
-        """For each image the block it is read with; None where each is read alone."""
+        """The block that each image is read with; None if each is read alone."""
         return None
 
     @property
@@ -71,13 +71,17 @@ class Source(ABC):
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether it keeps images, so that every process would need their memory."""
+        """Whether it holds images in memory, which each process would need again."""
         return False
+
+
+Openers = Mapping[str, Callable[[], Source]]
+"""What opens each split: train, val, test, or all where the data is not split."""
 
 
 @dataclass(frozen=True)
 class Splits:
-    """A training set, the set it is judged by, and a sentence about where from."""
+    """A training set, a validation set and a sentence that describes both."""
 
     train: Source
     val: Source
@@ -85,7 +89,7 @@ class Splits:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What either set has to tell, once."""
+        """The notes of both sets, without repeats."""
         return tuple(dict.fromkeys((*self.train.notes, *self.val.notes)))
 
 
@@ -98,7 +102,7 @@ class Subset(Source):
         if len(self.indices) and not (
             self.indices.min() >= 0 and self.indices.max() < len(source)
         ):
-            raise IndexError(f"a subset of {len(source)} images reaches outside it")
+            raise IndexError(f"an index is outside the {len(source)} images")
         self.classes = source.classes
         self.labels = source.labels[self.indices]
         self.notes = source.notes
@@ -127,7 +131,7 @@ class Subset(Source):
 
 
 class FileSource(Source):
-    """Images that are files on a disk, one each."""
+    """Images in files, one each."""
 
     def __init__(
         self,
@@ -163,6 +167,39 @@ class FileSource(Source):
             raise unread(name, error) from error
 
 
+class ArraySource(Source):
+    """Decoded images of one size, held in memory."""
+
+    def __init__(
+        self,
+        images: UInt8[Tensor, "images channels height width"],
+        labels: Sequence[int] | Indices | None = None,
+        classes: Sequence[str] = (),
+        title: str = "array",
+    ) -> None:
+        self.images = images
+        self.labels = (
+            no_labels(len(images)) if labels is None else np.asarray(labels, np.int64)
+        )
+        self.classes = tuple(classes)
+        self.title = title
+
+    def read(self, index: int) -> Tensor:
+        return self.images[index]
+
+    def name(self, index: int) -> str:
+        return f"{self.title}[{index}]"
+
+    def fingerprint(self) -> str:
+        if self.is_labelled:
+            return super().fingerprint()
+        return digest(self.images.numpy())
+
+    @property
+    def is_in_memory(self) -> bool:
+        return True
+
+
 def digest(*parts: bytes | npt.NDArray[Any]) -> str:
     """The SHA-256 of these parts, in order."""
     sha256 = hashlib.sha256()
@@ -174,124 +211,3 @@ def digest(*parts: bytes | npt.NDArray[Any]) -> str:
 def no_labels(num_images: int) -> Indices:
     """The labels of images that have none: zeros."""
     return np.zeros(num_images, np.int64)
-
-
-def holdout(source: Source, num: int, seed: int = 0) -> tuple[Source, Source]:
-    """Splits off `num` images, stratified by class; returns the rest and these.
-
-    At least one image of every class stays in the rest.
-    """
-    most = len(source) - len(np.unique(source.labels))
-    if not 0 < num <= most:
-        left = "one of each class" if source.is_labelled else "one"
-        raise UserError(
-            f"Cannot hold {num} of {len(source)} images out, with {left} left to train "
-            f"on: give a number from 1 to {most}."
-        )
-    return _split(source, held_out_indices(source.labels, num, seed, left=1))
-
-
-def _split(source: Source, held: Indices) -> tuple[Source, Source]:
-    kept = np.setdiff1d(np.arange(len(source)), held)
-    return Subset(source, kept), Subset(source, held)
-
-
-def split_by_seed(
-    source: Source, fraction: float, seed: int, where: str, *, labels: bool = True
-) -> tuple[Source, Source]:
-    """A training and a validation part, both with images of every class.
-
-    Without `labels`, a class with a single image is no error: the split then ignores
-    the classes.
-    """
-    if not 0 < fraction < 1:
-        raise UserError(
-            f"A validation fraction of {fraction} leaves nothing to train on or to "
-            "evaluate on: give a number between 0 and 1, such as 0.1."
-        )
-    strata = source.labels
-    counts = np.bincount(strata, minlength=len(source.classes))
-    if (counts == 1).any():
-        if labels:
-            single = source.classes[int(np.flatnonzero(counts == 1)[0])]
-            raise UserError(
-                f"Class {single!r} of {where} has a single image, and a split needs "
-                "one to train on and one to evaluate on: add images, remove the class, "
-                "or give train and val folders."
-            )
-        if len(source) == 1:
-            raise UserError(
-                f"{where} has a single image, and a split needs one to train on and "
-                "one to evaluate on: add images."
-            )
-        strata = no_labels(len(source))
-    num = round(len(source) * fraction)
-    return _split(source, held_out_indices(strata, num, seed, minimum=1, left=1))
-
-
-def held_out_indices(
-    labels: Indices, num: int, seed: int, minimum: int = 0, left: int = 0
-) -> Indices:
-    """`num` indices, in order, that share out over the classes as all images do.
-
-    At least `minimum` of each class are taken, and as many as `left` are not.
-    """
-    counts = np.bincount(labels)
-    quotas = _share_out(counts, num, minimum, left)
-    # Images in random order, then stably by class: each class's first are taken.
-    order = permutation(len(labels), seed)
-    order = order[np.argsort(labels[order], kind="stable")]
-    starts = np.cumsum(counts) - counts
-    rank = np.arange(len(labels)) - starts[labels[order]]
-    chosen: Indices = np.sort(order[rank < quotas[labels[order]]])
-    return chosen
-
-
-def _share_out(counts: Indices, num: int, minimum: int, left: int) -> Indices:
-    """Whole numbers that add up to `num`, in proportion to the counts."""
-    exact = counts * (num / counts.sum())
-    low = np.minimum(minimum, counts)
-    high = np.maximum(counts - left, low)
-    quotas: Indices = np.clip(np.floor(exact).astype(np.int64), low, high)
-    while (missing := num - int(quotas.sum())) != 0:
-        step = 1 if missing > 0 else -1
-        free = np.flatnonzero(quotas < high if step > 0 else quotas > low)
-        if not len(free):
-            break
-        neediest = free[np.argsort(step * (quotas - exact)[free], kind="stable")]
-        quotas[neediest[: abs(missing)]] += step
-    return quotas
-
-
-def permutation(num: int, seed: int) -> Indices:
-    """A random order of `num` things that no library's next version changes."""
-    return np.argsort(_scrambled(np.arange(num), seed), kind="stable").astype(np.int64)
-
-
-def _scrambled(numbers: Indices, seed: int) -> npt.NDArray[np.uint64]:
-    """64 well-mixed bits for each number: the finaliser of splitmix64."""
-    with np.errstate(over="ignore"):
-        start = np.uint64(seed % 2**64) * np.uint64(0xD1342543DE82EF95)
-        bits = start + (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(
-            0x9E3779B97F4A7C15
-        )
-        bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        mixed: npt.NDArray[np.uint64] = bits ^ (bits >> np.uint64(31))
-    return mixed
-
-
-def mixed_order(source: Source, seed: int) -> Indices:
-    """All images in random order; where they are read in blocks, few blocks at a time.
-
-    A source that reads blocks gets whole blocks in random order, as many together
-    as it keeps in memory, and the images of these shuffled: no block is read twice.
-    """
-    order = permutation(len(source), seed)
-    blocks = source.blocks
-    if blocks is None:
-        return order
-    _, numbered = np.unique(blocks, return_inverse=True)
-    place = np.argsort(permutation(int(numbered.max()) + 1, seed + 1))
-    window = place[numbered] // max(source.num_blocks_at_once, 1)
-    return order[np.argsort(window[order], kind="stable")]

@@ -1,8 +1,8 @@
 """CIFAR-10 and CIFAR-100 as published: the Python and the binary version."""
 
 import pickle
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
-from t2t.data.sources.base import Indices, Source
-from t2t.data.sources.named import ArraySource
+from t2t.data.sources.base import ArraySource, Indices, Openers, Source
 from t2t.errors import UserError
 
 _SIDE = 32
@@ -66,7 +65,7 @@ LAYOUTS = (
 )
 
 
-def find_cifar_splits(root: Path) -> dict[str, Callable[[], Source]] | None:
+def find_cifar_splits(root: Path) -> Openers | None:
     """The splits of a folder that is an unpacked archive or contains one."""
     for layout in LAYOUTS:
         first = layout.splits["train"][0]
@@ -75,13 +74,10 @@ def find_cifar_splits(root: Path) -> dict[str, Callable[[], Source]] | None:
             is_named = folder.name == layout.folder and folder.is_dir()
             if is_named or all(file.is_file() for file in files):
                 return {
-                    split: _opener(folder, layout, split) for split in layout.splits
+                    split: partial(_open, folder, layout, split)
+                    for split in layout.splits
                 }
     return None
-
-
-def _opener(folder: Path, layout: Layout, split: str) -> Callable[[], Source]:
-    return lambda: _open(folder, layout, split)
 
 
 def _open(folder: Path, layout: Layout, split: str) -> Source:

@@ -4,13 +4,13 @@ ImageNet and Tiny ImageNet are published like this.
 """
 
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from t2t.data.sources.base import FileSource, Source
+from t2t.data.sources.base import FileSource, Openers
 from t2t.data.sources.folder import class_folders, open_folder, walk
 from t2t.data.sources.labels import read_list
 from t2t.errors import UserError
@@ -31,9 +31,7 @@ Labels = dict[str, str] | list[str]
 """Classes by file name, or in the order of the sorted file names."""
 
 
-def find_flat_splits(
-    root: Path, need_labels: bool = True
-) -> dict[str, Callable[[], Source]] | None:
+def find_flat_splits(root: Path, need_labels: bool = True) -> Openers | None:
     """The splits, if `train` has class folders and `val` is flat; else None."""
     root = next((root / inner for inner in _INSIDE if (root / inner).is_dir()), root)
     train = next((root / name for name in _TRAIN if (root / name).is_dir()), None)

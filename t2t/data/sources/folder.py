@@ -13,7 +13,7 @@ from t2t.data.decoding.headers import (
     IMAGE_SUFFIXES,
     UNREAD_SUFFIXES,
 )
-from t2t.data.sources.base import FileSource, Source, no_labels
+from t2t.data.sources.base import FileSource, Openers, no_labels
 from t2t.data.sources.filenames import SPLIT_NAMES
 from t2t.errors import UserError, on_one_line
 
@@ -25,12 +25,10 @@ _SYSTEMS_OWN = frozenset(
 )
 
 
-def find_folder_splits(
-    root: Path, labels: bool = True
-) -> dict[str, Callable[[], Source]]:
+def find_folder_splits(root: Path, labels: bool = True) -> Openers:
     """Each split of an image folder by name, or the whole as "all"."""
     folders = {entry.name.lower(): entry for entry in os.scandir(root) if is_dir(entry)}
-    splits: dict[str, Callable[[], Source]] = {}
+    splits = {}
     for split, names in SPLIT_NAMES.items():
         for name in names:
             if name in folders:

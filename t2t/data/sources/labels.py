@@ -25,6 +25,14 @@ def read_list(path: Path) -> str:
         ) from error
 
 
+def read_lines(path: Path) -> list[str]:
+    """The lines of a list of images, without comments and empty lines."""
+    if not path.is_file():
+        raise UserError(f"{path}, the list of images, is missing: unpack it again.")
+    lines = (line.strip() for line in read_list(path).splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
 def labels_if_any(
     values: Sequence[Any], classes: tuple[str, ...] | None, where: str
 ) -> tuple[Indices, tuple[str, ...]]:

@@ -1,12 +1,12 @@
 """From the one argument that names data to its training and validation sets."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from t2t.data.sources.base import Source, Splits, split_by_seed
+from t2t.data.sources.base import Openers, Source, Splits
 from t2t.data.sources.filenames import SPLIT_NAMES, has_braces, num_missing
 from t2t.data.sources.folder import (
     files_below,
@@ -21,14 +21,15 @@ from t2t.data.sources.labels import (
     check_same_classes,
     drop_unequal_labels,
 )
-from t2t.data.sources.named import NAMES, find_named_splits
+from t2t.data.sources.named import NAMED, NAMES
 from t2t.data.sources.parquet import find_parquet_splits
 from t2t.data.sources.published import find_published_splits
 from t2t.data.sources.shards import find_shard_splits
+from t2t.data.sources.splitting import split_by_seed
 from t2t.data.sources.storage import is_url, list_files
+from t2t.data.sources.torchvision_sets import TORCHVISION_SETS
 from t2t.errors import UserError, close_matches, suggest
 
-Openers = Mapping[str, Callable[[], Source]]
 WHAT_TO_GIVE = (
     "give a folder of images, parquet files or .tar shards, or one of the data sets "
     f"{', '.join(NAMES)}."
@@ -36,14 +37,13 @@ WHAT_TO_GIVE = (
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a specification stands for, before anything large is read."""
+class UnopenedSplits:
+    """The splits of some data, before anything large is read."""
 
     title: str
     openers: Openers
-    """By split: train, val, test, or all where nothing is split yet."""
     notes: tuple[str, ...] = ()
-    """Whether a folder or a data set was taken, if both have the name."""
+    """Whether a folder or a data set is meant, if both have the name."""
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def open_splits(
     `labels`, images need no labels: any folder will do. Classes are then kept where
     every image has one and both sets have the same, so that labels can still score.
     """
-    found = find(spec, labels)
+    found = find_splits(spec, labels)
     openers = found.openers
     if "train" not in openers and "all" not in openers:
         raise UserError(
@@ -118,7 +118,7 @@ def open_source(
 
     "all" is for data that is not split.
     """
-    found = find(spec, labels)
+    found = find_splits(spec, labels)
     openers = found.openers
     allowed = ["train", "val", *(name for name in ("test", "all") if name in openers)]
     names = {name: split for split, names in SPLIT_NAMES.items() for name in names}
@@ -139,18 +139,18 @@ def open_source(
     return splits.train if wanted == "train" else splits.val
 
 
-def find(spec: str | Path, labels: bool = True) -> Found:
+def find_splits(spec: str | Path, labels: bool = True) -> UnopenedSplits:
     """The kind of data this is, by its name or by its files."""
     text = str(spec)
     if not text.strip():  # which would else be the folder that one stands in
         raise UserError(f"The data have an empty name: {WHAT_TO_GIVE}")
     if is_named(text):
-        return Found(text, find_named_splits(text), notes_on_name(text))
+        return UnopenedSplits(text, NAMED[text], notes_on_name(text))
     if has_braces(text) or text.endswith(".tar") or is_url(text):
-        return Found(text, _find_patterned(os.path.expanduser(text), labels))
+        return UnopenedSplits(text, _find_patterned(os.path.expanduser(text), labels))
     path = Path(text).expanduser()
     if path.is_file():
-        return Found(text, _find_file(path, labels))
+        return UnopenedSplits(text, _find_file(path, labels))
     if not path.is_dir():
         if path.is_symlink():
             raise UserError(
@@ -164,7 +164,7 @@ def find(spec: str | Path, labels: bool = True) -> Found:
             f"{_nearest(text, path) or f': {WHAT_TO_GIVE}'}"
         )
     if published := find_published_splits(path, labels):
-        return Found(text, published)
+        return UnopenedSplits(text, published)
     kind = kind_of_folder(path)
     if kind == "parquet":
         openers = find_parquet_splits(path, labels)
@@ -172,32 +172,33 @@ def find(spec: str | Path, labels: bool = True) -> Found:
         openers = find_shard_splits(str(path), labels)
     else:
         openers = find_folder_splits(path, labels)
-    title = f".{os.sep}{text}" if text in NAMES else text
+    title = f".{os.sep}{text}" if text in NAMED else text
     if kind != "images":
         below = files_below(str(path), _SUFFIX[kind])
         files = [file for file in below if os.path.basename(file).startswith("train")]
         if missing := num_missing(files):
             title = f"{text} ({missing} of {missing + len(files)} train files missing)"
-    return Found(title, openers, notes_on_name(text))
+    return UnopenedSplits(title, openers, notes_on_name(text))
 
 
 def is_named(text: str) -> bool:
-    """Whether this means a data set by name; a folder of that name takes precedence.
+    """Whether this is a data set by name.
 
-    Except for `digits`, which is the default and needs no download.
+    A folder takes precedence over a torchvision set of the same name, but not over
+    `digits`, which is the default, and registered sources.
     """
-    return text in NAMES and (text == "digits" or not _holds_files(text))
+    if text in TORCHVISION_SETS:
+        return not _holds_files(text)
+    return text in NAMED
 
 
 def notes_on_name(text: str) -> tuple[str, ...]:
-    """A note on what was opened if a folder has the name of a data set."""
-    if text not in NAMES or not _holds_files(text):
+    """A note on what is opened if a folder has the name of a data set."""
+    if text not in NAMED or not _holds_files(text):
         return ()
     here = os.path.join(".", text)
     if is_named(text):
-        return (
-            f"Data: scikit-learn's {text}; for the folder of that name, use {here}.",
-        )
+        return (f"Data: the data set {text}; for the folder of that name, use {here}.",)
     return (
         f"Data: the folder {here}, not the data set of that name; to download the "
         "data set, run the command from another folder.",
@@ -276,7 +277,7 @@ def _nearest(text: str, path: Path) -> str:
 
     Only last names are compared: a folder that both lie in would make all alike.
     """
-    meant = {name: name for name in NAMES} if text == path.name else {}
+    meant = {name: name for name in NAMED} if text == path.name else {}
     if path.parent.is_dir():
         with permitted(), os.scandir(path.parent) as entries:
             meant |= {

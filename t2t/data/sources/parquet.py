@@ -1,23 +1,23 @@
 """Images in parquet files, as Hugging Face lays them out."""
 
 import os
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from t2t.data.decoding.damage import unread
-from t2t.data.sources.base import Indices, Source, digest, no_labels
+from t2t.data.sources.base import Indices, Openers, Source, digest, no_labels
 from t2t.data.sources.filenames import group_by_split
 from t2t.data.sources.folder import files_below
 from t2t.data.sources.labels import labels_and_classes, labels_if_any
 from t2t.data.sources.parquet_columns import Columns, columns_of
+from t2t.data.sources.process_cache import ProcessCache
 from t2t.data.sources.storage import read_whole, unopened
 from t2t.errors import UserError, lack
 
@@ -25,10 +25,8 @@ CACHE_BYTES = 1 << 30
 _MAX_OPEN_FILES = 64
 
 
-def find_parquet_splits(
-    root: Path, labels: bool = True
-) -> dict[str, Callable[[], Source]]:
-    """Each split that the files' names tell of, or the whole as "all"."""
+def find_parquet_splits(root: Path, labels: bool = True) -> Openers:
+    """The splits that the files are named for; "all" if they name none."""
     if root.is_file():
         files = [str(root)]
         root = root.parent
@@ -44,7 +42,7 @@ def find_parquet_splits(
 
 
 class ParquetSource(Source):
-    """Rows of parquet files; row groups are read as needed and the last ones kept."""
+    """Rows of parquet files, whose last row groups are kept in memory."""
 
     def __init__(
         self,
@@ -54,7 +52,11 @@ class ParquetSource(Source):
     ) -> None:
         self.files = tuple(files)
         self.cache_bytes = cache_bytes
-        self._forget()
+        # Data sets have more files than a process may hold open.
+        self._files: ProcessCache[Any] = ProcessCache(_MAX_OPEN_FILES)
+        self._groups: ProcessCache[Any] = ProcessCache(
+            cache_bytes, attrgetter("nbytes")
+        )
         metadata, columns = [], []
         for number, path in enumerate(self.files):
             file = self._file(number)
@@ -62,7 +64,7 @@ class ParquetSource(Source):
             with _readable(path):
                 columns.append(columns_of(file.schema_arrow, path, labels))
         self.columns = self._common_columns(columns, labels)
-        # A row's place: which file, which row group of it, which row of that.
+        # A row's position: its file, the row group of that, the row of that.
         self._group_file = np.repeat(
             np.arange(len(self.files)), [m.num_row_groups for m in metadata]
         )
@@ -75,34 +77,14 @@ class ParquetSource(Source):
         self._largest_group = int(self._group_bytes.max(initial=1))
         self.labels, self.classes = self._read_labels(labels)
 
-    def _forget(self) -> None:
-        """Close all files and empty the cache: both belong to one process."""
-        self._open: OrderedDict[int, Any] = OrderedDict()
-        self._cache: OrderedDict[int, Any] = OrderedDict()
-        self._cached_bytes = 0
-        self._lock = threading.Lock()
-        self._process = os.getpid()
-
-    def __getstate__(self) -> dict[str, Any]:
-        private = ("_open", "_cache", "_cached_bytes", "_lock", "_process")
-        return {k: v for k, v in self.__dict__.items() if k not in private}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._forget()
-
     def _file(self, number: int) -> Any:
-        """The open file; the caller holds the lock, or is alone."""
-        if number not in self._open:
-            pyarrow = import_pyarrow()
-            path = self.files[number]
-            with _readable(path):
-                # Not mapped to memory: a file cut short would then end this process.
-                self._open[number] = pyarrow.parquet.ParquetFile(path)
-            # Data sets have more files than a process may hold open.
-            while len(self._open) > _MAX_OPEN_FILES:
-                self._open.popitem(last=False)
-        return self._open[number]
+        return self._files.get(number, self._open_file)
+
+    def _open_file(self, number: int) -> Any:
+        path = self.files[number]
+        with _readable(path):
+            # Not mapped to memory: a file cut short would then end this process.
+            return import_pyarrow().parquet.ParquetFile(path)
 
     def _common_columns(self, columns: Sequence[Columns], labels: bool) -> Columns:
         """The columns of all files; an error if labels or images differ in meaning."""
@@ -134,44 +116,32 @@ class ParquetSource(Source):
         number_labels = labels_and_classes if needed else labels_if_any
         return number_labels(values, self.columns.classes, where)
 
-    def _place(self, index: int) -> tuple[int, int]:
+    def _position(self, index: int) -> tuple[int, int]:
         group = int(np.searchsorted(self._group_ends, index, side="right"))
         start = int(self._group_ends[group - 1]) if group else 0
         return group, index - start
 
-    def _group(self, group: int) -> Any:
-        with self._lock:
-            if group in self._cache:
-                self._cache.move_to_end(group)
-                return self._cache[group]
-            file = self._file(int(self._group_file[group]))
-            table = file.read_row_group(
-                int(self._group_inner[group]),
-                columns=[self.columns.image],
-                use_threads=False,  # one column: threads would only wait
-            )
-            column = table[self.columns.image].combine_chunks()
-            start = self._group_ends[group - 1] if group else 0
-            if len(column) != self._group_ends[group] - start:
-                raise OSError("rows are missing")  # and others in their places
-            self._cache[group] = column
-            self._cached_bytes += column.nbytes
-            while self._cached_bytes > self.cache_bytes and len(self._cache) > 1:
-                _, oldest = self._cache.popitem(last=False)
-                self._cached_bytes -= oldest.nbytes
-            return column
+    def _read_group(self, group: int) -> Any:
+        table = self._file(int(self._group_file[group])).read_row_group(
+            int(self._group_inner[group]),
+            columns=[self.columns.image],
+            use_threads=False,  # one column: threads would only wait
+        )
+        column = table[self.columns.image].combine_chunks()
+        start = self._group_ends[group - 1] if group else 0
+        if len(column) != self._group_ends[group] - start:
+            raise OSError("rows are missing")  # and others are in their positions
+        return column
 
     def read(self, index: int) -> bytes:
-        if self._process != os.getpid():  # after a fork the lock may be held for ever
-            self._forget()
-        group, row = self._place(index)
+        group, row = self._position(index)
         try:
             return self._bytes(group, row)
-        except _errors(ValueError) as error:  # of which is a NUL in a path
+        except _errors(ValueError) as error:  # as for a NUL in a path
             raise unread(self.name(index), error) from error
 
     def _bytes(self, group: int, row: int) -> bytes:
-        image = self._group(group)[row].as_py() or b""
+        image = self._groups.get(group, self._read_group)[row].as_py() or b""
         # Hugging Face stores bytes beside a path; others plain bytes.
         if isinstance(image, bytes):
             return image
@@ -190,7 +160,7 @@ class ParquetSource(Source):
         return digest(self._group_ends, self._group_bytes)
 
     def name(self, index: int) -> str:
-        group, _ = self._place(index)
+        group, _ = self._position(index)
         number = int(self._group_file[group])
         first = int(np.searchsorted(self._group_file, number))
         start = int(self._group_ends[first - 1]) if first else 0
@@ -213,7 +183,7 @@ class ParquetSource(Source):
 
 
 def import_pyarrow() -> Any:
-    """The pyarrow package with its parquet part, or a sentence on how to get it."""
+    """The pyarrow package with its parquet part."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -223,18 +193,18 @@ def import_pyarrow() -> Any:
 
 
 def _errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
-    """What a damaged file makes pyarrow raise, or a path that is no text."""
+    """What pyarrow raises for a damaged file, or a path that is no text."""
     kinds = (OSError, MemoryError, UnicodeError)
     return (import_pyarrow().ArrowException, *kinds, *others)
 
 
 @contextmanager
 def _readable(path: str) -> Iterator[None]:
-    """Names a file that cannot be read."""
+    """Turns errors of reading a file into a UserError that names it."""
     try:
         yield
     except _errors() as error:
-        if isinstance(error, OSError) and error.errno:  # of the disk, not of parquet
+        if isinstance(error, OSError) and error.errno:  # of the disk, not of the format
             raise unopened(path, error) from error
         raise lack(path, error) or UserError(
             f"{path} cannot be read as parquet ({error}): copy it again."

@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from t2t.data.sources.base import FileSource, Source
+from t2t.data.sources.base import FileSource, Openers
 from t2t.data.sources.cifar import find_cifar_splits
 from t2t.data.sources.flat_val import find_flat_splits
-from t2t.data.sources.labels import read_list
-from t2t.data.sources.named import TORCHVISION_SETS, open_torchvision
+from t2t.data.sources.labels import labels_and_classes, read_lines
+from t2t.data.sources.torchvision_sets import (
+    TORCHVISION_SETS,
+    open_pets,
+    open_torchvision,
+)
 from t2t.errors import UserError
-
-Openers = dict[str, Callable[[], Source]]
 
 # Folders by which data sets that torchvision reads are recognised.
 _MARKS = {
@@ -48,8 +50,8 @@ def _find_flowers(root: Path) -> Openers | None:
         return None
     return {
         # Results on this set are reported for training on both.
-        "train": lambda: _open_flowers(root, ("trnid", "valid")),
-        "test": lambda: _open_flowers(root, ("tstid",)),
+        "train": partial(_open_flowers, root, ("trnid", "valid")),
+        "test": partial(_open_flowers, root, ("tstid",)),
     }
 
 
@@ -91,27 +93,9 @@ def _find_pets(root: Path) -> Openers | None:
     if not (root / "images").is_dir() or not any((notes / m).exists() for m in marks):
         return None
     return {
-        "train": lambda: _open_pets(root, "trainval"),
-        "test": lambda: _open_pets(root, "test"),
+        "train": partial(open_pets, root, "trainval"),
+        "test": partial(open_pets, root, "test"),
     }
-
-
-def _open_pets(root: Path, split: str) -> FileSource:
-    path = root / "annotations" / f"{split}.txt"
-    rows = [line.split() for line in _lines(path)]
-    for row in rows:
-        if len(row) < 2 or not row[1].isdecimal():
-            raise UserError(
-                f"{path} has the line {' '.join(row)!r}, which should be an image's "
-                "name and the number of its class: unpack it again."
-            )
-    named = {row[1]: row[0].rpartition("_")[0] for row in rows}
-    numbers = sorted(named, key=int)
-    classes = tuple(named[number].replace("_", " ").title() for number in numbers)
-    labels = np.array([numbers.index(row[1]) for row in rows], np.int64)
-    return FileSource(
-        root / "images", [f"{row[0]}.jpg" for row in rows], labels, classes
-    )
 
 
 def _find_listed(root: Path) -> Openers | None:
@@ -133,65 +117,49 @@ def _find_listed(root: Path) -> Openers | None:
         for folder in (root / name, root):
             if (folder / mark).is_file():
                 return {
-                    split: _list_opener(reader, folder, parts)
+                    split: partial(_open_listed, reader, folder, parts)
                     for split, parts in lists.items()
                 }
     return None
 
 
-def _list_opener(
+def _open_listed(
     reader: Callable[[Path, str], Iterable[tuple[str, str]]],
     folder: Path,
     parts: Sequence[str],
-) -> Callable[[], Source]:
-    def open_it() -> Source:
-        pairs = [pair for part in parts for pair in reader(folder, part)]
-        classes = tuple(sorted({label for _, label in pairs}))
-        numbers = {label: number for number, label in enumerate(classes)}
-        labels = np.array([numbers[label] for _, label in pairs], np.int64)
-        return FileSource(folder, [name for name, _ in pairs], labels, classes)
-
-    return open_it
+) -> FileSource:
+    pairs = [pair for part in parts for pair in reader(folder, part)]
+    values = [label for _, label in pairs]
+    labels, classes = labels_and_classes(values, None, str(folder))
+    return FileSource(folder, [name for name, _ in pairs], labels, classes)
 
 
 def _food(folder: Path, part: str) -> Iterable[tuple[str, str]]:
-    for line in _lines(folder / "meta" / f"{part}.txt"):
+    for line in read_lines(folder / "meta" / f"{part}.txt"):
         yield f"images/{line}.jpg", line.partition("/")[0]
 
 
 def _dtd(folder: Path, part: str) -> Iterable[tuple[str, str]]:
-    for line in _lines(folder / "labels" / f"{part}.txt"):
+    for line in read_lines(folder / "labels" / f"{part}.txt"):
         yield f"images/{line}", line.partition("/")[0]
 
 
 def _aircraft(folder: Path, part: str) -> Iterable[tuple[str, str]]:
-    for line in _lines(folder / "data" / f"images_variant_{part}.txt"):
+    for line in read_lines(folder / "data" / f"images_variant_{part}.txt"):
         number, _, label = line.partition(" ")
         yield f"data/images/{number}.jpg", label
-
-
-def _lines(path: Path) -> list[str]:
-    """The lines of a text file without comments and empty lines."""
-    if not path.is_file():
-        raise UserError(f"{path}, the list of images, is missing: unpack it again.")
-    lines = (line.strip() for line in read_list(path).splitlines())
-    return [line for line in lines if line and not line.startswith("#")]
 
 
 def _find_by_torchvision(root: Path) -> Openers | None:
     for name, mark in _MARKS.items():
         if (root / mark).is_dir() or root.name == mark:
             folder = root if (root / mark).is_dir() else root.resolve().parent
-            return _openers(name, folder)
+            return _torchvision_openers(name, folder)
     if (root / "train_32x32.mat").is_file():
-        return _openers("svhn", root)
+        return _torchvision_openers("svhn", root)
     return None
 
 
-def _openers(name: str, folder: Path) -> Openers:
-    known = TORCHVISION_SETS[name]
-
-    def opener(split: str) -> Callable[[], Source]:
-        return lambda: open_torchvision(name, known, split, folder)
-
-    return {split: opener(split) for split in known.parts}
+def _torchvision_openers(name: str, folder: Path) -> Openers:
+    splits = TORCHVISION_SETS[name].splits
+    return {split: partial(open_torchvision, name, split, folder) for split in splits}

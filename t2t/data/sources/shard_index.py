@@ -17,10 +17,10 @@ from t2t.atomic import write_atomically
 from t2t.data.decoding.headers import IMAGE_SUFFIXES, OTHER_SUFFIX
 from t2t.data.sources.base import Indices
 from t2t.data.sources.folder import is_unread_name
-from t2t.data.sources.named import cache_folder
 from t2t.data.sources.storage import (
     LocalFile,
     RemoteFile,
+    cache_folder,
     is_url,
     open_storage,
     unopened,

@@ -2,9 +2,7 @@
 
 import json
 import os
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -12,12 +10,20 @@ from typing import Any
 import numpy as np
 
 from t2t.data.decoding.damage import unread
-from t2t.data.sources.base import Source, digest
+from t2t.data.sources.base import Openers, Source, digest
 from t2t.data.sources.filenames import expand_braces, group_by_split, has_braces
 from t2t.data.sources.folder import files_below, notes_on
 from t2t.data.sources.labels import labels_and_classes, labels_if_any
+from t2t.data.sources.process_cache import ProcessCache
 from t2t.data.sources.shard_index import load_or_build
-from t2t.data.sources.storage import is_url, list_files, open_storage, unopened
+from t2t.data.sources.storage import (
+    LocalFile,
+    RemoteFile,
+    is_url,
+    list_files,
+    open_storage,
+    unopened,
+)
 from t2t.errors import UserError
 
 PACK_FILE = "pack.json"
@@ -25,10 +31,8 @@ _CLASS_LISTS = ("classes.txt", "classnames.txt")
 _MAX_OPEN_FILES = 64
 
 
-def find_shard_splits(
-    spec: str, labels: bool = True
-) -> dict[str, Callable[[], Source]]:
-    """Each split that the shards' names tell of, or the whole as "all"."""
+def find_shard_splits(spec: str, labels: bool = True) -> Openers:
+    """The splits that the shards are named for; "all" if they name none."""
     if has_braces(spec):
         shards = expand_braces(spec)
         root = spec[: spec.index("{")]
@@ -55,7 +59,7 @@ def find_shard_splits(
 
 
 def _check_whole(folder: str, groups: dict[str, list[str]]) -> None:
-    """Refuse a pack that was never finished, or copied in part."""
+    """Refuses a pack that is not complete."""
     description = pack_description(folder)
     if description is None:
         return
@@ -76,7 +80,9 @@ class ShardSource(Source):
         self, shards: Sequence[str], root: str = "", labels: bool = True
     ) -> None:
         self.shards = tuple(shards)
-        self._forget()
+        self._files: ProcessCache[LocalFile | RemoteFile] = ProcessCache(
+            _MAX_OPEN_FILES
+        )
         with ThreadPoolExecutor(8) as pool:
             indexes = list(pool.map(load_or_build, self.shards))
         self._ends = np.cumsum([len(index.offsets) for index in indexes])
@@ -103,30 +109,8 @@ class ShardSource(Source):
             f"{key}.cls or {key}.json with its label beside it."
         )
 
-    def _forget(self) -> None:
-        self._open: OrderedDict[int, Any] = OrderedDict()
-        self._lock = threading.Lock()
-        self._process = os.getpid()
-
-    def __getstate__(self) -> dict[str, Any]:
-        private = ("_open", "_lock", "_process")
-        return {k: v for k, v in self.__dict__.items() if k not in private}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._forget()
-
-    def _storage(self, shard: int) -> Any:
-        if self._process != os.getpid():  # after a fork the lock may be held for ever
-            self._forget()
-        with self._lock:
-            if shard not in self._open:
-                self._open[shard] = open_storage(self.shards[shard])
-                # Who reads from a dropped one still holds it, and it closes after.
-                while len(self._open) > _MAX_OPEN_FILES:
-                    self._open.popitem(last=False)
-            self._open.move_to_end(shard)
-            return self._open[shard]
+    def _storage(self, shard: int) -> LocalFile | RemoteFile:
+        return self._files.get(shard, lambda number: open_storage(self.shards[number]))
 
     def _shard_of(self, index: int) -> int:
         return int(np.searchsorted(self._ends, index, side="right"))
@@ -135,10 +119,9 @@ class ShardSource(Source):
         shard = self._shard_of(index)
         offset, size = int(self._offsets[index]), int(self._sizes[index])
         try:
-            data: bytes = self._storage(shard).read(offset, size)
+            return self._storage(shard).read(offset, size)
         except (OSError, MemoryError, UserError) as error:
             raise unread(self.name(index), error) from error
-        return data
 
     def fingerprint(self) -> str:
         if self.is_labelled:
@@ -151,7 +134,7 @@ class ShardSource(Source):
         # A member's header is the block before its bytes and begins with its name.
         try:
             header = self._storage(shard).read(offset - 512, 100)
-        except (OSError, UserError):  # a message must not fail over what it reports
+        except (OSError, UserError):  # a message must not fail
             return f"{self.shards[shard]} at byte {offset}"
         member = header.split(b"\0")[0].decode("utf-8", "replace")
         return f"{self.shards[shard]}:{member}"
@@ -179,7 +162,7 @@ def _beside(root: str, name: str) -> bytes | None:
 
 
 def pack_description(root: str) -> dict[str, Any] | None:
-    """What a pack says of itself; None where there is none."""
+    """The description in a pack; None if the folder is no pack."""
     data = _beside(root, PACK_FILE)
     if data is None:
         return None
@@ -201,7 +184,7 @@ def pack_description(root: str) -> dict[str, Any] | None:
 
 
 def _class_names(root: str) -> tuple[str, ...] | None:
-    """The classes' names from a pack's description or a list beside the shards."""
+    """The names of the classes, from a pack's description or a list."""
     description = pack_description(root)
     if description is not None:
         return tuple(description["classes"])
@@ -211,8 +194,9 @@ def _class_names(root: str) -> tuple[str, ...] | None:
             try:
                 lines = data.decode("utf-8-sig").splitlines()
             except UnicodeDecodeError as error:
+                path = _path_beside(root, name)
                 raise UserError(
-                    f"{_path_beside(root, name)} is no text in UTF-8: save it as that."
+                    f"{path} is not text in UTF-8: save it as UTF-8."
                 ) from error
             return tuple(line.strip() for line in lines if line.strip())
     return None

@@ -19,7 +19,7 @@ from t2t.data.sources import (
     Source,
     Subset,
 )
-from t2t.data.sources.opening import find
+from t2t.data.sources.opening import find_splits
 from t2t.errors import UserError
 from t2t.lab.bench.cases import operations
 from t2t.lab.bench.kernels import profile_steps
@@ -237,7 +237,7 @@ def whole_run(timings: dict[Phase, Timing], shares: dict[Phase, float]) -> Timin
 
 def open_files(files: Files, batch_size: int) -> tuple[Source, str]:
     """The images to train on, gone through often enough, and what kind they are."""
-    found = find(files.data)
+    found = find_splits(files.data)
     split = next((name for name in ("train", "all") if name in found.openers), None)
     if split is None:
         raise UserError(f"{found.title} has no images to train on.")

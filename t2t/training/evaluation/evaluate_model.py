@@ -14,7 +14,7 @@ from t2t.data.crops import CenterCrop
 from t2t.data.decoding.damage import Damage
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.sources import Source, Subset, open_source
-from t2t.data.sources.opening import find
+from t2t.data.sources.opening import find_splits
 from t2t.errors import UserError, choose
 from t2t.models.checkpoint_io.resolve import FILE_NAME
 from t2t.models.trained import Trained, load_trained
@@ -196,7 +196,7 @@ def find_data(
             f"{trained.path} does not say what it was trained on: give --data."
         )
     try:
-        splits = find(where).openers
+        splits = find_splits(where).openers
     except UserError as error:
         if data is not None:
             raise

@@ -12,7 +12,7 @@ from t2t.config import to_json
 from t2t.data.rng import CounterRng
 from t2t.data.sampler import steps_per_epoch
 from t2t.data.sources import Splits
-from t2t.data.sources.named import no_downloads
+from t2t.data.sources.torchvision_sets import no_downloads
 from t2t.errors import UserError
 from t2t.models.config import ModelConfig
 from t2t.tasks.base import Task, Views

@@ -1,0 +1,128 @@
+"""Splits a source into parts, and orders its images, by a seed."""
+
+import numpy as np
+import numpy.typing as npt
+
+from t2t.data.sources.base import Indices, Source, Subset, no_labels
+from t2t.errors import UserError
+
+
+def holdout(source: Source, num: int, seed: int = 0) -> tuple[Source, Source]:
+    """Splits off `num` images, stratified by class; returns the rest and these.
+
+    At least one image of every class stays in the rest.
+    """
+    most = len(source) - len(np.unique(source.labels))
+    if not 0 < num <= most:
+        left = "one of each class" if source.is_labelled else "one"
+        raise UserError(
+            f"Cannot hold {num} of {len(source)} images out, with {left} left to train "
+            f"on: give a number from 1 to {most}."
+        )
+    return _split(source, held_out_indices(source.labels, num, seed, left=1))
+
+
+def _split(source: Source, held: Indices) -> tuple[Source, Source]:
+    kept = np.setdiff1d(np.arange(len(source)), held)
+    return Subset(source, kept), Subset(source, held)
+
+
+def split_by_seed(
+    source: Source, fraction: float, seed: int, where: str, *, labels: bool = True
+) -> tuple[Source, Source]:
+    """A training and a validation part, both with images of every class.
+
+    Without `labels`, a class with a single image is no error: the split then ignores
+    the classes.
+    """
+    if not 0 < fraction < 1:
+        raise UserError(
+            f"A validation fraction of {fraction} leaves nothing to train on or to "
+            "evaluate on: give a number between 0 and 1, such as 0.1."
+        )
+    strata = source.labels
+    counts = np.bincount(strata, minlength=len(source.classes))
+    if (counts == 1).any():
+        if labels:
+            single = source.classes[int(np.flatnonzero(counts == 1)[0])]
+            raise UserError(
+                f"Class {single!r} of {where} has a single image, and a split needs "
+                "one to train on and one to evaluate on: add images, remove the class, "
+                "or give train and val folders."
+            )
+        if len(source) == 1:
+            raise UserError(
+                f"{where} has a single image, and a split needs one to train on and "
+                "one to evaluate on: add images."
+            )
+        strata = no_labels(len(source))
+    num = round(len(source) * fraction)
+    return _split(source, held_out_indices(strata, num, seed, minimum=1, left=1))
+
+
+def held_out_indices(
+    labels: Indices, num: int, seed: int, minimum: int = 0, left: int = 0
+) -> Indices:
+    """`num` sorted indices, stratified by class.
+
+    At least `minimum` images of each class are taken, and `left` are not.
+    """
+    counts = np.bincount(labels)
+    quotas = _share_out(counts, num, minimum, left)
+    # Random order, then stably sorted by class: the first of each class are taken.
+    order = permutation(len(labels), seed)
+    order = order[np.argsort(labels[order], kind="stable")]
+    starts = np.cumsum(counts) - counts
+    rank = np.arange(len(labels)) - starts[labels[order]]
+    chosen: Indices = np.sort(order[rank < quotas[labels[order]]])
+    return chosen
+
+
+def _share_out(counts: Indices, num: int, minimum: int, left: int) -> Indices:
+    """Integers that add up to `num`, in proportion to the counts."""
+    exact = counts * (num / counts.sum())
+    low = np.minimum(minimum, counts)
+    high = np.maximum(counts - left, low)
+    quotas: Indices = np.clip(np.floor(exact).astype(np.int64), low, high)
+    while (missing := num - int(quotas.sum())) != 0:
+        step = 1 if missing > 0 else -1
+        free = np.flatnonzero(quotas < high if step > 0 else quotas > low)
+        if not len(free):
+            break
+        neediest = free[np.argsort(step * (quotas - exact)[free], kind="stable")]
+        quotas[neediest[: abs(missing)]] += step
+    return quotas
+
+
+def permutation(num: int, seed: int) -> Indices:
+    """A random order of 0 … num - 1 that depends on no library's generator."""
+    return np.argsort(_scrambled(np.arange(num), seed), kind="stable").astype(np.int64)
+
+
+def _scrambled(numbers: Indices, seed: int) -> npt.NDArray[np.uint64]:
+    """64 well-mixed bits for each number: the finaliser of splitmix64."""
+    with np.errstate(over="ignore"):
+        start = np.uint64(seed % 2**64) * np.uint64(0xD1342543DE82EF95)
+        bits = start + (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(
+            0x9E3779B97F4A7C15
+        )
+        bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed: npt.NDArray[np.uint64] = bits ^ (bits >> np.uint64(31))
+    return mixed
+
+
+def mixed_order(source: Source, seed: int) -> Indices:
+    """All images in random order.
+
+    Of a source that reads blocks, as many random blocks as it keeps in memory are
+    shuffled together, so that no block is read twice.
+    """
+    order = permutation(len(source), seed)
+    blocks = source.blocks
+    if blocks is None:
+        return order
+    _, numbered = np.unique(blocks, return_inverse=True)
+    position = np.argsort(permutation(int(numbered.max()) + 1, seed + 1))
+    window = position[numbered] // max(source.num_blocks_at_once, 1)
+    return order[np.argsort(window[order], kind="stable")]
