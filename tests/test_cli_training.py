@@ -296,7 +296,7 @@ def test_a_pack_says_why_an_image_is_left_out(tmp_path: Path, capsys: Output) ->
     # Rich would take these brackets for an end that has no beginning.
     assert main(["pack", str(tmp_path / "images"), str(tmp_path / "p[/b]")]) == 0
     told = capsys.readouterr().out.splitlines()
-    assert "images/a/5.heic is passed over" in told[0]
+    assert "images/a/5.heic is skipped" in told[0]
     assert told[1].endswith("images/a/4.png: the file is empty.")
     assert told[-1].endswith("p[/b]'")
 
@@ -322,7 +322,7 @@ def test_odd_names_and_a_damaged_image_do_not_spoil_the_end(
     assert main([*words, *(part for each in settings for part in ("--set", each))]) == 0
     told = capsys.readouterr().out
     assert "photos/val/a/1.png: not an image that can be read; it is skipped." in told
-    assert "photos/val/a/5.heic is passed over" in told
+    assert "photos/val/a/5.heic is skipped" in told
     assert "photos/val/b/0.png: No such file or directory; it is skipped." in told
     # The closing table has the others.
     assert "photos/val/a/3.png   a" in told

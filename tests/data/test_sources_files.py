@@ -236,7 +236,7 @@ def test_parquet_whose_columns_are_not_clear(tmp_path):
         feature = {"label": {"names": names, "_type": "ClassLabel"}}
         note = {"huggingface": json.dumps({"info": {"features": feature}})}
         pq.write_table(pq.read_table(path).replace_schema_metadata(note), path)
-        with pytest.raises(UserError, match=r"names its classes .* a list of texts"):
+        with pytest.raises(UserError, match=r"names its classes .* a list of strings"):
             open_splits(path)
     (tmp_path / "b" / "x.parquet").mkdir(parents=True)
     with pytest.raises(UserError, match=r"b holds no \.parquet files"):
@@ -666,7 +666,7 @@ def test_shards_that_cannot_be_used(tmp_path):
     with pytest.raises(UserError, match="holds no images"):
         open_splits(str(tmp_path / "b.tar"))
     (tmp_path / "c.tar").write_bytes(b"\x1f\x8b" + bytes(3000))
-    with pytest.raises(UserError, match="no uncompressed tar"):
+    with pytest.raises(UserError, match="not an uncompressed tar"):
         open_splits(str(tmp_path / "c.tar"))
     with pytest.raises(UserError, match=r"no file .*d\.tar"):
         open_splits(str(tmp_path / "d.tar"))
@@ -700,8 +700,8 @@ def test_images_in_shards_that_are_not_read_are_named(tmp_path):
     for _ in range(2):  # the second time by the index
         source = open_source(str(path), "all")
         assert [brightness(source, n) for n in range(7)] == [0, 1, 2, 3, 4, 5, 9]
-        note = f"{path}:folder/0007.heic is passed over: images of this kind"
-        assert source.notes == (f"{note} are not read; convert it to JPEG or PNG.",)
+        note = f"{path}:folder/0007.heic is skipped: this format is not supported"
+        assert source.notes == (f"{note}; convert it to JPEG or PNG.",)
 
 
 def test_samples_of_one_key_are_not_lost(tmp_path):
@@ -754,10 +754,10 @@ def test_images_beside_class_folders_are_named(tmp_path, num):
     assert len(splits.train) + len(splits.val) == 6
     first = tmp_path / "loose0.png"
     which = {
-        1: f"{first} is passed over: it lies",
-        3: f"3 images ({first}, …) are passed over: they lie",
+        1: f"{first} is skipped: not",
+        3: f"3 images ({first}, …) are skipped: not",
     }
-    end = "beside the class folders; move each into that of its class."
+    end = "inside a class folder; move each image into the folder of its class."
     assert splits.notes == (f"{which[num]} {end}",)
 
 
@@ -772,7 +772,7 @@ def test_a_tar_among_class_folders_is_not_the_data(tmp_path, root, stray):
     splits = open_splits(tmp_path)
     assert splits.train.classes == ("a", "b")
     assert splits.notes == (
-        f"{path} is passed over: the images in the class folders are the data.",
+        f"{path} is skipped: the images in the class folders are used.",
     )
 
 
@@ -847,7 +847,7 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "scandir", refuse)
     for open_it in (open_splits, open_source):
-        with pytest.raises(UserError, match=r"images/cat may not be read: give"):
+        with pytest.raises(UserError, match=r"images/cat may not be read: change"):
             open_it(tmp_path / "images")
 
 

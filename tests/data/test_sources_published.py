@@ -161,7 +161,11 @@ def test_imagenet_with_a_flat_validation_folder(
     ("make", "lost", "words"),
     [
         (by_kaggle, "LOC_val_solution.csv", "are unknown: put"),
-        (by_devkit, "ILSVRC2012_devkit_t12/data/meta.mat", "needs meta.mat beside it"),
+        (
+            by_devkit,
+            "ILSVRC2012_devkit_t12/data/meta.mat",
+            "needs meta.mat in the same folder",
+        ),
     ],
 )
 def test_imagenet_without_labels_is_one_sentence(
@@ -376,13 +380,13 @@ def test_a_flat_validation_folder_of_ones_own_is_told_of_as_before(
 
 def test_a_link_to_nothing_is_told(tmp_path: Path) -> None:
     (tmp_path / "photos").symlink_to("gone")
-    with pytest.raises(UserError, match=r"photos is a link to gone, which is not"):
+    with pytest.raises(UserError, match=r"photos is a link to gone, which does not"):
         open_splits(tmp_path / "photos")
 
 
 def test_numbers_of_shards_may_fall_and_have_a_limit() -> None:
     assert expand_braces("a{10..8}.tar") == ["a10.tar", "a09.tar", "a08.tar"]
-    with pytest.raises(UserError, match=r"stands for 10,000,000,000 names: give"):
+    with pytest.raises(UserError, match=r"is a pattern for 10,000,000,000 names: give"):
         expand_braces("a{0..9999999999}.tar")
 
 

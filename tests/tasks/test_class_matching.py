@@ -61,7 +61,7 @@ def test_imagenet_goes_by_numbers_or_words() -> None:
 def test_a_source_gets_the_models_labels() -> None:
     images = torch.zeros(3, 1, 2, 2, dtype=torch.uint8)
     source = ArraySource(images, [0, 1, 0], ("cat", "ant"), "made")
-    source.notes = ("something is passed over",)
+    source.notes = ("something is skipped",)
     same = relabelled(source, np.array([2, 0]), ANIMALS)
     assert same.labels.tolist() == [2, 0, 2]
     assert same.classes == ANIMALS

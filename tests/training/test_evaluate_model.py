@@ -145,7 +145,7 @@ def test_other_data_is_taken_whole_and_its_damage_named(
     assert (report.split, report.score.num_images) == ("all", 180)
     assert report.damaged == (str(folder / "3" / "broken.png"),)
     assert report.notes[0].endswith("--split val takes a tenth.")
-    assert "photo.heic is passed over" in report.notes[1]
+    assert "photo.heic is skipped" in report.notes[1]
     tenth = judged(run, data=folder, split="val")
     assert tenth.score.num_images == 18
 

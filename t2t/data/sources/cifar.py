@@ -141,7 +141,7 @@ _ARRAYS = (
 
 
 class _Unpickler(pickle.Unpickler):
-    """Loads arrays only, so that no code in the file can run."""
+    """Loads arrays only: no code in the file can run."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _ARRAYS:

@@ -1,4 +1,4 @@
-"""What the names of data files tell: their split, and which files a pattern means."""
+"""Names of data files: their splits, and patterns for several files."""
 
 import os
 import re
@@ -6,19 +6,19 @@ from collections.abc import Iterable
 
 from t2t.errors import UserError
 
-# What people call their splits; the first that is there is taken.
+# The names of splits in use; the first that exists is used.
 SPLIT_NAMES = {
     "train": ("train", "training"),
     "val": ("val", "valid", "validation", "dev"),
     "test": ("test", "testing", "eval"),
 }
-# More are a slip of the finger, and would fill the memory.
+# More are a typing error, and would fill the memory.
 _MOST_NAMES = 1_000_000
 _SPLITS = {name: split for split, names in SPLIT_NAMES.items() for name in names}
 
 
 def split_of(path: str) -> str | None:
-    """The split that a file's name, or else a folder it is in, speaks of."""
+    """The split that a file, or else a folder it is in, is named for."""
     for part in reversed(re.split(r"[/\\]", path)):
         for word in re.split(r"[^A-Za-z]+", os.path.splitext(part)[0].lower()):
             if word in _SPLITS:
@@ -27,7 +27,7 @@ def split_of(path: str) -> str | None:
 
 
 def group_by_split(paths: Iterable[str], root: str) -> dict[str, list[str]]:
-    """Files by the split they belong to, or all as "all" where none is named."""
+    """Files by split, with "all" for those that are named for none."""
     groups: dict[str, list[str]] = {}
     for path in sorted(paths):
         inner = path.removeprefix(root)
@@ -36,7 +36,7 @@ def group_by_split(paths: Iterable[str], root: str) -> dict[str, list[str]]:
 
 
 def num_missing(paths: Iterable[str]) -> int:
-    """How many files are missing by their own count, as in 00001-of-00004."""
+    """How many files are missing, by names such as 00001-of-00004."""
     totals = set()
     num = 0
     for path in paths:
@@ -47,7 +47,7 @@ def num_missing(paths: Iterable[str]) -> int:
 
 
 def has_braces(pattern: str) -> bool:
-    """Whether a pattern stands for several names."""
+    """Whether this is a pattern with braces, for several names."""
     return re.search(r"\{[^{}]*(\.\.|,)[^{}]*\}", pattern) is not None
 
 
@@ -61,7 +61,7 @@ def expand_braces(pattern: str) -> list[str]:
         first, last = int(numbers[1]), int(numbers[2])
         if abs(last - first) >= _MOST_NAMES:
             raise UserError(
-                f"{pattern} stands for {abs(last - first) + 1:,} names: give "
+                f"{pattern} is a pattern for {abs(last - first) + 1:,} names: give "
                 f"{_MOST_NAMES:,} or fewer."
             )
         step = 1 if first <= last else -1  # as a shell counts

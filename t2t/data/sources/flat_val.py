@@ -64,7 +64,7 @@ def _open(train: Path, val: Path, root: Path) -> FileSource:
     if found is None:
         raise UserError(
             f"The classes of the images in {val} are unknown: put {TINY} into it, or "
-            f"one of {KAGGLE}, {SYNSETS}, or {NUMBERS} with its {META} beside it."
+            f"one of {KAGGLE}, {SYNSETS}, or {NUMBERS} together with {META}."
         )
     where, labels = found
     names = list(walk(str(val)))
@@ -125,7 +125,7 @@ def _read_numbers(folder: Path) -> list[str]:
     meta = folder / META
     if not meta.is_file():
         raise UserError(
-            f"{folder / NUMBERS} needs {META} beside it, which names its classes: "
+            f"{folder / NUMBERS} needs {META} in the same folder for class names: "
             "unpack the development kit again."
         )
     from scipy.io import loadmat

@@ -1,4 +1,4 @@
-"""Images in folders named for their classes."""
+"""Folders of images, with one folder per class or without classes."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -19,8 +19,8 @@ from t2t.errors import UserError, on_one_line
 
 _SHARDS = frozenset((".tar",))
 _KNOWN = ", ".join(COMMON_SUFFIXES[:6])
-# What zips of a Mac, network disks (with small copies of images) and Windows add.
-_SYSTEMS_OWN = frozenset(
+# Made by macOS, network storage (with thumbnails), Windows and Linux.
+_SYSTEM_FOLDERS = frozenset(
     ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found")
 )
 
@@ -34,8 +34,8 @@ def find_folder_splits(root: Path, labels: bool = True) -> Openers:
             if name in folders:
                 splits[split] = partial(open_folder, Path(folders[name].path), labels)
                 break
-    # A class may be called "test": only a training folder makes these splits, or that
-    # there is nothing else and they hold folders in place of images.
+    # A class may be called "test": these are splits only beside a training folder, or
+    # if there is nothing else and they hold folders, not images.
     if "train" in splits or (splits and all(map(_holds_classes, folders.items()))):
         return splits
     return {"all": partial(open_folder, root, labels)}
@@ -51,7 +51,7 @@ def _holds_classes(folder: tuple[str, os.DirEntry[str]]) -> bool:
 
 
 def holds_images_by_class(root: Path) -> bool:
-    """Whether its folders are those of classes: several, and images in each."""
+    """Whether it holds several folders with images in each."""
     folders, *_ = class_folders(root)
     above = (root.resolve(),)
     inner = (walk(str(root / name), above=above) for name in folders)
@@ -64,7 +64,7 @@ def open_folder(root: Path, labels: bool = True) -> FileSource:
     Without `labels`, the images may be anywhere in it: the source has classes only if
     all images are in class folders.
     """
-    folders, loose, beside = class_folders(root)
+    folders, loose, other_files = class_folders(root)
     if labels and not folders:
         if loose:
             raise UserError(
@@ -74,16 +74,16 @@ def open_folder(root: Path, labels: bool = True) -> FileSource:
             )
         raise UserError(
             f"{root} holds no folders: it should hold one folder of images per class. "
-            f"{' '.join(notes_on(beside))}".rstrip()
+            f"{' '.join(notes_on(other_files))}".rstrip()
         )
     above = (root.resolve(),)
-    # Listing waits for the disk, which several threads do at once.
+    # Listing waits for the disk: threads wait at the same time.
     with ThreadPoolExecutor(16) as pool:
-        places = [str(root / name) for name in folders]
-        found = list(pool.map(lambda place: _listed(place, above), places))
+        paths = [str(root / name) for name in folders]
+        found = list(pool.map(lambda path: _listed(path, above), paths))
     counts = [len(images) for images, _ in found]
-    others = [*beside, *(path for _, some in found for path in some)]
-    notes = (*note_on_lost(beside), *notes_on(others))
+    others = [*other_files, *(path for _, some in found for path in some)]
+    notes = (*note_on_broken_links(other_files), *notes_on(others))
     names = [
         f"{name}{os.sep}{file}"
         for name, (images, _) in zip(folders, found, strict=True)
@@ -97,7 +97,7 @@ def open_folder(root: Path, labels: bool = True) -> FileSource:
                 f"some ({_KNOWN}, …) or remove the folder. "
                 f"{' '.join(notes_on(others))}".rstrip()
             )
-        notes = (*note_on_loose(loose), *notes)
+        notes = (*note_on_loose_images(loose), *notes)
     elif loose or 0 in counts or len(folders) < 2:
         names = [*(os.path.basename(path) for path in loose), *names]
         if not names:
@@ -111,7 +111,7 @@ def open_folder(root: Path, labels: bool = True) -> FileSource:
 
 
 def _if_a_class(root: Path) -> str:
-    """A closing sentence on a folder that a class may be named for and a split is."""
+    """A sentence for a folder that has the name of a split and may be a class."""
     if root.name.lower() not in SPLIT_NAMES["train"]:
         return ""
     return (
@@ -126,50 +126,48 @@ def _listed(folder: str, above: tuple[Path, ...]) -> tuple[list[str], list[str]]
     return list(walk(folder, above=above, on_other=others.append)), others
 
 
-def note_on_loose(images: list[str]) -> tuple[str, ...]:
-    """A sentence on images that lie beside the class folders, where some do."""
+def note_on_loose_images(images: list[str]) -> tuple[str, ...]:
+    """A sentence on images outside the class folders, if there are any."""
     if not images:
         return ()
-    lie = "it lies" if len(images) == 1 else "they lie"
     return (
-        f"{_passed_over(images, 'images')}: {lie} beside the class folders; move each "
-        "into that of its class.",
+        f"{_skipped(images, 'images')}: not inside a class folder; move each image "
+        "into the folder of its class.",
     )
 
 
-def note_on_lost(beside: list[str]) -> tuple[str, ...]:
-    """A sentence on links beside the class folders that lead nowhere, if any do."""
-    links = [path for path in beside if os.path.islink(path)]
-    lost = [path for path in links if not os.path.exists(path)]
-    if not lost:
+def note_on_broken_links(paths: list[str]) -> tuple[str, ...]:
+    """A sentence on the links among these that lead nowhere, if there are any."""
+    links = [path for path in paths if os.path.islink(path)]
+    broken = [path for path in links if not os.path.exists(path)]
+    if not broken:
         return ()
-    end = "it is a link that leads" if len(lost) == 1 else "these links lead"
-    return (f"{_passed_over(lost, 'folders')}: {end} nowhere.",)
+    return (f"{_skipped(broken, 'links')}: the target does not exist.",)
 
 
 def notes_on(others: Iterable[str]) -> tuple[str, ...]:
-    """A sentence for each kind of files that may be meant and are passed over."""
+    """A sentence for each kind of skipped file that may hold images."""
     kinds: dict[str, list[str]] = {}
     for path in others:
-        if is_unread_name(path) or _is_called(_SHARDS, path):
+        if is_unread_name(path) or _has_suffix(_SHARDS, path):
             kinds.setdefault(_suffix(path), []).append(path)
     return tuple(_note_on(suffix, paths) for suffix, paths in kinds.items())
 
 
 def _note_on(suffix: str, paths: list[str]) -> str:
-    which = _passed_over(paths, f"{suffix} files")
+    which = _skipped(paths, f"{suffix} files")
     if suffix in _SHARDS:
-        return f"{which}: the images in the class folders are the data."
+        return f"{which}: the images in the class folders are used."
     them = "it" if len(paths) == 1 else "them"
-    return f"{which}: images of this kind are not read; convert {them} to JPEG or PNG."
+    return f"{which}: this format is not supported; convert {them} to JPEG or PNG."
 
 
-def _passed_over(paths: list[str], kind: str) -> str:
-    """How many are, and the first of them."""
+def _skipped(paths: list[str], kind: str) -> str:
+    """How many files are skipped, and the first of them."""
     first = on_one_line(paths[0])
     if len(paths) == 1:
-        return f"{first} is passed over"
-    return f"{len(paths):,} {kind} ({first}, …) are passed over"
+        return f"{first} is skipped"
+    return f"{len(paths):,} {kind} ({first}, …) are skipped"
 
 
 def _suffix(path: str) -> str:
@@ -177,24 +175,24 @@ def _suffix(path: str) -> str:
 
 
 def is_image_name(path: str) -> bool:
-    """Whether a file is called an image and is not hidden."""
-    return _is_called(IMAGE_SUFFIXES, path)
+    """Whether a file has the suffix of an image and is not hidden."""
+    return _has_suffix(IMAGE_SUFFIXES, path)
 
 
 def is_unread_name(path: str) -> bool:
-    """Whether a file is called an image of a kind that is not read."""
-    return _is_called(UNREAD_SUFFIXES, path)
+    """Whether a file has the suffix of an image format that is not supported."""
+    return _has_suffix(UNREAD_SUFFIXES, path)
 
 
-def _is_called(suffixes: frozenset[str], path: str) -> bool:
+def _has_suffix(suffixes: frozenset[str], path: str) -> bool:
     return _suffix(path) in suffixes and not os.path.basename(path).startswith(".")
 
 
 def is_dir(entry: os.DirEntry[str]) -> bool:
-    """Whether this is a folder, or a link to one, and neither hidden nor a system's."""
-    if entry.name.startswith(".") or entry.name in _SYSTEMS_OWN:
+    """Whether this is a folder, or a link to one; hidden and system folders are not."""
+    if entry.name.startswith(".") or entry.name in _SYSTEM_FOLDERS:
         return False
-    # Of a link that leads to itself the entry would say so with an error.
+    # For a link to itself, entry.is_dir() would raise an error.
     return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
 
 
@@ -205,11 +203,11 @@ def walk(
     on_error: Callable[[OSError], None] | None = None,
     on_other: Callable[[str], None] = lambda path: None,
 ) -> Iterator[str]:
-    """All images below a folder, in order, each path begun with `prefix`.
+    """All images below a folder, sorted, with `prefix` before each path.
 
-    A link is followed, but not back to a folder that it lies in; `above` are those on
-    the way here. `on_error` is told of folders that cannot be read, in place of a stop,
-    and `on_other` of files that are no images to read.
+    Links are followed, but not to a folder that contains them; `above` are the folders
+    that contain this one. `on_error`, if given, is called for folders that cannot be
+    read, `on_other` for files that are not images.
     """
     above = (*above, Path(folder).resolve())
     images = []
@@ -233,31 +231,32 @@ def walk(
         on_other(path)
     for name in sorted(deeper):
         inner = os.path.join(folder, name)
-        if not _leads_back(inner, above):
+        if not _contains_any(inner, above):
             inside = f"{prefix}{name}{os.sep}"
             yield from walk(inner, inside, above, on_error, on_other)
 
 
 def files_below(folder: str, suffix: str) -> list[str]:
-    """All other files below a folder that end so and are not hidden, in order."""
+    """All files below a folder with this suffix, sorted; no images, none hidden."""
     others: list[str] = []
     for _ in walk(folder, on_other=others.append):
         pass
-    return sorted(path for path in others if _is_called(frozenset((suffix,)), path))
+    return sorted(path for path in others if _has_suffix(frozenset((suffix,)), path))
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
-    # A link is taken at its name: to ask where it leads costs a look at the disk.
+    # The target of a link is not checked: that would read the disk again.
     return is_image_name(entry.name) and not entry.is_dir(follow_symlinks=False)
 
 
-def _leads_back(folder: str, above: tuple[Path, ...]) -> bool:
+def _contains_any(folder: str, above: tuple[Path, ...]) -> bool:
+    """Whether a folder, behind links, contains one of the folders above it."""
     real = Path(folder).resolve()
     return any(each.is_relative_to(real) for each in above)
 
 
 def class_folders(root: Path) -> tuple[list[str], list[str], list[str]]:
-    """Names of the folders, and paths of the images and other files beside them."""
+    """The names of the folders, and the paths of the images and of other files."""
     folders = []
     images = []
     others = []
@@ -268,6 +267,6 @@ def class_folders(root: Path) -> tuple[list[str], list[str], list[str]]:
                 images.append(entry.path)
             elif not is_dir(entry):
                 others.append(entry.path)
-            elif not _leads_back(entry.path, above):
+            elif not _contains_any(entry.path, above):
                 folders.append(entry.name)
     return sorted(folders), sorted(images), sorted(others)

@@ -1,4 +1,4 @@
-"""Numbered labels and the names of the classes, checked."""
+"""Labels, class names, and checks of both."""
 
 import os
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import numpy as np
 from t2t.data.sources.base import FileSource, Indices, Source, Subset, no_labels
 from t2t.errors import UserError
 
-# Beyond so many a number is no class but something else, such as a date.
+# A larger number is no class but something else, such as a date.
 _MOST_CLASSES = 1 << 20
 
 
@@ -55,7 +55,9 @@ def labels_and_classes(
         names = classes or tuple(sorted(set(values)))
         numbers = {name: number for number, name in enumerate(names)}
         if unknown := sorted(set(values) - set(names)):
-            raise UserError(f"{where} has the label {unknown[0]!r}, which is no class.")
+            raise UserError(
+                f"{where} has the label {unknown[0]!r}, which is not a class."
+            )
         return np.array([numbers[value] for value in values], np.int64), names
     for row, value in enumerate(values):
         if not _is_class_number(value):
@@ -76,14 +78,14 @@ def labels_and_classes(
 
 
 def _is_class_number(value: Any) -> bool:
-    """Whether this is a whole number, which a table may keep as any kind."""
+    """Whether this is a whole number, of any numeric type."""
     is_number = isinstance(value, int | float | Decimal)
-    # A negative one is told of elsewhere: it stands for no label.
+    # Negative numbers, which mean no label, have an error of their own.
     return is_number and value < _MOST_CLASSES and value == value // 1
 
 
 def check_no_empty_class(source: Source, where: str) -> None:
-    """Refuse a training set with a class that it has no image of."""
+    """Refuses a training set that lacks images of a class."""
     counts = np.bincount(source.labels, minlength=len(source.classes))
     empty = [source.classes[number] for number in np.flatnonzero(counts == 0)]
     if empty:
@@ -94,9 +96,9 @@ def check_no_empty_class(source: Source, where: str) -> None:
 
 
 def folder_meant(source: Source) -> str:
-    """A closing question where the one class of a folder holds the class folders.
+    """A hint for data with one class that holds folders: they may be the classes.
 
-    Starts with a space; empty where nothing of that kind is seen.
+    Starts with a space; empty if there is nothing to say.
     """
     if isinstance(source, Subset):
         return folder_meant(source.source)
@@ -109,7 +111,7 @@ def folder_meant(source: Source) -> str:
 
 
 def check_labelled(source: Source, where: str) -> None:
-    """Refuse images without labels."""
+    """Refuses images without labels."""
     if not source.is_labelled:
         raise UserError(
             f"{where} has no labels: add them, or train with a task that needs none."
@@ -126,13 +128,13 @@ def drop_unequal_labels(train: Source, val: Source) -> None:
 
 
 def check_same_classes(train: Source, val: Source, where: str) -> None:
-    """Refuse a validation set of other classes than the training set's."""
+    """Refuses a validation set with other classes than the training set."""
     if train.classes == val.classes:
         return
     num_classes = len(val.classes)
     is_numbered = train.classes == tuple(map(str, range(len(train.classes))))
     if is_numbered and val.classes == train.classes[:num_classes]:
-        # Labels without names tell of classes only up to the highest they have.
+        # Without names, the classes are those up to the highest label.
         val.classes = train.classes
         return
     only_train = sorted(set(train.classes) - set(val.classes))

@@ -1,4 +1,4 @@
-"""From the one argument that names data to its training and validation sets."""
+"""Opens data by one argument: a name, a path, a pattern or a URL."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -48,13 +48,13 @@ class UnopenedSplits:
 
 @contextmanager
 def permitted() -> Iterator[None]:
-    """Names a folder or file that may not be read."""
+    """Turns a PermissionError into a UserError that names the file."""
     try:
         yield
     except PermissionError as error:
         raise UserError(
-            f"{error.filename} may not be read: give yourself permission, or move it "
-            "out of the data."
+            f"{error.filename} may not be read: change its permissions, or move it out "
+            "of the data."
         ) from error
 
 
@@ -142,8 +142,8 @@ def open_source(
 def find_splits(spec: str | Path, labels: bool = True) -> UnopenedSplits:
     """The kind of data this is, by its name or by its files."""
     text = str(spec)
-    if not text.strip():  # which would else be the folder that one stands in
-        raise UserError(f"The data have an empty name: {WHAT_TO_GIVE}")
+    if not text.strip():  # as a path it would be the current folder
+        raise UserError(f"The name of the data is empty: {WHAT_TO_GIVE}")
     if is_named(text):
         return UnopenedSplits(text, NAMED[text], notes_on_name(text))
     if has_braces(text) or text.endswith(".tar") or is_url(text):
@@ -154,7 +154,7 @@ def find_splits(spec: str | Path, labels: bool = True) -> UnopenedSplits:
     if not path.is_dir():
         if path.is_symlink():
             raise UserError(
-                f"{text} is a link to {os.readlink(path)}, which is not there: mend "
+                f"{text} is a link to {os.readlink(path)}, which does not exist: fix "
                 "the link, or give another path."
             )
         if path.exists():
@@ -223,19 +223,19 @@ def kind_of_folder(path: Path) -> str:
             "files or tar shards."
         )
     folders = [entry for entry in listed if is_dir(entry)]
-    # A tar left beside unpacked train and val folders is not the data.
+    # A tar next to unpacked train and val folders is not the data.
     trains = [f.path for f in folders if f.name.lower() in SPLIT_NAMES["train"]]
     kind = _kind_of_files(trains or [str(path), *(f.path for f in folders[:64])])
-    # Nor is one that was left among the class folders.
+    # Nor is one among class folders.
     by_class = (holds_images_by_class(Path(root)) for root in trains or [str(path)])
     return "images" if kind == "shards" and all(by_class) else kind
 
 
-def _kind_of_files(places: Iterable[str]) -> str:
+def _kind_of_files(folders: Iterable[str]) -> str:
     """The kind of the first data file in these folders, or images."""
-    for place in places:
-        with os.scandir(place) as entries:
-            # A folder of a million images is told by its first few.
+    for folder in folders:
+        with os.scandir(folder) as entries:
+            # A few files are enough, also of a folder with a million.
             for _, entry in zip(range(256), entries, strict=False):
                 for kind, suffix in _SUFFIX.items():
                     if entry.name.endswith(suffix) and entry.name[0] != ".":
@@ -252,8 +252,8 @@ def _find_patterned(text: str, labels: bool) -> Openers:
         raise UserError(f"{text} cannot be listed ({error}).") from error
     if not has_shards:
         raise UserError(
-            f"{text} holds no .tar shards, the one kind of data that is read from "
-            "afar: pack the data with t2t pack, or copy it here."
+            f"{text} holds no .tar shards, the only data that is read from a URL: pack "
+            "the data with t2t pack, or copy it to this machine."
         )
     return find_shard_splits(text, labels)
 
@@ -267,15 +267,15 @@ def _find_file(path: Path, labels: bool) -> Openers:
             "per class."
         )
     raise UserError(
-        f"{path} is not data that can be read: give a folder of images, parquet files "
-        "or .tar shards (unpack or decompress an archive first)."
+        f"{path} is not a supported kind of data: give a folder of images, parquet "
+        "files or .tar shards (unpack or decompress an archive first)."
     )
 
 
 def _nearest(text: str, path: Path) -> str:
-    """What closes a sentence by naming what was likely meant, if anything is like it.
+    """A hint of similar names, to end a sentence; empty if there are none.
 
-    Only last names are compared: a folder that both lie in would make all alike.
+    Only the last parts of paths are compared.
     """
     meant = {name: name for name in NAMED} if text == path.name else {}
     if path.parent.is_dir():

@@ -37,7 +37,7 @@ def columns_of(schema: Any, path: str, labels: bool = True) -> Columns:
             features = dict(info.get("info", {}).get("features") or {})
         except (ValueError, AttributeError, TypeError) as error:
             raise UserError(
-                f"{path} has a damaged note on its columns ({error}): copy it again."
+                f"{path} has damaged Hugging Face metadata ({error}): copy it again."
             ) from error
     kinds = {
         name: feature.get("_type")
@@ -67,19 +67,19 @@ def columns_of(schema: Any, path: str, labels: bool = True) -> Columns:
     classes = (features[label].get("names") if label in kinds else None) or []
     if not isinstance(classes, list) or any(type(name) is not str for name in classes):
         raise UserError(
-            f"{path} names its classes {classes!s:.60}: it should be a list of texts."
+            f"{path} names its classes {classes!s:.60}: it should be a list of strings."
         )
     return Columns(image, label, tuple(classes) or None)
 
 
 def _check_image_type(field: Any, path: str) -> None:
-    """Refuse a column of anything but files or their paths."""
+    """Refuses a column of anything but image files or their paths."""
     kind = field.type
     parts = [kind.field(number) for number in range(kind.num_fields)]
     right = [
         str(part.type) in _KINDS[part.name] for part in parts if part.name in _KINDS
     ]
-    if not parts:  # repeated bytes may come as numbers of a dictionary
+    if not parts:  # repeated bytes may be stored as a dictionary
         right = [str(getattr(kind, "value_type", kind)) in _BINARY]
     if right and all(right):
         return

@@ -1,4 +1,4 @@
-"""Where each image of a tar shard lies, kept beside the shard as JSON."""
+"""The index of a tar shard: where its images are, saved next to it as JSON."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ from t2t.errors import UserError, first_line, lack
 
 KIND = "t2t shard index 1"
 SUFFIX = ".index.json"
-# Of what follows a shard's end, which is some kilobytes of zeros.
+# Bytes after a shard's end that are checked: usually some kilobytes of zeros.
 _MOST_CHECKED = 1 << 20
 _SUFFIXES = IMAGE_SUFFIXES | {OTHER_SUFFIX}
 _LABEL_KEYS = ("label", "cls", "class", "target")
@@ -37,7 +37,7 @@ _LABEL_KEYS = ("label", "cls", "class", "target")
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """The places and labels of a shard's images, and the shard they were true of."""
+    """The positions and labels of a shard's images."""
 
     offsets: Indices
     sizes: Indices
@@ -45,30 +45,30 @@ class ShardIndex:
     """Numbers, or the classes' names, or both where some names are numbers; None for
     an image without a label."""
     stamp: list[int | str]
-    """The shard's size and time when this was written."""
+    """The size and time of the shard that this describes."""
     checked: dict[str, Any]
-    """What is known beyond: the names of images of kinds that are not read, and of a
-    pack the checksum, sizes before, images left out."""
+    """The names of images in formats that are not supported; for packs, also the
+    checksum, the sizes before packing and the images left out."""
 
     def is_of(self, stamp: list[int | str]) -> bool:
-        """Whether the shard is still the one this was written for."""
-        # A pack's shards never change once written, but copying gives a new time.
+        """Whether this describes the shard with that stamp."""
+        # The shards of a pack never change, but copying changes their times.
         if "sha256" in self.checked:
             return self.stamp[0] == stamp[0]
         return self.stamp == stamp
 
-    def check(self, place: str) -> None:
-        """Refuse lists of unequal lengths, which only a hand can have written."""
+    def check(self, path: str) -> None:
+        """Refuses lists of unequal lengths, as after editing by hand."""
         lengths = len(self.offsets), len(self.sizes), len(self.labels)
         if len(set(lengths)) > 1:
             raise UserError(
-                f"{place} has {lengths[0]} offsets, {lengths[1]} sizes and "
+                f"{path} has {lengths[0]} offsets, {lengths[1]} sizes and "
                 f"{lengths[2]} labels, and each image needs one of each: remove this "
-                "file, and it is made anew."
+                "file to rebuild it."
             )
 
     def write(self, path: Path) -> None:
-        """Write so that the file is there whole or not at all."""
+        """Writes the file, whole or not at all."""
         content = {
             "kind": KIND,
             "stamp": self.stamp,
@@ -81,7 +81,7 @@ class ShardIndex:
 
 
 def parse_index(data: bytes) -> ShardIndex | None:
-    """The index in these bytes; None where they are something else."""
+    """The index in these bytes; None if they are something else."""
     try:
         content = json.loads(data)
         if content.pop("kind") != KIND:
@@ -100,7 +100,7 @@ def parse_index(data: bytes) -> ShardIndex | None:
 
 
 def load_or_build(shard: str) -> ShardIndex:
-    """The index of a shard, read if it is there and true, else made and kept."""
+    """The index of a shard, read if it is up to date, else built and saved."""
     try:
         storage = open_storage(shard)
         stamp = storage.stamp()
@@ -108,34 +108,34 @@ def load_or_build(shard: str) -> ShardIndex:
         raise UserError(f"There is no file {shard}.") from error
     except OSError as error:
         raise unopened(shard, error) from error
-    places = [Path(shard + SUFFIX)] if not is_url(shard) else []
+    paths = [Path(shard + SUFFIX)] if not is_url(shard) else []
     key = hashlib.sha256(
         os.fsencode(shard if is_url(shard) else os.path.abspath(shard))
     ).hexdigest()
-    places.append(cache_folder() / "indexes" / f"{key[:32]}.json")
-    for place in places:
-        with suppress(OSError):  # there is none, or none that one may read
-            index = parse_index(place.read_bytes())
+    paths.append(cache_folder() / "indexes" / f"{key[:32]}.json")
+    for path in paths:
+        with suppress(OSError):  # missing or unreadable
+            index = parse_index(path.read_bytes())
             if index is not None and index.is_of(stamp):
-                index.check(str(place))
+                index.check(str(path))
                 return index
     if isinstance(storage, RemoteFile):
         uploaded = _read_uploaded(shard, stamp)
         if uploaded is not None:
             return uploaded
     index = build_index(storage, stamp)
-    for place in places:
+    for path in paths:
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            index.write(place)
-        except OSError:  # a folder one may not write to: the cache is next
+            path.parent.mkdir(parents=True, exist_ok=True)
+            index.write(path)
+        except OSError:  # the folder is read-only: the cache is next
             continue
         break
     return index
 
 
 def _read_uploaded(shard: str, stamp: list[int | str]) -> ShardIndex | None:
-    """An index that lies beside a remote shard; its time is another machine's."""
+    """The index next to a remote shard, whatever its time, as that was copied."""
     try:
         index = parse_index(RemoteFile(shard + SUFFIX).read_all())
     except OSError:
@@ -147,7 +147,7 @@ def _read_uploaded(shard: str, stamp: list[int | str]) -> ShardIndex | None:
 
 
 def build_index(storage: LocalFile | RemoteFile, stamp: list[int | str]) -> ShardIndex:
-    """Go through a shard once and note its images and labels."""
+    """Reads a shard once to list its images and labels."""
     offsets, sizes, labels, unread = [], [], [], []
     try:
         for image, label in _samples(storage, int(stamp[0])):
@@ -161,7 +161,7 @@ def build_index(storage: LocalFile | RemoteFile, stamp: list[int | str]) -> Shar
             labels.append(label)
     except tarfile.TarError as error:
         raise UserError(
-            f"{storage.path} is no uncompressed tar file, or is cut short ({error})."
+            f"{storage.path} is not an uncompressed tar file or is cut short ({error})."
         ) from error
     except UserError:
         raise
@@ -171,7 +171,7 @@ def build_index(storage: LocalFile | RemoteFile, stamp: list[int | str]) -> Shar
             raise
         raise lack(storage.path, error) or UserError(
             f"{storage.path} could not be read to its end ({first_line(error)}): try "
-            "again; shards that were gone through are remembered."
+            "again; finished shards are not read again."
         ) from error
     if not offsets:
         raise UserError(f"{storage.path} holds no images.")
@@ -188,8 +188,8 @@ def _samples(
     storage: LocalFile | RemoteFile, num_bytes: int
 ) -> Iterator[tuple[tarfile.TarInfo | None, int | str | None]]:
     """Each run of members that share a key, as WebDataset groups them."""
-    # On a disk the images are hopped over; from afar that would be two requests for
-    # each, so the shard is read through.
+    # On a disk the images are skipped; over a network that would be two requests for
+    # each, so the whole shard is read.
     mode = "r|" if isinstance(storage, RemoteFile) else "r:"
     key, image, label = "", None, None
     with (
@@ -216,8 +216,8 @@ def _samples(
                 label = found if found is not None else label
             elif image is not None and member.name == image.name:
                 raise UserError(
-                    f"{storage.path} holds {member.name} twice in a row, and one would "
-                    "be lost: write the shard again with a key for each sample."
+                    f"{storage.path} holds {member.name} twice in a row: write the "
+                    "shard again with a different key for each sample."
                 )
             elif is_unread_name(name):
                 image = image or member
@@ -229,7 +229,7 @@ def _samples(
 
 
 def _check_no_image(shard: str, member: tarfile.TarInfo) -> None:
-    """Refuse an image whose bytes do not lie behind its name."""
+    """Refuses an image that is a link or a sparse file, without its own bytes."""
     is_named = os.path.splitext(member.name)[1].lower() in _SUFFIXES
     if is_named and not member.isdir():
         raise UserError(
@@ -239,8 +239,8 @@ def _check_no_image(shard: str, member: tarfile.TarInfo) -> None:
 
 
 def _check_end(storage: LocalFile | RemoteFile, offset: int, num_bytes: int) -> None:
-    """Refuse a shard with anything behind its end, which reading would not find."""
-    # tarfile takes a header that is damaged or cut short for the end.
+    """Refuses a shard with data after its end, which would be ignored."""
+    # tarfile treats a damaged header as the end.
     length = min(num_bytes - offset, _MOST_CHECKED)
     if length > 0 and any(storage.read(offset, length)):
         raise UserError(
@@ -250,7 +250,7 @@ def _check_end(storage: LocalFile | RemoteFile, offset: int, num_bytes: int) -> 
 
 
 def _label(data: bytes, extension: str) -> int | str | None:
-    # Bytes that are no text are kept apart: they may be all that tells two classes.
+    # Bytes that are not text are kept: two classes may differ in them alone.
     text = data.decode("utf-8-sig", "surrogateescape").strip()
     if extension == "cls":
         value: Any = text or None

@@ -106,7 +106,7 @@ class ShardSource(Source):
         key = os.path.join(folder, name.partition(".")[0])
         raise UserError(
             f"{self.shards[self._shard_of(index)]} has the image {member} but no "
-            f"{key}.cls or {key}.json with its label beside it."
+            f"{key}.cls or {key}.json with its label."
         )
 
     def _storage(self, shard: int) -> LocalFile | RemoteFile:

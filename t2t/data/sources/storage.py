@@ -1,4 +1,4 @@
-"""Bytes at a place in a file, on a disk or behind a URL."""
+"""Random access to the bytes of files, on a disk or behind a URL."""
 
 import errno
 import os
@@ -12,27 +12,27 @@ from t2t.errors import UserError, lack
 
 # Seconds to wait before a remote request is tried again.
 PAUSES = (0.5, 2.0, 8.0)
-_AT_ONCE = getattr(os, "O_NONBLOCK", 0)
+_NONBLOCK = getattr(os, "O_NONBLOCK", 0)
 
 
 def read_whole(path: str | os.PathLike[str]) -> bytes:
-    """All of a file on a disk; a pipe or a device, which may never end, is refused."""
-    with open(path, "rb", buffering=0, opener=_open_at_once) as file:
+    """The content of a regular file; pipes and devices, which may not end, raise."""
+    with open(path, "rb", buffering=0, opener=_open_nonblocking) as file:
         descriptor = file.fileno()
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
-        if _AT_ONCE:  # a file that an archive must first fetch is waited for
+        if _NONBLOCK:  # wait for a file that an archive must first fetch
             os.set_blocking(descriptor, True)
         return file.read()
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    """Opens even a pipe that nobody writes to."""
-    return os.open(path, flags | _AT_ONCE)
+def _open_nonblocking(path: str, flags: int) -> int:
+    """Opens without waiting, even a pipe without a writer."""
+    return os.open(path, flags | _NONBLOCK)
 
 
 class LocalFile:
-    """A file on a disk, read without moving a position, so threads never collide."""
+    """A file on a disk that several threads can read."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -55,7 +55,7 @@ class LocalFile:
         return self.read(0, os.fstat(self._descriptor).st_size)
 
     def open_stream(self) -> Any:
-        """A file object for going through it once."""
+        """A file object to read it once, in order."""
         return open(self.path, "rb")
 
     def stamp(self) -> list[int | str]:
@@ -64,14 +64,14 @@ class LocalFile:
 
 
 class RemoteFile:
-    """A file that fsspec reaches: each read is one request, tried a few times."""
+    """A file behind a URL: each read is one request, retried a few times."""
 
     def __init__(self, url: str) -> None:
         self.path = url
         self._system, self._inner = _filesystem(url)
 
     def read(self, offset: int, size: int) -> bytes:
-        data: bytes = _tried(
+        data: bytes = _retry(
             lambda: self._system.cat_file(self._inner, start=offset, end=offset + size),
             self.path,
         )
@@ -80,15 +80,15 @@ class RemoteFile:
         return data
 
     def read_all(self) -> bytes:
-        data: bytes = _tried(lambda: self._system.cat_file(self._inner), self.path)
+        data: bytes = _retry(lambda: self._system.cat_file(self._inner), self.path)
         return data
 
     def open_stream(self) -> Any:
-        """A file object that reads far ahead, for going through it once."""
+        """A file object that reads far ahead, to read it once, in order."""
         return self._system.open(self._inner, "rb", block_size=1 << 24)
 
     def stamp(self) -> list[int | str]:
-        info = _tried(lambda: self._system.info(self._inner), self.path)
+        info = _retry(lambda: self._system.info(self._inner), self.path)
         when = [
             str(info[key])
             for key in ("ETag", "etag", "mtime", "LastModified", "last_modified")
@@ -97,8 +97,8 @@ class RemoteFile:
         return [int(info["size"] or 0), *when[:1]]
 
 
-def _tried(request: Callable[[], Any], url: str) -> Any:
-    """The answer to a request, asked again when the network fails."""
+def _retry(request: Callable[[], Any], url: str) -> Any:
+    """The answer to a request, retried if the network fails."""
     for pause in (*PAUSES, None):
         try:
             return request()
@@ -113,7 +113,7 @@ def _tried(request: Callable[[], Any], url: str) -> Any:
 
 
 def is_url(path: str) -> bool:
-    """Whether this is an address and not a path."""
+    """Whether this is a URL and not a path."""
     return "://" in path
 
 
@@ -124,7 +124,7 @@ def cache_folder() -> Path:
 
 
 def open_storage(path: str) -> LocalFile | RemoteFile:
-    """The file at a path or URL, or a sentence that it is not there."""
+    """The file at a path or URL."""
     try:
         return RemoteFile(path) if is_url(path) else LocalFile(path)
     except FileNotFoundError as error:
@@ -132,22 +132,22 @@ def open_storage(path: str) -> LocalFile | RemoteFile:
 
 
 def unopened(path: str, error: OSError) -> UserError:
-    """What to tell of a file of the data that cannot be opened."""
+    """The error for a data file that cannot be opened."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     return lack(path, error) or UserError(
-        f"{path} cannot be read ({reason}): put that right, or move it out of the data."
+        f"{path} cannot be read ({reason}): fix that, or move it out of the data."
     )
 
 
 def list_files(folder: str) -> list[str]:
-    """The files in a folder, as paths or URLs like the folder's own."""
+    """The files in a folder, as paths or URLs."""
     if not is_url(folder):
         with os.scandir(folder or ".") as entries:
             paths = [str(Path(entry.path)) for entry in entries]
-        # A link that leads nowhere is told of when it is opened.
+        # A broken link is kept, to raise an error when it is opened.
         return sorted(p for p in paths if os.path.isfile(p) or not os.path.exists(p))
     system, inner = _filesystem(folder)
-    found = _tried(lambda: system.ls(inner, detail=False), folder)
+    found = _retry(lambda: system.ls(inner, detail=False), folder)
     return sorted(system.unstrip_protocol(path) for path in found)
 
 
