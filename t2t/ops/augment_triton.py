@@ -1,8 +1,8 @@
-"""The passes of augmentation over a batch on a CUDA device, as Triton kernels.
+"""Augmentation on CUDA devices by Triton kernels.
 
-Their plain references are `t2t.data.augment`'s own functions, which every other device
-uses. A program works on pixels of one sample and does what that sample has drawn, so
-an operation costs what it does to the samples that drew it.
+The references are the functions of `t2t.data.augment`, which other devices use. A
+program computes pixels of one sample by the operation that the sample drew, so an
+operation costs only the samples that drew it.
 """
 
 from collections.abc import Callable
@@ -29,38 +29,38 @@ CODES = {
     "affine_linear": 11,
     "affine_cubic": 12,
 }
-# Pixels of a program: of one plane, as many as keep enough bytes on their way.
+# Pixels per program, of one plane: enough to keep many loads in flight.
 TILE, FLOAT_TILE = 2048, 1024
-# Pixels at a time of operations that need many registers, and of counting levels.
+# Pixels at a time for operations that need many registers, and for histograms.
 BLOCK, COUNTED = 256, 4096
 
-# A product and a sum stay two roundings, as on a CPU and in PIL, whose truncation shows
-# the difference. Only plain launches have this option: hence operators that the
-# compiler does not look into, and not `triton_op`.
+# No fused multiply-add: a product and a sum are rounded separately, as on a CPU and in
+# PIL, since truncation shows the difference. Only plain launches have this option:
+# hence custom operators, which the compiler treats as opaque, and not `triton_op`.
 EXACT = {"enable_fp_fusion": False}
 
 
 def has_kernel(images: Tensor) -> bool:
-    """Whether these passes take the images."""
+    """Whether these kernels support the images."""
     return HAS_TRITON and images.is_cuda
 
 
 def operator(name: str) -> Callable[[Callable[..., Tensor]], Any]:
-    """Makes a function an operator that compiled programs call as it is."""
+    """Makes a function a custom operator, opaque to the compiler."""
     return torch.library.custom_op(f"t2t::{name}", mutates_args=())
 
 
 def fitting(num: int, images: Tensor) -> int:
-    """So many pixels at a time, or fewer where a plane is smaller."""
+    """This many pixels at a time, or fewer if a plane is smaller."""
     while num >= 2 * images.shape[2] * images.shape[3] and num > BLOCK:
         num //= 2
     return num
 
 
 def layout(images: Tensor, tile: int) -> tuple[tuple[int], dict[str, int]]:
-    """How many programs there are, and what they know of the images.
+    """The grid of programs, and the sizes that kernels are compiled for.
 
-    Compiled for a size: dividing a place by a width that is not known is slow.
+    Dividing by a width that is not a constant would be slow.
     """
     batch, channels, height, width = images.shape
     tile = fitting(tile, images)
@@ -72,7 +72,7 @@ def layout(images: Tensor, tile: int) -> tuple[tuple[int], dict[str, int]]:
 def crop_and_flip(
     images: Tensor, top: Tensor, left: Tensor, is_flipped: Tensor, reflects: bool
 ) -> Tensor:
-    """The window that begins at (top, left), outside too, then mirrored if flipped."""
+    """The window at (top, left), which may reach outside, mirrored if flipped."""
     from t2t.ops.kernels.augment_pixels import crop_and_flip as kernel
 
     images = images.contiguous()
@@ -88,7 +88,7 @@ def crop_and_flip(
 def apply_operations(
     images: Tensor, codes: Tensor, values: Tensor, matrix: Tensor, fill: Tensor
 ) -> Tensor:
-    """Each sample through the operation of its code: first its table, then its pixels.
+    """Each sample after the operation of its code: its table, then its pixels.
 
     The matrix is for the affine ones, as is the fill, one level per channel.
     """
@@ -143,7 +143,7 @@ def mix_normalise_erase(
     """Levels as floats: mixed if `kept`, scaled and shifted, erased in the `box`.
 
     A sample keeps a share of each pixel, none inside its cut. Its box is filled with
-    the normal draws of its key and the stream's word, or with 0 if there are no keys.
+    normal noise drawn by its key and the stream's word, or with 0 without keys.
     """
     from t2t.ops.kernels.augment_floats import mix_normalise_erase as kernel
 

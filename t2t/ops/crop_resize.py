@@ -1,4 +1,4 @@
-"""Boxes of images of different sizes, resized into one batch with PIL's filters."""
+"""Crops of images of different sizes, resized into one batch with PIL's filters."""
 
 import threading
 from enum import IntEnum
@@ -13,8 +13,8 @@ from t2t.ops.availability import HAS_TRITON
 from t2t.ops.ragged import Ragged, roomy
 from t2t.shapes import Pixels
 
-# Lines that one program of a kernel makes, and the warps that do it: all lines share
-# the filter's weights, which take longer to compute than to use.
+# Lines per program of a kernel, and its warps: all lines share the filter's weights,
+# which take longer to compute than to use.
 _LINES = 8
 _NUM_WARPS = 4
 
@@ -40,10 +40,10 @@ def crop_resize(
 ) -> Pixels:
     """Resizes each image's box (left, top, right, bottom) to `size` (height, width).
 
-    The meaning is that of PIL's `resize(size, filter, box)`: the filter widens with the
-    shrink factor, may look past the box but not past the image, and each of the two
-    passes, columns first, rounds to whole grey levels. Without `filters` it is bicubic.
-    All but the pixels is given on the host.
+    As PIL's `resize(size, filter, box)`: the filter widens with the shrink factor, may
+    reach outside the box but not outside the image, and each of the two passes, columns
+    first, rounds to whole levels. Without `filters` it is bicubic. All arguments but
+    the pixels are on the host.
     """
     if filters is None:
         filters = torch.full((len(ragged),), int(Filter.BICUBIC))
@@ -56,7 +56,7 @@ def crop_resize(
 
 
 def _check_boxes(ragged: Ragged, boxes: Float[Tensor, "batch 4"]) -> None:
-    """Refuses empty boxes and those that leave their image."""
+    """Refuses boxes that are empty or reach outside their image."""
     left, top, right, bottom = boxes.unbind(1)
     fits = (left >= 0) & (top >= 0) & (left < right) & (top < bottom)
     # Boxes scaled back from a resized image may pass the border by a rounding error.
@@ -64,7 +64,7 @@ def _check_boxes(ragged: Ragged, boxes: Float[Tensor, "batch 4"]) -> None:
     if not bool(fits.all()):
         first = int((~fits).nonzero()[0, 0])
         raise ValueError(
-            f"Box {boxes[first].tolist()} (left, top, right, bottom) is empty or leaves"
+            f"Box {boxes[first].tolist()} (left, top, right, bottom) is empty or not in"
             f" its image of width {ragged.widths[first]}, height"
             f" {ragged.heights[first]}."
         )
@@ -76,7 +76,7 @@ def crop_resize_reference(
     size: tuple[int, int],
     filters: Int64[Tensor, " batch"],
 ) -> Pixels:
-    """The plain path: two products with matrices of weights per image."""
+    """The reference: two products with matrices of weights per image."""
     device = ragged.pixels.device
     output = torch.empty(
         (len(ragged), ragged.channels, *size), dtype=torch.uint8, device=device
@@ -97,7 +97,7 @@ def _grey_levels(values: Tensor) -> Tensor:
 
 
 def _reach(scale: Tensor, filters: Tensor) -> tuple[Tensor, Tensor]:
-    """How far the filter is stretched and how many source pixels it looks each way."""
+    """The stretch of the filter, and its reach each way in source pixels."""
     stretch = scale.clamp(min=1)
     return stretch, stretch * (filters + 1)
 
@@ -105,7 +105,7 @@ def _reach(scale: Tensor, filters: Tensor) -> tuple[Tensor, Tensor]:
 def _weights(
     start: float, stop: float, num_out: int, num_in: int, kind: Filter
 ) -> tuple[slice, Float[Tensor, "output input"]]:
-    """The source positions that matter and how much each output takes of them."""
+    """The source positions of a filter, and each output's weights of them."""
     scale = torch.tensor((stop - start) / num_out, dtype=torch.float64)
     stretch, reach = _reach(scale, torch.tensor(int(kind)))
     centers = start + (torch.arange(num_out, dtype=torch.float64) + 0.5) * scale
@@ -131,7 +131,7 @@ def crop_resize_pillow(
     size: tuple[int, int],
     filters: Int64[Tensor, " batch"],
 ) -> Pixels:
-    """The CPU's fast path: Pillow itself, in the calling thread and outside the GIL."""
+    """The fast path of a CPU: Pillow, which releases the GIL."""
     height, width = size
     output = np.empty((len(ragged), ragged.channels, height, width), dtype=np.uint8)
     _, reach = _reach((boxes[:, 3] - boxes[:, 1]) / height, filters)
@@ -139,13 +139,12 @@ def crop_resize_pillow(
     last_rows = (boxes[:, 3] + reach + 2).int().tolist()
     for index, (left, top, right, bottom) in enumerate(boxes.tolist()):
         image = ragged.image(index)
-        # Whole rows, so that the first pass leaves them alone: given both sides at
-        # once, Pillow 13 starts with whichever is the less work.
+        # One side at a time: given both at once, Pillow 13 starts with the cheaper one.
         first = first_rows[index]
         region = image[:, first : last_rows[index]].numpy()
         kind = _PILLOW[Filter(int(filters[index]))]
         right, bottom = min(right, image.shape[2]), min(bottom, image.shape[1])
-        # Pillow would weigh colours by a fourth channel: only three go together.
+        # Pillow would treat a fourth channel as alpha: only three are interleaved.
         together = bool(ragged.interleaved[index]) and ragged.channels == 3
         planes = [region.transpose(1, 2, 0)] if together else list(region)
         resized = []
@@ -166,9 +165,9 @@ def _table(
     height: int,
     filters: Int64[Tensor, " batch"],
 ) -> tuple[Int64[Tensor, "batch 9"], Int32[Tensor, " programs"]]:
-    """What the kernels know of each sample, and whose lines each program makes."""
+    """The kernels' data of each sample, and the sample of each program."""
     _, reach = _reach((boxes[:, 3] - boxes[:, 1]) / height, filters)
-    # A row more on each side than the window: the kernels round in float32.
+    # One more row on each side than the window: the kernels round in float32.
     first_row = (boxes[:, 1] - reach - 1).floor().clamp(min=0).long()
     last_row = torch.minimum((boxes[:, 3] + reach + 2).long(), ragged.heights)
     num_rows = last_row - first_row
@@ -188,7 +187,7 @@ def _table(
     return torch.stack(columns, dim=1), samples.repeat_interleave(num_programs)
 
 
-# Two threads that compile one kernel at the same time would do the work twice.
+# Two threads must not compile one kernel at the same time.
 _LAUNCH = threading.Lock()
 
 
@@ -198,7 +197,7 @@ def crop_resize_triton(
     size: tuple[int, int],
     filters: Int64[Tensor, " batch"],
 ) -> Pixels:
-    """The fast path: two kernels over the ragged buffer, weights made on the way."""
+    """The fast path: two kernels over the ragged buffer."""
     import triton
 
     from t2t.ops.kernels.crop_resize import narrow_columns, shorten_rows

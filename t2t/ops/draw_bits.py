@@ -1,4 +1,4 @@
-"""Random bits by hashing: a key, a stream's word and a counter, mixed as splitmix64."""
+"""Random bits by hashing a key, a stream's word and a counter with splitmix64."""
 
 import torch
 from jaxtyping import Int64
@@ -8,7 +8,7 @@ from t2t.ops.availability import HAS_TRITON
 
 Keys = tuple[Int64[Tensor, " batch"], Int64[Tensor, ""]]
 
-BLOCK = 256  # draws of a program
+BLOCK = 256  # draws per program
 _TWO_64 = 1 << 64
 
 
@@ -38,8 +38,8 @@ def _finalise(word: Tensor) -> Tensor:
 def absorb(state: Tensor, word: Tensor | int) -> Tensor:
     """The next state after a word: a bijection of the word for a given state.
 
-    Joined by xor, since compilers would fold a counter's sums and products into
-    indices that overflow.
+    By xor: compilers would fold sums and products of a counter into indices that
+    overflow.
     """
     return _finalise((state ^ word) * INCREMENT)
 
@@ -47,7 +47,7 @@ def absorb(state: Tensor, word: Tensor | int) -> Tensor:
 def draw_keys_reference(
     seed: int, step: Int64[Tensor, ""], indices: Int64[Tensor, " batch"]
 ) -> Keys:
-    """The seed, then the step, then each index; and the state before the index."""
+    """The hashes of (seed, step, index), and of (seed, step)."""
     start = torch.full((), INCREMENT, dtype=torch.int64, device=indices.device)
     step_key = absorb(absorb(start, seed), step)
     return absorb(step_key, indices), step_key
@@ -56,7 +56,7 @@ def draw_keys_reference(
 def draw_bits_reference(
     keys: Int64[Tensor, " batch"], word: int, num: int
 ) -> Int64[Tensor, "batch num"]:
-    """The hash of each key with the word, then with 0 … num − 1."""
+    """The hashes of (key, word, number) for the numbers 0 … num − 1."""
     return absorb(absorb(keys, word)[:, None], torch.arange(num, device=keys.device))
 
 
@@ -94,13 +94,13 @@ def draw_bits_triton(keys: Tensor, word: int, num: int) -> Tensor:
     return bits
 
 
-# Operators that compilers do not look into: they would compute a sample's draws again
-# for every pixel, and take long to do so, since each state is used twice.
+# Custom operators, opaque to the compiler: it would compute a sample's draws again for
+# every pixel.
 @torch.library.custom_op("t2t::draw_keys", mutates_args=())
 def draw_keys_operator(
     seed: int, step: Tensor, indices: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Draws keys by a kernel where there is one."""
+    """`draw_keys_reference`, by a kernel on CUDA."""
     by_kernel = HAS_TRITON and indices.is_cuda
     draw = draw_keys_triton if by_kernel else draw_keys_reference
     return draw(seed, step, indices)
@@ -108,7 +108,7 @@ def draw_keys_operator(
 
 @torch.library.custom_op("t2t::draw_bits", mutates_args=())
 def draw_bits_operator(keys: Tensor, word: int, num: int) -> Tensor:
-    """Draws bits by a kernel where there is one."""
+    """`draw_bits_reference`, by a kernel on CUDA."""
     by_kernel = HAS_TRITON and keys.is_cuda
     draw = draw_bits_triton if by_kernel else draw_bits_reference
     return draw(keys, word, num)
@@ -127,7 +127,7 @@ def _(keys: Tensor, word: int, num: int) -> Tensor:
 def draw_keys(
     seed: int, step: Int64[Tensor, ""], indices: Int64[Tensor, " batch"]
 ) -> Keys:
-    """`draw_keys_reference`, in one kernel on CUDA, apart from what is compiled."""
+    """`draw_keys_reference`, by a custom operator on CUDA or when compiled."""
     if indices.is_cuda or torch.compiler.is_compiling():
         keys: Keys = draw_keys_operator(seed, step, indices)
         return keys
@@ -137,7 +137,7 @@ def draw_keys(
 def draw_bits(
     keys: Int64[Tensor, " batch"], word: int, num: int
 ) -> Int64[Tensor, "batch num"]:
-    """`draw_bits_reference`, in one kernel on CUDA, apart from what is compiled."""
+    """`draw_bits_reference`, by a custom operator on CUDA or when compiled."""
     if keys.is_cuda or torch.compiler.is_compiling():
         bits: Tensor = draw_bits_operator(keys, word, num)
         return bits

@@ -62,7 +62,7 @@ def test_settings_are_parsed_as_timm_does():
         ("rand-m9-mstd", "not a letter key and a number"),
         ("rand-m9-tweights", "not a letter key and a number"),
         ("rand-m9-msd0.5", "Did you mean mstd"),
-        ("rand-m9-m8", "stands twice"),
+        ("rand-m9-m8", "is given twice"),
         ("rand-n2.5", "needs a whole number"),
         ("rand-p1.5", "from 0 to 1"),
         ("rand-inc2", "either 0 or 1"),

@@ -12,7 +12,7 @@ _ONE = 1 << 24  # PIL's fixed point
 
 
 def box_weights(sigma: Float[Tensor, " batch"]) -> Int64[Tensor, "batch 5"]:
-    """A box of fractional width that, applied thrice, has the Gaussian's variance.
+    """A box of fractional width that, applied three times, has the Gaussian's variance.
 
     In units of 2⁻²⁴: full weight inside the box, less for the pixel on its edge.
     """

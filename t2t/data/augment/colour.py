@@ -1,7 +1,6 @@
-"""Colour operations that look at several channels or at neighbouring pixels.
+"""Colour operations on several channels or on neighbouring pixels.
 
-PIL's arithmetic is the reference, to the integer: luma in 16-bit fixed point, blends
-in float32 and truncated.
+The results equal PIL's: luma in 16-bit fixed point, blends in float32 and truncated.
 """
 
 import torch
@@ -26,7 +25,7 @@ def blend(
 
 
 def check_channels(images: Pixels) -> None:
-    """Refuses images that have no colour to speak of."""
+    """Refuses images that are neither grey nor RGB."""
     if images.shape[1] not in (1, 3):
         raise UserError(
             "Colour augmentation needs images of 1 or 3 channels, not "
@@ -89,7 +88,7 @@ def sharpness(images: Pixels, factor: Values) -> Pixels:
 
 
 def double_precision(device: torch.device) -> torch.dtype:
-    """Float64, to truncate where PIL does; float32 on Apple's GPUs, which lack it."""
+    """Float64, to truncate as PIL does; float32 on Apple's GPUs, which lack it."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
@@ -135,7 +134,7 @@ def hue(images: Pixels, turns: Values) -> Pixels:
         (level * (1.0 - share * part) + 0.5).floor()
         for part in (1.0, fraction, 1.0 - fraction)
     )
-    # Which of the four levels each channel takes, sector by sector.
+    # The level of each channel, by sector of the colour circle.
     order = (
         (level, falling, lowest, lowest, rising, level),
         (rising, level, level, falling, lowest, lowest),

@@ -1,4 +1,4 @@
-"""What a recipe says of augmentation: plain data, read without PyTorch."""
+"""The settings of augmentation in a recipe: plain data, without PyTorch."""
 
 import math
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ _KEYS = {
     "m": "magnitude",
     "n": "number of operations",
     "p": "probability",
-    "mstd": "spread of the magnitude",
+    "mstd": "standard deviation of the magnitude",
     "mmax": "largest magnitude",
     "inc": "1 for operations that strengthen with the magnitude",
 }
@@ -41,11 +41,11 @@ _KEYS = {
 
 @dataclass(frozen=True, kw_only=True)
 class RandAugmentSettings:
-    """What timm's notation says of RandAugment.
+    """The settings of RandAugment, as in timm's notation.
 
-    The operations are drawn with replacement; each is then applied with the
-    probability, at a magnitude that is normal about `magnitude` (uniform up to it when
-    the spread is above 100) and clipped to [0, `magnitude_max`].
+    The operations are drawn with replacement. Each is applied with the probability, at
+    a magnitude that is normal around `magnitude` (uniform up to it if `magnitude_std`
+    is above 100) and clipped to [0, `magnitude_max`].
     """
 
     magnitude: float = 10.0
@@ -79,7 +79,7 @@ class RandAugmentSettings:
                     f"{suggest(key, _KEYS)}"
                 )
             if key in given:
-                raise UserError(f"{key!r} stands twice in {text!r}.")
+                raise UserError(f"{key!r} is given twice in {text!r}.")
             if key in ("n", "inc") and not number.isdigit():
                 raise UserError(f"{section!r} in {text!r} needs a whole number.")
             given[key] = float(number)
@@ -90,7 +90,7 @@ class RandAugmentSettings:
         return cls(
             magnitude=given.get("m", 10.0),
             magnitude_std=given.get("mstd", 0.0),
-            magnitude_max=given.get("mmax", 10.0) or 10.0,  # mmax0 is no bound of 0
+            magnitude_max=given.get("mmax", 10.0) or 10.0,  # mmax0 is no bound
             num_operations=int(given.get("n", 2)),
             probability=given.get("p", 0.5),
             increasing=bool(given.get("inc", 0)),
@@ -100,11 +100,11 @@ class RandAugmentSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """What happens to training images after they have their size; all off by default.
+    """The augmentation of training images after cropping; all off by default.
 
     In this order: padded crop, flip, RandAugment, three-augment, colour jitter, mixing,
-    normalising, erasing. Erasing comes after mixing as in the published recipe, so a
-    noise box covers both images of a mixture.
+    normalising, erasing. Erasing follows mixing as in the published recipe: a noise box
+    covers both images of a mixture.
     """
 
     crop_padding: int = 0
@@ -137,7 +137,7 @@ class Augmentation:
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
 
     def __post_init__(self) -> None:
-        """Refuses what could not be meant, before a run starts."""
+        """Refuses invalid values before a run starts."""
         for name in ("flip", "mix_probability", "mix_switch", "smoothing", "erase"):
             require(name, getattr(self, name), 0.0, 1.0)
         for name in ("crop_padding", "mixup", "cutmix"):
@@ -187,11 +187,11 @@ class Augmentation:
 
     @property
     def fill(self) -> tuple[int, ...]:
-        """The mean colour in levels: what moves in at the borders."""
+        """The mean colour, which fills the borders of moved images."""
         return tuple(min(255, round(255 * each)) for each in self.mean)
 
     def light(self) -> "Augmentation":
-        """Crops and flips alone."""
+        """The same with crops and flips only."""
         return replace(
             self,
             rand_augment=None,

@@ -17,7 +17,7 @@ _TRIES = 10
 def inside_box(
     box: Int64[Tensor, "batch 4"], height: int, width: int
 ) -> Bool[Tensor, "batch 1 height width"]:
-    """Which pixels lie in each sample's box of (top, bottom, left, right)."""
+    """Which pixels are in each sample's box of (top, bottom, left, right)."""
     row = torch.arange(height, device=box.device)[:, None]
     column = torch.arange(width, device=box.device)
     top, bottom, left, right = box[:, :, None, None, None].unbind(1)
@@ -32,7 +32,7 @@ def draw_erase_box(
     area: tuple[float, float],
     aspect: float,
 ) -> Int64[Tensor, "batch 4"]:
-    """A box per sample with timm's meaning, empty where nothing is to be erased.
+    """A box per sample as timm draws it, empty if nothing is erased.
 
     The share of the area is uniform, the aspect ratio log-uniform between `aspect` and
     its inverse, in the first of ten tries that fits inside the image.

@@ -1,4 +1,4 @@
-"""Where the pixels of a sample come from: flips, padded crops and affine maps."""
+"""Flips, padded crops and affine maps."""
 
 import math
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from t2t.ops import augment_triton
 from t2t.shapes import Pixels
 
 Values = Float[Tensor, " batch"]
-# (a, b, c, d, e, f) of x = a·X + b·Y + c, y = d·X + e·Y + f: the place (x, y) in the
-# input that the place (X, Y) of the output shows, both in pixels from the corner.
+# (a, b, c, d, e, f) of x = a·X + b·Y + c, y = d·X + e·Y + f: the output at (X, Y) shows
+# the input at (x, y), both in pixels from the corner.
 Matrix = Float[Tensor, "batch 6"]
-# The same six of one operation: a number where an image that stays has that number.
+# The same six of one operation; a number equals that of the identity.
 Terms = tuple[
     Values | float,
     Values | float,
@@ -34,7 +34,7 @@ def crop_and_flip(
     padding: int,
     fill: Padding = "zero",
 ) -> Pixels:
-    """A padded crop at the offset's (top, left), then a flip, where they are given."""
+    """A padded crop at the offset (top, left), then a flip, if they are given."""
     if not augment_triton.has_kernel(images):
         if offset is not None:
             images = padded_crop(images, offset[:, 0], offset[:, 1], padding, fill)
@@ -63,19 +63,19 @@ def _take_pixels(
     rows: Int64[Tensor, "batch height 1"],
     columns: Int64[Tensor, "batch 1 width"],
 ) -> Pixels:
-    """The pixels of these rows and columns, which must lie in the image."""
-    places = (rows * images.shape[3] + columns).flatten(1)[:, None]
+    """The pixels of these rows and columns, which must be inside the image."""
+    indices = (rows * images.shape[3] + columns).flatten(1)[:, None]
     flat = images.flatten(2)
-    return flat.gather(2, places.expand(-1, images.shape[1], -1)).view_as(images)
+    return flat.gather(2, indices.expand(-1, images.shape[1], -1)).view_as(images)
 
 
 def _check_padding(images: Pixels, padding: int, fill: Padding) -> None:
-    """Refuses to reflect more than there is."""
+    """Refuses to reflect more pixels than the image has."""
     height, width = images.shape[2:]
     if fill == "reflect" and padding >= min(height, width):
         raise UserError(
             f"Reflecting {padding} pixels needs larger images than {height}x{width}: "
-            "take less crop padding, or fill with zero."
+            "reduce crop_padding, or set crop_fill=zero."
         )
 
 
@@ -135,13 +135,13 @@ def rotate_terms(degrees: Values, height: int, width: int) -> Terms:
 def choose_matrix(
     choices: Sequence[tuple[Bool[Tensor, " batch"], Terms]], values: Values
 ) -> Matrix:
-    """The terms that each sample chooses; the samples that choose none stay."""
+    """The matrix of each image, from the terms of the operation it drew, if any."""
     matrix = []
-    for number, still in enumerate((1.0, 0.0, 0.0, 0.0, 1.0, 0.0)):
-        column = torch.full_like(values, still)
+    for number, identity in enumerate((1.0, 0.0, 0.0, 0.0, 1.0, 0.0)):
+        column = torch.full_like(values, identity)
         for chosen, terms in choices:
             term = terms[number]
-            # A number is the term of an image that stays, the column's already.
+            # A number is that of the identity, which the column has already.
             if isinstance(term, Tensor):
                 column = torch.where(chosen, term, column)
         matrix.append(column)
@@ -151,9 +151,9 @@ def choose_matrix(
 def _weights(
     fraction: Tensor, is_cubic: Bool[Tensor, "batch 1 1"]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What the neighbours at −1, 1 and 2 weigh; the one at 0 has what is left of 1.
+    """The weights of the neighbours at −1, 1 and 2; that at 0 has the rest of 1.
 
-    PIL's cubic has the steepest slope that is in use, a = −1.
+    PIL's transform uses a cubic with a = −1.
     """
     rest = 1 - fraction
     before = torch.where(is_cubic, -fraction * rest * rest, 0.0)
@@ -163,7 +163,7 @@ def _weights(
 
 
 def _interpolate(levels: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
-    """Along a row or a column, by differences so that equal levels stay exact."""
+    """Interpolates by differences, which is exact between equal levels."""
     if len(levels) == 2:
         return levels[0] + weights[0] * (levels[1] - levels[0])
     before, first, second, after = levels
@@ -183,9 +183,9 @@ def affine(
 ) -> Pixels:
     """PIL's `Image.transform(AFFINE)` with a matrix per sample.
 
-    Bilinear, or bicubic for the samples chosen in `is_cubic`. Outside lies the fill,
-    one level per channel. Float32 places a pixel within about 1e-4 of PIL's double, so
-    that a level may differ by one where PIL's truncation falls.
+    Bilinear, or bicubic for the samples in `is_cubic`. The fill, one level per channel,
+    is used outside the image. Float32 coordinates are within about 1e-4 of PIL's
+    double, so a level may differ by one after truncation.
     """
     channels, height, width = images.shape[1:]
     pixel = torch.arange(height * width, device=images.device)
@@ -206,8 +206,8 @@ def affine(
     rows = [
         _interpolate(
             [
-                flat.gather(2, (start + place).expand(-1, channels, -1)).float()
-                for place in columns
+                flat.gather(2, (start + column).expand(-1, channels, -1)).float()
+                for column in columns
             ],
             weights[0],
         )
@@ -221,9 +221,9 @@ def affine(
 def channel_values(
     values: Sequence[float], images: Tensor, dtype: torch.dtype | None = None
 ) -> Float[Tensor, "channels 1 1"]:
-    """One number per channel, of the images' type or another, on their device.
+    """One number per channel, on the images' device, of their type or another.
 
-    Filled there and not copied, so that compiled code has no traffic with the host.
+    Filled on the device: compiled code copies nothing from the host.
     """
     if len(values) != images.shape[1]:
         raise UserError(

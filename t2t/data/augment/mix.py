@@ -13,7 +13,7 @@ from t2t.shapes import Images, Labels
 
 
 class Mixture(NamedTuple):
-    """How much of itself a sample keeps: of its pixels, and of its label.
+    """The share of its pixels and of its label that each sample keeps.
 
     Inside the cut, a box of (top, bottom, left, right), it keeps nothing.
     """
@@ -23,7 +23,7 @@ class Mixture(NamedTuple):
     label: Float[Tensor, "#batch 1"]
 
     def pixels(self, height: int, width: int) -> Float[Tensor, "#batch 1 height width"]:
-        """How much of each pixel a sample keeps."""
+        """The share that a sample keeps of each pixel."""
         is_cut = inside_box(self.cut, height, width)
         return torch.where(is_cut, 0.0, self.kept[:, :, None, None])
 
@@ -31,8 +31,8 @@ class Mixture(NamedTuple):
 def partner(samples: Tensor, group: int | None = None) -> Tensor:
     """The samples in reversed order, as timm pairs them: first with last, and so on.
 
-    With a group, each run of so many neighbours is reversed by itself, so that a
-    sample's partner does not depend on how a batch is divided over processes.
+    With a group, each run of that many neighbours is reversed, so a sample's partner
+    does not depend on how a batch is divided over processes.
     """
     return samples.unflatten(0, (-1, group or len(samples))).flip(1).flatten(0, 1)
 
@@ -89,7 +89,7 @@ def mix_images(images: Images, mixture: Mixture, group: int | None = None) -> Im
 def soft_targets(
     labels: Labels, num_classes: int, smoothing: float = 0.0
 ) -> Float[Tensor, "batch classes"]:
-    """The classes' probabilities: 1 for the label, some of it spread over all."""
+    """One-hot labels, with label smoothing."""
     classes = torch.arange(num_classes, device=labels.device)
     is_label = labels[:, None] == classes
     rest = smoothing / num_classes

@@ -1,4 +1,4 @@
-"""Which operations a sample gets and how strongly: RandAugment and its relatives."""
+"""Draws the operations of each image: RandAugment, three-augment, colour jitter."""
 
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ JITTER_OPERATIONS = ("brightness", "contrast", "saturation", "hue")
 
 
 class Layer(NamedTuple):
-    """What one layer does to each sample; a choice of −1 is nothing."""
+    """The operation of each sample; a choice of −1 is none."""
 
     choice: Int64[Tensor, " batch"]
     value: Float[Tensor, " batch"]
@@ -35,7 +35,7 @@ class Layer(NamedTuple):
 
 
 class RandAugment(RandAugmentSettings):
-    """A few random operations of random strength per sample, with timm's meaning."""
+    """A few random operations of random strength per sample, as in timm."""
 
     @classmethod
     def of(cls, config: Augmentation) -> "RandAugment | None":
@@ -71,7 +71,7 @@ class RandAugment(RandAugmentSettings):
     def draw(
         self, rng: CounterRng, interpolation: Interpolation = "random"
     ) -> list[Layer]:
-        """The layers of this batch, to be applied in turn."""
+        """The layers of this batch, to be applied in order."""
         num = self.num_operations
         which, apply, sign, kind = rng.uniform("rand_augment", 4 * num).chunk(4, 1)
         choice = (which * len(self.operations)).long()
@@ -84,7 +84,7 @@ class RandAugment(RandAugmentSettings):
         magnitude = magnitude.clamp(0.0, self.magnitude_max)
         share = {"bilinear": 0.0, "bicubic": 1.0, "random": 0.5}[interpolation]
         values = self.values(choice, magnitude, sign < 0.5)
-        # Transposed, so that each layer's numbers lie side by side for a kernel.
+        # Transposed: each layer's numbers are contiguous for a kernel.
         drawn = (choice, values, kind < share)
         layers = (each.T.contiguous().unbind(0) for each in drawn)
         return [Layer(*layer) for layer in zip(*layers, strict=True)]
@@ -96,7 +96,7 @@ class RandAugment(RandAugmentSettings):
         fill: tuple[int, ...],
         interpolation: Interpolation = "random",
     ) -> Pixels:
-        """The images after all layers; `fill` is the colour that moves in."""
+        """The images after all layers; `fill` is the colour at moved borders."""
         for layer in self.draw(rng, interpolation):
             images = apply_chosen(
                 images,
@@ -110,7 +110,7 @@ class RandAugment(RandAugmentSettings):
 
 
 def three_augment(images: Pixels, rng: CounterRng) -> Pixels:
-    """DeiT III's: each sample turned grey, solarized at 128, or blurred.
+    """DeiT III's 3-Augment: each sample turned grey, solarized at 128, or blurred.
 
     Colour jitter, its fourth part, is `colour_jitter` afterwards.
     """
@@ -126,7 +126,7 @@ def colour_jitter(
     """Brightness, contrast, saturation and hue, by random factors in a random order.
 
     A strength s draws a factor in [max(0, 1 − s), 1 + s], for hue a turn in [−s, s];
-    operations of strength 0 are left out.
+    operations of strength 0 are skipped.
     """
     active = [
         (name, amount)

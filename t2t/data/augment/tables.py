@@ -1,4 +1,4 @@
-"""Colour operations that map each level of a channel to another: tables of 256."""
+"""Colour operations that map each level of a channel to another, as tables."""
 
 import torch
 from jaxtyping import Int32, UInt8
@@ -18,7 +18,7 @@ def lookup(images: Pixels, table: Table) -> Pixels:
 
 
 def levels(device: torch.device) -> Int32[Tensor, "256"]:
-    """The table that changes nothing."""
+    """The levels 0 to 255, the table that changes nothing."""
     return torch.arange(256, dtype=torch.int32, device=device)
 
 
@@ -77,9 +77,9 @@ def auto_contrast_table(counts: Histogram) -> Table:
     occurs = (counts > 0).to(torch.int32)
     lowest = occurs.argmax(2, keepdim=True)
     highest = 255 - occurs.flip(2).argmax(2, keepdim=True)
-    # PIL's rounding often puts the highest level on 254: only its precision does too.
+    # PIL's rounding often maps the highest level to 254: only float64 does too.
     spread = (highest - lowest).clamp(min=1).to(double_precision(counts.device))
-    # A tensor over a tensor: torch turns a number over a tensor into two roundings.
+    # A tensor by a tensor: torch rounds a number by a tensor twice.
     scale = torch.full_like(spread, 255.0) / spread
     stretched = (level * scale + (-lowest * scale)).clamp(0, 255)
     return torch.where(highest > lowest, stretched.to(torch.uint8), level).to(
@@ -88,12 +88,12 @@ def auto_contrast_table(counts: Histogram) -> Table:
 
 
 def equalize_table(counts: Histogram) -> Table:
-    """Spreads the levels of a channel so that each range is equally frequent."""
+    """Equalizes the histogram of a channel."""
     level = levels(counts.device)
     highest = 255 - (counts > 0).to(torch.int32).flip(2).argmax(2, keepdim=True)
     total = counts.sum(2, keepdim=True)
     step = (total - counts.gather(2, highest)) // 255
     before = counts.cumsum(2) - counts
     spread = (step // 2 + before) // step.clamp(min=1)
-    # Pixels of one level, or too few to spread, leave the channel as it is.
+    # A channel of one level, or with too few pixels, is not changed.
     return torch.where(step > 0, spread.clamp(max=255), level).to(torch.uint8)

@@ -21,14 +21,14 @@ def draw_normal(key, number):
 
 @triton.jit
 def load_rows(box_ptr, first_row, last_row):
-    """The rows of a box of (top, bottom, left, right), and if any is among these."""
+    """The rows of a box of (top, bottom, left, right), and whether any is in range."""
     top, bottom = tl.load(box_ptr).to(tl.int32), tl.load(box_ptr + 1).to(tl.int32)
     return top, bottom, (first_row < bottom) & (last_row >= top)
 
 
 @triton.jit
 def inside_box(box_ptr, top, bottom, pixel, WIDTH: tl.constexpr):
-    """Which places lie in a box whose rows are known."""
+    """Which pixels are inside a box with these rows."""
     left, right = tl.load(box_ptr + 2).to(tl.int32), tl.load(box_ptr + 3).to(tl.int32)
     row, column = pixel // WIDTH, pixel % WIDTH
     return (row >= top) & (row < bottom) & (column >= left) & (column < right)
@@ -55,7 +55,7 @@ def mix_normalise_erase(
     NOISE: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """A tile of a plane, with that of its partner where it has one."""
+    """A tile of a plane, mixed with that of its partner."""
     num_pixels: tl.constexpr = HEIGHT * WIDTH
     num_tiles: tl.constexpr = (num_pixels + TILE - 1) // TILE
     plane = tl.program_id(0) // num_tiles
@@ -64,7 +64,7 @@ def mix_normalise_erase(
     pixel = start + tl.arange(0, TILE)
     real = pixel < num_pixels
     first_row, last_row = start // WIDTH, (start + TILE - 1) // WIDTH
-    # All that is known of the sample is asked for at once, before any of it is used.
+    # All loads for the sample are issued before any result is used.
     scale, shift = tl.load(scale_ptr + channel), tl.load(shift_ptr + channel)
     if MIX:
         partner = sample // group * group + (group - 1 - sample % group)
@@ -87,7 +87,7 @@ def mix_normalise_erase(
         value = value * share + other * (1.0 - share)
     value = value * scale + shift
     if ERASE:  # noqa: SIM102, decided when compiled
-        if is_erased:  # only here, since noise costs more than all the rest
+        if is_erased:  # only here: noise costs more than all the rest
             noise = tl.zeros((TILE,), tl.float32)
             if NOISE:
                 key = absorb(tl.load(key_ptr + sample), word.to(tl.int64))

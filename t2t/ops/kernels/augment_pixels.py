@@ -1,4 +1,4 @@
-"""Passes from uint8 to uint8: a crop with a flip, and one operation per sample."""
+"""Kernels from uint8 to uint8: crop and flip, and one operation per sample."""
 
 # mypy: ignore-errors
 # Triton's functions are a language of their own, without Python's types.
@@ -15,9 +15,9 @@ AFFINE_CUBIC = tl.constexpr(CODES["affine_cubic"])
 
 
 @triton.jit
-def reflect(place, size):
-    """A place up to one size outside, mirrored at the borders' middles."""
-    return (size - 1) - tl.abs((size - 1) - tl.abs(place))
+def reflect(position, size):
+    """A position up to one size outside, reflected at the centre of border pixels."""
+    return (size - 1) - tl.abs((size - 1) - tl.abs(position))
 
 
 @triton.jit
@@ -33,7 +33,7 @@ def crop_and_flip(
     REFLECT: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """A tile of a plane, from where the sample's window begins."""
+    """A tile of a plane, from the sample's window."""
     num_pixels: tl.constexpr = HEIGHT * WIDTH
     num_tiles: tl.constexpr = (num_pixels + TILE - 1) // TILE
     plane = tl.program_id(0) // num_tiles
@@ -69,9 +69,9 @@ def sharpen(plane_ptr, level, pixel, real, height, width, factor):
 
 
 @triton.jit
-def load_near(plane_ptr, start, place, across, size, real):
-    """The levels beside some places of a row, borders repeated."""
-    column = tl.minimum(tl.maximum(place + across, 0.0), size - 1.0).to(tl.int32)
+def load_near(plane_ptr, start, position, across, size, real):
+    """The levels next to some positions of a row, borders repeated."""
+    column = tl.minimum(tl.maximum(position + across, 0.0), size - 1.0).to(tl.int32)
     return tl.load(plane_ptr + start + column, mask=real, other=0).to(tl.float32)
 
 
@@ -87,9 +87,9 @@ def linear_row(plane_ptr, top, down, left, across, height, width, real):
 
 @triton.jit
 def cubic_between(before, first, second, after, fraction):
-    """Among four neighbours, by differences so that equal levels stay exact.
+    """Between four neighbours, by differences, which is exact for equal levels.
 
-    PIL's cubic has the steepest slope that is in use, a = −1.
+    PIL's transform uses a cubic with a = −1.
     """
     rest = 1.0 - fraction
     value = first + -fraction * rest * rest * (before - first)
@@ -99,7 +99,7 @@ def cubic_between(before, first, second, after, fraction):
 
 @triton.jit
 def cubic_row(plane_ptr, top, down, left, across, height, width, real):
-    """Among four neighbours of a row."""
+    """Between four neighbours of a row."""
     row = tl.minimum(tl.maximum(top + down, 0.0), height - 1.0).to(tl.int32)
     start = row * width
     before = load_near(plane_ptr, start, left, -1.0, width, real)
@@ -111,7 +111,7 @@ def cubic_row(plane_ptr, top, down, left, across, height, width, real):
 
 @triton.jit
 def move(plane_ptr, matrix_ptr, pixel, real, height, width, fill, is_cubic):
-    """The levels where the sample's affine map comes from."""
+    """The levels that the sample's affine map shows."""
     column = (pixel % width).to(tl.float32) + 0.5
     row = (pixel // width).to(tl.float32) + 0.5
     x = tl.load(matrix_ptr) * column + tl.load(matrix_ptr + 1) * row
@@ -150,7 +150,7 @@ def apply_beyond_tables(
     WIDTH: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):
-    """Some pixels of a plane through an operation that looks at others too."""
+    """Some pixels of a plane after an operation that reads other pixels too."""
     real = pixel < HEIGHT * WIDTH
     plane_ptr = sample_ptr + channel * HEIGHT * WIDTH
     if code >= AFFINE_LINEAR:
@@ -181,7 +181,7 @@ def apply_operations(
     TILE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A tile of a plane through the operation of its sample, and no other."""
+    """A tile of a plane after the operation of its sample."""
     num_pixels: tl.constexpr = HEIGHT * WIDTH
     num_tiles: tl.constexpr = (num_pixels + TILE - 1) // TILE
     plane = tl.program_id(0) // num_tiles
@@ -197,7 +197,7 @@ def apply_operations(
             level = tl.load(table_ptr + plane * 256 + level.to(tl.int32))
         tl.store(out_ptr + offset + pixel, level, mask=real)
     else:
-        # Fewer pixels at a time: these hold much of each in registers.
+        # Fewer pixels at a time: these operations need many registers.
         for first in range(start, tl.minimum(start + TILE, num_pixels), BLOCK):
             pixel = first + tl.arange(0, BLOCK)
             level = apply_beyond_tables(

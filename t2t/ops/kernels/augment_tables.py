@@ -1,4 +1,4 @@
-"""Tables of 256 levels, one per sample and channel: what colour operations become."""
+"""Tables of 256 levels for colour operations, one per sample and channel."""
 
 # mypy: ignore-errors
 # Triton's functions are a language of their own, without Python's types.
@@ -57,7 +57,7 @@ def histogram(plane_ptr, num_pixels, BLOCK: tl.constexpr):
         pixel = start + tl.arange(0, BLOCK)
         level = tl.load(plane_ptr + pixel, mask=pixel < num_pixels, other=0)
         counts += tl.histogram(level.to(tl.int32), 256)
-    # Places past the plane were counted as level 0.
+    # Pixels past the plane were counted as level 0.
     past = tl.cdiv(num_pixels, BLOCK) * BLOCK - num_pixels
     return counts - tl.where(tl.arange(0, 256) == 0, past, 0)
 
@@ -76,13 +76,13 @@ def auto_contrast(level, counts):
 
 @triton.jit
 def equalize(level, counts, num_pixels):
-    """Spreads the levels so that each range is equally frequent."""
+    """Equalizes the histogram."""
     highest = tl.max(tl.where(counts > 0, level, 0), 0)
     num_highest = tl.sum(tl.where(level == highest, counts, 0), 0)
     step = (num_pixels - num_highest) // 255
     before = tl.cumsum(counts, 0) - counts
     spread = tl.minimum((step // 2 + before) // tl.maximum(step, 1), 255)
-    # Pixels of one level, or too few to spread, leave the channel as it is.
+    # A channel of one level, or with too few pixels, is not changed.
     return tl.where(step > 0, spread, level)
 
 
@@ -96,7 +96,7 @@ def make_tables(
     CHANNELS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The table of one plane, where its sample's operation is one of tables."""
+    """The table of one plane, if its sample's operation has one."""
     plane = tl.program_id(0)
     sample = plane // CHANNELS
     code = tl.load(code_ptr + sample)

@@ -39,8 +39,8 @@ def narrow_columns(
     COLUMNS: tl.constexpr,
 ):
     """Columns of the rows that matter: source C×H×W → C×rows×columns."""
-    # Every sample has as many programs as it has lines to make: one large image
-    # would else give all the others programs that find nothing to do.
+    # Each sample has as many programs as it needs for its lines: with a common number,
+    # one large image would give all others programs with nothing to do.
     program = tl.program_id(0)
     sample = tl.load(owners_ptr + program)
     entry = table_ptr + sample * 9

@@ -21,12 +21,12 @@ def absorb(state, word):
     return (mixed ^ (mixed >> 31)).to(tl.int64, bitcast=True)
 
 
-# Seeds and streams are numbers to these kernels: none has a kernel of its own.
+# Not specialised by seed or stream, to compile once.
 @triton.jit(do_not_specialize=["seed", "size"])
 def draw_keys(
     step_ptr, index_ptr, key_ptr, step_key_ptr, seed, size, BLOCK: tl.constexpr
 ):
-    """Some samples' keys, and the step's by the first program."""
+    """The keys of some samples; the first program also writes the step's."""
     start = tl.full((), INCREMENT, tl.uint64).to(tl.int64, bitcast=True)
     step_key = absorb(absorb(start, seed.to(tl.int64)), tl.load(step_ptr))
     if tl.program_id(0) == 0:
@@ -38,7 +38,7 @@ def draw_keys(
 
 @triton.jit(do_not_specialize=["word", "num", "size"])
 def draw_bits(key_ptr, out_ptr, word, num, size, BLOCK: tl.constexpr):
-    """Some of the bits: of sample i // num, its number i % num."""
+    """Bits at positions i: draw i % num of sample i // num."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     real = at < size
     key = tl.load(key_ptr + at // num, mask=real, other=0)
