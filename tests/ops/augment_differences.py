@@ -3,7 +3,7 @@
     TRITON_INTERPRET=1 python tests/ops/augment_differences.py cpu
     python tests/ops/augment_differences.py cuda
 
-The first is what test_augment_passes.py starts, in a process of its own: Triton reads
+The first is what test_augment_triton.py starts, in a process of its own: Triton reads
 the variable once, at import. The second runs the real thing against the CPU.
 """
 

@@ -1,0 +1,102 @@
+"""Data sets by name, built in and registered."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from t2t.data.decoding.decode import decode
+from t2t.data.sources import (
+    ArraySource,
+    open_source,
+    open_splits,
+    register_source,
+)
+from t2t.data.sources.named import NAMED
+from t2t.errors import UserError
+
+
+def write_image(path: Path, value: int = 0, size: int = 8) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (size, size), (value, value, value)).save(path)
+
+
+def make_folder(root: Path, counts: dict[str, int], suffix: str = ".png") -> Path:
+    """Class folders with so many images, the n-th of them of brightness n."""
+    for name, num in counts.items():
+        for number in range(num):
+            write_image(root / name / f"{number:03d}{suffix}", number)
+    return root
+
+
+def array_source(labels, classes=None):
+    labels = np.asarray(labels)
+    images = torch.arange(len(labels), dtype=torch.uint8).view(-1, 1, 1, 1)
+    names = classes or [str(n) for n in range(int(labels.max()) + 1)]
+    return ArraySource(images, labels, names, "array")
+
+
+def test_digits_need_nothing():
+    splits = open_splits("digits", seed=5)
+    assert len(splits.train) == 1437
+    assert len(splits.val) == 360
+    assert splits.train.classes == tuple("0123456789")
+    assert np.bincount(splits.val.labels).min() >= 34
+    image = splits.train.read(0)
+    assert image.shape == (1, 8, 8)
+    assert image.dtype == torch.uint8
+    assert max(int(splits.val.read(n).max()) for n in range(20)) == 255
+    assert decode(image).shape == (3, 8, 8)
+    # Fixed, whatever the seed and the version: results are compared on it.
+    assert splits.val.name(0) == open_source("digits", "val").name(0)
+    assert splits.val.labels[:12].tolist() == [2, 4, 9, 5, 5, 9, 4, 1, 7, 5, 0, 7]
+
+
+@pytest.fixture
+def own_names(monkeypatch):
+    """Forgets what a test registers."""
+    monkeypatch.setattr("t2t.data.sources.named.NAMED", named := dict(NAMED))
+    monkeypatch.setattr("t2t.data.sources.opening.NAMED", named)
+
+
+def test_a_users_source_has_a_name(own_names, tmp_path, monkeypatch):
+    opened = []
+
+    def open_mine(split):
+        opened.append(split)
+        return array_source([0] * 10 + [1] * 10)
+
+    register_source("mine", open_mine)
+    splits = open_splits("mine")
+    assert (len(splits.train), len(splits.val)) == (18, 2)
+    assert splits.description.startswith("mine: 18 images")
+    register_source("mine", open_mine, splits=("train", "test"))
+    assert len(open_splits("mine").val) == 20
+    assert len(open_source("mine", "test")) == 20
+    assert opened == ["all", "train", "test", "test"]
+    make_folder(tmp_path / "mine", {"a": 2, "b": 2})
+    monkeypatch.chdir(tmp_path)
+    (note,) = open_splits("mine").notes
+    assert note == "Data: the data set mine; for the folder of that name, use ./mine."
+    assert len(open_splits("./mine").train) == 2
+
+
+def test_a_users_source_needs_no_labels(own_names):
+    images = torch.zeros((20, 1, 2, 2), dtype=torch.uint8)
+    register_source("mine", lambda split: ArraySource(images))
+    assert not open_splits("mine", labels=False).train.is_labelled
+    for open_it in (open_splits, lambda name: open_source(name, "all")):
+        with pytest.raises(UserError, match="mine has no labels: add them, or train"):
+            open_it("mine")
+
+
+def test_names_and_splits_of_a_users_source_are_checked(own_names):
+    with pytest.raises(UserError, match="'cifar10' is already a data set"):
+        register_source("cifar10", lambda split: array_source([0, 1]))
+    with pytest.raises(UserError, match="should be of train, val, test, all"):
+        register_source("mine", lambda split: array_source([0, 1]), splits=("dev",))
+    register_source("wildlife", lambda split: array_source([0, 1]))
+    with pytest.raises(UserError, match=r"Did you mean wildlife\?"):
+        open_splits("wildlif")
