@@ -71,39 +71,26 @@ def mix_normalise_erase(
     config: Augmentation,
 ) -> Images:
     """Pixels as floats: mixed by the mixture, normalised and erased in the box."""
+    group = None if mixture is None else config.mix_group_for(len(pixels))
     if augment_triton.has_kernel(pixels):
-        return mix_normalise_erase_triton(pixels, mixture, box, rng, config)
+        is_noisy = box is not None and config.erase_fill == "noise"
+        floats: Images = augment_triton.mix_normalise_erase(
+            pixels,
+            None if mixture is None else mixture.kept,
+            None if mixture is None else mixture.cut,
+            group or len(pixels),
+            *scale_and_shift(pixels, config.mean, config.std),
+            box,
+            rng.keys if is_noisy else None,
+            stream_word(NOISE_STREAM),
+        )
+        return floats
     levels = pixels.float()
     if mixture is not None:
-        levels = mix_images(levels, mixture, config.mix_group_for(len(pixels)))
+        levels = mix_images(levels, mixture, group)
     floats = normalise(levels, config.mean, config.std)
     if box is not None:
         floats = erase(floats, box, rng, config.erase_fill)
-    return floats
-
-
-def mix_normalise_erase_triton(
-    pixels: Pixels,
-    mixture: Mixture | None,
-    box: Int64[Tensor, "batch 4"] | None,
-    rng: CounterRng,
-    config: Augmentation,
-) -> Images:
-    """`mix_normalise_erase` in one kernel."""
-    kept = cut = None
-    if mixture is not None:
-        kept, cut = mixture.kept, mixture.cut
-    is_noisy = box is not None and config.erase_fill == "noise"
-    floats: Images = augment_triton.mix_normalise_erase(
-        pixels,
-        kept,
-        cut,
-        config.mix_group_for(len(pixels)) or len(pixels),
-        *scale_and_shift(pixels, config.mean, config.std),
-        box,
-        rng.keys if is_noisy else None,
-        stream_word(NOISE_STREAM),
-    )
     return floats
 
 
