@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint types unit tables setup clean
+.PHONY: demo test test-all lint types unit tables setup clean
 
 demo: setup
 	@$(BIN)/t2t train --folder runs/demo
@@ -21,6 +21,9 @@ types: setup
 
 unit: setup
 	$(BIN)/pytest
+
+test-all: lint types
+	$(BIN)/pytest -m "slow or not slow"
 
 tables: setup
 	$(BIN)/python benchmarks/tables.py

@@ -176,7 +176,7 @@ def show(rows: Sequence[Row]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("operations", nargs="+", model_args=sorted(OPERATIONS))
+    parser.add_argument("operations", nargs="+", choices=sorted(OPERATIONS))
     parser.add_argument("--only", default="", help="settings whose name has this text")
     parser.add_argument("--out", type=Path, help="where rows are written as JSON")
     options = parser.parse_args()

@@ -64,7 +64,7 @@ def main() -> int:
     """Runs the suite and returns pytest's exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("checkout", type=Path, help="a checkout of timm")
-    parser.add_argument("--only", nargs="+", model_args=NAMES, default=NAMES)
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
     own, rest = sys.argv[1:], []
     if "--" in own:
         own, rest = own[: own.index("--")], own[own.index("--") + 1 :]

@@ -104,7 +104,7 @@ class PerformerTokenTransformer(TokenTransformer):
         self, image: FeatureMap, moments: Moments | None
     ) -> tuple[FeatureMap, Moments | None] | None:
         weights = step_weights(self) if is_fused(image) else None
-        if weights is None or not has_kernel(weights):
+        if weights is None or not has_kernel(image, weights):
             return None
         drop_rate = self.dropout.p if self.training else 0.0
         seed = torch.zeros((), dtype=torch.int64, device=image.device)

@@ -15,7 +15,7 @@ from t2t.ops.attention_tiles import (
     forward_tiles,
     next_power_of_2,
 )
-from t2t.ops.availability import runs_kernels
+from t2t.ops.availability import runs_products
 from t2t.shapes import Tokens
 
 PackedTokens = Float[Tensor, "batch tokens three_times_dim"]
@@ -45,7 +45,7 @@ def attention(qkv: PackedTokens, num_heads: int, scale: float) -> Tokens:
 def has_kernel(qkv: PackedTokens, num_heads: int) -> bool:
     """Whether the fast path takes these tokens."""
     return (
-        runs_kernels(qkv, qkv.dtype)
+        runs_products(qkv, qkv.dtype)
         and qkv.shape[1] <= MAX_TOKENS
         and qkv.shape[2] // 3 // num_heads in HEAD_SIZES
     )

@@ -1,4 +1,4 @@
-"""Where Triton's kernels can run."""
+"""Where Triton kernels can run."""
 
 from importlib.util import find_spec
 
@@ -6,20 +6,41 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-# Asked once: compiled code must not ask again.
+# Looked up once: compiled code must not repeat it.
 HAS_TRITON = find_spec("triton") is not None
+
+PRODUCT_SHARED_MEMORY = 99 << 10
+"""Bytes of shared memory that kernels with matrix products may use.
+
+Every NVIDIA GPU since Ampere has them. Turing has 64 KiB, and Triton compiles matrix
+products without tensor cores there: the plain path is faster.
+"""
 
 
 def runs_kernels(x: Tensor, dtype: torch.dtype) -> bool:
-    """Whether kernels of half precision can compute with x in this type."""
+    """Whether Triton kernels can compute with x in this half precision."""
     is_half = dtype in (torch.bfloat16, torch.float16)
-    return HAS_TRITON and x.is_cuda and is_half and not needs_torchs_own()
+    return HAS_TRITON and x.is_cuda and is_half and not needs_torch_ops()
 
 
-def needs_torchs_own() -> bool:
-    """Whether somebody looks into operations who knows but torch's own.
+def runs_products(x: Tensor, dtype: torch.dtype) -> bool:
+    """The same for kernels with matrix products, which need more of the GPU."""
+    return runs_kernels(x, dtype) and shared_memory(x.device) >= PRODUCT_SHARED_MEMORY
 
-    As do torch.jit, torch.func and derivatives forward; the compiler knows ours.
+
+@torch.compiler.assume_constant_result
+def shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that one program of a kernel can use on a GPU."""
+    if not torch.cuda.is_available():  # fake tensors of a GPU that is not here
+        return PRODUCT_SHARED_MEMORY
+    properties = torch.cuda.get_device_properties(device)
+    return int(properties.shared_memory_per_block_optin)
+
+
+def needs_torch_ops() -> bool:
+    """True under tracing or torch.func, which do not know our operators.
+
+    torch.compile knows them.
     """
     if torch.compiler.is_compiling():
         return False
@@ -28,7 +49,7 @@ def needs_torchs_own() -> bool:
 
 
 def is_transformed() -> bool:
-    """Whether torch.func computes: vmap, or derivatives of functions."""
+    """Whether a torch.func transform is active: vmap, grad, jvp."""
     if torch.compiler.is_compiling():
         return False
     return bool(torch._C._are_functorch_transforms_active())

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from t2t.ops.availability import runs_products
 from t2t.ops.soft_split import Split, soft_split_reference
 from t2t.ops.token_transformer import (
     TokenWeights,
@@ -14,6 +15,9 @@ from t2t.ops.token_transformer import (
 )
 from t2t.ops.window_projection import Moments, Windows, project_windows
 from t2t.shapes import FeatureMap
+
+MAX_FEATURES = 32
+"""More do not fit the shared memory that kernels may use."""
 
 
 class StepWeights(NamedTuple):
@@ -107,12 +111,13 @@ def compute_dtype(image: Tensor) -> torch.dtype:
     return image.dtype
 
 
-def has_kernel(weights: StepWeights) -> bool:
-    """Whether the fast path takes a step of this width."""
+def has_kernel(image: FeatureMap, weights: StepWeights) -> bool:
+    """Whether the kernels compute a step of this width on this device."""
     num_features = weights.features.shape[0]
     return (
-        weights.proj.shape == (64, 64)
+        runs_products(image, compute_dtype(image))
+        and weights.proj.shape == (64, 64)
         and weights.proj.dtype == torch.float32
-        and num_features >= 16
+        and 16 <= num_features <= MAX_FEATURES
         and num_features & (num_features - 1) == 0
     )

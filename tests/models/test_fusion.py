@@ -38,7 +38,7 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     for module in (encoders, tokenizers):
         monkeypatch.setattr(module, "is_fused", lambda x: True)
-    monkeypatch.setattr(tokenizers, "has_kernel", lambda weights: True)
+    monkeypatch.setattr(tokenizers, "has_kernel", lambda image, weights: True)
     stack, step = encoders.block_stack, performer_step.performer_step
     softmax = tokenizers.softmax_step
     monkeypatch.setattr(tokenizers, "softmax_step", noting("tokens", softmax))
