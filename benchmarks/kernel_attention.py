@@ -9,7 +9,7 @@ from kernel_settings import Setting, Tensors, on_gpu
 from torch import Tensor
 
 from t2t.ops.attention import backward_by, backward_launch, forward_by
-from t2t.ops.attention_tiles import BackwardTiles, HeldKeys, Tiles
+from t2t.ops.attention_tiles import BackwardTiles, Tiles
 from t2t.ops.kernels.attention_backward import key_gradients, query_gradients
 
 
@@ -36,7 +36,6 @@ HEADS = (
     Heads("CIFAR, class token", 512, 4, 257),
     Heads("384 px", 64, 6, 577),
 )
-HELD_BACKWARD = [HeldKeys(32, 8, 2), HeldKeys(32, 8, 3), HeldKeys(16, 8, 3)]
 TILES = [
     *(Tiles(64, 64, 4, stages) for stages in (2, 3)),
     *(Tiles(64, 32, 4, stages) for stages in (2, 3)),
@@ -91,13 +90,11 @@ def attention_in_float64(qkv: Tensor, grad_out: Tensor, heads: Heads) -> Tensors
 
 
 def attention(exact: bool) -> Iterator[Setting]:
-    """Forward; backward with all keys held; its two launches each for itself."""
+    """Forward, then the two launches of the backward pass one by one."""
     for heads in HEADS:
         packed = 6 * heads.batch * heads.tokens * heads.num_heads * 64
         for tiles in (*TILES, *TALL):
             yield attention_forward(heads, tiles, packed * 4 // 3, exact)
-        for held in HELD_BACKWARD:
-            yield attention_backward(heads, held, packed * 8 // 3, exact)
         for tiles in TILES:
             for queries in (True, False):
                 yield attention_half(heads, tiles, queries, packed * 2, exact)
@@ -120,7 +117,7 @@ def attention_forward(
 
 def attention_backward(
     heads: Heads,
-    tiles: HeldKeys | BackwardTiles,
+    tiles: BackwardTiles,
     num_bytes: int,
     exact: bool,
 ) -> Setting:

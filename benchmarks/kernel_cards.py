@@ -23,7 +23,6 @@ from triton.runtime.jit import JITFunction
 from t2t.ops import (
     attention,
     augment_triton,
-    draw_bits,
     gelu,
     performer_step,
     residual_norm,
@@ -191,17 +190,6 @@ def crop_resize_case(size: int) -> Case:
     return Case("crop and resize", f"{size} px", run, is_half=False)
 
 
-def draw_bits_case() -> Case:
-    """Keys, then bits."""
-
-    def run(dtype: torch.dtype) -> None:
-        indices = torch.arange(300)
-        draw_bits.draw_keys_triton(3, torch.tensor(5), indices)
-        draw_bits.draw_bits_triton(indices, 5, 7)
-
-    return Case("random bits", "300 samples", run, is_half=False)
-
-
 def common_cases() -> list[Case]:
     """What T2T-ViT-14 on ImageNet and the CIFAR recipes launch."""
     return [
@@ -211,7 +199,6 @@ def common_cases() -> list[Case]:
         token_transformer_case(32, 0.1, True),
         augment_case(224, 3),
         crop_resize_case(224),
-        draw_bits_case(),
     ]
 
 
@@ -237,7 +224,6 @@ def all_cases() -> list[Case]:
         ),
         *(augment_case(size, channels) for size in (32, 224) for channels in (1, 3)),
         *(crop_resize_case(size) for size in (32, 224, 384)),
-        draw_bits_case(),
     ]
 
 

@@ -9,11 +9,9 @@ from torch import Tensor
 
 from t2t.ops.attention_tiles import (
     BackwardTiles,
-    HeldKeys,
     Tiles,
     backward_tiles,
     forward_tiles,
-    next_power_of_2,
 )
 from t2t.ops.availability import runs_products
 from t2t.shapes import Tokens
@@ -81,7 +79,7 @@ def forward_by(
 
 
 def backward_by(
-    tiles: HeldKeys | BackwardTiles,
+    tiles: BackwardTiles,
     qkv: Tensor,
     out: Tensor,
     log_sum: Tensor,
@@ -91,29 +89,9 @@ def backward_by(
 ) -> Tensor:
     """The packed gradient of q, k and v."""
     from t2t.ops.kernels.attention_backward import key_gradients, query_gradients
-    from t2t.ops.kernels.attention_backward_held import attention_backward_held
-    from t2t.ops.kernels.launch import launch
 
     qkv, grad_out = qkv.contiguous(), grad_out.contiguous()
-    batch, tokens, width = qkv.shape
     grad_qkv = torch.empty_like(qkv)
-    if isinstance(tiles, HeldKeys):
-        launch(attention_backward_held)[(batch * num_heads,)](
-            qkv,
-            out,
-            log_sum,
-            grad_out,
-            grad_qkv,
-            scale,
-            TOKENS=tokens,
-            HEADS=num_heads,
-            HEAD=width // 3 // num_heads,
-            KEYS=max(16, next_power_of_2(tokens)),
-            QUERIES=tiles.queries,
-            STAGES=tiles.stages,
-            num_warps=tiles.warps,
-        )
-        return grad_qkv
     # The first launch leaves sums that the second needs for all queries.
     inner = torch.empty_like(log_sum)
     tensors = (qkv, out, log_sum, grad_out, inner, grad_qkv)

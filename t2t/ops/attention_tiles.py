@@ -16,14 +16,6 @@ def last_tile(tokens: int, side: int) -> int:
     return min(side, max(16, next_power_of_2(left)))
 
 
-class HeldKeys(NamedTuple):
-    """A program holds all keys of a head, and queries come to it in tiles."""
-
-    queries: int
-    warps: int
-    stages: int
-
-
 class Tiles(NamedTuple):
     """A program has some rows, queries or keys, and columns come to it in tiles."""
 
@@ -59,10 +51,8 @@ def forward_tiles(tokens: int) -> Tiles:
     return Tiles(rows=64, columns=64, warps=4, stages=2)
 
 
-def backward_tiles(tokens: int) -> HeldKeys | BackwardTiles:
+def backward_tiles(tokens: int) -> BackwardTiles:
     """What the backward kernels are launched with."""
-    if tokens <= 128:
-        return HeldKeys(queries=16, warps=8, stages=3)
     if tokens % 128 == 0:
         return BackwardTiles(Tiles(128, 64, 8, 3), Tiles(128, 32, 8, 3))
     return BackwardTiles(Tiles(64, 64, 4, 2), Tiles(64, 32, 4, 3))

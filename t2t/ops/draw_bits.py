@@ -1,14 +1,11 @@
-"""Random bits by hashing a key, a stream's word and a counter with splitmix64."""
+"""Random bits by hashing: a key, a stream's word and a counter, mixed as splitmix64."""
 
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from t2t.ops.availability import HAS_TRITON
-
 Keys = tuple[Int64[Tensor, " batch"], Int64[Tensor, ""]]
 
-BLOCK = 256  # draws per program
 _TWO_64 = 1 << 64
 
 
@@ -38,8 +35,8 @@ def _finalise(word: Tensor) -> Tensor:
 def absorb(state: Tensor, word: Tensor | int) -> Tensor:
     """The next state after a word: a bijection of the word for a given state.
 
-    By xor: compilers would fold sums and products of a counter into indices that
-    overflow.
+    Joined by xor, since compilers would fold a counter's sums and products into
+    indices that overflow.
     """
     return _finalise((state ^ word) * INCREMENT)
 
@@ -47,7 +44,7 @@ def absorb(state: Tensor, word: Tensor | int) -> Tensor:
 def draw_keys_reference(
     seed: int, step: Int64[Tensor, ""], indices: Int64[Tensor, " batch"]
 ) -> Keys:
-    """The hashes of (seed, step, index), and of (seed, step)."""
+    """The seed, then the step, then each index; and the state before the index."""
     start = torch.full((), INCREMENT, dtype=torch.int64, device=indices.device)
     step_key = absorb(absorb(start, seed), step)
     return absorb(step_key, indices), step_key
@@ -56,62 +53,24 @@ def draw_keys_reference(
 def draw_bits_reference(
     keys: Int64[Tensor, " batch"], word: int, num: int
 ) -> Int64[Tensor, "batch num"]:
-    """The hashes of (key, word, number) for the numbers 0 … num − 1."""
+    """The hash of each key with the word, then with 0 … num − 1."""
     return absorb(absorb(keys, word)[:, None], torch.arange(num, device=keys.device))
 
 
-def draw_keys_triton(seed: int, step: Tensor, indices: Tensor) -> Keys:
-    """The fast path: one kernel."""
-    from t2t.ops.kernels.draw_bits import draw_keys as kernel
-
-    indices = indices.contiguous()
-    keys, step_key = torch.empty_like(indices), indices.new_empty(())
-    grid = (max(1, -(-len(indices) // BLOCK)),)
-    with torch.cuda.device_of(indices):
-        kernel[grid](
-            step.to(indices.device),
-            indices,
-            keys,
-            step_key,
-            seed,
-            len(indices),
-            BLOCK=BLOCK,
-            num_warps=4,
-        )
-    return keys, step_key
-
-
-def draw_bits_triton(keys: Tensor, word: int, num: int) -> Tensor:
-    """The fast path: one kernel."""
-    from t2t.ops.kernels.draw_bits import draw_bits as kernel
-
-    keys = keys.contiguous()
-    bits = keys.new_empty((len(keys), num))
-    grid = (-(-bits.numel() // BLOCK),)
-    if bits.numel():
-        with torch.cuda.device_of(keys):
-            kernel[grid](keys, bits, word, num, bits.numel(), BLOCK=BLOCK, num_warps=4)
-    return bits
-
-
-# Custom operators, opaque to the compiler: it would compute a sample's draws again for
-# every pixel.
+# Operators that torch.compile does not trace into: it would recompute a sample's draws
+# for every pixel, and compile for long, since each state is used twice.
 @torch.library.custom_op("t2t::draw_keys", mutates_args=())
 def draw_keys_operator(
     seed: int, step: Tensor, indices: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """`draw_keys_reference`, by a kernel on CUDA."""
-    by_kernel = HAS_TRITON and indices.is_cuda
-    draw = draw_keys_triton if by_kernel else draw_keys_reference
-    return draw(seed, step, indices)
+    """`draw_keys_reference` as an operator."""
+    return draw_keys_reference(seed, step, indices)
 
 
 @torch.library.custom_op("t2t::draw_bits", mutates_args=())
 def draw_bits_operator(keys: Tensor, word: int, num: int) -> Tensor:
-    """`draw_bits_reference`, by a kernel on CUDA."""
-    by_kernel = HAS_TRITON and keys.is_cuda
-    draw = draw_bits_triton if by_kernel else draw_bits_reference
-    return draw(keys, word, num)
+    """`draw_bits_reference` as an operator."""
+    return draw_bits_reference(keys, word, num)
 
 
 @draw_keys_operator.register_fake
@@ -127,8 +86,8 @@ def _(keys: Tensor, word: int, num: int) -> Tensor:
 def draw_keys(
     seed: int, step: Int64[Tensor, ""], indices: Int64[Tensor, " batch"]
 ) -> Keys:
-    """`draw_keys_reference`, by a custom operator on CUDA or when compiled."""
-    if indices.is_cuda or torch.compiler.is_compiling():
+    """`draw_keys_reference`, which torch.compile calls as an operator."""
+    if torch.compiler.is_compiling():
         keys: Keys = draw_keys_operator(seed, step, indices)
         return keys
     return draw_keys_reference(seed, step, indices)
@@ -137,8 +96,8 @@ def draw_keys(
 def draw_bits(
     keys: Int64[Tensor, " batch"], word: int, num: int
 ) -> Int64[Tensor, "batch num"]:
-    """`draw_bits_reference`, by a custom operator on CUDA or when compiled."""
-    if keys.is_cuda or torch.compiler.is_compiling():
+    """`draw_bits_reference`, which torch.compile calls as an operator."""
+    if torch.compiler.is_compiling():
         bits: Tensor = draw_bits_operator(keys, word, num)
         return bits
     return draw_bits_reference(keys, word, num)

@@ -128,11 +128,11 @@ def keys_and_bits() -> list[float]:
     for seed in (0, 1, 16, -5, 2**62 + 9):
         given = (torch.tensor(seed + 7), indices)
         plain = draw_bits.draw_keys_reference(seed, *given)
-        fast = draw_bits.draw_keys_triton(seed, *on_device(*given))
+        fast = draw_bits.draw_keys(seed, *on_device(*given))
         for found, wanted in zip(fast, plain, strict=True):
             wrong += int((found.cpu() != wanted).sum())
     for word, num in ((5, 1), (-(2**60) - 7, 23), (2**62 + 1, 16)):
-        fast = draw_bits.draw_bits_triton(*on_device(indices), word, num)
+        fast = draw_bits.draw_bits(*on_device(indices), word, num)
         plain = draw_bits.draw_bits_reference(indices, word, num)
         wrong += int((fast.cpu() != plain).sum())
     return [float(wrong > 0), float(wrong)]

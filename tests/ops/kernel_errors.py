@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._library.triton import set_wrap_triton_enabled
 
 from t2t.ops.attention import attention_reference, backward_by, forward_by
-from t2t.ops.attention_tiles import BackwardTiles, HeldKeys, Tiles
+from t2t.ops.attention_tiles import BackwardTiles, Tiles
 from t2t.ops.operators import (
     fused_gelu,
     fused_norm,
@@ -110,7 +110,7 @@ class AttentionBy(torch.autograd.Function):
 
 def attention_errors(
     tokens: int,
-    *tiles: Tiles | HeldKeys | BackwardTiles,
+    *tiles: Tiles | BackwardTiles,
     lowest: float = 0.0,
     head: int = 64,
 ) -> dict[str, list[float]]:
@@ -221,7 +221,6 @@ def main() -> None:
             *(150, TILES, BackwardTiles(TILES, TILES)), lowest=-400.0
         ),
         "attention of 37 far below zero": lambda: attention_errors(37, lowest=-400.0),
-        "attention held": lambda: attention_errors(150, TILES, HeldKeys(32, 8, 2)),
         "attention in wide tiles": lambda: attention_errors(
             150, WIDE, BackwardTiles(WIDE, WIDE)
         ),

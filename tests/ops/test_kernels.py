@@ -22,7 +22,6 @@ TOLERANCE = {
     "attention far below zero": 1e-4,
     # Backward rounds them otherwise than forward did, and multiplies by keys of 200.
     "attention of 37 far below zero": 2e-3,
-    "attention held": 2e-6,
     "attention in wide tiles": 2e-6,
     "residual_norm": 1e-6,
     "residual_norm of one gradient": 1e-6,

@@ -6,7 +6,19 @@
 import triton
 import triton.language as tl
 
-from t2t.ops.kernels.draw_bits import absorb
+# splitmix64, as in `t2t.ops.draw_bits`.
+INCREMENT = tl.constexpr(0x9E3779B97F4A7C15)
+FIRST = tl.constexpr(0xBF58476D1CE4E5B9)
+SECOND = tl.constexpr(0x94D049BB133111EB)
+
+
+@triton.jit
+def absorb(state, word):
+    """The next state after a word, both of 64 bits: the hash behind every draw."""
+    mixed = (state ^ word).to(tl.uint64, bitcast=True) * INCREMENT
+    mixed = (mixed ^ (mixed >> 30)) * FIRST
+    mixed = (mixed ^ (mixed >> 27)) * SECOND
+    return (mixed ^ (mixed >> 31)).to(tl.int64, bitcast=True)
 
 
 @triton.jit
