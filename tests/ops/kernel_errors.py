@@ -1,16 +1,17 @@
-"""Runs every kernel and prints its errors against float64 as JSON.
+"""Errors of every kernel against its reference in float64, forward and backward.
 
     TRITON_INTERPRET=1 python tests/ops/kernel_errors.py cpu float32
     python tests/ops/kernel_errors.py cuda bfloat16
 
-The first is what test_kernels.py starts, in a process of its own: Triton reads the
-variable once, at import. The second runs the real thing.
+Prints JSON. test_kernels.py runs the first in a subprocess, since Triton reads the
+variable at import, and calls `CASES` in its own process if there is a GPU.
 """
 
 import json
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,17 +27,24 @@ from t2t.ops.operators import (
     packed_attention,
 )
 from t2t.ops.residual_norm import (
-    draw_slots,
+    draw_kept_indices,
     norm_reference,
     residual_norm_reference,
 )
 from t2t.ops.token_transformer import TokenWeights, token_transformer_reference
+from t2t.ops.token_transformer_triton import TOKEN_DIM
 from t2t.ops.window_projection import Windows
 
-DEVICE = sys.argv[1]
-DTYPE = getattr(torch, sys.argv[2])
-TILES = Tiles(rows=64, columns=64, warps=4, stages=2)
-WIDE = Tiles(rows=128, columns=32, warps=8, stages=2)
+Errors = dict[str, list[float]]
+SQUARE_TILES = Tiles(rows=64, columns=64, warps=4, stages=2)
+WIDE_TILES = Tiles(rows=128, columns=32, warps=8, stages=2)
+
+
+class Target(NamedTuple):
+    """Where kernels run, and in which precision."""
+
+    device: str
+    dtype: torch.dtype
 
 
 def relative(found: Tensor, wanted: Tensor) -> float:
@@ -46,32 +54,32 @@ def relative(found: Tensor, wanted: Tensor) -> float:
 
 
 def errors(
+    target: Target,
     fast: Callable[..., Any],
     reference: Callable[..., Any],
     inputs: Sequence[Any],
     differentiable: Sequence[int],
     wide: Sequence[int] = (),
-) -> dict[str, list[float]]:
-    """Errors of outputs and gradients against the reference in float64.
-
-    Inputs named in `wide` keep float32.
-    """
+) -> Errors:
+    """Errors of outputs and gradients; inputs at the positions `wide` stay float32."""
     results = []
-    # Tokens are rounded to the precision tested; what they are compared to is not.
+    # Tokens are rounded to the tested precision before both computations.
     inputs = [
-        value.to(DEVICE, DTYPE if value.ndim == 3 and place not in wide else None)
+        value.to(
+            target.device, target.dtype if value.ndim == 3 and i not in wide else None
+        )
         if isinstance(value, Tensor)
         else value
-        for place, value in enumerate(inputs)
+        for i, value in enumerate(inputs)
     ]
     for function, double in ((fast, False), (reference, True)):
         arguments = [
             (value.double() if double else value)
             .detach()
-            .requires_grad_(place in differentiable)
+            .requires_grad_(i in differentiable)
             if isinstance(value, Tensor) and value.is_floating_point()
             else value
-            for place, value in enumerate(inputs)
+            for i, value in enumerate(inputs)
         ]
         outputs = function(*arguments)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
@@ -80,7 +88,7 @@ def errors(
             torch.randn(out.shape, dtype=torch.float64).to(out.device, out.dtype)
             for out in outputs
         ]
-        wanted = [arguments[place] for place in differentiable]
+        wanted = [arguments[i] for i in differentiable]
         results.append((outputs, torch.autograd.grad(outputs, wanted, weights)))
     (fast_out, fast_grad), (true_out, true_grad) = results
     return {
@@ -90,7 +98,7 @@ def errors(
 
 
 class AttentionBy(torch.autograd.Function):
-    """Attention by given tiles instead of those its operation chooses."""
+    """Attention with given tiles instead of those that the package chooses."""
 
     @staticmethod
     def forward(ctx, qkv, num_heads, scale, forward_tiles, backward_tiles):
@@ -109,69 +117,72 @@ class AttentionBy(torch.autograd.Function):
 
 
 def attention_errors(
+    target: Target,
     tokens: int,
-    *tiles: Tiles | BackwardTiles,
+    tiles: Tiles | None = None,
     lowest: float = 0.0,
     head: int = 64,
-) -> dict[str, list[float]]:
-    """Packed attention of two heads; all logits lie about `lowest`."""
+) -> Errors:
+    """Packed attention with two heads; all logits are about `lowest`."""
     qkv = torch.randn(2, tokens, 3, 2, head)
     qkv[:, :, 0, :, 0] = 16.0
     qkv[:, :, 1, :, 0] = lowest / (16.0 * 0.125)
-    return errors(
-        (lambda *arguments: AttentionBy.apply(*arguments, *tiles))
-        if tiles
-        else (lambda *arguments: packed_attention(*arguments)[0]),
-        attention_reference,
-        (qkv.flatten(2), 2, 0.125),
-        [0],
-    )
+
+    def fast(*arguments: Any) -> Tensor:
+        if tiles is None:
+            return packed_attention(*arguments)[0]
+        return AttentionBy.apply(*arguments, tiles, BackwardTiles(tiles, tiles))
+
+    inputs = (qkv.flatten(2), 2, 0.125)
+    return errors(target, fast, attention_reference, inputs, [0])
 
 
 def residual_norm_errors(
-    token_dropping: bool, scale: float = 1.3, wide: bool = False
-) -> dict[str, list[float]]:
+    target: Target, drops: bool, scale: float = 1.3, wide: bool = False
+) -> Errors:
     """Residual sum and LayerNorm, with and without dropped samples."""
     batch, tokens, dim = 6, 5, 48
-    slots: tuple[Tensor | None, Tensor | None, int]
-    slots = (None, None, batch)
-    kept = batch
-    if token_dropping:
-        kept = batch - 1
-        drawn = draw_slots(batch, [kept, batch - 2], torch.device("cpu"))
-        slots = (drawn[0], drawn[1], batch - 2)
+    kept, num_normed = (batch - 1, batch - 2) if drops else (batch, batch)
+    indices: Sequence[Tensor | None] = (None, None)
+    if drops:
+        drawn = draw_kept_indices(batch, [kept, num_normed], torch.device("cpu"))
+        indices = drawn.unbind(0)
     tensors = [torch.randn(batch, tokens, dim), torch.randn(kept, tokens, dim)]
     vectors = [torch.randn(dim) for _ in range(3)]
     return errors(
+        target,
         fused_residual_norm,
         residual_norm_reference,
-        (*tensors, *vectors, *slots, scale, 1e-5),
+        (*tensors, *vectors, *indices, num_normed, scale, 1e-5),
         [0, 1, 2, 3, 4],
         [0] if wide else [],
     )
 
 
-def norm_errors(token_dropping: bool) -> dict[str, list[float]]:
-    """LayerNorm alone, of all samples or of those kept."""
-    slots = draw_slots(6, [4], torch.device("cpu"))[0] if token_dropping else None
+def norm_errors(target: Target, drops: bool) -> Errors:
+    """LayerNorm only, of all samples or of those kept."""
+    cpu = torch.device("cpu")
+    index = draw_kept_indices(6, [4], cpu)[0] if drops else None
     return errors(
-        lambda *arguments: fused_norm(*arguments, DTYPE),
+        target,
+        lambda *arguments: fused_norm(*arguments, target.dtype),
         lambda *arguments: norm_reference(*arguments, torch.float64),
         (
             torch.randn(6, 5, 48),
             *(torch.randn(48) for _ in range(2)),
-            *(slots, 4 if token_dropping else 6, 1e-5),
+            *(index, 4 if drops else 6, 1e-5),
         ),
         [0, 1, 2],
     )
 
 
-def gelu_errors() -> dict[str, list[float]]:
-    """GELU and the gradient of the bias that its input already holds."""
+def gelu_errors(target: Target) -> Errors:
+    """GELU and the gradient of the bias that its input includes."""
     inner = torch.randn(3, 70, 200) * 2
-    # So far out that the polynomial inside the kernel would turn back.
+    # The kernel's polynomial changes its sign far from zero.
     inner[0, 0] = torch.linspace(-40, 40, 200)
     return errors(
+        target,
         fused_gelu,
         lambda inner, bias: torch.nn.functional.gelu(inner + bias - bias.detach()),
         (inner, torch.randn(200)),
@@ -179,24 +190,25 @@ def gelu_errors() -> dict[str, list[float]]:
     )
 
 
-def token_transformer_errors(drop_rate: float, size: float) -> dict[str, list[float]]:
-    """The token transformer on keys and queries of about this size per channel."""
-    batch, tokens = 2, 150
-    features = torch.linalg.qr(torch.randn(64, 64))[0][:32] * 32**0.5
+def token_transformer_errors(target: Target, drop_rate: float, size: float) -> Errors:
+    """The token transformer on keys and queries of this size per channel."""
+    batch, tokens, dim = 2, 150, TOKEN_DIM
+    features = torch.linalg.qr(torch.randn(dim, dim))[0][:32] * 32**0.5
     return errors(
+        target,
         lambda *arguments: fused_token_transformer(*arguments)[:2],
         lambda *given: token_transformer_reference(
             Windows(*given[:5], torch.Size()), TokenWeights(*given[5:10]), *given[10:]
         ),
         (
-            torch.randn(batch, tokens, 192) * size,
+            torch.randn(batch, tokens, 3 * dim) * size,
             torch.rand(batch, tokens) + 0.5,
             torch.randn(batch, tokens) * 0.1,
-            torch.randn(192) * 0.1,
-            torch.randn(192) * 0.3,
+            torch.randn(3 * dim) * 0.1,
+            torch.randn(3 * dim) * 0.3,
             features,
-            *(torch.randn(64, 64) * 0.1 for _ in range(3)),
-            torch.randn(3, 64),
+            *(torch.randn(dim, dim) * 0.1 for _ in range(3)),
+            torch.randn(3, dim),
             torch.tensor(77123),
             drop_rate,
             1e-5,
@@ -205,39 +217,46 @@ def token_transformer_errors(drop_rate: float, size: float) -> dict[str, list[fl
     )
 
 
+CASES: dict[str, Callable[[Target], Errors]] = {
+    **{
+        f"attention of {tokens}": partial(attention_errors, tokens=tokens)
+        for tokens in (16, 37, 128, 197, 257, 577)
+    },
+    "attention by heads of 16": partial(attention_errors, tokens=150, head=16),
+    "attention by heads of 32": partial(attention_errors, tokens=70, head=32),
+    "attention far below zero": partial(
+        attention_errors, tokens=150, tiles=SQUARE_TILES, lowest=-400.0
+    ),
+    "attention of 37 far below zero": partial(
+        attention_errors, tokens=37, lowest=-400.0
+    ),
+    "attention in wide tiles": partial(attention_errors, tokens=150, tiles=WIDE_TILES),
+    "residual_norm": partial(residual_norm_errors, drops=False),
+    "residual_norm of one gradient": partial(
+        residual_norm_errors, drops=False, scale=1.0
+    ),
+    "residual_norm dropping": partial(residual_norm_errors, drops=True),
+    "residual_norm of a float32 stream": partial(
+        residual_norm_errors, drops=True, wide=True
+    ),
+    "norm": partial(norm_errors, drops=False),
+    "norm dropping": partial(norm_errors, drops=True),
+    "gelu": gelu_errors,
+    "token_transformer": partial(token_transformer_errors, drop_rate=0.0, size=1.0),
+    "token_transformer dropout": partial(
+        token_transformer_errors, drop_rate=0.1, size=1.0
+    ),
+    "token_transformer large": partial(
+        token_transformer_errors, drop_rate=0.0, size=4.0
+    ),
+}
+
+
 def main() -> None:
-    """Prints one JSON object: case, then errors."""
+    """Prints one JSON object: errors by case."""
     torch.manual_seed(0)
-    cases: dict[str, Callable[[], dict[str, list[float]]]] = {
-        "attention of 16": lambda: attention_errors(16),
-        "attention of 37": lambda: attention_errors(37),
-        "attention of 128": lambda: attention_errors(128),
-        "attention of 197": lambda: attention_errors(197),
-        "attention of 257": lambda: attention_errors(257),
-        "attention of 577": lambda: attention_errors(577),
-        "attention by heads of 16": lambda: attention_errors(150, head=16),
-        "attention by heads of 32": lambda: attention_errors(70, head=32),
-        "attention far below zero": lambda: attention_errors(
-            *(150, TILES, BackwardTiles(TILES, TILES)), lowest=-400.0
-        ),
-        "attention of 37 far below zero": lambda: attention_errors(37, lowest=-400.0),
-        "attention in wide tiles": lambda: attention_errors(
-            150, WIDE, BackwardTiles(WIDE, WIDE)
-        ),
-        "residual_norm": lambda: residual_norm_errors(token_dropping=False),
-        "residual_norm of one gradient": lambda: residual_norm_errors(False, 1.0),
-        "residual_norm dropping": lambda: residual_norm_errors(token_dropping=True),
-        "residual_norm of a float32 stream": lambda: residual_norm_errors(
-            token_dropping=True, wide=True
-        ),
-        "norm": lambda: norm_errors(token_dropping=False),
-        "norm dropping": lambda: norm_errors(token_dropping=True),
-        "gelu": gelu_errors,
-        "token_transformer": lambda: token_transformer_errors(0.0, 1.0),
-        "token_transformer dropout": lambda: token_transformer_errors(0.1, 1.0),
-        "token_transformer large": lambda: token_transformer_errors(0.0, 4.0),
-    }
-    print(json.dumps({name: case() for name, case in cases.items()}))
+    target = Target(sys.argv[1], getattr(torch, sys.argv[2]))
+    print(json.dumps({name: case(target) for name, case in CASES.items()}))
 
 
 if __name__ == "__main__":
