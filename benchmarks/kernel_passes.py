@@ -34,32 +34,32 @@ RESIDUALS = (
 
 @cache
 def residual_tensors(shape: Residual) -> Tensors:
-    """The sum, both gradients, the gain and the places of the kept samples."""
+    """The sum, both gradients, the gain and the index of the kept samples."""
     batch, kept, tokens, dim = shape[1:]
     total = on_gpu(batch, tokens, dim)
     order = on_gpu(batch, dtype=torch.float32).argsort()
-    slots = torch.where(order < kept, order, -1).to(torch.int32)
+    index = torch.where(order < kept, order, -1).to(torch.int32)
     grad_normed = on_gpu(kept, tokens, dim)
     gain = on_gpu(dim, dtype=torch.float32)
-    return total, total.flip(0).contiguous(), grad_normed, gain, slots
+    return total, total.flip(0).contiguous(), grad_normed, gain, index
 
 
 @cache
 def residual_in_float64(shape: Residual) -> Tensors:
     """Gradients of the residual and the branch; of gain, shift and bias stacked."""
-    total, grad_total, grad_normed, gain, slots = residual_tensors(shape)
-    kept = slots >= 0
+    total, grad_total, grad_normed, gain, index = residual_tensors(shape)
+    kept = index >= 0
     total = total[kept].double().requires_grad_()
     gain = gain.double().requires_grad_()
     shift = torch.zeros_like(gain, requires_grad=True)
     normed = F.layer_norm(total, total.shape[-1:], gain, shift, 1e-5)
     grads = torch.autograd.grad(
-        normed, (total, gain, shift), grad_normed[slots[kept].long()].double()
+        normed, (total, gain, shift), grad_normed[index[kept].long()].double()
     )
     grad_residual = grad_total.double()
     grad_residual[kept] += grads[0]
     grad_branch = torch.empty_like(grad_normed, dtype=torch.float64)
-    grad_branch[slots[kept].long()] = grad_residual[kept] * 1.05
+    grad_branch[index[kept].long()] = grad_residual[kept] * 1.05
     vectors = torch.stack([*grads[1:], grad_branch.sum((0, 1))])
     return grad_residual, grad_branch, vectors
 
@@ -90,18 +90,18 @@ def residual_backward(
     """As t2t.ops.residual_norm launches it, but for these numbers."""
     from t2t.ops.kernels.residual_norm import residual_norm_backward
 
-    total, grad_total, grad_normed, gain, slots = residual_tensors(shape)
+    total, grad_total, grad_normed, gain, index = residual_tensors(shape)
     batch, _, tokens, dim = shape[1:]
     grad_residual, grad_branch = torch.empty_like(total), torch.empty_like(grad_normed)
     parts = max(1, min(-(-tokens // rows), -(-programs // batch)))
     partial = torch.empty(batch * parts, 3, dim, device=total.device)
     residual_norm_backward[(batch, parts)](
-        *(total, grad_total, grad_normed, slots, slots, gain),
+        *(total, grad_total, grad_normed, index, index, gain),
         *(grad_residual, grad_branch, partial, tokens, dim, 1.05),
         EPS=1e-5,
         HAS_GRAD_SUM=True,
-        HAS_BRANCH_SLOTS=True,
-        HAS_NORMED_SLOTS=True,
+        HAS_BRANCH_INDEX=True,
+        HAS_NORMED_INDEX=True,
         WRITES_BRANCH=True,
         ROWS=rows,
         DIM=next_power_of_2(dim),

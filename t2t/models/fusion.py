@@ -1,7 +1,7 @@
-"""Where a model's parts are plain enough for the fused operations, and their weights.
+"""Which modules the fused operations can replace, and the weights they read.
 
-The fused operations read weights, not modules: whoever hooks, shards or replaces a
-module gets the plain path, which calls every module.
+The fused operations read weights and call no modules. A model with a hooked, sharded or
+replaced module takes the plain path, which calls every module.
 """
 
 import sys
@@ -21,23 +21,23 @@ from t2t.ops.softmax_step import SoftmaxWeights
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
-# With fewer dropped samples in a batch, whole numbers follow a drop rate too coarsely.
 FEWEST_DROPPED = 2
+"""With fewer dropped samples in a batch, counts round the drop rate too coarsely."""
 
 
 def is_fused(x: Tensor) -> bool:
-    """Whether what follows these tokens is computed in half precision by Triton."""
-    # An empty batch cannot be shared out among programs.
+    """Whether layers on this tensor run fused: in half precision, by Triton kernels."""
+    # An empty batch has no programs to launch.
     return x.is_cuda and len(x) > 0 and runs_kernels(x, compute_dtype(x))
 
 
 def are_plain(modules: Sequence[nn.Module]) -> bool:
-    """Whether these are torch's own linear layers and norms, whole and not hooked."""
+    """Whether these are nn.Linear or nn.LayerNorm with bias, not sharded or hooked."""
     return all(is_plain(module) and module.bias is not None for module in modules)
 
 
 def is_plain(module: nn.Module) -> bool:
-    """The same of one layer, which may be without a bias."""
+    """The same for one layer, which may have no bias."""
     return (
         type(module) in (nn.Linear, nn.LayerNorm)
         and module.weight is not None
@@ -47,35 +47,35 @@ def is_plain(module: nn.Module) -> bool:
 
 
 def is_wrapped(weight: object) -> bool:
-    """Whether a weight's numbers lie in other tensors: shards, or quantized ones.
+    """Whether a weight wraps other tensors, such as shards or quantized weights.
 
-    Compiled code is asked for shards alone: to some compilers a tensor has everything.
+    Compiled code checks for shards only: under some compilers every attribute exists.
     """
-    if is_cut(weight):
+    if is_dtensor(weight):
         return True
     return not torch.compiler.is_compiling() and hasattr(weight, "__tensor_flatten__")
 
 
-def is_cut(weight: object) -> TypeGuard["DTensor"]:
+def is_dtensor(weight: object) -> TypeGuard["DTensor"]:
     """Whether each process holds a shard of a weight."""
-    # Importing DTensor takes a while, and whoever made one has imported it.
+    # Importing DTensor is slow; if a DTensor exists, it has been imported.
     tensor = sys.modules.get("torch.distributed.tensor")
     return tensor is not None and isinstance(weight, tensor.DTensor)
 
 
 def is_plain_mlp(mlp: nn.Module) -> bool:
-    """Whether an MLP is two linear layers with GELU between, and nothing else."""
+    """Whether an MLP is two linear layers with exact GELU between, without hooks."""
     if type(mlp) is not Mlp or type(mlp.expand) is not nn.Sequential:
         return False
     if len(mlp.expand) != 2 or type(mlp.expand[1]) is not nn.GELU:
         return False
     gelu = mlp.expand[1]
-    listened = any(is_hooked(module) for module in (mlp, mlp.expand, gelu))
-    return not listened and gelu.approximate == "none"
+    hooked = any(is_hooked(module) for module in (mlp, mlp.expand, gelu))
+    return not hooked and gelu.approximate == "none"
 
 
 def block_weights(block: Any) -> BlockWeights | None:
-    """The weights of a block of plain attention and a plain MLP; None for others."""
+    """The weights of a block of plain attention and MLP; None for other blocks."""
     mixer, mlp = block.mixer, block.mlp
     if type(mixer) is not SelfAttention or mixer.shorten is not None:
         return None
@@ -97,7 +97,7 @@ def block_weights(block: Any) -> BlockWeights | None:
 
 
 def step_weights(step: Any) -> StepWeights | None:
-    """The weights of a step with a Performer; None where parts were changed."""
+    """The weights of a Performer step; None if its modules were changed."""
     parts = plain_step(step)
     if parts is None or step.qkv.bias is None:
         return None
@@ -108,7 +108,7 @@ def step_weights(step: Any) -> StepWeights | None:
 
 
 def softmax_weights(step: Any) -> SoftmaxWeights | None:
-    """The weights of a step with softmax attention; None where parts were changed."""
+    """The weights of a softmax step; None if its modules were changed."""
     parts = plain_step(step)
     if parts is None or step.qkv.bias is not None:
         return None
@@ -117,7 +117,7 @@ def softmax_weights(step: Any) -> SoftmaxWeights | None:
 
 
 def plain_step(step: Any) -> list[Any] | None:
-    """The layers of a tokens-to-token step, in order; None where they were changed."""
+    """The layers of a tokens-to-token step, in order; None if they were changed."""
     mlp = step.mlp
     if not is_plain_mlp(mlp) or type(step.dropout) is not nn.Dropout:
         return None

@@ -1,4 +1,4 @@
-"""Softmax attention of a linear's packed q, k, v."""
+"""Softmax attention of packed q, k, v, as a linear layer gives them."""
 
 from typing import Any
 
@@ -18,21 +18,21 @@ from t2t.shapes import Tokens
 
 PackedTokens = Float[Tensor, "batch tokens three_times_dim"]
 MAX_TOKENS = 1056
-"""As many as 32 × 32 tokens with a class token and registers make."""
+"""A grid of 32 × 32, a class token and registers."""
 HEAD_SIZES = (16, 32, 64)
-"""Channels of a head; tiles of wider ones do not fit the memory of smaller GPUs."""
+"""Channels of a head; tiles of wider heads do not fit the shared memory."""
 
 
 def attention_reference(qkv: PackedTokens, num_heads: int, scale: float) -> Tokens:
-    """Attention by torch's own kernels; q, k, v stand side by side, heads inside."""
+    """Attention by torch's own kernels; the last axis is (q, k, v) × heads × dims."""
     q, k, v = qkv.unflatten(2, (3, num_heads, -1)).permute(2, 0, 3, 1, 4)
     mixed = F.scaled_dot_product_attention(q, k, v, scale=scale)
     return mixed.transpose(1, 2).flatten(2)
 
 
 def attention(qkv: PackedTokens, num_heads: int, scale: float) -> Tokens:
-    """The same by kernels for short sequences, which read and write it packed."""
-    # The kernels look for the largest logit before they scale.
+    """The same by kernels for short sequences, which read and write packed tensors."""
+    # The kernels take the largest logit before scaling: the scale must be positive.
     if scale > 0 and has_kernel(qkv, num_heads):
         from t2t.ops.operators import packed_attention
 
@@ -41,7 +41,7 @@ def attention(qkv: PackedTokens, num_heads: int, scale: float) -> Tokens:
 
 
 def has_kernel(qkv: PackedTokens, num_heads: int) -> bool:
-    """Whether the fast path takes these tokens."""
+    """Whether the kernels take these tokens."""
     return (
         runs_products(qkv, qkv.dtype)
         and qkv.shape[1] <= MAX_TOKENS
@@ -52,7 +52,7 @@ def has_kernel(qkv: PackedTokens, num_heads: int) -> bool:
 def forward_by(
     tiles: Tiles, qkv: Tensor, num_heads: int, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """Output and the rows' log-sums, in base 2."""
+    """The output and each query's log-sum-exp, in base 2."""
     from t2t.ops.kernels.attention_forward import attention_forward
     from t2t.ops.kernels.launch import launch
 
@@ -92,7 +92,7 @@ def backward_by(
 
     qkv, grad_out = qkv.contiguous(), grad_out.contiguous()
     grad_qkv = torch.empty_like(qkv)
-    # The first launch leaves sums that the second needs for all queries.
+    # The first launch computes sums that the second needs for all queries.
     inner = torch.empty_like(log_sum)
     tensors = (qkv, out, log_sum, grad_out, inner, grad_qkv)
     backward_launch(query_gradients, tiles.queries, tensors, scale)
@@ -103,7 +103,7 @@ def backward_by(
 def backward_launch(
     kernel: Any, tiles: Tiles, tensors: tuple[Tensor, ...], scale: float
 ) -> None:
-    """Gradients of one kind: of queries, or of keys and values."""
+    """Launches one backward kernel: gradients of queries, or of keys and values."""
     from t2t.ops.kernels.launch import launch
 
     qkv, _, log_sum, *_ = tensors
@@ -124,7 +124,7 @@ def backward_launch(
 
 
 def packed_forward(qkv: Tensor, num_heads: int, scale: float) -> tuple[Tensor, Tensor]:
-    """Output and the rows' log-sums, in base 2."""
+    """The output and each query's log-sum-exp, in base 2."""
     return forward_by(forward_tiles(qkv.shape[1]), qkv, num_heads, scale)
 
 

@@ -28,7 +28,7 @@ def runs_products(x: Tensor, dtype: torch.dtype) -> bool:
     return runs_kernels(x, dtype) and shared_memory(x.device) >= PRODUCT_SHARED_MEMORY
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def shared_memory(device: torch.device) -> int:
     """Bytes of shared memory that one program of a kernel can use on a GPU."""
     if not torch.cuda.is_available():  # fake tensors of a GPU that is not here

@@ -1,4 +1,4 @@
-"""A whole stack of pre-norm blocks, arranged so that nothing is computed in vain."""
+"""A stack of pre-norm blocks that computes only what its output needs."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from t2t.ops.attention import attention
 from t2t.ops.gelu import linear_gelu
-from t2t.ops.residual_norm import draw_slots, kept_counts, norm, residual_norm
+from t2t.ops.residual_norm import draw_kept_indices, kept_counts, norm, residual_norm
 from t2t.shapes import Tokens
 
 Vector = Float[Tensor, "dim"]
@@ -19,7 +19,7 @@ Packed = Float[Tensor, "three_times_dim"]
 
 
 class BlockWeights(NamedTuple):
-    """One block: LayerNorm, attention, LayerNorm, MLP."""
+    """The weights of one block: LayerNorm, attention, LayerNorm, MLP."""
 
     gain1: Vector
     shift1: Vector
@@ -44,9 +44,9 @@ def block_stack_reference(
     eps: float,
     num_read: int,
 ) -> Tokens:
-    """The blocks one after another, without stochastic depth, and the last LayerNorm.
+    """The blocks one after another, without drop path, and the last LayerNorm.
 
-    Only the first `num_read` tokens of the result are returned: those a head reads.
+    Returns the first `num_read` tokens: those a head reads.
     """
     shape = tokens.shape[-1:]
     for block in blocks:
@@ -70,32 +70,32 @@ def block_stack(
     drop_rates: Sequence[float] | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tokens:
-    """The same, with every residual sum, LayerNorm and GELU in one pass over memory.
+    """The same, with each residual sum, LayerNorm and GELU in one pass over memory.
 
-    A branch of drop rate p is computed for the (1 − p) of the samples that keep it and
-    scaled to mean one; the last block's for the tokens that are read. The residual
-    stream keeps the precision of `tokens`; all else is computed in `dtype`, by default
-    the same.
+    A branch with drop rate p is computed for the (1 − p) of the samples that keep it
+    and scaled to mean one; the last block's MLP for the tokens that are read. The
+    residual stream keeps the dtype of `tokens`; everything else is computed in `dtype`,
+    by default the same.
     """
     dtype = tokens.dtype if dtype is None else dtype
     blocks = in_precision(blocks, dtype)
     batch = tokens.shape[0]
     rates = [0.0] * len(blocks) if drop_rates is None else drop_rates
-    # Two branches a block, and the last norm, which takes every sample.
+    # Two branches per block, and the last norm, which takes every sample.
     counts = kept_counts(batch, [rate for rate in rates for _ in range(2)] + [0.0])
-    slots: list[Tensor | None] = [None] * len(counts)
+    indices: list[Tensor | None] = [None] * len(counts)
     if min(counts) < batch:
-        drawn = draw_slots(batch, counts, tokens.device)
-        slots = [
-            None if count == batch else places
-            for count, places in zip(counts, drawn.unbind(0), strict=True)
+        drawn = draw_kept_indices(batch, counts, tokens.device)
+        indices = [
+            None if count == batch else index
+            for count, index in zip(counts, drawn.unbind(0), strict=True)
         ]
-    # The norm after a branch is the next branch's, or the one behind the last block.
+    # The norm after a block is the next block's first, or the one after the last block.
     norms = [(block.gain1, block.shift1) for block in blocks[1:]] + [final]
     first = blocks[0]
-    normed = norm(tokens, first.gain1, first.shift1, slots[0], counts[0], eps, dtype)
+    normed = norm(tokens, first.gain1, first.shift1, indices[0], counts[0], eps, dtype)
     for index, (block, after) in enumerate(zip(blocks, norms, strict=True)):
-        place = 2 * index
+        branch = 2 * index
         if index < len(blocks) - 1 or num_read >= tokens.shape[1]:
             qkv = linear(normed, block.qkv, block.qkv_bias)
             mixed = attention(qkv, num_heads, scale)
@@ -108,10 +108,10 @@ def block_stack(
             block.proj_bias,
             block.gain2,
             block.shift2,
-            slots[place],
-            slots[place + 1],
-            counts[place + 1],
-            batch / counts[place],
+            indices[branch],
+            indices[branch + 1],
+            counts[branch + 1],
+            batch / counts[branch],
             eps,
         )
         hidden = linear_gelu(normed, block.fc1, block.fc1_bias)
@@ -120,10 +120,10 @@ def block_stack(
             linear(hidden, block.fc2, None),
             block.fc2_bias,
             *after,
-            slots[place + 1],
-            slots[place + 2],
-            counts[place + 2],
-            batch / counts[place + 1],
+            indices[branch + 1],
+            indices[branch + 2],
+            counts[branch + 2],
+            batch / counts[branch + 1],
             eps,
         )
     return normed[:, :num_read]
@@ -132,7 +132,7 @@ def block_stack(
 def attention_of_first(
     normed: Tokens, block: BlockWeights, num_heads: int, scale: float, num_read: int
 ) -> Tokens:
-    """Attention for the queries of the first few tokens alone, in float32."""
+    """Attention for the queries of the first `num_read` tokens only, in float32."""
     width = len(block.qkv) // 3
     by_head = (num_heads, width // num_heads)
     bias = block.qkv_bias
@@ -144,7 +144,7 @@ def attention_of_first(
         .unflatten(-1, (2, *by_head))
         .unbind(2)
     )
-    # Products and sums, not matrix products: one row would leave a matrix unit idle.
+    # Products and sums: a matrix product with one row would leave tensor cores idle.
     wide = torch.promote_types(normed.dtype, torch.float32)
     query, key, value = query.to(wide), key.to(wide), value.to(wide)
     logits = (query[:, :, None] * key[:, None]).sum(-1) * scale
@@ -156,10 +156,10 @@ def attention_of_first(
 def in_precision(
     blocks: Sequence[BlockWeights], dtype: torch.dtype
 ) -> Sequence[BlockWeights]:
-    """The blocks with matrices of this type, all converted by one kernel."""
+    """The blocks with matrices of this dtype, all converted by one kernel."""
     names = ("qkv", "proj", "fc1", "fc2")
     weights = [getattr(block, name) for block in blocks for name in names]
-    # The compiler makes its own kernels of conversions.
+    # torch.compile fuses conversions by itself.
     if torch.compiler.is_compiling() or all(each.dtype == dtype for each in weights):
         return blocks
     found = iter(Converted.apply(dtype, *weights))
@@ -167,7 +167,7 @@ def in_precision(
 
 
 class Converted(torch.autograd.Function):
-    """Tensors in another precision, and their gradients back in the first."""
+    """Tensors in another dtype; their gradients are converted back."""
 
     @staticmethod
     def forward(  # type: ignore[no-untyped-def]
@@ -175,7 +175,8 @@ class Converted(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         ctx.dtypes = [tensor.dtype for tensor in tensors]
         copies = converted(tensors, [dtype] * len(tensors))
-        # Frozen ones stay so: blocks before the first that learns keep no activations.
+        # Frozen weights stay frozen: blocks before the first trained one then keep no
+        # activations.
         learned = ctx.needs_input_grad[1:]
         pairs = zip(copies, learned, strict=True)
         ctx.mark_non_differentiable(*(copy for copy, learns in pairs if not learns))
@@ -191,7 +192,7 @@ class Converted(torch.autograd.Function):
 def converted(
     tensors: Sequence[Tensor], dtypes: Sequence[torch.dtype]
 ) -> tuple[Tensor, ...]:
-    """Copies of other types, written together."""
+    """Copies in other dtypes, written by one kernel."""
     copies = [
         torch.empty_like(tensor, dtype=dtype)
         for tensor, dtype in zip(tensors, dtypes, strict=True)
@@ -201,5 +202,5 @@ def converted(
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A linear layer in the precision of its input."""
+    """A linear layer in the dtype of its input."""
     return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))

@@ -1,4 +1,4 @@
-"""A strided convolution of few channels, in a form that matrix units take."""
+"""A strided convolution of few channels, in a form that tensor cores take."""
 
 import torch
 import torch.nn.functional as F
@@ -13,18 +13,18 @@ Kernel = Float[Tensor, "out_channels channels height width"]
 def convolution_reference(
     image: FeatureMap, weight: Kernel, stride: int, padding: int
 ) -> FeatureMap:
-    """The convolution as torch has it."""
+    """torch's convolution."""
     return F.conv2d(image, weight, None, stride, padding)
 
 
 def convolution(
     image: FeatureMap, weight: Kernel, stride: int, padding: int
 ) -> FeatureMap:
-    """The same with every stride × stride square of pixels as one of many channels.
+    """The same after space-to-depth: each stride × stride square becomes one pixel.
 
-    Three input channels leave a matrix unit idle; 7 × 7 by strides of 4 becomes 2 × 2
-    over 48 channels. Padding comes first, so that windows start where squares do.
-    Where windows are at every pixel, channels of zeros make up the eight it takes.
+    Three input channels leave tensor cores idle; 7 × 7 with stride 4 becomes 2 × 2 over
+    48 channels. The image is padded first, to align windows with squares. With stride 1
+    channels of zeros are added, up to the eight that tensor cores need.
     """
     if image.is_cuda and image.shape[1] < 16 and stride > 1:
         return space_to_depth(image, weight, stride, padding)
@@ -36,14 +36,14 @@ def convolution(
 def with_eight_channels(
     image: FeatureMap, weight: Kernel, stride: int, padding: int
 ) -> FeatureMap:
-    """The convolution with channels of zeros, channels last in memory."""
+    """The convolution with added channels of zeros, channels last in memory."""
     return F.conv2d(
         eight_channels(image), eight_channels(weight), None, stride, padding
     )
 
 
 def eight_channels(image: FeatureMap) -> FeatureMap:
-    """The image, or a kernel, with zeros as further channels, channels last."""
+    """The image or kernel with channels of zeros added, channels last."""
     missing = 8 - image.shape[1]
     padded = F.pad(image, (0, 0, 0, 0, 0, missing))
     return padded.contiguous(memory_format=torch.channels_last)
@@ -52,7 +52,7 @@ def eight_channels(image: FeatureMap) -> FeatureMap:
 def space_to_depth(
     image: FeatureMap, weight: Kernel, stride: int, padding: int
 ) -> FeatureMap:
-    """The convolution by squares, channels last in memory."""
+    """The convolution after space-to-depth, channels last in memory."""
     batch, channels, *size = image.shape
     kernel = weight.shape[-1]
     squares = -(-kernel // stride)

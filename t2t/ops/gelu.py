@@ -1,4 +1,4 @@
-"""GELU, whose backward pass also sums the gradient of the bias before it."""
+"""Linear layer and GELU, whose backward kernel also sums the bias's gradient."""
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,7 @@ def linear_gelu(
     weight: Float[Tensor, "hidden dim"],
     bias: Bias,
 ) -> Hidden:
-    """The same with one pass over the hidden layer each way besides the products."""
+    """The same, with GELU in one kernel forward and one backward."""
     if runs_kernels(x, x.dtype):
         from t2t.ops.operators import fused_gelu
 
@@ -36,7 +36,7 @@ def linear_gelu(
 
 
 def fused_forward(inner: Tensor, bias: Tensor) -> Tensor:
-    """GELU of a layer that already holds its bias, whose gradient is computed here."""
+    """GELU of `inner`, which includes the bias; the bias is given for its gradient."""
     from t2t.ops.kernels.gelu import gelu_forward
     from t2t.ops.kernels.launch import launch
 
@@ -50,7 +50,7 @@ def fused_forward(inner: Tensor, bias: Tensor) -> Tensor:
 
 
 def fused_backward(inner: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of the layer and of its bias."""
+    """Gradients of `inner` and of the bias."""
     from t2t.ops.kernels.gelu import gelu_backward
     from t2t.ops.kernels.launch import launch
 

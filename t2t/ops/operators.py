@@ -1,7 +1,7 @@
-"""The operations with Triton kernels as operators that PyTorch's compiler sees through.
+"""Operations with Triton kernels as operators that torch.compile traces through.
 
-Registering them loads that compiler, which takes longer than all else on a CPU; so this
-file is imported where a kernel is about to run.
+Registering them imports the compiler, which takes long: this file is imported only
+where a kernel runs.
 """
 
 import torch
@@ -63,16 +63,16 @@ fused_residual_norm_backward = torch.library.triton_op(
 
 
 def save_residual_norm(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    _, branch, bias, gain, shift, branch_slots, normed_slots, _, scale, eps = inputs
-    ctx.save_for_backward(output[0], gain, branch_slots, normed_slots)
+    _, branch, bias, gain, shift, branch_index, normed_index, _, scale, eps = inputs
+    ctx.save_for_backward(output[0], gain, branch_index, normed_index)
     ctx.numbers = (branch.shape[0], scale, eps)
     ctx.dtypes = (gain.dtype, shift.dtype, bias.dtype)
 
 
 def residual_norm_gradients(ctx, grad_total, grad_normed):  # type: ignore[no-untyped-def]
-    total, gain, branch_slots, normed_slots = ctx.saved_tensors
+    total, gain, branch_index, normed_index = ctx.saved_tensors
     grad_residual, grad_branch, vectors = fused_residual_norm_backward(
-        total, grad_total, grad_normed, gain, branch_slots, normed_slots, *ctx.numbers
+        total, grad_total, grad_normed, gain, branch_index, normed_index, *ctx.numbers
     )
     if not len(grad_branch):
         grad_branch = grad_residual
@@ -97,15 +97,15 @@ fused_norm_backward = torch.library.triton_op(
 
 
 def save_norm(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    tokens, gain, shift, slots, _, ctx.eps, _ = inputs
-    ctx.save_for_backward(tokens, gain, slots)
+    tokens, gain, shift, index, _, ctx.eps, _ = inputs
+    ctx.save_for_backward(tokens, gain, index)
     ctx.dtypes = (gain.dtype, shift.dtype)
 
 
 def norm_gradients(ctx, grad):  # type: ignore[no-untyped-def]
-    tokens, gain, slots = ctx.saved_tensors
-    grad_tokens, vectors = fused_norm_backward(tokens, grad, gain, slots, ctx.eps)
-    gain, shift = (vectors[place].to(dtype) for place, dtype in enumerate(ctx.dtypes))
+    tokens, gain, index = ctx.saved_tensors
+    grad_tokens, vectors = fused_norm_backward(tokens, grad, gain, index, ctx.eps)
+    gain, shift = (vectors[row].to(dtype) for row, dtype in enumerate(ctx.dtypes))
     return (grad_tokens, gain, shift, *(None,) * 4)
 
 

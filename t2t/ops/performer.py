@@ -15,7 +15,7 @@ def performer_published(
     value: Tokens,
     features: Float[Tensor, "features dim"],
 ) -> Tokens:
-    """The published formula, whose denominator can underflow: what tests compare to."""
+    """The published formula, whose denominator can underflow; for tests."""
 
     def positive(x: Tensor) -> Tensor:
         exponent = x @ features.T - x.square().sum(-1, keepdim=True) / 2
@@ -32,7 +32,7 @@ def performer_attention(
     value: Tokens,
     features: Float[Tensor, "features dim"],
 ) -> Tokens:
-    """The published quotient as two softmaxes, which no magnitude can upset.
+    """The published quotient as two softmaxes, which cannot overflow or underflow.
 
     Each feature averages the values by a softmax over the keys' exponents; each query
     averages the features by a softmax over its exponents plus the features' log-sums.

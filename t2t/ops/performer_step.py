@@ -13,6 +13,7 @@ from t2t.ops.token_transformer import (
     token_transformer,
     token_transformer_reference,
 )
+from t2t.ops.token_transformer_triton import TOKEN_DIM
 from t2t.ops.window_projection import Moments, Windows, project_windows
 from t2t.shapes import FeatureMap
 
@@ -21,21 +22,21 @@ MAX_FEATURES = 32
 
 
 class StepWeights(NamedTuple):
-    """Everything a step learns, and its frozen features."""
+    """The weights of a step, and its frozen features."""
 
     window_gain: Tensor
     window_shift: Tensor
-    kqv: Float[Tensor, "192 window"]
-    kqv_bias: Float[Tensor, "192"]
-    features: Float[Tensor, "features 64"]
-    proj: Float[Tensor, "64 64"]
-    proj_bias: Float[Tensor, "64"]
-    gain: Float[Tensor, "64"]
-    shift: Float[Tensor, "64"]
-    fc1: Float[Tensor, "64 64"]
-    fc1_bias: Float[Tensor, "64"]
-    fc2: Float[Tensor, "64 64"]
-    fc2_bias: Float[Tensor, "64"]
+    kqv: Float[Tensor, "three_times_dim window"]
+    kqv_bias: Float[Tensor, " three_times_dim"]
+    features: Float[Tensor, "features dim"]
+    proj: Float[Tensor, "dim dim"]
+    proj_bias: Float[Tensor, " dim"]
+    gain: Float[Tensor, " dim"]
+    shift: Float[Tensor, " dim"]
+    fc1: Float[Tensor, "dim dim"]
+    fc1_bias: Float[Tensor, " dim"]
+    fc2: Float[Tensor, "dim dim"]
+    fc2_bias: Float[Tensor, " dim"]
 
 
 def performer_step_reference(
@@ -47,17 +48,17 @@ def performer_step_reference(
     drop_rate: float,
     eps: float,
 ) -> tuple[FeatureMap, Moments]:
-    """Unfold, LayerNorm, linear, then the token transformer, as the paper reads.
+    """Unfold, LayerNorm, linear, then the token transformer, as published.
 
-    `moments` are the sums over the image's channels of values and squares, when an
-    earlier step has computed them; the second result is the same of the first.
+    `moments` are the sums over the image's channels of values and squares, if an
+    earlier step has computed them; the second result holds those of the first.
     """
     norm = (weights.window_gain, weights.window_shift, eps)
     kqv = soft_split_reference(image, split, norm, weights.kqv, weights.kqv_bias)
     tokens = kqv.flatten(2).transpose(1, 2)
-    nothing = tokens.new_zeros(192)
+    zeros = tokens.new_zeros(tokens.shape[-1])
     flat = tokens.new_zeros(tokens.shape[:2])
-    windows = Windows(tokens, flat + 1, flat, nothing, nothing, kqv.shape[-2:])
+    windows = Windows(tokens, flat + 1, flat, zeros, zeros, kqv.shape[-2:])
     result = token_transformer_reference(windows, folded(weights), seed, drop_rate, eps)
     return as_maps(result, windows.grid)
 
@@ -88,7 +89,7 @@ def performer_step(
 
 
 def folded(weights: StepWeights) -> TokenWeights:
-    """What follows the split, with LayerNorm's gain and shift within fc1."""
+    """The layers after the split, LayerNorm's gain and shift folded into fc1."""
     fc1_bias = torch.addmv(weights.fc1_bias, weights.fc1, weights.shift)
     biases = torch.stack([weights.proj_bias, fc1_bias, weights.fc2_bias])
     fc1 = weights.fc1 * weights.gain
@@ -104,7 +105,7 @@ def as_maps(
 
 
 def compute_dtype(image: Tensor) -> torch.dtype:
-    """What products are computed in: autocast's choice, or the image's own."""
+    """The dtype of products: autocast's, or the image's own."""
     device = image.device.type
     if torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
@@ -116,7 +117,7 @@ def has_kernel(image: FeatureMap, weights: StepWeights) -> bool:
     num_features = weights.features.shape[0]
     return (
         runs_products(image, compute_dtype(image))
-        and weights.proj.shape == (64, 64)
+        and weights.proj.shape == (TOKEN_DIM, TOKEN_DIM)
         and weights.proj.dtype == torch.float32
         and 16 <= num_features <= MAX_FEATURES
         and num_features & (num_features - 1) == 0

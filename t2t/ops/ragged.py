@@ -12,8 +12,8 @@ from torch import Tensor
 class Ragged:
     """Images of different sizes end to end in one buffer.
 
-    Each is planar, C×H×W, or interleaved, H×W×C, as its decoder left it. Only the
-    pixels may live on a device: sizes stay on the host, where crops are drawn.
+    Each is planar, C×H×W, or interleaved, H×W×C, as its decoder returned it. Only the
+    pixels may be on a device: sizes stay on the host, where crops are drawn.
     """
 
     pixels: UInt8[Tensor, " pixels"]
@@ -49,7 +49,7 @@ class Ragged:
         interleaved: Bool[Tensor, " batch"],
         channels: int,
     ) -> "Ragged":
-        """Takes a buffer whose images follow each other without gaps."""
+        """Wraps a buffer whose images follow each other without gaps."""
         ends = torch.cumsum(heights * widths * channels, 0)
         if int(ends[-1]) != len(pixels):
             raise ValueError(
@@ -60,7 +60,7 @@ class Ragged:
 
     @classmethod
     def joined(cls, parts: Sequence["Ragged"]) -> "Ragged":
-        """The images of all parts in one buffer; a single part stays where it is."""
+        """The images of all parts in one buffer; a single part is returned as it is."""
         if len(parts) == 1:
             return parts[0]
         total = sum(len(part.pixels) for part in parts)
@@ -95,10 +95,10 @@ class Ragged:
 
 
 def roomy(num_bytes: int, device: torch.device) -> UInt8[Tensor, " bytes"]:
-    """Bytes of memory that is an eighth larger at most, in a few sizes only.
+    """A buffer of `num_bytes` in memory of a few sizes, at most an eighth larger.
 
-    Batches differ a little in size. Were each given just what it needs, a larger one
-    would ever so often find no piece to take over and ask the driver for another.
+    Batches differ a little in size. With exact sizes the allocator would often find no
+    free block for a larger batch and ask the driver for a new one.
     """
     step = 1 << max(num_bytes.bit_length() - 4, 9)
     size = -(-num_bytes // step) * step
@@ -108,7 +108,7 @@ def roomy(num_bytes: int, device: torch.device) -> UInt8[Tensor, " bytes"]:
 def flat_pixels(
     image: UInt8[Tensor, "channels height width"],
 ) -> tuple[UInt8[Tensor, " pixels"], bool]:
-    """Pixels in the order they have in memory, and whether that is interleaved."""
+    """Pixels in memory order, and whether that is interleaved."""
     if not image.is_contiguous():
         rows = image.permute(1, 2, 0)
         if rows.is_contiguous():

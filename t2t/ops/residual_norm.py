@@ -1,4 +1,4 @@
-"""Residual sum, stochastic depth by whole samples and LayerNorm as one operation."""
+"""Residual sum, drop path (stochastic depth) and LayerNorm as one operation."""
 
 import math
 from collections.abc import Sequence
@@ -13,37 +13,38 @@ from t2t.ops.attention_tiles import next_power_of_2
 from t2t.ops.availability import runs_kernels
 from t2t.shapes import Tokens
 
-Slots = Int32[Tensor, "batch"]
+KeptIndex = Int32[Tensor, "batch"]
+"""Each sample's index among the samples that a branch keeps; -1 if it is dropped."""
 Vector = Float[Tensor, "dim"]
 
 
 def kept_counts(batch: int, drop_rates: Sequence[float]) -> list[int]:
     """How many samples of a batch each branch is computed for.
 
-    Integers near (1 − rate) · batch. The rounding error of one branch is carried to the
-    next, so that all branches together drop the sum of their rates.
+    Integers near (1 − rate) · batch. Each branch carries its rounding error to the
+    next: all branches together drop the sum of their rates.
     """
     wanted = [batch * total for total in accumulate(drop_rates)]
     dropped = [math.floor(total + 0.5) for total in wanted]
     return [max(1, batch - now + before) for before, now in pairwise([0, *dropped])]
 
 
-def draw_slots(
+def draw_kept_indices(
     batch: int, counts: list[int], device: torch.device
 ) -> Int32[Tensor, "branches batch"]:
-    """For each branch, every sample's place among so many kept ones, or -1: dropped."""
+    """A random `KeptIndex` for each branch, which keeps `counts` samples."""
     rank = torch.rand(len(counts), batch, device=device).argsort(1).argsort(1)
     # Filled one by one: a constant list would be copied to the device at every step.
     limit = torch.stack([rank.new_full((), count) for count in counts])[:, None]
     return torch.where(rank < limit, rank, -1).to(torch.int32)
 
 
-def kept_samples(tokens: Tokens, slots: Slots, count: int) -> Tokens:
-    """The kept samples of a batch, in the order of their slots."""
-    # Dropped samples all write to one place too many, which is cut off.
-    place = torch.where(slots >= 0, slots, count).long()
-    sample = torch.arange(len(place), device=place.device)
-    order = place.new_zeros(count + 1).scatter(0, place, sample)
+def kept_samples(tokens: Tokens, index: KeptIndex, count: int) -> Tokens:
+    """The kept samples of a batch, in the order of their index."""
+    # Dropped samples all write to one extra row, which is cut off.
+    row = torch.where(index >= 0, index, count).long()
+    sample = torch.arange(len(row), device=row.device)
+    order = row.new_zeros(count + 1).scatter(0, row, sample)
     return tokens[order[:count]]
 
 
@@ -53,25 +54,25 @@ def residual_norm_reference(
     branch_bias: Vector,
     gain: Vector,
     shift: Vector,
-    branch_slots: Slots | None,
-    normed_slots: Slots | None,
+    branch_index: KeptIndex | None,
+    normed_index: KeptIndex | None,
     num_normed: int,
     scale: float,
     eps: float,
 ) -> tuple[Tokens, Tokens]:
-    """residual + scale·(branch + bias) and its LayerNorm, for the kept samples alone.
+    """residual + scale·(branch + bias), and its LayerNorm for the next branch.
 
-    The branch holds the samples kept for it, in the order of `branch_slots`; the normed
-    tokens are those of the samples kept for the next branch, by `normed_slots`.
+    The branch holds only the samples that it keeps, in the order of `branch_index`; the
+    normed tokens only those that the next branch keeps, in the order of `normed_index`.
     """
     update = (branch + branch_bias) * scale
-    if branch_slots is not None:
-        kept = (branch_slots >= 0)[:, None, None]
-        update = torch.where(kept, update[branch_slots.clamp(min=0)], 0)
+    if branch_index is not None:
+        kept = (branch_index >= 0)[:, None, None]
+        update = torch.where(kept, update[branch_index.clamp(min=0)], 0)
     total = residual + update.to(residual.dtype)
     normed = F.layer_norm(total, total.shape[-1:], gain, shift, eps)
-    if normed_slots is not None:
-        normed = kept_samples(normed, normed_slots, num_normed)
+    if normed_index is not None:
+        normed = kept_samples(normed, normed_index, num_normed)
     return total, normed.to(branch.dtype)
 
 
@@ -81,27 +82,27 @@ def residual_norm(
     branch_bias: Vector,
     gain: Vector,
     shift: Vector,
-    branch_slots: Slots | None,
-    normed_slots: Slots | None,
+    branch_index: KeptIndex | None,
+    normed_index: KeptIndex | None,
     num_normed: int,
     scale: float,
     eps: float,
 ) -> tuple[Tokens, Tokens]:
-    """The same in one pass over memory each way."""
+    """The same by one kernel forward and one backward."""
     arguments = (residual, branch, branch_bias, gain, shift)
-    rng = (branch_slots, normed_slots, num_normed, scale, eps)
+    settings = (branch_index, normed_index, num_normed, scale, eps)
     if has_kernel(residual, branch.dtype):
         from t2t.ops.operators import fused_residual_norm
 
-        return fused_residual_norm(*arguments, *rng)
-    return residual_norm_reference(*arguments, *rng)
+        return fused_residual_norm(*arguments, *settings)
+    return residual_norm_reference(*arguments, *settings)
 
 
 def norm_reference(
     tokens: Tokens,
     gain: Vector,
     shift: Vector,
-    slots: Slots | None,
+    index: KeptIndex | None,
     num_normed: int,
     eps: float,
     dtype: torch.dtype,
@@ -111,20 +112,20 @@ def norm_reference(
     normed = F.layer_norm(
         tokens.to(wide), tokens.shape[-1:], gain.to(wide), shift.to(wide), eps
     ).to(dtype)
-    return normed if slots is None else kept_samples(normed, slots, num_normed)
+    return normed if index is None else kept_samples(normed, index, num_normed)
 
 
 def norm(
     tokens: Tokens,
     gain: Vector,
     shift: Vector,
-    slots: Slots | None,
+    index: KeptIndex | None,
     num_normed: int,
     eps: float,
     dtype: torch.dtype,
 ) -> Tokens:
-    """The same in one pass over memory each way."""
-    arguments = (tokens, gain, shift, slots, num_normed, eps, dtype)
+    """The same by one kernel forward and one backward."""
+    arguments = (tokens, gain, shift, index, num_normed, eps, dtype)
     if has_kernel(tokens, dtype):
         from t2t.ops.operators import fused_norm
 
@@ -134,7 +135,7 @@ def norm(
 
 
 def has_kernel(residual: Tokens, dtype: torch.dtype) -> bool:
-    """Whether there is a kernel for these tokens and branches of this dtype."""
+    """Whether the kernels take these tokens, with branches of this dtype."""
     return runs_kernels(residual, dtype) and residual.shape[-1] <= 1024
 
 
@@ -144,8 +145,8 @@ def fused_forward(
     branch_bias: Tensor,
     gain: Tensor,
     shift: Tensor,
-    branch_slots: Tensor | None,
-    normed_slots: Tensor | None,
+    branch_index: Tensor | None,
+    normed_index: Tensor | None,
     num_normed: int,
     scale: float,
     eps: float,
@@ -154,7 +155,7 @@ def fused_forward(
     residual, branch = residual.contiguous(), branch.contiguous()
     total = torch.empty_like(residual)
     normed = branch.new_empty(num_normed, *residual.shape[1:])
-    tensors = (residual, branch, branch_bias, branch_slots, normed_slots, gain, shift)
+    tensors = (residual, branch, branch_bias, branch_index, normed_index, gain, shift)
     launch_forward(tensors, total, normed, scale, eps)
     return total, normed
 
@@ -163,7 +164,7 @@ def norm_forward(
     tokens: Tensor,
     gain: Tensor,
     shift: Tensor,
-    slots: Tensor | None,
+    index: Tensor | None,
     num_normed: int,
     eps: float,
     dtype: torch.dtype,
@@ -171,7 +172,7 @@ def norm_forward(
     """The normed tokens of the kept samples."""
     tokens = tokens.contiguous()
     normed = tokens.new_empty(num_normed, *tokens.shape[1:], dtype=dtype)
-    tensors = (tokens, None, None, None, slots, gain, shift)
+    tensors = (tokens, None, None, None, index, gain, shift)
     launch_forward(tensors, None, normed, 1.0, eps)
     return normed
 
@@ -183,11 +184,14 @@ def launch_forward(
     scale: float,
     eps: float,
 ) -> None:
-    """Residual, branch, bias, both slots, gain and shift; without a branch, no sum."""
+    """Launches the kernel on residual, branch, bias, both indices, gain and shift.
+
+    Without a branch it computes the norm only.
+    """
     from t2t.ops.kernels.launch import launch
     from t2t.ops.kernels.residual_norm import residual_norm_forward
 
-    residual, branch, bias, branch_slots, normed_slots, gain, shift = tensors
+    residual, branch, bias, branch_index, normed_index, gain, shift = tensors
     assert residual is not None
     batch, tokens, dim = residual.shape
     rows = batch * tokens
@@ -196,8 +200,8 @@ def launch_forward(
         residual,
         branch if branch is not None else residual,
         bias if bias is not None else gain,
-        branch_slots if branch_slots is not None else gain,
-        normed_slots if normed_slots is not None else gain,
+        branch_index if branch_index is not None else gain,
+        normed_index if normed_index is not None else gain,
         gain,
         shift,
         total if total is not None else normed,
@@ -208,8 +212,8 @@ def launch_forward(
         scale,
         EPS=eps,
         HAS_BRANCH=branch is not None,
-        HAS_BRANCH_SLOTS=branch_slots is not None,
-        HAS_NORMED_SLOTS=normed_slots is not None,
+        HAS_BRANCH_INDEX=branch_index is not None,
+        HAS_NORMED_INDEX=normed_index is not None,
         ROWS=tile,
         DIM=next_power_of_2(dim),
         num_warps=2,
@@ -217,10 +221,10 @@ def launch_forward(
 
 
 def shares_gradient(
-    total: Tensor, grad_normed: Tensor, branch_slots: Tensor | None, scale: float
+    total: Tensor, grad_normed: Tensor, branch_index: Tensor | None, scale: float
 ) -> bool:
-    """Whether the branch's gradient is the residual's: nothing dropped or scaled."""
-    return branch_slots is None and scale == 1 and total.dtype == grad_normed.dtype
+    """Whether branch and residual have one gradient: nothing dropped or scaled."""
+    return branch_index is None and scale == 1 and total.dtype == grad_normed.dtype
 
 
 def fused_backward(
@@ -228,50 +232,51 @@ def fused_backward(
     grad_total: Tensor,
     grad_normed: Tensor,
     gain: Tensor,
-    branch_slots: Tensor | None,
-    normed_slots: Tensor | None,
+    branch_index: Tensor | None,
+    normed_index: Tensor | None,
     num_branch: int,
     scale: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of the residual, the branch, and gain, shift and bias stacked.
+    """Gradients of the residual, of the branch, and of gain, shift and bias stacked.
 
-    That of the branch is empty where it is the residual's own.
+    The gradient of the branch is empty if it equals that of the residual.
     """
-    shares = shares_gradient(total, grad_normed, branch_slots, scale)
+    shares = shares_gradient(total, grad_normed, branch_index, scale)
     kept = 0 if shares else num_branch
     grad_branch = grad_normed.new_empty(kept, *total.shape[1:])
     grads = (grad_total.contiguous(), grad_normed.contiguous(), grad_branch)
-    slots = (branch_slots, normed_slots)
-    grad_residual, vectors = launch_backward(total, grads, gain, slots, scale, eps)
+    indices = (branch_index, normed_index)
+    grad_residual, vectors = launch_backward(total, grads, gain, indices, scale, eps)
     return grad_residual, grad_branch, vectors
 
 
 def norm_backward(
-    tokens: Tensor, grad_normed: Tensor, gain: Tensor, slots: Tensor | None, eps: float
+    tokens: Tensor, grad_normed: Tensor, gain: Tensor, index: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of the tokens, and of gain and shift stacked above a third."""
+    """Gradients of the tokens, and of gain and shift in the first two of three rows."""
     grads = (None, grad_normed.contiguous(), grad_normed.new_empty(0))
-    return launch_backward(tokens.contiguous(), grads, gain, (None, slots), 1.0, eps)
+    return launch_backward(tokens.contiguous(), grads, gain, (None, index), 1.0, eps)
 
 
 def launch_backward(
     total: Tensor,
     grads: tuple[Tensor | None, Tensor, Tensor],
     gain: Tensor,
-    slots: tuple[Tensor | None, Tensor | None],
+    indices: tuple[Tensor | None, Tensor | None],
     scale: float,
     eps: float,
 ) -> tuple[Tensor, Tensor]:
-    """From the gradients of sum and norm; that of the branch is filled, unless empty.
+    """Gradients of the residual, and of gain, shift and bias stacked.
 
-    Gives the gradient of the residual, and those of gain, shift and bias stacked.
+    `grads` are those of the sum and of the norm, and a tensor that the gradient of the
+    branch is written to, unless it is empty.
     """
     from t2t.ops.kernels.launch import launch
     from t2t.ops.kernels.residual_norm import residual_norm_backward
 
     grad_total, grad_normed, grad_branch = grads
-    branch_slots, normed_slots = slots
+    branch_index, normed_index = indices
     batch, tokens, dim = total.shape
     grad_residual = torch.empty_like(total)
     tile = 1
@@ -281,8 +286,8 @@ def launch_backward(
         total,
         grad_total if grad_total is not None else total,
         grad_normed,
-        branch_slots if branch_slots is not None else gain,
-        normed_slots if normed_slots is not None else gain,
+        branch_index if branch_index is not None else gain,
+        normed_index if normed_index is not None else gain,
         gain,
         grad_residual,
         grad_branch if len(grad_branch) else grad_residual,
@@ -292,8 +297,8 @@ def launch_backward(
         scale,
         EPS=eps,
         HAS_GRAD_SUM=grad_total is not None,
-        HAS_BRANCH_SLOTS=branch_slots is not None,
-        HAS_NORMED_SLOTS=normed_slots is not None,
+        HAS_BRANCH_INDEX=branch_index is not None,
+        HAS_NORMED_INDEX=normed_index is not None,
         WRITES_BRANCH=len(grad_branch) > 0,
         ROWS=tile,
         DIM=next_power_of_2(dim),

@@ -15,14 +15,14 @@ from t2t.shapes import FeatureMap, Tokens
 
 @dataclass(frozen=True)
 class Split:
-    """One soft split: window, step and zero padding in pixels of its input."""
+    """One soft split: window, stride and zero padding in pixels of its input."""
 
     kernel: int
     stride: int
     padding: int
 
     def __post_init__(self) -> None:
-        """Refuses what leaves no windows, or windows of nothing but padding."""
+        """Refuses splits without windows, or with windows of padding only."""
         numbers = (self.kernel, self.stride, self.padding)
         if min(numbers[:2]) < 1 or not 0 <= 2 * self.padding <= self.kernel:
             raise UserError(
@@ -31,7 +31,7 @@ class Split:
             )
 
     def length(self, pixels: int) -> int:
-        """How many windows fit along a side of so many pixels."""
+        """The number of windows along a side of this many pixels."""
         return (pixels + 2 * self.padding - self.kernel) // self.stride + 1
 
 
@@ -56,7 +56,7 @@ def split_grids(
 
 
 def smallest_side(splits: Sequence[Split]) -> int:
-    """The fewest pixels along a side that still give one token."""
+    """The fewest pixels along a side that give one token."""
     side = 1
     for split in reversed(splits):
         side = max(1, (side - 1) * split.stride + split.kernel - 2 * split.padding)
@@ -70,7 +70,7 @@ def soft_split_reference(
     weight: Float[Tensor, "width window"],
     bias: Float[Tensor, " width"] | None,
 ) -> FeatureMap:
-    """Unfold, LayerNorm, linear, as the paper reads; the unfolded tokens are stored."""
+    """Unfold, LayerNorm, linear, as published; the unfolded tokens are stored."""
 
     def project(windows: Tokens) -> Tokens:
         if norm is not None:
@@ -84,7 +84,7 @@ def soft_split_reference(
 def split_by(
     project: Callable[[Tokens], Tokens], image: FeatureMap, split: Split
 ) -> FeatureMap:
-    """A soft split by any function of the windows, which are stored."""
+    """A soft split with any function of the windows, which are stored."""
     (grid,) = split_grids(image.shape[-2:], [split])
     windows = F.unfold(
         image, split.kernel, padding=split.padding, stride=split.stride
@@ -108,14 +108,15 @@ def soft_split(
     kernel_shape = (channels, split.kernel, split.kernel)
     step = {"stride": split.stride, "padding": split.padding}
     if image.device.type == "cpu" and not is_transformed():
-        # oneDNN then writes whole tokens side by side, as what follows reads them.
+        # oneDNN then writes the channels of a token contiguously, as the next layer
+        # reads them.
         image = image.contiguous(memory_format=torch.channels_last)
     if norm is None:
         return F.conv2d(image, weight.unflatten(1, kernel_shape), bias, **step)
     gain, shift, eps = norm
     scaled = weight * gain
-    # Rows are centred before rounding to the convolution's precision, so that the
-    # product stays small; what rounding leaves of their sum is removed with the mean.
+    # Rows are centred before rounding to the convolution's dtype, which keeps the
+    # product small; the sum that rounding leaves is subtracted with the mean.
     scaled = scaled - scaled.mean(dim=1, keepdim=True)
     offset = (weight * shift).sum(1)
     if bias is not None:

@@ -17,7 +17,7 @@ from t2t.shapes import FeatureMap
 
 
 class SoftmaxWeights(NamedTuple):
-    """Everything a step learns."""
+    """The weights of a step."""
 
     window_gain: Float[Tensor, " window"]
     window_shift: Float[Tensor, " window"]
@@ -35,7 +35,7 @@ class SoftmaxWeights(NamedTuple):
 def softmax_step_reference(
     image: FeatureMap, split: Split, weights: SoftmaxWeights, eps: float
 ) -> FeatureMap:
-    """Unfold, LayerNorm, linear, attention and MLP, as the paper reads."""
+    """Unfold, LayerNorm, linear, attention and MLP, as published."""
     norm = (weights.window_gain, weights.window_shift, eps)
     qkv = soft_split_reference(image, split, norm, weights.qkv, None)
     query, key, value = qkv.flatten(2).transpose(1, 2).chunk(3, dim=-1)
@@ -53,7 +53,7 @@ def softmax_step_reference(
 def softmax_step(
     image: FeatureMap, split: Split, weights: SoftmaxWeights, eps: float
 ) -> FeatureMap:
-    """The same in half precision: no windows, and one pass each for norm and GELU."""
+    """The same in half precision, without storing windows; norm and GELU by kernels."""
     dtype = compute_dtype(image)
     with torch.autocast(image.device.type, enabled=False):
         windows = project_windows(

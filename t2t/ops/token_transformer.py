@@ -9,27 +9,28 @@ from torch import Tensor
 
 from t2t.ops.availability import runs_products
 from t2t.ops.performer import performer_attention
-from t2t.ops.token_transformer_triton import dropout_numbers
+from t2t.ops.token_transformer_triton import TOKEN_DIM, dropout_numbers
 from t2t.ops.window_projection import Windows
 
-Square = Float[Tensor, "64 64"]
-Result = tuple[Float[Tensor, "batch tokens 64"], Float[Tensor, "batch tokens 2"]]
+Square = Float[Tensor, "dim dim"]
+Result = tuple[Float[Tensor, "batch tokens dim"], Float[Tensor, "batch tokens 2"]]
 
 
 class TokenWeights(NamedTuple):
-    """What follows a soft split; LayerNorm's gain and shift are part of fc1."""
+    """The layers after a soft split; fc1 includes LayerNorm's gain and shift."""
 
-    features: Float[Tensor, "features 64"]
+    features: Float[Tensor, "features dim"]
     proj: Square
     fc1: Square
     fc2: Square
-    biases: Float[Tensor, "3 64"]
+    biases: Float[Tensor, "3 dim"]
     """Of proj, fc1 and fc2."""
 
 
 def dropout_masks(seed: Tensor, tokens: int, drop_rate: float) -> tuple[Tensor, Tensor]:
-    """Two masks over tokens × 64, scaled to mean one: a hash of the seed and place."""
-    index = torch.arange(tokens * 64, device=seed.device).view(tokens, 64)
+    """Two masks over tokens × channels with mean one: a hash of seed and position."""
+    index = torch.arange(tokens * TOKEN_DIM, device=seed.device)
+    index = index.view(tokens, TOKEN_DIM)
     bits = (index + seed * 0x9E3779B9) & 0xFFFFFFFF
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1)):
         bits = ((bits ^ (bits >> shift)) * factor) & 0xFFFFFFFF
@@ -44,17 +45,17 @@ def token_transformer_reference(
     drop_rate: float,
     eps: float,
 ) -> Result:
-    """Token transformer of what windows are projected to: key, query and value.
+    """Attention and MLP of projected windows: key, query and value.
 
-    Their `centre` and `mean` mend rounding and get no gradient. The second result is,
-    for every output token, the sum of its channels and of their squares: what the next
-    split's LayerNorm needs.
+    Their `centre` and `mean` correct rounding and get no gradient. The second result
+    holds the sums of each output token's channels and of their squares, for the next
+    split's LayerNorm.
     """
     product, rstd, mean, centre, offset, _ = windows
     features, proj, fc1, fc2, biases = weights
     dtype = product.dtype
     scaled = (product - centre * mean[..., None]) * rstd[..., None] + offset
-    key, query, value = scaled.to(dtype).split(64, dim=-1)
+    key, query, value = scaled.to(dtype).chunk(3, dim=-1)
     proj_bias, fc1_bias, fc2_bias = biases.to(dtype)
     first, second = torch.ones((), device=product.device), None
     if drop_rate:
@@ -62,7 +63,7 @@ def token_transformer_reference(
         first, second = (mask.view(key.shape).to(dtype) for mask in masks)
     mixed = performer_attention(query, key, value, features)
     hidden = value + F.linear(mixed, proj.to(dtype), proj_bias) * first.to(dtype)
-    normed = F.layer_norm(hidden, (64,), eps=eps)
+    normed = F.layer_norm(hidden, hidden.shape[-1:], eps=eps)
     inner = F.gelu(F.linear(normed, fc1.to(dtype), fc1_bias))
     tail = F.linear(inner, fc2.to(dtype), fc2_bias)
     out = hidden + (tail if second is None else tail * second)
@@ -77,7 +78,7 @@ def token_transformer(
     drop_rate: float,
     eps: float,
 ) -> Result:
-    """The same in two passes forward and three back, storing two tokens' worth."""
+    """The same by two kernels forward and three backward."""
     if runs_products(windows.product, windows.product.dtype):
         from t2t.ops.operators import fused_token_transformer
 

@@ -1,22 +1,32 @@
-"""The token transformer's kernels in the order they run, with what they share."""
+"""Launches the token transformer's kernels, in the order they run."""
 
 from functools import partial
 
 import torch
 from torch import Tensor
 
+TOKEN_DIM = 64
+"""The width of tokens that the kernels are written for."""
 TILE = 64
+"""Tokens that a program computes at a time."""
+SQUARE = TOKEN_DIM * TOKEN_DIM
+MLP_SUMS = (SQUARE, SQUARE, TOKEN_DIM, TOKEN_DIM)
+"""Sizes of what a program of `mlp_backward` sums: fc1, fc2 and their biases."""
+QUERY_SUMS = (SQUARE, TOKEN_DIM, TOKEN_DIM)
+"""Of `query_backward`: proj, its bias and the offset of queries."""
+KEY_SUMS = (TOKEN_DIM, TOKEN_DIM)
+"""Of `key_backward`: the offsets of keys and of values."""
 
 
 def num_parts(batch: int, tokens: int) -> int:
-    """Into how many programs a sample is divided, to keep a large GPU busy."""
+    """How many programs share a sample, to keep a large GPU busy."""
     return max(1, min(-(-tokens // TILE), -(-1024 // batch)))
 
 
 def dropout_numbers(drop_rate: float) -> tuple[int, float]:
-    """The 16-bit draw below which a value is dropped, and the scale of the kept.
+    """The 16-bit draw below which a value is dropped, and the scale of kept values.
 
-    However high the rate, a draw is left that keeps a value.
+    At the highest rate one draw in 65536 still keeps a value.
     """
     below = min(round(drop_rate * 65536), 65535)
     return below, 65536 / (65536 - below)
@@ -51,7 +61,7 @@ def fused_forward(
     single = partial(torch.empty, dtype=torch.float32, device=product.device)
     peak = single(batch, parts, num_features)
     mass = single(batch, parts, num_features)
-    value = single(batch, parts, num_features, 64)
+    value = single(batch, parts, num_features, TOKEN_DIM)
     inputs = (product, rstd, mean, centre, offset, features)
     launch(key_sums)[(batch, parts)](
         *inputs,
@@ -68,8 +78,8 @@ def fused_forward(
     total = (mass * factor).sum(1)
     log_mass = (highest.squeeze(1) + total.log()).contiguous()
     means = ((value * factor[..., None]).sum(1) / total[..., None]).contiguous()
-    hidden = product.new_empty(batch, tokens, 64)
-    out = product.new_empty(batch, tokens, 64)
+    hidden = product.new_empty(batch, tokens, TOKEN_DIM)
+    out = product.new_empty(batch, tokens, TOKEN_DIM)
     moments = single(batch, tokens, 2)
     below, keep_scale = dropout_numbers(drop_rate)
     launch(token_forward)[(batch, parts)](
@@ -119,7 +129,7 @@ def fused_backward(
     eps: float,
     need_rstd: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of product, rstd (if asked), offset, proj, fc1, fc2 and the biases."""
+    """Gradients of product, rstd (if needed), offset, proj, fc1, fc2 and the biases."""
     from t2t.ops.kernels.launch import launch
     from t2t.ops.kernels.token_backward import (
         key_backward,
@@ -139,7 +149,7 @@ def fused_backward(
     below, keep_scale = dropout_numbers(drop_rate)
     grad_hidden = torch.empty_like(hidden)
     programs = min(264, -(-batch * tokens // TILE))
-    mlp_partial = single(programs, 8320)
+    mlp_partial = single(programs, sum(MLP_SUMS))
     launch(mlp_backward)[(programs,)](
         hidden,
         out,
@@ -163,8 +173,8 @@ def fused_backward(
     inputs = (product, rstd, mean, centre, offset, features, log_mass)
     grad_product = torch.empty_like(product)
     grad_scale = single(batch, tokens)
-    query_partial = single(batch * parts, 4224)
-    grad_means = single(batch, parts, num_features, 64)
+    query_partial = single(batch * parts, sum(QUERY_SUMS))
+    grad_means = single(batch, parts, num_features, TOKEN_DIM)
     grad_mass = single(batch, parts, num_features)
     launch(query_backward)[(batch, parts)](
         *inputs,
@@ -189,7 +199,7 @@ def fused_backward(
     grad_means = grad_means.sum(1).contiguous()
     grad_shift = (grad_mass.sum(1) - (means * grad_means).sum(-1)).contiguous()
     grad_rstd = single(batch, tokens)
-    key_partial = single(batch * parts, 128)
+    key_partial = single(batch * parts, sum(KEY_SUMS))
     launch(key_backward)[(batch, parts)](
         *inputs,
         grad_means,
@@ -205,18 +215,18 @@ def fused_backward(
         TILE=TILE,
         num_warps=4,
     )
-    mlp, query, key = mlp_partial.sum(0), query_partial.sum(0), key_partial.sum(0)
-    grad_offset = torch.cat([key[:64], query[4160:], key[64:]])
-    grad_biases = torch.cat([query[4096:4160], mlp[8192:]]).view(3, 64)
-    grad_proj = query[:4096].view(64, 64).clone()
-    grad_fc1 = mlp[:4096].view(64, 64).clone()
-    grad_fc2 = mlp[4096:8192].view(64, 64).clone()
+    fc1, fc2, *mlp_biases = mlp_partial.sum(0).split(MLP_SUMS)
+    proj, proj_bias, query_offset = query_partial.sum(0).split(QUERY_SUMS)
+    key_offset, value_offset = key_partial.sum(0).split(KEY_SUMS)
+    grad_proj, grad_fc1, grad_fc2 = (
+        grad.view(TOKEN_DIM, TOKEN_DIM).clone() for grad in (proj, fc1, fc2)
+    )
     return (
         grad_product,
         grad_rstd,
-        grad_offset,
+        torch.cat([key_offset, query_offset, value_offset]),
         grad_proj,
         grad_fc1,
         grad_fc2,
-        grad_biases,
+        torch.stack([proj_bias, *mlp_biases]),
     )

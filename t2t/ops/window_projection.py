@@ -1,4 +1,4 @@
-"""What a soft split, its LayerNorm and a linear layer come to, left in its parts."""
+"""Soft split, LayerNorm and linear layer, as the parts of their result."""
 
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ Norm = tuple[Tensor, Tensor, float]
 class Windows(NamedTuple):
     """The projection (product − centre·mean)·rstd + offset of every window.
 
-    `soft_split` tells why rows are centred and what `centre` mends.
+    `soft_split` explains why rows are centred and which rounding `centre` corrects.
     """
 
     product: Float[Tensor, "batch tokens width"]
@@ -39,9 +39,9 @@ def project_windows(
     bias: Float[Tensor, " width"] | None,
     dtype: torch.dtype,
 ) -> Windows:
-    """The parts by one convolution in a precision and box filters over the moments.
+    """The parts, by one convolution in `dtype` and box filters over the moments.
 
-    `moments` are the sums over the image's channels of values and squares, when an
+    `moments` are the sums over the image's channels of values and squares, if an
     earlier step has computed them.
     """
     gain, shift, eps = norm
@@ -50,7 +50,7 @@ def project_windows(
     offset = torch.mv(weight, shift)
     rounded = scaled.to(dtype)
     product = convolution(
-        # As the kernels want its result: the channels of a token side by side.
+        # The kernels read tokens whose channels are contiguous.
         image.to(dtype, memory_format=torch.channels_last),
         rounded.unflatten(1, (image.shape[1], split.kernel, split.kernel)),
         split.stride,

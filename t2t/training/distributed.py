@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from t2t.config import differences, few
 from t2t.errors import LocalError, UserError, choose
-from t2t.models.fusion import is_cut
+from t2t.models.fusion import is_dtensor
 from t2t.torchrun import read_environment_ranks
 from t2t.training.rendezvous import rendezvous_store, report_error_once
 
@@ -254,7 +254,7 @@ def full_state(model: nn.Module, world: World) -> dict[str, Tensor]:
     """All weights whole in main memory, in the leading process; empty in the others."""
     state: dict[str, Tensor] = {}
     for name, tensor in model.state_dict().items():
-        whole = tensor.full_tensor() if is_cut(tensor) else tensor
+        whole = tensor.full_tensor() if is_dtensor(tensor) else tensor
         if world.is_main:
             state[name] = whole.detach().cpu()
     return state

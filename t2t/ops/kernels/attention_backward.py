@@ -1,14 +1,15 @@
-"""Gradients of attention, tile by tile, straight to the packed q, k, v of a linear.
+"""Gradients of attention, tile by tile, for packed q, k, v.
 
-A tile of queries goes through all keys, a tile of keys through all queries: weights are
-computed twice, but nothing is added from two places, and a tile's sums are so small
-that several programs share a processor. Programs of queries are launched first and
-leave the sums of out·grad_out that programs of keys need. Those of one head lie side by
-side, so that all but the first find its tokens in the cache.
+One kernel loops over all keys for a tile of queries, the other over all queries for a
+tile of keys. Weights are computed twice, but no two programs add to one sum, and a
+tile's sums are small enough for several programs to share a processor. The kernel of
+queries runs first and stores the sums of out·grad_out that the kernel of keys needs.
+Programs of one head follow each other, so that all but the first find its tokens in
+the cache.
 """
 
 # mypy: ignore-errors
-# Triton's functions are a language of their own, without Python's types.
+# Triton functions have no Python types.
 
 import triton
 import triton.language as tl
@@ -37,19 +38,19 @@ def add_queries(
     QUERIES: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Adds what QUERIES queries make of the gradients of some keys and values."""
+    """Adds the contribution of QUERIES queries to gradients of keys and values."""
     grad_k, grad_v = sums
     base, _, grad_out_base, log_sum_base, inner_base, _ = pointers
     HEAD: tl.constexpr = k.shape[1]
     WIDTH: tl.constexpr = HEADS * HEAD
     q = rows_of(base, start, 3 * WIDTH, QUERIES, HEAD, TOKENS, MASKED)
     grad_out = rows_of(grad_out_base, start, WIDTH, QUERIES, HEAD, TOKENS, MASKED)
-    # Keys by queries, so that both sums over queries read the weights as they lie.
+    # Keys × queries: both sums over queries then read the weights without transposing.
     logits = product_of(k, tl.trans(q))
     grad_weights = product_of(v, tl.trans(grad_out))
     log_sum = numbers_of(log_sum_base, start, QUERIES, TOKENS, MASKED)
     inner = numbers_of(inner_base, start, QUERIES, TOKENS, MASKED)
-    # Past the last query q and grad_out are zero, so that nothing is added.
+    # Past the last query q and grad_out are zero: they add nothing.
     weights = tl.exp2(logits * factor - log_sum[None, :])
     grad_v = tl.dot(weights.to(v.dtype), grad_out, grad_v, input_precision="ieee")
     grad_logits = (weights * (grad_weights - inner[None, :])).to(k.dtype)
@@ -71,7 +72,7 @@ def gradients_of_keys(
     STAGES: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """The gradients of KEYS keys and their values, to which queries come in tiles."""
+    """Gradients of KEYS keys and values, in a loop over tiles of queries."""
     base, _, _, _, _, grad_base = pointers
     WIDTH: tl.constexpr = HEADS * HEAD
     STRIDE: tl.constexpr = 3 * WIDTH
@@ -110,7 +111,7 @@ def add_keys(
     KEYS: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Adds what KEYS keys make of the gradient of some queries."""
+    """Adds the contribution of KEYS keys to the gradient of queries."""
     HEAD: tl.constexpr = q.shape[1]
     WIDTH: tl.constexpr = HEADS * HEAD
     k = rows_of(base + WIDTH, first, 3 * WIDTH, KEYS, HEAD, TOKENS, MASKED)
@@ -119,7 +120,7 @@ def add_keys(
     grad_weights = product_of(grad_out, tl.trans(v))
     weights = tl.exp2(logits * factor - log_sum[:, None])
     if MASKED:
-        # That keys past the last are zero would do, were their weights always finite.
+        # Keys past the last are zero, but their weights may be infinite.
         real = first + tl.arange(0, KEYS) < TOKENS
         weights = tl.where(real[None, :], weights, 0.0)
     grad_logits = (weights * (grad_weights - inner[:, None])).to(k.dtype)
@@ -140,7 +141,7 @@ def gradients_of_queries(
     STAGES: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """The gradient of QUERIES queries, to which keys and values come in tiles."""
+    """Gradient of QUERIES queries, in a loop over tiles of keys and values."""
     base, out_base, grad_out_base, log_sum_base, inner_base, grad_base = pointers
     WIDTH: tl.constexpr = HEADS * HEAD
     factor = scale * LOG2_E
@@ -183,7 +184,7 @@ def query_gradients(
     LAST_COLUMNS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """One program: a tile of queries, ROWS wide, which goes through tiles of keys."""
+    """One program: a tile of ROWS queries, in a loop over tiles of keys."""
     scale = tl.cast(scale, tl.float32)
     WHOLE: tl.constexpr = TOKENS // ROWS
     TILES: tl.constexpr = (TOKENS + ROWS - 1) // ROWS
@@ -228,7 +229,7 @@ def key_gradients(
     LAST_COLUMNS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """One program: a tile of keys, ROWS wide, which goes through tiles of queries."""
+    """One program: a tile of ROWS keys, in a loop over tiles of queries."""
     scale = tl.cast(scale, tl.float32)
     WHOLE: tl.constexpr = TOKENS // ROWS
     TILES: tl.constexpr = (TOKENS + ROWS - 1) // ROWS

@@ -1,7 +1,7 @@
-"""Attention of short sequences straight from the packed q, k, v of a linear."""
+"""Attention of short sequences, from packed q, k, v."""
 
 # mypy: ignore-errors
-# Triton's functions are a language of their own, without Python's types.
+# Triton functions have no Python types.
 
 import triton
 import triton.language as tl
@@ -28,7 +28,7 @@ def mix_more(
     KEYS: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Adds KEYS keys, rescaling what is there where the peak rises."""
+    """Adds KEYS keys to the sums, rescaling them where the maximum rises."""
     mixed, total, peak = sums
     HEAD: tl.constexpr = q.shape[1]
     k = rows_of(bases[0], first, stride, KEYS, HEAD, TOKENS, MASKED)
@@ -56,7 +56,7 @@ def store_mixed(
     TOKENS: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Writes the output and the log-sums of some queries."""
+    """Stores the output and the log-sum-exp of some queries."""
     mixed, total, peak = sums
     mixed = mixed * (1.0 / total)[:, None]
     store_rows(out_base, mixed, start, width, TOKENS, MASKED)
@@ -77,7 +77,7 @@ def attend(
     STAGES: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Output and log-sums of QUERIES queries, to which the keys come in tiles."""
+    """Output and log-sum-exp of QUERIES queries, in a loop over tiles of keys."""
     base, out_base, log_sum_base = pointers
     WIDTH: tl.constexpr = HEADS * HEAD
     STRIDE: tl.constexpr = 3 * WIDTH
@@ -115,7 +115,7 @@ def attention_forward(
     LAST_KEYS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """One program: a tile of queries of one head, to which its keys come in tiles."""
+    """One program: a tile of queries of one head, in a loop over tiles of keys."""
     factor = tl.cast(scale, tl.float32) * LOG2_E
     WHOLE: tl.constexpr = TOKENS // QUERIES
     PARTS: tl.constexpr = (TOKENS + QUERIES - 1) // QUERIES

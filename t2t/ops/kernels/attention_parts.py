@@ -1,13 +1,12 @@
-"""What the kernels of attention share: tiles of rows in and out, and products.
+"""Functions that the attention kernels share: loads and stores of tiles, products.
 
-Tokens rarely fill tiles whose sides are powers of two. Where something repeats over
-tiles, the last few tokens come in a narrow tile of their own, and only it is masked:
-197 tokens as 3 × 64 + 16. The number of tokens is known when a kernel is compiled, so
-that none of this is decided while it runs.
+The sides of tiles are powers of two, which the number of tokens rarely is. Loops over
+tiles end with a narrower tile for the last tokens, and only that one is masked: 197
+tokens are 3 × 64 + 16. The number of tokens is a compile-time constant.
 """
 
 # mypy: ignore-errors
-# Triton's functions are a language of their own, without Python's types.
+# Triton functions have no Python types.
 
 import triton
 import triton.language as tl
@@ -17,9 +16,9 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def head_offsets(which, TOKENS: tl.constexpr, HEADS: tl.constexpr, HEAD: tl.constexpr):
-    """Where one head of one sample begins: packed, alone, and as numbers by token."""
-    # Offsets, not pointers: torch.compile can tell what a kernel writes only while it
-    # sees where pointers come from, and does not see into what a function returns.
+    """Offsets of one head of one sample in packed tokens, in tokens and per query."""
+    # Offsets, not pointers: torch.compile finds out which tensors a kernel writes to by
+    # tracing pointers, and cannot trace those that a function returns.
     sample = (which // HEADS).to(tl.int64)
     head = which % HEADS * HEAD
     alone = sample * (TOKENS * HEADS * HEAD)
@@ -36,7 +35,7 @@ def rows_of(
     TOKENS: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """ROWS tokens' share of one head, zero past the last token."""
+    """ROWS tokens of one head, zero past the last token."""
     row = first + tl.arange(0, ROWS)
     at = row[:, None] * stride + tl.arange(0, HEAD)[None, :]
     if MASKED:
@@ -55,7 +54,7 @@ def store_rows(
     TOKENS: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """The opposite: leaves out what lies past the last token."""
+    """Stores rows, except those past the last token."""
     row = first + tl.arange(0, rows.shape[0])
     at = row[:, None] * stride + tl.arange(0, rows.shape[1])[None, :]
     rows = rows.to(pointer.dtype.element_ty)
@@ -80,7 +79,7 @@ def numbers_of(
 
 @triton.jit
 def store_numbers(pointer, numbers, first, TOKENS: tl.constexpr, MASKED: tl.constexpr):
-    """The opposite: leaves out those past the last token."""
+    """Stores one number per token, except past the last."""
     row = first + tl.arange(0, numbers.shape[0])
     if MASKED:
         tl.store(pointer + row, numbers, mask=row < TOKENS)

@@ -1,7 +1,7 @@
-"""GELU by one exponential: Φ(x) as the sigmoid of an odd polynomial."""
+"""GELU with one exponential: Φ(x) as the sigmoid of an odd polynomial."""
 
 # mypy: ignore-errors
-# Triton's functions are a language of their own, without Python's types.
+# Triton functions have no Python types.
 
 import triton
 import triton.language as tl
@@ -9,8 +9,8 @@ import triton.language as tl
 
 @triton.jit
 def normal_cdf(x):
-    """Φ(x), so exact that x·Φ(x) is off by at most 2.6e-5."""
-    # Beyond √60 the sigmoid is 0 or 1 and the polynomial would turn back.
+    """Φ(x); the error of x·Φ(x) is at most 2.6e-5."""
+    # Beyond √60 the sigmoid is 0 or 1, and the polynomial would change its sign.
     square = tl.minimum(x * x, 60.0)
     # Coefficients times −log₂e, to go with exp2.
     polynomial = 0.0010142655 * square - 0.10677574
@@ -51,7 +51,7 @@ def gelu_backward(
     COLUMNS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """The gradient before GELU and its sums over some rows: the bias's gradient."""
+    """The gradient of the input, and its sums over some rows for the bias."""
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     real_column = column < columns
     total = tl.zeros((ROWS, COLUMNS), tl.float32)

@@ -1,7 +1,7 @@
-"""Residual sum, stochastic depth by samples and LayerNorm, one pass each way."""
+"""Residual sum, drop path and LayerNorm: one kernel forward, one backward."""
 
 # mypy: ignore-errors
-# Triton's functions are a language of their own, without Python's types.
+# Triton functions have no Python types.
 
 import triton
 import triton.language as tl
@@ -12,8 +12,8 @@ def residual_norm_forward(
     residual_ptr,
     branch_ptr,
     branch_bias_ptr,
-    branch_slots_ptr,
-    normed_slots_ptr,
+    branch_index_ptr,
+    normed_index_ptr,
     gain_ptr,
     shift_ptr,
     sum_ptr,
@@ -24,12 +24,12 @@ def residual_norm_forward(
     scale,
     EPS: tl.constexpr,
     HAS_BRANCH: tl.constexpr,
-    HAS_BRANCH_SLOTS: tl.constexpr,
-    HAS_NORMED_SLOTS: tl.constexpr,
+    HAS_BRANCH_INDEX: tl.constexpr,
+    HAS_NORMED_INDEX: tl.constexpr,
     ROWS: tl.constexpr,
     DIM: tl.constexpr,
 ):
-    """One program: ROWS tokens, whichever samples they belong to."""
+    """One program: ROWS tokens, of one or several samples."""
     scale = tl.cast(scale, tl.float32)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, DIM)
@@ -41,11 +41,11 @@ def residual_norm_forward(
     at = row.to(tl.int64)[:, None] * dim + column[None, :]
     x = tl.load(residual_ptr + at, mask=real, other=0.0).to(tl.float32)
     if HAS_BRANCH:
-        slot = sample
-        if HAS_BRANCH_SLOTS:
-            slot = tl.load(branch_slots_ptr + sample, mask=real_row, other=-1)
-        kept = (slot >= 0) & real_row
-        branch_row = slot.to(tl.int64) * tokens + token
+        index = sample
+        if HAS_BRANCH_INDEX:
+            index = tl.load(branch_index_ptr + sample, mask=real_row, other=-1)
+        kept = (index >= 0) & real_row
+        branch_row = index.to(tl.int64) * tokens + token
         branch = tl.load(
             branch_ptr + branch_row[:, None] * dim + column[None, :],
             mask=kept[:, None] & real_column[None, :],
@@ -64,11 +64,11 @@ def residual_norm_forward(
     gain = tl.load(gain_ptr + column, mask=real_column, other=0.0).to(tl.float32)
     shift = tl.load(shift_ptr + column, mask=real_column, other=0.0).to(tl.float32)
     normed = centred * rstd[:, None] * gain[None, :] + shift[None, :]
-    slot = sample
-    if HAS_NORMED_SLOTS:
-        slot = tl.load(normed_slots_ptr + sample, mask=real_row, other=-1)
-    kept = (slot >= 0) & real_row
-    normed_row = slot.to(tl.int64) * tokens + token
+    index = sample
+    if HAS_NORMED_INDEX:
+        index = tl.load(normed_index_ptr + sample, mask=real_row, other=-1)
+    kept = (index >= 0) & real_row
+    normed_row = index.to(tl.int64) * tokens + token
     tl.store(
         normed_ptr + normed_row[:, None] * dim + column[None, :],
         normed.to(normed_ptr.dtype.element_ty),
@@ -81,8 +81,8 @@ def residual_norm_backward(
     sum_ptr,
     grad_sum_ptr,
     grad_normed_ptr,
-    branch_slots_ptr,
-    normed_slots_ptr,
+    branch_index_ptr,
+    normed_index_ptr,
     gain_ptr,
     grad_residual_ptr,
     grad_branch_ptr,
@@ -92,31 +92,31 @@ def residual_norm_backward(
     scale,
     EPS: tl.constexpr,
     HAS_GRAD_SUM: tl.constexpr,
-    HAS_BRANCH_SLOTS: tl.constexpr,
-    HAS_NORMED_SLOTS: tl.constexpr,
+    HAS_BRANCH_INDEX: tl.constexpr,
+    HAS_NORMED_INDEX: tl.constexpr,
     WRITES_BRANCH: tl.constexpr,
     ROWS: tl.constexpr,
     DIM: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """One program: some tokens of one sample; sums the parameters' gradients too."""
+    """One program: some tokens of one sample, and sums of the parameters' gradients."""
     scale = tl.cast(scale, tl.float32)
     sample = tl.program_id(0)
-    branch_slot = sample
-    if HAS_BRANCH_SLOTS:
-        branch_slot = tl.load(branch_slots_ptr + sample)
-    normed_slot = sample
-    if HAS_NORMED_SLOTS:
-        normed_slot = tl.load(normed_slots_ptr + sample)
+    branch_index = sample
+    if HAS_BRANCH_INDEX:
+        branch_index = tl.load(branch_index_ptr + sample)
+    normed_index = sample
+    if HAS_NORMED_INDEX:
+        normed_index = tl.load(normed_index_ptr + sample)
     # A dropped sample has no rows to read or write.
-    num_branch = tl.where(branch_slot >= 0, tokens, 0)
-    num_normed = tl.where(normed_slot >= 0, tokens, 0)
+    num_branch = tl.where(branch_index >= 0, tokens, 0)
+    num_normed = tl.where(normed_index >= 0, tokens, 0)
     size = tl.cast(tokens, tl.int64) * dim
     sum_ptr += sample * size
     grad_sum_ptr += sample * size
     grad_residual_ptr += sample * size
-    grad_normed_ptr += normed_slot * size
-    grad_branch_ptr += branch_slot * size
+    grad_normed_ptr += normed_index * size
+    grad_branch_ptr += branch_index * size
     column = tl.arange(0, DIM)
     real_column = column < dim
     gain = tl.load(gain_ptr + column, mask=real_column, other=0.0).to(tl.float32)

@@ -1,13 +1,15 @@
 """The token transformer backward: the MLP, the queries, the keys."""
 
 # mypy: ignore-errors
-# Triton's functions are a language of their own, without Python's types.
+# Triton functions have no Python types.
 
 import triton
 import triton.language as tl
 
 from t2t.ops.kernels.gelu import normal_cdf, normal_density
 from t2t.ops.kernels.token_parts import (
+    DIM,
+    SUM_ROWS,
     column_sums,
     key_exponents,
     matrix,
@@ -42,22 +44,22 @@ def mlp_backward(
     DROPOUT: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """From the output's gradient to the one of the sum before LayerNorm."""
+    """From the gradient of the output to that of the sum before LayerNorm."""
     keep_scale = tl.cast(keep_scale, tl.float32)
     KIND: tl.constexpr = hidden_ptr.dtype.element_ty
-    channel = tl.arange(0, 64)
-    fc1 = matrix(fc1_ptr, 64, 64).to(KIND)
-    fc2 = matrix(fc2_ptr, 64, 64).to(KIND)
-    fc1_bias = tl.load(biases_ptr + 64 + channel)
-    grad_fc1 = tl.zeros((64, 64), tl.float32)
-    grad_fc2 = tl.zeros((64, 64), tl.float32)
-    grad_fc1_bias = tl.zeros((16, 64), tl.float32)
-    grad_fc2_bias = tl.zeros((16, 64), tl.float32)
+    channel = tl.arange(0, DIM)
+    fc1 = matrix(fc1_ptr, DIM, DIM).to(KIND)
+    fc2 = matrix(fc2_ptr, DIM, DIM).to(KIND)
+    fc1_bias = tl.load(biases_ptr + DIM + channel)
+    grad_fc1 = tl.zeros((DIM, DIM), tl.float32)
+    grad_fc2 = tl.zeros((DIM, DIM), tl.float32)
+    grad_fc1_bias = tl.zeros((SUM_ROWS, DIM), tl.float32)
+    grad_fc2_bias = tl.zeros((SUM_ROWS, DIM), tl.float32)
     for start in range(tl.program_id(0) * TILE, total, tl.num_programs(0) * TILE):
         token = start + tl.arange(0, TILE)
         real = token < total
-        at = tl.arange(0, TILE)[:, None] * 64 + channel[None, :]
-        at += tl.cast(start, tl.int64) * 64
+        at = tl.arange(0, TILE)[:, None] * DIM + channel[None, :]
+        at += tl.cast(start, tl.int64) * DIM
         hidden = tl.load(hidden_ptr + at, mask=real[:, None], other=0.0).to(tl.float32)
         grad = tl.load(grad_out_ptr + at, mask=real[:, None], other=0.0).to(tl.float32)
         out = tl.load(out_ptr + at, mask=real[:, None], other=0.0).to(tl.float32)
@@ -82,16 +84,16 @@ def mlp_backward(
         grad_fc1_bias = column_sums(grad_fc1_bias, grad_inner)
         grad_fc1 += product_of(tl.trans(grad_inner), rounded)
         grad_unit = product_of(grad_inner, fc1)
-        along = tl.sum(grad_unit * unit, 1) / 64
-        level = tl.sum(grad_unit, 1) / 64
+        along = tl.sum(grad_unit * unit, 1) / DIM
+        level = tl.sum(grad_unit, 1) / DIM
         grad += (grad_unit - level[:, None] - unit * along[:, None]) * rstd[:, None]
         tl.store(grad_hidden_ptr + at, grad.to(KIND), mask=real[:, None])
-    base = partial_ptr + tl.program_id(0) * 8320
-    square = channel[:, None] * 64 + channel[None, :]
+    base = partial_ptr + tl.program_id(0) * (2 * DIM * DIM + 2 * DIM)
+    square = channel[:, None] * DIM + channel[None, :]
     tl.store(base + square, grad_fc1)
-    tl.store(base + 4096 + square, grad_fc2)
-    store_sums(base + 8192, grad_fc1_bias)
-    store_sums(base + 8256, grad_fc2_bias)
+    tl.store(base + DIM * DIM + square, grad_fc2)
+    store_sums(base + 2 * DIM * DIM, grad_fc1_bias)
+    store_sums(base + 2 * DIM * DIM + DIM, grad_fc2_bias)
 
 
 @triton.jit
@@ -120,42 +122,42 @@ def query_backward(
     FEATURES: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """From the sum's gradient to the queries', and to the keys' sums."""
+    """From the gradient of that sum to those of the queries and of the key sums."""
     keep_scale = tl.cast(keep_scale, tl.float32)
     sample = tl.program_id(0)
     before = tl.program_id(0).to(tl.int64) * tokens
-    product_ptr += before * 192
+    product_ptr += before * (3 * DIM)
     rstd_ptr += before
     mean_ptr += before
-    grad_hidden_ptr += before * 64
-    grad_product_ptr += before * 192
+    grad_hidden_ptr += before * DIM
+    grad_product_ptr += before * (3 * DIM)
     grad_scale_ptr += before
     KIND: tl.constexpr = product_ptr.dtype.element_ty
-    channel = tl.arange(0, 64)
+    channel = tl.arange(0, DIM)
     feature = tl.arange(0, FEATURES)
     features = split_features(features_ptr, FEATURES, KIND)
     vectors = part_vectors(centre_ptr, offset_ptr, 1)
     log_mass = tl.load(log_mass_ptr + sample * FEATURES + feature)
-    means = matrix(means_ptr + sample * FEATURES * 64, FEATURES, 64).to(KIND)
-    proj = matrix(proj_ptr, 64, 64).to(KIND)
-    grad_proj = tl.zeros((64, 64), tl.float32)
-    grad_proj_bias = tl.zeros((16, 64), tl.float32)
-    grad_offset = tl.zeros((16, 64), tl.float32)
-    grad_means = tl.zeros((FEATURES, 64), tl.float32)
+    means = matrix(means_ptr + sample * FEATURES * DIM, FEATURES, DIM).to(KIND)
+    proj = matrix(proj_ptr, DIM, DIM).to(KIND)
+    grad_proj = tl.zeros((DIM, DIM), tl.float32)
+    grad_proj_bias = tl.zeros((SUM_ROWS, DIM), tl.float32)
+    grad_offset = tl.zeros((SUM_ROWS, DIM), tl.float32)
+    grad_means = tl.zeros((FEATURES, DIM), tl.float32)
     grad_mass = tl.zeros((FEATURES,), tl.float32)
     for start in range(tl.program_id(1) * TILE, tokens, tl.num_programs(1) * TILE):
-        place = start + tl.arange(0, TILE)
-        real = place < tokens
-        scales = token_scales(rstd_ptr, mean_ptr, place, real)
-        query = projected(product_ptr, place, real, scales, vectors, 1).to(KIND)
+        row = start + tl.arange(0, TILE)
+        real = row < tokens
+        scales = token_scales(rstd_ptr, mean_ptr, row, real)
+        query = projected(product_ptr, row, real, scales, vectors, 1).to(KIND)
         weight = query_weights(query, features, log_mass)
         rounded = weight.to(KIND)
         mixed = product_of(rounded, means).to(KIND)
-        at = place[:, None] * 64 + channel[None, :]
+        at = row[:, None] * DIM + channel[None, :]
         grad = tl.load(grad_hidden_ptr + at, mask=real[:, None], other=0.0)
         grad = grad.to(tl.float32)
         if DROPOUT:
-            bits = random_bits(tl.load(seed_ptr), sample * tokens + place)
+            bits = random_bits(tl.load(seed_ptr), sample * tokens + row)
             kept = (bits & 0xFFFF).to(tl.int32) >= drop_below
             grad = tl.where(kept, grad * keep_scale, 0.0)
         grad = grad.to(KIND)
@@ -171,19 +173,19 @@ def query_backward(
         grad_offset = column_sums(grad_offset, grad_query.to(KIND))
         if NEED_RSTD:
             scaled = query.to(tl.float32) - vectors[1][None, :]
-            tl.store(grad_scale_ptr + place, tl.sum(grad_query * scaled, 1), mask=real)
+            tl.store(grad_scale_ptr + row, tl.sum(grad_query * scaled, 1), mask=real)
         tl.store(
-            grad_product_ptr + place[:, None] * 192 + 64 + channel[None, :],
+            grad_product_ptr + row[:, None] * (3 * DIM) + DIM + channel[None, :],
             (grad_query * scales[0][:, None]).to(KIND),
             mask=real[:, None],
         )
     part = sample * tl.num_programs(1) + tl.program_id(1)
-    base = partial_ptr + part * 4224
-    tl.store(base + channel[:, None] * 64 + channel[None, :], grad_proj)
-    store_sums(base + 4096, grad_proj_bias)
-    store_sums(base + 4160, grad_offset)
+    base = partial_ptr + part * (DIM * DIM + 2 * DIM)
+    tl.store(base + channel[:, None] * DIM + channel[None, :], grad_proj)
+    store_sums(base + DIM * DIM, grad_proj_bias)
+    store_sums(base + DIM * DIM + DIM, grad_offset)
     tl.store(grad_mass_ptr + part * FEATURES + feature, grad_mass)
-    at = (part * FEATURES + feature)[:, None] * 64 + channel[None, :]
+    at = (part * FEATURES + feature)[:, None] * DIM + channel[None, :]
     tl.store(grad_means_ptr + at, grad_means)
 
 
@@ -208,43 +210,45 @@ def key_backward(
     FEATURES: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """From the gradients of the keys' sums to the keys' and the values'."""
+    """From the gradients of the key sums to those of keys and values."""
     sample = tl.program_id(0)
     before = tl.program_id(0).to(tl.int64) * tokens
-    product_ptr += before * 192
+    product_ptr += before * (3 * DIM)
     rstd_ptr += before
     mean_ptr += before
-    grad_hidden_ptr += before * 64
-    grad_product_ptr += before * 192
+    grad_hidden_ptr += before * DIM
+    grad_product_ptr += before * (3 * DIM)
     grad_scale_ptr += before
     grad_rstd_ptr += before
     KIND: tl.constexpr = product_ptr.dtype.element_ty
-    channel = tl.arange(0, 64)
+    channel = tl.arange(0, DIM)
     feature = tl.arange(0, FEATURES)
     features = split_features(features_ptr, FEATURES, KIND)
     key_vectors = part_vectors(centre_ptr, offset_ptr, 0)
     value_vectors = part_vectors(centre_ptr, offset_ptr, 2)
     log_mass = tl.load(log_mass_ptr + sample * FEATURES + feature)
     grad_shift = tl.load(grad_shift_ptr + sample * FEATURES + feature)
-    grad_means = matrix(grad_means_ptr + sample * FEATURES * 64, FEATURES, 64).to(KIND)
-    key_offset = tl.zeros((16, 64), tl.float32)
-    value_offset = tl.zeros((16, 64), tl.float32)
+    grad_means = matrix(grad_means_ptr + sample * FEATURES * DIM, FEATURES, DIM).to(
+        KIND
+    )
+    key_offset = tl.zeros((SUM_ROWS, DIM), tl.float32)
+    value_offset = tl.zeros((SUM_ROWS, DIM), tl.float32)
     for start in range(tl.program_id(1) * TILE, tokens, tl.num_programs(1) * TILE):
-        place = start + tl.arange(0, TILE)
-        real = place < tokens
-        scales = token_scales(rstd_ptr, mean_ptr, place, real)
-        key = projected(product_ptr, place, real, scales, key_vectors, 0).to(KIND)
-        value = projected(product_ptr, place, real, scales, value_vectors, 2).to(KIND)
+        row = start + tl.arange(0, TILE)
+        real = row < tokens
+        scales = token_scales(rstd_ptr, mean_ptr, row, real)
+        key = projected(product_ptr, row, real, scales, key_vectors, 0).to(KIND)
+        value = projected(product_ptr, row, real, scales, value_vectors, 2).to(KIND)
         exponent = key_exponents(key, features) - log_mass[None, :]
         weight = tl.exp(tl.where(real[:, None], exponent, float("-inf")))
         grad_value = product_of(weight.to(KIND), grad_means)
-        at = place[:, None] * 64 + channel[None, :]
+        at = row[:, None] * DIM + channel[None, :]
         skip = tl.load(grad_hidden_ptr + at, mask=real[:, None], other=0.0)
         grad_value += skip.to(tl.float32)
         value_offset = column_sums(value_offset, grad_value.to(KIND))
-        out_at = grad_product_ptr + place[:, None] * 192 + channel[None, :]
+        out_at = grad_product_ptr + row[:, None] * (3 * DIM) + channel[None, :]
         tl.store(
-            out_at + 128,
+            out_at + 2 * DIM,
             (grad_value * scales[0][:, None]).to(KIND),
             mask=real[:, None],
         )
@@ -259,9 +263,9 @@ def key_backward(
             along = tl.sum(grad_key * scaled, 1)
             scaled = value.to(tl.float32) - value_vectors[1][None, :]
             along += tl.sum(grad_value * scaled, 1)
-            along += tl.load(grad_scale_ptr + place, mask=real, other=0.0)
-            tl.store(grad_rstd_ptr + place, along / scales[0], mask=real)
+            along += tl.load(grad_scale_ptr + row, mask=real, other=0.0)
+            tl.store(grad_rstd_ptr + row, along / scales[0], mask=real)
     part = sample * tl.num_programs(1) + tl.program_id(1)
-    base = partial_ptr + part * 128
+    base = partial_ptr + part * (2 * DIM)
     store_sums(base, key_offset)
-    store_sums(base + 64, value_offset)
+    store_sums(base + DIM, value_offset)

@@ -1,13 +1,14 @@
-"""The token transformer forward: keys summed, then everything by query."""
+"""The token transformer forward: sums over keys, then each query's output."""
 
 # mypy: ignore-errors
-# Triton's functions are a language of their own, without Python's types.
+# Triton functions have no Python types.
 
 import triton
 import triton.language as tl
 
 from t2t.ops.kernels.gelu import gelu
 from t2t.ops.kernels.token_parts import (
+    DIM,
     key_exponents,
     matrix,
     part_vectors,
@@ -36,10 +37,10 @@ def key_sums(
     FEATURES: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Softmax sums over some of a sample's keys: peak, mass, weighted values."""
+    """Softmax sums over some of a sample's keys: maximum, mass, weighted values."""
     sample = tl.program_id(0)
     before = tl.program_id(0).to(tl.int64) * tokens
-    product_ptr += before * 192
+    product_ptr += before * (3 * DIM)
     rstd_ptr += before
     mean_ptr += before
     KIND: tl.constexpr = product_ptr.dtype.element_ty
@@ -48,13 +49,13 @@ def key_sums(
     value_vectors = part_vectors(centre_ptr, offset_ptr, 2)
     peak = tl.full((FEATURES,), float("-inf"), tl.float32)
     mass = tl.zeros((FEATURES,), tl.float32)
-    values = tl.zeros((FEATURES, 64), tl.float32)
+    values = tl.zeros((FEATURES, DIM), tl.float32)
     for start in range(tl.program_id(1) * TILE, tokens, tl.num_programs(1) * TILE):
-        place = start + tl.arange(0, TILE)
-        real = place < tokens
-        scales = token_scales(rstd_ptr, mean_ptr, place, real)
-        key = projected(product_ptr, place, real, scales, key_vectors, 0).to(KIND)
-        value = projected(product_ptr, place, real, scales, value_vectors, 2).to(KIND)
+        row = start + tl.arange(0, TILE)
+        real = row < tokens
+        scales = token_scales(rstd_ptr, mean_ptr, row, real)
+        key = projected(product_ptr, row, real, scales, key_vectors, 0).to(KIND)
+        value = projected(product_ptr, row, real, scales, value_vectors, 2).to(KIND)
         exponent = key_exponents(key, features)
         exponent = tl.where(real[:, None], exponent, float("-inf"))
         new_peak = tl.maximum(peak, tl.max(exponent, 0))
@@ -68,7 +69,7 @@ def key_sums(
     part = sample * tl.num_programs(1) + tl.program_id(1)
     tl.store(peak_ptr + part * FEATURES + feature, peak)
     tl.store(mass_ptr + part * FEATURES + feature, mass)
-    at = (part * FEATURES + feature)[:, None] * 64 + tl.arange(0, 64)[None, :]
+    at = (part * FEATURES + feature)[:, None] * DIM + tl.arange(0, DIM)[None, :]
     tl.store(value_ptr + at, values)
 
 
@@ -102,40 +103,40 @@ def token_forward(
     keep_scale = tl.cast(keep_scale, tl.float32)
     sample = tl.program_id(0)
     before = tl.program_id(0).to(tl.int64) * tokens
-    product_ptr += before * 192
+    product_ptr += before * (3 * DIM)
     rstd_ptr += before
     mean_ptr += before
-    hidden_ptr += before * 64
-    out_ptr += before * 64
+    hidden_ptr += before * DIM
+    out_ptr += before * DIM
     moments_ptr += before * 2
     KIND: tl.constexpr = product_ptr.dtype.element_ty
-    channel = tl.arange(0, 64)
+    channel = tl.arange(0, DIM)
     features = split_features(features_ptr, FEATURES, KIND)
     query_vectors = part_vectors(centre_ptr, offset_ptr, 1)
     value_vectors = part_vectors(centre_ptr, offset_ptr, 2)
     log_mass = tl.load(log_mass_ptr + sample * FEATURES + tl.arange(0, FEATURES))
-    means = matrix(means_ptr + sample * FEATURES * 64, FEATURES, 64).to(KIND)
-    proj = tl.trans(matrix(proj_ptr, 64, 64).to(KIND))
-    fc1 = tl.trans(matrix(fc1_ptr, 64, 64).to(KIND))
-    fc2 = tl.trans(matrix(fc2_ptr, 64, 64).to(KIND))
+    means = matrix(means_ptr + sample * FEATURES * DIM, FEATURES, DIM).to(KIND)
+    proj = tl.trans(matrix(proj_ptr, DIM, DIM).to(KIND))
+    fc1 = tl.trans(matrix(fc1_ptr, DIM, DIM).to(KIND))
+    fc2 = tl.trans(matrix(fc2_ptr, DIM, DIM).to(KIND))
     proj_bias = tl.load(biases_ptr + channel)
-    fc1_bias = tl.load(biases_ptr + 64 + channel)
-    fc2_bias = tl.load(biases_ptr + 128 + channel)
+    fc1_bias = tl.load(biases_ptr + DIM + channel)
+    fc2_bias = tl.load(biases_ptr + 2 * DIM + channel)
     for start in range(tl.program_id(1) * TILE, tokens, tl.num_programs(1) * TILE):
-        place = start + tl.arange(0, TILE)
-        real = place < tokens
-        scales = token_scales(rstd_ptr, mean_ptr, place, real)
-        query = projected(product_ptr, place, real, scales, query_vectors, 1).to(KIND)
-        value = projected(product_ptr, place, real, scales, value_vectors, 2)
+        row = start + tl.arange(0, TILE)
+        real = row < tokens
+        scales = token_scales(rstd_ptr, mean_ptr, row, real)
+        query = projected(product_ptr, row, real, scales, query_vectors, 1).to(KIND)
+        value = projected(product_ptr, row, real, scales, value_vectors, 2)
         weight = query_weights(query, features, log_mass)
         mixed = product_of(weight.to(KIND), means)
         hidden = product_of(mixed.to(KIND), proj) + proj_bias[None, :]
         if DROPOUT:
-            bits = random_bits(tl.load(seed_ptr), sample * tokens + place)
+            bits = random_bits(tl.load(seed_ptr), sample * tokens + row)
             kept = (bits & 0xFFFF).to(tl.int32) >= drop_below
             hidden = tl.where(kept, hidden * keep_scale, 0.0)
         hidden = (hidden + value).to(KIND)
-        at = place[:, None] * 64 + channel[None, :]
+        at = row[:, None] * DIM + channel[None, :]
         tl.store(hidden_ptr + at, hidden, mask=real[:, None])
         hidden = hidden.to(tl.float32)
         unit, _ = standardised(hidden, EPS)
@@ -147,5 +148,5 @@ def token_forward(
         out = (out + hidden).to(KIND)
         tl.store(out_ptr + at, out, mask=real[:, None])
         out = out.to(tl.float32)
-        tl.store(moments_ptr + place * 2, tl.sum(out, 1), mask=real)
-        tl.store(moments_ptr + place * 2 + 1, tl.sum(out * out, 1), mask=real)
+        tl.store(moments_ptr + row * 2, tl.sum(out, 1), mask=real)
+        tl.store(moments_ptr + row * 2 + 1, tl.sum(out * out, 1), mask=real)
