@@ -65,7 +65,7 @@ def run(setting: Setting) -> tuple[Tensor, ...]:
 
 
 def compile_some(names: Sequence[str], only: str, share: tuple[int, int]) -> list[str]:
-    """Runs every so-manieth setting once, so that Triton's cache holds it."""
+    """Runs every `step`-th setting once, to fill Triton's cache."""
     first, step = share
     failures = []
     for setting in settings_of(names, only, exact=False)[first::step]:

@@ -1,4 +1,4 @@
-"""Attention of packed q, k, v, and how its tokens are cut for the kernels."""
+"""Attention of packed q, k, v, and the tiles of its kernels."""
 
 import pytest
 import torch
@@ -52,14 +52,14 @@ def test_tiles_hold_all_tokens():
         (197, 128, False),
     ],
 )
-def test_kernels_take_what_they_can(monkeypatch, tokens, head, taken):
+def test_kernels_take_supported_shapes(monkeypatch, tokens, head, taken):
     monkeypatch.setattr("t2t.ops.attention.runs_products", lambda x, dtype: True)
     qkv = torch.empty(1, tokens, 3 * 6 * head, device="meta")
     assert has_kernel(qkv, 6) is taken
 
 
 @pytest.mark.parametrize("scale", [0.0, -0.3])
-def test_kernels_take_no_scale_that_turns_logits_around(monkeypatch, scale):
+def test_kernels_take_positive_scales_only(monkeypatch, scale):
     monkeypatch.setattr("t2t.ops.attention.has_kernel", lambda qkv, num_heads: True)
     qkv = torch.randn(2, 7, 3 * 4 * 16)
     assert torch.equal(attention(qkv, 4, scale), attention_reference(qkv, 4, scale))

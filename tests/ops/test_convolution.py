@@ -1,4 +1,4 @@
-"""A convolution by squares of pixels, or with more channels, is the convolution."""
+"""Convolution after space-to-depth, or with added channels of zeros."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from t2t.ops.convolution import (
     ("kernel", "stride", "padding"), [(7, 4, 2), (3, 2, 1), (4, 4, 0), (2, 3, 1)]
 )
 @pytest.mark.parametrize("by", [space_to_depth, with_eight_channels])
-def test_another_form_changes_nothing(by, size, kernel, stride, padding):
+def test_equals_the_reference(by, size, kernel, stride, padding):
     image = torch.randn(2, 3, *size, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(5, 3, kernel, kernel, dtype=torch.float64, requires_grad=True)
     results = []

@@ -22,7 +22,7 @@ def step_weights(channels: int, kernel: int) -> StepWeights:
 
 @pytest.mark.parametrize("drop_rate", [0.0, 0.1])
 @pytest.mark.parametrize("given", [False, True])
-def test_both_ways_agree(drop_rate, given):
+def test_equals_the_reference(drop_rate, given):
     torch.manual_seed(0)
     split = Split(3, 2, 1)
     weights = step_weights(4, split.kernel)
@@ -48,7 +48,7 @@ def test_both_ways_agree(drop_rate, given):
 
 
 @pytest.mark.parametrize("drop_rate", [0.1, 0.5, 0.9])
-def test_dropout_keeps_the_mean_and_draws_each_mask_for_itself(drop_rate):
+def test_dropout_keeps_the_mean_and_draws_two_masks(drop_rate):
     masks = [
         mask
         for seed in (5, 6)

@@ -8,7 +8,7 @@ from t2t.ops.softmax_step import SoftmaxWeights, softmax_step, softmax_step_refe
 
 
 @pytest.mark.parametrize("split", [Split(3, 2, 1), Split(7, 4, 2)])
-def test_both_ways_agree(split: Split) -> None:
+def test_equals_the_reference(split: Split) -> None:
     torch.manual_seed(0)
     channels, dim = 4, 16
     window = channels * split.kernel**2
