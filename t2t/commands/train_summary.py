@@ -16,6 +16,7 @@ from t2t.data.sources.opening import find_splits
 from t2t.errors import UserError, on_one_line
 from t2t.models.trained import load_trained
 from t2t.serving.predictor import Predictor
+from t2t.tasks import task_class
 from t2t.training.forecast.advice import FEW_TO_VALIDATE, confidence_interval
 from t2t.training.loaders import open_data
 from t2t.training.logging.clock import duration, pace
