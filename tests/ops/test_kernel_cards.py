@@ -16,11 +16,8 @@ CAPABILITIES = (75, 80, 86, 89, 90, 100, 120)
 
 
 @pytest.fixture
-def cards(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> ModuleType:
+def cards(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    if pytestconfig.cache is not None:
-        folder = pytestconfig.cache.mkdir("triton")
-        monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
     return importlib.import_module("kernel_cards")
 
 

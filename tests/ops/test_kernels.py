@@ -14,7 +14,11 @@ from types import ModuleType
 import pytest
 import torch
 
-from t2t.ops.availability import HAS_TRITON
+from t2t.ops.availability import (
+    HAS_TRITON,
+    PRODUCT_SHARED_MEMORY,
+    shared_memory,
+)
 
 pytestmark = pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
 SCRIPT = Path(__file__).with_name("kernel_errors.py")
@@ -94,6 +98,9 @@ def test_interpreted_kernels_match_their_reference(interpreted, case):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("case", CASES)
 def test_compiled_kernels_match_their_reference(script, case, dtype):
+    has_products = case.startswith(("attention", "token_transformer"))
+    if has_products and shared_memory(torch.device("cuda")) < PRODUCT_SHARED_MEMORY:
+        pytest.skip("this GPU takes the plain path")
     torch.manual_seed(0)
     errors = script.CASES[case](script.Target("cuda", dtype))
     check(errors, tolerance(case, dtype))
