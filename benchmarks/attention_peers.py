@@ -2,10 +2,10 @@
 
     python benchmarks/attention_peers.py --out rows.json
 
-Passes run from CUDA graphs, so that no host limits them; all read q, k, v side by side
-as a linear layer leaves them, and leave their gradients so. `error` is the largest
-relative error of output and gradient beside float64. Shapes that attention leaves to
-torch are timed by our kernels too: the table shows whether it should.
+Passes run from CUDA graphs, so the host does not limit them; all read packed q, k, v
+and return packed gradients. `error` is the largest relative error of output and
+gradient against float64. Our kernels are timed on every shape, also on those that the
+package leaves to torch.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from t2t.ops.attention import (
 )
 
 NUM_TOKENS = 2**17
-"""In a batch, whatever their sequences' length."""
+"""In a batch, for any length of sequence."""
 SHAPES = [
     *((tokens, 64) for tokens in (65, 128, 197, 256, 257, 320, 401, 577, 785, 1025)),
     *((tokens, head) for head in (16, 32, 128) for tokens in (128, 256, 257)),
@@ -88,7 +88,7 @@ def microseconds(run: Pass, flush: Tensor) -> float:
 
 
 def measure(tokens: int, head: int, flush: Tensor) -> list[dict[str, Any]]:
-    """A row for ours and for each of torch's; what fails tells why."""
+    """A row for ours and for each of torch's; a failed one holds its error."""
     batch, num_heads = NUM_TOKENS // tokens, -(-WIDTH // head)
     dim = num_heads * head
     torch.manual_seed(0)

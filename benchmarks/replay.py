@@ -1,4 +1,4 @@
-"""Times of kernels on a GPU, replayed from a CUDA graph so that no host limits them."""
+"""Times of kernels on a GPU, replayed from a CUDA graph."""
 
 from collections.abc import Callable
 
