@@ -7,22 +7,23 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import StringIO, TextIOWrapper
 from typing import Annotated, Any, Union
 
 import tyro
-from tyro.conf import DisallowNone, FlagCreatePairsOff, subcommand
+from tyro.conf import subcommand
 
 from t2t import __version__
 from t2t.commands import COMMANDS, DISTRIBUTED
 from t2t.commands.options import check_alone
-from t2t.commands.words import HELP, check
+from t2t.commands.parse import PARSING, parse
 from t2t.errors import LocalError, ReportedError, UserError, lack, suggest
 from t2t.torchrun import is_main
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 NO_WAY_IN = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EIO)
+HELP = ("-h", "--help")
 LEADER_SECONDS = 10.0
 LEAST_COLUMNS = 40
 PURPOSE = """Train vision transformers from scratch on the images you have.
@@ -97,7 +98,7 @@ def set_up_output() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def make_room() -> None:
+def widen_terminal() -> None:
     """Lets a narrow terminal break the lines of the help itself.
 
     Where no column is left beside a name, tyro would go on breaking words for ever.
@@ -114,22 +115,28 @@ def run(words: list[str]) -> None:
         print_commands()
     elif words[0] in COMMANDS:
         command = COMMANDS[words[0]]
-        asks_help = bool({*words} & {*HELP})
-        check(words[0], command, words[1:])
-        if asks_help:
-            make_room()
-        elif words[0] not in DISTRIBUTED:
+        if {*words} & {*HELP}:
+            print_help(words[0], command)
+            return
+        values = parse(words[0], command, words[1:])
+        if words[0] not in DISTRIBUTED:
             check_alone(f"t2t {words[0]}")
-        tyro.cli(
-            command,
-            prog=f"t2t {words[0]}",
-            description=inspect.getdoc(command),
-            # Beside other words the help would leave out what they stand for.
-            args=["--help"] if asks_help else words[1:],
-            config=(FlagCreatePairsOff, DisallowNone),
-        )
+        command(**values)
     else:
-        raise UserError(f"There is no verb {words[0]!r}.{suggest(words[0], COMMANDS)}")
+        hint = suggest(words[0], COMMANDS)
+        raise UserError(f"There is no command {words[0]!r}.{hint}")
+
+
+def print_help(name: str, command: Callable[..., None]) -> None:
+    """Prints the help of one command."""
+    widen_terminal()
+    tyro.cli(
+        command,
+        prog=f"t2t {name}",
+        description=inspect.getdoc(command),
+        args=["--help"],
+        config=PARSING,
+    )
 
 
 def print_commands() -> None:
@@ -149,6 +156,6 @@ def print_commands() -> None:
         ]
         for name, command in COMMANDS.items()
     }
-    make_room()
+    widen_terminal()
     choice: Any = Union[tuple(commands.values())]  # noqa: UP007
     tyro.cli(choice, prog="t2t", description=PURPOSE, args=["--help"])

@@ -113,12 +113,15 @@ def hint_of(cls: Any, name: str, path: str, root: Any) -> Any:
 def suggest_setting(path: str, root: Any) -> str:
     """A closing sentence with the settings of that last name, or of a similar one."""
     settings = [*all_settings(root)]
-    last = path.rpartition(".")[2]
-    same = [each for each in settings if each.rpartition(".")[2] == last]
-    if same:
+    if same := settings_named(root, path.rpartition(".")[2]):
         return f" Did you mean {' or '.join(same)}?"
     outermost = ", ".join(sorted(each for each in settings if "." not in each))
     return suggest(path, settings) or f" There are: {outermost}."
+
+
+def settings_named(cls: Any, name: str) -> list[str]:
+    """The dotted paths of all fields of that name."""
+    return [path for path in all_settings(cls) if path.rpartition(".")[2] == name]
 
 
 def all_settings(cls: Any, at: str = "") -> Iterator[str]:

@@ -276,7 +276,7 @@ def test_show_knows_timms_models(capsys: Output) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("shwo t2t_vit_14", "There is no verb 'shwo'. Did you mean show"),
+        ("shwo t2t_vit_14", "There is no command 'shwo'. Did you mean show"),
         ("models t2t_vit_41", "No model matches 't2t_vit_41'. Did you mean"),
         ("show t2t_vit_144", "There is no model 't2t_vit_144'. Did you mean"),
         ("show t2t_vit_14 --image-size big", "write 224 or, height first, 192x256"),

@@ -116,7 +116,7 @@ def test_eval_tells_beside_the_result(
     assert json.loads(told.out)["num_images"] == 1
     assert "photos has 1 of the model's 10 classes." in told.err
     name = f"{place}/two\\nlines.jpg"
-    assert f"t2t: Left out, since it is damaged: {name}\n" in told.err
+    assert f"t2t: Skipped a damaged image: {name}\n" in told.err
 
 
 def test_of_torchruns_processes_one_tells_the_score(
@@ -270,7 +270,7 @@ def test_a_list_of_nothing_is_told(
     monkeypatch.setattr(sys, "stdin", listed)  # None where it is closed
     assert main(["predict", str(run), "-"]) == 2
     assert capsys.readouterr().err == (
-        "t2t: The list on standard input is empty; give paths, one a line.\n"
+        "t2t: The list on standard input is empty; give one path per line.\n"
     )
 
 
@@ -288,14 +288,14 @@ def test_a_file_that_is_not_written_leaves_no_folders(
     ("words", "sentence"),
     [
         ("predict RUN EMPTY", "No image could be read"),
-        ("predict RUN", "No images are named"),
-        ("predict builtin", "No images are named beside builtin"),
+        ("predict RUN", "No images are given"),
+        ("predict builtin", "No images are given beside builtin"),
         ("predict RUN NOTHING", "A name is empty; `t2t predict --help` gives"),
-        ("predict nowhere", "There is no file or folder nowhere to look at"),
+        ("predict nowhere", "There is no file or folder nowhere; give"),
         ("predict https://a.b/x.jpg", "download https://a.b/x.jpg first"),
-        ("predict https://a.b/x.pth", "No images are named beside https://a.b/x.pth"),
-        ("predict RUN RUN", "is a run, not images: name it before them, once"),
-        ("predict x.png RUN", "is a run, not images: name it before them, once"),
+        ("predict https://a.b/x.pth", "No images are given beside https://a.b/x.pth"),
+        ("predict RUN RUN", "is a run, not images: give it once, before the images"),
+        ("predict x.png RUN", "is a run, not images: give it once, before the images"),
         (f"predict {'a' * 300} x.png", "cannot be opened (File name too long)"),
         (f"eval RUN --data {'a' * 300}", "cannot be opened (File name too long)"),
         ("predict RUN EMPTY --top 0", "--top 0 is too small"),
@@ -309,7 +309,7 @@ def test_a_file_that_is_not_written_leaves_no_folders(
         ("eval RUN --data digitz", "Did you mean digits"),
         ("eval RUN --picture a.txt", "must end in .png, .pdf or .svg"),
         ("eval RUN --picture /dev/null/c.png", "--picture /dev/null/c.png cannot be"),
-        ("predict holiday.heic", "No image could be read, so there is nothing to tell"),
+        ("predict holiday.heic", "No image could be read."),
     ],
 )
 def test_a_mistake_is_one_sentence(

@@ -105,14 +105,19 @@ def value_set(name: str, settings: Iterable[str]) -> str | None:
     return found
 
 
-def check_said_once(options: Mapping[str, Any], settings: Iterable[str]) -> None:
-    """Refuses an option and a --set of the same field that contradict each other."""
-    for name, value in options.items():
-        text = value_set(name, settings)
-        if value is not None and text not in (None, str(value)):
+def check_contradictions(options: Mapping[str, Any], settings: Iterable[str]) -> None:
+    """Raises an error if options and --set give one field different values."""
+    given = {
+        name: (str(value), f"--{name.replace('_', '-')} {value}")
+        for name, value in options.items()
+        if value is not None
+    }
+    for setting in settings:
+        name, text = assignment(setting)
+        before, words = given.setdefault(name, (text, f"--set {setting}"))
+        if text != before:
             raise UserError(
-                f"--{name.replace('_', '-')} {value} and --set {name}={text} "
-                "contradict each other; give one of them."
+                f"{words} and --set {setting} contradict each other; give one of them."
             )
 
 

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional
 
-from t2t.commands.options import JsonFlag, SetOption, at_least, option
+from t2t.commands.options import (
+    JsonFlag,
+    SetOption,
+    at_least,
+    check_contradictions,
+    option,
+)
 from t2t.errors import UserError
 
 if TYPE_CHECKING:
@@ -53,7 +59,7 @@ def plan(
       t2t plan imagenet.t2t_vit_14 --gpus 1024 --set batch_size=4096 --rehearse
     """
     at_least(1, "--gpus", gpus)
-    at_least(1, "--per-machine", per_node)
+    at_least(1, "--per-node", per_node)
     if micro_batch is not None:
         at_least(1, "--micro-batch", micro_batch)
     if rate is not None and not 0 < rate < math.inf:
@@ -68,6 +74,7 @@ def plan(
     from t2t.training.forecast import plan as planning
     from t2t.training.state import build_model
 
+    check_contradictions({}, set)
     chosen = apply_settings(open_recipe(recipe), None, set)
     with torch.device("meta"):
         model = build_model(chosen, num_classes=1000)

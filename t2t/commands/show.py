@@ -8,7 +8,7 @@ from tyro.conf import Positional, UseAppendAction
 from t2t.commands.options import (
     JsonFlag,
     at_least,
-    check_said_once,
+    check_contradictions,
     option,
     parse_size,
 )
@@ -55,7 +55,7 @@ def show(
     """
     given = {"image_size": image_size, "num_classes": num_classes}
     given["in_channels"] = in_channels if in_channels != 3 else None
-    check_said_once(given, set)
+    check_contradictions(given, set)
     model_args = model_args_of(set)
     if image_size is not None:
         model_args["image_size"] = parse_size(image_size)

@@ -14,7 +14,7 @@ from t2t.commands.options import (
     as_bool,
     at_least,
     at_most,
-    check_said_once,
+    check_contradictions,
     option,
     warn,
 )
@@ -141,7 +141,7 @@ def open_study(
     from t2t.lab.studies import find_study
     from t2t.training.recipe import Recipe
 
-    check_said_once({"data": data, "epochs": epochs}, settings)
+    check_contradictions({"data": data, "epochs": epochs}, settings)
     chosen = find_study(name)
     check_not_compared(chosen, settings)
 

@@ -16,8 +16,8 @@ from t2t.commands.options import (
     at_least,
     at_most,
     check_alone,
+    check_contradictions,
     check_max_pixels,
-    check_said_once,
     option,
     value_set,
 )
@@ -116,7 +116,7 @@ def train(
     from t2t.commands.recipe_options import apply_settings, schedule_notes
     from t2t.recipes.open_recipe import open_recipe
 
-    check_said_once({"data": data, "epochs": epochs, "seed": seed}, set)
+    check_contradictions({"data": data, "epochs": epochs, "seed": seed}, set)
     start_from = value_set("weights", set)
     named = open_recipe(recipe, data, value_set("model", set), start_from)
     if seed is not None:
