@@ -60,7 +60,7 @@ def given_to(
         ),
         (
             "study head --only mean --device cpu --precision bf16 --compile off --json",
-            "t2t.lab.studies.running.run_study",
+            "t2t.lab.studies.run.run_study",
             {
                 "only": ("mean",),
                 "runtime": Runtime(device="cpu", precision="bf16", compile=False),
@@ -84,7 +84,7 @@ def given_to(
         (
             "ship run --into here --data photos --data-name mine --megabytes 3 "
             "--device cpu",
-            "t2t.lab.studies.shipping.ship",
+            "t2t.lab.ship.ship",
             {
                 "data": "photos",
                 "data_name": "mine",
@@ -94,7 +94,7 @@ def given_to(
         ),
         (
             "record a b --into here --data-name mine --held-out --log x --log y",
-            "t2t.lab.studies.record.record",
+            "t2t.lab.records.record.record",
             {
                 "data_name": "mine",
                 "held_out": True,

@@ -69,7 +69,7 @@ def test_a_study_that_is_stopped_ends_as_a_run_does(
     def stopped(*_: object, **options: object) -> Result:
         return Result(tmp_path, False, {})
 
-    monkeypatch.setattr("t2t.lab.studies.running.train", stopped)
+    monkeypatch.setattr("t2t.lab.studies.run.train", stopped)
     assert main(small_study(tmp_path / "here")) == 130
     assert (
         "No run came to its end; the same command goes on." in capsys.readouterr().out
@@ -82,7 +82,7 @@ def test_a_study_whose_runs_fail_is_no_success(
     def fail(*_: object, **options: object) -> Result:
         raise UserError("There is no room.")
 
-    monkeypatch.setattr("t2t.lab.studies.running.train", fail)
+    monkeypatch.setattr("t2t.lab.studies.run.train", fail)
     assert main(small_study(tmp_path / "here")) == 2
     told = capsys.readouterr().err
     assert "head: arm class_token, seed 0 is left out. There is no room." in told

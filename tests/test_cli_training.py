@@ -27,7 +27,10 @@ Output = pytest.CaptureFixture[str]
     [
         ("train --workers 0", "--workers 0 is too small: give 1 or more."),
         ("train --checkpoint-minutes 0", "--checkpoint-minutes 0 is too small"),
-        ("train --parallelism wide", "--parallelism takes ddp, fsdp, hybrid; got wide."),
+        (
+            "train --parallelism wide",
+            "--parallelism takes ddp, fsdp, hybrid; got wide.",
+        ),
         ("train --workers 100000", "--workers 100000 is too large: give 1024 or less."),
         ("train --micro-batch 0", "--micro-batch 0 is too small: give 1 or more."),
         ("train --epochs 0", "--epochs 0 is too small: give 1 or more."),

@@ -25,8 +25,8 @@ from t2t.errors import UserError
 
 if TYPE_CHECKING:
     from t2t.lab.bench.cases import Case
-    from t2t.lab.bench.kernels import Profile
     from t2t.lab.bench.measure import Measured
+    from t2t.lab.bench.profiling import Profile
 
 
 def bench(

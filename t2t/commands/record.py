@@ -50,8 +50,8 @@ def record(
 
     from pathlib import Path
 
-    from t2t.lab.studies.record import record as gather
-    from t2t.lab.studies.study_record import is_studies, record_studies
+    from t2t.lab.records.record import record as gather
+    from t2t.lab.records.study_record import is_studies, record_studies
 
     places = [Path(run).expanduser() for run in runs]
     target = Path(into).expanduser()
@@ -80,7 +80,7 @@ def record(
 
 def check_kind(place: "Path", num_places: int) -> None:
     """Refuses studies among other runs, and one study without its runs."""
-    from t2t.lab.studies.study_record import is_studies, is_study
+    from t2t.lab.records.study_record import is_studies, is_study
 
     if is_studies(place) and num_places > 1:
         raise UserError(

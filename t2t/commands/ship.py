@@ -40,7 +40,7 @@ def ship(
 
     from pathlib import Path
 
-    from t2t.lab.studies.shipping import ship as write
+    from t2t.lab.ship import ship as write
 
     file, report = write(
         Path(run).expanduser(),

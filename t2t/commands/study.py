@@ -188,8 +188,8 @@ def train_study(
     """Trains what is missing, and shows the table."""
     import sys
 
-    from t2t.lab.studies.running import run_study
-    from t2t.lab.studies.table import as_json, markdown
+    from t2t.lab.studies.report import as_json, markdown
+    from t2t.lab.studies.run import run_study
     from t2t.screen import print_json
     from t2t.training.logging.clock import counted
 

@@ -30,28 +30,51 @@ def part_of(module: str) -> str | None:
     return pieces[1] if pieces[0] == "t2t" and len(pieces) > 1 else None
 
 
+def imported_modules(path: Path) -> list[str]:
+    """The modules that a file imports anywhere, within functions too."""
+    modules: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            modules += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module == "t2t":
+            modules += [f"t2t.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            modules.append(node.module)
+    return modules
+
+
+def own_part(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
 def test_imports_go_down_only() -> None:
     wrong = []
     for path in sorted(PACKAGE.rglob("*.py")):
-        own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        own = own_part(path)
         if own in AT_THE_DOOR:
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            modules = []
-            if isinstance(node, ast.Import):
-                modules = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                modules = [node.module]
-                if node.module == "t2t":
-                    modules = [f"t2t.{alias.name}" for alias in node.names]
-            for module in modules:
-                part = part_of(module)
-                if part is None or part == own or part not in LEVEL:
-                    continue
-                level, other = LEVEL[own], LEVEL[part]
-                same_floor = level == other and level in (0, TOP)
-                if other >= level and not same_floor:
-                    wrong.append(f"{path.relative_to(PACKAGE)} imports {module}")
+        for module in imported_modules(path):
+            part = part_of(module)
+            if part is None or part == own or part not in LEVEL:
+                continue
+            level, other = LEVEL[own], LEVEL[part]
+            same_floor = level == other and level in (0, TOP)
+            if other >= level and not same_floor:
+                wrong.append(f"{path.relative_to(PACKAGE)} imports {module}")
+    assert wrong == []
+
+
+def test_the_core_never_imports_the_lab() -> None:
+    paths = PACKAGE.rglob("*.py")
+    core = [path for path in paths if own_part(path) not in ("lab", "commands")]
+    assert PACKAGE / "__init__.py" in core
+    assert PACKAGE / "cli.py" in core
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports {module}"
+        for path in core
+        for module in imported_modules(path)
+        if part_of(module) == "lab"
+    ]
     assert wrong == []
 
 

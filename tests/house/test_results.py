@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from t2t.lab.studies.record import SUMMARY_KEYS
+from t2t.lab.records.record import SUMMARY_KEYS
 
 ROOT = Path(__file__).parents[2]
 SUMMARIES = sorted((ROOT / "records").glob("*/summary.json"))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from t2t.lab.bench.cases import COMPILED, REPLAYED, Case, operations_of
-from t2t.lab.bench.kernels import Profile, profile_steps
+from t2t.lab.bench.profiling import Profile, profile_steps
 from t2t.lab.bench.steps import STEPS, captured
 from t2t.lab.bench.timing import (
     Peak,

@@ -22,8 +22,8 @@ from t2t.data.sources import (
 from t2t.data.sources.opening import find_splits
 from t2t.errors import UserError
 from t2t.lab.bench.cases import operations
-from t2t.lab.bench.kernels import profile_steps
 from t2t.lab.bench.measure import Measured, Row, failed, free, rounded
+from t2t.lab.bench.profiling import profile_steps
 from t2t.lab.bench.timing import Peak, Timing, matrix_rate, name_of, time_steps
 from t2t.training.distributed import World, own_stream
 from t2t.training.forecast.random_batch import random_batch

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from t2t.errors import UserError, suggest
-from t2t.lab.studies.findings import (
+from t2t.lab.studies.networks import networks
+from t2t.lab.studies.paper import (
     depth,
     designs,
     head,
@@ -11,7 +12,6 @@ from t2t.lab.studies.findings import (
     token_transformer,
     tokens,
 )
-from t2t.lab.studies.networks import networks
 from t2t.lab.studies.study import Claim, Study
 
 __all__ = ["STUDIES", "Claim", "Study", "find_study"]

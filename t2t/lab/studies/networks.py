@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from t2t.lab.studies.findings import TRANSFERS, base
+from t2t.lab.studies.paper import TRANSFERS, base
 from t2t.lab.studies.study import Claim, Study
 from t2t.training.recipe import Recipe
 

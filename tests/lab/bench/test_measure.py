@@ -11,8 +11,8 @@ from t2t.analysis.cost import count
 from t2t.errors import UserError
 from t2t.lab.bench import measure as measuring
 from t2t.lab.bench.cases import Case, all_cases, operations_of, own_depth
-from t2t.lab.bench.kernels import busy_share, longest, profile_steps
 from t2t.lab.bench.measure import measure_cases
+from t2t.lab.bench.profiling import busy_share, longest, profile_steps
 from t2t.lab.bench.steps import inference_step, training_step
 from t2t.lab.bench.timing import Peak, Timing, matrix_rate, time_steps
 from t2t.models.create import create_model

@@ -11,14 +11,14 @@ from matplotlib.figure import Figure
 from t2t.commands.study import forecast_sentence, macs_in_words, seconds_in_words
 from t2t.config import to_json
 from t2t.errors import UserError
+from t2t.lab.records.record import FinishedRun
 from t2t.lab.studies import STUDIES, find_study
-from t2t.lab.studies.findings import EPOCHS
+from t2t.lab.studies.figures import draw, draw_arms, draw_costs, draw_seeds
 from t2t.lab.studies.forecast import data_size, forecast
-from t2t.lab.studies.outcome import Arm, Cost, Outcome, costs_of, find, run_folder
-from t2t.lab.studies.picture import draw, draw_arms, draw_costs, draw_seeds
-from t2t.lab.studies.record import FinishedRun
+from t2t.lab.studies.paper import EPOCHS
+from t2t.lab.studies.report import as_json, markdown
+from t2t.lab.studies.results import Arm, Cost, Outcome, costs_of, find, run_folder
 from t2t.lab.studies.study import Claim, Study
-from t2t.lab.studies.table import as_json, markdown
 from t2t.training.optim import build_optimizers
 from t2t.training.recipe import Recipe
 from t2t.training.run_folder import RESULT_KINDS, write_json

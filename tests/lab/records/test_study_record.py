@@ -9,9 +9,9 @@ import pytest
 
 from t2t.cli import main
 from t2t.errors import UserError
-from t2t.lab.studies.running import run_study
+from t2t.lab.records.study_record import is_studies, record_studies
+from t2t.lab.studies.run import run_study
 from t2t.lab.studies.study import Study
-from t2t.lab.studies.study_record import is_studies, record_studies
 from t2t.training.loop import Runtime
 
 CPU = Runtime(device="cpu", compile=False, workers=1)

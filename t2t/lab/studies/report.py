@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from t2t.errors import UserError
-from t2t.lab.studies.outcome import Arm, Outcome, Values
-from t2t.lab.studies.picture import draw
+from t2t.lab.studies.figures import draw
+from t2t.lab.studies.results import Arm, Outcome, Values
 from t2t.training.run_folder import write_json, write_page
 
 TABLE, NUMBERS, PICTURE = "table.md", "table.json", "picture.png"

@@ -16,8 +16,8 @@ import torch
 
 from t2t.data.sources import Splits
 from t2t.errors import UserError
-from t2t.lab.studies.outcome import costs_of, gather
-from t2t.lab.studies.running import run_study
+from t2t.lab.studies.results import costs_of, gather
+from t2t.lab.studies.run import run_study
 from t2t.lab.studies.study import Study
 from t2t.training.loaders import open_data
 from t2t.training.logging.metrics import read_rows
@@ -30,7 +30,7 @@ CPU = Runtime(device="cpu", compile=False, workers=1)
 
 DYING = """
 import os, pickle, signal, sys
-from t2t.lab.studies.running import run_study
+from t2t.lab.studies.run import run_study
 from t2t.training.logging.run_logger import RunLogger
 
 study, folder, machine = pickle.load(sys.stdin.buffer)
@@ -153,10 +153,10 @@ def test_every_seed_is_evaluated_on_its_own_images(
         trained[recipe.name, recipe.seed] = splits
         return Result(tmp_path, True, {})
 
-    monkeypatch.setattr("t2t.lab.studies.running.train", train)
-    monkeypatch.setattr("t2t.lab.studies.running.write", lambda *_: None)
+    monkeypatch.setattr("t2t.lab.studies.run.train", train)
+    monkeypatch.setattr("t2t.lab.studies.run.write", lambda *_: None)
     monkeypatch.setattr(
-        "t2t.lab.studies.running.forget_programs", lambda: programs.append(len(trained))
+        "t2t.lab.studies.run.forget_programs", lambda: programs.append(len(trained))
     )
     for data, holdout in ((images / "train", 0), (images, 6), (images, 0)):
         trained.clear()
@@ -270,7 +270,7 @@ def test_a_run_counts_whichever_way_its_data_is_named(
 
 
 def test_the_spread_is_the_sample_deviation() -> None:
-    from t2t.lab.studies.outcome import Values
+    from t2t.lab.studies.results import Values
 
     values = Values({0: 94.0, 1: 95.0, 2: 96.5})
     assert values.mean == pytest.approx(95.1667, abs=1e-4)

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from t2t.errors import UserError
-from t2t.lab.studies.outcome import RUNS
-from t2t.lab.studies.output_dir import renamed, writing_into
-from t2t.lab.studies.record import (
+from t2t.lab.output_dir import renamed, writing_into
+from t2t.lab.records.record import (
     PAGE,
     FinishedRun,
     check_place,
     open_runs,
     write_record,
 )
-from t2t.lab.studies.table import NUMBERS, PICTURE, TABLE
+from t2t.lab.studies.report import NUMBERS, PICTURE, TABLE
+from t2t.lab.studies.results import RUNS
 from t2t.training.run_folder import (
     RunFolder,
     read_json,

@@ -10,7 +10,7 @@ from torch import Tensor
 import t2t
 from t2t.atomic import atomic_file
 from t2t.errors import UserError, on_one_line
-from t2t.lab.studies.output_dir import renamed, writing_into
+from t2t.lab.output_dir import renamed, writing_into
 from t2t.models.builtin import CARD
 from t2t.models.checkpoint_io.checkpoints import Checkpoint, read
 from t2t.models.checkpoint_io.checksum import write_with_checksum

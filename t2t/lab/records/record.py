@@ -11,8 +11,8 @@ from typing import Any
 
 from t2t.config import differences, few, to_json
 from t2t.errors import UserError
-from t2t.lab.studies.output_dir import renamed, writing_into
-from t2t.lab.studies.picture import draw_seeds
+from t2t.lab.output_dir import renamed, writing_into
+from t2t.lab.studies.figures import draw_seeds
 from t2t.training.logging.clock import counted
 from t2t.training.logging.metrics import read_rows
 from t2t.training.run_folder import (

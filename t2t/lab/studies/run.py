@@ -12,10 +12,10 @@ import torch
 
 from t2t.data.sources import Splits
 from t2t.errors import UserError
-from t2t.lab.studies.outcome import Outcome, costs_of, finished, gather, run_folder
-from t2t.lab.studies.output_dir import writing_into
+from t2t.lab.output_dir import writing_into
+from t2t.lab.studies.report import write
+from t2t.lab.studies.results import Outcome, costs_of, finished, gather, run_folder
 from t2t.lab.studies.study import Study
-from t2t.lab.studies.table import write
 from t2t.training.loaders import open_data
 from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 import t2t
 from t2t.cli import main
 from t2t.errors import UserError
-from t2t.lab.studies.shipping import beginnings, card, half, ship
+from t2t.lab.ship import beginnings, card, half, ship
 from t2t.lab.studies.study import Study
 from t2t.models import builtin
 from t2t.models.weights import load_with_report
@@ -68,7 +68,7 @@ def test_what_is_judged_is_the_file_that_ships(
         judged.append({name: each.clone() for name, each in load_file(path).items()})
         return evaluate_model(path, **options)
 
-    monkeypatch.setattr("t2t.lab.studies.shipping.evaluate_model", watched)
+    monkeypatch.setattr("t2t.lab.ship.evaluate_model", watched)
     file, _ = ship(run, tmp_path / "in", device="cpu")
     (seen,) = judged
     for name, each in load_file(file).items():
@@ -138,7 +138,7 @@ def test_predicting_needs_no_weights(images: Path, capsys: Output) -> None:
         assert main([*words, "--json", "--device", "cpu"]) == 0
         told = capsys.readouterr()
         seen[told.out] = told.err
-        implied = "the built-in t2t_vit_7_32, trained on noise: it knows 3 classes"
+        implied = "the built-in t2t_vit_7_32, trained on noise (3 classes)"
         assert (implied in told.err) == (len(words) == 2)
     assert len(seen) == 1
     # A folder of images is no run.
@@ -155,11 +155,11 @@ def test_a_build_without_a_model_says_so(
         assert main(words) == 2
         assert "No model ships in this build of t2t" in capsys.readouterr().err
     for words, sentence in {
-        ("predict",): "No images are named",
-        ("predict", str(run)): "No images are named",
+        ("predict",): "No images are given",
+        ("predict", str(run)): "No images are given",
         ("predict", "no-such-run", "cat.jpg"): "There is no file no-such-run",
-        ("eval",): "Name one run or file of weights",
-        ("eval", str(run), "--weights", "builtin"): "Name one run or file of weights",
+        ("eval",): "Give one run or file of weights",
+        ("eval", str(run), "--weights", "builtin"): "Give one run or file of weights",
     }.items():
         assert main([*words]) == 2
         assert sentence in capsys.readouterr().err
@@ -251,7 +251,7 @@ def test_a_model_never_ships_without_its_card(
 
     into = tmp_path / "in"
     with monkeypatch.context() as patch:
-        patch.setattr("t2t.lab.studies.shipping.write_page", full)
+        patch.setattr("t2t.lab.ship.write_page", full)
         with pytest.raises(UserError, match="No space left on device"):
             ship(run, into, device="cpu")
     assert not into.exists()

@@ -10,10 +10,10 @@ from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from t2t.atomic import atomic_file
-from t2t.lab.studies.outcome import Arm, Outcome
+from t2t.lab.studies.results import Arm, Outcome
 
 if TYPE_CHECKING:
-    from t2t.lab.studies.record import FinishedRun
+    from t2t.lab.records.record import FinishedRun
 
 COLOUR, DOTS = "#08519c", "#9ecae1"
 COSTS: dict[str, Callable[[Arm], float]] = {

@@ -12,8 +12,8 @@ import pytest
 
 from t2t.cli import main
 from t2t.errors import UserError
-from t2t.lab.studies.output_dir import renamed
-from t2t.lab.studies.record import SUMMARY_KEYS, record
+from t2t.lab.output_dir import renamed
+from t2t.lab.records.record import SUMMARY_KEYS, record
 from t2t.lab.studies.study import Study
 from t2t.training.loop import Runtime, train
 
@@ -241,7 +241,7 @@ def test_a_full_disk_is_one_sentence_and_the_same_call_goes_on(
         raise OSError(ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("t2t.lab.studies.record.shutil.copyfile", full)
+        patch.setattr("t2t.lab.records.record.shutil.copyfile", full)
         with pytest.raises(UserError, match=r"\(No space left on device\); make room"):
             record(runs, tmp_path / "one")
     (tmp_path / "one" / "summary.json").unlink()
