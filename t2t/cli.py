@@ -1,4 +1,4 @@
-"""The command line: finds the verb, calls it, and tells mistakes in one sentence."""
+"""The command line: finds and runs a command; a mistake is one sentence."""
 
 import errno
 import inspect
@@ -16,31 +16,31 @@ from tyro.conf import subcommand
 
 from t2t import __version__
 from t2t.commands import COMMANDS, DISTRIBUTED
-from t2t.commands.options import check_alone
+from t2t.commands.options import check_single_process
 from t2t.commands.parse import PARSING, parse
-from t2t.errors import LocalError, ReportedError, UserError, lack, suggest
+from t2t.errors import LocalError, ReportedError, UserError, machine_error, suggest
 from t2t.torchrun import is_main
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-NO_WAY_IN = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EIO)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+UNREADABLE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EIO)
 HELP = ("-h", "--help")
-LEADER_SECONDS = 10.0
-LEAST_COLUMNS = 40
+MAIN_PROCESS_SECONDS = 10.0
+MIN_COLUMNS = 40
 PURPOSE = """Train vision transformers from scratch on the images you have.
 
-t2t VERB --help explains a verb by examples; t2t --version tells the version."""
+t2t COMMAND --help explains a command; t2t --version prints the version."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command line and returns its exit code."""
+    """Runs a command line and returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     set_up_output()
     try:
         with warnings.catch_warnings():
-            # No font has all characters; one that it lacks is drawn as a box.
+            # A character that the font lacks is drawn as a box.
             warnings.filterwarnings("ignore", "Glyph .* missing from font")
             run(words)
-        # A reader that has gone shows only when the last words are sent.
+        # A closed pipe shows only when the last output is flushed.
         sys.stdout.flush()
     except UserError as error:
         if not isinstance(error, ReportedError):
@@ -53,22 +53,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.filename is not None:
             name = os.fsdecode(error.filename)
-            told = lack(name, error)
-            if told is None and error.errno in NO_WAY_IN:
-                told = LocalError(
-                    f"{name} cannot be opened ({error.strerror}): put that right, or "
-                    "name another."
+            message = machine_error(name, error)
+            if message is None and error.errno in UNREADABLE:
+                message = LocalError(
+                    f"{name} cannot be opened ({error.strerror}): fix that, or name "
+                    "another."
                 )
-            if told is not None:
-                print(f"t2t: {told}", file=sys.stderr)
+            if message is not None:
+                print(f"t2t: {message}", file=sys.stderr)
                 return 2
-        if not (isinstance(error, BrokenPipeError) or error.errno in NO_ROOM):
+        if not (isinstance(error, BrokenPipeError) or error.errno in DISK_FULL):
             raise
-        # What is still to be sent could not be either.
+        # Nothing more can be written: buffered output is discarded.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             return 141
-        print(f"t2t: {error.strerror}; make room.", file=sys.stderr)
+        print(f"t2t: {error.strerror}; free some space.", file=sys.stderr)
         return 1
     except SystemExit as leaving:
         code = leaving.code
@@ -77,19 +77,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def wait_for_main() -> None:
-    """Lets torchrun's first process tell what all are about to.
+    """Lets torchrun's main process print an error that all processes meet.
 
-    torchrun ends the others as soon as one has ended, be it before it could speak.
+    torchrun stops the others as soon as one process exits.
     """
     if not is_main():
-        time.sleep(LEADER_SECONDS)
+        time.sleep(MAIN_PROCESS_SECONDS)
 
 
 def set_up_output() -> None:
-    """Lets all be printed: what an encoding lacks is escaped, as Python's errors are.
+    """Escapes characters that the terminal's encoding lacks.
 
-    Names of files need not be text, nor can every terminal show what we draw. What was
-    closed (`<&-`) leads nowhere: warnings must not find their way among the results.
+    Streams that were closed (`<&-`) discard their output, lest warnings end up among
+    the results.
     """
     sys.stdin = sys.stdin or StringIO()
     sys.stdout = sys.stdout or StringIO()
@@ -99,16 +99,13 @@ def set_up_output() -> None:
 
 
 def widen_terminal() -> None:
-    """Lets a narrow terminal break the lines of the help itself.
-
-    Where no column is left beside a name, tyro would go on breaking words for ever.
-    """
-    if shutil.get_terminal_size().columns < LEAST_COLUMNS:
-        os.environ["COLUMNS"] = str(LEAST_COLUMNS)
+    """Lets a narrow terminal wrap the help itself: tyro would never finish."""
+    if shutil.get_terminal_size().columns < MIN_COLUMNS:
+        os.environ["COLUMNS"] = str(MIN_COLUMNS)
 
 
 def run(words: list[str]) -> None:
-    """Calls the verb that the first word names with what the others say."""
+    """Runs the command that the first word names with the other words."""
     if words[:1] == ["--version"]:
         print(f"t2t {__version__}")
     elif not words or words[0] in (*HELP, "help"):
@@ -120,7 +117,7 @@ def run(words: list[str]) -> None:
             return
         values = parse(words[0], command, words[1:])
         if words[0] not in DISTRIBUTED:
-            check_alone(f"t2t {words[0]}")
+            check_single_process(f"t2t {words[0]}")
         command(**values)
     else:
         hint = suggest(words[0], COMMANDS)
@@ -140,10 +137,10 @@ def print_help(name: str, command: Callable[..., None]) -> None:
 
 
 def print_commands() -> None:
-    """Prints the verbs, each with its first sentence."""
+    """Prints the commands, each with the first sentence of its help."""
 
-    def without_options() -> None:
-        """Stands for a verb: its options need not be read to list it."""
+    def no_options() -> None:
+        """Stands for a command, whose options are not listed here."""
 
     commands = {
         name: Annotated[
@@ -151,7 +148,7 @@ def print_commands() -> None:
             subcommand(
                 name=name,
                 description=(inspect.getdoc(command) or "").partition("\n")[0],
-                constructor=without_options,
+                constructor=no_options,
             ),
         ]
         for name, command in COMMANDS.items()

@@ -1,4 +1,4 @@
-"""Mistakes a user can make and put right, told in one sentence."""
+"""Errors that a user can fix, each one sentence."""
 
 import errno
 import math
@@ -12,10 +12,10 @@ Choice = TypeVar("Choice")
 
 _FILES = "allow more open files (ulimit -n), or try {less}"
 _MEMORY = "leave more memory free, or try {less}"
-_DISK = "see to the disk or network that it lies on, and repeat the command"
-# What a machine lacks, whichever file is read. A bad sector (EIO), a file that one may
-# not read and one that is gone are faults of that file.
-_LACKS = {
+_DISK = "check the disk or network that holds it, and repeat the command"
+# Errors of the machine, whichever file is read. A bad sector (EIO), missing permission
+# and a missing file are errors of that file.
+_MACHINE_ERRORS = {
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), _FILES),
     errno.ENOMEM: _MEMORY,
     **dict.fromkeys(
@@ -29,40 +29,37 @@ class UserError(ValueError):
 
 
 class LocalError(UserError):
-    """One that a process meets alone, and must tell itself, whatever its rank."""
+    """An error of one process alone, which prints it whatever its rank."""
 
 
 class ReportedError(UserError):
-    """One that another process tells, so that this one need not."""
+    """An error that another process prints."""
 
 
-def lack(
+def machine_error(
     name: str, error: BaseException, less: str = "fewer --workers"
 ) -> LocalError | None:
-    """What to tell where the machine is at fault, and not the file that was read.
+    """The error if reading a file failed because of the machine, else None.
 
-    `less` is what the command could do with less of.
+    `less` names an option that lowers what the command needs.
     """
     if isinstance(error, LocalError):
         return LocalError(str(error))
-    if isinstance(error, ConnectionError):  # which says what was to be reached
+    if isinstance(error, ConnectionError):  # its message names the address
         return LocalError(f"{error}: is there a network?")
     number = getattr(error, "errno", None)
     if isinstance(error, MemoryError):
         number = errno.ENOMEM
-    if number not in _LACKS:
+    if number not in _MACHINE_ERRORS:
         return None
     return LocalError(
         f"{on_one_line(name) or 'An image'} was not read ({os.strerror(number)}), "
-        f"which is no fault of its own: {_LACKS[number].format(less=less)}."
+        f"not because of the file itself: {_MACHINE_ERRORS[number].format(less=less)}."
     )
 
 
 def suggest(word: str, allowed: Iterable[str]) -> str:
-    """A closing sentence that names the likeliest meant words, or all of a few.
-
-    Starts with a space, so that it can follow the sentence that names the mistake.
-    """
+    """A closing sentence, after a space, with the closest names or all of a few."""
     names = sorted({*allowed})
     if found := close_matches(word, names):
         return f" Did you mean {' or '.join(found)}?"
@@ -132,7 +129,7 @@ def require(
     *,
     below: float = math.inf,
 ) -> None:
-    """Refuses a number out of its range, or one that is none or infinite."""
+    """Raises an error for a number out of its range, NaN or infinite."""
     if least <= value <= most and value < below:
         return
     if below < math.inf:
@@ -145,12 +142,12 @@ def require(
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says, or its kind where it says nothing."""
+    """The first line of an error's message, or its type if it has none."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def on_one_line(name: str) -> str:
-    """A name with all that would break a line or steer a terminal escaped."""
+    """A name with line breaks and control characters escaped."""
     return "".join(
         character.encode("unicode_escape").decode()
         if category(character) in ("Cc", "Cs", "Zl", "Zp")
@@ -160,7 +157,7 @@ def on_one_line(name: str) -> str:
 
 
 def choose(slot: str, name: str, choices: Mapping[str, Choice]) -> Choice:
-    """The choice of that name, or a sentence that says which names there are."""
+    """The choice of that name; an error lists the names."""
     if name not in choices:
         allowed = ", ".join(sorted(choices))
         raise UserError(f"{slot}={name!r} is not known; allowed: {allowed}.")

@@ -332,9 +332,9 @@ def test_exit_codes(
 @pytest.mark.parametrize(
     ("number", "sentence"),
     [
-        (errno.EIO, "cannot be opened (Input/output error): put that right, or name"),
-        (errno.ENOTCONN, "which is no fault of its own: see to the disk or network"),
-        (errno.EMFILE, "which is no fault of its own: allow more open files"),
+        (errno.EIO, "cannot be opened (Input/output error): fix that, or name"),
+        (errno.ENOTCONN, "not because of the file itself: check the disk or network"),
+        (errno.EMFILE, "not because of the file itself: allow more open files"),
     ],
 )
 def test_a_disk_that_fails_is_one_sentence(
@@ -376,9 +376,7 @@ def test_what_is_for_one_process_is_refused_to_several(
     assert main(words.split()) == 2
     told = capsys.readouterr()
     assert told.out == ""
-    assert "is for one process, and the environment has WORLD_SIZE=2; start it" in (
-        told.err
-    )
+    assert "runs as one process, but WORLD_SIZE=2 is set; start it" in told.err
     assert main([words.split()[0], "--help"]) == 0
 
 
@@ -438,4 +436,4 @@ def test_output_that_has_no_room_is_one_sentence() -> None:
             text=True,
         )
     assert done.returncode == 1
-    assert done.stderr == "t2t: No space left on device; make room.\n"
+    assert done.stderr == "t2t: No space left on device; free some space.\n"

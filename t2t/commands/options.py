@@ -1,4 +1,4 @@
-"""What verbs share: how options are told, and how their words are read."""
+"""Options that several commands share, and checks of their values."""
 
 import errno
 import os
@@ -12,22 +12,23 @@ from tyro.conf import UseAppendAction, arg
 from t2t.config import LARGEST_SIDE, assignment
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS, MAX_PIXELS_LIMIT
 from t2t.errors import UserError
-from t2t.torchrun import num_told
+from t2t.torchrun import env_count
 
 INTERRUPTED = 130
-"""The exit code of what was stopped on its way, as a shell says it."""
+"""Exit code of an interrupted run, as in a shell."""
 
 
 def option(help: str, default: str = "", metavar: str | None = None) -> Any:
-    """What the help says of an option; its default only where a word is given."""
+    """The help of an option; `default` is the note on its default value, if any."""
     return arg(help=help, help_behavior_hint=default, metavar=metavar)
 
 
 DeviceOption = Annotated[
-    str | None, option("cuda, mps or cpu.", "(default: the best there is)")
+    str | None, option("Device: cuda, mps or cpu.", "(default: the best available)")
 ]
 PrecisionOption = Annotated[
-    str | None, option("bf16, fp16 or fp32.", "(default: bf16 on CUDA, else fp32)")
+    str | None,
+    option("Precision: bf16, fp16 or fp32.", "(default: bf16 on CUDA, else fp32)"),
 ]
 CompileOption = Annotated[
     Literal["on", "off"] | None,
@@ -58,34 +59,34 @@ SetOption = Annotated[
 
 
 def as_bool(choice: Literal["on", "off"] | None) -> bool | None:
-    """A switch that may be left alone."""
+    """on as True, off as False."""
     return None if choice is None else choice == "on"
 
 
 def warn(*sentences: str) -> None:
-    """Says something beside the result."""
+    """Prints sentences to standard error."""
     for sentence in sentences:
         print(f"t2t: {sentence}", file=sys.stderr)
 
 
-def check_alone(command: str) -> None:
-    """Refuses what every process of torchrun would do again from its beginning."""
-    if (told := num_told("WORLD_SIZE")) > 1:
+def check_single_process(command: str) -> None:
+    """Raises an error if torchrun starts several processes."""
+    if (world_size := env_count("WORLD_SIZE")) > 1:
         raise UserError(
-            f"`{command}` is for one process, and the environment has WORLD_SIZE="
-            f"{told}; start it without torchrun, or unset WORLD_SIZE."
+            f"`{command}` runs as one process, but WORLD_SIZE={world_size} is set; "
+            "start it without torchrun, or unset WORLD_SIZE."
         )
 
 
 def at_least(least: int, option: str, number: int) -> int:
-    """The number given for an option, unless it is too small."""
+    """The value of an option; raises an error if it is too small."""
     if number < least:
         raise UserError(f"{option} {number} is too small: give {least} or more.")
     return number
 
 
 def at_most(most: int, option: str, number: int) -> int:
-    """The number given for an option, unless it is too large."""
+    """The value of an option; raises an error if it is too large."""
     if number > most:
         raise UserError(f"{option} {number} is too large: give {most} or less.")
     return number
@@ -96,8 +97,8 @@ def check_max_pixels(number: int) -> None:
     at_most(MAX_PIXELS_LIMIT, "--max-pixels", at_least(1, "--max-pixels", number))
 
 
-def value_set(name: str, settings: Iterable[str]) -> str | None:
-    """The text that a field is set to, if it is."""
+def set_value(name: str, settings: Iterable[str]) -> str | None:
+    """The text that --set gives a field, if any."""
     found = None
     for word in settings:
         field, text = assignment(word)
@@ -122,7 +123,7 @@ def check_contradictions(options: Mapping[str, Any], settings: Iterable[str]) ->
 
 
 def check_picture(picture: str | None) -> None:
-    """Refuses a picture of another kind, or that could not be written."""
+    """Raises an error if a picture has another format or cannot be written."""
     if picture is None:
         return
     if not picture.lower().endswith((".png", ".pdf", ".svg")):
@@ -138,11 +139,11 @@ def check_writable(option: str, path: Path) -> None:
         if not path.parent.exists():
             raise UserError(
                 f"{option} {path} cannot be written: there is no folder {path.parent}; "
-                "create it, or choose another file."
+                "create it, or name another file."
             )
         trial = path.with_name(f".{path.name}.trial")
         trial.touch()
-        trial.unlink(missing_ok=True)  # torchrun's processes try all at once
+        trial.unlink(missing_ok=True)  # several processes may try at once
     except OSError as error:
         raise UserError(
             f"{option} {path} cannot be written ({error.strerror}); name another file."

@@ -4,7 +4,7 @@ import statistics
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from t2t.commands.options import at_least, value_set
+from t2t.commands.options import at_least, set_value
 from t2t.config import override
 
 if TYPE_CHECKING:
@@ -19,16 +19,16 @@ def apply_settings(
     from t2t.recipes.own import with_model
 
     words: list[str] = []
-    model = value_set("model", settings)
+    model = set_value("model", settings)
     if model not in (None, recipe.model) and model not in OURS:
         recipe = with_model(recipe, model)
     if epochs is not None:
         at_least(1, "--epochs", epochs)
-    elif (text := value_set("epochs", settings) or "").isdecimal():
+    elif (text := set_value("epochs", settings) or "").isdecimal():
         epochs = int(text)
     if epochs is not None:
         words += shorter_or_longer(recipe, epochs, settings)
-    channels = value_set("channels", settings)
+    channels = set_value("channels", settings)
     if channels is not None and channels.isdecimal():
         words += for_channels(recipe, int(channels))
     recipe = override(recipe, [*words, *settings])
@@ -68,7 +68,7 @@ def shorter_or_longer(
 
     given: dict[str, float] = {}
     for name in WITHIN_EPOCHS:
-        text = value_set(f"schedule.{name}", settings)
+        text = set_value(f"schedule.{name}", settings)
         if text is not None:
             with suppress(ValueError):  # checked later with all fields
                 given[name] = float(text)
@@ -89,7 +89,7 @@ def schedule_notes(
         f"{what} epochs {getattr(before.schedule, name):g} → "
         f"{getattr(after.schedule, name):.3g}"
         for name, what in names.items()
-        if value_set(f"schedule.{name}", settings) is None
+        if set_value(f"schedule.{name}", settings) is None
         and getattr(before.schedule, name) != getattr(after.schedule, name)
     ]
     if not changes:

@@ -15,11 +15,11 @@ from t2t.commands.options import (
     as_bool,
     at_least,
     at_most,
-    check_alone,
     check_contradictions,
     check_max_pixels,
+    check_single_process,
     option,
-    value_set,
+    set_value,
 )
 from t2t.config import MOST_WORKERS
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
@@ -99,7 +99,7 @@ def train(
       torchrun --nproc-per-node 8 -m t2t train imagenet.t2t_vit_14 --data path
     """
     if dry_run:
-        check_alone("t2t train --dry-run")
+        check_single_process("t2t train --dry-run")
     if workers is not None:
         at_most(MOST_WORKERS, "--workers", at_least(1, "--workers", workers))
     if threads is not None:
@@ -117,8 +117,8 @@ def train(
     from t2t.recipes.open_recipe import open_recipe
 
     check_contradictions({"data": data, "epochs": epochs, "seed": seed}, set)
-    start_from = value_set("weights", set)
-    named = open_recipe(recipe, data, value_set("model", set), start_from)
+    start_from = set_value("weights", set)
+    named = open_recipe(recipe, data, set_value("model", set), start_from)
     if seed is not None:
         set = (f"seed={at_least(0, '--seed', seed)}", *set)
     chosen = apply_settings(named, epochs, set)

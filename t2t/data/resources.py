@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from t2t.torchrun import num_told
+from t2t.torchrun import env_count
 
 _GROUPS = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
@@ -21,7 +21,7 @@ def num_cores() -> int:
     else:
         cores = os.cpu_count() or 1
     cores = math.ceil(min(cores, _cores_granted()))
-    return max(cores // num_told("LOCAL_WORLD_SIZE"), 1)
+    return max(cores // env_count("LOCAL_WORLD_SIZE"), 1)
 
 
 def free_cores(seconds: float = 0.1) -> float:
@@ -40,7 +40,7 @@ def free_cores(seconds: float = 0.1) -> float:
     if idle is None or idle_now is None:
         return max(min(num_cores(), granted), 0.0)
     free = min((idle_now - idle) / passed, granted)
-    return min(max(free, 0.0) / num_told("LOCAL_WORLD_SIZE"), num_cores())
+    return min(max(free, 0.0) / env_count("LOCAL_WORLD_SIZE"), num_cores())
 
 
 def _idle_seconds() -> float | None:
@@ -73,7 +73,7 @@ def free_memory() -> int:
     except (OSError, KeyError):
         # No such table outside Linux: half of all memory is a fair guess.
         free = half_of_all_memory()
-    return max(int(min(free, _memory_granted())), 0) // num_told("LOCAL_WORLD_SIZE")
+    return max(int(min(free, _memory_granted())), 0) // env_count("LOCAL_WORLD_SIZE")
 
 
 def half_of_all_memory() -> int:

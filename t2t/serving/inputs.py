@@ -8,7 +8,7 @@ from typing import TextIO
 from t2t.data.decoding.damage import DamagedImage
 from t2t.data.sources.folder import is_unread_name, walk
 from t2t.data.sources.storage import is_url
-from t2t.errors import first_line, lack
+from t2t.errors import first_line, machine_error
 
 
 def find_images(words: Iterable[str], listed: TextIO) -> Iterator[str | DamagedImage]:
@@ -55,6 +55,6 @@ def images_in(word: str) -> Iterator[str | DamagedImage]:
 
 def damage(name: str, error: Exception) -> DamagedImage:
     """Why an image was not read; where the machine lacks something, none will be."""
-    if told := lack(name, error, less="a smaller --batch-size"):
+    if told := machine_error(name, error, less="a smaller --batch-size"):
         raise told from error
     return DamagedImage(name, getattr(error, "strerror", None) or first_line(error))

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Container, Mapping
 from pathlib import Path
 
-from t2t.torchrun import num_told
+from t2t.torchrun import env_count
 from t2t.training.checkpoint import step_of
 from t2t.training.recipe import Recipe
 from t2t.training.runtime import Runtime
@@ -55,7 +55,7 @@ def retyped(changes: Mapping[str, str], options: Mapping[str, str], *more: str) 
         start = shlex.join(["t2t", *without(words, changes, {*options, *more})])
     added = [word for option in options.items() for word in option]
     added += [word for each in changes.items() for word in ("--set", "=".join(each))]
-    launcher = "torchrun … -m " if num_told("WORLD_SIZE") > 1 else ""
+    launcher = "torchrun … -m " if env_count("WORLD_SIZE") > 1 else ""
     return f"{launcher}{start} {shlex.join([*added, *more])}"
 
 

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from t2t.errors import LocalError, lack, on_one_line
+from t2t.errors import LocalError, machine_error, on_one_line
 
 
 class DamagedImage(Exception):  # noqa: N818 (it names a thing, not a mistake)
@@ -22,7 +22,7 @@ def unread(name: str, error: Exception) -> DamagedImage | LocalError:
     """What an image that was not read is: damaged, unless the machine is at fault."""
     # A lack of the machine's must not change what is trained on.
     reason = getattr(error, "strerror", None) or str(error)
-    return lack(name, error) or DamagedImage(name, reason)
+    return machine_error(name, error) or DamagedImage(name, reason)
 
 
 class Damage:

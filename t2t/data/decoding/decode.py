@@ -37,7 +37,7 @@ from t2t.data.decoding.nvjpeg import (
     upright,
 )
 from t2t.data.decoding.shrinking import jpeg_factor, shrink_factor, shrunk
-from t2t.errors import UserError, lack
+from t2t.errors import UserError, machine_error
 
 __all__ = ["DecodeOptions", "ImagePixels", "decode", "decode_each", "with_channels"]
 
@@ -245,7 +245,9 @@ def _decode_with_pillow(
         raise
     # Pillow's readers raise nearly anything on damaged bytes.
     except Exception as error:
-        raise lack(name, error) or DamagedImage(name, _reason(data, error)) from error
+        raise machine_error(name, error) or DamagedImage(
+            name, _reason(data, error)
+        ) from error
     return upright(pixels, orientation)
 
 

@@ -19,7 +19,7 @@ from t2t.data.sources.labels import labels_and_classes, labels_if_any
 from t2t.data.sources.parquet_columns import Columns, columns_of
 from t2t.data.sources.process_cache import ProcessCache
 from t2t.data.sources.storage import read_whole, unopened
-from t2t.errors import UserError, lack
+from t2t.errors import UserError, machine_error
 
 CACHE_BYTES = 1 << 30
 _MAX_OPEN_FILES = 64
@@ -206,6 +206,6 @@ def _readable(path: str) -> Iterator[None]:
     except _errors() as error:
         if isinstance(error, OSError) and error.errno:  # of the disk, not of the format
             raise unopened(path, error) from error
-        raise lack(path, error) or UserError(
+        raise machine_error(path, error) or UserError(
             f"{path} cannot be read as parquet ({error}): copy it again."
         ) from error

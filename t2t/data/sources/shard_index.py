@@ -25,7 +25,7 @@ from t2t.data.sources.storage import (
     open_storage,
     unopened,
 )
-from t2t.errors import UserError, first_line, lack
+from t2t.errors import UserError, first_line, machine_error
 
 KIND = "t2t shard index 1"
 SUFFIX = ".index.json"
@@ -169,7 +169,7 @@ def build_index(storage: LocalFile | RemoteFile, stamp: list[int | str]) -> Shar
         # Every protocol has its own errors, and few of them are OSErrors.
         if not (isinstance(error, OSError) or isinstance(storage, RemoteFile)):
             raise
-        raise lack(storage.path, error) or UserError(
+        raise machine_error(storage.path, error) or UserError(
             f"{storage.path} could not be read to its end ({first_line(error)}): try "
             "again; finished shards are not read again."
         ) from error

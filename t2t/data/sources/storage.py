@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from t2t.errors import UserError, lack
+from t2t.errors import UserError, machine_error
 
 # Seconds to wait before a remote request is tried again.
 PAUSES = (0.5, 2.0, 8.0)
@@ -134,7 +134,7 @@ def open_storage(path: str) -> LocalFile | RemoteFile:
 def unopened(path: str, error: OSError) -> UserError:
     """The error for a data file that cannot be opened."""
     reason = os.strerror(error.errno) if error.errno else str(error)
-    return lack(path, error) or UserError(
+    return machine_error(path, error) or UserError(
         f"{path} cannot be read ({reason}): fix that, or move it out of the data."
     )
 

@@ -101,12 +101,12 @@ def test_a_source_without_labels_is_told_apart_by_its_names():
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (errno.ENFILE, "was not read .*no fault of its own: allow more open files"),
-        (errno.ENOMEM, "was not read .*no fault of its own: leave more memory free"),
-        (errno.ESTALE, "was not read .*no fault of its own: see to the disk"),
+        (errno.ENFILE, "was not read .*file itself: allow more open files"),
+        (errno.ENOMEM, "was not read .*file itself: leave more memory free"),
+        (errno.ESTALE, "was not read .*file itself: check the disk"),
         (errno.EIO, "Input/output error"),
         (errno.EACCES, "Permission denied"),
-        (None, "was not read .*no fault of its own: leave more memory free"),
+        (None, "was not read .*file itself: leave more memory free"),
     ],
 )
 def test_no_image_is_damaged_for_what_the_machine_lacks(
@@ -117,7 +117,7 @@ def test_no_image_is_damaged_for_what_the_machine_lacks(
 
     source = FileSource(tmp_path, ["a.png"], np.zeros(1, np.int64), ("all",))
     monkeypatch.setattr("t2t.data.sources.base.read_whole", refuse)
-    kind = LocalError if "no fault" in told else DamagedImage
+    kind = LocalError if "was not read" in told else DamagedImage
     with pytest.raises(kind, match=rf"a\.png:? {told}"):
         source.read(0)
 
