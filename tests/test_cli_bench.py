@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from t2t.cli import main
-from t2t.commands.bench_options import recipes_asked
+from t2t.commands.bench_options import select_recipes
 from t2t.config import to_json
 from t2t.recipes import find_recipe
 from t2t.recipes.own import with_model
@@ -49,8 +49,8 @@ def test_a_recipe_is_timed_as_it_is(tmp_path: Path) -> None:
     optimizer = replace(recipe.optimizer, name="sgd")
     own = replace(recipe, drop_path=0.2, optimizer=optimizer)
     write_json(tmp_path / "own.json", to_json(own))
-    assert recipes_asked((), str(tmp_path / "own.json"), (), ()) == [own]
-    (other,) = recipes_asked(("resnet18",), str(tmp_path / "own.json"), (16,), (4,))
+    assert select_recipes((), str(tmp_path / "own.json"), (), ()) == [own]
+    (other,) = select_recipes(("resnet18",), str(tmp_path / "own.json"), (16,), (4,))
     assert (other.model, other.image_size) == ("resnet18", (16, 16))
     assert other.batch_size == 4
 
@@ -91,8 +91,8 @@ def test_a_file_that_cannot_be_written_is_told_before_measuring(
         (["t2t_vit_7", "--launch", "graph", "--device", "cpu"], "needs CUDA"),
         (["t2t_vit_7", "--grow", "size"], "give --out PATH.json"),
         (["deit_tiny_patch16_224", "--grow", "depth", "--out", "x.json"], "depth"),
-        (["t2t_vit_7", "--json", "--markdown"], "two forms"),
-        ([], "No model is named"),
+        (["t2t_vit_7", "--json", "--markdown"], "exclude each other"),
+        ([], "No model is given"),
         (["--recipe", "cifar10.t2t_vit_8"], "There is no recipe"),
         (["t2t_vit_7", "--data", "nowhere"], "no file or folder nowhere"),
         (["t2t_vit_7", "--data", "digits", "--mode", "infer"], "leave --mode"),

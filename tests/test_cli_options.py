@@ -206,7 +206,7 @@ def test_of_torchruns_processes_one_tells_the_end(
         "t2t.commands.train_summary.train_summary", lambda *_: "The end."
     )
     assert main(["train", "digits"]) == 0
-    words = "here was trained before; --fresh trains it anew.\nThe end.\n"
+    words = "here is already trained; --fresh trains it again.\nThe end.\n"
     assert capsys.readouterr().out == ("" if rank else words)
 
 

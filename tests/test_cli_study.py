@@ -28,7 +28,7 @@ def test_a_dry_run_tells_what_it_would_take(tmp_path: Path, capsys: Output) -> N
     told = capsys.readouterr().out
     assert "deep_narrow    t2t_vit_7_32       3.98    1.278       30   0 of 3" in told
     assert "6 runs to do" in told
-    assert "a run on one H200" in told
+    assert "time per run on one H200" in told
     assert main([*words, "--only", "shallow_wide", "--seeds", "4", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["arm"], row["epochs"], row["runs"]) == ("shallow_wide", 30, 1)
@@ -71,9 +71,7 @@ def test_a_study_that_is_stopped_ends_as_a_run_does(
 
     monkeypatch.setattr("t2t.lab.studies.run.train", stopped)
     assert main(small_study(tmp_path / "here")) == 130
-    assert (
-        "No run came to its end; the same command goes on." in capsys.readouterr().out
-    )
+    assert "No run finished; run the same command to resume." in capsys.readouterr().out
 
 
 def test_a_study_whose_runs_fail_is_no_success(
@@ -85,16 +83,16 @@ def test_a_study_whose_runs_fail_is_no_success(
     monkeypatch.setattr("t2t.lab.studies.run.train", fail)
     assert main(small_study(tmp_path / "here")) == 2
     told = capsys.readouterr().err
-    assert "head: arm class_token, seed 0 is left out. There is no room." in told
-    assert "1 run of head could not be trained, for reasons told above" in told
+    assert "head: arm class_token, seed 0 failed. There is no room." in told
+    assert "1 run of head failed, for the reasons printed above" in told
 
 
 def test_it_trains_on_any_data(tmp_path: Path, capsys: Output) -> None:
     assert main(small_study(tmp_path / "here")) == 0
     told = capsys.readouterr()
     assert "head: arm class_token, seed 0 (run 1 of 1)" in told.err
-    assert "Not complete: 1 of 2 runs are still to be done, of `mean`;" in told.out
-    assert "the same command, without --only, goes on." in told.out
+    assert "Not complete: 1 of 2 runs are left, of `mean`;" in told.out
+    assert "run the same command without --only to resume." in told.out
     page = (tmp_path / "here/head/table.md").read_text()
     assert "1 epoch of digits" in page
     assert page in told.out
@@ -124,7 +122,7 @@ def test_it_trains_on_any_data(tmp_path: Path, capsys: Output) -> None:
         (["study", "head", "--dry-run", "--only", "means"], "no arm 'means'"),
         (
             ["study", "head", "--set", "model_args.pool=mean"],
-            "--set model_args.pool will not do: the arms of head differ in it",
+            "--set model_args.pool is not allowed: the arms of head differ in it",
         ),
         (["study", "networks", "--set", "model=resnet50"], "of networks differ in it"),
         (["study", "head", "--set", "epoch=1"], "no setting 'epoch'"),

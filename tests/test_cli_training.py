@@ -10,7 +10,12 @@ from PIL import Image
 
 from t2t.cli import main
 from t2t.commands.recipe_options import apply_settings, schedule_notes
-from t2t.commands.train_summary import notes, outcome, sparkline, whereabouts
+from t2t.commands.train_summary import (
+    files_and_commands,
+    notes,
+    result_line,
+    sparkline,
+)
 from t2t.config import to_json
 from t2t.errors import UserError
 from t2t.models.weights import load_weights
@@ -346,11 +351,13 @@ def test_what_to_type_next_can_be_pasted(tmp_path: Path) -> None:
     folder.mkdir()
     for name in ("model.safetensors", "metrics.jsonl"):
         (folder / name).touch()
-    told = whereabouts(folder)
+    told = files_and_commands(folder)
     assert f"t2t eval '{folder}' " in told
     assert f"t2t predict '{folder}' IMAGE..." in told
     (folder / "model.safetensors").unlink()
-    assert whereabouts(folder) == f"  {folder}/metrics.jsonl   the same as numbers"
+    assert (
+        files_and_commands(folder) == f"  {folder}/metrics.jsonl   the same as numbers"
+    )
 
 
 def test_a_recipe_takes_a_network_of_timms_instead(capsys: Output) -> None:
@@ -384,5 +391,6 @@ def test_a_run_without_an_average_tells_of_none() -> None:
         "train_minutes": 2,
         "images_per_second": 100,
     }
-    assert "90.00 %,\nafter" in outcome(summary, is_averaged=False)
-    assert "90.00 % with averaged weights, 90.00 % with" in outcome(summary, True)
+    assert "top-1 90.00 %\nafter" in result_line(summary, has_ema=False)
+    expected = "top-1 90.00 % (EMA), 90.00 % (raw)\nafter"
+    assert expected in result_line(summary, has_ema=True)

@@ -1,4 +1,4 @@
-"""Speed: how many images a second a model trains on or looks at."""
+"""`t2t bench`: measure training and inference speed."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,11 +8,11 @@ from tyro.conf import Positional
 
 from t2t.commands.bench_options import (
     Precision,
-    check_left_out,
+    check_combination,
     check_numbers,
-    check_words,
-    recipes_asked,
-    runtimes_asked,
+    check_unused,
+    select_recipes,
+    select_runtimes,
 )
 from t2t.commands.options import (
     DeviceOption,
@@ -32,71 +32,70 @@ if TYPE_CHECKING:
 def bench(
     models: Annotated[
         Positional[tuple[str, ...]],
-        option("Names of `t2t models`, or any of timm's.", "", "[MODEL...]"),
+        option("Names from `t2t models`, or timm models.", "", "[MODEL...]"),
     ] = (),
     *,
     batch: Annotated[
         tuple[int, ...],
-        option("Images to a step.", "(default: 256, on a CPU 8)", "N..."),
+        option("Batch size.", "(default: 256, on a CPU 8)", "N..."),
     ] = (),
     precision: Annotated[
         tuple[Precision, ...],
-        option("One or several.", "(default: bf16 on CUDA, else fp32)"),
+        option("Precision.", "(default: bf16 on CUDA, else fp32)"),
     ] = (),
     mode: Annotated[
-        Literal["train", "infer", "both"], option("What to time.", "(default: train)")
+        Literal["train", "infer", "both"],
+        option("Training or inference.", "(default: train)"),
     ] = "train",
     image_size: Annotated[
         tuple[int, ...],
-        option("Pixels of a side.", "(default: the model's, or the recipe's)", "N..."),
+        option("Image side.", "(default: the model's, or the recipe's)", "N..."),
     ] = (),
     launch: Annotated[
         Literal["graph", "eager_graph", "compiled", "eager"] | None,
         option(
-            "Compiled or as written, with or without one CUDA graph of all kernels.",
+            "How steps run: compiled or eager, with or without a CUDA graph.",
             "(default: graph on CUDA, else eager)",
         ),
     ] = None,
     device: DeviceOption = None,
     seconds: Annotated[
-        float, option("Time to measure each row for.", "(default: 3)", "N")
+        float, option("Seconds to measure per row.", "(default: 3)", "N")
     ] = 3.0,
-    profile: Annotated[bool, option("Name the kernels that take longest.")] = False,
+    profile: Annotated[bool, option("List the kernels that take longest.")] = False,
     grow: Annotated[
         tuple[Literal["size", "batch", "depth"], ...],
-        option("Also smaller and larger ones, and a picture beside --out.", ""),
+        option("Also measure smaller and larger ones, and draw them beside --out.", ""),
     ] = (),
     data: Annotated[
         str | None,
-        option("Train from these files by the trainer's own step.", "", "SOURCE"),
+        option("Train from these files with the trainer's own step.", "", "SOURCE"),
     ] = None,
     recipe: Annotated[
         str | None,
         option(
-            "The trainer's own step, of this recipe.",
+            "Measure the trainer's own step with this recipe.",
             "(default with --data: ImageNet's)",
             "RECIPE",
         ),
     ] = None,
     repeat: Annotated[
         int | None,
-        option("Times to go through few files in an epoch.", "(default: enough)", "N"),
+        option("Repeat the files this often per epoch.", "(default: enough)", "N"),
     ] = None,
-    resident: Annotated[
-        bool, option("Keep the files' images decoded on the device.")
-    ] = False,
+    resident: Annotated[bool, option("Keep the decoded images on the device.")] = False,
     workers: Annotated[
-        int | None, option("Workers that read images.", "(default: all cores)", "N")
+        int | None, option("Data loading workers.", "(default: all cores)", "N")
     ] = None,
     out: Annotated[
-        str | None, option("Keep the rows in this JSON file.", "", "PATH")
+        str | None, option("Write the rows into this JSON file.", "", "PATH")
     ] = None,
-    markdown: Annotated[bool, option("Print a table to paste.")] = False,
+    markdown: Annotated[bool, option("Print a Markdown table.")] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Measure images a second, memory and the share of what the hardware can do.
+    """Measure images/s, memory and utilisation of a model.
 
-    A training step is all of it: forward, loss, backward, optimizer and average.
+    A training step includes forward, loss, backward, optimizer and EMA.
 
     Examples:
       t2t bench t2t_vit_14 deit_small_patch16_224 --mode both
@@ -107,10 +106,10 @@ def bench(
       t2t bench --recipe cifar10.t2t_vit_7
     """
     if json and markdown:
-        raise UserError("--json and --markdown are two forms of the same; give one.")
-    check_words(models, recipe, data, mode, grow, out)
+        raise UserError("--json and --markdown exclude each other; give one of them.")
+    check_combination(models, recipe, data, mode, grow, out)
     if data is None:
-        check_left_out(
+        check_unused(
             "without --data no files are read",
             {"--repeat": repeat, "--resident": resident, "--workers": workers},
         )
@@ -123,7 +122,7 @@ def bench(
 
     path = None if out is None else Path(out).expanduser()
     if path is not None:
-        read_rows(path)  # what holds something else is refused before anything runs
+        read_rows(path)  # raises an error for another kind of file
         check_writable("--out", path)
     chosen = find_device(device)
     on_cuda = chosen.type == "cuda"
@@ -136,8 +135,8 @@ def bench(
         from t2t.lab.bench.trainer import Files, measure_recipes
 
         measured = measure_recipes(
-            recipes_asked(models, recipe, image_size, batch),
-            runtimes_asked(device, precisions, launch, workers),
+            select_recipes(models, recipe, image_size, batch),
+            select_runtimes(device, precisions, launch, workers),
             chosen,
             None if data is None else Files(data, repeat, resident),
             command,
@@ -146,7 +145,7 @@ def bench(
         )
     else:
         from t2t.lab.bench.cases import all_cases
-        from t2t.lab.bench.growth import growing
+        from t2t.lab.bench.growth import grown_cases
         from t2t.lab.bench.measure import measure_cases
 
         bases = all_cases(
@@ -157,30 +156,29 @@ def bench(
             precisions,
             launch or ("graph" if on_cuda else "eager"),
         )
-        cases = [case for base in bases for case in growing(base, grow)]
+        cases = [case for base in bases for case in grown_cases(base, grow)]
         measured = measure_cases(
             cases, chosen, command, seconds=seconds, profiled=profile
         )
-    show(measured, path, json, markdown, profiled=profile)
+    print_rows(measured, path, json, markdown, profiled=profile)
     if grow and path is not None:
         from t2t.lab.bench.growth import draw_growth
-        from t2t.lab.bench.timing import name_of
+        from t2t.lab.bench.timing import device_name
 
-        place = path.with_suffix(".png")
-        gpu = name_of(chosen)
-        warn(f"Picture: {draw_growth(read_rows(path), bases, grow, gpu, place)}")
+        picture = path.with_suffix(".png")
+        gpu = device_name(chosen)
+        warn(f"Picture: {draw_growth(read_rows(path), bases, grow, gpu, picture)}")
 
 
-def show(
+def print_rows(
     measured: "Iterable[Measured]",
     path: Path | None,
     json: bool,
     markdown: bool,
     profiled: bool = False,
 ) -> None:
-    """Keeps and tells each row when it is there, and shows them all at the end."""
-    from t2t.lab.bench.rows import in_words, merge_row, row_table
-    from t2t.lab.bench.rows import markdown as to_paste
+    """Prints and saves each row as it is measured, and a table at the end."""
+    from t2t.lab.bench.rows import markdown_table, merge_row, row_line, row_table
     from t2t.screen import print_json, print_page
 
     rows: list[dict[str, Any]] = []
@@ -189,20 +187,20 @@ def show(
             rows.append(row)
             if path is not None:
                 merge_row(path, row)
-            warn(in_words(row))
+            warn(row_line(row))
             if profiled and profile is not None:
-                show_kernels(profile)
-    finally:  # stopped in the middle, it still tells what it has
+                print_kernels(profile)
+    finally:  # if interrupted, the rows so far are printed
         if rows and json:
             print_json(rows)
         elif rows and markdown:
-            print(to_paste(rows))
+            print(markdown_table(rows))
         elif rows:
             print_page(lambda width: row_table(rows, width))
 
 
-def show_kernels(profile: "Profile") -> None:
-    """Prints where a step's time went."""
+def print_kernels(profile: "Profile") -> None:
+    """Prints the kernels that take longest."""
     from t2t.lab.bench.rows import kernel_table
     from t2t.screen import print_page
 

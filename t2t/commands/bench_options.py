@@ -1,4 +1,4 @@
-"""What is asked of `t2t bench`: which options go together, and what they name."""
+"""Options of `t2t bench`: which go together, and what they select."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Precision = Literal["bf16", "fp16", "fp32"]
 
 
-def check_words(
+def check_combination(
     models: Sequence[str],
     recipe: str | None,
     data: str | None,
@@ -22,9 +22,11 @@ def check_words(
     grow: Sequence[str],
     out: str | None,
 ) -> None:
-    """Refuses words that do not go together."""
+    """Raises an error for options that exclude each other."""
     if not models and recipe is None:
-        raise UserError("No model is named; give one of `t2t models`, or --recipe.")
+        raise UserError(
+            "No model is given; name one from `t2t models`, or give --recipe."
+        )
     if (recipe or data) and (mode != "train" or grow):
         raise UserError(
             "--data and --recipe time the trainer's own step: leave --mode and --grow "
@@ -37,8 +39,8 @@ def check_words(
         )
 
 
-def check_left_out(why: str, options: Mapping[str, object]) -> None:
-    """Refuses options that would change nothing."""
+def check_unused(why: str, options: Mapping[str, object]) -> None:
+    """Raises an error for options that would have no effect."""
     given = [name for name, value in options.items() if value not in (None, False, ())]
     if given:
         raise UserError(f"Leave {' and '.join(given)} out: {why}.")
@@ -50,7 +52,7 @@ def check_numbers(
     seconds: float,
     repeat: int | None,
 ) -> None:
-    """Refuses numbers that nothing can be measured with."""
+    """Raises an error for numbers out of range."""
     for number in batches:
         at_least(1, "--batch", number)
     for number in image_sizes:
@@ -61,13 +63,13 @@ def check_numbers(
         raise UserError(f"--seconds {seconds:g} must be more than 0, and finite.")
 
 
-def recipes_asked(
+def select_recipes(
     models: Sequence[str],
     name: str | None,
     image_sizes: Sequence[int],
     batches: Sequence[int],
 ) -> list["Recipe"]:
-    """Every combination: the recipe named, or ImageNet's as published."""
+    """Every combination of the recipe, or ImageNet's, with models, sizes, batches."""
     from dataclasses import replace
 
     from t2t.commands.recipe_options import apply_settings
@@ -92,19 +94,19 @@ def recipes_asked(
     ]
 
 
-def runtimes_asked(
+def select_runtimes(
     device: str | None,
     precisions: Sequence[Precision],
     launch: str | None,
     workers: int | None,
 ) -> list["Runtime"]:
-    """One for each precision; how steps are launched is for the trainer to say."""
+    """One runtime per precision."""
     from t2t.training.runtime import Runtime
 
     if launch in ("graph", "compiled"):
         raise UserError(
-            f"--launch {launch}: the trainer itself chooses how to launch its step; "
-            "leave it out, or give eager_graph (on a CPU eager) to compile nothing."
+            f"--launch {launch} is not allowed here: the trainer chooses how its step "
+            "runs; leave it out, or give eager_graph (on a CPU eager) not to compile."
         )
     return [
         Runtime(

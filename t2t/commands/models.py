@@ -1,4 +1,4 @@
-"""Models: which there are, and what one is made of."""
+"""`t2t models`: list the models."""
 
 from typing import Annotated
 
@@ -13,12 +13,12 @@ from t2t.commands.options import (
 def models(
     filter: Annotated[
         Positional[str],
-        option("Part of a name, or a pattern: '14', 't2t*'.", metavar="[FILTER]"),
+        option("Part of a name or a pattern, like 14 or 't2t*'.", metavar="[FILTER]"),
     ] = "",
     *,
     json: JsonFlag = False,
 ) -> None:
-    """List the models by name, with their costs and the published figures.
+    """List the models, with their cost and the published results.
 
     Examples:
       t2t models

@@ -1,4 +1,4 @@
-"""Packing: any data into shards that are fast to read."""
+"""`t2t pack`: pack images into tar shards."""
 
 from typing import Annotated
 
@@ -9,27 +9,34 @@ from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 
 
 def pack(
-    source: Annotated[Positional[str], option("Any data source.", "", "SOURCE")],
-    destination: Annotated[Positional[str], option("A new folder.", "", "DEST")],
+    source: Annotated[
+        Positional[str],
+        option("Images: a folder, files or a data set's name.", "", "SOURCE"),
+    ],
+    destination: Annotated[
+        Positional[str], option("Folder for the shards; must be new.", "", "DEST")
+    ],
     *,
     short_side: Annotated[
         int,
         option(
-            "Larger images are shrunk to this; 0 keeps all.", "(default: 256)", "PIXELS"
+            "Shrink larger images to this short side; 0 keeps their size.",
+            "(default: 256)",
+            "PIXELS",
         ),
     ] = 256,
     quality: Annotated[
         int, option("JPEG quality of shrunk images.", "(default: 90)", "N")
     ] = 90,
     shard_size: Annotated[
-        int, option("Images in a shard.", "(default: 4096)", "N")
+        int, option("Images per shard.", "(default: 4096)", "N")
     ] = 4096,
     workers: Annotated[
-        int | None, option("Threads.", "(default: all cores)", "N")
+        int | None, option("Worker threads.", "(default: all cores)", "N")
     ] = None,
     max_pixels: MaxPixelsOption = DEFAULT_MAX_PIXELS,
 ) -> None:
-    """Shrink and pack any data into tar shards that are fast to read.
+    """Shrink images and pack them into tar shards, which load faster.
 
     Examples:
       t2t pack path/to/imagenet packed/ --short-side 256
@@ -59,7 +66,7 @@ def pack(
     for note in done.notes:
         print(note)
     for damaged in done.damaged:
-        print(f"Left out, since it is damaged: {damaged}.")
+        print(f"Skipped a damaged image: {damaged}.")
     print_page(
         lambda width: Text(
             f"{done.num_images:,} images in {done.num_shards} shards: "

@@ -1,4 +1,4 @@
-"""Planning: what a run would take on machines that are not here."""
+"""`t2t plan`: predict time, memory and network of a run on many GPUs."""
 
 import math
 import sys
@@ -23,35 +23,35 @@ def plan(
     recipe: Annotated[
         Positional[str],
         option(
-            "A name of `t2t recipes`, a recipe.json, or a run that has one.",
+            "A name from `t2t recipes`, a recipe.json, or a run folder.",
             "(required)",
             "RECIPE",
         ),
     ],
     *,
-    gpus: Annotated[int, option("How many in all.", "(default: 8)", "N")] = 8,
-    gpu: Annotated[str, option("H200, H100 or A100.", "(default: H200)")] = "H200",
+    gpus: Annotated[int, option("Number of GPUs.", "(default: 8)", "N")] = 8,
+    gpu: Annotated[str, option("GPU: H200, H100 or A100.", "(default: H200)")] = "H200",
     parallelism: Annotated[
-        str, option("ddp, fsdp or hybrid.", "(default: ddp)")
+        str, option("Parallelism: ddp, fsdp or hybrid.", "(default: ddp)")
     ] = "ddp",
-    per_node: Annotated[int, option("GPUs in a machine.", "(default: 8)", "N")] = 8,
+    per_node: Annotated[int, option("GPUs per node.", "(default: 8)", "N")] = 8,
     images: Annotated[
         int, option("Training images.", "(default: ImageNet's 1,281,167)", "N")
     ] = 1_281_167,
     micro_batch: Annotated[
-        int | None, option("Images a GPU computes at once.", "", "N")
+        int | None, option("Images per forward pass and GPU.", "", "N")
     ] = None,
     rate: Annotated[
         float | None,
-        option("Images/s of one GPU, where it was measured.", "", "IMAGES/S"),
+        option("Measured images/s of one GPU.", "", "IMAGES/S"),
     ] = None,
     set: SetOption = (),
     rehearse: Annotated[
-        bool, option("Also build and step the program as one of so many processes.")
+        bool, option("Also take one step as one of that many processes, on the CPU.")
     ] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Predict hours, memory and network of a run on many GPUs.
+    """Predict time, memory and network traffic of a run on many GPUs.
 
     Examples:
       t2t plan imagenet.t2t_vit_14 --gpus 8
@@ -63,7 +63,7 @@ def plan(
     if micro_batch is not None:
         at_least(1, "--micro-batch", micro_batch)
     if rate is not None and not 0 < rate < math.inf:
-        raise UserError(f"--rate {rate:g} will not do: give images/s, more than 0.")
+        raise UserError(f"--rate {rate:g} must be more than 0, in images/s.")
 
     import torch
 
@@ -106,19 +106,19 @@ def plan(
             per_node=min(per_node, gpus),
         )
         print(
-            f"Rehearsed as 1 of {rehearsal.num_processes:,} processes in "
-            f"{rehearsal.seconds:.0f} s: it holds {rehearsal.state_bytes / 2**20:,.1f} "
-            f"MiB and would send {rehearsal.sent_bytes / 2**20:,.1f} MiB in a step.",
+            f"Rehearsed one step as 1 of {rehearsal.num_processes:,} processes in "
+            f"{rehearsal.seconds:.0f} s: {rehearsal.state_bytes / 2**20:,.1f} MiB of "
+            f"state, {rehearsal.sent_bytes / 2**20:,.1f} MiB sent per step.",
             file=sys.stderr,
         )
 
 
 def plan_page(predicted: "Plan") -> str:
-    """A prediction in lines."""
+    """A prediction as lines of text."""
     title = (
         f"{predicted.recipe} on {predicted.num_gpus} {predicted.gpu} "
-        f"({predicted.parallelism}), {predicted.images_per_gpu} images a GPU and step"
+        f"({predicted.parallelism}), {predicted.images_per_gpu} images per GPU and step"
     )
     lines = [f"{name:<17}{text}" for name, text in predicted.rows()]
-    note = "A prediction: docs/scaling.md states what it rests on."
+    note = "A prediction; docs/scaling.md explains how it is made."
     return "\n".join([title, "", *lines, "", note])

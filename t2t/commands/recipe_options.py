@@ -1,4 +1,4 @@
-"""A recipe with what the options of a command line change in it."""
+"""Applies the options of a command line to a recipe."""
 
 import statistics
 from contextlib import suppress
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 def apply_settings(
     recipe: "Recipe", epochs: int | None, settings: tuple[str, ...]
 ) -> "Recipe":
-    """A recipe with other epochs and fields, and what must follow them."""
+    """The recipe with other epochs and fields, and what depends on them."""
     from t2t.models.zoo import OURS
     from t2t.recipes.own import with_model
 
-    words: list[str] = []
+    adapted: list[str] = []
     model = set_value("model", settings)
     if model not in (None, recipe.model) and model not in OURS:
         recipe = with_model(recipe, model)
@@ -27,18 +27,18 @@ def apply_settings(
     elif (text := set_value("epochs", settings) or "").isdecimal():
         epochs = int(text)
     if epochs is not None:
-        words += shorter_or_longer(recipe, epochs, settings)
+        adapted += schedule_for(recipe, epochs, settings)
     channels = set_value("channels", settings)
     if channels is not None and channels.isdecimal():
-        words += for_channels(recipe, int(channels))
-    recipe = override(recipe, [*words, *settings])
+        adapted += normalisation_for(recipe, int(channels))
+    recipe = override(recipe, [*adapted, *settings])
     if settings:
         check_model(recipe)
     return recipe
 
 
 def check_model(recipe: "Recipe") -> None:
-    """Refuses a model that cannot be, before folders are compared and data opened."""
+    """Raises an error if the model cannot be built, before data is opened."""
     import torch
 
     from t2t.training.state import build_model
@@ -47,8 +47,8 @@ def check_model(recipe: "Recipe") -> None:
         build_model(recipe, num_classes=1)
 
 
-def for_channels(recipe: "Recipe", channels: int) -> list[str]:
-    """The recipe's mean and deviation, averaged for another number of channels."""
+def normalisation_for(recipe: "Recipe", channels: int) -> list[str]:
+    """Settings of mean and std for another number of channels: the average."""
     if channels == recipe.channels:
         return []
     return [
@@ -60,10 +60,8 @@ def for_channels(recipe: "Recipe", channels: int) -> list[str]:
     ]
 
 
-def shorter_or_longer(
-    recipe: "Recipe", epochs: int, settings: tuple[str, ...]
-) -> list[str]:
-    """Another number of epochs, with warm-up and floor in proportion if they must."""
+def schedule_for(recipe: "Recipe", epochs: int, settings: tuple[str, ...]) -> list[str]:
+    """Settings for another number of epochs; scales warm-up and floor to fit."""
     from t2t.training.recipe import WITHIN_EPOCHS
 
     given: dict[str, float] = {}
@@ -73,11 +71,11 @@ def shorter_or_longer(
             with suppress(ValueError):  # checked later with all fields
                 given[name] = float(text)
     changes = recipe.schedule_for(epochs, given)
-    words = [f"schedule.{name}={value}" for name, value in changes.items()]
+    scaled = [f"schedule.{name}={value}" for name, value in changes.items()]
     # A warm-up of less than an epoch needs a learning rate per step.
     if changes and recipe.schedule.update_every == "epoch":
-        words.append("schedule.update_every=step")
-    return [f"epochs={epochs}", *words]
+        scaled.append("schedule.update_every=step")
+    return [f"epochs={epochs}", *scaled]
 
 
 def schedule_notes(

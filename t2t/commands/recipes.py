@@ -11,12 +11,12 @@ from t2t.errors import UserError, suggest
 def recipes(
     filter: Annotated[
         Positional[str],
-        option("Part of a name: 'cifar', 't2t_vit_14'.", "", "[FILTER]"),
+        option("Part of a name, such as cifar or t2t_vit_14.", "", "[FILTER]"),
     ] = "",
     *,
     json: JsonFlag = False,
 ) -> None:
-    """List the recipes: named runs, with image size, epochs, batch and what they are.
+    """List the recipes, with image size, epochs and batch size.
 
     Examples:
       t2t recipes

@@ -1,4 +1,4 @@
-"""Records: finished runs kept so that anyone can check them."""
+"""`t2t record`: gather finished runs into a record."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +15,7 @@ def record(
     runs: Annotated[
         Positional[tuple[str, ...]],
         option(
-            "Finished runs of one recipe, a seed each, or a folder of studies.",
+            "Finished runs of one recipe with different seeds, or a folder of studies.",
             "",
             "RUN...",
         ),
@@ -24,21 +24,21 @@ def record(
     into: Annotated[str, option("The record's folder.", "(required)", "PATH")],
     data_name: Annotated[
         str | None,
-        option("What to write in place of the data's path.", "", "NAME"),
+        option("Name to write instead of the data's path.", "", "NAME"),
     ] = None,
     log: Annotated[
         UseAppendAction[tuple[str, ...]],
-        option("A run's log, where its folder has none.", "(once a run)", "PATH"),
+        option("Log of a run whose folder has none.", "(once per run)", "PATH"),
     ] = (),
     held_out: Annotated[
-        bool, option("Runs judged by held-out training images: labelled so.")
+        bool, option("Allow runs evaluated on held-out training images; labels them.")
     ] = False,
 ) -> None:
-    """Gather finished runs that differ in their seed into a record, or studies.
+    """Gather finished runs that differ in their seed, or studies, into a record.
 
-    It holds summary.json, the recipe, the environment, curves, and every seed's
-    metrics, result and log; a README.md that is there already stays as it is. Of
-    studies it holds the tables and pictures as well.
+    A record holds summary.json, the recipe, the environment, curves, and the metrics,
+    result and log of every seed; for studies also their tables and pictures. An
+    existing README.md is kept.
 
     Examples:
       t2t record runs/mine runs/mine-seed1 runs/mine-seed2 --into records/mine
@@ -46,48 +46,48 @@ def record(
       t2t record runs/tried --into records/tried --held-out --data-name path/to/cifar10
     """
     if not runs:
-        raise UserError("No runs are named; give the folders of finished runs.")
+        raise UserError("No runs are given; name the folders of finished runs.")
 
     from pathlib import Path
 
     from t2t.lab.records.record import record as gather
     from t2t.lab.records.study_record import is_studies, record_studies
 
-    places = [Path(run).expanduser() for run in runs]
+    folders = [Path(run).expanduser() for run in runs]
     target = Path(into).expanduser()
-    for place in places:
-        check_kind(place, len(places))
-    if is_studies(places[0]):
+    for folder in folders:
+        check_kind(folder, len(folders))
+    if is_studies(folders[0]):
         if log:
-            raise UserError("--log is for single runs; studies keep their logs.")
+            raise UserError("--log is for single runs; leave it out for studies.")
         studies = record_studies(
-            places[0], target, data_name=data_name, held_out=held_out
+            folders[0], target, data_name=data_name, held_out=held_out
         )
         names = [each["study"] for each in studies]
         kind = "study" if len(names) == 1 else "studies"
         print(f"{into}: the {kind} {', '.join(names)}")
         return
     summary = gather(
-        places,
+        folders,
         target,
         data_name=data_name,
         held_out=held_out,
         logs=[Path(each).expanduser() for each in log],
     )
-    told = ", ".join(f"{value:.2f}" for value in summary["top1"])
-    print(f"{into}: {summary['recipe']}, top-1 {told} % (seeds {summary['seeds']})")
+    top1 = ", ".join(f"{value:.2f}" for value in summary["top1"])
+    print(f"{into}: {summary['recipe']}, top-1 {top1} % (seeds {summary['seeds']})")
 
 
-def check_kind(place: "Path", num_places: int) -> None:
-    """Refuses studies among other runs, and one study without its runs."""
+def check_kind(folder: "Path", num_folders: int) -> None:
+    """Raises an error for studies beside other runs, and for one study alone."""
     from t2t.lab.records.study_record import is_studies, is_study
 
-    if is_studies(place) and num_places > 1:
+    if is_studies(folder) and num_folders > 1:
         raise UserError(
-            f"{place} holds studies, which are a record of their own; name it alone."
+            f"{folder} holds studies, which need a record of their own; give it alone."
         )
-    if is_study(place):
+    if is_study(folder):
         raise UserError(
-            f"{place} is one study, without its runs; studies are recorded all at "
-            f"once: t2t record {place.parent} --into PATH."
+            f"{folder} is one study without its runs; record all studies at once: "
+            f"t2t record {folder.parent} --into PATH."
         )

@@ -1,4 +1,4 @@
-"""Shipping: a finished run's model made small, with a card."""
+"""`t2t ship`: export a run's model at half precision with a model card."""
 
 from typing import Annotated
 
@@ -9,27 +9,27 @@ from t2t.errors import UserError
 
 
 def ship(
-    run: Annotated[Positional[str], option("A finished run.", "", "RUN")],
+    run: Annotated[Positional[str], option("A finished run folder.", "", "RUN")],
     *,
-    into: Annotated[str, option("Where model and card go.", "(required)", "PATH")],
+    into: Annotated[str, option("Folder for model and card.", "(required)", "PATH")],
     data: Annotated[
         str | None,
         option(
-            "Images to judge it by.", "(default: the run's validation images)", "SOURCE"
+            "Images to evaluate on.", "(default: the run's validation images)", "SOURCE"
         ),
     ] = None,
     data_name: Annotated[
         str | None,
-        option("What to call the run's data.", "(default: their path)", "NAME"),
+        option("Name of the data in the card.", "(default: its path)", "NAME"),
     ] = None,
     megabytes: Annotated[
-        float, option("The most it may take.", "(default: 10)", "N")
+        float, option("Largest size allowed, in MB.", "(default: 10)", "N")
     ] = 10.0,
     device: DeviceOption = None,
 ) -> None:
-    """Write a run's model at half precision, with a card that tells what it is.
+    """Write a run's model at half precision, with a model card.
 
-    The card's accuracies, overall and of every class, are measured with that file.
+    The accuracies in the card are measured with the written file.
 
     Examples:
       t2t ship runs/mine --into mine/
@@ -40,9 +40,9 @@ def ship(
 
     from pathlib import Path
 
-    from t2t.lab.ship import ship as write
+    from t2t.lab.ship import ship as write_model
 
-    file, report = write(
+    file, report = write_model(
         Path(run).expanduser(),
         Path(into).expanduser(),
         data=data,
@@ -52,5 +52,5 @@ def ship(
     )
     print(
         f"{file}: {file.stat().st_size / 1e6:.2f} MB, top-1 {report.score.top1:.2f} % "
-        f"on {report.score.num_images:,} images; its card lies beside it."
+        f"on {report.score.num_images:,} images; the card is beside it."
     )

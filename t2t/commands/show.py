@@ -1,4 +1,4 @@
-"""Models: which there are, and what one is made of."""
+"""`t2t show`: show the layers and the cost of a model."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any
@@ -17,7 +17,7 @@ from t2t.commands.options import (
 def show(
     name: Annotated[
         Positional[str],
-        option("A name of `t2t models`, any of timm's, or a run.", metavar="NAME"),
+        option("A name from `t2t models`, a timm model, or a run.", metavar="NAME"),
     ],
     *,
     image_size: Annotated[
@@ -29,22 +29,20 @@ def show(
         ),
     ] = None,
     num_classes: Annotated[
-        int | None, option("Outputs of the head.", "(default: the model's)", "N")
+        int | None, option("Number of classes.", "(default: the model's)", "N")
     ] = None,
-    in_channels: Annotated[
-        int, option("Channels of the images.", "(default: 3)", "N")
-    ] = 3,
+    in_channels: Annotated[int, option("Channels per image.", "(default: 3)", "N")] = 3,
     set: Annotated[
         UseAppendAction[tuple[str, ...]],
-        option("Any other choice of the model.", "(repeatable)", "CHOICE=VALUE"),
+        option("Any model argument.", "(repeatable)", "NAME=VALUE"),
     ] = (),
     depth: Annotated[
         int | None,
-        option("Levels of parts to show.", "(default: 3, or 2 for timm's)", "N"),
+        option("Depth of the module tree.", "(default: 3, or 2 for timm's)", "N"),
     ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Show a model's parts and tokens, and what one image costs in it.
+    """Show a model's modules, tokens, parameters and MACs.
 
     Examples:
       t2t show t2t_vit_14
@@ -56,7 +54,7 @@ def show(
     given = {"image_size": image_size, "num_classes": num_classes}
     given["in_channels"] = in_channels if in_channels != 3 else None
     check_contradictions(given, set)
-    model_args = model_args_of(set)
+    model_args = parse_model_args(set)
     if image_size is not None:
         model_args["image_size"] = parse_size(image_size)
     if num_classes is not None:
@@ -76,14 +74,14 @@ def show(
         print_page(lambda width: page.render(depth))
 
 
-def model_args_of(settings: Iterable[str]) -> dict[str, Any]:
-    """Choices given as NAME=VALUE, each value of the type that the choice has."""
+def parse_model_args(settings: Iterable[str]) -> dict[str, Any]:
+    """Model arguments from NAME=VALUE, each with its type."""
     from t2t.config import assignment, value_of
     from t2t.models.config import ModelConfig
 
     model_args: dict[str, Any] = {}
     for setting in settings:
         name, text = assignment(setting)
-        # A name that no model has is refused, with a suggestion, where it is used.
+        # An unknown name raises an error where the model is built.
         model_args[name] = value_of(ModelConfig, name, text)
     return model_args

@@ -1,4 +1,4 @@
-"""Studies: several recipes side by side, with what was published of them."""
+"""`t2t study`: compare several recipes, and with published results."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,44 +25,44 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from t2t.lab.studies.forecast import Row
+    from t2t.lab.studies.forecast import ArmForecast
     from t2t.lab.studies.study import Study
     from t2t.training.loop import Runtime
 
 
 def study(
     name: Annotated[
-        Positional[str], option("Which; without it, all are listed.", "", "[NAME]")
+        Positional[str], option("Name of a study; without it, list all.", "", "[NAME]")
     ] = "",
     *,
     data: Annotated[
         str | None, option("Images to train on.", "(default: the recipe's)", "SOURCE")
     ] = None,
     seeds: Annotated[
-        tuple[int, ...], option("Runs of every arm.", "(default: 0 1 2)", "N")
+        tuple[int, ...], option("Seeds of every arm.", "(default: 0 1 2)", "N...")
     ] = (0, 1, 2),
     epochs: Annotated[
         int | None, option("Epochs of every arm.", "(default: the study's)", "N")
     ] = None,
     only: Annotated[
-        tuple[str, ...], option("Some of the arms.", "(default: all)", "ARM")
+        tuple[str, ...], option("Arms to train.", "(default: all)", "ARM...")
     ] = (),
     folder: Annotated[
-        str, option("Where runs and tables live.", "(default: runs/studies)", "PATH")
+        str, option("Folder of runs and tables.", "(default: runs/studies)", "PATH")
     ] = "runs/studies",
     set: SetOption = (),
     device: DeviceOption = None,
     precision: PrecisionOption = None,
     compile: CompileOption = None,
     dry_run: Annotated[
-        bool, option("Print the arms and what they would take; train nothing.")
+        bool, option("Print the arms, their cost and the time, without training.")
     ] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Train the arms of a study with several seeds, and set them side by side.
+    """Train the arms of a study with several seeds and compare them.
 
-    The same command again goes on where it was stopped; studies in one folder share
-    the arms they have in common.
+    Run the same command again to resume. Studies in one folder share the runs of arms
+    that they have in common.
 
     Examples:
       t2t study
@@ -83,12 +83,12 @@ def study(
     from pathlib import Path
 
     chosen = open_study(name, data, epochs, set)
-    place = Path(folder).expanduser()
+    root = Path(folder).expanduser()
     if dry_run:
         from t2t.lab.studies.forecast import forecast
         from t2t.screen import print_json, print_page
 
-        rows = forecast(chosen, seeds, place, only)
+        rows = forecast(chosen, seeds, root, only)
         if json:
             print_json([forecast_row(row) for row in rows])
         else:
@@ -102,7 +102,7 @@ def study(
         precision=precision,  # type: ignore[arg-type]
         compile=as_bool(compile),
     )
-    train_study(chosen, seeds, place, only, runtime, json)
+    train_study(chosen, seeds, root, only, runtime, json)
 
 
 def list_studies(json: bool) -> None:
@@ -134,7 +134,7 @@ def list_studies(json: bool) -> None:
 def open_study(
     name: str, data: str | None, epochs: int | None, settings: tuple[str, ...]
 ) -> "Study":
-    """A study by its name, all its arms changed alike."""
+    """The study of that name, with the options applied to every arm."""
     from dataclasses import replace
 
     from t2t.commands.recipe_options import apply_settings, schedule_notes
@@ -149,14 +149,14 @@ def open_study(
         recipe = apply_settings(recipe, epochs, settings)
         return recipe if data is None else replace(recipe, data=data)
 
-    every = chosen.changed(change)
+    changed = chosen.changed(change)
     first = next(iter(chosen.arms))
-    warn(*schedule_notes(chosen.arms[first], every.arms[first], settings))
-    return every
+    warn(*schedule_notes(chosen.arms[first], changed.arms[first], settings))
+    return changed
 
 
 def check_not_compared(chosen: "Study", settings: tuple[str, ...]) -> None:
-    """Refuses to set alike what the arms differ in, which is what a study is about."""
+    """Raises an error for a setting in which the arms differ."""
     from t2t.config import assignment, to_json
 
     recipes = [to_json(recipe) for recipe in chosen.arms.values()]
@@ -165,13 +165,13 @@ def check_not_compared(chosen: "Study", settings: tuple[str, ...]) -> None:
         values = [value_at(recipe, path) for recipe in recipes]
         if any(value != values[0] for value in values):
             raise UserError(
-                f"--set {path} will not do: the arms of {chosen.name} differ in it; "
+                f"--set {path} is not allowed: the arms of {chosen.name} differ in it; "
                 "set what they have in common."
             )
 
 
 def value_at(plain: Any, path: str) -> Any:
-    """What a config in JSON holds at a dotted path; None where it holds nothing."""
+    """The value at a dotted path of a config in JSON, or None."""
     for name in path.split("."):
         plain = plain.get(name) if isinstance(plain, dict) else None
     return plain
@@ -180,12 +180,12 @@ def value_at(plain: Any, path: str) -> Any:
 def train_study(
     chosen: "Study",
     seeds: tuple[int, ...],
-    place: "Path",
+    root: "Path",
     only: tuple[str, ...],
     runtime: "Runtime",
     json: bool,
 ) -> None:
-    """Trains what is missing, and shows the table."""
+    """Trains the runs that are missing and prints the table."""
     import sys
 
     from t2t.lab.studies.report import as_json, markdown
@@ -196,27 +196,27 @@ def train_study(
     def warn(sentence: str) -> None:
         print(sentence, file=sys.stderr, flush=True)
 
-    outcome = run_study(
-        chosen, seeds, place, only=only, runtime=runtime, warn=warn, quiet=json
+    result = run_study(
+        chosen, seeds, root, only=only, runtime=runtime, warn=warn, quiet=json
     )
     if json:
-        print_json(as_json(outcome))
-    elif outcome.arms:
-        print(f"\n{markdown(outcome)}\nFolder: {place / chosen.name}")
-    elif not outcome.left_out:
-        print("No run came to its end; the same command goes on.")
-    if outcome.left_out:
-        runs = counted(len(outcome.left_out), "run")
+        print_json(as_json(result))
+    elif result.arms:
+        print(f"\n{markdown(result)}\nFolder: {root / chosen.name}")
+    elif not result.failed:
+        print("No run finished; run the same command to resume.")
+    if result.failed:
+        runs = counted(len(result.failed), "run")
         raise UserError(
-            f"{runs} of {chosen.name} could not be trained, for reasons told above; "
-            "put them right, and the same command goes on."
+            f"{runs} of {chosen.name} failed, for the reasons printed above; fix them "
+            "and run the same command to resume."
         )
-    done = {name: len(arm.results) for name, arm in outcome.arms.items()}
+    done = {name: len(arm.results) for name, arm in result.arms.items()}
     if any(done.get(name, 0) < len(seeds) for name in chosen.chosen(only)):
         sys.exit(INTERRUPTED)
 
 
-def forecast_row(row: "Row") -> dict[str, object]:
+def forecast_row(row: "ArmForecast") -> dict[str, object]:
     """An arm's forecast for programs."""
     return {
         "arm": row.arm,
@@ -233,8 +233,8 @@ def forecast_row(row: "Row") -> dict[str, object]:
     }
 
 
-def forecast_page(chosen: "Study", rows: "list[Row]") -> "RenderableType":
-    """The arms with their costs, and what all would take."""
+def forecast_page(chosen: "Study", rows: "list[ArmForecast]") -> "RenderableType":
+    """The arms with their costs, and the total."""
     from rich import box
     from rich.console import Group
     from rich.table import Table
@@ -246,7 +246,7 @@ def forecast_page(chosen: "Study", rows: "list[Row]") -> "RenderableType":
     table.add_column("arm", style="cyan", no_wrap=True)
     table.add_column("model", no_wrap=True)
     on_gpu = "" if any(row.is_measured for row in rows) else f" on one {GPU}"
-    for heading in ("params M", "MACs G", "epochs", "done", f"a run{on_gpu}"):
+    for heading in ("params M", "MACs G", "epochs", "done", f"time per run{on_gpu}"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
@@ -256,42 +256,42 @@ def forecast_page(chosen: "Study", rows: "list[Row]") -> "RenderableType":
             f"{row.cost.macs / 1e9:.3f}",
             str(row.epochs),
             f"{row.num_done} of {row.num_runs}",
-            seconds_in_words(3600 * row.hours),
+            format_seconds(3600 * row.hours),
         )
     total = Text(forecast_sentence(rows))
     return Group(Text(chosen.question), Text(), table, Text(), total)
 
 
-def forecast_sentence(rows: "list[Row]") -> str:
-    """How much is left to do, how long it would take, and how that is known."""
+def forecast_sentence(rows: "list[ArmForecast]") -> str:
+    """The work left, its time, and where the estimate comes from."""
     from t2t.lab.studies.forecast import GPU
     from t2t.training.logging.clock import counted
 
-    macs = macs_in_words(1e15 * sum(row.petamacs for row in rows))
+    macs = format_macs(1e15 * sum(row.petamacs for row in rows))
     left = [row for row in rows if row.num_left]
     if not left:
         return f"All runs are done, {macs} in all."
-    seconds = seconds_in_words(3600 * sum(row.hours_left for row in left))
+    seconds = format_seconds(3600 * sum(row.hours_left for row in left))
     runs = counted(sum(row.num_left for row in left), "run")
-    told = f"{runs} to do, {macs} in all; {seconds} without compiling, "
+    total = f"{runs} to do, {macs} in all; {seconds} without compiling, "
     predicted = f"on one {GPU} as docs/scaling.md predicts; on a CPU, many times that."
     measured = [row.arm for row in left if row.is_measured]
     if not measured:
-        return told + predicted
-    told += f"{', '.join(measured)} as long as finished seeds took"
+        return total + predicted
+    total += f"{', '.join(measured)} as long as finished seeds took"
     is_all = len(measured) == len(left)
-    return f"{told}." if is_all else f"{told}, the others {predicted}"
+    return f"{total}." if is_all else f"{total}, the others {predicted}"
 
 
-def seconds_in_words(seconds: float) -> str:
-    """A predicted time, the shortest not as none."""
+def format_seconds(seconds: float) -> str:
+    """A predicted time."""
     from t2t.training.logging.clock import duration
 
     return "less than 1 s" if seconds < 1 else f"about {duration(seconds)}"
 
 
-def macs_in_words(macs: float) -> str:
-    """So many multiplications, in the thousands of thousands that fit."""
+def format_macs(macs: float) -> str:
+    """A number of MACs with a power of ten."""
     powers = {1e18: "10¹⁸", 1e15: "10¹⁵", 1e12: "10¹²"}
     unit = next((each for each in powers if macs >= each), 1e9)
     return f"{macs / unit:.3g} × {powers.get(unit, '10⁹')} MACs"

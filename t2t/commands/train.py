@@ -1,4 +1,4 @@
-"""Training: recipes, runs and what comes at their end."""
+"""`t2t train`: train a model."""
 
 import sys
 from typing import Annotated, Literal
@@ -31,8 +31,8 @@ def train(
     recipe: Annotated[
         Positional[str],
         option(
-            "A name of `t2t recipes`, a recipe.json, or a run that has one.",
-            "(default: digits, or with --data one that suits the images)",
+            "A name from `t2t recipes`, a recipe.json, or a run folder.",
+            "(default: digits, or with --data a recipe for the image size)",
             "[RECIPE]",
         ),
     ] = "digits",
@@ -42,11 +42,11 @@ def train(
         option("Images to train on: a folder, files or a name.", "", "SOURCE"),
     ] = None,
     folder: Annotated[
-        str | None, option("Where the run lives.", "(default: runs/NAME)", "PATH")
+        str | None, option("Run folder.", "(default: runs/NAME)", "PATH")
     ] = None,
     set: SetOption = (),
-    epochs: Annotated[int | None, option("As --set epochs=N.", "", "N")] = None,
-    seed: Annotated[int | None, option("As --set seed=N.", "", "N")] = None,
+    epochs: Annotated[int | None, option("Same as --set epochs=N.", "", "N")] = None,
+    seed: Annotated[int | None, option("Same as --set seed=N.", "", "N")] = None,
     device: DeviceOption = None,
     precision: PrecisionOption = None,
     residual: Annotated[
@@ -68,7 +68,7 @@ def train(
         option("With torchrun: ddp, fsdp or hybrid.", "(default: ddp)"),
     ] = "ddp",
     workers: Annotated[
-        int | None, option("Workers that read images.", "(default: all cores)", "N")
+        int | None, option("Data loading workers.", "(default: all cores)", "N")
     ] = None,
     threads: Annotated[
         int | None,
@@ -80,16 +80,16 @@ def train(
     ] = None,
     max_pixels: MaxPixelsOption = DEFAULT_MAX_PIXELS,
     checkpoint_minutes: Annotated[
-        float, option("Time between checkpoints.", "(default: 5)", "N")
+        float, option("Minutes between checkpoints.", "(default: 5)", "N")
     ] = 5.0,
     fresh: Annotated[
         bool, option("Delete the run in the folder and start over.")
     ] = False,
     dry_run: Annotated[
-        bool, option("Print the recipe, steps, time and memory; train nothing.")
+        bool, option("Print the recipe, steps, time and memory without training.")
     ] = False,
 ) -> None:
-    """Train a model; the same command again goes on where it was stopped.
+    """Train a model. Run the same command again to resume an interrupted run.
 
     Examples:
       t2t train
@@ -118,11 +118,11 @@ def train(
 
     check_contradictions({"data": data, "epochs": epochs, "seed": seed}, set)
     start_from = set_value("weights", set)
-    named = open_recipe(recipe, data, set_value("model", set), start_from)
+    base = open_recipe(recipe, data, set_value("model", set), start_from)
     if seed is not None:
         set = (f"seed={at_least(0, '--seed', seed)}", *set)
-    chosen = apply_settings(named, epochs, set)
-    notes = schedule_notes(named, chosen, set)
+    chosen = apply_settings(base, epochs, set)
+    notes = schedule_notes(base, chosen, set)
 
     from t2t.training.loop import Runtime
     from t2t.training.loop import train as start
@@ -152,5 +152,5 @@ def train(
         from t2t.screen import print_page
 
         if result.was_finished:
-            print(f"{result.folder} was trained before; --fresh trains it anew.")
+            print(f"{result.folder} is already trained; --fresh trains it again.")
         print_page(lambda width: train_summary(result.folder, result.summary))

@@ -1,4 +1,4 @@
-"""The page at the end of a run: how it went, a few predictions, what to type next."""
+"""The page after training: result, curves, a few predictions, what to run next."""
 
 import shlex
 from pathlib import Path
@@ -29,35 +29,35 @@ WIDTH = 40
 
 
 def train_summary(folder: Path, summary: dict[str, Any]) -> RenderableType:
-    """All of it."""
+    """The whole page."""
     return Group(
         Text(),
-        Text(outcome(summary, read_recipe(folder).ema.decay > 0)),
+        Text(result_line(summary, has_ema=read_recipe(folder).ema.decay > 0)),
         Text(),
         curves(folder / METRICS),
         *examples(folder),
         *(Text(f"{note}\n") for note in notes(folder, summary)),
-        Text(whereabouts(folder)),
+        Text(files_and_commands(folder)),
     )
 
 
-def outcome(summary: dict[str, Any], is_averaged: bool) -> str:
-    """What the run came to, in a sentence or two."""
+def result_line(summary: dict[str, Any], *, has_ema: bool) -> str:
+    """The result and the speed of a run."""
     skipped = summary["skipped_steps"]
     metric = task_class(summary["task"]).metrics[0]
     score = metric.show(summary[metric.name])
-    if is_averaged:
+    if has_ema:
         score += f" (EMA), {metric.show(summary[f'{metric.name}_raw'])} (raw)"
     return (
-        f"{summary['recipe']} is trained: {metric.label} {score},\n"
+        f"{summary['recipe']}: {metric.label} {score}\n"
         f"after {duration(60 * summary['train_minutes'])} of training at "
         f"{pace(summary['images_per_second'])}"
-        + (f"; {skipped} steps were left out." if skipped else ".")
+        + (f"; {skipped} steps were skipped." if skipped else ".")
     )
 
 
 def curves(metrics: Path) -> RenderableType:
-    """Loss and accuracy over the run, a line of bars each."""
+    """Loss and accuracy over the run, a sparkline each."""
     try:
         rows = read_rows(metrics)
     except OSError:  # removed or not readable: the summary is shown anyway
@@ -84,24 +84,24 @@ def sparkline(values: list[float]) -> str:
 
 
 def examples(folder: Path) -> list[RenderableType]:
-    """A few validation images with what the model takes them for."""
+    """A few validation images with their true and predicted classes."""
     try:
         source = open_data(read_recipe(folder)).val
         predictor = Predictor(load_trained(folder))
         step = max(1, len(source) // NUM_EXAMPLES)
         chosen = range(0, len(source), step)[:NUM_EXAMPLES]
         images = (read_or_damaged(source, index) for index in chosen)
-        guesses = [*predictor.predict_each(images, top=1)]
-    except UserError:  # the data has gone since: no reason to spoil the end
+        predictions = [*predictor.predict_each(images, top=1)]
+    except UserError:  # the data is no longer there: the rest is shown anyway
         return []
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for heading in ("validation image", "is", "taken for", "sure"):
+    for heading in ("validation image", "true", "predicted", "confidence"):
         table.add_column(heading, no_wrap=True)
-    for index, guess in zip(chosen, guesses, strict=True):
-        if isinstance(guess, DamagedImage):  # which was named when it was skipped
+    for index, prediction in zip(chosen, predictions, strict=True):
+        if isinstance(prediction, DamagedImage):  # already reported
             continue
         truth = source.classes[int(source.labels[index])]
-        best = guess.best
+        best = prediction.best
         style = "green" if best.class_name == truth else "red"
         table.add_row(
             Text(on_one_line(source.name(index))),
@@ -113,7 +113,7 @@ def examples(folder: Path) -> list[RenderableType]:
 
 
 def read_or_damaged(source: Source, index: int) -> bytes | Tensor | DamagedImage:
-    """An image as it lies there, or why it cannot be read."""
+    """The encoded image or its pixels, or why it cannot be read."""
     try:
         return source.read(index)
     except DamagedImage as damaged:
@@ -131,13 +131,13 @@ def notes(folder: Path, summary: dict[str, Any]) -> list[str]:
             f"{num_images:,} validation images: the 95 % confidence interval of top-1 "
             f"is {low:.1f} to {high:.1f} %."
         )
-    if has_unseen_test(folder):
+    if has_unused_test(folder):
         command = f"t2t eval {shlex.quote(str(folder))} --split test"
         found.append(f"The data has a test split that this run did not use: {command}")
     return found
 
 
-def has_unseen_test(folder: Path) -> bool:
+def has_unused_test(folder: Path) -> bool:
     """Whether the data of a run has a test split that was not used for validation."""
     recipe = read_recipe(folder)
     try:
@@ -147,11 +147,11 @@ def has_unseen_test(folder: Path) -> bool:
     return "test" in splits and ("val" in splits or recipe.holdout > 0)
 
 
-def whereabouts(folder: Path) -> str:
-    """Where everything is that was not removed since, and what to type next."""
+def files_and_commands(folder: Path) -> str:
+    """The files of the run and the commands to run next."""
     quoted = shlex.quote(str(folder))
     files = {
-        MODEL: "the model, with all that using it needs",
+        MODEL: "the model, ready to use",
         CURVES: "loss, accuracy and learning rate over the steps",
         METRICS: "the same as numbers",
     }
@@ -161,7 +161,7 @@ def whereabouts(folder: Path) -> str:
         if (folder / name).exists()
     }
     if (folder / MODEL).exists():
-        rows[f"t2t eval {quoted}"] = "every class, and what is taken for what"
-        rows[f"t2t predict {quoted} IMAGE..."] = "what it sees in your images"
+        rows[f"t2t eval {quoted}"] = "accuracy and confusions of every class"
+        rows[f"t2t predict {quoted} IMAGE..."] = "classify your own images"
     width = max(map(len, rows), default=0)
     return "\n".join(f"  {key:<{width}}   {value}" for key, value in rows.items())

@@ -1,4 +1,4 @@
-"""Where records and shipped models are written, and what they call their data."""
+"""Folders that records and shipped models are written into."""
 
 import re
 import shlex
@@ -15,11 +15,11 @@ from t2t.training.run_folder import leaving_none_empty
 
 @contextmanager
 def writing_into(
-    folder: Path, advice: str = "make room, or give --into another folder"
+    folder: Path, advice: str = "free some space, or give --into another folder"
 ) -> Iterator[None]:
-    """Makes a folder to write into; a full disk, or a file there, is told as such.
+    """Creates a folder to write into; an OS error becomes a UserError.
 
-    Folders that are new, and into which nothing was written, go again.
+    New folders that stay empty are removed.
     """
     try:
         with leaving_none_empty(folder):
@@ -30,21 +30,26 @@ def writing_into(
         raise UserError(f"{folder} cannot be written ({reason}); {advice}.") from error
 
 
-def renamed(told: Any, path: str, name: str) -> Any:
-    """Text, or JSON, with a name in place of the data's path on one's own machine."""
-    if isinstance(told, dict):
+def file_names(folder: Path) -> set[str]:
+    """The names in a folder; none if it does not exist."""
+    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+
+
+def renamed(content: Any, path: str, name: str) -> Any:
+    """Text or JSON with a name instead of the data's path."""
+    if isinstance(content, dict):
         return {
             key: name if (key, value) == ("data", path) else renamed(value, path, name)
-            for key, value in told.items()
+            for key, value in content.items()
         }
-    if isinstance(told, list):
-        return [renamed(value, path, name) for value in told]
-    if not isinstance(told, str):
-        return told
-    # A path is told by its slashes. A bare name may be a recipe's as well, as in
-    # `t2t train digits`, and is the data's only where that is said.
+    if isinstance(content, list):
+        return [renamed(value, path, name) for value in content]
+    if not isinstance(content, str):
+        return content
+    # A path has slashes. A bare name may also be a recipe's, as in `t2t train digits`,
+    # so it is replaced only where the text says that it is data.
     before = r"(?<![\w./-])" if "/" in path else r"(?:(?<=data[ =])|(?<= of ))"
     forms = {shlex.quote(path): shlex.quote(name), path: name}
     either = "|".join(map(re.escape, forms))
     whole = re.compile(rf"{before}(?:{either})(?![\w-]|\.\w)")
-    return whole.sub(lambda found: forms[found[0]], told)
+    return whole.sub(lambda found: forms[found[0]], content)

@@ -1,8 +1,8 @@
-"""A step of the real program among processes that are not there.
+"""One training step as one of many processes, with a fake process group.
 
-A fake process group answers every collective at once, so one process can build and
-step what it would among a thousand. What is computed means nothing; that it can be,
-what each process holds and what it would send do.
+The fake group answers every collective at once, so one process can take the step it
+would take among a thousand. The numbers it computes are meaningless; its memory and
+the bytes it would send are real.
 """
 
 import time
@@ -31,18 +31,18 @@ from t2t.training.step import Stepper
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What one process of many held and would have sent in one step."""
+    """Memory and traffic of one process in one step."""
 
     num_processes: int
     parallelism: Parallelism
     images: int
-    """Images of the step that this process computed."""
+    """Images of this process in a step."""
     state_bytes: int
-    """Weights, average and optimizer state that this process holds."""
+    """Weights, EMA and optimizer state of this process."""
     sent: dict[str, int]
-    """Bytes that this process would send in rings, by kind of collective."""
+    """Bytes that this process sends with ring algorithms, by collective."""
     seconds: float
-    """To build the program and take the step, on this machine."""
+    """Time to build the model and take the step on this machine."""
 
     @property
     def sent_bytes(self) -> int:
@@ -57,9 +57,9 @@ def rehearse(
     parallelism: Parallelism = "ddp",
     per_node: int = 8,
 ) -> Rehearsal:
-    """Builds a recipe's program as the first of many processes, and takes one step."""
+    """Takes one training step of a recipe as rank 0 of many processes."""
     if num_processes < 2:
-        raise UserError("One GPU sends nothing to rehearse; give 2 GPUs or more.")
+        raise UserError("A rehearsal needs 2 GPUs or more.")
     started = time.perf_counter()
     cpu = torch.device("cpu")
     with fake_world(num_processes):
@@ -75,34 +75,34 @@ def rehearse(
             world_size=num_processes,
         ).slots(0)
         batch = random_batch(recipe, len(share.indices), run.task)
-        sent = Sent()
+        traffic = TrafficCounter()
         if isinstance(run.trained, DistributedDataParallel):
-            run.trained.register_comm_hook(None, sent.reduce_bucket)
+            run.trained.register_comm_hook(None, traffic.reduce_bucket)
             with warnings.catch_warnings():
-                # Of one image a class token's gradient is a part of a larger one.
+                # With one image, the class token's gradient is a strided view.
                 warnings.filterwarnings("ignore", "Grad strides do not match")
                 stepper.train_step(batch)
         else:
-            with sent:
+            with traffic:
                 stepper.train_step(batch)
         return Rehearsal(
             num_processes=num_processes,
             parallelism=parallelism,
             images=len(batch.labels),
             state_bytes=state_bytes(run),
-            sent=sent.by_kind,
+            sent=traffic.by_kind,
             seconds=time.perf_counter() - started,
         )
 
 
 @contextmanager
 def fake_world(world_size: int) -> Iterator[None]:
-    """A process group whose other members are not there."""
+    """A process group without its other members."""
     # Registers the backend "fake".
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     if dist.is_initialized():
-        raise UserError("A rehearsal needs a process that trains with no others.")
+        raise UserError("A rehearsal must run outside of torchrun.")
     dist.init_process_group("fake", rank=0, world_size=world_size, store=FakeStore())
     try:
         yield
@@ -110,8 +110,8 @@ def fake_world(world_size: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-class Sent(TorchDispatchMode):
-    """Counts what a process sends when rings carry out its collectives."""
+class TrafficCounter(TorchDispatchMode):
+    """Counts the bytes that a process sends in ring collectives."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,38 +122,38 @@ class Sent(TorchDispatchMode):
     ) -> Any:
         if func.namespace == "c10d":
             if "allgather_base" in func.name():
-                self.note("all-gather", num_bytes(args[0]) - num_bytes(args[1]))
+                self.add("all-gather", num_bytes(args[0]) - num_bytes(args[1]))
             elif "reduce_scatter_base" in func.name():
-                self.note("reduce-scatter", num_bytes(args[1]) - num_bytes(args[0]))
+                self.add("reduce-scatter", num_bytes(args[1]) - num_bytes(args[0]))
             elif "allreduce" in func.name():
                 others = 1 - 1 / dist.ProcessGroup.unbox(args[1]).size()
-                self.note("all-reduce", 2 * others * num_bytes(args[0]))
+                self.add("all-reduce", 2 * others * num_bytes(args[0]))
         return func(*args, **(kwargs or {}))
 
     def reduce_bucket(
         self, _: object, bucket: dist.GradBucket
     ) -> torch.futures.Future[Tensor]:
-        """Counts a bucket of DistributedDataParallel and leaves it as it is."""
+        """Counts a bucket of DistributedDataParallel and returns it unchanged."""
         others = 1 - 1 / dist.get_world_size()
-        self.note("all-reduce", 2 * others * num_bytes(bucket.buffer()))
+        self.add("all-reduce", 2 * others * num_bytes(bucket.buffer()))
         done: torch.futures.Future[Tensor] = torch.futures.Future()
         done.set_result(bucket.buffer())
         return done
 
-    def note(self, kind: str, count: float) -> None:
+    def add(self, kind: str, count: float) -> None:
         """Adds bytes to a kind of collective."""
         self.by_kind[kind] = self.by_kind.get(kind, 0) + round(count)
 
 
 def num_bytes(tensors: Tensor | Sequence[Tensor]) -> int:
-    """The size of one tensor or several."""
+    """The size of one or several tensors."""
     if isinstance(tensors, Tensor):
         return tensors.numel() * tensors.element_size()
     return sum(num_bytes(tensor) for tensor in tensors)
 
 
 def state_bytes(run: TrainState) -> int:
-    """What this process holds of a run."""
+    """The bytes of a run's state in this process."""
     tensors = run.state().tensors.values()
     return sum(
         num_bytes(tensor.to_local() if isinstance(tensor, DTensor) else tensor)

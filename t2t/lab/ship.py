@@ -1,4 +1,4 @@
-"""A finished run's model made small enough to ship, with a card that describes it."""
+"""Exports a finished run's model at half precision with a model card."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +10,7 @@ from torch import Tensor
 import t2t
 from t2t.atomic import atomic_file
 from t2t.errors import UserError, on_one_line
-from t2t.lab.output_dir import renamed, writing_into
+from t2t.lab.output_dir import file_names, renamed, writing_into
 from t2t.models.builtin import CARD
 from t2t.models.checkpoint_io.checkpoints import Checkpoint, read
 from t2t.models.checkpoint_io.checksum import write_with_checksum
@@ -31,10 +31,10 @@ def ship(
     most_megabytes: float = 10.0,
     device: str | None = None,
 ) -> tuple[Path, EvalReport]:
-    """Writes a finished run's weights at half precision beside a card, and judges them.
+    """Writes a finished run's weights at half precision, evaluates them, writes a card.
 
-    The accuracies on the card are those of the file that was written. `data_name` is
-    what the file and the card call the data, wherever they lie now.
+    The accuracies in the card are those of the written file. `data_name` is the name
+    of the data in the file and the card.
     """
     result, recipe = read_result(run), read_recipe(run)
     where = data or recipe.data
@@ -45,14 +45,14 @@ def ship(
         raise UserError(f"{checkpoint.origin} does not describe its model.")
     file = into / f"{recipe.name}.safetensors"
     extra = {"data": name, "recipe": recipe.name}
-    check_place(into, file)
+    check_target(into, file)
     check_same(file, checkpoint.description)
     for path in unfinished(file):
         path.unlink()
-    # A model that cannot be judged, or whose card cannot be written, does not ship.
+    # The file appears only if it can be evaluated and its card written.
     with writing_into(into), atomic_file(file) as part:
         write_half(checkpoint, part, extra, most_megabytes)
-        # Of data that the run split itself, what it was not trained on.
+        # Data that the run itself split is evaluated on its validation part.
         split = "val" if is_own else None
         report = evaluate_model(part, data=where, split=split, device=device)
         assert report is not None  # one process
@@ -62,24 +62,23 @@ def ship(
     return file, report
 
 
-def check_place(into: Path, file: Path) -> None:
-    """Refuses a folder that holds anything but this model as it shipped earlier."""
-    there = {path.name for path in into.iterdir()} if into.is_dir() else set()
-    there -= {path.name for path in unfinished(file)}
-    if there and not {CARD} <= there <= {CARD, file.name}:
-        others = ", ".join(sorted(there - {CARD, file.name})[:3]) or file.name
+def check_target(into: Path, file: Path) -> None:
+    """Raises an error if the folder holds anything but an earlier export."""
+    existing = file_names(into) - {path.name for path in unfinished(file)}
+    if existing and not {CARD} <= existing <= {CARD, file.name}:
+        others = ", ".join(sorted(existing - {CARD, file.name})[:3]) or file.name
         raise UserError(
-            f"{into} holds something else ({others}) than {file.stem} as it shipped "
-            "earlier; give --into a new folder."
+            f"{into} holds something other than {file.stem} ({others}); give --into a "
+            "new folder."
         )
 
 
 def check_same(file: Path, description: Description) -> None:
-    """Refuses to write over another model: all runs on one's own data have one name."""
+    """Raises an error rather than overwrite another model of the same name."""
     if not file.exists():
         return
-    there = read(file).description
-    if there is None or replace(there, extra=description.extra) != description:
+    existing = read(file).description
+    if existing is None or replace(existing, extra=description.extra) != description:
         raise UserError(
             f"{file.parent} holds another model of the name {file.stem}; give --into a "
             "new folder."
@@ -87,15 +86,15 @@ def check_same(file: Path, description: Description) -> None:
 
 
 def unfinished(file: Path) -> list[Path]:
-    """What a process that was killed while it shipped a model has left of it."""
-    there = file.parent.iterdir() if file.parent.is_dir() else ()
-    return [path for path in there if path.name.startswith(f".{file.name}.")]
+    """Temporary files of an export that was killed."""
+    names = sorted(file_names(file.parent))
+    return [file.parent / n for n in names if n.startswith(f".{file.name}.")]
 
 
 def write_half(
     checkpoint: Checkpoint, file: Path, extra: dict[str, Any], most_megabytes: float
 ) -> None:
-    """The same weights in half the bytes, unless they do not fit the range or size."""
+    """Writes the weights in half precision; an error if they do not fit."""
     halved = {name: half(name, each) for name, each in checkpoint.tensors.items()}
     num_bytes = sum(each.numel() * each.element_size() for each in halved.values())
     if num_bytes > most_megabytes * 1e6:
@@ -111,12 +110,12 @@ def write_half(
 
 
 def half(name: str, tensor: Tensor) -> Tensor:
-    """A tensor in half precision; what is not a fraction stays as it is."""
+    """A tensor in half precision; integers are kept."""
     if not tensor.is_floating_point():
         return tensor
     halved = tensor.to(torch.float16)
     if not halved.isfinite().all():
-        raise UserError(f"{name} holds numbers that half precision cannot hold.")
+        raise UserError(f"{name} holds numbers that do not fit into half precision.")
     return halved
 
 
@@ -127,28 +126,27 @@ def card(
     num_bytes: int,
     data: str,
 ) -> str:
-    """What a model is, how it was made, how good it is, and what it is not for."""
+    """The model card: data, recipe, accuracy and limits."""
     trained, score = report.trained, report.score
     size = "×".join(map(str, trained.image_size))
-    weights = "averaged" if recipe.ema.decay else "last"
+    weights = "EMA" if recipe.ema.decay else "raw"
     held_out = f" on {recipe.holdout:,} held-out images" if recipe.holdout else ""
     parts = [
         f"# {recipe.name}",
         f"`{recipe.name}.safetensors`: {trained.name}, {result['parameters']:,} "
-        f"parameters at half precision, {num_bytes / 1e6:.1f} MB. It takes images of "
-        f"{size} pixels for one of {len(trained.class_names)} classes.",
+        f"parameters at half precision, {num_bytes / 1e6:.1f} MB. It classifies images "
+        f"of {size} pixels into {len(trained.class_names)} classes.",
         "## Data",
-        beginnings(recipe, data),
+        data_sentence(recipe, data),
         "## Recipe",
         f"`{recipe.name}`, {counted(recipe.epochs, 'epoch')}, seed {recipe.seed}; "
         f"these are the {weights} weights.",
-        # The data's name for its path on the machine that trained it.
+        # The data's name instead of its path.
         f"```console\n$ {renamed(result['command'], recipe.data, data)}\n```",
         "## Accuracy",
         f"Top-1 {score.top1:.2f} % on {score.num_images:,} images ({report.data}, "
-        f"{report.split}), one view of each, measured with this file; "
-        f"{result['top1']:.2f} %{held_out} at the end of training, before it was "
-        "halved.",
+        f"{report.split}), one view per image, measured with this file; "
+        f"{result['top1']:.2f} %{held_out} at the end of training, in full precision.",
         class_table(report),
         "## Limits",
         limits(size, data),
@@ -156,29 +154,29 @@ def card(
     return "\n\n".join(parts) + "\n"
 
 
-def beginnings(recipe: Recipe, data: str) -> str:
-    """What a model was trained on, what it started from and who taught it."""
+def data_sentence(recipe: Recipe, data: str) -> str:
+    """The training data, the starting weights and the teacher."""
     held = f", {recipe.holdout:,} of its training images left out"
     images = f"{data}{held if recipe.holdout else ''}"
     teacher = recipe.task_args.get("teacher")
-    taught = f" Its teacher was {named(teacher)}." if teacher else ""
+    distilled = f" It was distilled from {named(teacher)}." if teacher else ""
     if recipe.weights:
         start = named(recipe.weights)
-        return f"Trained on {images}, starting from the weights {start}.{taught}"
-    without = "" if teacher else " and without pretrained weights"
-    return f"Trained from scratch on {images}, without other images{without}.{taught}"
+        return f"Trained on {images}, starting from the weights {start}.{distilled}"
+    alone = "" if teacher else " and without pretrained weights"
+    return f"Trained from scratch on {images}, without other images{alone}.{distilled}"
 
 
 def named(weights: str) -> str:
-    """Weights by their address, or by the name that the file or folder has."""
-    is_address = "://" in weights or weights.startswith("hf-hub:")
-    return f"`{weights if is_address else Path(weights).name}`"
+    """Weights by their URL, or by the name of their file or folder."""
+    is_url = "://" in weights or weights.startswith("hf-hub:")
+    return f"`{weights if is_url else Path(weights).name}`"
 
 
 def class_table(report: EvalReport) -> str:
-    """Every class in the order of its name."""
+    """The accuracy of every class, sorted by name."""
     lines = [
-        "| class | images | top-1, % | most often taken for |",
+        "| class | images | top-1, % | most often confused with |",
         "|---|---|---|---|",
     ]
     for row in sorted(report.classes(), key=lambda row: row.name):
@@ -189,21 +187,21 @@ def class_table(report: EvalReport) -> str:
 
 
 def in_cell(name: str) -> str:
-    """A name that breaks neither the lines nor the columns of a table."""
+    """A name as the text of a table cell."""
     return on_one_line(name).replace("|", "\\|")
 
 
 def limits(size: str, data: str) -> str:
-    """What the model cannot do."""
+    """The limits of the model."""
     return "\n".join(
         [
-            "- It knows these classes and nothing else: an image of anything else gets "
+            "- It knows only these classes: an image of anything else is assigned to "
             "one of them too, often with a high probability.",
-            f"- It sees {size} pixels: a photograph is shrunk to that, and what is "
-            "small in it is lost. Crop to the thing first.",
-            f"- It learnt what {data} shows, and how: other views, drawings or several "
-            "things at once are new to it.",
-            "- It is a demonstration and a start for fine-tuning, not a basis for "
-            "decisions about people or safety.",
+            f"- Its input is {size} pixels: a photograph is shrunk to that and small "
+            "objects are lost. Crop to the object first.",
+            f"- It was trained on images like those of {data}: other views, drawings "
+            "and several objects at once are out of distribution.",
+            "- It is a demonstration and a starting point for fine-tuning, not a basis "
+            "for decisions about people or safety.",
         ]
     )

@@ -143,7 +143,7 @@ def test_nothing_is_installed_from_an_index_that_has_it_not() -> None:
     assert not [page for page in pages if "t2t-vit[" in page.read_text()]
 
 
-@pytest.mark.parametrize("page", ["docs/guide.md", "t2t/commands/running.py"])
+@pytest.mark.parametrize("page", ["docs/guide.md", "t2t/commands/train.py"])
 def test_micro_batches_promise_no_more_than_they_keep(page: str) -> None:
     text = (ROOT / page).read_text()
     about = " ".join(text.split()).replace('" "', "")

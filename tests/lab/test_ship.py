@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 import t2t
 from t2t.cli import main
 from t2t.errors import UserError
-from t2t.lab.ship import beginnings, card, half, ship
+from t2t.lab.ship import card, data_sentence, half, ship
 from t2t.lab.studies.study import Study
 from t2t.models import builtin
 from t2t.models.weights import load_with_report
@@ -97,14 +97,16 @@ def test_the_card_tells_what_was_measured(
 def test_the_card_tells_where_a_model_comes_from(run: Path) -> None:
     recipe = read_recipe(run)
     scratch = "Trained from scratch on noise, without other images"
-    assert beginnings(recipe, "noise") == f"{scratch} and without pretrained weights."
+    assert (
+        data_sentence(recipe, "noise") == f"{scratch} and without pretrained weights."
+    )
     taught = replace(
         recipe, task="distill_soft", task_args={"teacher": "hf-hub:some/one"}
     )
-    said = "It was taught by `hf-hub:some/one`."
-    assert beginnings(taught, "noise") == f"{scratch}. {said}"
+    said = "It was distilled from `hf-hub:some/one`."
+    assert data_sentence(taught, "noise") == f"{scratch}. {said}"
     tuned = replace(recipe, weights="/some/where/T2T.pth.tar", holdout=3)
-    assert beginnings(tuned, "noise") == (
+    assert data_sentence(tuned, "noise") == (
         "Trained on noise, 3 of its training images left out, starting from the "
         "weights `T2T.pth.tar`."
     )
@@ -170,7 +172,7 @@ def test_what_cannot_ship_is_refused(run: Path, tmp_path: Path) -> None:
         ship(run, tmp_path / "in", most_megabytes=0.001)
     with pytest.raises(UserError, match="is not a run folder"):
         ship(tmp_path, tmp_path / "in")
-    with pytest.raises(UserError, match="head holds numbers that half precision"):
+    with pytest.raises(UserError, match="head holds numbers that do not fit"):
         half("head", torch.tensor([1e6]))
     with pytest.raises(UserError, match="device='tpu' is not on this machine"):
         ship(run, tmp_path / "in", device="tpu")
@@ -187,7 +189,7 @@ def test_a_model_ships_among_nothing_else(run: Path, shipped: Path) -> None:
     photos = shipped.with_name("photos")
     photos.mkdir()
     (photos / "cat.jpg").touch()
-    with pytest.raises(UserError, match=r"holds something else \(cat\.jpg\) than tiny"):
+    with pytest.raises(UserError, match=r"something other than tiny \(cat\.jpg\)"):
         ship(run, photos, device="cpu")
     assert [path.name for path in photos.iterdir()] == ["cat.jpg"]
     (shipped / "other.safetensors").touch()

@@ -1,1 +1,1 @@
-"""How fast models are: steps on the device, from files, and beside plain ones."""
+"""Speed of models: steps on random images, and the trainer's steps from files."""

@@ -1,4 +1,4 @@
-"""What is measured: a model, a way of running it, a size."""
+"""Benchmark cases: a model, its size, and how its step runs."""
 
 import functools
 from collections.abc import Sequence
@@ -19,16 +19,15 @@ from t2t.models.zoo import ZOO
 
 Mode = Literal["train", "infer"]
 Launch = Literal["graph", "eager_graph", "compiled", "eager"]
-# Those that replay a CUDA graph, and those that compile first.
 REPLAYED = ("graph", "eager_graph")
 COMPILED = ("graph", "compiled")
-# Multiplications that a matrix unit does; norms and scales are done elsewhere.
+# Operations of the matrix units; norms and scales run elsewhere.
 PRODUCTS = ("linear", "convolution", "attention", "kernel features")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One row to be: everything that its number depends on but the machine."""
+    """All that a measurement depends on except the machine."""
 
     model: str
     mode: Mode = "train"
@@ -37,32 +36,32 @@ class Case:
     precision: str = "bf16"
     launch: Launch = "graph"
     depth: int | None = None
-    """Another number of blocks than the named model has."""
+    """Number of blocks, if not the model's own."""
 
     def build(self) -> nn.Module:
-        """The model, untrained, with the stochastic depth that training has."""
+        """The untrained model, with stochastic depth for training."""
         depth = {} if self.depth is None else {"depth": self.depth}
         create = functools.partial(
             create_model, self.model, image_size=self.image_size, **depth
         )
         if self.mode == "train":
-            with suppress(UserError):  # some of timm's have no branches to drop
+            with suppress(UserError):  # some timm models have no drop path
                 return create(drop_path=0.1)
         return create()
 
 
 @functools.cache
-def operations_of(case: Case) -> int:
-    """Multiplications and additions of one image, counted on shapes alone."""
+def case_flops(case: Case) -> int:
+    """FLOPs per image, counted without computing."""
     with torch.device("meta"):
         model = case.build()
-    return operations(model, (case.image_size, case.image_size), case.mode)
+    return model_flops(model, (case.image_size, case.image_size), case.mode)
 
 
-def operations(model: nn.Module, image_size: Size, mode: Mode) -> int:
-    """Multiplications and additions that matrix units do for one image."""
+def model_flops(model: nn.Module, image_size: Size, mode: Mode) -> int:
+    """FLOPs of the matrix products for one image."""
     items = count(model, image_size).items
-    # Backward takes two products for each of forward: one for either factor.
+    # Backward takes two products for each one of forward.
     passes = 3 if mode == "train" else 1
     return 2 * passes * sum(items[item] for item in PRODUCTS)
 
@@ -75,15 +74,12 @@ def all_cases(
     precisions: Sequence[str],
     launch: Launch,
 ) -> list[Case]:
-    """Every combination, the models side by side within each.
-
-    Without image sizes, each model gets images of its own size.
-    """
+    """Every combination; without image sizes, each model's own size."""
     return [
         Case(
             model=model,
             mode=mode,
-            image_size=image_size or own_side(model),
+            image_size=image_size or default_side(model),
             batch=batch,
             precision=precision,
             launch=launch,
@@ -94,18 +90,18 @@ def all_cases(
     ]
 
 
-def own_side(model: str) -> int:
-    """Pixels of the images that a model is for; timm's are all compared at 224."""
+def default_side(model: str) -> int:
+    """The image side of a model; 224 for all timm models."""
     return ZOO[model].image_size[0] if model in ZOO else 224
 
 
-def own_depth(model: str) -> int:
-    """How many blocks a model of ours has, which can then be given another number."""
+def default_depth(model: str) -> int:
+    """The number of blocks of a model whose depth can be changed."""
     with torch.device("meta"):
         built = create_model(model)
     if not isinstance(built, VisionTransformer) or built.config.wiring != "residual":
         raise UserError(
-            f"The depth of {model} cannot be changed by a number; leave depth out of "
-            "--grow, or name a T2T-ViT or ViT of `t2t models`."
+            f"The depth of {model} cannot be changed; leave depth out of --grow, or "
+            "name a T2T-ViT or ViT from `t2t models`."
         )
     return built.config.depth

@@ -1,4 +1,4 @@
-"""How speed and memory change with the image's size, the batch and the depth."""
+"""Speed and memory over image size, batch size and depth."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from t2t.analysis.confusion_figure import save_figure
-from t2t.lab.bench.cases import Case, own_depth
+from t2t.lab.bench.cases import Case, default_depth
 
 Row = dict[str, Any]
 Axis = Literal["size", "batch", "depth"]
@@ -21,7 +21,7 @@ FACTORS: dict[Axis, tuple[float, ...]] = {
     "batch": (1 / 8, 1 / 4, 1 / 2, 1, 2, 4),
     "depth": (1 / 4, 1 / 2, 1, 3 / 2, 2),
 }
-"""Of the image's side, the batch and the depth that each case starts from."""
+"""Factors of the base case's image side, batch size and depth."""
 KEYS: dict[Axis, str] = {"size": "image_size", "batch": "batch", "depth": "depth"}
 FIXED: dict[Axis, Sequence[str]] = {
     "size": ["batch"],
@@ -32,14 +32,14 @@ SHOWN = ("images_per_second", "peak_memory_gib")
 TITLES = {"size": "image side, pixels", "batch": "batch", "depth": "blocks"}
 
 
-def growing(case: Case, axes: Sequence[Axis]) -> list[Case]:
-    """A case and what it grows into and from along each axis."""
+def grown_cases(case: Case, axes: Sequence[Axis]) -> list[Case]:
+    """A case with its smaller and larger variants along each axis."""
     cases = [case]
     for axis in axes:
         key = KEYS[axis]
-        own = own_depth(case.model) if axis == "depth" else getattr(case, key)
+        base = default_depth(case.model) if axis == "depth" else getattr(case, key)
         others: list[dict[str, Any]] = [
-            {key: each} for each in numbers_around(own, FACTORS[axis]) if each != own
+            {key: each} for each in numbers_around(base, FACTORS[axis]) if each != base
         ]
         cases += [replace(case, **other) for other in others]
     return list(dict.fromkeys(cases))
@@ -57,9 +57,9 @@ def draw_growth(
     gpu: str,
     path: Path,
 ) -> Path:
-    """Images/s above and memory below, a column an axis and a line a base.
+    """Draw images/s and memory: a column per axis, a line per base case.
 
-    Of the rows, which may be several machines', those of one GPU.
+    Rows of other GPUs are ignored.
     """
     rows = [row for row in rows if row.get("gpu") == gpu]
     versions: dict[str, None] = {}
@@ -68,9 +68,9 @@ def draw_growth(
     panels = figure.subplots(2, len(axes), squeeze=False, sharex="col", sharey="row")
     for column, axis in enumerate(axes):
         for base in bases:
-            found = points(rows, base, axis)
-            draw_line(panels[:, column], found, base, label_of(base, bases))
-            versions |= dict.fromkeys(str(row["torch"]) for row in found)
+            line = points(rows, base, axis)
+            draw_line(panels[:, column], line, base, label_of(base, bases))
+            versions |= dict.fromkeys(str(row["torch"]) for row in line)
         for panel in panels[:, column]:
             panel.set_xscale("log", base=2)
             panel.set_yscale("log")
@@ -78,37 +78,37 @@ def draw_growth(
             ticks = sorted({x for line in panel.lines for x in line.get_xdata()})
             panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=8)
             panel.minorticks_off()
-            panel.yaxis.set_major_formatter(lambda value, place: f"{value:,.6g}")
+            panel.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
             panel.grid(alpha=0.3)
         panels[1, column].set_xlabel(TITLES[axis])
         panels[0, column].set_title(", ".join(shared(bases, FIXED[axis])), fontsize=9)
     panels[0, 0].set_ylabel("images/s")
     panels[1, 0].set_ylabel("peak memory, GiB")
-    if panels[0, 0].lines:  # else nothing could be measured
+    if panels[0, 0].lines:  # empty if nothing could be measured
         panels[0, 0].legend(frameon=False, fontsize=8)
-    told = [gpu, *shared(bases, ["precision"]), f"torch {' and '.join(versions)}"]
-    figure.suptitle(", ".join(told))
+    title = [gpu, *shared(bases, ["precision"]), f"torch {' and '.join(versions)}"]
+    figure.suptitle(", ".join(title))
     return save_figure(figure, path, dpi=120)
 
 
-def draw_line(panels: Any, found: Sequence[Row], base: Case, label: str) -> None:
-    """One model's rates and memory."""
+def draw_line(panels: Any, rows: Sequence[Row], base: Case, label: str) -> None:
+    """Draw images/s and memory of one base case."""
     dashes = "-" if base.mode == "train" else "--"
     for panel, key in zip(panels, SHOWN, strict=True):
-        pairs = [(row["at"], row[key]) for row in found if is_number(row[key])]
+        pairs = [(row["at"], row[key]) for row in rows if is_number(row[key])]
         if pairs:
             panel.plot(*zip(*pairs, strict=True), f"o{dashes}", label=label, ms=4)
 
 
 def is_number(value: object) -> bool:
-    """Whether something was measured, and is more than nothing."""
+    """Whether a value is a positive number."""
     return isinstance(value, int | float) and value > 0
 
 
 def points(rows: Sequence[Row], base: Case, axis: Axis) -> list[Row]:
-    """The rows that differ from a case along one axis only, each with its place.
+    """The rows that differ from a case along one axis only, sorted by it.
 
-    A file of rows may hold others that were written by hand: those are left out.
+    Incomplete rows, such as those written by hand, are ignored.
     """
     fixed = {
         "model": base.model,
@@ -126,26 +126,26 @@ def points(rows: Sequence[Row], base: Case, axis: Axis) -> list[Row]:
     for row in rows:
         if all(row.get(key) == value for key, value in fixed.items()):
             at = row.get(KEYS[axis]) or (
-                own_depth(base.model) if axis == "depth" else 0
+                default_depth(base.model) if axis == "depth" else 0
             )
             if is_number(at) and row.keys() >= {"torch", *SHOWN}:
                 found.append({**row, "at": at})
     return sorted(found, key=lambda row: row["at"])
 
 
-WORDS = {"precision": "{}", "image_size": "{} px", "batch": "batch {}"}
+LABELS = {"precision": "{}", "image_size": "{} px", "batch": "batch {}"}
 
 
 def shared(bases: Sequence[Case], keys: Sequence[str]) -> list[str]:
-    """What all lines of a picture have in common, of these, in words."""
+    """The values of these keys that all cases share, as text."""
     values = {key: {getattr(base, key) for base in bases} for key in keys}
-    return [WORDS[key].format(*each) for key, each in values.items() if len(each) == 1]
+    return [LABELS[key].format(*each) for key, each in values.items() if len(each) == 1]
 
 
 def label_of(base: Case, bases: Sequence[Case]) -> str:
-    """A line by its model and mode, and by what others have otherwise."""
-    told = [base.model, "training" if base.mode == "train" else "inference"]
-    for key, words in WORDS.items():
+    """The label of a case: model, mode, and what differs from other cases."""
+    words = [base.model, "training" if base.mode == "train" else "inference"]
+    for key, label in LABELS.items():
         if not shared(bases, [key]):
-            told.append(words.format(getattr(base, key)))
-    return ", ".join(told)
+            words.append(label.format(getattr(base, key)))
+    return ", ".join(words)

@@ -1,4 +1,4 @@
-"""From cases to rows: each measured, or with the reason why it could not be."""
+"""Measures cases; each gives a row with its speed or the reason it failed."""
 
 import gc
 import time
@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from t2t.lab.bench.cases import COMPILED, REPLAYED, Case, operations_of
+from t2t.lab.bench.cases import COMPILED, REPLAYED, Case, case_flops
 from t2t.lab.bench.profiling import Profile, profile_steps
 from t2t.lab.bench.steps import STEPS, captured
 from t2t.lab.bench.timing import (
-    Peak,
+    PeakMemory,
     Step,
+    device_name,
     matrix_rate,
-    name_of,
     synchronise,
     time_steps,
 )
@@ -24,8 +24,8 @@ Row = dict[str, Any]
 NUM_WARM_UPS = 3
 
 
-class Ready(NamedTuple):
-    """A step that is compiled and has run."""
+class PreparedStep(NamedTuple):
+    """A step that is compiled and warmed up."""
 
     step: Step
     peak_memory_gib: float | None
@@ -33,7 +33,7 @@ class Ready(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A row, and where its time went if that was asked."""
+    """A row, with a profile if requested."""
 
     row: Row
     profile: Profile | None = None
@@ -42,30 +42,30 @@ class Measured(NamedTuple):
 def measure(
     case: Case, device: torch.device, *, seconds: float = 3.0, profiled: bool = False
 ) -> tuple[Row, Profile | None]:
-    """The row of a case, and where its time goes."""
-    operations = operations_of(case)
+    """The row of a case, and its profile if requested."""
+    flops = case_flops(case)
     torch.manual_seed(0)
-    ready = get_ready(case, device)
-    timing = time_steps(ready.step, device, seconds)
+    prepared = prepare_step(case, device)
+    timing = time_steps(prepared.step, device, seconds)
     rate = case.batch / timing.seconds
-    # Measured at the end, when the hardware is as warm as the step found it.
+    # Measured last, when the hardware is as warm as during the steps.
     fastest = matrix_rate(device, case.precision)
     row = {
         "images_per_second": round(rate, 1),
         "spread": round(timing.spread, 4),
         "milliseconds": round(1e3 * timing.seconds, 3),
-        "peak_memory_gib": rounded(ready.peak_memory_gib),
-        "matrix_share": round(rate * operations / fastest, 4),
+        "peak_memory_gib": rounded(prepared.peak_memory_gib),
+        "matrix_share": round(rate * flops / fastest, 4),
         "matrix_tflops": round(fastest / 1e12, 2),
-        "compile_seconds": round(ready.compile_seconds, 1),
+        "compile_seconds": round(prepared.compile_seconds, 1),
     }
-    profile = profile_steps(ready.step, device) if profiled else None
+    profile = profile_steps(prepared.step, device) if profiled else None
     if profile is not None:
         row["busy_share"] = rounded(profile.busy_share, 4)
     return row, profile
 
 
-def get_ready(case: Case, device: torch.device) -> Ready:
+def prepare_step(case: Case, device: torch.device) -> PreparedStep:
     """Builds, compiles, warms up and captures a step."""
     on_cuda = device.type == "cuda"
     # The best that convolutions can do, for peers too.
@@ -73,7 +73,7 @@ def get_ready(case: Case, device: torch.device) -> Ready:
     # As the trainer: what stays in float32 beside half precision may be less exact.
     exact = case.precision == "fp32"
     torch.set_float32_matmul_precision("highest" if exact else "high")
-    peak = Peak(device)
+    peak = PeakMemory(device)
     model = case.build().to(device)
     step = STEPS[case.mode](model, case, device)
     synchronise(device)
@@ -82,7 +82,7 @@ def get_ready(case: Case, device: torch.device) -> Ready:
     with torch.cuda.stream(torch.cuda.Stream(device)) if on_cuda else nullcontext():
         for _ in range(1 if case.launch == "eager" else NUM_WARM_UPS):
             step()
-        # One step that is launched, not replayed: a graph hides its memory.
+        # A graph hides its memory: this step is launched, not replayed.
         peak.reset()
         step()
         memory = peak.gib()
@@ -91,7 +91,7 @@ def get_ready(case: Case, device: torch.device) -> Ready:
         step = captured(step)
     compiled = case.launch in COMPILED
     compiling = time.perf_counter() - started if compiled else 0.0
-    return Ready(step, memory, compiling)
+    return PreparedStep(step, memory, compiling)
 
 
 def measure_cases(
@@ -102,22 +102,22 @@ def measure_cases(
     seconds: float = 3.0,
     profiled: bool = False,
 ) -> Iterator[Measured]:
-    """One row after the other; a case that fails says why and stops no other."""
+    """Yields a row per case; one that fails gives its reason and stops no other."""
     for case in cases:
-        operations_of(case)  # refuses what no model can be before anything runs
+        case_flops(case)  # raises an error for impossible models before anything runs
     for case in cases:
         profile = None
         try:
             figures, profile = measure(case, device, seconds=seconds, profiled=profiled)
         except Exception as error:
-            figures = failed(error)
-        # Outside of the handler, whose error holds on to what the step held.
-        free(device)
-        yield Measured(described(case, device, figures, command), profile)
+            figures = failed_row(error)
+        # Outside of the handler, whose error keeps the step's tensors alive.
+        free_memory(device)
+        yield Measured(case_row(case, device, figures, command), profile)
 
 
-def described(case: Case, device: torch.device, figures: Row, command: str) -> Row:
-    """The figures of a case with what they are of."""
+def case_row(case: Case, device: torch.device, figures: Row, command: str) -> Row:
+    """The figures of a case with its description."""
     row = {
         "model": case.model,
         "mode": case.mode,
@@ -128,14 +128,14 @@ def described(case: Case, device: torch.device, figures: Row, command: str) -> R
         "launch": case.launch,
         **figures,
         "torch": torch.__version__,
-        "gpu": name_of(device),
+        "gpu": device_name(device),
         "command": command,
     }
     return row if case.depth is None else {**row, "depth": case.depth}
 
 
-def failed(error: Exception) -> Row:
-    """The figures of what could not be measured: none, and why."""
+def failed_row(error: Exception) -> Row:
+    """The figures of a failed measurement: the reason."""
     words = str(error)
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or (
         "can't allocate memory" in words
@@ -147,8 +147,8 @@ def failed(error: Exception) -> Row:
     return {"images_per_second": None, "peak_memory_gib": None, "failed": reason}
 
 
-def free(device: torch.device) -> None:
-    """Gives back what a case held, compiled programs included."""
+def free_memory(device: torch.device) -> None:
+    """Frees the memory and the compiled code of a case."""
     torch.compiler.reset()
     gc.collect()
     if device.type == "cuda":
@@ -156,5 +156,5 @@ def free(device: torch.device) -> None:
 
 
 def rounded(value: float | None, digits: int = 3) -> float | None:
-    """A measured number, or that there is none."""
+    """A rounded number, or None."""
     return None if value is None else round(value, digits)

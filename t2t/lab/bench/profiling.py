@@ -1,4 +1,4 @@
-"""Where a step's time goes: its kernels by name, and how busy the device is."""
+"""Profiles a step: its kernels, and how busy the GPU is."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -16,15 +16,15 @@ NUM_KERNELS = 25
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel, or on a CPU one operator, over a step."""
+    """One kernel (on a CPU, one operator) of a step."""
 
     name: str
     milliseconds: float
-    """Of a step."""
+    """Per step."""
     share: float
-    """Of the time that all kernels take together."""
+    """Share of the time of all kernels."""
     calls: float
-    """In a step."""
+    """Per step."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Profile:
 
     kernels: tuple[Kernel, ...]
     busy_share: float | None
-    """Time in which at least one kernel ran; None on a CPU."""
+    """Share of the time in which a kernel ran; None on a CPU."""
 
 
 def profile_steps(step: Step, device: torch.device, num_steps: int = 5) -> Profile:
@@ -44,7 +44,7 @@ def profile_steps(step: Step, device: torch.device, num_steps: int = 5) -> Profi
         activities.append(ProfilerActivity.CUDA)
     step()
     synchronise(device)
-    # There is one cycle only; without acc_events some releases warn of several.
+    # Without acc_events some releases of torch warn.
     with profile(activities=activities, acc_events=True) as recorded:
         for _ in range(num_steps):
             step()
@@ -56,24 +56,26 @@ def profile_steps(step: Step, device: torch.device, num_steps: int = 5) -> Profi
             (event.name, end - start)
             for event, (start, end) in zip(events, spans, strict=True)
         ]
-        return Profile(longest(times, num_steps), busy_share(spans))
+        return Profile(longest_kernels(times, num_steps), busy_share(spans))
     averages = recorded.key_averages()
     operators = [
         (event.key, event.self_cpu_time_total / event.count)
         for event in averages
         for _ in range(event.count)
     ]
-    return Profile(longest(operators, num_steps), None)
+    return Profile(longest_kernels(operators, num_steps), None)
 
 
 def is_kernel(event: Any) -> bool:
-    """Whether an event is work of the GPU, not a name that spans such work."""
+    """Whether an event is a GPU kernel, not an annotation."""
     annotation = getattr(event, "is_user_annotation", False)
     return event.device_type == DeviceType.CUDA and not annotation
 
 
-def longest(times: Iterable[tuple[str, float]], num_steps: int) -> tuple[Kernel, ...]:
-    """Kernels by the microseconds that they take in all."""
+def longest_kernels(
+    times: Iterable[tuple[str, float]], num_steps: int
+) -> tuple[Kernel, ...]:
+    """The kernels with the largest total time, given in microseconds."""
     total: Counter[str] = Counter()
     calls: Counter[str] = Counter()
     for name, microseconds in times:
@@ -87,7 +89,7 @@ def longest(times: Iterable[tuple[str, float]], num_steps: int) -> tuple[Kernel,
 
 
 def busy_share(spans: Iterable[tuple[float, float]]) -> float | None:
-    """Of the time from the first start to the last end, that within any span."""
+    """Share of the time between first start and last end that spans cover."""
     ordered = sorted(spans)
     if not ordered:
         return None

@@ -1,4 +1,4 @@
-"""Rows in a file and on the screen."""
+"""Benchmark rows in files and tables."""
 
 import json
 from collections.abc import Sequence
@@ -22,16 +22,16 @@ IDENTITY = (
     "model", "mode", "image_size", "batch", "precision", "source", "gpu",
     "recipe", "depth", "launch", "workers", "resident",
 )  # fmt: skip
-"""What makes two rows measurements of the same thing."""
+"""Rows that agree in these keys measure the same thing."""
 
 
 def identity(row: Row) -> tuple[Any, ...]:
-    """What a row is of."""
+    """The key of a row."""
     return tuple(row.get(key) for key in IDENTITY)
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a file, none where there is no file."""
+    """The rows of a file; none if it does not exist."""
     try:
         rows = json.loads(path.read_text())
     except FileNotFoundError:
@@ -39,21 +39,21 @@ def read_rows(path: Path) -> list[Row]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(
-            f"--out {path} is there but cannot be read ({reason}); name another file."
+            f"--out {path} exists but cannot be read ({reason}); name another file."
         ) from error
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise UserError(
-            f"--out {path} is there but holds no list of rows; name another file."
+            f"--out {path} exists but holds no list of rows; name another file."
         )
     return rows
 
 
 def merge_row(path: Path, row: Row) -> None:
-    """Writes a row into a file, in the place of an older one of the same thing."""
+    """Adds a row to a file; replaces an older row of the same thing."""
     rows = read_rows(path)
-    places = [place for place, old in enumerate(rows) if identity(old) == identity(row)]
-    if places:
-        rows[places[0]] = row
+    older = [n for n, old in enumerate(rows) if identity(old) == identity(row)]
+    if older:
+        rows[older[0]] = row
     else:
         rows.append(row)
     lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
@@ -64,23 +64,23 @@ def merge_row(path: Path, row: Row) -> None:
 
 
 def pixels(row: Row) -> str:
-    """An image's side, or both where they differ."""
+    """The image side, or both sides if they differ."""
     size = row["image_size"]
     return str(size) if isinstance(size, int) else "×".join(map(str, size))
 
 
 def source(row: Row) -> str:
-    """Where the images of a row come from, and how."""
-    told = [row["source"]]
+    """The source of the images."""
+    words = [row["source"]]
     if row.get("resident"):
-        told.append("resident")
+        words.append("resident")
     if row.get("workers"):
-        told.append(counted(row["workers"], "worker"))
-    return ", ".join(told)
+        words.append(counted(row["workers"], "worker"))
+    return ", ".join(words)
 
 
-def in_words(row: Row) -> str:
-    """A row as one line, for people who wait."""
+def row_line(row: Row) -> str:
+    """A row as one line of text."""
     deep = f", {row['depth']} deep" if row.get("depth") else ""
     what = (
         f"{row['model']}{deep}, {row['mode']}, {pixels(row)} px, batch "
@@ -96,7 +96,7 @@ def in_words(row: Row) -> str:
         ]
         words += f" ({', '.join(parts)})"
     if "synthetic_share" in row:
-        words += f", {row['synthetic_share']:.1%} of the step alone"
+        words += f", {row['synthetic_share']:.1%} of the speed on synthetic images"
     if row.get("busy_share") is not None:
         words += f", GPU busy {row['busy_share']:.1%}"
     return what + words
@@ -106,13 +106,13 @@ HEADINGS = (
     "model", "mode", "px", "batch", "precision", "source", "images/s", "±", "ms",
     "GiB", "of matrix rate", "compile s",
 )  # fmt: skip
-NUM_WORDS = 6
-"""Columns at the left that hold no measured number; the next is images/s."""
+NUM_TEXTS = 6
+"""Columns without measured numbers; the next one is images/s."""
 SIZES = ("px", "batch")
 
 
 def cells(row: Row) -> list[str]:
-    """A row as the columns show it; what failed says why in place of its rate."""
+    """The cells of a row; a failed one has its reason instead of a rate."""
     deep = f" ({row['depth']} deep)" if row.get("depth") else ""
     words = [
         row["model"] + deep,
@@ -140,51 +140,59 @@ def cells(row: Row) -> list[str]:
     ]
 
 
-SPARE = ("compile s", "of matrix rate", "±", "ms", "source", "precision", "mode")
-"""What a narrow terminal goes without, first of all the first."""
+OMITTABLE = (
+    "compile s",
+    "of matrix rate",
+    "±",
+    "ms",
+    "source",
+    "precision",
+    "mode",
+)
+"""Columns that a narrow terminal omits, in this order."""
 
 
 def row_table(rows: Sequence[Row], width: int) -> RenderableType:
-    """The rows for a terminal; a narrow one gets fewer columns, but none is cut."""
-    told = [cells(row) for row in rows]
-    # A reason of failure can be broken into lines, and so takes no room.
-    rigid = [line if line[NUM_WORDS + 1] else line[:NUM_WORDS] for line in told]
-    left_out: list[str] = []
-    for heading in SPARE:
-        table = table_of(rigid, left_out)
+    """The rows as a table; a narrow terminal gets fewer columns, none is cut."""
+    lines = [cells(row) for row in rows]
+    # The reason of a failure can wrap, so it needs no width.
+    rigid = [line if line[NUM_TEXTS + 1] else line[:NUM_TEXTS] for line in lines]
+    omitted: list[str] = []
+    for heading in OMITTABLE:
+        table = table_of(rigid, omitted)
         if width_of(table) <= width:
             break
-        left_out.append(heading)
-    table = table_of(told, left_out)
-    if not left_out:
+        omitted.append(heading)
+    table = table_of(lines, omitted)
+    if not omitted:
         return table
-    words = f"A wider terminal, or --json, also tells: {', '.join(left_out)}."
+    words = f"A wider terminal, or --json, also shows: {', '.join(omitted)}."
     return Group(table, Text(), Text(words, style="dim"))
 
 
-def table_of(lines: Sequence[Sequence[str]], left_out: Sequence[str]) -> Table:
-    """Cells below their headings, some columns left out."""
+def table_of(lines: Sequence[Sequence[str]], omitted: Sequence[str]) -> Table:
+    """A table without the omitted columns."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    shown = [place for place, each in enumerate(HEADINGS) if each not in left_out]
-    for place in shown:
-        heading = HEADINGS[place]
+    shown = [n for n, heading in enumerate(HEADINGS) if heading not in omitted]
+    for column in shown:
+        heading = HEADINGS[column]
         table.add_column(
             heading.replace(" ", "\n"),
-            justify="right" if place >= NUM_WORDS or heading in SIZES else "left",
-            style="cyan" if place == 0 else "bold" if place == NUM_WORDS else None,
-            no_wrap=place != NUM_WORDS,
+            justify="right" if column >= NUM_TEXTS or heading in SIZES else "left",
+            style="cyan" if column == 0 else "bold" if column == NUM_TEXTS else None,
+            no_wrap=column != NUM_TEXTS,
             overflow="fold",
         )
     for line in lines:
-        table.add_row(*(line[place] for place in shown if place < len(line)))
+        table.add_row(*(line[column] for column in shown if column < len(line)))
     return table
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """The rows as a table to paste, with what they were measured on below."""
+def markdown_table(rows: Sequence[Row]) -> str:
+    """The rows as a Markdown table, with hardware and torch version below."""
     ruler = [
-        "---:" if place >= NUM_WORDS or heading in SIZES else "---"
-        for place, heading in enumerate(HEADINGS)
+        "---:" if column >= NUM_TEXTS or heading in SIZES else "---"
+        for column, heading in enumerate(HEADINGS)
     ]
     lines = [list(HEADINGS), ruler, *(cells(row) for row in rows)]
     runtimes = dict.fromkeys(f"{row['gpu']}, torch {row['torch']}" for row in rows)
@@ -193,7 +201,7 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def kernel_table(profile: Profile) -> RenderableType:
-    """The kernels that take longest."""
+    """The kernels that take longest, as a table."""
     busy = profile.busy_share
     note = "" if busy is None else f"The GPU was busy {busy:.1%} of the time."
     table = Table(
@@ -204,7 +212,7 @@ def kernel_table(profile: Profile) -> RenderableType:
         caption_justify="left",
     )
     table.add_column("kernel", no_wrap=True, overflow="ellipsis", max_width=80)
-    for heading in ("ms a step", "share", "calls"):
+    for heading in ("ms/step", "share", "calls"):
         table.add_column(heading, justify="right", no_wrap=True)
     for kernel in profile.kernels:
         table.add_row(

@@ -1,4 +1,4 @@
-"""One step of each kind, the same for our models and for anybody's."""
+"""A training step and an inference step for any model."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from t2t.training.runtime import PRECISIONS
 
 
 def training_step(model: nn.Module, case: Case, device: torch.device) -> Step:
-    """Everything between two batches: forward, loss, backward, optimizer, average."""
+    """A full step: forward, loss, backward, optimizer and EMA."""
     images = random_images(case, device)
     num_classes = int(model.num_classes)  # type: ignore[arg-type]
     labels = torch.randint(0, num_classes, (case.batch,), device=device)
@@ -25,7 +25,7 @@ def training_step(model: nn.Module, case: Case, device: torch.device) -> Step:
             logits = model(images)
         return F.cross_entropy(logits.float(), labels, label_smoothing=0.1)
 
-    forward = as_launched(loss_of, case)
+    forward = maybe_compiled(loss_of, case)
     weights: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
     ema = [weight.detach().clone() for weight in weights]
     optimizer = torch.optim.AdamW(
@@ -57,7 +57,7 @@ def inference_step(model: nn.Module, case: Case, device: torch.device) -> Step:
         with autocast(device, PRECISIONS[case.precision]):
             return model(images)
 
-    forward = as_launched(logits_of, case)
+    forward = maybe_compiled(logits_of, case)
 
     @torch.inference_mode()
     def step() -> None:
@@ -70,24 +70,24 @@ STEPS = {"train": training_step, "infer": inference_step}
 
 
 def random_images(case: Case, device: torch.device) -> Tensor:
-    """Random images, never zeros: some kernels run faster on those."""
+    """Random images; some kernels run faster on zeros."""
     shape = (case.batch, 3, case.image_size, case.image_size)
     return torch.randn(shape, device=device).to(PRECISIONS[case.precision])
 
 
-def as_launched(function: Callable[..., Any], case: Case) -> Callable[..., Any]:
-    """Compiled, unless it is to run as it is written."""
+def maybe_compiled(function: Callable[..., Any], case: Case) -> Callable[..., Any]:
+    """The function, compiled if the case says so."""
     return torch.compile(function) if case.launch in COMPILED else function
 
 
 def captured(step: Step) -> Step:
-    """The step as one CUDA graph: its kernels are launched all at once."""
+    """The step captured as a CUDA graph."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
 
     def replay(held: Step = step) -> None:
-        """Replays the graph; `held` keeps the tensors alive that its kernels read."""
+        """Replays the graph; `held` keeps its tensors alive."""
         graph.replay()
 
     return replay

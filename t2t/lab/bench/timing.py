@@ -1,4 +1,4 @@
-"""Clocks: seconds of a step, memory at its peak, and what the hardware can do."""
+"""Measures step time, peak memory and the hardware's matrix rate."""
 
 import ctypes
 import functools
@@ -25,7 +25,7 @@ NUM_ROUNDS = 5
 
 @dataclass(frozen=True)
 class Timing:
-    """Mean seconds of a step in each of several rounds."""
+    """Mean seconds per step of several rounds."""
 
     rounds: tuple[float, ...]
 
@@ -36,15 +36,12 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """Half of what lies between the fastest and the slowest, over the median."""
+        """Half the range of the rounds, relative to the median."""
         return (max(self.rounds) - min(self.rounds)) / 2 / self.seconds
 
 
 def time_steps(step: Step, device: torch.device, seconds: float) -> Timing:
-    """Rounds of steps that take so many seconds in all, after one that sets the pace.
-
-    However slow it is, every round has a step.
-    """
+    """Times rounds of steps, for so many seconds in all, at least a step per round."""
     started = time.perf_counter()
     step()
     synchronise(device)
@@ -69,9 +66,9 @@ def synchronise(device: torch.device) -> None:
 
 @functools.cache
 def matrix_rate(device: torch.device, precision: str) -> float:
-    """Multiplications and additions a second of a large matrix product, measured."""
+    """Measured FLOP/s of a large matrix product."""
     side = 8192 if device.type == "cuda" else 1024
-    # Random numbers: zeros draw less power, so that clocks rise.
+    # Random numbers: zeros draw less power, so clocks would rise.
     left, right = (
         torch.randn(side, side, device=device).to(PRECISIONS[precision])
         for _ in range(2)
@@ -82,33 +79,33 @@ def matrix_rate(device: torch.device, precision: str) -> float:
     return 2 * side**3 / timing.seconds
 
 
-class Peak:
-    """The most memory, in GiB, that was in use since it was made or reset.
+class PeakMemory:
+    """Peak memory in GiB since creation or reset.
 
-    On a CPU it counts what the process holds beyond what it held when this was made.
+    On a CPU, the growth of the process since creation.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.before = 0.0
         if device.type == "cpu":
-            give_back_unused()
+            trim_heap()
             self.before = resident_gib("VmRSS") or 0.0
         self.reset()
 
     def reset(self) -> None:
-        """Forgets what was in use until now."""
+        """Starts a new measurement."""
         if self.device.type == "cuda":
-            # There are no counts to reset before the first tensor.
+            # Resetting fails before the first tensor.
             torch.zeros(1, device=self.device)
             synchronise(self.device)
             torch.cuda.reset_peak_memory_stats(self.device)
         elif self.device.type == "cpu":
-            with suppress(OSError):  # Linux alone can start its count afresh
+            with suppress(OSError):  # Linux only
                 Path("/proc/self/clear_refs").write_text("5")
 
     def gib(self) -> float | None:
-        """So far; None where the system does not tell."""
+        """The peak so far; None if the system does not report it."""
         if self.device.type == "cuda":
             synchronise(self.device)
             return torch.cuda.max_memory_allocated(self.device) / 2**30
@@ -116,15 +113,15 @@ class Peak:
         return None if most is None else most - self.before
 
 
-def give_back_unused() -> None:
-    """Returns to Linux what was freed: else the next case would seem to need less."""
+def trim_heap() -> None:
+    """Returns freed memory to Linux; else the next case would seem to need less."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def resident_gib(field: str) -> float | None:
-    """What Linux says of this process's memory."""
+    """A memory field of this process in GiB, from Linux."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -133,8 +130,8 @@ def resident_gib(field: str) -> float | None:
     return int(found[0]) / 2**20 if found else None
 
 
-def name_of(device: torch.device) -> str:
-    """What computes: the GPU's name, or the CPU's with the threads it uses."""
+def device_name(device: torch.device) -> str:
+    """The GPU's name, or the CPU's with its number of threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     name = cpu_name() if device.type == "cpu" else device.type.upper()
@@ -142,7 +139,7 @@ def name_of(device: torch.device) -> str:
 
 
 def cpu_name() -> str:
-    """The processor as the system calls it."""
+    """The processor's name."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -1,4 +1,4 @@
-"""The trainer's own steps: on images that lie on the device, and from files."""
+"""Measures the trainer's own step, on random images and from files."""
 
 import time
 from collections import deque
@@ -21,10 +21,16 @@ from t2t.data.sources import (
 )
 from t2t.data.sources.opening import find_splits
 from t2t.errors import UserError
-from t2t.lab.bench.cases import operations
-from t2t.lab.bench.measure import Measured, Row, failed, free, rounded
+from t2t.lab.bench.cases import model_flops
+from t2t.lab.bench.measure import Measured, Row, failed_row, free_memory, rounded
 from t2t.lab.bench.profiling import profile_steps
-from t2t.lab.bench.timing import Peak, Timing, matrix_rate, name_of, time_steps
+from t2t.lab.bench.timing import (
+    PeakMemory,
+    Timing,
+    device_name,
+    matrix_rate,
+    time_steps,
+)
 from t2t.training.distributed import World, own_stream
 from t2t.training.forecast.random_batch import random_batch
 from t2t.training.loaders import training_batches
@@ -35,27 +41,27 @@ from t2t.training.state import build_model, new_state
 from t2t.training.step import PendingStep, Stepper, replays
 
 KINDS = {FileSource: "jpeg", ShardSource: "pack", ParquetSource: "parquet"}
-# Compiling, and whatever else a trainer puts off until its steps repeat.
+# Enough for compiling and graph capture.
 NUM_WARM_UPS = {"cuda": 12}
-# Two seconds more: memory is taken and page-locked as it is needed.
+# Two seconds more: pinned memory is allocated on first use.
 NUM_FED_WARM_UPS = {"cuda": 80}
 LONGEST = 1_000_000
-"""More steps than anybody measures."""
+"""More steps than any measurement takes."""
 
 
 @dataclass(frozen=True)
 class Files:
-    """Images to train from."""
+    """Files to train from."""
 
     data: str
     repeat: int | None = None
-    """Times that the images are gone through in an epoch; None fills four batches."""
+    """Repetitions of the images per epoch; None fills four batches."""
     resident: bool = False
-    """Kept decoded on the device, as training does with small sets."""
+    """Keep decoded images on the device, as training does with small sets."""
 
 
 class Trainer:
-    """A run of a recipe without folder, validation and end."""
+    """The training loop of a recipe without run folder and validation."""
 
     def __init__(
         self,
@@ -75,7 +81,7 @@ class Trainer:
             self.per_epoch = steps_per_epoch(len(self.source), recipe.batch_size)
 
     def start(self) -> None:
-        """Builds the model and all that its steps need."""
+        """Builds the model and the stepper."""
         recipe, runtime, world = self.recipe, self.runtime, self.world
         make_deterministic(runtime)
         self.run = new_state(recipe, runtime, world, self.num_classes)
@@ -84,24 +90,24 @@ class Trainer:
 
     @property
     def launch(self) -> str:
-        """How the trainer chooses to launch its step, in the words of a case."""
+        """How the trainer runs its step, as in `Case.launch`."""
         if replays(self.runtime, self.world):
             return "graph" if self.runtime.compile else "eager_graph"
         return "compiled" if self.runtime.compile else "eager"
 
     def set_phase(self, phase: Phase) -> None:
-        """Makes steps those of a phase, as the training loop does."""
+        """Switches to a phase of the training."""
         while self.in_flight:
             self.in_flight.popleft().result()
         if phase != self.stepper.phase:
             self.stepper.set_phase(phase)
 
     def step(self, batch: Batch) -> None:
-        """One step as the training loop takes it."""
+        """Takes one step like the training loop."""
         epoch = self.run.step / self.per_epoch
         share = lr_share(self.recipe.schedule, epoch, self.recipe.epochs)
         set_lr(self.run.optimizers, share)
-        # As the loop does: one step is always under way.
+        # Like the loop: one step is always in flight.
         self.in_flight.append(self.stepper.start_step(batch))
         if len(self.in_flight) > 1:
             self.in_flight.popleft().result()
@@ -112,10 +118,9 @@ class Trainer:
         return random_batch(self.recipe, size, self.run.task, self.device)
 
     def batches(self) -> Generator[Batch]:
-        """Batches from the files, as the training loop opens them.
+        """Batches from the files, once the worker processes have started.
 
-        But none before worker processes have started: threads, which do their work
-        meanwhile, are slower.
+        The training loop starts earlier with threads, which are slower.
         """
         assert self.files is not None
         loader_options = LoaderOptions(
@@ -143,11 +148,11 @@ def measure_recipes(
     seconds: float = 3.0,
     profiled: bool = False,
 ) -> Iterator[Measured]:
-    """Rows of each recipe and machine; one that fails says why and stops no other."""
+    """Yields rows per recipe and runtime; a failure gives its reason."""
     for recipe, runtime in product(recipes, runtimes):
         trainer = Trainer(recipe, runtime, device, files)
-        about = described(trainer, command)
-        from_files = {**about, **fed_by(trainer)}
+        about = describe(trainer, command)
+        from_files = {**about, **loader_options_row(trainer)}
         reason: Row = {}
         try:
             with own_stream(device):
@@ -155,9 +160,9 @@ def measure_recipes(
                     alone = row.get("source") == "synthetic"
                     yield Measured({**(about if alone else from_files), **row}, profile)
         except Exception as error:
-            reason = failed(error)
+            reason = failed_row(error)
         del trainer
-        free(device)
+        free_memory(device)
         if reason:
             yield Measured({**from_files, **reason})
 
@@ -165,12 +170,12 @@ def measure_recipes(
 def measure_trainer(
     trainer: Trainer, seconds: float, profiled: bool
 ) -> Iterator[Measured]:
-    """The rate on random images, then from files, by one and the same step.
+    """The speed of the same step on random images, then from files.
 
-    A recipe with several phases is timed in each; from files, in the first alone.
+    On random images every phase of the recipe is timed, from files the first one.
     """
     device, batch_size = trainer.device, trainer.recipe.batch_size
-    peak = Peak(device)
+    peak = PeakMemory(device)
     trainer.start()
     batch = trainer.synthetic_batch()
 
@@ -206,7 +211,7 @@ def measure_trainer(
     if trainer.files is None:
         return
     first, alone = next(iter(timings.items()))
-    peak.reset()  # which saw the matrix products too that steps are held against
+    peak.reset()  # excludes the matrix products of `matrix_rate`
     trainer.set_phase(first)
     with closing(trainer.batches()) as batches:
 
@@ -219,7 +224,7 @@ def measure_trainer(
         profile = None
         if profiled or device.type == "cuda":
             profile = profile_steps(fed_step, device, num_steps=20)
-    if memory is not None:  # of its one launch: graphs that are replayed hide theirs
+    if memory is not None:  # replayed graphs hide their memory
         memory = max(memory, peak.gib() or 0.0)
     row = figures(trainer, fed, memory)
     row["synthetic_images_per_second"] = round(batch_size / alone.seconds, 1)
@@ -229,14 +234,14 @@ def measure_trainer(
 
 
 def whole_run(timings: dict[Phase, Timing], shares: dict[Phase, float]) -> Timing:
-    """The mean step of a whole training, of whose steps each phase has its share."""
+    """The mean step time of a whole training, over its phases."""
     parts = [shares[phase] for phase in timings]
     rounds = zip(*(timing.rounds for timing in timings.values()), strict=True)
     return Timing(tuple(float(np.dot(parts, seconds)) for seconds in rounds))
 
 
 def open_files(files: Files, batch_size: int) -> tuple[Source, str]:
-    """The images to train on, gone through often enough, and what kind they are."""
+    """The training images, repeated as needed, and their kind."""
     found = find_splits(files.data)
     split = next((name for name in ("train", "all") if name in found.openers), None)
     if split is None:
@@ -249,8 +254,8 @@ def open_files(files: Files, batch_size: int) -> tuple[Source, str]:
     return source, kind
 
 
-def described(trainer: Trainer, command: str) -> Row:
-    """What the rows of a trainer are of."""
+def describe(trainer: Trainer, command: str) -> Row:
+    """The description of a trainer's rows."""
     recipe = trainer.recipe
     height, width = recipe.image_size
     return {
@@ -263,34 +268,34 @@ def described(trainer: Trainer, command: str) -> Row:
         "launch": trainer.launch,
         "recipe": recipe.name,
         "torch": torch.__version__,
-        "gpu": name_of(trainer.device),
+        "gpu": device_name(trainer.device),
         "command": command,
     }
 
 
-def fed_by(trainer: Trainer) -> Row:
-    """How images come from files, where it was said."""
+def loader_options_row(trainer: Trainer) -> Row:
+    """The loader options that were given."""
     files, workers = trainer.files, trainer.runtime.workers
     if files is None:
         return {}
-    told: Row = {} if workers is None else {"workers": workers}
-    return {**told, "resident": True} if files.resident else told
+    options: Row = {} if workers is None else {"workers": workers}
+    return {**options, "resident": True} if files.resident else options
 
 
 def figures(trainer: Trainer, timing: Timing, memory_gib: float | None) -> Row:
-    """What was measured of some steps."""
+    """The measured numbers of a row."""
     recipe = trainer.recipe
     rate = recipe.batch_size / timing.seconds
     with torch.device("meta"):
         model = build_model(recipe, trainer.num_classes)
     fastest = matrix_rate(trainer.device, trainer.runtime.precision or "fp32")
-    share = rate * operations(model, recipe.image_size, "train") / fastest
+    share = rate * model_flops(model, recipe.image_size, "train") / fastest
     return {
         "images_per_second": round(rate, 1),
         "spread": round(timing.spread, 4),
         "milliseconds": round(1e3 * timing.seconds, 3),
         "peak_memory_gib": rounded(memory_gib),
-        # Of tokens that are dropped nothing is computed, and here all are counted.
+        # The FLOP count ignores token dropping.
         "matrix_share": round(share, 4) if recipe.token_dropping.keep == 1 else None,
         "matrix_tflops": round(fastest / 1e12, 2),
     }

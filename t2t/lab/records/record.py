@@ -1,4 +1,4 @@
-"""Records: finished runs of one recipe, gathered so that anyone can check them."""
+"""Records: finished runs of one recipe gathered in a folder."""
 
 import re
 import shutil
@@ -11,7 +11,7 @@ from typing import Any
 
 from t2t.config import differences, few, to_json
 from t2t.errors import UserError
-from t2t.lab.output_dir import renamed, writing_into
+from t2t.lab.output_dir import file_names, renamed, writing_into
 from t2t.lab.studies.figures import draw_seeds
 from t2t.training.logging.clock import counted
 from t2t.training.logging.metrics import read_rows
@@ -29,7 +29,7 @@ from t2t.training.run_folder import (
 )
 
 SUMMARY, LOG, PAGE = "summary.json", "log.txt", "README.md"
-ONE_MACHINE = (
+SAME_RUNTIME = (
     "device",
     "num_processes",
     "precision",
@@ -37,7 +37,7 @@ ONE_MACHINE = (
     "micro_batch",
     "parallelism",
 )
-"""What the runs of a record have in common, since its times are their mean."""
+"""What the runs of a record must share, since its times are their mean."""
 SUMMARY_KEYS = (
     "recipe",
     "data",
@@ -52,12 +52,12 @@ SUMMARY_KEYS = (
     "gpu",
     "command",
 )
-"""What a record's summary holds: top-1 a value for each seed, minutes their mean."""
+"""The keys of a record's summary: top-1 has a value per seed, minutes are means."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedRun:
-    """What a finished run folder says."""
+    """The contents of a finished run folder."""
 
     folder: Path
     recipe: dict[str, Any]
@@ -68,11 +68,10 @@ class FinishedRun:
 
     @property
     def seed(self) -> int:
-        """The run's seed."""
         return int(self.recipe["seed"])
 
-    def with_data_called(self, name: str) -> "FinishedRun":
-        """The same run, its data called by a name wherever it tells of them."""
+    def with_data_name(self, name: str) -> "FinishedRun":
+        """The run with a name instead of its data's path."""
         path = self.recipe["data"]
         return replace(
             self,
@@ -90,13 +89,13 @@ def record(
     held_out: bool = False,
     logs: Sequence[Path] = (),
 ) -> dict[str, Any]:
-    """Gathers finished runs that differ in their seed into a record; its summary.
+    """Gathers finished runs that differ in their seed; returns the summary.
 
-    `data_name` stands for the data's path in all that is written. Runs judged by held
-    out training images are taken with `held_out` only, and labelled.
+    `data_name` replaces the data's path in all files. Runs evaluated on held-out
+    training images need `held_out`, and are labelled.
     """
     opened = open_runs(runs, held_out=held_out, logs=logs)
-    check_place(into, opened[0])
+    check_target(into, opened[0])
     with writing_into(into):
         write_record(opened, into, data_name)
     return read_json(into / SUMMARY)
@@ -105,7 +104,7 @@ def record(
 def open_runs(
     runs: Sequence[Path], *, held_out: bool, logs: Sequence[Path] = ()
 ) -> list[FinishedRun]:
-    """Runs that can be one record, by their seeds; refuses others."""
+    """The runs sorted by seed; raises an error unless they can be one record."""
     if logs and len(logs) != len(runs):
         raise UserError(
             f"{len(runs)} runs and {len(logs)} logs are given; give a log for each run."
@@ -114,21 +113,21 @@ def open_runs(
     opened = [open_run(run, log) for run, log in zip(runs, given, strict=True)]
     opened.sort(key=lambda run: run.seed)
     check_alike(opened)
-    check_judge(opened[0], held_out)
+    check_holdout(opened[0], held_out)
     return opened
 
 
-def check_place(into: Path, run: FinishedRun) -> None:
-    """Refuses a folder of something else; one that a full disk cut short is none."""
-    there = [path.name for path in into.iterdir()] if into.is_dir() else []
+def check_target(into: Path, run: FinishedRun) -> None:
+    """Raises an error if the folder holds anything but a record of this recipe."""
+    existing = file_names(into)
     ours = (RECIPE, ENVIRONMENT, CURVES, PAGE, "seed", ".")
-    if SUMMARY not in there and any(not name.startswith(ours) for name in there):
+    if SUMMARY not in existing and any(not name.startswith(ours) for name in existing):
         raise UserError(
-            f"{into} holds something that is no record; give --into a new folder."
+            f"{into} holds something other than a record; give --into a new folder."
         )
     own = run.recipe["name"]
     name = own
-    if RECIPE in there:
+    if RECIPE in existing:
         name = read_json(into / RECIPE, {"name": str})["name"]
     if name != own:
         raise UserError(
@@ -139,15 +138,15 @@ def check_place(into: Path, run: FinishedRun) -> None:
 def write_record(
     runs: Sequence[FinishedRun], into: Path, data_name: str | None
 ) -> None:
-    """All files of a record; a page that is there already stays."""
+    """Writes all files of a record; keeps an existing page."""
     data = runs[0].recipe["data"]
     name = data if data_name is None else data_name
-    runs = [run.with_data_called(name) for run in runs]
+    runs = [run.with_data_name(name) for run in runs]
     summary = summarise(runs)
     write_json(into / RECIPE, runs[0].recipe)
     write_json(into / ENVIRONMENT, runs[0].environment)
     write_json(into / SUMMARY, summary)
-    # Those of seeds, or with logs, that an earlier recording had and this has not.
+    # Files of seeds that an earlier version of this record had.
     for path in into.glob("seed[0-9]*"):
         if re.fullmatch(r"seed\d+\.(json|jsonl|log)", path.name):
             path.unlink()
@@ -165,7 +164,7 @@ def write_record(
 
 
 def open_run(folder: Path, log: Path | None) -> FinishedRun:
-    """A run folder, unless it is none or not finished."""
+    """A run folder; raises an error unless it is finished."""
     result = read_result(folder)
     if log is None and (folder / LOG).exists():
         log = folder / LOG
@@ -178,11 +177,11 @@ def open_run(folder: Path, log: Path | None) -> FinishedRun:
             f"{folder / METRICS} cannot be read ({error.strerror}): check its "
             "permissions."
         ) from error
-    judged = [row["top1"] for row in rows if "top1" in row]
-    if judged[-1:] != [result["top1"]]:
+    evaluations = [row["top1"] for row in rows if "top1" in row]
+    if evaluations[-1:] != [result["top1"]]:
         raise UserError(
-            f"{folder / METRICS} does not end in the run's result, so nobody could "
-            "check it: a disk was full, or it was changed; train the run again."
+            f"{folder / METRICS} does not end in the run's result: the disk was full, "
+            "or the file was changed; train the run again."
         )
     return FinishedRun(
         folder=folder,
@@ -195,7 +194,7 @@ def open_run(folder: Path, log: Path | None) -> FinishedRun:
 
 
 def check_alike(runs: Sequence[FinishedRun]) -> None:
-    """Refuses runs that do not differ in their seed, or differ in anything else."""
+    """Raises an error unless the runs differ in their seed and nothing else."""
     first = runs[0]
     for before, run in pairwise(runs):
         others = [
@@ -205,53 +204,53 @@ def check_alike(runs: Sequence[FinishedRun]) -> None:
         ]
         if others:
             raise UserError(
-                f"{first.folder} and {run.folder} are of different recipes "
+                f"{first.folder} and {run.folder} have different recipes "
                 f"({few(others)}); a record holds one recipe."
             )
         if run.seed == before.seed:
             raise UserError(
                 f"{before.folder} and {run.folder} have the same seed {run.seed}; a "
-                "record takes each seed once."
+                "record holds each seed once."
             )
         ours, theirs = (
-            {key: each.environment.get(key) for key in ONE_MACHINE}
+            {key: each.environment.get(key) for key in SAME_RUNTIME}
             for each in (first, run)
         )
-        if unlike := differences(ours, theirs):
+        if unequal := differences(ours, theirs):
             raise UserError(
                 f"{first.folder} and {run.folder} were trained in different ways "
-                f"({'; '.join(unlike)}); a record holds one machine's times."
+                f"({'; '.join(unequal)}); a record holds one machine's times."
             )
 
 
-def check_judge(run: FinishedRun, held_out: bool) -> None:
-    """Refuses to let held-out training images pass for the test set, or the reverse."""
+def check_holdout(run: FinishedRun, held_out: bool) -> None:
+    """Raises an error unless `held_out` says what the run was evaluated on."""
     number = run.recipe["holdout"]
     if number and not held_out:
         raise UserError(
-            f"{run.folder} was judged by {number:,} held-out training images, not by "
-            "the test set: train it with holdout=0, or add --held-out to record it "
-            "labelled as such."
+            f"{run.folder} was evaluated on {number:,} held-out training images, not "
+            "on the test set: train it with holdout=0, or add --held-out to label the "
+            "record."
         )
     if held_out and not number:
         raise UserError(
-            f"{run.folder} holds nothing out (holdout=0): leave --held-out away."
+            f"{run.folder} holds nothing out (holdout=0): leave out --held-out."
         )
 
 
 def summarise(runs: Sequence[FinishedRun]) -> dict[str, Any]:
-    """The record in a few numbers."""
+    """The summary of a record."""
     first = runs[0]
     results = [run.result for run in runs]
     number = first.recipe["holdout"]
-    evaluate_model = (
-        f", judged by {number:,} held-out training images" if number else ""
+    evaluated_on = (
+        f", evaluated on {number:,} held-out training images" if number else ""
     )
     device = first.environment["device"]
     kind, _, name = device.partition(" ")
     values = {
         **{key: results[0][key] for key in ("recipe", "model", "parameters", "epochs")},
-        "data": f"{first.recipe['data']}{evaluate_model}",
+        "data": f"{first.recipe['data']}{evaluated_on}",
         "seeds": [run.seed for run in runs],
         "top1": [result["top1"] for result in results],
         "top1_raw": [result["top1_raw"] for result in results],
@@ -266,7 +265,7 @@ def summarise(runs: Sequence[FinishedRun]) -> dict[str, Any]:
 
 
 def first_page(summary: dict[str, Any]) -> str:
-    """A page to begin with: the command and the numbers; what helped is to be added."""
+    """A first README with the command and the results."""
     rows = zip(summary["seeds"], summary["top1"], summary["top1_raw"], strict=True)
     lines = [
         f"# {summary['recipe']}",
@@ -281,7 +280,7 @@ def first_page(summary: dict[str, Any]) -> str:
         f"$ {summary['command']}",
         "```",
         "",
-        "| seed | top-1 averaged | top-1 raw |",
+        "| seed | top-1 (EMA) | top-1 (raw) |",
         "|---|---|---|",
         *(f"| {seed} | {top1:.2f} | {raw:.2f} |" for seed, top1, raw in rows),
     ]

@@ -1,4 +1,4 @@
-"""Studies: questions put to several recipes at once, found by their names."""
+"""Studies: each compares several recipes to answer a question."""
 
 from collections.abc import Callable
 

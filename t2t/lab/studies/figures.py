@@ -1,4 +1,4 @@
-"""A study's outcome, and the seeds of a record, as pictures."""
+"""Figures of a study's results and of the seeds of a record."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from t2t.atomic import atomic_file
-from t2t.lab.studies.results import Arm, Outcome
+from t2t.lab.studies.results import Arm, StudyResult
 
 if TYPE_CHECKING:
     from t2t.lab.records.record import FinishedRun
@@ -23,36 +23,36 @@ COSTS: dict[str, Callable[[Arm], float]] = {
 }
 
 
-def draw(outcome: Outcome, path: Path) -> None:
-    """The arms' accuracies, one below the other or against what they cost."""
-    arms = list(outcome.arms.values())
-    figure = draw_costs(arms) if outcome.study.against_cost else draw_arms(arms)
-    figure.suptitle(outcome.study.question)
-    for text in figure.findobj(Text):  # a study's own words may hold a $
+def draw_study(result: StudyResult, path: Path) -> None:
+    """Draw the accuracy of the arms, or accuracy against cost."""
+    arms = list(result.arms.values())
+    figure = draw_costs(arms) if result.study.against_cost else draw_arms(arms)
+    figure.suptitle(result.study.question)
+    for text in figure.findobj(Text):  # a study's text may hold a $
         text.set_parse_math(False)
     with atomic_file(path) as part:
         figure.savefig(part, dpi=120, format="png")
 
 
 def draw_arms(arms: Sequence[Arm]) -> Figure:
-    """Mean and spread of every arm, and its seeds as dots."""
+    """Mean and standard deviation of every arm, and its seeds as dots."""
     figure = Figure(figsize=(8, 1.4 + 0.5 * len(arms)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    places = list(range(len(arms)))
-    for place, arm in zip(places, arms, strict=True):
+    rows = list(range(len(arms)))
+    for row, arm in zip(rows, arms, strict=True):
         seeds = list(arm.top1.by_seed.values())
-        axes.plot(seeds, [place] * len(seeds), "o", color=DOTS, markersize=6)
-        mean_and_spread(axes, arm.top1.mean, place, along_x=arm.top1.spread)
+        axes.plot(seeds, [row] * len(seeds), "o", color=DOTS, markersize=6)
+        draw_mean_and_std(axes, arm.top1.mean, row, along_x=arm.top1.std)
         axes.annotate(
             f"{arm.top1.mean:.2f}",
-            (arm.top1.mean, place),
+            (arm.top1.mean, row),
             (0, 8),
             textcoords="offset points",
             ha="center",
             fontsize=8,
         )
-    axes.set_yticks(places, [arm.name for arm in arms])
+    axes.set_yticks(rows, [arm.name for arm in arms])
     axes.set_ylim(len(arms) - 0.4, -0.7)
     axes.set_xlabel("top-1, %: mean ± standard deviation, and the seeds")
     axes.grid(axis="x", alpha=0.3)
@@ -67,11 +67,11 @@ def draw_costs(arms: Sequence[Arm]) -> Figure:
     for axes, (label, cost) in zip(panels, COSTS.items(), strict=True):
         for number, arm in enumerate(arms):
             top1 = arm.top1
-            mean_and_spread(
+            draw_mean_and_std(
                 axes,
                 cost(arm),
                 top1.mean,
-                along_y=top1.spread,
+                along_y=top1.std,
                 colour=f"C{number}",
                 label=arm.name,
             )
@@ -88,7 +88,7 @@ def draw_costs(arms: Sequence[Arm]) -> Figure:
     return figure
 
 
-def mean_and_spread(
+def draw_mean_and_std(
     axes: Any,
     x: float,
     y: float,
@@ -98,7 +98,7 @@ def mean_and_spread(
     colour: str = COLOUR,
     label: str | None = None,
 ) -> None:
-    """A point with bars as long as the spread."""
+    """A point with error bars."""
     axes.errorbar(
         x,
         y,
@@ -113,15 +113,15 @@ def mean_and_spread(
 
 
 def draw_seeds(runs: "Sequence[FinishedRun]", path: Path) -> None:
-    """Training loss and both accuracies of every seed, over the steps."""
+    """Draw training loss and accuracy (EMA and raw) of every seed over the steps."""
     figure = Figure(figsize=(11, 3.8), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, 3, sharex=True)
-    panels[2].sharey(panels[1])  # averaged and raw weights compare at a glance
+    panels[2].sharey(panels[1])  # to compare EMA and raw
     titles = {
         "loss": "training loss",
-        "top1": "top-1, %, averaged weights",
-        "top1_raw": "top-1, %, raw weights",
+        "top1": "top-1, % (EMA)",
+        "top1_raw": "top-1, % (raw)",
     }
     for axes, (key, title) in zip(panels, titles.items(), strict=True):
         for run in runs:

@@ -1,4 +1,4 @@
-"""What a study would take, before anything of it is trained."""
+"""Time and cost of a study before it is trained."""
 
 import statistics
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ GPU = "H200"
 
 @dataclass(frozen=True)
 class DataSize:
-    """How many images a study trains on and is judged by, and their classes."""
+    """Numbers of training images, validation images and classes."""
 
     train: int
     val: int
@@ -23,10 +23,7 @@ class DataSize:
 
 
 def data_size(study: Study) -> DataSize:
-    """The size of the data that a study's arms name, less what they hold out.
-
-    That of the studies' own is known, and need not be downloaded to be told.
-    """
+    """The size of a study's data after the holdout; CIFAR-10 is not downloaded."""
     recipe = next(iter(study.arms.values()))
     if recipe.data == "cifar10":
         held = recipe.holdout
@@ -36,8 +33,8 @@ def data_size(study: Study) -> DataSize:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """What one arm would take."""
+class ArmForecast:
+    """Time and cost of one arm."""
 
     arm: str
     recipe: str
@@ -47,23 +44,23 @@ class Row:
     num_runs: int
     num_done: int
     hours: float
-    """Of one run: the mean of those that are done, else predicted for one GPU."""
+    """Per run: the mean of finished runs, else predicted for one GPU."""
     petamacs: float
-    """Multiplications of all runs, in 10¹⁵; a step's backward pass costs two."""
+    """MACs of all runs in 10¹⁵; a backward pass counts as two forward passes."""
 
     @property
     def is_measured(self) -> bool:
-        """Whether the hours are those that finished runs took."""
+        """Whether the hours come from finished runs."""
         return self.num_done > 0
 
     @property
     def num_left(self) -> int:
-        """The runs that are still to be done."""
+        """The number of runs left to do."""
         return self.num_runs - self.num_done
 
     @property
     def hours_left(self) -> float:
-        """Of the runs that are still to be done."""
+        """The hours of the runs left to do."""
         return self.num_left * self.hours
 
 
@@ -72,8 +69,8 @@ def forecast(
     seeds: Sequence[int],
     folder: Path,
     only: tuple[str, ...] = (),
-) -> list[Row]:
-    """Every arm with its costs; hours by its finished runs or docs/scaling.md."""
+) -> list[ArmForecast]:
+    """Time and cost of every arm, from finished runs or as docs/scaling.md predicts."""
     size = data_size(study)
     costs = costs_of(study, size.classes)
     rows = []
@@ -92,7 +89,7 @@ def forecast(
         minutes = [each["train_minutes"] for each in results if each is not None]
         num_images = predicted.steps * recipe.batch_size
         rows.append(
-            Row(
+            ArmForecast(
                 arm=name,
                 recipe=recipe.name,
                 model=recipe.model,

@@ -1,7 +1,6 @@
-"""The findings of the T2T-ViT paper, asked again of small images.
+"""Studies of the T2T-ViT paper's findings on small images.
 
-Every study starts from one recipe at one number of epochs, so that the arm all of them
-share is trained once.
+All start from the same recipe and epochs, so the arm they share is trained once.
 """
 
 from dataclasses import replace
@@ -17,10 +16,7 @@ POSITIONS = "ViT, Table 8, ImageNet 5-shot"
 
 
 def base() -> Recipe:
-    """The CIFAR-10 recipe that all arms vary, at the epochs that all of them get.
-
-    Every step sees all tokens, as in the papers, and as some of the arms must.
-    """
+    """The CIFAR-10 recipe that all arms vary, without token dropping."""
     return replace(
         sprint(),
         epochs=EPOCHS,
@@ -63,7 +59,7 @@ def tokens() -> Study:
 
 
 def token_transformer() -> Study:
-    """What happens between two soft splits: Performer, softmax or nothing.
+    """Between two soft splits: Performer, softmax or nothing.
 
     t2t study token_transformer --data path/to/cifar10
     """
@@ -201,9 +197,9 @@ def positions() -> Study:
     return Study(
         name="positions",
         question="Which positions do the tokens need?",
-        paper="T2T-ViT uses sinusoids and reports no comparison. ViT-B/16, judged by "
-        "five examples a class, gets 61.4 % without positions and 64.2, 64.0 and "
-        "64.0 % with 1-D, 2-D and relative ones.",
+        paper="T2T-ViT uses sinusoids and reports no comparison. ViT-B/16, 5-shot, "
+        "gets 61.4 % without positions and 64.2, 64.0 and 64.0 % with "
+        "1-D, 2-D and relative ones.",
         arms={
             "sinusoid_2d": base(),
             **{

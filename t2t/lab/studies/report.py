@@ -1,61 +1,61 @@
-"""A study's outcome as a page, as numbers for programs, and as a picture beside it."""
+"""A study's results as a Markdown page, JSON and a picture."""
 
 from pathlib import Path
 from typing import Any
 
 from t2t.errors import UserError
-from t2t.lab.studies.figures import draw
-from t2t.lab.studies.results import Arm, Outcome, Values
+from t2t.lab.studies.figures import draw_study
+from t2t.lab.studies.results import Arm, StudyResult, Values
 from t2t.training.run_folder import write_json, write_page
 
 TABLE, NUMBERS, PICTURE = "table.md", "table.json", "picture.png"
 
 
-def write(outcome: Outcome, folder: Path) -> Path:
-    """Writes table, numbers and picture into the study's folder."""
+def write(result: StudyResult, folder: Path) -> Path:
+    """Writes table, JSON and picture into the study's folder."""
     page = folder / TABLE
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / NUMBERS, as_json(outcome))
-        draw(outcome, folder / PICTURE)
-        write_page(page, markdown(outcome))
+        write_json(folder / NUMBERS, as_json(result))
+        draw_study(result, folder / PICTURE)
+        write_page(page, markdown(result))
     except OSError as error:
         raise UserError(
             f"The study's table cannot be written into {folder} ({error.strerror}); "
-            "put that right, and the same command goes on."
+            "fix that and run the same command to resume."
         ) from error
     return page
 
 
-def markdown(outcome: Outcome) -> str:
-    """The outcome as a page."""
-    study = outcome.study
+def markdown(result: StudyResult) -> str:
+    """The results as a Markdown page."""
+    study = result.study
     parts = [
         f"# {study.name}",
         study.question,
-        conditions(outcome),
+        conditions(result),
         "\n".join(
             [
                 "| arm | parameters, M | MACs, G | images/s | top-1, % | raw, % "
                 "| seeds |",
                 "|---|---|---|---|---|---|---|",
-                *(row(arm) for arm in outcome.arms.values()),
+                *(row(arm) for arm in result.arms.values()),
             ]
         ),
         f"![{study.name}]({PICTURE})",
-        "## Beside what was published",
+        "## Compared with published results",
         study.paper,
-        "\n".join(f"- {finding}" for finding in outcome.findings)
-        or "Nothing to set beside it yet.",
+        "\n".join(f"- {finding}" for finding in result.findings)
+        or "Nothing to compare yet.",
         f"How the arms compare: {study.notes}" if study.notes else "",
-        missing(outcome),
-        "\n".join(f"- {run}" for run in outcome.left_out),
+        missing(result),
+        "\n".join(f"- {run}" for run in result.failed),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def row(arm: Arm) -> str:
-    """An arm in numbers."""
+    """A table row of an arm."""
     cells = [
         f"`{arm.name}`",
         f"{arm.cost.parameters / 1e6:.2f}",
@@ -68,59 +68,59 @@ def row(arm: Arm) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def conditions(outcome: Outcome) -> str:
-    """What the numbers were made of, in a few sentences."""
-    recipes = [arm.recipe for arm in outcome.arms.values()]
+def conditions(result: StudyResult) -> str:
+    """Data, epochs, hardware and versions, in a few sentences."""
+    recipes = [arm.recipe for arm in result.arms.values()]
     epochs = joined(str(recipe.epochs) for recipe in recipes)
     data = joined(recipe.data for recipe in recipes)
     held = joined(str(recipe.holdout) for recipe in recipes)
     evaluated_on = (
         "its validation set" if held == "0" else f"{held} held-out training images"
     )
-    told = [each for arm in outcome.arms.values() for each in arm.environments]
-    devices = joined(str(each["device"]) for each in told)
-    torches = joined(str(each["torch"]) for each in told)
-    precisions = joined(str(each["precision"]) for each in told)
+    environments = [each for arm in result.arms.values() for each in arm.environments]
+    devices = joined(str(each["device"]) for each in environments)
+    torches = joined(str(each["torch"]) for each in environments)
+    precisions = joined(str(each["precision"]) for each in environments)
     return (
         f"{epochs} {'epoch' if epochs == '1' else 'epochs'} of {data}, evaluated on "
-        f"{evaluated_on}; mean ± standard deviation over the seeds, of the EMA and "
-        f"(raw) of the last weights. On {devices}, {precisions}, torch {torches}."
+        f"{evaluated_on}; mean ± standard deviation over the seeds, of the EMA "
+        f"weights and of the raw ones. On {devices}, {precisions}, torch {torches}."
     )
 
 
 def joined(words: Any) -> str:
-    """Words that should all be one, or all of them."""
+    """The distinct words; usually one."""
     return ", ".join(dict.fromkeys(words))
 
 
-def missing(outcome: Outcome) -> str:
-    """What is still to be done, in a sentence."""
-    if outcome.num_missing == 0:
+def missing(result: StudyResult) -> str:
+    """A sentence on the runs left to do."""
+    if result.num_missing == 0:
         return ""
-    total = len(outcome.study.arms) * len(outcome.seeds)
-    done = {name: len(arm.results) for name, arm in outcome.arms.items()}
+    total = len(result.study.arms) * len(result.seeds)
+    done = {name: len(arm.results) for name, arm in result.arms.items()}
     names = [
         f"`{name}`"
-        for name in outcome.study.arms
-        if done.get(name, 0) < len(outcome.seeds)
+        for name in result.study.arms
+        if done.get(name, 0) < len(result.seeds)
     ]
     return (
-        f"Not complete: {outcome.num_missing} of {total} runs are still to be done, of "
-        f"{', '.join(names)}; the same command, without --only, goes on."
+        f"Not complete: {result.num_missing} of {total} runs are left, of "
+        f"{', '.join(names)}; run the same command without --only to resume."
     )
 
 
-def as_json(outcome: Outcome) -> dict[str, Any]:
-    """The outcome for programs."""
-    study = outcome.study
+def as_json(result: StudyResult) -> dict[str, Any]:
+    """The results as JSON."""
+    study = result.study
     return {
         "study": study.name,
         "question": study.question,
         "paper": study.paper,
-        "seeds": list(outcome.seeds),
-        "missing_runs": outcome.num_missing,
-        "left_out": list(outcome.left_out),
-        "arms": [arm_json(arm) for arm in outcome.arms.values()],
+        "seeds": list(result.seeds),
+        "missing_runs": result.num_missing,
+        "failed_runs": list(result.failed),
+        "arms": [arm_json(arm) for arm in result.arms.values()],
         "findings": [
             {
                 "first": finding.claim.first,
@@ -132,13 +132,13 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
                 "verdict": finding.verdict,
                 "sentence": str(finding),
             }
-            for finding in outcome.findings
+            for finding in result.findings
         ],
     }
 
 
 def arm_json(arm: Arm) -> dict[str, Any]:
-    """An arm for programs."""
+    """An arm as JSON."""
     recipe = arm.recipe
     return {
         "arm": arm.name,
@@ -159,10 +159,10 @@ def arm_json(arm: Arm) -> dict[str, Any]:
 
 
 def values_json(values: Values) -> dict[str, Any]:
-    """A number of every seed, their mean and spread."""
-    spread = values.spread
+    """A number of each seed, their mean and standard deviation."""
+    std = values.std
     return {
         "by_seed": {str(seed): value for seed, value in values.by_seed.items()},
         "mean": round(values.mean, 4),
-        "spread": None if spread is None else round(spread, 4),
+        "std": None if std is None else round(std, 4),
     }

@@ -1,4 +1,4 @@
-"""What a study came to: means, spreads, and how they bear out what was published."""
+"""Results of a study: means, standard deviations, and agreement with papers."""
 
 import math
 import statistics
@@ -16,20 +16,20 @@ from t2t.training.run_folder import RunFolder, read_environment
 from t2t.training.state import build_model
 
 NUM_ERRORS = 2
-"""Standard errors that a difference must exceed to count."""
+"""Standard errors that a difference must exceed to be significant."""
 
 ABOVE_CHANCE = 1.5
-"""Times the accuracy of guessing up to which nothing was learnt to speak of."""
+"""Multiple of the chance accuracy up to which an arm has learnt nothing."""
 
 RUNS = "runs"
-"""Where the runs of all studies of a folder lie."""
+"""Folder with the runs of all studies."""
 
 Verdict = Literal["agrees", "disagrees", "undecided"]
 
 
 @dataclass(frozen=True)
 class Values:
-    """One number for each seed."""
+    """One number per seed."""
 
     by_seed: Mapping[int, float]
 
@@ -39,27 +39,27 @@ class Values:
         return statistics.fmean(self.by_seed.values())
 
     @property
-    def spread(self) -> float | None:
-        """The standard deviation of a seed; None where there is only one."""
+    def std(self) -> float | None:
+        """The standard deviation over the seeds; None for one seed."""
         if len(self.by_seed) < 2:
             return None
         return statistics.stdev(self.by_seed.values())
 
     def __str__(self) -> str:
-        spread = "" if self.spread is None else f" ± {self.spread:.2f}"
-        return f"{self.mean:.2f}{spread}"
+        std = "" if self.std is None else f" ± {self.std:.2f}"
+        return f"{self.mean:.2f}{std}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What an arm's model costs for one image."""
+    """Parameters of an arm's model and MACs per image."""
 
     parameters: int
     macs: int
 
 
 def costs_of(study: Study, num_classes: int) -> dict[str, Cost]:
-    """Parameters and multiplications of every arm's model."""
+    """The cost of every arm's model."""
     costs = {}
     for name, recipe in study.arms.items():
         with torch.device("meta"):
@@ -80,34 +80,34 @@ class Arm:
     recipe: Recipe
     cost: Cost
     results: Mapping[int, Mapping[str, Any]]
-    """What each seed's run wrote down at its end."""
+    """The result of each seed's run."""
     environments: tuple[Mapping[str, Any], ...] = ()
 
     def values(self, key: str) -> Values:
-        """One number of every run."""
+        """One number of each run."""
         return Values({seed: run[key] for seed, run in self.results.items()})
 
     @property
     def top1(self) -> Values:
-        """Accuracy of the averaged weights."""
+        """Accuracy of the EMA weights."""
         return self.values("top1")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A published claim beside our own numbers."""
+    """A published claim compared with our results."""
 
     claim: Claim
     difference: float
-    """How much better the first is here, in points."""
+    """Accuracy of the first arm minus the second, in percentage points."""
     error: float | None
-    """Twice the standard error of the difference; None where seeds are too few."""
+    """Twice the standard error of the difference; None with too few seeds."""
     at_chance: bool = False
-    """Whether both arms are so near to guessing that their difference says nothing."""
+    """Whether both arms are so near chance that their difference means nothing."""
 
     @property
     def verdict(self) -> Verdict:
-        """Whether our means and spreads say what was published."""
+        """Whether our results agree with the publication."""
         if self.error is None or self.at_chance:
             return "undecided"
         if self.claim.relation == "alike":
@@ -121,7 +121,7 @@ class Finding:
 
     @property
     def bound(self) -> float:
-        """The difference up to which our arms are taken for alike."""
+        """The difference up to which our arms count as alike."""
         return max(ALIKE, self.error or 0.0)
 
     def __str__(self) -> str:
@@ -130,35 +130,37 @@ class Finding:
             published = f"published as alike ({claim.where})"
         else:
             published = f"published {signed(claim.difference, 1)} ({claim.where})"
-        told = f"`{claim.first}` − `{claim.second}` is {signed(ours)}"
+        found = f"`{claim.first}` − `{claim.second}` is {signed(ours)}"
         if self.at_chance:
-            why = "but both hardly do better than guessing: train for longer to tell"
-            return f"Undecided: {told} points, {why}; {published}."
+            why = "but both are near chance: train for longer"
+            return f"Undecided: {found} points, {why}; {published}."
         if self.error is None:
-            why = "and a single seed has no spread"
-            return f"Undecided: {told} points, {why}; {published}."
-        told = f"{told} ± {self.error:.2f} points"
+            why = "but one seed has no standard deviation"
+            return f"Undecided: {found} points, {why}; {published}."
+        found = f"{found} ± {self.error:.2f} points"
         if self.verdict == "undecided":
-            return f"Undecided: {told}, which could be chance; {published}."
-        return f"{self.verdict.capitalize()}: {told}; {published}."
+            return f"Undecided: {found}, which is not significant; {published}."
+        return f"{self.verdict.capitalize()}: {found}; {published}."
 
 
 def signed(points: float, digits: int = 2) -> str:
-    """A difference with its sign, as typeset."""
+    """A difference with its sign."""
     return f"{points:+.{digits}f}".replace("-", "−")
 
 
-def find(claim: Claim, arms: Mapping[str, Arm], num_classes: int) -> Finding | None:
-    """A claim beside our numbers, once both its arms have some."""
+def compare_claim(
+    claim: Claim, arms: Mapping[str, Arm], num_classes: int
+) -> Finding | None:
+    """A claim compared with our results; None until both arms have some."""
     if not {claim.first, claim.second} <= arms.keys():
         return None
     first, second = arms[claim.first].top1, arms[claim.second].top1
     error = None
-    if first.spread is not None and second.spread is not None:
+    if first.std is not None and second.std is not None:
         variance = sum(
-            each.spread**2 / len(each.by_seed)
+            each.std**2 / len(each.by_seed)
             for each in (first, second)
-            if each.spread is not None
+            if each.std is not None
         )
         error = NUM_ERRORS * math.sqrt(variance)
     return Finding(
@@ -170,43 +172,43 @@ def find(claim: Claim, arms: Mapping[str, Arm], num_classes: int) -> Finding | N
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """A study with what is done of it."""
+class StudyResult:
+    """The finished runs of a study."""
 
     study: Study
     seeds: tuple[int, ...]
     arms: dict[str, Arm]
-    """Those with at least one finished run."""
+    """The arms with at least one finished run."""
     num_classes: int
-    """That all arms tell apart."""
-    left_out: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
     """The runs that failed, each with its reason."""
 
     @property
     def findings(self) -> list[Finding]:
-        """What is published beside what was found."""
+        """The claims compared with our results."""
         found = (
-            find(claim, self.arms, self.num_classes) for claim in self.study.claims
+            compare_claim(claim, self.arms, self.num_classes)
+            for claim in self.study.claims
         )
         return [finding for finding in found if finding is not None]
 
     @property
     def num_missing(self) -> int:
-        """Runs that are still to be done."""
+        """The number of runs left to do."""
         done = sum(len(arm.results) for arm in self.arms.values())
         return len(self.study.arms) * len(self.seeds) - done
 
 
 def run_folder(folder: Path, recipe: Recipe, seed: int) -> Path:
-    """Where a run lives: by its recipe, so that studies share the arms they share."""
+    """The folder of a run, by its recipe: studies share equal arms."""
     return folder / RUNS / f"{recipe.name}-seed{seed}"
 
 
 def finished(folder: Path, recipe: Recipe, seed: int) -> dict[str, Any] | None:
-    """What a run came to, if it is of this very recipe and at its end."""
-    place = RunFolder(run_folder(folder, recipe, seed))
-    result = place.finished()
-    return None if place.changes(replace(recipe, seed=seed)) else result
+    """The result of a run if it is finished and has this very recipe."""
+    run = RunFolder(run_folder(folder, recipe, seed))
+    result = run.finished()
+    return None if run.changes(replace(recipe, seed=seed)) else result
 
 
 def gather(
@@ -215,9 +217,9 @@ def gather(
     folder: Path,
     costs: Mapping[str, Cost],
     num_classes: int,
-    failed: Mapping[tuple[str, int], str],
-) -> Outcome:
-    """All that is done of a study, and why the runs of some arms and seeds are not."""
+    errors: Mapping[tuple[str, int], str],
+) -> StudyResult:
+    """The finished runs of a study, and why others failed."""
     arms: dict[str, Arm] = {}
     for name, recipe in study.arms.items():
         results = {seed: finished(folder, recipe, seed) for seed in seeds}
@@ -232,16 +234,16 @@ def gather(
                     read_environment(run_folder(folder, recipe, seed)) for seed in done
                 ),
             )
-    # Another process may have trained meanwhile what was left to it.
-    left_out = tuple(
+    # Another process may have finished a run that failed here.
+    failed = tuple(
         f"`{name}`, seed {seed}: {reason}"
-        for (name, seed), reason in failed.items()
+        for (name, seed), reason in errors.items()
         if name not in arms or seed not in arms[name].results
     )
-    return Outcome(
+    return StudyResult(
         study=study,
         seeds=tuple(seeds),
         arms=arms,
         num_classes=num_classes,
-        left_out=left_out,
+        failed=failed,
     )

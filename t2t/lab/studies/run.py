@@ -1,4 +1,4 @@
-"""Running a study: every arm with every seed, each in a run folder of its own."""
+"""Runs a study: every arm with every seed, each in its own run folder."""
 
 import gc
 import sys
@@ -14,7 +14,7 @@ from t2t.data.sources import Splits
 from t2t.errors import UserError
 from t2t.lab.output_dir import writing_into
 from t2t.lab.studies.report import write
-from t2t.lab.studies.results import Outcome, costs_of, finished, gather, run_folder
+from t2t.lab.studies.results import StudyResult, costs_of, finished, gather, run_folder
 from t2t.lab.studies.study import Study
 from t2t.training.loaders import open_data
 from t2t.training.loop import Runtime, train
@@ -31,23 +31,23 @@ def run_study(
     runtime: Runtime | None = None,
     warn: Callable[[str], None] = print,
     quiet: bool = False,
-) -> Outcome:
-    """Trains what is not trained yet and writes the table after every run.
+) -> StudyResult:
+    """Trains the runs that are missing and writes the table after every run.
 
-    Runs lie under `folder`/runs and are shared by all studies there; table, numbers and
-    picture under `folder`/NAME. The same call goes on with what was interrupted. A run
-    that fails is told, and left out.
+    Runs are in `folder`/runs and are shared by all studies there; table, numbers and
+    picture are in `folder`/NAME. The same call resumes an interrupted study. A run that
+    fails is reported and skipped.
     """
     names = study.chosen(only)
     num_classes = len(open_data(study.arms[names[0]]).train.classes)
     costs = costs_of(study, num_classes)
-    failed: dict[tuple[str, int], str] = {}
-    so_far = partial(gather, study, seeds, folder, costs, num_classes, failed)
-    # All seeds of an arm before the next: they share what is compiled for the first.
+    errors: dict[tuple[str, int], str] = {}
+    so_far = partial(gather, study, seeds, folder, costs, num_classes, errors)
+    # All seeds of an arm before the next arm: they share compiled code.
     runs = [(name, seed) for name in names for seed in seeds]
     check_folders(study, runs, folder)
     if any(finished(folder, study.arms[name], seed) is None for name, seed in runs):
-        # A place that could hold none of them is told once, and not for each.
+        # A folder that cannot be written is one error, not one per run.
         with writing_into(folder, "name another --folder"):
             TemporaryFile(dir=folder).close()
     compiled_for = ""
@@ -57,7 +57,7 @@ def run_study(
         if finished(folder, recipe, seed) is not None:
             continue
         if name != compiled_for:
-            forget_programs()
+            reset_compiler()
             compiled_for = name
         warn(f"{study.name}: arm {name}, seed {seed} (run {number} of {len(runs)})")
         seeded = replace(recipe, seed=seed)
@@ -67,48 +67,48 @@ def run_study(
                 folder=run_folder(folder, recipe, seed),
                 runtime=runtime,
                 quiet=quiet,
-                splits=images_of(seeded, opened),
+                splits=open_once(seeded, opened),
             )
         except UserError as error:
-            failed[name, seed] = str(error)
-            warn(f"{study.name}: arm {name}, seed {seed} is left out. {error}")
-            compiled_for = ""  # so that the memory it held is let go
+            errors[name, seed] = str(error)
+            warn(f"{study.name}: arm {name}, seed {seed} failed. {error}")
+            compiled_for = ""  # frees its memory
             continue
         if not result.finished:
             break
         try:
             write(so_far(), folder / study.name)
-        except UserError as error:  # which may be put right before the last run ends
+        except UserError as error:  # may be fixed before the last run ends
             warn(str(error))
         if result.asked_to_stop:
             break
-    outcome = so_far()
-    if outcome.arms:
-        write(outcome, folder / study.name)
-    return outcome
+    study_result = so_far()
+    if study_result.arms:
+        write(study_result, folder / study.name)
+    return study_result
 
 
-def images_of(recipe: Recipe, opened: dict[tuple[object, ...], Splits]) -> Splits:
-    """The images of a run, opened once for all, so that small sets are decoded once."""
+def open_once(recipe: Recipe, opened: dict[tuple[object, ...], Splits]) -> Splits:
+    """The data of a run; opened once for all runs, so small sets are decoded once."""
     found = open_data(recipe)
-    # The description tells a seed that chose what to judge by.
+    # With a holdout, the validation images depend on the seed.
     held_out = (recipe.holdout, recipe.seed if recipe.holdout else 0)
     return opened.setdefault((recipe.data, found.description, *held_out), found)
 
 
 def check_folders(study: Study, runs: Sequence[tuple[str, int]], folder: Path) -> None:
-    """Refuses runs of other recipes before any is trained."""
+    """Raises an error if a run folder holds another recipe, before training."""
     for name, seed in runs:
         recipe = study.arms[name]
-        place = RunFolder(run_folder(folder, recipe, seed))
-        place.check_same(replace(recipe, seed=seed))
+        run = RunFolder(run_folder(folder, recipe, seed))
+        run.check_same(replace(recipe, seed=seed))
 
 
-def forget_programs() -> None:
-    """Lets go of what was compiled for another arm, and of its memory.
+def reset_compiler() -> None:
+    """Drops the code compiled for another arm, and its memory.
 
-    torch.compile gives up, and goes on uncompiled, once it has compiled one function
-    for more than a few models.
+    torch.compile falls back to eager mode once it has compiled one function for more
+    than a few models.
     """
     if "torch._dynamo" in sys.modules:  # else nothing was compiled
         torch.compiler.reset()

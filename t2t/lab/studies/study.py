@@ -1,4 +1,4 @@
-"""A study: one question, the arms that answer it, and what papers found."""
+"""A study: a question, the recipes (arms) that answer it, and published results."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -8,30 +8,30 @@ from t2t.errors import UserError, suggest
 from t2t.training.recipe import Recipe
 
 ALIKE = 0.3
-"""Points of accuracy below which two published numbers are taken for alike."""
+"""Percentage points up to which two published accuracies count as alike."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What was published of two arms, to be held against our own numbers."""
+    """A published comparison of two arms."""
 
     first: str
     second: str
     where: str
     """The paper, and its table or figure."""
     published: tuple[float, float] | None = None
-    """Their accuracies; None where they were said to be alike without numbers."""
+    """Their accuracies; None if published as alike without numbers."""
 
     @property
     def difference(self) -> float:
-        """How much better the first was, in points."""
+        """Accuracy of the first minus the second, in percentage points."""
         if self.published is None:
             return 0.0
         return self.published[0] - self.published[1]
 
     @property
     def relation(self) -> Literal["better", "worse", "alike"]:
-        """What the first was, beside the second."""
+        """How the first compares with the second."""
         if abs(self.difference) <= ALIKE:
             return "alike"
         return "better" if self.difference > 0 else "worse"
@@ -39,31 +39,31 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """Recipes that differ in one thing, trained alike and set side by side."""
+    """Recipes that differ in one thing, trained alike and compared."""
 
     name: str
     question: str
     paper: str
-    """What papers say about it, in a sentence or two."""
+    """The published results, in a sentence or two."""
     arms: dict[str, Recipe]
     claims: tuple[Claim, ...] = ()
     notes: str = ""
-    """How the arms were made comparable."""
+    """How the arms are made comparable."""
     against_cost: bool = False
     """Draws accuracy against parameters, MACs and speed instead of arm by arm."""
 
     def __post_init__(self) -> None:
-        """Holds claims to the arms there are, and arms to names of their own."""
+        """Checks that claims name arms and that recipes have different names."""
         for claim in self.claims:
             for arm in (claim.first, claim.second):
                 if arm not in self.arms:
-                    raise ValueError(f"{self.name} claims something of no arm: {arm}")
+                    raise ValueError(f"a claim of {self.name} names no arm: {arm}")
         named: dict[str, Recipe] = {}
         for arm, recipe in self.arms.items():
             if named.setdefault(recipe.name, recipe) != recipe:
                 raise UserError(
-                    f"The recipe of {self.name}'s arm {arm} is named {recipe.name}, as "
-                    "another arm's is, and runs are named by it; give it another name."
+                    f"The recipe of {self.name}'s arm {arm} is named {recipe.name}, "
+                    "like another arm's; run folders are named by it, so rename it."
                 )
 
     def changed(self, change: Callable[[Recipe], Recipe]) -> "Study":
@@ -73,7 +73,7 @@ class Study:
         )
 
     def chosen(self, only: tuple[str, ...]) -> tuple[str, ...]:
-        """The arms that were asked for, all where none was."""
+        """The names of the chosen arms, or of all."""
         for name in only:
             if name not in self.arms:
                 raise UserError(
@@ -83,7 +83,7 @@ class Study:
 
 
 def variation(base: Recipe, name: str, **model_args: object) -> Recipe:
-    """A recipe with other choices in its model, under a name of its own."""
+    """The recipe with other model arguments and its own name."""
     return replace(
         base, name=f"{base.name}.{name}", model_args={**base.model_args, **model_args}
     )

@@ -10,11 +10,11 @@ from torch import nn
 from t2t.analysis.cost import count
 from t2t.errors import UserError
 from t2t.lab.bench import measure as measuring
-from t2t.lab.bench.cases import Case, all_cases, operations_of, own_depth
+from t2t.lab.bench.cases import Case, all_cases, case_flops, default_depth
 from t2t.lab.bench.measure import measure_cases
-from t2t.lab.bench.profiling import busy_share, longest, profile_steps
+from t2t.lab.bench.profiling import busy_share, longest_kernels, profile_steps
 from t2t.lab.bench.steps import inference_step, training_step
-from t2t.lab.bench.timing import Peak, Timing, matrix_rate, time_steps
+from t2t.lab.bench.timing import PeakMemory, Timing, matrix_rate, time_steps
 from t2t.models.create import create_model
 from t2t.training.runtime import PRECISIONS
 
@@ -73,8 +73,8 @@ def test_inference_changes_nothing() -> None:
 def test_the_matrix_share_counts_products_only() -> None:
     cost = count(create_model("t2t_vit_7", image_size=32))
     products = cost.macs - cost.items["normalisation"] - cost.items["scales"]
-    assert operations_of(replace(SMALL, mode="infer")) == 2 * products
-    assert operations_of(SMALL) == 6 * products
+    assert case_flops(replace(SMALL, mode="infer")) == 2 * products
+    assert case_flops(SMALL) == 6 * products
 
 
 def test_rows_say_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_rows_say_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         rate = 1e3 * row["batch"] / row["milliseconds"]
         assert row["images_per_second"] == pytest.approx(rate, rel=1e-2, abs=0.06)
         assert row["matrix_tflops"] == 0
-        share = rate * operations_of(case) / 1e9
+        share = rate * case_flops(case) / 1e9
         assert row["matrix_share"] == pytest.approx(share, rel=1e-2)
 
 
@@ -127,10 +127,10 @@ def test_every_combination_is_measured_once_models_side_by_side() -> None:
 
 
 def test_only_stacks_of_equal_blocks_have_a_depth_to_change() -> None:
-    assert own_depth("t2t_vit_14") == 14
+    assert default_depth("t2t_vit_14") == 14
     for name in ("t2t_vit_dense", "deit_small_patch16_224"):
         with pytest.raises(UserError, match="depth"):
-            own_depth(name)
+            default_depth(name)
 
 
 def test_timing_takes_the_middle_of_its_rounds() -> None:
@@ -190,7 +190,7 @@ def test_a_step_is_computed_in_the_precision_of_its_case(
 
 
 def test_the_peak_of_memory_is_seen_after_it_is_over() -> None:
-    peak = Peak(CPU)
+    peak = PeakMemory(CPU)
     if peak.gib() is None:
         pytest.skip("this system does not tell")
     torch.ones(2**26)
@@ -208,7 +208,7 @@ def test_the_device_is_busy_where_any_kernel_runs() -> None:
 
 
 def test_kernels_are_named_longest_first() -> None:
-    kernels = longest([("a", 10), ("b", 50), ("a", 30)], num_steps=2)
+    kernels = longest_kernels([("a", 10), ("b", 50), ("a", 30)], num_steps=2)
     assert [kernel.name for kernel in kernels] == ["b", "a"]
     assert kernels[1].milliseconds == 0.02
     assert kernels[1].share == pytest.approx(4 / 9)

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from t2t.errors import UserError
 from t2t.lab.bench.cases import Case, all_cases
-from t2t.lab.bench.growth import draw_growth, growing, points
-from t2t.lab.bench.rows import in_words, markdown, merge_row, read_rows, row_table
+from t2t.lab.bench.growth import draw_growth, grown_cases, points
+from t2t.lab.bench.rows import markdown_table, merge_row, read_rows, row_line, row_table
 
 BASE = Case(
     model="t2t_vit_7", image_size=224, batch=4, precision="fp32", launch="eager"
@@ -72,7 +72,7 @@ def test_a_file_of_something_else_is_refused_and_kept(
 ) -> None:
     path = tmp_path / "rows.json"
     path.write_text(content)
-    with pytest.raises(UserError, match=r"rows\.json is there.*; name another file"):
+    with pytest.raises(UserError, match=r"rows\.json exists.*; name another file"):
         merge_row(path, row_of(BASE))
     assert path.read_text() == content
 
@@ -82,7 +82,7 @@ def test_the_table_to_paste_has_every_row() -> None:
         row_of(BASE, spread=0.012, milliseconds=3.24, matrix_share=0.5),
         row_of(replace(BASE, depth=3), None, failed="out of memory"),
     ]
-    lines = markdown(rows).splitlines()
+    lines = markdown_table(rows).splitlines()
     assert lines[2] == (
         "| t2t_vit_7 | train | 224 | 4 | fp32 | synthetic | 1,234 | 1.2% | 3.24 | "
         "1.50 | 50.0% |  |"
@@ -95,14 +95,14 @@ def test_the_table_to_paste_has_every_row() -> None:
 
 def test_a_row_in_words() -> None:
     fed = row_of(BASE, source="pack", synthetic_share=0.957, busy_share=0.99)
-    assert in_words(fed).endswith(
-        "pack: 1,234.5 images/s, 95.7% of the step alone, GPU busy 99.0%"
+    assert row_line(fed).endswith(
+        "pack: 1,234.5 images/s, 95.7% of the speed on synthetic images, GPU busy 99.0%"
     )
-    assert in_words(row_of(BASE, None, failed="out of memory")).endswith(
+    assert row_line(row_of(BASE, None, failed="out of memory")).endswith(
         "synthetic: out of memory"
     )
     oblong = row_of(BASE, image_size=[24, 32], source="jpeg", resident=True, workers=1)
-    assert "24×32 px, batch 4, fp32, jpeg, resident, 1 worker: " in in_words(oblong)
+    assert "24×32 px, batch 4, fp32, jpeg, resident, 1 worker: " in row_line(oblong)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
@@ -119,15 +119,15 @@ def test_a_narrow_terminal_cuts_no_column(width: int) -> None:
     lines = page.splitlines()
     (line,) = (line for line in lines if line.startswith("t2t_vit_14_resnext "))
     assert " 1,234 " in line
-    assert ("3.24" in line) == (width > 80) == ("ms" in page.split("also tells")[0])
-    assert ("also tells: compile s" in page) == (width < 200)
+    assert ("3.24" in line) == (width > 80) == ("ms" in page.split("also shows")[0])
+    assert ("also shows: compile s" in page) == (width < 200)
 
 
 SIZES = [96, 128, 160, 224, 288, 384, 512]
 
 
 def test_growing_changes_one_thing_at_a_time() -> None:
-    cases = growing(BASE, ["size", "batch", "depth"])
+    cases = grown_cases(BASE, ["size", "batch", "depth"])
     assert cases[0] == BASE
     assert len(set(cases)) == len(cases)
     for case in cases[1:]:
@@ -140,7 +140,7 @@ def test_growing_changes_one_thing_at_a_time() -> None:
     assert {case.image_size for case in cases} == {*SIZES}
     assert {case.batch for case in cases} == {1, 2, 4, 8, 16}
     assert {case.depth for case in cases} == {None, 2, 4, 10, 14}
-    small = growing(replace(BASE, model="t2t_vit_7_32", image_size=32), ["size"])
+    small = grown_cases(replace(BASE, model="t2t_vit_7_32", image_size=32), ["size"])
     assert sorted(case.image_size for case in small) == [14, 18, 23, 32, 41, 55, 73]
 
 
@@ -155,7 +155,7 @@ def test_models_are_measured_at_their_own_size_unless_another_is_given() -> None
 
 def test_a_picture_of_growth_has_a_line_for_every_base(tmp_path: Path) -> None:
     bases = [BASE, replace(BASE, mode="infer")]
-    cases = [case for base in bases for case in growing(base, ["size", "depth"])]
+    cases = [case for base in bases for case in grown_cases(base, ["size", "depth"])]
     rows = [row_of(case, 1e5 / case.image_size) for case in cases]
     rows += [row_of(replace(BASE, image_size=777), None, failed="out of memory")]
     rows += [row_of(BASE, 1.0, source="jpeg"), row_of(BASE, 1.0, recipe="r")]
@@ -171,7 +171,7 @@ def test_a_picture_of_growth_has_a_line_for_every_base(tmp_path: Path) -> None:
 def drawn(
     monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]], *bases: Case
 ) -> Figure:
-    """The picture of growing batches, before it becomes a file."""
+    """The picture of grown_cases batches, before it becomes a file."""
     figures: list[Figure] = []
     monkeypatch.setattr(
         Figure, "savefig", lambda figure, *_, **__: figures.append(figure)
@@ -181,7 +181,7 @@ def drawn(
 
 
 def test_a_picture_of_growth_is_of_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    cases = growing(BASE, ["batch"])
+    cases = grown_cases(BASE, ["batch"])
     rows = [row_of(case, 9.0, gpu="another", torch="9") for case in cases]
     rows += [row_of(case, 100.0 * case.batch) for case in cases]
     figure = drawn(monkeypatch, rows, BASE)
@@ -193,7 +193,7 @@ def test_a_picture_of_growth_is_of_one_machine(monkeypatch: pytest.MonkeyPatch) 
 
 def test_lines_of_growth_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     bases = [BASE, replace(BASE, precision="bf16"), replace(BASE, image_size=32)]
-    rows = [row_of(case) for base in bases for case in growing(base, ["batch"])]
+    rows = [row_of(case) for base in bases for case in grown_cases(base, ["batch"])]
     figure = drawn(monkeypatch, rows, *bases)
     assert figure.get_suptitle() == "G, torch 2.11"
     assert figure.axes[0].get_title() == ""
@@ -221,5 +221,5 @@ def test_growth_leaves_out_rows_that_were_changed_by_hand(
 def test_growth_that_failed_throughout_is_an_empty_picture(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rows = [row_of(case, None, peak_memory_gib=None) for case in growing(BASE, [])]
+    rows = [row_of(case, None, peak_memory_gib=None) for case in grown_cases(BASE, [])]
     assert not drawn(monkeypatch, rows, BASE).axes[0].lines

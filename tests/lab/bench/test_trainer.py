@@ -14,7 +14,7 @@ from t2t.analysis.cost import count
 from t2t.data.batches import Batches
 from t2t.data.packing.pack import pack
 from t2t.errors import UserError
-from t2t.lab.bench.rows import identity, in_words
+from t2t.lab.bench.rows import identity, row_line
 from t2t.lab.bench.timing import Timing
 from t2t.lab.bench.trainer import Files, Trainer, measure_recipes, open_files
 from t2t.recipes.imagenet import published
@@ -179,7 +179,7 @@ def test_every_phase_is_timed_and_has_its_share(
     seconds = sum(each["share"] / each["images_per_second"] for each in phases)
     assert row["images_per_second"] == pytest.approx(1 / seconds, rel=1e-3)
     assert row["matrix_share"] is None
-    assert f"{phases[0]['images_per_second']:,.0f} for 60% of the steps" in in_words(
+    assert f"{phases[0]['images_per_second']:,.0f} for 60% of the steps" in row_line(
         row
     )
 

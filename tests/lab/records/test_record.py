@@ -174,7 +174,7 @@ def test_what_is_no_record_is_refused(runs: list[Path], tmp_path: Path) -> None:
         "nowhere/environment.json is not as it was written: its 'device'": [nowhere],
         "unseeded/recipe.json is no recipe. ": [unseeded],
         "untimed/result.json is not .* its 'train_minutes' should be": [untimed],
-        "judged by 5,000 held-out training images, not by the test set": [held],
+        "evaluated on 5,000 held-out training images, not on the test": [held],
         "is not a run folder": [tmp_path],
     }
     for sentence, some in cases.items():
@@ -184,7 +184,7 @@ def test_what_is_no_record_is_refused(runs: list[Path], tmp_path: Path) -> None:
         record(runs, into, logs=[first / "recipe.json"])
     with pytest.raises(UserError, match="There is no log"):
         record([first], into, logs=[tmp_path / "none"])
-    with pytest.raises(UserError, match="leave --held-out away"):
+    with pytest.raises(UserError, match="leave out --held-out"):
         record(runs, into, held_out=True)
     assert not into.exists()
 
@@ -194,7 +194,7 @@ def test_a_record_overwrites_nothing_else(runs: list[Path], tmp_path: Path) -> N
     photos.mkdir()
     file.touch()
     (photos / "1.jpg").touch()
-    with pytest.raises(UserError, match=r"photos holds something that is no record"):
+    with pytest.raises(UserError, match=r"photos holds something other than a record"):
         record(runs, photos)
     with pytest.raises(UserError, match=r"cat\.jpg cannot be written"):
         record(runs, file)
@@ -242,7 +242,7 @@ def test_a_full_disk_is_one_sentence_and_the_same_call_goes_on(
 
     with monkeypatch.context() as patch:
         patch.setattr("t2t.lab.records.record.shutil.copyfile", full)
-        with pytest.raises(UserError, match=r"\(No space left on device\); make room"):
+        with pytest.raises(UserError, match=r"\(No space left on device\); free"):
             record(runs, tmp_path / "one")
     (tmp_path / "one" / "summary.json").unlink()
     assert record(runs, tmp_path / "one")["seeds"] == [0, 1]
@@ -256,5 +256,5 @@ def test_held_out_numbers_and_gpus_are_labelled(
         held, tmp_path / "there", "environment.json", device="cuda NVIDIA H200"
     )
     summary = record([held], tmp_path / "record", held_out=True)
-    assert summary["data"] == f"{images}, judged by 5,000 held-out training images"
+    assert summary["data"] == f"{images}, evaluated on 5,000 held-out training images"
     assert summary["gpu"] == "NVIDIA H200"

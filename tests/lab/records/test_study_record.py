@@ -70,7 +70,7 @@ def test_a_folder_of_something_else_is_left_alone(
     studied: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "thesis.txt").write_text("long")
-    with pytest.raises(UserError, match=r"no record of these studies \(thesis.txt\)"):
+    with pytest.raises(UserError, match=r"a record of these studies \(thesis.txt\)"):
         record_studies(studied, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
     assert not is_studies(tmp_path)
@@ -89,7 +89,7 @@ def test_logs_are_for_single_runs(
 def test_studies_are_not_recorded_into_themselves(studied: Path) -> None:
     before = sorted(studied.rglob("*"))
     for into in (studied, studied / "kept"):
-        with pytest.raises(UserError, match="where the studies themselves lie"):
+        with pytest.raises(UserError, match="is inside the folder of the studies"):
             record_studies(studied, into)
     assert sorted(studied.rglob("*")) == before
 
@@ -100,12 +100,12 @@ def test_nothing_is_written_of_studies_that_are_refused(
     broken, into = tmp_path / "broken", tmp_path / "kept"
     shutil.copytree(studied, broken)
     (broken / "tiny_tokens/picture.png").unlink()
-    with pytest.raises(UserError, match=r"holds no picture\.png.*writes it again"):
+    with pytest.raises(UserError, match=r"has no picture\.png.*write it again"):
         record_studies(broken, into)
     shutil.copy(studied / "tiny_tokens/picture.png", broken / "tiny_tokens")
     other = broken / "runs/tiny.patches-seed1/recipe.json"
     other.write_text(other.read_text().replace('"epochs": 2', '"epochs": 3'))
-    with pytest.raises(UserError, match="are of different recipes"):
+    with pytest.raises(UserError, match="have different recipes"):
         record_studies(broken, into)
     assert not into.exists()
 
@@ -118,7 +118,7 @@ def test_a_table_of_runs_that_were_trained_anew_is_refused(
     for name in ("result.json", "metrics.jsonl"):
         told = (run / name).read_text()
         (run / name).write_text(re.sub('"top1": [0-9.]+', '"top1": 12.5', told))
-    with pytest.raises(UserError, match="tells of other runs of t2t than there are"):
+    with pytest.raises(UserError, match="differs from the runs of t2t"):
         record_studies(tmp_path / "studies", tmp_path / "kept")
     assert not (tmp_path / "kept").exists()
 
@@ -128,7 +128,7 @@ def test_studies_are_named_alone_and_all_at_once(
 ) -> None:
     words = ["record", str(studied), str(tmp_path), "--into", str(tmp_path / "kept")]
     assert main(words) == 2
-    assert "a record of their own; name it alone" in capsys.readouterr().err
+    assert "a record of their own; give it alone" in capsys.readouterr().err
     one = str(studied / "tiny_tokens")
     assert main(["record", one, "--into", str(tmp_path / "kept")]) == 2
     assert f"t2t record {studied} --into PATH" in capsys.readouterr().err
@@ -143,10 +143,10 @@ def table(**changes: object) -> str:
     ("text", "sentence"),
     [
         ("not json", "table.json cannot be read"),
-        ("{}", "not what a study writes"),
-        (table(arms=[{}]), "not what a study writes"),
-        (table(arms=[{"arm": "t2t", "data": "", "recipe": "", "top1": 1}]), "writes"),
-        (table(findings=[{"sentence": None}]), "not what a study writes"),
+        ("{}", "is damaged"),
+        (table(arms=[{}]), "is damaged"),
+        (table(arms=[{"arm": "t2t", "data": "", "recipe": "", "top1": 1}]), "damaged"),
+        (table(findings=[{"sentence": None}]), "is damaged"),
     ],
 )
 def test_a_damaged_table_is_named_and_nothing_is_written(

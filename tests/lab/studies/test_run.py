@@ -68,14 +68,14 @@ def test_a_killed_study_goes_on(tiny_study: Study, tmp_path: Path) -> None:
     assert not result_of(tmp_path, "tiny.patches", 1).exists()
 
     told: list[str] = []
-    outcome = run_study(
+    result = run_study(
         tiny_study, (0, 1), tmp_path, runtime=CPU, warn=told.append, quiet=True
     )
     assert told == ["tiny_tokens: arm patches, seed 1 (run 4 of 4)"]
     assert [path.stat().st_mtime_ns for path in done] == written
     rows = read_rows(tmp_path / "runs/tiny.patches-seed1/metrics.jsonl")
     assert [row["epoch"] for row in rows if "epoch" in row] == [1, 2]
-    assert outcome.num_missing == 0
+    assert result.num_missing == 0
 
     page = (tmp_path / "tiny_tokens/table.md").read_text()
     numbers = json.loads((tmp_path / "tiny_tokens/table.json").read_text())
@@ -91,7 +91,7 @@ def test_a_killed_study_goes_on(tiny_study: Study, tmp_path: Path) -> None:
         means[arm["arm"]] = mean
         assert arm["top1"]["by_seed"] == {"0": first, "1": second}
         assert arm["top1"]["mean"] == pytest.approx(mean, abs=1e-4)
-        assert arm["top1"]["spread"] == pytest.approx(spread, abs=1e-4)
+        assert arm["top1"]["std"] == pytest.approx(spread, abs=1e-4)
         assert arm["parameters"] == runs[0]["parameters"]
         assert f"| {mean:.2f} ± {spread:.2f} |" in page
     (finding,) = numbers["findings"]
@@ -119,11 +119,11 @@ def test_ctrl_c_at_the_very_end_of_a_run_begins_no_other(
 ) -> None:
     press_ctrl_c(monkeypatch, seed=0, epoch=2)
     told: list[str] = []
-    outcome = run_study(
+    result = run_study(
         tiny_study, (0, 1), tmp_path, runtime=CPU, warn=told.append, quiet=True
     )
     assert told == ["tiny_tokens: arm t2t, seed 0 (run 1 of 4)"]
-    assert [*outcome.arms["t2t"].results] == [0]
+    assert [*result.arms["t2t"].results] == [0]
 
 
 def test_ctrl_c_leaves_the_table_of_what_is_done(
@@ -131,14 +131,14 @@ def test_ctrl_c_leaves_the_table_of_what_is_done(
 ) -> None:
     press_ctrl_c(monkeypatch, seed=1, epoch=1)
     study = replace(tiny_study, against_cost=True)
-    outcome = run_study(
+    result = run_study(
         study, (0, 1), tmp_path, only=("patches",), runtime=CPU, quiet=True
     )
-    assert [*outcome.arms] == ["patches"]
-    assert [*outcome.arms["patches"].results] == [0]
+    assert [*result.arms] == ["patches"]
+    assert [*result.arms["patches"].results] == [0]
     page = (tmp_path / "tiny_tokens/table.md").read_text()
-    assert "Not complete: 3 of 4 runs are still to be done" in page
-    assert "Nothing to set beside it yet." in page
+    assert "Not complete: 3 of 4 runs are left" in page
+    assert "Nothing to compare yet." in page
     assert (tmp_path / "tiny_tokens/picture.png").exists()
     assert (tmp_path / "runs/tiny.patches-seed1/last").is_dir()
 
@@ -156,7 +156,7 @@ def test_every_seed_is_evaluated_on_its_own_images(
     monkeypatch.setattr("t2t.lab.studies.run.train", train)
     monkeypatch.setattr("t2t.lab.studies.run.write", lambda *_: None)
     monkeypatch.setattr(
-        "t2t.lab.studies.run.forget_programs", lambda: programs.append(len(trained))
+        "t2t.lab.studies.run.reset_compiler", lambda: programs.append(len(trained))
     )
     for data, holdout in ((images / "train", 0), (images, 6), (images, 0)):
         trained.clear()
@@ -191,18 +191,18 @@ def test_a_run_that_fails_keeps_no_other_from_being_trained(
     monkeypatch.setattr(RunLogger, "start", fail)
     told: list[str] = []
     given = (tiny_study, (0, 1), tmp_path)
-    outcome = run_study(*given, runtime=CPU, warn=told.append, quiet=True)
-    assert {name: [*arm.results] for name, arm in outcome.arms.items()} == {
+    result = run_study(*given, runtime=CPU, warn=told.append, quiet=True)
+    assert {name: [*arm.results] for name, arm in result.arms.items()} == {
         "t2t": [1],
         "patches": [0, 1],
     }
     reason = "The memory of cpu does not suffice for 16 images at once"
-    assert told[1].startswith(f"tiny_tokens: arm t2t, seed 0 is left out. {reason}")
+    assert told[1].startswith(f"tiny_tokens: arm t2t, seed 0 failed. {reason}")
     page = (tmp_path / "tiny_tokens/table.md").read_text()
-    assert "Not complete: 1 of 4 runs are still to be done, of `t2t`" in page
+    assert "Not complete: 1 of 4 runs are left, of `t2t`" in page
     assert f"- `t2t`, seed 0: {reason}" in page
     monkeypatch.undo()
-    assert run_study(*given, runtime=CPU, quiet=True).left_out == ()
+    assert run_study(*given, runtime=CPU, quiet=True).failed == ()
     assert reason not in (tmp_path / "tiny_tokens/table.md").read_text()
 
 
@@ -210,13 +210,13 @@ def test_a_run_that_another_process_trains_is_left_to_it(
     tiny_study: Study, tmp_path: Path
 ) -> None:
     with RunFolder(tmp_path / "runs/tiny-seed0").held():
-        outcome = run_study(tiny_study, (0,), tmp_path, runtime=CPU, quiet=True)
-    assert [*outcome.arms] == ["patches"]
-    assert "Another process is training in" in outcome.left_out[0]
+        result = run_study(tiny_study, (0,), tmp_path, runtime=CPU, quiet=True)
+    assert [*result.arms] == ["patches"]
+    assert "Another process is training in" in result.failed[0]
     run_study(tiny_study, (0,), tmp_path, runtime=CPU, quiet=True)  # as that one does
     costs = costs_of(tiny_study, 3)
     failed = {("t2t", 0): "Another process is training in it."}
-    assert gather(tiny_study, (0,), tmp_path, costs, 3, failed).left_out == ()
+    assert gather(tiny_study, (0,), tmp_path, costs, 3, failed).failed == ()
 
 
 def test_a_table_that_cannot_be_written_is_told_and_stops_no_run(
@@ -225,11 +225,11 @@ def test_a_table_that_cannot_be_written_is_told_and_stops_no_run(
     (tmp_path / "tiny_tokens").touch()
     told: list[str] = []
     given = (tiny_study, (0,), tmp_path)
-    with pytest.raises(UserError, match=r"tiny_tokens \(File exists\); put that right"):
+    with pytest.raises(UserError, match=r"tiny_tokens \(File exists\); fix that"):
         run_study(*given, runtime=CPU, warn=told.append, quiet=True)
     assert told[2] == "tiny_tokens: arm patches, seed 0 (run 2 of 2)"
     assert told[1] == told[3]
-    assert "tiny_tokens (File exists); put that right" in told[1]
+    assert "tiny_tokens (File exists); fix that" in told[1]
     (tmp_path / "tiny_tokens").unlink()
     assert run_study(*given, runtime=CPU, warn=pytest.fail).num_missing == 0
     assert (tmp_path / "tiny_tokens/table.md").exists()
@@ -265,8 +265,8 @@ def test_a_run_counts_whichever_way_its_data_is_named(
     run_study(one, (0,), tmp_path, runtime=CPU, quiet=True)
     alike = one.changed(lambda recipe: replace(recipe, data=images.name))
     told: list[str] = []
-    outcome = run_study(alike, (0,), tmp_path, runtime=CPU, warn=told.append)
-    assert (told, outcome.num_missing) == ([], 0)
+    result = run_study(alike, (0,), tmp_path, runtime=CPU, warn=told.append)
+    assert (told, result.num_missing) == ([], 0)
 
 
 def test_the_spread_is_the_sample_deviation() -> None:
@@ -274,6 +274,6 @@ def test_the_spread_is_the_sample_deviation() -> None:
 
     values = Values({0: 94.0, 1: 95.0, 2: 96.5})
     assert values.mean == pytest.approx(95.1667, abs=1e-4)
-    assert values.spread == pytest.approx(statistics.stdev([94.0, 95.0, 96.5]))
+    assert values.std == pytest.approx(statistics.stdev([94.0, 95.0, 96.5]))
     assert str(values) == "95.17 ± 1.26"
     assert str(Values({0: 94.0})) == "94.00"

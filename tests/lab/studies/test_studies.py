@@ -8,16 +8,23 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from t2t.commands.study import forecast_sentence, macs_in_words, seconds_in_words
+from t2t.commands.study import forecast_sentence, format_macs, format_seconds
 from t2t.config import to_json
 from t2t.errors import UserError
 from t2t.lab.records.record import FinishedRun
 from t2t.lab.studies import STUDIES, find_study
-from t2t.lab.studies.figures import draw, draw_arms, draw_costs, draw_seeds
+from t2t.lab.studies.figures import draw_arms, draw_costs, draw_seeds, draw_study
 from t2t.lab.studies.forecast import data_size, forecast
 from t2t.lab.studies.paper import EPOCHS
 from t2t.lab.studies.report import as_json, markdown
-from t2t.lab.studies.results import Arm, Cost, Outcome, costs_of, find, run_folder
+from t2t.lab.studies.results import (
+    Arm,
+    Cost,
+    StudyResult,
+    compare_claim,
+    costs_of,
+    run_folder,
+)
 from t2t.lab.studies.study import Claim, Study
 from t2t.training.optim import build_optimizers
 from t2t.training.recipe import Recipe
@@ -37,7 +44,7 @@ def test_arms_of_one_name_are_one_recipe() -> None:
 def test_arms_of_one_name_and_two_recipes_are_refused(tiny_study: Study) -> None:
     base = tiny_study.arms["t2t"]
     arms = {"one": base, "same": base, "other": replace(base, epochs=9)}
-    with pytest.raises(UserError, match="arm other is named tiny, as another arm's is"):
+    with pytest.raises(UserError, match="arm other is named tiny, like another arm's"):
         replace(tiny_study, arms=arms, claims=())
 
 
@@ -143,7 +150,7 @@ def test_verdicts_follow_means_and_spreads(
     verdict: str,
 ) -> None:
     claim = Claim(first="a", second="b", where="Table 0", published=published)
-    finding = find(claim, {"a": arm("a", *first), "b": arm("b", *second)}, 10)
+    finding = compare_claim(claim, {"a": arm("a", *first), "b": arm("b", *second)}, 10)
     assert finding is not None
     assert finding.verdict == verdict
     assert str(finding).startswith(verdict.capitalize())
@@ -153,26 +160,26 @@ def test_a_finding_in_words() -> None:
     claim = Claim(first="a", second="b", where="Table 0", published=(81.5, 79.5))
     arms = {"a": arm("a", 95.0, 95.2, 95.4), "b": arm("b", 93.0, 93.2, 93.4)}
     # Twice the root of (0.2² + 0.2²) / 3.
-    assert str(find(claim, arms, 10)) == (
+    assert str(compare_claim(claim, arms, 10)) == (
         "Agrees: `a` − `b` is +2.00 ± 0.33 points; published +2.0 (Table 0)."
     )
-    assert find(claim, {"a": arms["a"]}, 10) is None
+    assert compare_claim(claim, {"a": arms["a"]}, 10) is None
 
 
 def test_guessing_decides_nothing() -> None:
     claim = Claim(first="a", second="b", where="Table 0", published=(81.5, 79.5))
     arms = {"a": arm("a", 14.0, 14.2, 14.4), "b": arm("b", 10.0, 10.1, 10.2)}
-    finding = find(claim, arms, 10)
+    finding = compare_claim(claim, arms, 10)
     assert finding is not None
     assert finding.verdict == "undecided"
-    assert "both hardly do better than guessing: train for longer" in str(finding)
+    assert "both are near chance: train for longer" in str(finding)
     # One that has learnt is better than one that guesses.
     learnt = {**arms, "a": arm("a", 94.0, 94.2, 94.4)}
-    finding = find(claim, learnt, 10)
+    finding = compare_claim(claim, learnt, 10)
     assert finding is not None
     assert finding.verdict == "agrees"
     # The same numbers are far from guessing among 100 classes.
-    better = find(claim, arms, 100)
+    better = compare_claim(claim, arms, 100)
     assert better is not None
     assert better.verdict == "agrees"
 
@@ -192,8 +199,8 @@ def test_words_with_a_dollar_are_drawn_as_they_are(
         arms={name: each.recipe for name, each in arms.items()},
         against_cost=against_cost,
     )
-    outcome = Outcome(study=study, seeds=(0, 1), arms=arms, num_classes=10)
-    draw(outcome, tmp_path / "picture.png")
+    result = StudyResult(study=study, seeds=(0, 1), arms=arms, num_classes=10)
+    draw_study(result, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 5_000
 
 
@@ -207,12 +214,12 @@ def test_words_with_a_dollar_are_drawn_as_they_are(
     ],
 )
 def test_multiplications_have_a_unit_that_fits(macs: float, words: str) -> None:
-    assert macs_in_words(macs) == words
+    assert format_macs(macs) == words
 
 
 def test_a_short_time_is_not_none() -> None:
-    assert seconds_in_words(0.2) == "less than 1 s"
-    assert seconds_in_words(90) == "about 90 s"
+    assert format_seconds(0.2) == "less than 1 s"
+    assert format_seconds(90) == "about 90 s"
 
 
 def test_a_forecast_counts_what_is_left(tmp_path: Path) -> None:
@@ -305,12 +312,12 @@ def test_a_table_tells_an_arm_and_its_conditions(
 ) -> None:
     one = told_arm(holdout)
     study = Study(name="s", question="?", paper="", arms={"a": one.recipe})
-    outcome = Outcome(study=study, seeds=(0, 3), arms={"a": one}, num_classes=10)
-    page = markdown(outcome)
+    result = StudyResult(study=study, seeds=(0, 3), arms={"a": one}, num_classes=10)
+    page = markdown(result)
     assert "| `a` | 1.23 | 0.456 | 1,234 | 90.50 ± 0.71 | 71.50 ± 2.12 | 0, 3 |" in page
     assert f"17 epochs of photos, evaluated on {evaluate_model}; mean ±" in page
     assert "On cpu, cuda G, fp32, bf16, torch 2.11." in page
-    numbers = as_json(outcome)["arms"][0]
+    numbers = as_json(result)["arms"][0]
     assert numbers["train_minutes"]["mean"] == 5
     assert numbers["images_per_second"]["mean"] == 1234.4
     assert numbers["devices"] == ["cpu", "cuda G"]
