@@ -1,4 +1,4 @@
-"""Frozen dataclasses as JSON, and overrides of their fields by name."""
+"""Configs are frozen dataclasses: JSON in both directions, and overrides by name."""
 
 import ast
 import contextlib
@@ -11,20 +11,20 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from t2t.errors import UserError, suggest
 
 Config = TypeVar("Config")
-LARGEST_SIDE = 65_535
-"""Pixels of an image's side: what a JPEG can have."""
-MOST_WORKERS = 1024
-"""Who read images in one process; more are a slip of the keyboard."""
+MAX_IMAGE_SIDE = 65_535
+"""Pixels per side of an image: the limit of JPEG."""
+MAX_WORKERS = 1024
+"""Data loading workers per process; more is surely a typing error."""
 
 
 def to_json(config: Any) -> dict[str, Any]:
-    """A dataclass, with those inside it, as what JSON can hold."""
+    """A dataclass as JSON, with nested dataclasses."""
     plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
     return plain
 
 
 def from_json(cls: type[Config], data: Mapping[str, Any]) -> Config:
-    """The dataclass that `to_json` wrote; what it does not know is refused."""
+    """The dataclass that `to_json` wrote; an unknown field is an error."""
     if not isinstance(data, Mapping):
         raise UserError(
             f"A {cls.__name__} is a JSON object of fields and values, not "
@@ -38,24 +38,24 @@ def from_json(cls: type[Config], data: Mapping[str, Any]) -> Config:
         name for name in fields if name not in data and is_required(fields[name])
     ]
     if missing:
-        fields_lacked = "field" if len(missing) == 1 else "fields"
+        plural = "" if len(missing) == 1 else "s"
         raise UserError(
-            f"A {cls.__name__} needs the {fields_lacked} {' and '.join(missing)}."
+            f"A {cls.__name__} needs the field{plural} {' and '.join(missing)}."
         )
     values = {name: convert(value, hints[name], name) for name, value in data.items()}
     return cls(**values)
 
 
 def is_required(field: "dataclasses.Field[Any]") -> bool:
-    """Whether a field has no value of its own."""
+    """Whether a field has no default."""
     none = dataclasses.MISSING
     return field.default is none and field.default_factory is none
 
 
 def override(config: Config, assignments: Sequence[str]) -> Config:
-    """The config with fields set from words like `epochs=10` or `optimizer.lr=1e-3`.
+    """The config with fields set by words like `epochs=10` or `optimizer.lr=1e-3`.
 
-    All are set before any is checked, so that several can change together.
+    All are set before the config is checked, so several can change together.
     """
     plain = to_json(config)
     for word in assignments:
@@ -64,7 +64,7 @@ def override(config: Config, assignments: Sequence[str]) -> Config:
 
 
 def assignment(word: str) -> tuple[str, str]:
-    """A field's name and the text to set it from, out of `name=text`."""
+    """The name and the text of `name=text`."""
     name, equals, text = word.partition("=")
     if not equals:
         raise UserError(f"{word!r} sets nothing; write NAME=VALUE, like epochs=10.")
@@ -72,7 +72,7 @@ def assignment(word: str) -> tuple[str, str]:
 
 
 def value_of(cls: type, name: str, text: str) -> Any:
-    """The value that a field of a dataclass gets from text; any for an unknown name."""
+    """The text converted to the type of a dataclass's field, if it has that field."""
     return convert(parse(text), get_type_hints(cls).get(name, Any), name, text)
 
 
@@ -83,16 +83,16 @@ def set_at(plain: dict[str, Any], cls: Any, path: str, text: str) -> None:
     for name in outer:
         cls = keys_of(cls, name) or hint_of(cls, name, path, root)
         if not isinstance(plain.get(name), dict):
-            raise UserError(f"{name} has no parts, so {path!r} cannot be set.")
+            raise UserError(f"{name} has no fields, so {path!r} cannot be set.")
         plain = plain[name]
     hint = hint_of(cls, last, path, root)
     plain[last] = to_plain(convert(parse(text), hint, path, text))
 
 
 def keys_of(cls: Any, name: str) -> Any:
-    """The dataclass whose fields are the keys of a dict, where the dict's field says.
+    """The dataclass whose fields are the keys of a dict field, if its metadata says so.
 
-    So a value gets the type it has there: in `model_args.positions=none`, a word.
+    It gives values their type: in `model_args.positions=none`, none is a string.
     """
     fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
     return next(
@@ -101,7 +101,7 @@ def keys_of(cls: Any, name: str) -> Any:
 
 
 def hint_of(cls: Any, name: str, path: str, root: Any) -> Any:
-    """The type of a field; anything goes in a dict."""
+    """The type of a field; Any in a dict."""
     if not dataclasses.is_dataclass(cls):
         return Any
     hints = get_type_hints(cls)
@@ -111,7 +111,7 @@ def hint_of(cls: Any, name: str, path: str, root: Any) -> Any:
 
 
 def suggest_setting(path: str, root: Any) -> str:
-    """A closing sentence with the settings of that last name, or of a similar one."""
+    """A closing sentence with the settings of the same or a similar name."""
     settings = [*all_settings(root)]
     if same := settings_named(root, path.rpartition(".")[2]):
         return f" Did you mean {' or '.join(same)}?"
@@ -125,10 +125,7 @@ def settings_named(cls: Any, name: str) -> list[str]:
 
 
 def all_settings(cls: Any, at: str = "") -> Iterator[str]:
-    """The dotted paths of all fields of a dataclass and of those inside it.
-
-    A dict's are those of the dataclass that its `keys_of` names.
-    """
+    """The dotted paths of all fields, also of nested dataclasses and `keys_of`."""
     hints = get_type_hints(cls)
     for field in dataclasses.fields(cls):
         yield f"{at}{field.name}"
@@ -138,12 +135,12 @@ def all_settings(cls: Any, at: str = "") -> Iterator[str]:
 
 
 def to_plain(value: Any) -> Any:
-    """A value as JSON has it."""
+    """A value as JSON."""
     return json.loads(json.dumps(value))
 
 
 def parse(text: str) -> Any:
-    """A number, tuple, true, false or none where the text is one, else the text."""
+    """A number, tuple, bool or None if the text is one, else the text."""
     words = {"true": True, "false": False, "none": None, "null": None}
     if text.lower() in words:
         return words[text.lower()]
@@ -154,7 +151,7 @@ def parse(text: str) -> Any:
 
 
 def convert(value: Any, hint: Any, name: str, text: str | None = None) -> Any:
-    """The value as its field's type wants it, or a sentence that says what it wants."""
+    """The value converted to its field's type; an error says what the type takes."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         if value is None and type(None) in args:
@@ -162,7 +159,7 @@ def convert(value: Any, hint: Any, name: str, text: str | None = None) -> Any:
         hint = next(arg for arg in args if arg is not type(None))
         return convert(value, hint, name, text)
     if text is not None and (hint is str or (origin is Literal and text in args)):
-        return text  # also where it reads like something else, as none does
+        return text  # even if it looks like something else, such as none
     if hint is float and type(value) is int:
         return float(value)
     if hint is Any or type(value) is hint or (origin is Literal and value in args):
@@ -179,17 +176,17 @@ def convert(value: Any, hint: Any, name: str, text: str | None = None) -> Any:
         inner = args[:1] * len(value) if args[-1] is Ellipsis else args
         if len(inner) == len(value):
             pairs = zip(value, inner, strict=True)
-            with contextlib.suppress(UserError):  # told below of the tuple as a whole
+            with contextlib.suppress(UserError):  # the error below names it all
                 return tuple(
                     convert(item, each, name, item if isinstance(item, str) else None)
                     for item, each in pairs
                 )
     shown = text if text is not None else json.dumps(value, default=repr)
-    raise UserError(f"{name}={shown} will not do: {name} takes {describe(hint)}.")
+    raise UserError(f"{name}={shown} is not allowed: {name} takes {describe(hint)}.")
 
 
 def describe(hint: Any) -> str:
-    """What a type allows, in words."""
+    """The values that a type allows, as text."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Literal:
         return "one of " + ", ".join(map(str, args))
@@ -215,7 +212,7 @@ def differences(
 ) -> list[str]:
     """The fields in which two JSON objects differ, as `field: old → new`."""
     found = []
-    for name in {**new, **old}:  # in their own order: what matters most comes first
+    for name in {**new, **old}:  # in the order of the fields
         before, after = old.get(name), new.get(name)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             found += differences(before, after, f"{at}{name}.")
@@ -225,6 +222,6 @@ def differences(
 
 
 def few(found: Sequence[str]) -> str:
-    """The first few differences, and how many more there are."""
+    """The first few differences, and the number of others."""
     rest = f" and {len(found) - 4} more" if len(found) > 4 else ""
     return "; ".join(found[:4]) + rest

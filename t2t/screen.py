@@ -1,4 +1,4 @@
-"""What the command line prints: for terminals, for pipes and for programs."""
+"""Output of the command line: tables, JSON and progress."""
 
 import json
 import sys
@@ -18,12 +18,12 @@ from t2t.models.zoo import ZOO, Entry
 from t2t.torchrun import is_main
 from t2t.training.logging.console import UNLIMITED, width_of
 
-ROOM_FOR_WORDS = 20
-"""Columns that a sentence in a table needs, to be broken into lines."""
+MIN_TEXT_COLUMNS = 20
+"""Columns that a wrapped sentence in a table needs."""
 
 
 def print_page(page: Callable[[int], RenderableType]) -> None:
-    """Prints a page made for the width there is: that of the terminal, or any."""
+    """Prints a page for the terminal's width, or of unlimited width into a pipe."""
     console = Console(highlight=False)
     if console.is_terminal:
         console.print(page(console.width))
@@ -36,15 +36,15 @@ def print_page(page: Callable[[int], RenderableType]) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Prints a value as JSON, numbers and names as they are."""
-    # It has no word for a number that is not finite.
+    """Prints a value as JSON."""
+    # JSON has no NaN and no infinity: they become null.
     plain = json.loads(json.dumps(value), parse_constant=lambda word: None)
     escapes = not (sys.stdout.encoding or "utf-8").lower().startswith("utf")
     sys.stdout.write(json.dumps(plain, indent=2, ensure_ascii=escapes) + "\n")
 
 
 def find_models(pattern: str) -> dict[str, Entry]:
-    """The models whose name contains some text, or fits a pattern with wildcards."""
+    """The models whose name contains a text or matches a pattern."""
     wanted = pattern.lower().replace("-", "_")
     is_pattern = any(wildcard in wanted for wildcard in "*?[")
     found = {
@@ -55,13 +55,13 @@ def find_models(pattern: str) -> dict[str, Entry]:
     if not found:
         raise UserError(
             f"No model matches {pattern!r}.{suggest(wanted, ZOO)} `t2t models` lists "
-            "all of ours; every name of timm can be used too."
+            "all of ours; timm's names can be used too."
         )
     return found
 
 
 def model_rows(found: dict[str, Entry]) -> list[dict[str, Any]]:
-    """The models as plain rows, for programs."""
+    """The models as JSON."""
     return [
         {
             "name": name,
@@ -77,26 +77,25 @@ def model_rows(found: dict[str, Entry]) -> list[dict[str, Any]]:
 
 
 def model_table(found: dict[str, Entry], width: int) -> RenderableType:
-    """The models as a table; where there is no room, without what they are.
-
-    Without the paper's figures too where that room is short: nothing is cut.
-    """
-    full = table_of(found, with_about=True)
+    """The models as a table; a narrow terminal gets fewer columns, none is cut."""
+    full = model_columns(found, with_about=True)
     needed = width_of(full)
     if needed <= width:
         return full
-    note = f"From {needed} columns on, this table also says what each model is."
-    table = table_of(found, with_about=False)
+    note = f"A terminal of {needed} columns says what each model is."
+    table = model_columns(found, with_about=False)
     if width_of(table) > width:
-        note = f"From {width_of(table)} columns on, this table has the paper's figures."
-        table = table_of(found, with_about=False, with_paper=False)
+        note = (
+            f"A terminal of {width_of(table)} columns also shows the paper's numbers."
+        )
+        table = model_columns(found, with_about=False, with_paper=False)
     return Group(table, Text(), Text(note, style="dim"))
 
 
-def table_of(
+def model_columns(
     found: dict[str, Entry], *, with_about: bool, with_paper: bool = True
 ) -> Table:
-    """The models and their figures, ours beside the paper's."""
+    """The models with our numbers and the paper's."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("\nmodel", style="cyan", no_wrap=True)
     for heading in ("params\nM", "MACs\nG", "image\npx"):
@@ -118,7 +117,7 @@ def table_of(
 
 
 def paper_cells(entry: Entry) -> Sequence[str]:
-    """The published figures of a model, blank where there are none."""
+    """The published numbers of a model, blank if unknown."""
     if entry.paper is None:
         return "", "", ""
     figures: Iterable[float | None] = (
@@ -130,31 +129,28 @@ def paper_cells(entry: Entry) -> Sequence[str]:
 
 
 def size_text(image_size: tuple[int, int]) -> str:
-    """A square by its side, anything else by both."""
+    """An image size; one number for a square."""
     height, width = image_size
     return str(height) if height == width else f"{height}×{width}"
 
 
 def recipe_table(rows: Sequence[tuple[Any, str]], width: int) -> RenderableType:
-    """The recipes as a table; where there is no room, without what they are.
-
-    Of a very narrow one only the names are left: these are never cut.
-    """
-    numbers = recipes_of(rows, width, num_columns=4)
-    needed = width_of(numbers) + ROOM_FOR_WORDS
+    """The recipes as a table; a narrow terminal gets fewer columns, none is cut."""
+    numbers = recipe_columns(rows, width, num_columns=4)
+    needed = width_of(numbers) + MIN_TEXT_COLUMNS
     if needed <= width:
-        return recipes_of(rows, width, num_columns=5)
-    note = f"From {needed} columns on, this table also says what each recipe is."
+        return recipe_columns(rows, width, num_columns=5)
+    note = f"A terminal of {needed} columns says what each recipe is."
     if width_of(numbers) > width:
-        note = f"From {width_of(numbers)} columns on, this table has px, epochs, batch."
-        numbers = recipes_of(rows, width, num_columns=1)
+        note = f"A terminal of {width_of(numbers)} columns shows px, epochs, batch."
+        numbers = recipe_columns(rows, width, num_columns=1)
     return Group(numbers, Text(), Text(note, style="dim"))
 
 
-def recipes_of(
+def recipe_columns(
     rows: Sequence[tuple[Any, str]], width: int, *, num_columns: int
 ) -> Table:
-    """The first columns of: name, image size, epochs, batch, and what it is."""
+    """The first columns of name, image size, epochs, batch and description."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("recipe", style="cyan", overflow="fold", no_wrap=num_columns > 1)
     for heading in ("px", "epochs", "batch")[: num_columns - 1]:
@@ -162,31 +158,34 @@ def recipes_of(
     if num_columns > 4:
         table.add_column("what it is", no_wrap=width >= UNLIMITED)
     for recipe, about in rows:
-        size = "×".join(map(str, dict.fromkeys(recipe.image_size)))
-        numbers = (size, str(recipe.epochs), str(recipe.batch_size))
+        numbers = (
+            size_text(recipe.image_size),
+            str(recipe.epochs),
+            str(recipe.batch_size),
+        )
         table.add_row(*(recipe.name, *numbers, about)[:num_columns])
     return table
 
 
 @contextmanager
-def counting(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Shows how many of how many are done: a bar, or a line now and then."""
+def show_progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Shows progress: a bar in a terminal, else ten lines."""
     console = Console(stderr=True)
     if console.is_terminal:
-        # Of torchrun's processes one counts; the others' bars would lie over its own.
+        # Only the main process draws a bar.
         with Progress(
             console=console, transient=True, disable=not is_main()
         ) as progress:
             task = progress.add_task(what, total=None)
             yield lambda done, total: progress.update(task, completed=done, total=total)
         return
-    told = [0]
+    printed = [0]
 
-    def warn(done: int, total: int) -> None:
-        if done * 10 // max(total, 1) > told[0]:
-            told[0] = done * 10 // max(total, 1)
+    def update(done: int, total: int) -> None:
+        if done * 10 // max(total, 1) > printed[0]:
+            printed[0] = done * 10 // max(total, 1)
             console.print(
                 f"{what}: {done:,} of {total:,}", highlight=False, soft_wrap=True
             )
 
-    yield warn
+    yield update

@@ -20,7 +20,7 @@ from t2t.data.decoding.damage import Damage, DamagedImage
 from t2t.errors import ReportedError, UserError
 from t2t.models.zoo import ZOO
 from t2t.recipes import about, all_recipes
-from t2t.screen import counting, find_models, model_table, print_json, recipe_table
+from t2t.screen import find_models, model_table, print_json, recipe_table, show_progress
 
 Output = pytest.CaptureFixture[str]
 HEAVY = ("torch", "timm", "torchvision", "matplotlib", "sklearn", "scipy")
@@ -175,7 +175,7 @@ def test_models_as_json(capsys: Output) -> None:
 
 
 def test_a_log_is_told_ten_times_how_far_it_is(capsys: Output) -> None:
-    with counting("packing") as warn:
+    with show_progress("packing") as warn:
         for done in range(2001):
             warn(done, 2000)
     lines = capsys.readouterr().err.splitlines()
@@ -188,7 +188,7 @@ def test_of_torchruns_processes_one_draws_a_bar(
 ) -> None:
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setenv("RANK", str(rank))
-    with counting("evaluating") as warn:
+    with show_progress("evaluating") as warn:
         if rank == 0:  # the only one that is told
             warn(1, 2)
     assert bool(capsys.readouterr().err) == (rank == 0)
@@ -216,7 +216,11 @@ def test_model_table_fits_the_terminal(width: int, about: bool) -> None:
 
 @pytest.mark.parametrize(
     ("width", "told"),
-    [(20, "has px, epochs, batch."), (60, "what each recipe is."), (80, "what it is")],
+    [
+        (20, "shows px, epochs, batch."),
+        (60, "what each recipe is."),
+        (80, "what it is"),
+    ],
 )
 def test_no_name_of_a_recipe_is_cut(width: int, told: str) -> None:
     file = io.StringIO()

@@ -57,7 +57,7 @@ Output = pytest.CaptureFixture[str]
         ),
         (
             "train --set model_args.depth=x",
-            "model_args.depth=x will not do: model_args.depth takes a whole number.",
+            "model_args.depth=x is not allowed: model_args.depth takes a whole number.",
         ),
         ("train --set model_args.splits=3", "splits takes triples, such as"),
         ("train --set model_args.splits={[]:1}", "splits takes triples, such as"),
@@ -81,8 +81,8 @@ Output = pytest.CaptureFixture[str]
         ("pack digits /dev/null/p", "p cannot be written to (Not a directory): put"),
         ("plan digits --micro-batch 0", "--micro-batch 0 is too small"),
         ("ship mine --into here --megabytes 0", "--megabytes 0 is too small"),
-        ("plan digits --rate inf", "--rate inf will not do: give images/s, more than"),
-        ("plan digits --rate 0", "--rate 0 will not do: give images/s, more than 0."),
+        ("plan digits --rate inf", "--rate inf must be more than 0, in images/s."),
+        ("plan digits --rate 0", "--rate 0 must be more than 0, in images/s."),
         ("recipes zzz", "No recipe has 'zzz' in its name. `t2t recipes` lists all."),
     ],
 )
@@ -273,7 +273,7 @@ def test_a_choice_may_be_called_none() -> None:
 
 def test_fewer_gpus_than_a_machine_has_are_rehearsed(capsys: Output) -> None:
     assert main(["plan", "digits", "--gpus", "2", "--rehearse"]) == 0
-    assert "Rehearsed as 1 of 2 processes" in capsys.readouterr().err
+    assert "Rehearsed one step as 1 of 2 processes" in capsys.readouterr().err
     assert main(["plan", "digits", "--gpus", "1", "--rehearse"]) == 2
     assert "One GPU sends nothing to rehearse" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""Pictures that explain a model."""
+"""A figure of the confusion matrix and the most frequent confusions."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -19,25 +19,25 @@ _RIGHT = LinearSegmentedColormap.from_list("right", ["#ffffff", "#9ecae1", "#085
 _WRONG = LinearSegmentedColormap.from_list("wrong", ["#ffffff", "#fc9272", "#a50f15"])
 _NUM_WITH_NUMBERS = 20
 _NUM_NAMES = 60
-# A picture of a thousand takes 0.4 GB and a few seconds, and grows with the square.
+# A thousand classes take 0.4 GB and a few seconds; both grow with the square.
 _NUM_DRAWN = 1000
 _NUM_PAIRS = 20
 _PAIRS_PER_INCH = 2.5
-_LONGEST_NAME = 24
+_MAX_NAME_LENGTH = 24
 
 Counts = Int64[np.ndarray, "true predicted"]
 Shares = Float[np.ndarray, "true predicted"]
 
 
 class Pairs(NamedTuple):
-    """What is taken for what: true classes, predicted ones, and how many images."""
+    """A sparse confusion matrix: true class, predicted class, number of images."""
 
     rows: Int64[np.ndarray, " pairs"]
     columns: Int64[np.ndarray, " pairs"]
-    amounts: Int64[np.ndarray, " pairs"]
+    counts: Int64[np.ndarray, " pairs"]
 
     def where(self, kept: Bool[np.ndarray, " pairs"]) -> "Pairs":
-        """Some of them."""
+        """The pairs where `kept` is true."""
         return Pairs(*(each[kept] for each in self))
 
 
@@ -47,16 +47,16 @@ def draw_confusion(
     path: str | Path,
     title: str = "",
 ) -> Path:
-    """What each class is taken for, as a PNG file: right in blue, wrong in red.
+    """Draw the confusion matrix: correct in blue, wrong in red.
 
-    The table may be sparse. Classes without images are left out, unless others are
-    taken for them, and so are those with the fewest mistakes where there are too many.
+    The matrix may be sparse. Classes that are neither true nor predicted are left out;
+    of too many classes, those with the most mistakes are drawn.
     """
     table = confusion.cpu().to_sparse().coalesce()
-    kept, places = np.unique(table.indices().numpy(), return_inverse=True)
-    rows, columns = places.reshape(2, -1)
+    kept, positions = np.unique(table.indices().numpy(), return_inverse=True)
+    rows, columns = positions.reshape(2, -1)
     pairs = Pairs(rows, columns, table.values().numpy())
-    all_names = told_apart([class_names[number] for number in kept.tolist()])
+    all_names = display_names([class_names[number] for number in kept.tolist()])
     drawn = worst_classes(pairs, len(kept))
     names = [all_names[number] for number in drawn.tolist()]
     num = len(names)
@@ -67,18 +67,18 @@ def draw_confusion(
     matrix, mistakes = figure.subplots(1, 2, width_ratios=[side + 1.6, 4.0])
     draw_matrix(matrix, *counts_and_shares(pairs, drawn), names)
     if len(drawn) < len(kept):
-        matrix.set_title(f"{num:,} of {len(kept):,} classes: those in most mistakes")
+        matrix.set_title(f"{num:,} of {len(kept):,} classes: most mistakes")
     most = min(_NUM_PAIRS, int(side * _PAIRS_PER_INCH))
-    list_mistakes(mistakes, pairs, all_names, most)
-    right = pairs.amounts[pairs.rows == pairs.columns].sum() / pairs.amounts.sum()
+    draw_mistakes(mistakes, pairs, all_names, most)
+    right = pairs.counts[pairs.rows == pairs.columns].sum() / pairs.counts.sum()
     heading = f"{shortened(title, 80)}   top-1 {100 * right:.2f} %".strip()
-    figure.suptitle(heading, fontsize=12, parse_math=False)  # names may hold a $
-    # Each of a thousand classes still gets a dot of its own.
+    figure.suptitle(heading, fontsize=12, parse_math=False)  # names may contain a $
+    # At least two pixels per class.
     return save_figure(figure, path, dpi=max(120, 2 * num / side))
 
 
 def save_figure(figure: Figure, path: str | Path, dpi: float) -> Path:
-    """Writes a figure in the format of the file's suffix."""
+    """Writes a figure in the format of the file's suffix, by default PNG."""
     file = Path(path).expanduser()
     file = file if file.suffix else file.with_suffix(".png")
     try:
@@ -93,29 +93,29 @@ def save_figure(figure: Figure, path: str | Path, dpi: float) -> Path:
 
 
 def worst_classes(pairs: Pairs, num: int) -> Int64[np.ndarray, " drawn"]:
-    """All classes in their order; of too many, those that most mistakes are about."""
+    """All classes in order; of too many, those with the most mistakes."""
     wrong = pairs.where(pairs.rows != pairs.columns)
-    about = np.concatenate([wrong.rows, wrong.columns])
-    mistakes = np.bincount(about, np.tile(wrong.amounts, 2), minlength=num)
+    involved = np.concatenate([wrong.rows, wrong.columns])
+    mistakes = np.bincount(involved, np.tile(wrong.counts, 2), minlength=num)
     return np.sort(np.argsort(-mistakes, kind="stable")[:_NUM_DRAWN])
 
 
 def counts_and_shares(
     pairs: Pairs, drawn: Int64[np.ndarray, " drawn"]
 ) -> tuple[Counts, Shares]:
-    """Images of the drawn classes, and as shares of all images of a true class."""
-    totals = np.bincount(pairs.rows, pairs.amounts, minlength=drawn[-1] + 1)[drawn]
+    """Numbers of images, and shares of all images of the true class."""
+    totals = np.bincount(pairs.rows, pairs.counts, minlength=drawn[-1] + 1)[drawn]
     inside = pairs.where(np.isin(pairs.rows, drawn) & np.isin(pairs.columns, drawn))
     counts = np.zeros((len(drawn), len(drawn)), np.int64)
-    place = np.searchsorted(drawn, (inside.rows, inside.columns))
-    counts[*place] = inside.amounts
+    position = np.searchsorted(drawn, (inside.rows, inside.columns))
+    counts[*position] = inside.counts
     return counts, counts / np.maximum(totals[:, None], 1)
 
 
 def draw_matrix(axes: Any, counts: Counts, shares: Shares, names: list[str]) -> None:
-    """Shares of each true class by colour, with numbers where they have room."""
+    """Draw the shares as colours, with numbers if there is room."""
     num = len(names)
-    # A root shows the rare mistakes, which are most of them.
+    # The square root makes rare mistakes visible.
     colours = _WRONG(np.sqrt(shares))
     diagonal = np.arange(num)
     colours[diagonal, diagonal] = _RIGHT(shares[diagonal, diagonal])
@@ -138,9 +138,9 @@ def draw_matrix(axes: Any, counts: Counts, shares: Shares, names: list[str]) -> 
     size = 9 if num <= _NUM_WITH_NUMBERS else 7
     room = axes.figure.get_size_inches()[1] * 72 / num
     flat = max(map(len, labels)) * size * 0.8 < room
-    look = {"fontsize": size, "parse_math": False}
-    axes.set_xticks(shown, labels, rotation=0 if flat else 90, **look)
-    axes.set_yticks(shown, labels, **look)
+    style = {"fontsize": size, "parse_math": False}
+    axes.set_xticks(shown, labels, rotation=0 if flat else 90, **style)
+    axes.set_yticks(shown, labels, **style)
     axes.set_xlabel("predicted")
     axes.set_ylabel("true" if every == 1 else f"true (one class in {every} is named)")
     axes.tick_params(length=0)
@@ -153,12 +153,12 @@ def draw_matrix(axes: Any, counts: Counts, shares: Shares, names: list[str]) -> 
         edge.set_color("#bbbbbb")
 
 
-def list_mistakes(axes: Any, pairs: Pairs, names: list[str], most: int) -> None:
-    """The commonest mistakes in words, as bars."""
+def draw_mistakes(axes: Any, pairs: Pairs, names: list[str], most: int) -> None:
+    """Draw the most frequent confusions as labelled bars."""
     wrong = pairs.where(pairs.rows != pairs.columns)
-    order = np.argsort(-wrong.amounts, kind="stable")[:most]
+    order = np.argsort(-wrong.counts, kind="stable")[:most]
     shown = [*zip(*(each[order].tolist() for each in wrong), strict=True)]
-    axes.set_title("commonest mistakes: true → predicted", fontsize=10, loc="left")
+    axes.set_title("frequent confusions: true → predicted", fontsize=10, loc="left")
     for edge in axes.spines.values():
         edge.set_visible(False)
     if not shown:
@@ -166,32 +166,32 @@ def list_mistakes(axes: Any, pairs: Pairs, names: list[str], most: int) -> None:
         axes.set_yticks([])
         axes.text(0.5, 0.5, "none", ha="center", va="center", transform=axes.transAxes)
         return
-    amounts = [amount for _, _, amount in shown]
-    heights = [place + 0.17 for place in range(len(shown))]
-    axes.barh(heights, amounts, height=0.22, color="#fc9272")
-    for place, (row, column, amount) in enumerate(shown):
+    counts = [count for _, _, count in shown]
+    heights = [position + 0.17 for position in range(len(shown))]
+    axes.barh(heights, counts, height=0.22, color="#fc9272")
+    for position, (row, column, count) in enumerate(shown):
         words = f"{names[row]} → {names[column]}"
-        axes.text(0, place - 0.2, words, fontsize=8, va="center", parse_math=False)
-        axes.text(amount, place + 0.17, f" {amount}", fontsize=8, va="center")
-    axes.set_xlim(0, max(amounts) * 1.15)
+        axes.text(0, position - 0.2, words, fontsize=8, va="center", parse_math=False)
+        axes.text(count, position + 0.17, f" {count}", fontsize=8, va="center")
+    axes.set_xlim(0, max(counts) * 1.15)
     axes.set_ylim(most - 0.4, -0.6)
     axes.set_xticks([])
     axes.set_yticks([])
 
 
-def told_apart(names: Sequence[str]) -> list[str]:
-    """Names with room for others; of several words for one thing, perhaps the first."""
+def display_names(names: Sequence[str]) -> list[str]:
+    """Short names; of several synonyms the first, if that is unique."""
     firsts = Counter(name.partition(",")[0] for name in names)
     shown = []
     for name in names:
         first = name.partition(",")[0]
-        is_enough = len(name) > _LONGEST_NAME and firsts[first] == 1
-        shown.append(shortened(first if is_enough else name, _LONGEST_NAME))
+        is_enough = len(name) > _MAX_NAME_LENGTH and firsts[first] == 1
+        shown.append(shortened(first if is_enough else name, _MAX_NAME_LENGTH))
     return shown
 
 
 def shortened(name: str, most: int) -> str:
-    """A name that leaves room for others: those that begin alike end differently."""
+    """A name of at most `most` characters; keeps its beginning and end."""
     shown = on_one_line(name)
     head, tail = most - most // 3 - 1, most // 3
     return shown if len(shown) <= most else f"{shown[:head]}…{shown[-tail:]}"

@@ -1,4 +1,4 @@
-"""What a model costs: parameters, multiplications and memory, by part."""
+"""The cost of a model per module: parameters, MACs and activation memory."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,52 +15,52 @@ from t2t.models.vit import VisionTransformer
 ITEMS = {
     "linear": "products of linear layers",
     "convolution": "products of convolutions and soft splits",
-    "attention": "products of activations with each other",
+    "attention": "products of two activations",
     "kernel features": "products with frozen Performer features",
-    "normalisation": f"LayerNorm, GroupNorm: {NORM_OPERATIONS} for an element",
-    "scales": "ghost scales and gates: 1 for an element",
+    "normalisation": f"LayerNorm, GroupNorm: {NORM_OPERATIONS} per element",
+    "scales": "ghost scales and gates: 1 per element",
 }
-"""What is counted, in words."""
+"""Kinds of MACs, with what each counts."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One module, or a parameter that a module holds itself, with all inside it."""
+    """A module with its submodules, or a parameter that a module holds itself."""
 
     name: str
-    """Its place in the model; empty for the whole."""
+    """Dotted name in the model; empty for the whole model."""
     kind: str
-    """Its class."""
+    """Class name."""
     parameters: int
-    """Trained numbers."""
+    """Trainable parameters."""
     macs: int
-    """Multiplications of the forward pass."""
+    """MACs of the forward pass."""
     activation_bytes: int
-    """Bytes of float32 that a training forward keeps for the backward pass."""
+    """Bytes saved for the backward pass, in float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What one image costs in a model."""
+    """The cost of one image in a model."""
 
     image_size: Size
     in_channels: int
     parameters: int
-    """Trained numbers."""
+    """Trainable parameters."""
     frozen_parameters: int
-    """Numbers stored with the weights that training does not learn."""
+    """Floating-point numbers in the state dict that are not trained."""
     macs: int
-    """Multiplications of the forward pass: the sum of the items."""
+    """MACs of the forward pass: the sum of the items."""
     items: dict[str, int]
-    """Multiplications by what they are; `ITEMS` explains each."""
+    """MACs by kind; `ITEMS` explains each."""
     activation_bytes: int
-    """Bytes of float32 that a training forward keeps for the backward pass."""
+    """Bytes saved for the backward pass, in float32."""
     parts: tuple[Part, ...]
-    """The whole, then each part, parents before what they hold."""
+    """The whole model, then each part, parents first."""
 
     @property
     def activation_bytes_bf16(self) -> int:
-        """The same with every number stored in two bytes instead of four."""
+        """Bytes saved for the backward pass, in bfloat16."""
         return self.activation_bytes // 2
 
 
@@ -69,18 +69,18 @@ def count(
     image_size: int | Size | None = None,
     in_channels: int | None = None,
 ) -> Cost:
-    """The cost of one image; its size and channels are the model's own if not given."""
-    size = image_size or own_image_size(model)
+    """The cost of one image, by default of the model's own size and channels."""
+    size = image_size or default_image_size(model)
     height, width = (size, size) if isinstance(size, int) else size
-    channels = in_channels or own_channels(model)
+    channels = in_channels or default_channels(model)
     shape = (channels, height, width)
     try:
         macs = macs_by_module(model, shape)
-        # What does not grow with the batch is no part of an image's memory.
+        # The difference leaves out what does not grow with the batch.
         saved = saved_bytes(model, shape, batch=3)
         saved.subtract(saved_bytes(model, shape, batch=2))
     except (RuntimeError, AssertionError, IndexError) as error:
-        # Ours take any image; numbers of bytes that no machine can hold stop them.
+        # Our models take any image until its bytes overflow an integer.
         if isinstance(model, VisionTransformer) and "overflow" not in str(error):
             raise
         raise UserError(
@@ -105,22 +105,22 @@ def count(
     )
 
 
-def own_image_size(model: nn.Module) -> Size:
-    """The image size that a model says it is for."""
+def default_image_size(model: nn.Module) -> Size:
+    """The image size in a model's config."""
     if isinstance(model, VisionTransformer):
         return model.config.image_size
     about: Any = getattr(model, "pretrained_cfg", None) or {}
     if "input_size" not in about:
         raise UserError(
-            f"{type(model).__name__} does not say which images it takes; give "
+            f"{type(model).__name__} has no image size of its own; give "
             "image_size=(height, width)."
         )
     height, width = about["input_size"][-2:]
     return int(height), int(width)
 
 
-def own_channels(model: nn.Module) -> int:
-    """The channels of the images a model takes: those of its first convolution."""
+def default_channels(model: nn.Module) -> int:
+    """The input channels of a model: those of its first convolution."""
     if isinstance(model, VisionTransformer):
         return model.config.in_channels
     convolutions = (m for m in model.modules() if isinstance(m, nn.Conv2d))
@@ -131,9 +131,9 @@ def own_channels(model: nn.Module) -> int:
 def parts_of(
     model: nn.Module, macs: Mapping[str, Counter[str]], saved: Mapping[str, int]
 ) -> Iterator[Part]:
-    """The whole and every part, with the parameters that modules hold themselves."""
-    all_macs = with_inside({name: items.total() for name, items in macs.items()})
-    all_saved = with_inside(saved)
+    """The whole model, all modules and the parameters that modules hold themselves."""
+    all_macs = with_submodules({name: items.total() for name, items in macs.items()})
+    all_saved = with_submodules(saved)
     for name, module in model.named_modules():
         yield Part(
             name,
@@ -145,16 +145,16 @@ def parts_of(
         if any(module.children()):
             for own, parameter in module.named_parameters(recurse=False):
                 if parameter.requires_grad:
-                    place = f"{name}.{own}" if name else own
-                    yield Part(place, "Parameter", parameter.numel(), 0, 0)
+                    path = f"{name}.{own}" if name else own
+                    yield Part(path, "Parameter", parameter.numel(), 0, 0)
 
 
-def with_inside(own: Mapping[str, int]) -> Counter[str]:
-    """A figure of each module, with that of all modules inside it."""
+def with_submodules(numbers: Mapping[str, int]) -> Counter[str]:
+    """A number of each module plus those of its submodules."""
     total = Counter[str]()
-    for name, figure in own.items():
-        total[name] += figure
+    for name, number in numbers.items():
+        total[name] += number
         while name:
             name = name.rpartition(".")[0]
-            total[name] += figure
+            total[name] += number
     return total

@@ -1,7 +1,4 @@
-"""Runs a model on shapes alone and notes what each module multiplies and keeps.
-
-Everything happens on the meta device: nothing is computed, moved or copied.
-"""
+"""Counts MACs and saved activations of each module by a pass on the meta device."""
 
 import math
 from collections import Counter, defaultdict
@@ -24,26 +21,26 @@ from t2t.models.tokenizers import TokenTransformer
 ImageShape = tuple[int, int, int]
 
 aten = torch.ops.aten
-# Matrix products, and where their left factor stands among the arguments.
+# Matrix products, with the index of their left factor among the arguments.
 PRODUCTS = {aten.mm: 0, aten.addmm: 1, aten.bmm: 0, aten.baddbmm: 1}
 NORMS = (aten.native_layer_norm, aten.native_group_norm)
 NORM_OPERATIONS = 5
 
 
 def macs_by_module(model: nn.Module, shape: ImageShape) -> dict[str, Counter[str]]:
-    """Multiplications of one image, by module (without what it holds) and by item."""
-    weights = shapes_only(model)
-    with torch.no_grad(), training(model, False), Where(model) as where:
-        meter = Meter(model, weights, where)
-        where.after = meter.add_unseen
-        with meter:
+    """MACs of one image, by module (without its submodules) and by kind."""
+    weights = meta_weights(model)
+    with torch.no_grad(), training_mode(model, False), ModuleTracker(model) as tracker:
+        counter = MacCounter(model, weights, tracker)
+        tracker.after = counter.add_hidden
+        with counter:
             functional_call(model, weights, torch.empty(1, *shape, device="meta"))
-    return meter.macs
+    return counter.macs
 
 
 def saved_bytes(model: nn.Module, shape: ImageShape, batch: int) -> Counter[str]:
-    """Bytes kept for the backward pass, by the module that first keeps them."""
-    weights = shapes_only(model)
+    """Bytes saved for the backward pass, by the module that first saves them."""
+    weights = meta_weights(model)
     seen = {storage_of(weight) for weight in weights.values()}
     kept = Counter[str]()
 
@@ -51,13 +48,13 @@ def saved_bytes(model: nn.Module, shape: ImageShape, batch: int) -> Counter[str]
         storage = storage_of(tensor)
         if storage not in seen:
             seen.add(storage)
-            kept[where.name] += tensor.untyped_storage().nbytes()
+            kept[tracker.name] += tensor.untyped_storage().nbytes()
         return tensor
 
     with (
         torch.enable_grad(),
-        training(model, True),
-        Where(model) as where,
+        training_mode(model, True),
+        ModuleTracker(model) as tracker,
         FusedAttentionMode(),
         saved_tensors_hooks(keep, lambda tensor: tensor),
     ):
@@ -65,8 +62,8 @@ def saved_bytes(model: nn.Module, shape: ImageShape, batch: int) -> Counter[str]
     return kept
 
 
-def shapes_only(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters and buffers of a model without their numbers."""
+def meta_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters and buffers of a model on the meta device."""
     named = [*model.named_parameters(), *model.named_buffers()]
     return {
         name: torch.empty_like(
@@ -77,13 +74,13 @@ def shapes_only(model: nn.Module) -> dict[str, Tensor]:
 
 
 def storage_of(tensor: Tensor) -> StorageWeakRef:
-    """What tells whether two tensors share their memory."""
+    """A key that two tensors share if they share memory."""
     return StorageWeakRef(tensor.untyped_storage())
 
 
 @contextmanager
-def training(model: nn.Module, mode: bool) -> Iterator[None]:
-    """The model in training or evaluation mode; every module's own mode comes back."""
+def training_mode(model: nn.Module, mode: bool) -> Iterator[None]:
+    """Sets training or evaluation mode; restores every module's own mode."""
     before = {module: module.training for module in model.modules()}
     model.train(mode)
     try:
@@ -93,8 +90,8 @@ def training(model: nn.Module, mode: bool) -> Iterator[None]:
             module.training = was
 
 
-class Where:
-    """Knows which module of a model is running."""
+class ModuleTracker:
+    """Tracks which module of a model is running."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -107,7 +104,7 @@ class Where:
         """Name of the innermost running module."""
         return self.running[-1]
 
-    def __enter__(self) -> "Where":
+    def __enter__(self) -> "ModuleTracker":
         for name, module in self.model.named_modules():
             self.hooks += [
                 module.register_forward_pre_hook(self.enter(name)),
@@ -138,14 +135,14 @@ class Where:
         return left
 
 
-class Meter(TorchDispatchMode):
-    """Counts the multiplications of the operations that run under it."""
+class MacCounter(TorchDispatchMode):
+    """Counts the MACs of all operations that run within it."""
 
     def __init__(
-        self, model: nn.Module, weights: dict[str, Tensor], where: Where
+        self, model: nn.Module, weights: dict[str, Tensor], tracker: ModuleTracker
     ) -> None:
         super().__init__()
-        self.where = where
+        self.tracker = tracker
         self.modules = dict(model.named_modules())
         self.macs: dict[str, Counter[str]] = defaultdict(Counter)
         self.names = {storage_of(weight): name for name, weight in weights.items()}
@@ -162,7 +159,7 @@ class Meter(TorchDispatchMode):
             self.add(item_of(weight, self.frozen), weight, result, left.shape[-1])
         elif operation is aten.convolution:
             image, kernel, transposed = args[0], args[1], args[6]
-            # Every number of the coarser map meets one filter.
+            # Each number of the coarser map is multiplied with one filter.
             numbers = image if transposed else result
             weight = self.weight_among(kernel)
             self.add("convolution", weight, numbers, math.prod(kernel.shape[1:]))
@@ -176,9 +173,9 @@ class Meter(TorchDispatchMode):
         return next((name for name in names if name is not None), None)
 
     def add(self, item: str, weight: str | None, numbers: Tensor, each: int) -> None:
-        """Notes so many multiplications for each number of a tensor."""
-        module = self.where.name
-        # A layer may lend its weight to the module around it.
+        """Adds `each` MACs per number of a tensor."""
+        module = self.tracker.name
+        # A module may use the weight of a submodule.
         if weight is not None and weight.startswith(f"{module}." if module else ""):
             module = weight.rpartition(".")[0]
         elif item == "convolution" and isinstance(
@@ -187,8 +184,8 @@ class Meter(TorchDispatchMode):
             module += ".qkv"
         self.macs[module][item] += numbers.numel() * each
 
-    def add_unseen(self, name: str, module: nn.Module, output: Any) -> None:
-        """Notes what no operation shows: scales, and norms inside a convolution."""
+    def add_hidden(self, name: str, module: nn.Module, output: Any) -> None:
+        """Adds MACs that no operation shows: scales, and norms in a convolution."""
         if isinstance(module, TokenTransformer):
             rows, columns = output.shape[-2:]
             operations = NORM_OPERATIONS * module.window_dim * rows * columns
@@ -201,14 +198,14 @@ class Meter(TorchDispatchMode):
 
 
 def item_of(weight: str | None, frozen: set[str]) -> str:
-    """What a matrix product is for, by what it multiplies activations with."""
+    """The kind of a matrix product, by its weight."""
     if weight is None:
         return "attention"
     return "kernel features" if weight in frozen else "linear"
 
 
 class FusedAttentionMode(TorchFunctionMode):
-    """Attention keeps what fused kernels keep, which shapes alone do not choose."""
+    """Attention saves what fused kernels save, which the meta device does not."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -218,18 +215,18 @@ class FusedAttentionMode(TorchFunctionMode):
             return func(*args, **kwargs)
         given = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
         factors = (given["query"], given["key"], given["value"])
-        # The fused kernels refuse channels that do not lie side by side.
+        # The fused kernels need contiguous channels.
         if any(factor.stride(-1) != 1 for factor in factors):
             return func(*args, **kwargs)
         return FusedAttention.apply(*factors)
 
 
 class FusedAttention(torch.autograd.Function):
-    """Keeps queries, keys, values, outputs and one log-sum a query; no map."""
+    """Saves queries, keys, values, outputs and a log-sum per query; no map."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        # The kernels lay heads innermost, so that joining them copies nothing.
+        # The kernels store heads next to channels, so joining them copies nothing.
         mixed = query.new_empty(
             *query.shape[:-3], query.shape[-2], query.shape[-3], value.shape[-1]
         ).transpose(-3, -2)

@@ -1,4 +1,4 @@
-"""A model on one page: its parts as a tree, its tokens and what it multiplies."""
+"""A model's summary: module tree, tokens, parameters and MACs."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ MIB = 2**20
 
 @dataclass
 class Branch:
-    """A part and what it holds."""
+    """A node of the module tree."""
 
     part: Part
     label: str
@@ -37,14 +37,14 @@ class Branch:
 
     @property
     def is_free(self) -> bool:
-        """Whether it costs nothing at all."""
+        """Whether it has no parameters, MACs or activations."""
         part = self.part
         return not (part.parameters or part.macs or part.activation_bytes)
 
 
 @dataclass(frozen=True)
-class Page:
-    """All that `t2t show` tells of a model."""
+class ModelSummary:
+    """What `t2t show` prints of a model."""
 
     name: str
     model: nn.Module
@@ -52,10 +52,10 @@ class Page:
     entry: Entry | None
     model_args: Mapping[str, Any]
     notes: tuple[str, ...] = ()
-    """Warnings about a trained model's weights, a sentence each."""
+    """Warnings about a trained model's weights."""
 
     def render(self, depth: int | None = None) -> RenderableType:
-        """The page for people, with parts down to some depth."""
+        """The summary as text, with the module tree down to a depth."""
         ours = isinstance(self.model, VisionTransformer)
         if depth is None:
             depth = 3 if ours else 2
@@ -66,12 +66,12 @@ class Page:
         return Group(self.heading(), *notes, gap, self.facts(), gap, parts, gap, items)
 
     def heading(self) -> Text:
-        """The name and what it is."""
+        """The name and a short description."""
         about = self.entry.about if self.entry else "built by timm"
         return Text.assemble((self.name, "bold cyan"), f"  {about}")
 
     def facts(self) -> Table:
-        """One line for each figure of the whole model."""
+        """The numbers of the whole model, a line each."""
         cost, model = self.cost, self.model
         height, width = cost.image_size
         lines = Table.grid(padding=(0, 2))
@@ -81,8 +81,8 @@ class Page:
         lines.add_row("image", f"{height}×{width}, {cost.in_channels} channel{plural}")
         if isinstance(model, VisionTransformer):
             lines.add_row("tokens", token_line(model, cost.image_size))
-        told = ("image_size", "in_channels")
-        changes = [f"{k}={v}" for k, v in self.model_args.items() if k not in told]
+        shown = ("image_size", "in_channels")
+        changes = [f"{k}={v}" for k, v in self.model_args.items() if k not in shown]
         if changes:
             lines.add_row("model_args", ", ".join(changes))
         lines.add_row("parameters", parameter_line(cost))
@@ -94,7 +94,7 @@ class Page:
         return lines
 
     def as_json(self) -> dict[str, Any]:
-        """The same for programs, with every part."""
+        """The summary as JSON, with every module."""
         cost, model, entry = self.cost, self.model, self.entry
         facts: dict[str, Any] = {
             "name": self.name,
@@ -121,24 +121,24 @@ class Page:
         }
 
 
-def describe(name: str, model_args: Mapping[str, Any]) -> Page:
-    """The page of a model, built and counted without computing anything.
+def summarise(name: str, model_args: Mapping[str, Any]) -> ModelSummary:
+    """The summary of a model by its name, or of a trained model by its path.
 
-    A trained one, as `load` takes it, is told by its name and what was chosen for it.
+    The model is built on the meta device, so nothing is computed.
     """
     is_file = Path(name).is_file() or any(Path(name).glob("*.safetensors"))
     notes: tuple[str, ...] = ()
     if name == BUILTIN or "/" in name or is_file:
-        name, own, notes = as_trained(name)
+        name, own, notes = read_trained(name)
         model_args = {**own, **model_args}
     with torch.device("meta"):
         model = create_model(name, **model_args)
     cost = count(model, model_args.get("image_size"), model_args.get("in_channels"))
-    return Page(name, model, cost, ZOO.get(name), model_args, notes)
+    return ModelSummary(name, model, cost, ZOO.get(name), model_args, notes)
 
 
-def as_trained(path: str) -> tuple[str, dict[str, Any], tuple[str, ...]]:
-    """The name of a trained model, its options, and warnings about its weights."""
+def read_trained(path: str) -> tuple[str, dict[str, Any], tuple[str, ...]]:
+    """The name of a trained model, its arguments, and warnings about its weights."""
     checkpoint = read(path)
     known, note = described(checkpoint, None)
     warnings = (note, non_finite_note(non_finite(checkpoint.tensors)))
@@ -150,14 +150,14 @@ def as_trained(path: str) -> tuple[str, dict[str, Any], tuple[str, ...]]:
         return known.name, made, notes
     entry = ZOO.get(known.name)
     if entry is None or entry.config is None:
-        raise UserError(f"{path} does not say which model it is; show it by its name.")
+        raise UserError(f"{path} does not name its model; show the model by its name.")
     plain = asdict(entry.config)
     own = asdict(known.config).items()
     return known.name, {k: value for k, value in own if value != plain[k]}, notes
 
 
 def token_line(model: VisionTransformer, image_size: Size) -> str:
-    """The token grid after each stage, from the image to the backbone."""
+    """The token grids from the image to the backbone."""
     grids = model.tokenizer.grids(image_size)
     path = " → ".join(f"{rows}×{columns}" for rows, columns in [image_size, *grids])
     extra = {0: "", 1: " + class token", 2: " + class and distillation tokens"}
@@ -168,21 +168,21 @@ def token_line(model: VisionTransformer, image_size: Size) -> str:
 
 
 def parameter_line(cost: Cost) -> str:
-    """Trained and frozen numbers."""
+    """The numbers of trained and frozen parameters."""
     frozen = cost.frozen_parameters
     return f"{cost.parameters:,}" + (f" trained, {frozen:,} frozen" if frozen else "")
 
 
 def activation_line(cost: Cost) -> str:
-    """Memory that an image takes while training."""
+    """The activation memory of a training image."""
     return (
-        f"{cost.activation_bytes / MIB:.1f} MiB for one training image in float32, "
+        f"{cost.activation_bytes / MIB:.1f} MiB per training image in float32, "
         f"{cost.activation_bytes_bf16 / MIB:.1f} in bfloat16"
     )
 
 
 def paper_line(paper: Paper) -> str:
-    """The published figures."""
+    """The published numbers."""
     figures = [f"{paper.params} M parameters"]
     if paper.macs is not None:
         figures.append(f"{paper.macs} G MACs")
@@ -192,10 +192,10 @@ def paper_line(paper: Paper) -> str:
 
 
 def part_table(name: str, cost: Cost, depth: int) -> Table:
-    """The tree of parts with their costs; children of repeated parts are summed."""
+    """The module tree with costs; repeated modules are summed."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("part", no_wrap=True)
-    # The one column that may be cut where the terminal is narrow.
+    # The only column that a narrow terminal may cut.
     table.add_column("", style="dim", overflow="ellipsis")
     for heading in ("parameters", "MACs\nM", "activations\nMiB"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -215,9 +215,9 @@ def part_table(name: str, cost: Cost, depth: int) -> Table:
 
 
 def item_table(cost: Cost) -> RenderableType:
-    """Multiplications by what they are, and what is not among them."""
+    """MACs by kind, and what is not counted."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("multiplications", no_wrap=True)
+    table.add_column("operation", no_wrap=True)
     table.add_column("MACs\nM", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
     table.add_column("what is counted", style="dim")
@@ -230,7 +230,7 @@ def item_table(cost: Cost) -> RenderableType:
 
 
 def part_tree(parts: Sequence[Part]) -> Branch:
-    """Parts hung under what holds them; lists and free parts are passed over."""
+    """The module tree; skips ModuleLists and modules without cost."""
     branches = {part.name: Branch(part, part.name) for part in parts}
     lists = {part.name for part in parts if part.kind == "ModuleList"}
     for part in parts[1:]:
@@ -245,13 +245,13 @@ def part_tree(parts: Sequence[Part]) -> Branch:
 
 
 def merged(branch: Branch) -> Branch:
-    """The tree with runs of equal siblings made one."""
-    runs = [list(run) for _, run in groupby(branch.inside, key=sameness)]
+    """The tree with equal siblings merged."""
+    runs = [list(run) for _, run in groupby(branch.inside, key=merge_key)]
     return replace(branch, inside=[merged(add_up(run)) for run in runs])
 
 
-def sameness(branch: Branch) -> tuple[object, ...]:
-    """What equal siblings of a list have in common; others have only themselves."""
+def merge_key(branch: Branch) -> tuple[object, ...]:
+    """A key that equal siblings of a ModuleList share."""
     stem, _, index = branch.label.rpartition(".")
     part = branch.part
     own = "" if index.isdigit() else branch.label
@@ -259,12 +259,12 @@ def sameness(branch: Branch) -> tuple[object, ...]:
 
 
 def outline(branch: Branch) -> tuple[object, ...]:
-    """What a branch holds, by name."""
+    """The names within a branch."""
     return tuple((inner.label, outline(inner)) for inner in branch.inside)
 
 
 def add_up(run: Sequence[Branch]) -> Branch:
-    """Equal siblings as one branch with the sum of their costs."""
+    """Equal siblings as one branch with summed costs."""
     first = run[0]
     if len(run) == 1:
         return first
@@ -286,7 +286,7 @@ def add_up(run: Sequence[Branch]) -> Branch:
 
 
 def walk(branch: Branch, depth: int, lead: str = "") -> Iterator[tuple[str, Branch]]:
-    """Branches from the root down, each with the lines that lead to it."""
+    """Branches from the root down, each with its tree lines."""
     yield lead, branch
     if depth == 0:
         return

@@ -76,10 +76,10 @@ def eval(
     check_max_pixels(max_pixels)
     check_picture(picture)
 
-    from t2t.screen import counting, print_json, print_page
+    from t2t.screen import print_json, print_page, show_progress
     from t2t.training.evaluation.evaluate_model import evaluate_model
 
-    with counting("evaluating") as progress:
+    with show_progress("evaluating") as progress:
         report = evaluate_model(
             weights or run,
             data=data,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import UseAppendAction, arg
 
-from t2t.config import LARGEST_SIDE, assignment
+from t2t.config import MAX_IMAGE_SIDE, assignment
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS, MAX_PIXELS_LIMIT
 from t2t.errors import UserError
 from t2t.torchrun import env_count
@@ -158,6 +158,6 @@ def parse_size(text: str) -> tuple[int, int]:
             f"--image-size {text} is not a size; write 224 or, height first, 192x256."
         )
     height, width = (
-        at_most(LARGEST_SIDE, "--image-size", int(numbers[each])) for each in (0, -1)
+        at_most(MAX_IMAGE_SIDE, "--image-size", int(numbers[each])) for each in (0, -1)
     )
     return height, width

@@ -50,9 +50,9 @@ def pack(
     from rich.text import Text
 
     from t2t.data.packing.pack import pack as start
-    from t2t.screen import counting, print_page
+    from t2t.screen import print_page, show_progress
 
-    with counting("packing") as progress:
+    with show_progress("packing") as progress:
         done = start(
             source,
             destination,

@@ -146,10 +146,10 @@ def draw_predictions(
     """Draw the evidence for each prediction; reads the images again."""
     from t2t.analysis.attention_figure import ExplainedImage, draw_explanations
     from t2t.analysis.attention_rollout import explain
-    from t2t.screen import counting
+    from t2t.screen import show_progress
 
     explained = []
-    with counting("explaining") as progress:
+    with show_progress("explaining") as progress:
         for number, prediction in enumerate(predictions):
             progress(number, len(predictions))
             pixels = predictor.model_input(prediction.image)

@@ -62,16 +62,16 @@ def show(
     if in_channels != 3:
         model_args["in_channels"] = at_least(1, "--in-channels", in_channels)
 
-    from t2t.analysis.summary import describe
+    from t2t.analysis.summary import summarise
     from t2t.screen import print_json, print_page
 
     if depth is not None:
         at_least(0, "--depth", depth)
-    page = describe(name, model_args)
+    summary = summarise(name, model_args)
     if json:
-        print_json(page.as_json())
+        print_json(summary.as_json())
     else:
-        print_page(lambda width: page.render(depth))
+        print_page(lambda width: summary.render(depth))
 
 
 def parse_model_args(settings: Iterable[str]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from t2t.commands.options import (
     option,
     set_value,
 )
-from t2t.config import MOST_WORKERS
+from t2t.config import MAX_WORKERS
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.errors import UserError
 from t2t.torchrun import is_main
@@ -101,9 +101,9 @@ def train(
     if dry_run:
         check_single_process("t2t train --dry-run")
     if workers is not None:
-        at_most(MOST_WORKERS, "--workers", at_least(1, "--workers", workers))
+        at_most(MAX_WORKERS, "--workers", at_least(1, "--workers", workers))
     if threads is not None:
-        at_most(MOST_WORKERS, "--threads", at_least(1, "--threads", threads))
+        at_most(MAX_WORKERS, "--threads", at_least(1, "--threads", threads))
     check_max_pixels(max_pixels)
     if micro_batch is not None:
         at_least(1, "--micro-batch", micro_batch)

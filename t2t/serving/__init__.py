@@ -1,1 +1,1 @@
-"""Using trained models."""
+"""Prediction with trained models."""

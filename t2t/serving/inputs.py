@@ -12,41 +12,41 @@ from t2t.errors import first_line, machine_error
 
 
 def find_images(words: Iterable[str], listed: TextIO) -> Iterator[str | DamagedImage]:
-    """Paths of images, or what is wrong, in order; `-` stands for those in `listed`."""
+    """Paths of images, or errors, in order; `-` stands for the paths in `listed`."""
     for word in words:
         if word == "-":
             yield from find_images(paths_in(listed), listed)
         elif is_url(word):
             yield DamagedImage(word, "images are not read from URLs; download it first")
-        elif os.path.isdir(os.path.expanduser(word)):  # no error where it is barred
+        elif os.path.isdir(os.path.expanduser(word)):  # no error without permission
             yield from images_in(word)
         else:
             yield word
 
 
 def paths_in(listed: TextIO) -> Iterator[str]:
-    """What a list names: lines, or as `find -print0` writes it, names that NULs end."""
+    """The paths in a list: one per line, or separated by NUL as by `find -print0`."""
     for line in listed:
         text = line
         if "\0" in line:
-            text += listed.read()  # whose names may hold line breaks
+            text += listed.read()  # such names may contain line breaks
         *names, rest = text.split("\0")
         yield from (name for name in (*names, rest.rstrip("\r\n")) if name)
 
 
 def images_in(word: str) -> Iterator[str | DamagedImage]:
-    """Paths of all images below a folder, and what of it cannot be read."""
+    """Paths of all images below a folder, and errors."""
     folder = str(Path(word).expanduser())
     errors: list[OSError] = []
     others: list[str] = []
     found = False
-    begun = os.path.join(folder, "")
-    for path in walk(folder, begun, (), errors.append, others.append):
+    prefix = os.path.join(folder, "")
+    for path in walk(folder, prefix, (), errors.append, others.append):
         found = True
         yield path
     unread = [path for path in others if is_unread_name(path)]
     for path in unread:
-        yield DamagedImage(path, "images of this kind are not read; convert it to JPEG")
+        yield DamagedImage(path, "this format is not supported; convert it to JPEG")
     for error in errors:
         yield damage(error.filename or word, error)
     if not (found or unread or errors):
@@ -54,7 +54,7 @@ def images_in(word: str) -> Iterator[str | DamagedImage]:
 
 
 def damage(name: str, error: Exception) -> DamagedImage:
-    """Why an image was not read; where the machine lacks something, none will be."""
-    if told := machine_error(name, error, less="a smaller --batch-size"):
-        raise told from error
+    """Why an image was not read; raises an error if the machine is the reason."""
+    if error_of_machine := machine_error(name, error, less="a smaller --batch-size"):
+        raise error_of_machine from error
     return DamagedImage(name, getattr(error, "strerror", None) or first_line(error))

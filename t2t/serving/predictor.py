@@ -1,4 +1,4 @@
-"""From images to the classes that a trained model sees in them."""
+"""Predicts the classes of images with a trained model."""
 
 import io
 import math
@@ -34,46 +34,46 @@ from t2t.serving.inputs import damage, find_images
 from t2t.shapes import Images, Pixels
 
 ImageLike: TypeAlias = str | os.PathLike[str] | bytes | Image.Image | Tensor | Any
-"""A path, an encoded file, a picture of Pillow's, or uint8 pixels.
+"""A path, an encoded file, a Pillow image, or uint8 pixels.
 
-Tensors are channels × height × width, arrays of NumPy height × width (× channels).
+Tensors are channels × height × width, NumPy arrays height × width (× channels).
 """
 
-# Decoded photographs are large: this many, and this many pixels of them, are in memory
-# before they are cropped.
+# Decoded photographs are large: at most this many, with this many pixels in all, are
+# in memory before they are cropped.
 _NUM_DECODED = 16
 _PIXELS_DECODED = 1 << 26
-# Pillow reads a picture's file when it is first used, which two threads may not do.
+# Pillow reads an image's file on first use, which is not thread-safe.
 _ONE_READER = Lock()
 
 
 @dataclass(frozen=True)
-class Guess:
-    """A class and how sure the model is of it."""
+class ClassProbability:
+    """A class and its probability."""
 
     index: int
     class_name: str
-    """As the training data had it."""
+    """As in the training data."""
     name: str
-    """As people call it; other than `class_name` for WordNet's numbers only."""
+    """Readable name; differs from `class_name` only for WordNet ids."""
     probability: float
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The likeliest classes of one image, best first."""
+    """The most probable classes of one image, best first."""
 
     image: str
-    guesses: tuple[Guess, ...]
+    classes: tuple[ClassProbability, ...]
 
     @property
-    def best(self) -> Guess:
-        """The likeliest class."""
-        return self.guesses[0]
+    def best(self) -> ClassProbability:
+        """The most probable class."""
+        return self.classes[0]
 
 
 class Predictor:
-    """A trained model that takes images as they are."""
+    """A trained model that predicts from images of any form and size."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Predictor:
         except (RuntimeError, AssertionError) as error:
             raise UserError(
                 f"device={str(device)!r} cannot be used here ({first_line(error)}); "
-                "give cuda, mps, cpu, or nothing for the best there is."
+                "give cuda, mps, cpu, or nothing for the best available."
             ) from error
         self.readable_names = self.trained.readable_names
         self.crop = CenterCrop(
@@ -105,19 +105,19 @@ class Predictor:
         top: int = 5,
         batch_size: int = 32,
     ) -> list[Prediction]:
-        """The likeliest classes of each image; one that cannot be read is an error."""
+        """The most probable classes of each image; an error if one is damaged."""
         several = images if isinstance(images, list | tuple) else [images]
         predictions = []
-        for outcome in self.predict_each(several, top, batch_size):
-            if isinstance(outcome, DamagedImage):
-                raise UserError(f"{outcome.name} cannot be read: {outcome.reason}.")
-            predictions.append(outcome)
+        for result in self.predict_each(several, top, batch_size):
+            if isinstance(result, DamagedImage):
+                raise UserError(f"{result.name} cannot be read: {result.reason}.")
+            predictions.append(result)
         return predictions
 
     def predict_each(
         self, images: Iterable[ImageLike], top: int = 5, batch_size: int = 32
     ) -> Iterator[Prediction | DamagedImage]:
-        """What is seen in each image, or what is wrong with it, in order."""
+        """The prediction for each image, or its error, in order."""
         if top < 1 or batch_size < 1:
             raise UserError(
                 f"top={top} and batch_size={batch_size} must both be 1 or more."
@@ -126,14 +126,14 @@ class Predictor:
         with ExitStack() as ending:
             pool = None
             while batch := list(islice(numbered, batch_size)):
-                # For one image other threads would only take the model's cores.
+                # For one image, threads would only compete with the model.
                 if pool is None and len(batch) > 1:
                     pool = ThreadPoolExecutor(num_cores(), "t2t-decode")
                     ending.enter_context(pool)
                 yield from self._predict_batch(batch, top, pool)
 
     def model_input(self, image: ImageLike) -> Pixels:
-        """One image as the model is shown it, before its pixels are normalised."""
+        """The model's input for an image before normalisation."""
         names = [name_of(image, 0)]
         damaged: dict[int, DamagedImage] = {}
         read = [read_image(image, names[0])]
@@ -143,13 +143,13 @@ class Predictor:
         return pixels[0]
 
     def normalised(self, pixels: Pixels) -> Images:
-        """What the model computes with."""
+        """Normalised pixels, the model's input."""
         return normalise(pixels, self.trained.mean, self.trained.std)
 
     def predict_named(
         self, words: Iterable[str], listed: TextIO, top: int = 5, batch_size: int = 32
     ) -> Iterator[Prediction | DamagedImage]:
-        """The same for files, for the images in folders and, with `-`, for a list."""
+        """Predictions for files, images in folders and, for `-`, paths in a list."""
         yield from self.predict_each(find_images(words, listed), top, batch_size)
 
     def _predict_batch(
@@ -163,62 +163,62 @@ class Predictor:
         read = list(each(read_image, [image for _, image in batch], names))
         damaged: dict[int, DamagedImage] = {}
         pixels: list[Pixels] = []
-        for places in decoded_together(read, min_side_for(self.crop)):
-            pixels += self._pixels(places, read, names, damaged, pool)
-        guesses = iter(self._guesses(torch.cat(pixels), top) if pixels else [])
-        for place, name in enumerate(names):
-            yield damaged.get(place) or Prediction(name, next(guesses))
+        for indices in decoding_groups(read, min_side_for(self.crop)):
+            pixels += self._pixels(indices, read, names, damaged, pool)
+        classes = iter(self._classify(torch.cat(pixels), top) if pixels else [])
+        for index, name in enumerate(names):
+            yield damaged.get(index) or Prediction(name, next(classes))
 
     def _pixels(
         self,
-        places: Sequence[int],
+        indices: Sequence[int],
         read: Sequence[bytes | Tensor | DamagedImage],
         names: Sequence[str],
         damaged: dict[int, DamagedImage],
         pool: ThreadPoolExecutor | None,
     ) -> list[Pixels]:
-        """Some images as evaluation would show them; notes those that are damaged."""
+        """Images cropped as in evaluation; adds damaged ones to `damaged`."""
         whole = []
-        for place in places:
-            data = read[place]
+        for index in indices:
+            data = read[index]
             if isinstance(data, DamagedImage):
-                damaged[place] = data
+                damaged[index] = data
             else:
-                whole.append((place, data))
-        outcomes = decode_each(
+                whole.append((index, data))
+        results = decode_each(
             [data for _, data in whole],
             channels=self.trained.channels,
             device=self.device,
             pool=pool,
-            names=[names[place] for place, _ in whole],
+            names=[names[index] for index, _ in whole],
             min_side=min_side_for(self.crop),
             max_pixels=self.max_pixels,
         )
         images = []
-        for (place, _), outcome in zip(whole, outcomes, strict=True):
-            if isinstance(outcome, DamagedImage):
-                damaged[place] = DamagedImage(names[place], outcome.reason)
+        for (index, _), result in zip(whole, results, strict=True):
+            if isinstance(result, DamagedImage):
+                damaged[index] = DamagedImage(names[index], result.reason)
             else:
-                images.append(outcome)
+                images.append(result)
         if not images:
             return []
         rng = CounterRng.of(0, 0, torch.arange(len(images)))  # a centre draws nothing
         return [apply_crop(self.crop, Ragged.from_images(images), rng)]
 
     @torch.inference_mode()
-    def _guesses(self, pixels: Pixels, top: int) -> list[tuple[Guess, ...]]:
+    def _classify(self, pixels: Pixels, top: int) -> list[tuple[ClassProbability, ...]]:
         trained = self.trained
         logits = self.model(self.normalised(pixels)).float()
         if not logits.isfinite().all():
             raise UserError(
-                f"{trained.path} gives numbers that are not finite: its weights are "
-                "damaged; name others."
+                f"{trained.path} gives NaN or infinity: its weights are damaged; name "
+                "others."
             )
         likely = logits.softmax(1).topk(min(top, logits.shape[1]), dim=1)
         rows = zip(likely.indices.tolist(), likely.values.tolist(), strict=True)
         return [
             tuple(
-                Guess(
+                ClassProbability(
                     index,
                     trained.class_names[index],
                     self.readable_names[index],
@@ -230,27 +230,27 @@ class Predictor:
         ]
 
 
-def decoded_together(
+def decoding_groups(
     images: Iterable[bytes | Tensor | DamagedImage], min_side: int | None = None
 ) -> Iterator[list[int]]:
-    """The places of images, in groups whose pixels fit into memory with ease."""
+    """Indices of images, in groups whose pixels fit into memory."""
     group: list[int] = []
     total = 0
-    for place, image in enumerate(images):
+    for index, image in enumerate(images):
         size = image_size(image) if isinstance(image, bytes) else (0, 0)
         num = math.prod(shrunk_size(*size, min_side))
         full = len(group) == _NUM_DECODED or total + num > _PIXELS_DECODED
         if group and full:
             yield group
             group, total = [], 0
-        group.append(place)
+        group.append(index)
         total += num
     if group:
         yield group
 
 
 def name_of(image: ImageLike, number: int) -> str:
-    """What to call an image: its path, or its place among those given."""
+    """The name of an image: its path or its number."""
     if isinstance(image, DamagedImage):
         return image.name
     if isinstance(image, str | os.PathLike):
@@ -259,27 +259,27 @@ def name_of(image: ImageLike, number: int) -> str:
 
 
 def read_image(image: ImageLike, name: str) -> bytes | Tensor | DamagedImage:
-    """The encoded file or the pixels of an image, or why there are none."""
+    """The encoded file or the pixels of an image, or why it cannot be read."""
     if isinstance(image, str | os.PathLike):
         try:
             return read_whole(Path(image).expanduser())
         except (OSError, MemoryError) as error:
             return damage(name, error)
         except ValueError as error:  # a NUL in it
-            return DamagedImage(name, f"this is no path ({error})")
+            return DamagedImage(name, f"not a path ({error})")
     if isinstance(image, bytes | DamagedImage):
         return image
     if isinstance(image, Image.Image):
         try:
             return stored(image)
-        except Exception as error:  # of many kinds: its file is read only now
+        except Exception as error:  # of any kind: Pillow reads the file only now
             return damage(name, error)
     if isinstance(image, np.ndarray):
         planes = image[None] if image.ndim == 2 else np.moveaxis(image, -1, 0)
         image = torch.from_numpy(np.ascontiguousarray(planes))
     if not isinstance(image, Tensor) or image.ndim != 3 or image.dtype != torch.uint8:
         raise UserError(
-            f"{name} is a {kind_of(image)}; give a path, bytes, a picture of Pillow's, "
+            f"{name} is a {kind_of(image)}; give a path, bytes, a Pillow image, "
             "or uint8 pixels (a tensor of channels × height × width, an array of "
             "height × width × channels)."
         )
@@ -304,7 +304,7 @@ def stored(picture: Image.Image) -> bytes | Tensor:
 
 
 def kind_of(image: object) -> str:
-    """What was given in place of an image, in words."""
+    """A description of an object that is not an image."""
     if isinstance(image, Tensor):
         shape = " × ".join(map(str, image.shape))
         return f"{str(image.dtype).removeprefix('torch.')} tensor of {shape}"

@@ -1,4 +1,4 @@
-"""Predictions as people and programs read them: a table, JSON lines or CSV."""
+"""Prints predictions as a table, JSON lines or CSV."""
 
 import csv
 import json
@@ -17,63 +17,63 @@ COLUMNS = ("image", "rank", "index", "class", "name", "probability")
 _BAR_WIDTH = 20
 
 
-def as_json(outcome: Prediction | DamagedImage) -> dict[str, Any]:
-    """One image's predictions, or what is wrong with it, for programs."""
-    if isinstance(outcome, DamagedImage):
-        return {"image": outcome.name, "error": outcome.reason}
-    guesses = [
+def as_json(result: Prediction | DamagedImage) -> dict[str, Any]:
+    """The predictions of an image, or its error, as JSON."""
+    if isinstance(result, DamagedImage):
+        return {"image": result.name, "error": result.reason}
+    classes = [
         {
-            "index": guess.index,
-            "class": guess.class_name,
-            "name": guess.name,
-            "probability": round(guess.probability, 6),
+            "index": each.index,
+            "class": each.class_name,
+            "name": each.name,
+            "probability": round(each.probability, 6),
         }
-        for guess in outcome.guesses
+        for each in result.classes
     ]
-    return {"image": outcome.image, "predictions": guesses}
+    return {"image": result.image, "predictions": classes}
 
 
 def write_json_lines(
-    outcomes: Iterable[Prediction | DamagedImage], out: TextIO
+    results: Iterable[Prediction | DamagedImage], out: TextIO
 ) -> Iterator[Prediction | DamagedImage]:
-    """Writes a line of JSON for each image and passes it on."""
-    for outcome in outcomes:
-        out.write(json.dumps(as_json(outcome), ensure_ascii=False) + "\n")
-        out.flush()  # for whoever reads along
-        yield outcome
+    """Writes a line of JSON per image and yields its result."""
+    for result in results:
+        out.write(json.dumps(as_json(result), ensure_ascii=False) + "\n")
+        out.flush()  # for programs that read along
+        yield result
 
 
 def write_csv(
-    outcomes: Iterable[Prediction | DamagedImage], out: TextIO
+    results: Iterable[Prediction | DamagedImage], out: TextIO
 ) -> Iterator[Prediction | DamagedImage]:
-    """Writes a row for each guess, damaged images without one, and passes all on."""
+    """Writes a row per predicted class and yields each result."""
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for outcome in outcomes:
-        if isinstance(outcome, Prediction):
-            for rank, guess in enumerate(outcome.guesses, start=1):
-                probability = f"{guess.probability:.6f}"
-                name = (guess.index, guess.class_name, guess.name)
-                writer.writerow((outcome.image, rank, *name, probability))
-        yield outcome
+    for result in results:
+        if isinstance(result, Prediction):
+            for rank, each in enumerate(result.classes, start=1):
+                probability = f"{each.probability:.6f}"
+                name = (each.index, each.class_name, each.name)
+                writer.writerow((result.image, rank, *name, probability))
+        yield result
 
 
 def prediction_table(predictions: Sequence[Prediction]) -> Table:
-    """The guesses of each image, one below the other, with a bar for each."""
+    """The classes of each image with a probability bar."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("image", style="cyan", overflow="fold")
     table.add_column("class", overflow="fold")
     table.add_column("probability", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True, style="blue")
-    apart = len(predictions) > 1 and len(predictions[0].guesses) > 1
+    apart = len(predictions) > 1 and len(predictions[0].classes) > 1
     for prediction in predictions:
-        last = len(prediction.guesses) - 1
-        for rank, guess in enumerate(prediction.guesses):
+        last = len(prediction.classes) - 1
+        for rank, each in enumerate(prediction.classes):
             table.add_row(
                 Text("" if rank else on_one_line(prediction.image)),
-                Text(on_one_line(guess.name), style="" if rank else "bold"),
-                f"{100 * guess.probability:.1f} %",
-                "█" * round(_BAR_WIDTH * guess.probability),
+                Text(on_one_line(each.name), style="" if rank else "bold"),
+                f"{100 * each.probability:.1f} %",
+                "█" * round(_BAR_WIDTH * each.probability),
                 end_section=apart and rank == last,
             )
     return table

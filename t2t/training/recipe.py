@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
-from t2t.config import LARGEST_SIDE
+from t2t.config import MAX_IMAGE_SIDE
 from t2t.data.augment.config import Augmentation
 from t2t.errors import UserError, require
 from t2t.models.config import ModelConfig
@@ -227,7 +227,7 @@ class Recipe:
         for name in ("batch_size", "repeats", "channels", "evaluate_every"):
             require(name, getattr(self, name), 1)
         for side in self.image_size:
-            require("image_size", side, 1, LARGEST_SIDE)
+            require("image_size", side, 1, MAX_IMAGE_SIDE)
         require("seed", self.seed, 0, below=2**32)
         require("holdout", self.holdout, 0)
         require("drop_path", self.drop_path, 0, below=1)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 import t2t
-from t2t.config import MOST_WORKERS, to_json
+from t2t.config import MAX_WORKERS, to_json
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS, MAX_PIXELS_LIMIT
 from t2t.data.sources import Splits
 from t2t.errors import choose, require
@@ -59,8 +59,8 @@ class Runtime:
 
     def __post_init__(self) -> None:
         """Refuses numbers that no machine has use for."""
-        most_threads = ("threads", MOST_WORKERS)
-        most_workers = ("workers", MOST_WORKERS)
+        most_threads = ("threads", MAX_WORKERS)
+        most_workers = ("workers", MAX_WORKERS)
         for name, most in (("micro_batch", math.inf), most_workers, most_threads):
             if getattr(self, name) is not None:
                 require(name, getattr(self, name), 1, most)

@@ -1,4 +1,4 @@
-"""What a model makes of an image: tokens, attention, and what its guess needs."""
+"""Evidence for a prediction: token maps, attention rollout, occlusion."""
 
 from pathlib import Path
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from t2t.analysis import confusion_figure
-from t2t.analysis.confusion_figure import draw_confusion, told_apart
+from t2t.analysis.confusion_figure import display_names, draw_confusion
 from t2t.errors import UserError
 
 
@@ -66,7 +66,7 @@ def test_of_too_many_classes_those_in_most_mistakes_are_drawn(
     )
     draw_confusion(confusion, [f"class {each}" for each in range(num)], "c.png")
     matrix, mistakes = figures[0].axes
-    assert matrix.get_title() == "2 of 3 classes: those in most mistakes"
+    assert matrix.get_title() == "2 of 3 classes: most mistakes"
     names = [each.get_text() for each in matrix.get_yticklabels()]
     assert names == ["class 7", "class 9"]
     cells = {text.get_position(): text.get_text() for text in matrix.texts}
@@ -106,10 +106,10 @@ def test_names_in_other_bytes_or_of_several_lines_are_escaped(tmp_path: Path) ->
 
 def test_long_names_that_begin_alike_differ() -> None:
     names = [f"what the class is called in full, number {each}" for each in range(20)]
-    assert told_apart(names)[12] == "what the class …umber 12"
-    assert len({*told_apart(names)}) == 20
+    assert display_names(names)[12] == "what the class …umber 12"
+    assert len({*display_names(names)}) == 20
     names = ["cat, black", "cat, white", "great white shark, white shark, man-eater"]
-    assert told_apart(names) == ["cat, black", "cat, white", "great white shark"]
+    assert display_names(names) == ["cat, black", "cat, white", "great white shark"]
 
 
 def test_a_dollar_in_a_name_is_a_dollar(tmp_path: Path) -> None:

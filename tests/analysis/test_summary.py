@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import t2t
-from t2t.analysis.summary import Branch, describe, merged, part_tree, walk
+from t2t.analysis.summary import Branch, merged, part_tree, summarise, walk
 from t2t.errors import UserError
 
 
@@ -38,7 +38,7 @@ def activations(branch: Branch) -> list[int]:
 def test_siblings_are_merged_where_they_hold_the_same(
     name: str, model_args: dict[str, float]
 ) -> None:
-    page = describe(name, model_args)
+    page = summarise(name, model_args)
     apart = part_tree(page.cost.parts)
     tree = merged(apart)
     assert activations(tree) == activations(apart)
@@ -59,14 +59,14 @@ def test_a_trained_model_is_told_by_its_name_and_choices(
     t2t.save(model, tmp_path / "gift/mine.safetensors", name="t2t_vit_7_32")
     monkeypatch.chdir(tmp_path)  # where files and folders are named without a slash
     for place in (path, str(tmp_path), Path(path).name, "gift"):
-        page = describe(place, {"num_classes": 3})
+        page = summarise(place, {"num_classes": 3})
         assert page.name == "t2t_vit_7_32"
         assert page.model_args == {**model_args, "num_classes": 3}
         assert page.cost.image_size == (16, 24)
     timms = t2t.create_model("resnet18", num_classes=2)
     t2t.save(timms, tmp_path / "timm", extra={"image_size": (48, 64)})
-    page = describe(str(tmp_path / "timm"), {})
+    page = summarise(str(tmp_path / "timm"), {})
     assert (page.name, page.cost.image_size) == ("resnet18", (48, 64))
     path = str(t2t.save(model, tmp_path / "nameless.safetensors"))
-    with pytest.raises(UserError, match="does not say which model it is"):
-        describe(path, {})
+    with pytest.raises(UserError, match="does not name its model"):
+        summarise(path, {})

@@ -9,7 +9,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import t2t
-from t2t.analysis.summary import describe
+from t2t.analysis.summary import summarise
 from t2t.errors import UserError
 from t2t.models.builtin import builtin_file
 from t2t.models.checkpoint_io.checksum import checksum
@@ -72,8 +72,8 @@ def test_nan_weights_are_named(value, dtype, tmp_path: Path, caplog) -> None:
     assert "NaN or infinity in 1 of its tensors (norm.bias)" in note
     assert note in caplog.text
     assert loaded.non_finite == ("norm.bias",)
-    assert describe(file, {}).notes == (note,)
-    assert describe(file, {}).as_json()["notes"] == [note]
+    assert summarise(file, {}).notes == (note,)
+    assert summarise(file, {}).as_json()["notes"] == [note]
 
 
 def test_large_numbers_of_half_precision_are_finite(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_a_misspelled_option_says_what_was_meant() -> None:
         ({"depth": 10**7}, "depth=10000000 must be from 1 to 1000"),
         ({"splits": ()}, "splits has 0 soft splits; 1 to 16 are allowed"),
         ({"num_classes": "ten"}, "num_classes takes a whole number"),
-        ({"depth": "x"}, 'depth="x" will not do: depth takes a whole number'),
+        ({"depth": "x"}, 'depth="x" is not allowed: depth takes a whole number'),
         ({"depth": 2.5}, "depth takes a whole number"),
         ({"splits": 3}, "splits takes triples, such as"),
         ({"positions": 4}, "positions takes a word"),

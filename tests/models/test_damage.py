@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import t2t
-from t2t.analysis.summary import describe
+from t2t.analysis.summary import summarise
 from t2t.errors import UserError
 from t2t.models.trained import load_trained
 from t2t.models.weights import load, save
@@ -31,7 +31,7 @@ def refused(file: Path) -> str:
     """What every way to a model says of a file that it refuses."""
     with pytest.raises(UserError) as caught:
         load(file)
-    for way in (load_trained, lambda path: describe(str(path), {})):
+    for way in (load_trained, lambda path: summarise(str(path), {})):
         with pytest.raises(UserError):
             way(file)
     assert "\n" not in str(caught.value)

@@ -35,7 +35,7 @@ def test_images_that_are_not_read_are_told(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     path, told = find_images([str(tmp_path)], io.StringIO())
     assert path == str(tmp_path / "2.png")
-    assert str(told).startswith(f"{tmp_path}/1.heic: images of this kind are not read")
+    assert str(told).startswith(f"{tmp_path}/1.heic: this format is not supported")
 
 
 def test_a_list_as_find_prints_it() -> None:

@@ -33,14 +33,14 @@ def test_probabilities_are_those_of_the_model(predictor: Predictor) -> None:
     mean, std = (torch.tensor(v)[:, None, None] for v in (trained.mean, trained.std))
     with torch.inference_mode():
         expected = predictor.model(((seen - mean) / std)[None]).softmax(1)[0]
-    for guess in prediction.guesses:
+    for guess in prediction.classes:
         assert guess.class_name == trained.class_names[guess.index] == guess.name
         assert guess.probability == pytest.approx(
             float(expected[guess.index]), abs=1e-5
         )
-    order = [guess.index for guess in prediction.guesses]
+    order = [guess.index for guess in prediction.classes]
     assert order == expected.argsort(descending=True).tolist()
-    assert prediction.best is prediction.guesses[0]
+    assert prediction.best is prediction.classes[0]
 
 
 def test_one_by_one_gives_what_a_batch_gives(
@@ -54,10 +54,10 @@ def test_one_by_one_gives_what_a_batch_gives(
         found = list(one_by_one.predict_each(paths * 2, top=6, batch_size=1))
         for outcome, prediction in zip(found, expected * 2, strict=True):
             assert isinstance(outcome, Prediction)
-            assert [guess.index for guess in outcome.guesses] == [
-                guess.index for guess in prediction.guesses
+            assert [guess.index for guess in outcome.classes] == [
+                guess.index for guess in prediction.classes
             ]
-            for one, other in zip(outcome.guesses, prediction.guesses, strict=True):
+            for one, other in zip(outcome.classes, prediction.classes, strict=True):
                 assert one.probability == pytest.approx(other.probability, abs=1e-5)
         with torch.no_grad():  # packed copies must follow what they were made of
             for weight in predictor.model.parameters():
@@ -76,17 +76,17 @@ def test_the_pixels_are_evaluations(predictor: Predictor, photos: Path) -> None:
         loader_options=LoaderOptions(resident=False, num_workers=1),
     )
     seen = []
-    original = predictor._guesses
+    original = predictor._classify
 
     def watched(pixels: torch.Tensor, top: int) -> object:
         seen.append(pixels)
         return original(pixels, top)
 
-    predictor._guesses = watched  # type: ignore[method-assign, assignment]
+    predictor._classify = watched  # type: ignore[method-assign, assignment]
     try:
         predictor.predict([source.name(i) for i in range(len(source))], batch_size=20)
     finally:
-        del predictor._guesses
+        del predictor._classify
     expected = torch.cat([batch.images[batch.valid] for batch in batches])
     assert torch.equal(torch.cat(seen), expected)
     alone = [predictor.model_input(source.name(i)) for i in range(len(source))]
@@ -107,7 +107,7 @@ def test_an_image_is_the_same_in_every_form(predictor: Predictor, photos: Path) 
         torch.from_numpy(np.array(picture)).permute(2, 0, 1),
     ]
     predictions = predictor.predict(forms, top=2)
-    assert len({prediction.guesses for prediction in predictions}) == 1
+    assert len({prediction.classes for prediction in predictions}) == 1
     names = [str(path), str(path), "image 2", str(path), "image 4", "image 5"]
     assert [prediction.image for prediction in predictions] == names
 
@@ -124,7 +124,7 @@ def test_pictures_of_any_mode_are_taken(
         picture = Image.fromarray(np.array(grey).astype(np.int32) * 257)
     (of_mode,) = predictor.predict(picture)
     if mode not in ("1", "CMYK"):
-        assert of_mode.guesses == predictor.predict(grey)[0].guesses
+        assert of_mode.classes == predictor.predict(grey)[0].classes
 
 
 def test_a_picture_that_cannot_be_read_is_named(
@@ -147,14 +147,14 @@ def test_one_picture_may_be_given_many_times(
     Image.fromarray(pixels).save(tmp_path / "large.png")
     with Image.open(tmp_path / "large.png") as picture:  # read when it is used
         predictions = predictor.predict([picture] * 8, top=1)
-    assert len({prediction.guesses for prediction in predictions}) == 1
+    assert len({prediction.classes for prediction in predictions}) == 1
 
 
 def test_weights_that_are_damaged_are_told(predictor: Predictor) -> None:
     model = copy.deepcopy(predictor.model)
     torch.nn.init.constant_(model.get_parameter("head.weight"), torch.nan)
     broken = Predictor(replace(predictor.trained, model=model), "cpu")
-    with pytest.raises(UserError, match="not finite: its weights are damaged"):
+    with pytest.raises(UserError, match="NaN or infinity: its weights are damaged"):
         broken.predict(torch.zeros(3, 8, 8, dtype=torch.uint8))
 
 
@@ -264,7 +264,7 @@ def test_wide_pixels_of_pillow_are_seen_as_their_values_mean(
     (expected, found) = predictor.predict(
         [Image.fromarray(grey), Image.fromarray(wide)]
     )
-    assert found.guesses == expected.guesses
+    assert found.classes == expected.classes
 
 
 def test_an_image_of_too_many_pixels_is_refused(predictor: Predictor) -> None:

@@ -7,11 +7,11 @@ import json
 from rich.console import Console
 
 from t2t.data.decoding.damage import DamagedImage
-from t2t.serving.predictor import Guess, Prediction
+from t2t.serving.predictor import ClassProbability, Prediction
 from t2t.serving.printing import prediction_table, write_csv, write_json_lines
 
-CAT = Guess(281, "n02123045", "tabby, tabby cat", 0.75)
-TIGER = Guess(292, "n02129604", "tiger, Panthera tigris", 0.2)
+CAT = ClassProbability(281, "n02123045", "tabby, tabby cat", 0.75)
+TIGER = ClassProbability(292, "n02129604", "tiger, Panthera tigris", 0.2)
 OUTCOMES = [
     Prediction("a, b.png", (CAT, TIGER)),
     DamagedImage("c.png", "the file is empty"),
@@ -55,7 +55,7 @@ def test_table() -> None:
 
 
 def test_names_that_would_break_a_table() -> None:
-    odd = Guess(0, "odd", "two\nlines \x1b[31m [/b] é", 1.0)
+    odd = ClassProbability(0, "odd", "two\nlines \x1b[31m [/b] é", 1.0)
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(prediction_table([Prediction("a\tb\u2028\udcff [/c].png", (odd,))]))
     (row,) = (line for line in console.export_text().splitlines() if "%" in line)
