@@ -75,7 +75,7 @@ def test_an_import_of_the_package_leaves_ctrl_c_alone() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_help_names_every_verb_and_gives_examples(capsys: Output) -> None:
+def test_help_names_every_command_and_gives_examples(capsys: Output) -> None:
     assert main(["--help"]) == 0
     overview = capsys.readouterr().out
     for name in COMMANDS:
@@ -125,7 +125,7 @@ def test_no_terminal_is_too_narrow_for_help(
         assert option in capsys.readouterr().out
 
 
-def test_no_words_show_the_verbs(capsys: Output) -> None:
+def test_no_words_show_the_commands(capsys: Output) -> None:
     assert main([]) == 0
     assert "• models" in capsys.readouterr().out
 
@@ -384,7 +384,7 @@ def test_what_is_for_one_process_is_refused_to_several(
     assert main([words.split()[0], "--help"]) == 0
 
 
-def test_several_processes_may_train_and_judge(
+def test_several_processes_may_train_and_evaluate(
     capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -1,4 +1,4 @@
-"""Every option of a verb reaches what it is for."""
+"""Every option of a command reaches what it is for."""
 
 from dataclasses import replace
 from pathlib import Path

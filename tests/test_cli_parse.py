@@ -1,4 +1,4 @@
-"""What a verb does not take is refused in one sentence, before anything is read."""
+"""A mistake in the arguments of a command is one sentence."""
 
 from pathlib import Path
 

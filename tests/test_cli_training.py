@@ -275,7 +275,7 @@ def test_fewer_gpus_than_a_machine_has_are_rehearsed(capsys: Output) -> None:
     assert main(["plan", "digits", "--gpus", "2", "--rehearse"]) == 0
     assert "Rehearsed one step as 1 of 2 processes" in capsys.readouterr().err
     assert main(["plan", "digits", "--gpus", "1", "--rehearse"]) == 2
-    assert "One GPU sends nothing to rehearse" in capsys.readouterr().err
+    assert "A rehearsal needs 2 GPUs or more" in capsys.readouterr().err
 
 
 def test_recipes_are_found_in_any_case(capsys: Output) -> None:

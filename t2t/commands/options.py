@@ -44,7 +44,7 @@ MaxPixelsOption = Annotated[
 ]
 WeightsOption = Annotated[
     str | None,
-    option("The model by name; builtin is the built-in one.", "", "RUN|WEIGHTS"),
+    option("A run or weights; builtin is the built-in model.", "", "RUN|WEIGHTS"),
 ]
 ModelOption = Annotated[
     str | None,

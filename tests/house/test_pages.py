@@ -41,7 +41,7 @@ def test_anchors_lead_somewhere() -> None:
 
 
 @pytest.mark.parametrize("command", [*COMMANDS])
-def test_options_are_those_of_the_verb(
+def test_options_exist(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
@@ -57,7 +57,7 @@ def test_options_are_those_of_the_verb(
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_are_verbs_and_recipes_that_exist(page: Path) -> None:
+def test_commands_and_recipes_exist(page: Path) -> None:
     text = page.read_text()
     commands = re.findall(r"(?:^\$ |^|`)t2t ([a-z]+)\b", text, flags=re.MULTILINE)
     assert [command for command in commands if command not in COMMANDS] == []
