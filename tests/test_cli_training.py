@@ -21,6 +21,7 @@ from t2t.errors import UserError
 from t2t.models.weights import load_weights
 from t2t.recipes import find_recipe
 from t2t.recipes.open_recipe import open_recipe
+from t2t.tasks.classify import TOP1
 from t2t.training.run_folder import write_json
 from t2t.training.state import build_model
 
@@ -391,6 +392,6 @@ def test_a_run_without_an_average_tells_of_none() -> None:
         "train_minutes": 2,
         "images_per_second": 100,
     }
-    assert "top-1 90.00 %\nafter" in result_line(summary, has_ema=False)
+    assert "top-1 90.00 %\nafter" in result_line(summary, TOP1, has_ema=False)
     expected = "top-1 90.00 % (EMA), 90.00 % (raw)\nafter"
-    assert expected in result_line(summary, has_ema=True)
+    assert expected in result_line(summary, TOP1, has_ema=True)

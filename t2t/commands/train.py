@@ -45,8 +45,8 @@ def train(
         str | None, option("Run folder.", "(default: runs/NAME)", "PATH")
     ] = None,
     set: SetOption = (),
-    epochs: Annotated[int | None, option("Epochs; same as --set epochs=N.", "", "N")] = None,
-    seed: Annotated[int | None, option("Seed; same as --set seed=N.", "", "N")] = None,
+    epochs: Annotated[int | None, option("Same as --set epochs=N.", "", "N")] = None,
+    seed: Annotated[int | None, option("Same as --set seed=N.", "", "N")] = None,
     device: DeviceOption = None,
     precision: PrecisionOption = None,
     residual: Annotated[

@@ -16,7 +16,8 @@ from t2t.data.sources.opening import find_splits
 from t2t.errors import UserError, on_one_line
 from t2t.models.trained import load_trained
 from t2t.serving.predictor import Predictor
-from t2t.tasks import task_class
+from t2t.tasks import Metric, task_class
+from t2t.tasks.base import VAL_LOSS
 from t2t.training.forecast.advice import FEW_TO_VALIDATE, confidence_interval
 from t2t.training.loaders import open_data
 from t2t.training.logging.clock import duration, pace
@@ -29,22 +30,24 @@ WIDTH = 40
 
 
 def train_summary(folder: Path, summary: dict[str, Any]) -> RenderableType:
-    """The whole page."""
+    """The whole page; predictions and classes only if the task has labels."""
+    recipe = read_recipe(folder)
+    task = task_class(recipe.task)
+    has_ema = recipe.ema.decay > 0
     return Group(
         Text(),
-        Text(result_line(summary, has_ema=read_recipe(folder).ema.decay > 0)),
+        Text(result_line(summary, task.metrics[0], has_ema=has_ema)),
         Text(),
-        curves(folder / METRICS),
-        *examples(folder),
+        curves(folder / METRICS, task.metrics[0]),
+        *(examples(folder) if task.needs_labels else []),
         *(Text(f"{note}\n") for note in notes(folder, summary)),
-        Text(files_and_commands(folder)),
+        Text(files_and_commands(folder, has_classes=task.needs_labels)),
     )
 
 
-def result_line(summary: dict[str, Any], *, has_ema: bool) -> str:
-    """The result and the speed of a run."""
+def result_line(summary: dict[str, Any], metric: Metric, *, has_ema: bool) -> str:
+    """The primary metric and the speed of a run."""
     skipped = summary["skipped_steps"]
-    metric = task_class(summary["task"]).metrics[0]
     score = metric.show(summary[metric.name])
     if has_ema:
         score += f" (EMA), {metric.show(summary[f'{metric.name}_raw'])} (raw)"
@@ -56,20 +59,26 @@ def result_line(summary: dict[str, Any], *, has_ema: bool) -> str:
     )
 
 
-def curves(metrics: Path) -> RenderableType:
-    """Loss and accuracy over the run, a sparkline each."""
+def curves(metrics: Path, metric: Metric) -> RenderableType:
+    """Losses and the primary metric over the run, a sparkline each."""
     try:
         rows = read_rows(metrics)
     except OSError:  # removed or not readable: the summary is shown anyway
         rows = []
     table = Table(box=None, show_header=False, pad_edge=False)
-    names = {"loss": "loss", "val_loss": "validation loss", "top1": "top-1, %"}
+    shown = {each.name: each for each in (VAL_LOSS, metric)}
+    names = {"loss": "loss"} | {key: axis_label(each) for key, each in shown.items()}
     for key, name in names.items():
         values = [row[key] for row in rows if row.get(key) is not None]
         if values:
             ends = f"{values[0]:.4g} → {values[-1]:.4g}"
             table.add_row(name, Text(sparkline(values), style="cyan"), ends)
     return Group(table, Text())
+
+
+def axis_label(metric: Metric) -> str:
+    """A metric's label with its unit."""
+    return f"{metric.label},{metric.unit}" if metric.unit else metric.label
 
 
 def sparkline(values: list[float]) -> str:
@@ -131,7 +140,7 @@ def notes(folder: Path, summary: dict[str, Any]) -> list[str]:
             f"{num_images:,} validation images: the 95 % confidence interval of top-1 "
             f"is {low:.1f} to {high:.1f} %."
         )
-    if has_unused_test(folder):
+    if has_unused_test(folder) and task_class(read_recipe(folder).task).needs_labels:
         command = f"t2t eval {shlex.quote(str(folder))} --split test"
         found.append(f"The data has a test split that this run did not use: {command}")
     return found
@@ -147,12 +156,12 @@ def has_unused_test(folder: Path) -> bool:
     return "test" in splits and ("val" in splits or recipe.holdout > 0)
 
 
-def files_and_commands(folder: Path) -> str:
+def files_and_commands(folder: Path, *, has_classes: bool = True) -> str:
     """The files of the run and the commands to run next."""
     quoted = shlex.quote(str(folder))
     files = {
         MODEL: "the model, ready to use",
-        CURVES: "loss, accuracy and learning rate over the steps",
+        CURVES: "losses, metrics and learning rate over the steps",
         METRICS: "the same as numbers",
     }
     rows = {
@@ -160,7 +169,7 @@ def files_and_commands(folder: Path) -> str:
         for name, what in files.items()
         if (folder / name).exists()
     }
-    if (folder / MODEL).exists():
+    if has_classes and (folder / MODEL).exists():
         rows[f"t2t eval {quoted}"] = "accuracy and confusions of every class"
         rows[f"t2t predict {quoted} IMAGE..."] = "classify your own images"
     width = max(map(len, rows), default=0)

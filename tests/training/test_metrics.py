@@ -73,11 +73,11 @@ def test_a_row_of_the_wrong_kind_costs_only_itself(tmp_path: Path, line: str) ->
     path.write_text(f"{json.dumps(good)}\n{line}\n")
     assert read_rows(path) == [good]
     draw_curves(read_rows(path), "title", tmp_path / "curves.png", TOP1)
-    curves(path)
+    curves(path, TOP1)
     file = MetricsFile(path)
     assert file.open_until(9, 9) == [good]
     file.close()
 
 
 def test_numbers_that_are_no_file_do_not_spoil_the_end(tmp_path: Path) -> None:
-    curves(tmp_path)
+    curves(tmp_path, TOP1)
