@@ -12,7 +12,7 @@ from t2t.data.crops import Crop, min_side_for
 from t2t.data.decoding.damage import Damage
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS, MAX_PIXELS_LIMIT
 from t2t.data.loading import Loader
-from t2t.data.resident import ResidentBatches, TooLargeToKeep, kept_images
+from t2t.data.resident import ResidentBatches, TooLargeToKeep, resident_images
 from t2t.data.resources import free_memory
 from t2t.data.sampler import (
     Batch,
@@ -23,7 +23,7 @@ from t2t.data.sampler import (
     shuffled,
 )
 from t2t.data.sources.base import Source
-from t2t.data.streaming.stream import StreamBatches
+from t2t.data.streaming.stream import ImageStream, StreamBatches
 from t2t.errors import require
 
 # Of the memory that is free: the rest is for the model and what it computes.
@@ -97,7 +97,7 @@ def open_batches(
         repeats=repeats,
         shuffle=shuffled if source.blocks is None else BlockShuffle(source),
     )
-    order.slots(0)  # refuses an impossible batch size before anything is read
+    order.batch_indices(0)  # refuses an impossible batch size before anything is read
     loader_options = loader_options or LoaderOptions()
     loader = _loader(source, channels, damage, crops, loader_options)
     return _choose(loader, order, crops, torch.device(device), loader_options)
@@ -180,17 +180,18 @@ def _choose(
     if resident:
         workers = loader_options.num_workers
         try:
-            images = kept_images(loader, device, workers, loader_options.nvjpeg, most)
+            resident_set = resident_images(
+                loader, device, workers, loader_options.nvjpeg, most
+            )
         except TooLargeToKeep:
             reason = f"some are so large that {in_words(int(most))} cannot hold all"
         else:
-            size = in_words(images.ragged.pixels.numel())
+            size = in_words(resident_set.images.pixels.numel())
             words = f"{num_images} decoded once and kept on {device}: {size}"
-            return ResidentBatches(images, order, crops, description=words)
-    batches = StreamBatches(
+            return ResidentBatches(resident_set, order, crops, description=words)
+    stream = ImageStream(
         loader,
         order,
-        crops,
         device=device,
         num_workers=loader_options.num_workers,
         num_ahead=loader_options.num_ahead,
@@ -198,6 +199,7 @@ def _choose(
         processes=loader_options.processes,
         threads_first=loader_options.threads_first,
     )
+    batches = StreamBatches(stream, crops)
     batches.description = (
         f"{num_images} streamed to {device}, {batches.description}: {reason}"
     )

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 from jaxtyping import Float, Int64
@@ -22,14 +22,14 @@ _NUM_TRIES = 10
 
 
 class CropPlan(NamedTuple):
-    """What `crop_resize` is told for each sample."""
+    """The box and the filter that `crop_resize` takes for each image."""
 
     boxes: Float[Tensor, "batch 4"]
     filters: Int64[Tensor, " batch"]
 
 
 class Crop(Protocol):
-    """From the sizes of a batch's images to a plan, with draws where it is random."""
+    """Plans the crops of a batch from the sizes of its images."""
 
     @property
     def size(self) -> tuple[int, int]: ...
@@ -37,27 +37,46 @@ class Crop(Protocol):
     @property
     def is_random(self) -> bool: ...
 
+    @property
+    def keeps_its_size(self) -> bool:
+        """Whether images of the crop's own size stay as they are."""
+        ...
+
     def plan(self, heights: Sides, widths: Sides, rng: CounterRng) -> CropPlan: ...
 
 
-def apply_crop(crop: Crop, ragged: Ragged, rng: CounterRng) -> Pixels:
-    """Every image cropped and resized where its pixels are."""
-    plan = crop.plan(ragged.heights, ragged.widths, rng)
-    return crop_resize(ragged, plan.boxes, crop.size, plan.filters)
-
-
-def crop_views(
-    crops: Sequence[Crop], ragged: Ragged, rng: CounterRng
+def make_views(
+    images: Ragged,
+    crops: Sequence[Crop],
+    seed: int,
+    step: int,
+    keys: Int64[Tensor, " batch"],
 ) -> tuple[Pixels, ...]:
-    """A view of every image per crop; view k draws from `rng.for_view(k)`."""
+    """The images once per crop; view k draws from `rng.for_view(k)`.
+
+    Without crops, one view: the images as they are, which must share one size.
+    """
+    if not crops:
+        check_one_size(images)
+        return (stack_images(images),)
+    rng = None
     views: list[Pixels] = []
     for number, crop in enumerate(crops):
         first = crops.index(crop)
         if first < number and not crop.is_random:
             views.append(views[first])
+        elif crop.keeps_its_size and _have_size(images, crop.size):
+            views.append(stack_images(images))
         else:
-            views.append(apply_crop(crop, ragged, rng.for_view(number)))
+            rng = rng or CounterRng.of(seed, step, keys)
+            views.append(apply_crop(crop, images, rng.for_view(number)))
     return tuple(views)
+
+
+def apply_crop(crop: Crop, images: Ragged, rng: CounterRng) -> Pixels:
+    """Every image cropped and resized, on the device of its pixels."""
+    plan = crop.plan(images.heights, images.widths, rng)
+    return crop_resize(images, plan.boxes, crop.size, plan.filters)
 
 
 def min_side_for(*crops: Crop) -> int | None:
@@ -74,28 +93,44 @@ def _min_side(crop: Crop) -> int:
     return math.ceil(max(crop.size) * max(2.25, 2 / fraction))
 
 
-def as_batch(ragged: Ragged) -> Pixels:
-    """All images of a buffer that holds nothing else, if they share one size."""
-    heights, widths = ragged.heights, ragged.widths
-    odd = ((heights != heights[0]) | (widths != widths[0])).nonzero()
-    if len(odd):
-        other = int(odd[0, 0])
+def _have_size(images: Ragged, size: tuple[int, int]) -> bool:
+    height, width = size
+    return bool(((images.heights == height) & (images.widths == width)).all())
+
+
+def check_one_size(images: Ragged) -> None:
+    """Refuses images of different sizes."""
+    heights, widths = images.heights, images.widths
+    others = ((heights != heights[0]) | (widths != widths[0])).nonzero()
+    if len(others):
+        other = int(others[0, 0])
         raise UserError(
             f"Images have different sizes, such as {heights[0]} by {widths[0]} and"
             f" {heights[other]} by {widths[other]}: choose a size to crop them to."
         )
-    batch, channels, height, width = (
-        len(ragged),
-        ragged.channels,
-        int(heights[0]),
-        int(widths[0]),
+
+
+def stack_images(images: Ragged) -> Pixels:
+    """A copy of images that share one size, as one tensor."""
+    height, width = int(images.heights[0]), int(images.widths[0])
+    num_bytes = images.channels * height * width
+    rows = images.offsets // num_bytes
+    is_interleaved = bool(images.interleaved[0])
+    is_regular = (images.interleaved == is_interleaved) & (
+        rows * num_bytes == images.offsets
     )
-    if ragged.interleaved.all():
-        rows = ragged.pixels.view(batch, height, width, channels)
-        return rows.permute(0, 3, 1, 2).contiguous()
-    if ragged.interleaved.any():
-        return torch.stack([ragged.image(index) for index in range(batch)])
-    return ragged.pixels.view(batch, channels, height, width)
+    if not is_regular.all():
+        return torch.stack([images.image(index) for index in range(len(images))])
+    # The buffer is a table with an image in each of these rows, whatever else it holds.
+    num_rows = len(images.pixels) // num_bytes
+    table = images.pixels[: num_rows * num_bytes].view(num_rows, num_bytes)
+    if table.is_cuda:
+        rows = rows.pin_memory().to(table.device, non_blocking=True)
+    chosen = table.index_select(0, rows)
+    if is_interleaved:
+        interleaved = chosen.view(-1, height, width, images.channels)
+        return interleaved.permute(0, 3, 1, 2).contiguous()
+    return chosen.view(-1, images.channels, height, width)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,9 +146,8 @@ class RandomCrop:
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     interpolation: Interpolation = "random"
 
-    @property
-    def is_random(self) -> bool:
-        return True
+    is_random: ClassVar = True
+    keeps_its_size: ClassVar = False
 
     def plan(self, heights: Sides, widths: Sides, rng: CounterRng) -> CropPlan:
         box_heights, box_widths, fits = self._tries(heights, widths, rng)
@@ -165,9 +199,11 @@ class CenterCrop:
     size: tuple[int, int]
     fraction: float = 0.9
 
+    is_random: ClassVar = False
+
     @property
-    def is_random(self) -> bool:
-        return False
+    def keeps_its_size(self) -> bool:
+        return all(math.floor(side / self.fraction) == side for side in self.size)
 
     def plan(self, heights: Sides, widths: Sides, rng: CounterRng) -> CropPlan:
         # Resized sides are whole pixels and centred on one, as torchvision has it:

@@ -1,30 +1,26 @@
-"""Reading and decoding images of a source, with others in place of damaged ones."""
+"""Images of a source by index, others in place of damaged ones, and their batches."""
 
 import threading
-from collections.abc import Sequence
-from concurrent.futures import Executor
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
-from torch import Tensor
 
+from t2t.data.crops import Crop, make_views
 from t2t.data.decoding.damage import Damage, DamagedImage
-from t2t.data.decoding.decode import DecodeOptions, ImagePixels, decode, decode_each
+from t2t.data.decoding.decode import DecodeOptions, ImagePixels, decode
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.sampler import Batch, BatchIndices
 from t2t.data.sources.base import Indices, Source
 from t2t.errors import LocalError, UserError
 from t2t.ops.ragged import Ragged
-from t2t.shapes import Pixels
 
 
 class Loader:
-    """Decoded images by index, safe to use from many threads.
+    """Decoded images by index; any thread may call it.
 
-    A damaged image is recorded and the next whole one in the source's order, after
-    the last the first, stands in for it with its own label. Which one that is depends
-    on nothing else, so that all ranks stay in step and a resumed run sees the same.
+    A damaged image is recorded and replaced by the next readable one of the source,
+    which starts again after its end, with its own label. Nothing else decides which
+    one that is: all ranks agree, and a resumed run sees the same.
     """
 
     def __init__(
@@ -41,35 +37,28 @@ class Loader:
         self.source = source
         self.decoding = DecodeOptions(channels, min_side, max_pixels)
         self.damage = damage if damage is not None else Damage()
-        self._stand_ins: dict[int, int] = {}
+        self._replacements: dict[int, int] = {}
         self._lock = threading.Lock()
 
     @property
     def channels(self) -> int:
         return self.decoding.channels
 
-    def stand_ins(self, indices: Indices) -> Indices:
-        """The same indices, those known to be damaged replaced."""
-        if not self._stand_ins:
+    def replace_damaged(self, indices: Indices) -> Indices:
+        """The indices, with the replacements of images known to be damaged."""
+        if not self._replacements:
             return indices
-        return np.array([self._stand_ins.get(int(i), int(i)) for i in indices])
+        return np.array([self._replacements.get(int(i), int(i)) for i in indices])
 
     def load(self, index: int) -> tuple[int, ImagePixels]:
-        """The image, or the one that stands in for it, and which one it is."""
+        """The image or its replacement: its index and its pixels."""
         try:
             return index, self._decode(index)
         except DamagedImage as damaged:
-            return self.load_instead(index, damaged.reason)
+            return self.load_replacement(index, damaged.reason)
 
-    def load_read(self, index: int, data: bytes | Tensor) -> tuple[int, ImagePixels]:
-        """The same of an image that has been read."""
-        try:
-            return index, decode(data, **self.decoding._asdict())
-        except DamagedImage as damaged:
-            return self.load_instead(index, damaged.reason)
-
-    def load_instead(self, index: int, reason: str) -> tuple[int, ImagePixels]:
-        """Record an image as damaged; load the one that stands in for it."""
+    def load_replacement(self, index: int, reason: str) -> tuple[int, ImagePixels]:
+        """Records an image as damaged and loads its replacement."""
         num_images = len(self.source)
         self.damage.record(DamagedImage(self.source.name(index), reason))
         for other in range(index + 1, index + num_images):
@@ -80,81 +69,37 @@ class Loader:
                 self.damage.record(damaged)
                 continue
             with self._lock:
-                self._stand_ins[index] = candidate
+                self._replacements[index] = candidate
             return candidate, pixels
         raise LocalError(f"None of the {num_images} images can be read: {reason}.")
-
-    def load_on_gpu(
-        self,
-        indices: Sequence[int],
-        datas: Sequence[bytes | Tensor],
-        device: torch.device,
-        pool: Executor,
-    ) -> tuple[list[int], list[ImagePixels]]:
-        """What was read, decoded by nvJPEG, or by the pool where that cannot."""
-        outcomes = decode_each(
-            datas, device=device, pool=pool, **self.decoding._asdict()
-        )
-        loaded = list(indices)
-        images = []
-        for place, outcome in enumerate(outcomes):
-            if isinstance(outcome, Tensor):
-                images.append(outcome)
-                continue
-            loaded[place], pixels = self.load_instead(loaded[place], outcome.reason)
-            images.append(pixels.to(device))
-        return loaded, images
 
     def _decode(self, index: int) -> ImagePixels:
         data = self.source.read(index)
         try:
             return decode(data, **self.decoding._asdict())
         except DamagedImage as damaged:
-            # Named here, since to name every image would cost more than reading it.
+            # Named only now: naming every image would cost more than reading it.
             raise DamagedImage(self.source.name(index), damaged.reason) from damaged
 
 
-def sent(images: Sequence[ImagePixels], device: torch.device) -> Ragged:
-    """Images in one buffer on the device, or on their way there."""
-    if images[0].is_cuda:
-        return Ragged.from_images(images)
-    on_gpu = device.type == "cuda"
-    arrays = [image.numpy() for image in images]
-    interleaved = [_is_interleaved(array) for array in arrays]
-    total = sum(array.size for array in arrays)
-    piece = torch.empty(total, dtype=torch.uint8, pin_memory=on_gpu)
-    # NumPy copies in this thread, where torch would start a team of threads, and it
-    # looks at shapes without letting go of the GIL, which many threads wait for.
-    target = piece.numpy()
-    start = 0
-    for array, kind in zip(arrays, interleaved, strict=True):
-        stored = array.transpose(1, 2, 0) if kind else array
-        target[start : start + array.size] = stored.reshape(-1)
-        start += array.size
-    return Ragged.from_parts(
-        piece.to(device, non_blocking=on_gpu),
-        torch.tensor([array.shape[1] for array in arrays]),
-        torch.tensor([array.shape[2] for array in arrays]),
-        torch.tensor(interleaved),
-        images[0].shape[0],
-    )
-
-
-def _is_interleaved(array: UInt8[np.ndarray, "channels height width"]) -> bool:
-    flags = array.flags
-    return not flags.c_contiguous and array.transpose(1, 2, 0).flags.c_contiguous
-
-
-def batch_of(
-    views: tuple[Pixels, ...],
+def make_batch(
+    images: Ragged,
     loaded: Indices,
-    slots: BatchIndices,
+    wanted: BatchIndices,
     labels: Indices,
-    device: torch.device,
+    crops: tuple[Crop, ...],
+    *,
+    seed: int,
+    step: int,
 ) -> Batch:
-    """A batch whose numbers travel to the device together, without waiting."""
-    valid = slots.valid & (loaded == slots.indices)
-    rows = torch.from_numpy(np.stack([labels[loaded], loaded, slots.keys, valid]))
+    """The batch of these images, on their device, without waiting for it.
+
+    `loaded` says which image of the source each one is, `labels` are the source's.
+    """
+    views = make_views(images, crops, seed, step, torch.from_numpy(wanted.keys))
+    valid = wanted.valid & (loaded == wanted.indices)
+    rows = torch.from_numpy(np.stack([labels[loaded], loaded, wanted.keys, valid]))
+    device = images.pixels.device
     if device.type == "cuda":
         rows = rows.pin_memory()
     rows = rows.to(device, non_blocking=True)

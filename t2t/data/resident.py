@@ -1,48 +1,48 @@
-"""Small sets: decoded once, kept on the device, batches taken there by index."""
+"""Small sets: decoded once and kept on the device, where batches are gathered."""
 
 import math
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 
-from t2t.data.crops import Crop, as_batch, crop_views
-from t2t.data.decoding.damage import DamagedImage
-from t2t.data.decoding.decode import ImagePixels
-from t2t.data.decoding.headers import image_format, jpeg_header
-from t2t.data.decoding.nvjpeg import gpu_decoder_name
-from t2t.data.decoding.shrinking import shrunk_size
-from t2t.data.loading import (
-    Loader,
-    batch_of,
-    sent,
-)
-from t2t.data.resources import num_cores
-from t2t.data.rng import CounterRng
-from t2t.data.sampler import Batch, Sampler
+from t2t.data.crops import Crop, check_one_size
+from t2t.data.loading import Loader, make_batch
+from t2t.data.sampler import Batch, BatchIndices, Sampler
 from t2t.data.sources.base import Indices, Source
-from t2t.ops.ragged import Ragged
-from t2t.shapes import Pixels
+from t2t.data.streaming.stream import Decoded, ImageStream
+from t2t.ops.ragged import Ragged, roomy
 
-Found = tuple[int, ImagePixels | bytes]
-
-# Images that a thread decodes at once, and that wait at most to be sent.
+# Images of a step of the stream that decodes them.
 _CHUNK = 64
-_WINDOW = 64 * _CHUNK
 
 
 class TooLargeToKeep(Exception):  # noqa: N818 (it says what a source is)
-    """Images that decoded need more memory than they may have."""
+    """Decoded images that need more memory than allowed."""
+
+
+class _InOrder:
+    """A sampler of all images once, in chunks."""
+
+    seed = 0
+
+    def __init__(self, num_images: int) -> None:
+        self.num_images = num_images
+        self.num_steps = -(-num_images // _CHUNK)
+
+    def batch_indices(self, step: int) -> BatchIndices:
+        first = step * _CHUNK
+        indices = np.arange(first, min(first + _CHUNK, self.num_images))
+        return BatchIndices(indices, indices, np.ones(len(indices), dtype=bool))
 
 
 class ResidentImages:
     """All images of a source as uint8 on a device, each at its own size.
 
-    They are decoded as a stream would, so that keeping them changes no pixel. Past
-    `most_bytes` decoding stops with TooLargeToKeep.
+    They are decoded by the stream that would else feed the device, so that keeping
+    them changes no pixel. Past `max_bytes` it stops with TooLargeToKeep.
     """
 
     def __init__(
@@ -52,147 +52,99 @@ class ResidentImages:
         *,
         num_workers: int | None = None,
         nvjpeg: bool = True,
-        most_bytes: float = math.inf,
+        max_bytes: float = math.inf,
     ) -> None:
-        self.device = device
-        self._bytes_left = most_bytes
-        self._lock = threading.Lock()
         self.labels = loader.source.labels
-        self._loader = loader
-        self._by_gpu = nvjpeg and gpu_decoder_name(device) is not None
-        loaded: list[int] = []
-        parts: list[Ragged] = []
-        pool = ThreadPoolExecutor(num_workers or num_cores(), "t2t-decode")
-        try:
-            for first in range(0, len(self.labels), _WINDOW):
-                starts = range(first, min(first + _WINDOW, len(self.labels)), _CHUNK)
-                # Threads only decode: what they sent would be ordered with nothing.
-                for found in pool.map(self._decoded, starts):
-                    indices, images = self._whole(found, pool)
-                    loaded += indices
-                    parts.append(sent(images, device))
-        finally:
-            pool.shutdown(cancel_futures=True)
-        self.loaded: Indices = np.array(loaded)
-        """Which image stands at each index: another one where it was damaged."""
-        self.ragged = Ragged.joined(parts)
-        del self._lock, self._loader  # and with it the source, which may be done with
+        sampler = _InOrder(len(self.labels))
+        stream = ImageStream(
+            loader,
+            sampler,
+            device=device,
+            num_workers=num_workers,
+            nvjpeg=nvjpeg,
+            processes=False,
+        )
+        parts: list[Decoded] = []
+        num_bytes = 0
+        with closing(stream.steps(0, sampler.num_steps, lambda _, part: part)) as steps:
+            for part in steps:
+                parts.append(part)
+                num_bytes += part.images.pixels.numel()
+                if num_bytes > max_bytes:
+                    raise TooLargeToKeep
+        self.loaded: Indices = np.concatenate([part.loaded for part in parts])
+        """Which image is at each index: another one where it was damaged."""
+        self.images = _joined([part.images for part in parts])
         if device.type == "cuda":
             # A decoder on a stream of its own may get the parts' memory next.
             torch.cuda.synchronize(device)
 
-    def _decoded(self, start: int) -> list[Found]:
-        """Images decoded by this thread, but for the JPEGs that nvJPEG is to decode."""
-        load = self._jpeg_or_pixels if self._by_gpu else self._loader.load
-        found: list[Found] = []
-        for index in range(start, min(start + _CHUNK, len(self.labels))):
-            found.append(load(index))
-            self._count(found[-1][1])
-        return found
 
-    def _count(self, data: ImagePixels | bytes) -> None:
-        """Stops all once there are more pixels than may be, a JPEG's by its header."""
-        if isinstance(data, torch.Tensor):
-            num_bytes = data.numel()
-        else:
-            header = jpeg_header(data)
-            min_side = self._loader.decoding.min_side
-            size = shrunk_size(*header[:2], min_side) if header else (0, 0)
-            num_bytes = self._loader.channels * size[0] * size[1]
-        with self._lock:
-            self._bytes_left -= num_bytes
-            if self._bytes_left < 0:
-                raise TooLargeToKeep
-
-    def _jpeg_or_pixels(self, index: int) -> Found:
-        """The bytes of a JPEG; all else decoded."""
-        try:
-            data = self._loader.source.read(index)
-        except DamagedImage as damaged:
-            return self._loader.load_instead(index, damaged.reason)
-        if isinstance(data, bytes) and image_format(data) == "jpeg":
-            return index, data
-        return self._loader.load_read(index, data)
-
-    def _whole(
-        self, found: list[Found], pool: ThreadPoolExecutor
-    ) -> tuple[list[int], list[ImagePixels]]:
-        """Indices and pixels, after nvJPEG has done its own."""
-        jpegs = [(index, data) for index, data in found if isinstance(data, bytes)]
-        if jpegs:
-            indices, datas = zip(*jpegs, strict=True)
-            loaded = self._loader.load_on_gpu(indices, datas, self.device, pool)
-            by_gpu = iter(zip(*loaded, strict=True))
-            found = [
-                next(by_gpu) if isinstance(data, bytes) else (index, data)
-                for index, data in found
-            ]
-        images = [data for _, data in found if isinstance(data, torch.Tensor)]
-        if jpegs:
-            images = [image.to(self.device) for image in images]
-        return [index for index, _ in found], images
+def _joined(parts: list[Ragged]) -> Ragged:
+    """The images of all parts in one buffer, in any order within a part."""
+    sizes = [len(part.pixels) for part in parts]
+    starts = (np.cumsum(sizes) - sizes).tolist()
+    offsets = [part.offsets + start for part, start in zip(parts, starts, strict=True)]
+    pixels = roomy(sum(sizes), parts[0].pixels.device)
+    return Ragged(
+        torch.cat([part.pixels for part in parts], out=pixels),
+        torch.cat(offsets),
+        torch.cat([part.heights for part in parts]),
+        torch.cat([part.widths for part in parts]),
+        torch.cat([part.interleaved for part in parts]),
+        parts[0].channels,
+    )
 
 
 # The decoded images of sources that are still in use.
-_KEPT: WeakKeyDictionary[Source, dict[object, ResidentImages]] = WeakKeyDictionary()
+_CACHE: WeakKeyDictionary[Source, dict[object, ResidentImages]] = WeakKeyDictionary()
 
 
-def kept_images(
+def resident_images(
     loader: Loader,
     device: torch.device,
     num_workers: int | None,
     nvjpeg: bool,
-    most_bytes: float = math.inf,
+    max_bytes: float = math.inf,
 ) -> ResidentImages:
     """All images of a source, decoded once however often the source is opened."""
-    kept = _KEPT.setdefault(loader.source, {})
+    cached = _CACHE.setdefault(loader.source, {})
     key = (device, loader.decoding, nvjpeg)
-    if key not in kept:
-        kept[key] = ResidentImages(
-            loader,
-            device,
-            num_workers=num_workers,
-            nvjpeg=nvjpeg,
-            most_bytes=most_bytes,
+    if key not in cached:
+        cached[key] = ResidentImages(
+            loader, device, num_workers=num_workers, nvjpeg=nvjpeg, max_bytes=max_bytes
         )
-    return kept[key]
+    return cached[key]
 
 
 class ResidentBatches:
-    """Batches gathered on the device without the host waiting for it."""
+    """Batches gathered on the device without waiting for it."""
 
     def __init__(
         self,
-        images: ResidentImages,
-        order: Sampler,
+        resident: ResidentImages,
+        sampler: Sampler,
         crops: tuple[Crop, ...] = (),
         *,
         description: str = "",
     ) -> None:
-        self.images = images
-        self.order = order
+        self.resident = resident
+        self.sampler = sampler
         self.crops = crops
         self.description = description
         if not crops:
-            self._pixels: Pixels = as_batch(images.ragged)
+            check_one_size(resident.images)
 
     def steps(self, start: int, stop: int) -> Iterator[Batch]:
         """The batches of these steps, in order."""
         for step in range(start, stop):
-            yield self._batch(step)
-
-    def _batch(self, step: int) -> Batch:
-        slots = self.order.slots(step)
-        device = self.images.device
-        loaded = self.images.loaded[slots.indices]
-        views: tuple[Pixels, ...]
-        if not self.crops:
-            place = torch.from_numpy(slots.indices)
-            if device.type == "cuda":
-                place = place.pin_memory().to(device, non_blocking=True)
-            views = (self._pixels.index_select(0, place.to(device)),)
-        else:
-            ragged = self.images.ragged.select(torch.from_numpy(slots.indices))
-            rng = CounterRng.of(self.order.seed, step, torch.from_numpy(slots.keys))
-            views = crop_views(self.crops, ragged, rng)
-        return batch_of(views, loaded, slots, self.images.labels, device)
+            wanted = self.sampler.batch_indices(step)
+            yield make_batch(
+                self.resident.images.select(torch.from_numpy(wanted.indices)),
+                self.resident.loaded[wanted.indices],
+                wanted,
+                self.resident.labels,
+                self.crops,
+                seed=self.sampler.seed,
+                step=step,
+            )

@@ -55,7 +55,7 @@ class Sampler(Protocol):
     @property
     def seed(self) -> int: ...
 
-    def slots(self, step: int) -> BatchIndices: ...
+    def batch_indices(self, step: int) -> BatchIndices: ...
 
 
 def steps_per_epoch(num_images: int, batch_size: int) -> int:
@@ -123,7 +123,7 @@ class TrainingSampler:
     repeats: int = 1
     shuffle: Shuffle = shuffled
 
-    def slots(self, step: int) -> BatchIndices:
+    def batch_indices(self, step: int) -> BatchIndices:
         if self.batch_size % self.world_size:
             raise UserError(
                 f"A batch of {self.batch_size} cannot be shared by {self.world_size} "
@@ -165,7 +165,7 @@ class EvaluationSampler:
     def _share(self) -> int:
         return -(-self.batch_size // self.world_size)
 
-    def slots(self, step: int) -> BatchIndices:
+    def batch_indices(self, step: int) -> BatchIndices:
         first = (step * self.world_size + self.rank) * self._share
         samples = np.arange(first, first + self._share)
         indices = np.minimum(samples, self.num_images - 1)

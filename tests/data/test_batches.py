@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 
 from t2t.data import batches as batches_module
+from t2t.data import crops as crops_module
 from t2t.data import resident as resident_module
 from t2t.data.batches import Batches, LoaderOptions, evaluation_batches, open_batches
 from t2t.data.crops import CenterCrop, RandomCrop
@@ -26,8 +27,8 @@ from t2t.data.decoding.damage import Damage
 from t2t.data.loading import Loader
 from t2t.data.sampler import Batch
 from t2t.data.sources.base import Source
-from t2t.data.streaming import filling
 from t2t.data.streaming import stream as stream_module
+from t2t.data.streaming import worker
 from t2t.errors import UserError
 
 RANDOM = RandomCrop(size=(12, 12))
@@ -37,12 +38,17 @@ class Pictures(Source):
     """Encoded images of many sizes whose mean grey level tells their index."""
 
     def __init__(
-        self, num: int = 20, damaged: tuple[int, ...] = (), kind: str = "PNG"
+        self,
+        num: int = 20,
+        damaged: tuple[int, ...] = (),
+        kind: str = "PNG",
+        size: tuple[int, int] | None = None,
     ) -> None:
         self.classes = ("even", "odd")
         self.labels = np.arange(num, dtype=np.int64) % 2
         self.on_read: Callable[[int], None] = lambda index: None
         self.kind = kind
+        self.size = size
         self._datas = [
             b"no image" if index in damaged else self._encoded(index)
             for index in range(num)
@@ -50,8 +56,8 @@ class Pictures(Source):
 
     def _encoded(self, index: int) -> bytes:
         rng = np.random.default_rng(index)
-        size = (20 + index % 5, 24 - index % 7, 3)
-        pixels = rng.integers(-4, 5, size) + 10 + 10 * index
+        height, width = self.size or (20 + index % 5, 24 - index % 7)
+        pixels = rng.integers(-4, 5, (height, width, 3)) + 10 + 10 * index
         file = io.BytesIO()
         Image.fromarray(pixels.astype(np.uint8)).save(file, self.kind)
         return file.getvalue()
@@ -139,7 +145,7 @@ def test_a_source_is_decoded_once_and_its_images_go_with_it() -> None:
     batches = resident(source)
     assert_same(first, list(batches.steps(0, 7)))
     assert read == []
-    images = weakref.ref(batches.images)  # type: ignore[attr-defined]
+    images = weakref.ref(batches.resident)  # type: ignore[attr-defined]
     del source, batches
     gc.collect()
     assert images() is None
@@ -199,6 +205,33 @@ def test_equal_crops_that_draw_nothing_are_made_once(
     (batch,) = make(Pictures(), crops=(crop, other, crop)).steps(0, 1)
     assert batch.views[2] is batch.views[0]
     assert batch.views[1].shape == (6, 3, 6, 6)
+
+
+@pytest.mark.parametrize("make", [stream, resident])
+@pytest.mark.parametrize("kind", ["array", "JPEG", "PNG"])
+def test_images_of_the_crops_size_are_not_resized(
+    make: Callable[..., Batches], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = (4, 6)
+    source = Squares() if kind == "array" else Pictures(kind=kind, size=size)
+    channels = 1 if kind == "array" else 3
+    crop = CenterCrop(size=size, fraction=1.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(CenterCrop, "keeps_its_size", False)
+        batches = make(source, crops=(crop,), channels=channels)
+        resized = list(batches.steps(0, 3))
+
+    def refuse(*given: object) -> None:
+        raise AssertionError("was resized")
+
+    monkeypatch.setattr(crops_module, "crop_resize", refuse)
+    batches = make(source, crops=(crop, crop), channels=channels)
+    unchanged = list(batches.steps(0, 3))
+    assert_same(resized, [batch._replace(views=batch.views[:1]) for batch in unchanged])
+    assert all(torch.equal(*batch.views) for batch in unchanged)
+    larger = replace(crop, fraction=0.5)
+    with pytest.raises(AssertionError, match="was resized"):
+        next(make(source, crops=(larger,), channels=channels).steps(0, 1))
 
 
 def test_another_seed_or_step_gives_another_crop_of_the_same_image() -> None:
@@ -324,7 +357,7 @@ class LostNetworkError(Exception):
 def test_a_readers_exception_arrives_as_it_is_after_the_batches_before() -> None:
     source = Pictures()
     batches = stream(source)
-    bad = int(batches.order.slots(2).indices[0])  # type: ignore[attr-defined]
+    bad = int(batches.stream.sampler.batch_indices(2).indices[0])  # type: ignore[attr-defined]
 
     def fail(index: int) -> None:
         if index == bad:
@@ -408,10 +441,8 @@ def test_small_sets_are_kept_and_large_ones_streamed(
 
 @pytest.mark.parametrize("nvjpeg", [False, True])
 def test_a_large_image_among_small_ones_ends_the_keeping(
-    nvjpeg: bool, monkeypatch: pytest.MonkeyPatch
+    nvjpeg: bool, decoded_together: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As on a GPU, whose decoder gets JPEGs as they are.
-    monkeypatch.setattr(resident_module, "gpu_decoder_name", lambda device: "nvjpeg")
     monkeypatch.setattr(batches_module, "_NUM_PROBED", 2)
     monkeypatch.setattr(batches_module, "free_bytes", lambda device: 400_000)
     loader_options = LoaderOptions(num_workers=2, nvjpeg=nvjpeg)
@@ -463,8 +494,7 @@ def decoded_together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     fake = nvjpeg.GpuDecoder("a test's", nvjpeg.LibraryDecoder(together, True).borrowed)
     monkeypatch.setattr(nvjpeg, "_gpu_decoder", lambda device: fake)
-    for module in (stream_module, resident_module):
-        monkeypatch.setattr(module, "gpu_decoder_name", lambda device: fake.name)
+    monkeypatch.setattr(stream_module, "gpu_decoder_name", lambda device: fake.name)
     return sizes
 
 
@@ -483,7 +513,7 @@ def test_decoding_on_the_gpu_keeps_the_order(
         assert_same(by_threads, list(batches.steps(0, 6)))
         assert_same(by_threads, list(batches.steps(0, 6)))
         assert sorted(damage.names) == sorted(f"picture-{index}" for index in damaged)
-        assert bool(decoded_together) == (kind == "JPEG" and not keep)
+        assert bool(decoded_together) == (kind == "JPEG")
         decoded_together.clear()
 
 
@@ -503,7 +533,7 @@ def test_only_slow_storage_is_read_by_many_threads(
     monkeypatch: pytest.MonkeyPatch, seconds: float, many: bool
 ) -> None:
     monkeypatch.setattr(stream_module, "gpu_decoder_name", lambda device: "a test's")
-    monkeypatch.setattr(filling, "_SLOW_READ", 0.004)
+    monkeypatch.setattr(worker, "_SLOW_READ", 0.004)
     source = Pictures(num=24)
     readers: set[int] = set()
 
@@ -581,7 +611,7 @@ def test_large_images_are_kept_as_small_as_crops_allow_and_streamed_alike() -> N
         )
         found.append(list(batches.steps(0, 3)))
         if isinstance(batches, resident_module.ResidentBatches):
-            heights = batches.images.ragged.heights.tolist()
+            heights = batches.resident.images.heights.tolist()
             assert heights == [63, 63, 63, 30]
     for one, other in zip(*found, strict=True):
         assert torch.equal(one.images, other.images)

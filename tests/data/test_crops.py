@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from t2t.data.crops import CenterCrop, RandomCrop, apply_crop, as_batch
+from t2t.data.crops import CenterCrop, RandomCrop, apply_crop, stack_images
 from t2t.data.rng import CounterRng
 from t2t.ops.crop_resize import Filter
 from t2t.ops.ragged import Ragged
@@ -74,7 +74,7 @@ def test_images_of_one_size_make_a_batch_however_they_lie() -> None:
         [planar[0], interleaved[1]],
         [interleaved[0], planar[1]],
     ):
-        assert torch.equal(as_batch(Ragged.from_images(list(images))), planar)
+        assert torch.equal(stack_images(Ragged.from_images(list(images))), planar)
 
 
 def test_random_crops_use_the_filters_asked_for() -> None:

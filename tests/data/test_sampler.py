@@ -19,7 +19,7 @@ from t2t.errors import UserError
 
 def slots(step: int, batch_size: int, num_images: int, **others: int) -> BatchIndices:
     order = TrainingSampler(num_images=num_images, batch_size=batch_size, **others)
-    return order.slots(step)
+    return order.batch_indices(step)
 
 
 @given(
@@ -48,14 +48,16 @@ def test_an_epoch_holds_every_image_once_and_epochs_differ() -> None:
     order = TrainingSampler(num_images=40, batch_size=8, seed=3)
     assert steps_per_epoch(40, 8) == 5
     epochs = [
-        np.concatenate([order.slots(step).indices for step in range(e * 5, e * 5 + 5)])
+        np.concatenate(
+            [order.batch_indices(step).indices for step in range(e * 5, e * 5 + 5)]
+        )
         for e in range(2)
     ]
     for epoch in epochs:
         np.testing.assert_array_equal(np.sort(epoch), np.arange(40))
     assert (epochs[0] != epochs[1]).any()
     other = TrainingSampler(num_images=40, batch_size=8, seed=4)
-    assert (other.slots(0).indices != order.slots(0).indices).any()
+    assert (other.batch_indices(0).indices != order.batch_indices(0).indices).any()
 
 
 def test_the_partial_training_batch_is_dropped() -> None:
@@ -98,7 +100,7 @@ def test_evaluation_loses_none_and_counts_none_twice(world_size: int) -> None:
     for order in orders:
         assert order.num_steps == 4
         for step in range(order.num_steps):
-            found = order.slots(step)
+            found = order.batch_indices(step)
             assert len(found.indices) == 6 // world_size
             seen.extend(found.indices[found.valid])
     assert sorted(seen) == list(range(23))

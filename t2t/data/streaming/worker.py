@@ -1,9 +1,9 @@
-"""Worker processes: how they start, what one does, and how they end.
+"""What a worker does, thread or process, and how worker processes start and end.
 
-One process is started, which imports and unpickles what all need and forks the
-workers: they share that memory, and a hundred start as fast as one. Nothing of the
-training process is forked, nothing here touches CUDA, and all end with it, however it
-ends.
+One process is started, the launcher. It imports and unpickles what all workers need,
+then forks them: they share that memory, and a hundred start as fast as one. Nothing of
+the training process is forked, nothing here touches CUDA, and all processes end when
+the training process ends, even if it is killed.
 """
 
 import ctypes
@@ -15,26 +15,53 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 import weakref
+from collections import deque
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
+from jaxtyping import Int64
+from torch import Tensor
 
-from t2t.data.decoding.decode import DecodeOptions, decoder_name
+from t2t.data.decoding.damage import DamagedImage
+from t2t.data.decoding.decode import DecodeOptions, decode, decoder_name
 from t2t.data.decoding.in_flight import BUDGET
+from t2t.data.decoding.jpegs import header_for_gpu
 from t2t.data.sources.base import Source
-from t2t.data.streaming.filling import Filled, Filler
-from t2t.data.streaming.memory import Block, Memory, mapped
+from t2t.data.streaming.shared_memory import (
+    NUM_COLUMNS,
+    Arena,
+    Block,
+    Bytes,
+    ImageKind,
+    Rows,
+    map_file,
+)
 
-LONGEST_MESSAGE = 1 << 16
+Wanted = Int64[np.ndarray, "images 3"]
+"""Per image: its index; start and length of its file if that is in memory, else 0."""
 
-# Reads that a process has under way at once where the storage is far.
+MAX_MESSAGE = 1 << 16
+# The part of a message that an error or the reasons for damage may take.
+_MAX_TEXT = MAX_MESSAGE // 8
+
+# If most of the last reads took longer than `_SLOW_READ` seconds, the storage is slow
+# (a network), and many threads read at once. For files in the page cache they would
+# only wait for the GIL.
+_SLOW_READ = 5e-4
+_NUM_TIMED = 4
+# Reads at once of a worker process whose storage is slow.
 _NUM_READERS = 16
-# The training process goes first where there are not enough cores.
+# The training process has priority where there are not enough cores.
 _NICENESS = 5
 _KILL_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _CHECK_EVERY = 1.0
+# Not `-m`: what a worker sends must not be of a class of `__main__`.
+_PROGRAM = f"import sys; from {__name__} import main; main(sys.argv[1:])"
 _ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",
     # A process with threads must not fork, and each worker is one thread among many.
@@ -44,12 +71,126 @@ _ENVIRONMENT = {
 }
 
 
+class ReadResult(NamedTuple):
+    """Rows of the first images of a task, or of all."""
+
+    rows: Rows
+    reasons: dict[int, str]
+    """Why an image is damaged, by its row."""
+    num_bytes_missing: int = 0
+    """The size of the first image that did not fit into the block, if any."""
+
+
+class ImageReader:
+    """Reads and decodes images of a source into memory; any thread may call it."""
+
+    def __init__(
+        self, source: Source, decoding: DecodeOptions, array: Bytes, num_readers: int
+    ) -> None:
+        self.source = source
+        self.decoding = decoding
+        self.array = array
+        self.is_stopped = False
+        self._seconds: deque[float] = deque(maxlen=16)
+        self._num_readers = num_readers
+        self._readers: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    def read_into(self, block: Block, wanted: Wanted, decodes: bool) -> ReadResult:
+        """Writes images to a block one after the other, until it is full."""
+        rows: list[tuple[int, ...]] = []
+        reasons: dict[int, str] = {}
+        start = block.start
+        num_bytes_missing = 0
+        for data in self._read_all(wanted):
+            self._check_stopped()
+            try:
+                if isinstance(data, DamagedImage):
+                    raise data
+                (kind, *sizes), stored = self._stored(data, decodes)
+            except DamagedImage as damaged:
+                reasons[len(rows)] = damaged.reason
+                rows.append((ImageKind.DAMAGED, 0, 0, 0, 0, 1))
+                continue
+            if start + stored.size > block.end:
+                num_bytes_missing = stored.size
+                break
+            self.array[start : start + stored.size] = stored.reshape(-1)
+            rows.append((kind, start, stored.size, *sizes))
+            start += stored.size
+        table = np.array(rows, dtype=np.int64).reshape(-1, NUM_COLUMNS)
+        return ReadResult(table, reasons, num_bytes_missing)
+
+    def close(self) -> None:
+        """Ends its threads; the next slow read would start others."""
+        with self._lock:
+            readers, self._readers = self._readers, None
+        if readers is not None:
+            readers.shutdown(wait=True, cancel_futures=True)
+
+    def _stored(
+        self, data: bytes | Tensor, decodes: bool
+    ) -> tuple[tuple[int, int, int, int], np.ndarray]:
+        """An image's kind, height, width and orientation, and the bytes to write."""
+        if isinstance(data, bytes) and not decodes:
+            header = header_for_gpu(data, self.decoding.max_pixels)
+            array = np.frombuffer(data, dtype=np.uint8)
+            if header is None:
+                return (ImageKind.FILE, 0, 0, 1), array
+            described = header.height, header.width, header.orientation
+            return (ImageKind.JPEG, *described), array
+        array = decode(data, **self.decoding._asdict()).numpy()
+        _, height, width = array.shape
+        rows = array.transpose(1, 2, 0)
+        if rows.flags.c_contiguous and not array.flags.c_contiguous:
+            return (ImageKind.INTERLEAVED, height, width, 1), rows
+        return (ImageKind.PLANAR, height, width, 1), array
+
+    def _read_all(self, wanted: Wanted) -> list[bytes | Tensor | DamagedImage]:
+        """All files, read by this thread or, if that is slow, by many."""
+        datas: list[bytes | Tensor | DamagedImage] = []
+        each = wanted.tolist()
+        # These are timed one at a time: many at once look slow on any storage.
+        for number in range(min(_NUM_TIMED, len(each))):
+            started = time.perf_counter()
+            datas.append(self._read(each[number]))
+            self._seconds.append(time.perf_counter() - started)
+            if self._is_slow():
+                rest = each[number + 1 :]
+                return datas + list(self._slow_readers().map(self._read, rest))
+        return datas + [self._read(one) for one in each[_NUM_TIMED:]]
+
+    def _read(self, wanted: tuple[int, int, int]) -> bytes | Tensor | DamagedImage:
+        self._check_stopped()
+        index, start, length = wanted
+        if length:
+            return self.array[start : start + length].tobytes()
+        try:
+            return self.source.read(index)
+        except DamagedImage as damaged:
+            return damaged
+
+    def _is_slow(self) -> bool:
+        seconds = sorted(self._seconds)
+        return len(seconds) >= _NUM_TIMED and seconds[len(seconds) // 4] > _SLOW_READ
+
+    def _slow_readers(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._readers is None:
+                self._readers = ThreadPoolExecutor(self._num_readers, "t2t-read")
+            return self._readers
+
+    def _check_stopped(self) -> None:
+        if self.is_stopped:
+            raise CancelledError
+
+
 class NotPortable(Exception):  # noqa: N818 (it says what a source is)
-    """A source that cannot be handed to another process, and why."""
+    """A source that cannot be sent to another process, and why."""
 
 
 class _Pickler(pickle.Pickler):
-    """Refuses what only the script that was started defines."""
+    """Refuses classes and functions of the main script, which workers do not run."""
 
     def reducer_override(self, thing: Any) -> Any:
         if getattr(thing, "__module__", None) == "__main__" and callable(thing):
@@ -59,34 +200,33 @@ class _Pickler(pickle.Pickler):
 
 
 def pickled(source: Source, decoding: DecodeOptions) -> bytes:
-    """What workers are told once."""
+    """What the launcher is sent."""
     file = io.BytesIO()
     try:
         _Pickler(file, pickle.HIGHEST_PROTOCOL).dump((source, decoding))
-    except Exception as error:  # things say in many ways that they cannot be sent
+    except Exception as error:  # objects refuse in many ways
         raise NotPortable(str(error)) from error
     return file.getvalue()
 
 
 def start_workers(
-    owner: object, told: bytes, num_workers: int, memory: Memory
+    owner: object, sent: bytes, num_workers: int, arena: Arena
 ) -> tuple[subprocess.Popen[bytes], list[socket.socket]]:
-    """Their keeper, and a socket of each worker; all end with `owner`."""
+    """The launcher, and a socket per worker; all end with `owner`."""
     with ExitStack() as ours, ExitStack() as theirs:
         pairs = []
         for _ in range(num_workers):
             one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             pairs.append((ours.enter_context(one), theirs.enter_context(other)))
-        writing = theirs.enter_context(open(os.memfd_create("t2t-source"), "wb"))
-        writing.write(told)
-        writing.flush()
-        descriptors = [
-            *(writing.fileno(), memory.descriptor),
-            *(other.fileno() for _, other in pairs),
-        ]
-        process = subprocess.Popen(
+        file = theirs.enter_context(open(os.memfd_create("t2t-source"), "wb"))
+        file.write(sent)
+        file.flush()
+        descriptors = [file.fileno(), arena.descriptor]
+        descriptors += [other.fileno() for _, other in pairs]
+        import_paths = [each or os.curdir for each in sys.path if isinstance(each, str)]
+        launcher = subprocess.Popen(
             [
-                *(sys.executable, "-P", "-m", __name__),
+                *(sys.executable, "-P", "-c", _PROGRAM),
                 *map(str, (os.getpid(), *descriptors)),
             ],
             stdin=subprocess.PIPE,
@@ -94,128 +234,107 @@ def start_workers(
             env={
                 **os.environ,
                 **_ENVIRONMENT,
-                "PYTHONPATH": os.pathsep.join(_import_paths()),
+                "PYTHONPATH": os.pathsep.join(import_paths),
             },
             process_group=0,  # Ctrl-C is for the training process alone
         )
         ours.pop_all()  # they stay open until the owner's end
     sockets = [one for one, _ in pairs]
-    weakref.finalize(owner, _end, process, sockets, os.getpid())
-    return process, sockets
-
-
-def _import_paths() -> list[str]:
-    """Where this process finds what it imports, for one that starts in its folder."""
-    return [path or os.curdir for path in sys.path if isinstance(path, str)]
+    weakref.finalize(owner, _end, launcher, sockets, os.getpid())
+    return launcher, sockets
 
 
 def _end(
-    process: subprocess.Popen[bytes], sockets: list[socket.socket], owner: int
+    launcher: subprocess.Popen[bytes], sockets: list[socket.socket], owner: int
 ) -> None:
     for each in sockets:
         each.close()
-    assert process.stdin is not None
-    process.stdin.close()
+    assert launcher.stdin is not None
+    launcher.stdin.close()
     if os.getpid() == owner:  # and not a fork of it
         try:
-            process.wait(timeout=1)
+            launcher.wait(timeout=1)
         except subprocess.TimeoutExpired:  # still importing
-            process.kill()
-            process.wait()
+            launcher.kill()
+            launcher.wait()
 
 
 def main(arguments: list[str]) -> None:
-    """Forks the workers, then waits for the end of the process that asked for them."""
-    # They end with the training process, which may still need them for a checkpoint.
+    """The launcher: forks the workers, then waits for the training process's end."""
+    # Only the training process ends them: it may need them to write a checkpoint.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how workers ended
-    parent, source_file, memory_file, *descriptors = map(int, arguments)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # workers are not waited for
+    parent, source_file, arena_file, *descriptors = map(int, arguments)
     sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
     try:
-        array = mapped(memory_file)
+        array = map_file(arena_file)
         with open(source_file, "rb") as file:
             file.seek(0)
             source, decoding = pickle.load(file)
         decoder_name()  # imports it
-        BUDGET.share(memory_file)
+        BUDGET.share(arena_file)
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {error}"[:_MAX_TEXT]
         for each in sockets:
-            each.send(answered(0, reason[: LONGEST_MESSAGE // 8]))
+            each.send(pickle.dumps(reason))
         return
-    keeper = os.getpid()
+    launcher = os.getpid()
     for each in sockets:
         if os.fork() == 0:
             for other in sockets:
                 if other is not each:
                     other.close()
-            serve(each, Filler(source, decoding, array, _NUM_READERS), keeper)
+            serve(each, ImageReader(source, decoding, array, _NUM_READERS), launcher)
     for each in sockets:
         each.close()
-    # Another process may hold the other end of the pipe: its end is not enough.
+    # Another process may hold the other end of the pipe, so the parent is checked too.
     while os.getppid() == parent and not select.select([0], [], [], _CHECK_EVERY)[0]:
         pass
-    os._exit(0)  # tidying up would only keep those waiting who close us
+    os._exit(0)  # cleaning up would only delay the process that waits for us
 
 
-def serve(connection: socket.socket, filler: Filler, keeper: int) -> NoReturn:
-    """Does one task after the other, until there is nobody to do them for."""
+def serve(connection: socket.socket, reader: ImageReader, launcher: int) -> NoReturn:
+    """A worker process: sends its id, then does tasks in order until the socket ends.
+
+    The answer to a task is a `ReadResult` or the exception it raised.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_KILL_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
     try:
         os.nice(_NICENESS)
-        connection.send(answered(0, os.getpid()))
-        while os.getppid() == keeper and (message := connection.recv(LONGEST_MESSAGE)):
-            number, start, size, decodes, numbers = pickle.loads(message)
+        connection.send(pickle.dumps(os.getpid()))
+        while os.getppid() == launcher and (message := connection.recv(MAX_MESSAGE)):
+            start, size, decodes, numbers = pickle.loads(message)
             wanted = np.frombuffer(numbers, dtype=np.int64).reshape(-1, 3)
-            # The last byte tells what a process was at, should it end over it.
-            filler.array[start + size - 1] = 1
+            # The block's last byte records that the task has begun.
+            reader.array[start + size - 1] = 1
+            answer: ReadResult | Exception
             try:
-                filled = filler.fill(wanted, decodes, Block(start, size - 1))
-                answer: Any = brief(filled)
+                answer = _cut(reader.read_into(Block(start, size - 1), wanted, decodes))
             except Exception as error:
-                answer = portable(error)
-            connection.send(answered(number, answer))
+                answer = _portable(error)
+            connection.send(pickle.dumps(answer))
     except OSError:
         pass  # the other end is gone
     finally:
         os._exit(0)
 
 
-def answered(number: int, answer: Any) -> bytes:
-    """A worker's message: which task it answers, 0 for none, and what."""
-    return number.to_bytes(8, "little") + pickle.dumps(answer)
+def _cut(result: ReadResult) -> ReadResult:
+    """The same, its reasons cut to fit into a message."""
+    longest = _MAX_TEXT // max(len(result.reasons), 1)
+    reasons = {row: reason[:longest] for row, reason in result.reasons.items()}
+    return result._replace(reasons=reasons)
 
 
-def answer_of(message: bytes | bytearray | memoryview) -> tuple[int, Any]:
-    """The parts of a worker's message; an answer that cannot be read is an error."""
-    try:
-        answer = pickle.loads(message[8:])
-    except Exception as error:
-        answer = RuntimeError(f"A worker's answer cannot be read: {error}")
-    return int.from_bytes(message[:8], "little"), answer
-
-
-def brief(filled: Filled) -> Filled:
-    """The same, its reasons cut to what fits a message."""
-    most = LONGEST_MESSAGE // 8 // max(len(filled.reasons), 1)
-    reasons = {row: reason[:most] for row, reason in filled.reasons.items()}
-    return filled._replace(reasons=reasons)
-
-
-def portable(error: Exception) -> Exception:
-    """The same exception, or its words where it cannot be sent."""
+def _portable(error: Exception) -> Exception:
+    """The same exception, or a RuntimeError with its text if it cannot be sent."""
     try:
         message = pickle.dumps(error)
         pickle.loads(message)
     except Exception:
         message = b""
-    if 0 < len(message) < LONGEST_MESSAGE // 2:
+    if 0 < len(message) < MAX_MESSAGE // 2:
         return error
-    words = f"{type(error).__name__}: {error}"
-    return RuntimeError(words[: LONGEST_MESSAGE // 8])
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    return RuntimeError(f"{type(error).__name__}: {error}"[:_MAX_TEXT])

@@ -15,11 +15,11 @@ from t2t.data.loading import Loader
 from t2t.data.sampler import EvaluationSampler
 from t2t.data.sources import ArraySource
 from t2t.data.sources.base import Indices
+from t2t.data.streaming import shared_memory
 from t2t.data.streaming import stream as stream_module
-from t2t.data.streaming.crew import ThreadCrew
-from t2t.data.streaming.memory import Memory, pieces_of
-from t2t.data.streaming.requests import Request
-from t2t.data.streaming.stream import StreamBatches
+from t2t.data.streaming.pool import WorkerPool
+from t2t.data.streaming.shared_memory import Arena, Request, contiguous_runs
+from t2t.data.streaming.stream import ImageStream, StreamBatches
 
 
 def streamed(
@@ -27,13 +27,14 @@ def streamed(
 ) -> StreamBatches:
     """Batches of images in order, by a single thread."""
     num = len(images)
-    return StreamBatches(
+    stream = ImageStream(
         Loader(ArraySource(images, [0] * num, ("all",), "images")),
         EvaluationSampler(num_images=num, batch_size=batch_size),
         device=torch.device(device),
         num_workers=1,
         processes=False,
     )
+    return StreamBatches(stream)
 
 
 def test_no_two_batches_are_made_on_one_stream_at_once(
@@ -55,7 +56,7 @@ def test_no_two_batches_are_made_on_one_stream_at_once(
         yield
         in_use.remove(stream)
 
-    def batch(work: object, step: int, *given: object) -> int:
+    def finish(work: object, step: int, *given: object) -> int:
         if step == 0:
             for _ in range(4):
                 assert num_made.acquire(timeout=5)
@@ -66,10 +67,11 @@ def test_no_two_batches_are_made_on_one_stream_at_once(
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "stream", entered)
     monkeypatch.setattr(torch.cuda, "Event", lambda: event)
-    monkeypatch.setattr(Memory, "_lock_pages", lambda memory, block: None)
+    monkeypatch.setattr(Arena, "_lock_pages", lambda arena, block: None)
     monkeypatch.setattr(stream_module, "gpu_decoder_name", lambda device: None)
-    monkeypatch.setattr(stream_module._Work, "_batch", batch)
-    monkeypatch.setattr(StreamBatches, "_handed_over", lambda batches, made: made.batch)
+    monkeypatch.setattr(stream_module._Iteration, "_decoded", lambda *given: None)
+    monkeypatch.setattr(StreamBatches, "_batch", finish)
+    monkeypatch.setattr(ImageStream, "_hand_over", lambda stream, made: made.result)
     images = torch.zeros(8, 3, 2, 2, dtype=torch.uint8)
     batches = streamed(images, 1, "cuda")
     assert list(batches.steps(0, 8)) == list(range(8))
@@ -82,10 +84,10 @@ def test_images_travel_together_but_never_across_blocks(
     sent: list[list[tuple[int, int]]] = []
 
     def noted(*given: Indices) -> list[tuple[int, int]]:
-        sent.append(pieces_of(*given))
+        sent.append(contiguous_runs(*given))
         return sent[-1]
 
-    monkeypatch.setattr(stream_module, "pieces_of", noted)
+    monkeypatch.setattr(shared_memory, "contiguous_runs", noted)
     images = torch.randint(0, 256, (16, 3, 512, 512), dtype=torch.uint8)
     (batch,) = streamed(images, 16).steps(0, 1)
     assert torch.equal(batch.images, images)
@@ -93,23 +95,22 @@ def test_images_travel_together_but_never_across_blocks(
     assert sent == [[(0, size), (size, 2 * size)]]
 
 
-def test_what_cannot_be_asked_for_keeps_no_memory(
+def test_a_failed_request_keeps_no_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ask = ThreadCrew.ask
+    submit = WorkerPool.submit
 
-    def ask_or_fail(crew: ThreadCrew, *given: Any, decodes: bool) -> None:
-        ask(crew, *given, decodes=decodes)
+    def submit_or_fail(pool: WorkerPool, *given: Any, decodes: bool) -> None:
+        submit(pool, *given, decodes=decodes)
         if not decodes:
             raise LookupError("no one listens")
 
-    monkeypatch.setattr(ThreadCrew, "ask", ask_or_fail)
+    monkeypatch.setattr(WorkerPool, "submit", submit_or_fail)
     batches = streamed(torch.zeros(8, 3, 2, 2, dtype=torch.uint8), 4)
     with pytest.raises(LookupError, match="no one listens"):
         list(batches.steps(0, 2))
-    (crew,) = batches._idle
-    assert crew.memory.num_bytes > 0
-    assert sum(block.size for block in crew.memory._free) == crew.memory.num_bytes
+    (pool,) = batches.stream.idle_pools
+    assert pool.arena.num_free_bytes == pool.arena.num_bytes > 0
 
 
 @pytest.mark.parametrize("at_once", [False, True])

@@ -31,7 +31,7 @@ from t2t.data.sampler import Batch
 from t2t.data.sources import ArraySource
 from t2t.data.sources.base import FileSource, Source
 from t2t.data.streaming import stream as stream_module
-from t2t.data.streaming.stream import StreamBatches, by_processes
+from t2t.data.streaming.stream import StreamBatches, uses_processes
 from t2t.errors import UserError
 from t2t.ops.ragged import Ragged
 
@@ -144,8 +144,8 @@ def opened(
 
 
 def pids(batches: StreamBatches) -> list[int]:
-    (crew,) = batches._idle
-    return [worker.pid for worker in crew.workers]  # type: ignore[attr-defined]
+    (pool,) = batches.stream.idle_pools
+    return [worker.pid for worker in pool.workers]  # type: ignore[attr-defined]
 
 
 def is_alive(pid: int) -> bool:
@@ -159,7 +159,7 @@ def is_alive(pid: int) -> bool:
 
 def await_all_workers(batches: StreamBatches) -> None:
     until = time.monotonic() + 20
-    while not (batches._idle and None not in pids(batches)):
+    while not (batches.stream.idle_pools and None not in pids(batches)):
         assert time.monotonic() < until, "a worker has not started"
         list(batches.steps(0, 4))
 
@@ -185,9 +185,9 @@ def test_processes_make_the_batches_that_threads_make(
         damages = Damage(limit=2), Damage(limit=2)
         wanted = list(opened(source, False, by_gpu, damage=damages[0]).steps(0, 6))
         on_gpu.clear()
-        min_side = batches.loader.decoding.min_side
-        batches.loader = Loader(source, damage=damages[1], min_side=min_side)
-        batches.by_gpu = by_gpu
+        min_side = batches.stream.loader.decoding.min_side
+        batches.stream.loader = Loader(source, damage=damages[1], min_side=min_side)
+        batches.stream.uses_gpu_decoder = by_gpu
         assert_same(wanted, list(batches.steps(0, 6)))
         assert bool(on_gpu) == by_gpu
         # Now the damage is known, and the workers wait for more.
@@ -202,7 +202,7 @@ def test_processes_make_the_batches_that_threads_make(
 def test_threads_begin_while_processes_start(source: FileSource) -> None:
     wanted = list(opened(source, False).steps(0, 12))
     batches = opened(source)
-    batches._threads_first = True
+    batches.stream._threads_first = True
     steps = batches.steps(0, 12)
     seen = [next(steps)]
     assert threads_decode()
@@ -252,11 +252,11 @@ def test_a_killed_worker_is_told_of_and_its_work_done(source: FileSource) -> Non
     seen += list(steps)
     assert_same(wanted, seen)
     assert told == [
-        f"Worker process {first} ended, perhaps for lack of memory; "
+        f"Worker process {first} died, perhaps for lack of memory; "
         "the other 1 do its work."
     ]
     # Nobody waits for a message that cannot be told.
-    batches._idle[0]._tell = warnings.warn  # type: ignore[attr-defined]
+    batches.stream.idle_pools[0]._warn = warnings.warn  # type: ignore[attr-defined]
     os.kill(second, signal.SIGKILL)
     with pytest.raises(UserWarning, match="it was the last: threads do its work"):
         list(batches.steps(0, 12))
@@ -269,9 +269,9 @@ def test_a_scheduler_that_asks_every_process_to_end_ends_no_worker(
     batches: StreamBatches,
 ) -> None:
     await_all_workers(batches)
-    (crew,) = batches._idle
+    (pool,) = batches.stream.idle_pools
     wanted = list(batches.steps(0, 3))
-    asked = [crew.keeper.pid, *pids(batches)]  # type: ignore[attr-defined]
+    asked = [pool.launcher.pid, *pids(batches)]  # type: ignore[attr-defined]
     for pid in asked:
         os.kill(pid, signal.SIGTERM)
     assert_same(wanted, list(batches.steps(0, 3)))
@@ -288,11 +288,11 @@ def test_no_image_is_blamed_for_workers_that_had_not_begun_it(
     told.clear()
     for pid in pids(batches):
         os.kill(pid, signal.SIGSTOP)
-    (crew,) = batches._idle
-    with ThreadPoolExecutor(1) as pool:
-        found = pool.submit(list, batches.steps(0, 1))
+    (pool,) = batches.stream.idle_pools
+    with ThreadPoolExecutor(1) as executor:
+        found = executor.submit(list, batches.steps(0, 1))
         while not found.done():
-            for worker in list(crew.workers):  # type: ignore[attr-defined]
+            for worker in list(pool.workers):  # type: ignore[attr-defined]
                 if worker.tasks:
                     with suppress(ProcessLookupError):  # killed the last time
                         os.kill(worker.pid, signal.SIGKILL)
@@ -303,8 +303,8 @@ def test_no_image_is_blamed_for_workers_that_had_not_begun_it(
 
 def test_closing_early_is_quick_and_leaks_nothing(batches: StreamBatches) -> None:
     wanted = list(batches.steps(4, 8))
-    crew = batches._idle[-1]
-    num_bytes = crew.memory.num_bytes
+    pool = batches.stream.idle_pools[-1]
+    num_bytes = pool.arena.num_bytes
     num_files = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         steps = batches.steps(0, 10**6)
@@ -314,8 +314,8 @@ def test_closing_early_is_quick_and_leaks_nothing(batches: StreamBatches) -> Non
         assert time.perf_counter() - started < 1
     assert_same(wanted, list(batches.steps(4, 8)))
     assert len(os.listdir("/proc/self/fd")) == num_files
-    assert crew.memory.num_bytes < 4 * num_bytes
-    assert sum(block.size for block in crew.memory._free) == crew.memory.num_bytes
+    assert pool.arena.num_bytes < 4 * num_bytes
+    assert pool.arena.num_free_bytes == pool.arena.num_bytes
 
 
 def test_two_iterations_at_once_have_workers_of_their_own(
@@ -326,7 +326,7 @@ def test_two_iterations_at_once_have_workers_of_their_own(
     for one, pair in zip(wanted, both, strict=True):
         for other in pair:
             assert_same([one], [other])
-    assert len(batches._idle) == 2
+    assert len(batches.stream.idle_pools) == 2
 
 
 ODD = """
@@ -389,7 +389,7 @@ def test_what_goes_wrong_in_a_worker_is_raised_here(odd: Callable[..., Source]) 
         next(batches.steps(1, 2))
     assert told == []
     with pytest.raises(
-        UserError, match=r"3 worker processes ended over (.*\n)*  odd-17"
+        UserError, match=r"3 worker processes died while (.*\n)*  odd-17"
     ):
         next(batches.steps(2, 3))
     assert len(told) == 3
@@ -432,7 +432,7 @@ def test_where_processes_cannot_start_threads_do_it_and_it_is_said(
 def test_what_ended_all_workers_is_not_tried_here(odd: Callable[..., Source]) -> None:
     batches = opened(odd({17: "kills"}), crops=(), damage=Damage(warn=str))
     with pytest.raises(
-        UserError, match=r"2 worker processes ended over (.*\n)*  odd-17"
+        UserError, match=r"2 worker processes died while (.*\n)*  odd-17"
     ):
         list(batches.steps(0, 4))
 
@@ -485,23 +485,23 @@ def test_only_a_cuda_device_and_a_portable_source_call_for_processes(
 ) -> None:
     cuda, cpu = torch.device("cuda"), torch.device("cpu")
     files = Loader(source)
-    assert by_processes(files, cuda, None) == (True, "processes")
-    assert by_processes(files, cuda, False) == (False, "threads")
-    assert by_processes(files, cpu, None) == (False, "threads")
-    assert by_processes(files, cpu, True) == (True, "processes")
+    assert uses_processes(files, cuda, None) == (True, "processes")
+    assert uses_processes(files, cuda, False) == (False, "threads")
+    assert uses_processes(files, cpu, None) == (False, "threads")
+    assert uses_processes(files, cpu, True) == (True, "processes")
     array = ArraySource(torch.zeros(4, 3, 2, 2).byte(), [0] * 4, ("all",), "array")
-    yes, words = by_processes(Loader(array), cuda, None)
+    yes, words = uses_processes(Loader(array), cuda, None)
     assert not yes
     assert "keeps in memory" in words
-    yes, words = by_processes(Loader(Local()), cuda, None)
+    yes, words = uses_processes(Loader(Local()), cuda, None)
     assert not yes
     assert "cannot be sent to processes" in words
     tied = Tied(torch.zeros(4, 3, 2, 2).byte(), [0] * 4, ("all",), "tied")
-    yes, words = by_processes(Loader(tied), cuda, None)
+    yes, words = uses_processes(Loader(tied), cuda, None)
     assert not yes
     assert "an open database stays where it is" in words
     with pytest.raises(UserError, match="processes=True is not possible"):
-        by_processes(Loader(Local()), cuda, True)
+        uses_processes(Loader(Local()), cuda, True)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -523,7 +523,7 @@ from pathlib import Path
 from t2t.data.batches import LoaderOptions, open_batches
 from t2t.data.loading import Loader
 from t2t.data.sources.base import FileSource
-from t2t.data.streaming.stream import by_processes
+from t2t.data.streaming.stream import uses_processes
 import torch
 class Mine(FileSource):
     pass
@@ -531,7 +531,7 @@ if __name__ == "__main__":
     root = Path(sys.argv[1])
     given = (root, ["0.image", "1.image"], np.zeros(2, np.int64), ("all",))
     loader = Loader(Mine(*given))
-    words = by_processes(loader, torch.device("cuda"), None)[1]
+    words = uses_processes(loader, torch.device("cuda"), None)[1]
     assert "Mine is defined in the script itself" in words
     options = LoaderOptions(resident=False, num_workers=2, processes=True)
     from t2t.data.crops import RandomCrop
@@ -539,12 +539,12 @@ if __name__ == "__main__":
         crops=(RandomCrop(size=(8, 8)),), device="cpu",
         loader_options=options)
     list(batches.steps(0, 20))
-    (crew,) = batches._idle
+    (pool,) = batches.stream.idle_pools
     steps = batches.steps(0, 10**6)
     next(steps)
     if os.fork() == 0:  # a process that holds all that this one had open
         time.sleep(60)
-    print(crew.keeper.pid, *(worker.pid for worker in crew.workers), flush=True)
+    print(pool.launcher.pid, *(worker.pid for worker in pool.workers), flush=True)
     for _ in steps:
         pass
 """

@@ -1,0 +1,356 @@
+"""The worker pool: threads and processes that read and decode images.
+
+    StreamBatches (stream.py)             WorkerPool (here)          workers (worker.py)
+
+    sampler ─► Request ── submit ──► tasks of a few images ─► queue
+               (shared_memory.py)                               │ dispatch
+                  ▲   a row per image: kind,                    ├──► thread ───┐
+                  │   start, length, size                       └──► process ──┤
+                  │                                                  (socket)  │
+                  └───────────────── rows, damage ◄────────────────────────────┤
+                                                                               │ writes
+    Arena (shared_memory.py): a block per task  ◄────── files and pixels ──────┘
+                  │
+                  └─► nvJPEG or copy ─► Ragged on the device ─► crops ─► Batch
+
+Only numbers travel through queue and sockets; pixels are written once, to a block. A
+process has at most `_NUM_GIVEN` tasks and answers them in order. A task whose block was
+too small comes back with the images that did not fit, to be done with a larger one.
+"""
+
+import pickle
+import selectors
+import socket
+import subprocess
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+from t2t.data.decoding.decode import DecodeOptions
+from t2t.data.sources.base import Indices, Source
+from t2t.data.streaming.shared_memory import Arena, Block, Request
+from t2t.data.streaming.worker import (
+    MAX_MESSAGE,
+    ImageReader,
+    ReadResult,
+    Wanted,
+    pickled,
+    start_workers,
+)
+from t2t.errors import LocalError, on_one_line
+
+# Images of a task: enough that handing it out costs little.
+_MAX_DECODED = 8
+_MAX_READ = 64
+# One thread reads all files of a batch: more would wait for the GIL at every system
+# call. Only if the storage is slow, this many read at once.
+_MAX_READ_BY_THREAD = 1 << 30
+_NUM_READERS = 64
+# Tasks that a process has at once: the current one and the next.
+_NUM_GIVEN = 2
+# Processes that may die over one task before it fails.
+_MAX_DEATHS = 2
+# A block is this much larger than recent images would need.
+_ROOM = 1.4
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Some images of a request, for one worker."""
+
+    request: Request
+    positions: Indices
+    decodes: bool
+    is_read: bool
+    """Whether the files are already in memory, where the request's rows say."""
+    num_bytes: int
+    num_deaths: int = 0
+    """How many processes died while they did it."""
+
+    @property
+    def wanted(self) -> Wanted:
+        wanted = np.zeros((len(self.positions), 3), dtype=np.int64)
+        wanted[:, 0] = self.request.indices[self.positions]
+        if self.is_read:
+            wanted[:, 1:] = self.request.rows[self.positions, 1:3]
+        return wanted
+
+
+@dataclass(eq=False)
+class WorkerProcess:
+    """A worker process, as the pool sees it."""
+
+    socket: socket.socket
+    tasks: deque[tuple[Task, Block]] = field(default_factory=deque)
+    pid: int | None = None
+
+
+class WorkerPool:
+    """Reads and decodes images of a source, for one iteration at a time.
+
+    By processes if `processes`, else by threads of this process. Threads also do the
+    work after the last process has died and, with `threads_first`, until the first one
+    has started, which takes seconds. `warn` is told of a process that dies; the others
+    do its work.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        decoding: DecodeOptions,
+        num_workers: int,
+        device: torch.device,
+        warn: Callable[[str], None],
+        *,
+        processes: bool,
+        threads_first: bool = False,
+    ) -> None:
+        self.arena = Arena(device, shared=processes)
+        self.launcher: subprocess.Popen[bytes] | None = None
+        self.workers: list[WorkerProcess] = []
+        if processes:
+            sent = pickled(source, decoding)
+            self.launcher, sockets = start_workers(self, sent, num_workers, self.arena)
+            self.workers = [WorkerProcess(socket) for socket in sockets]
+        self._source = source
+        self._num_workers = num_workers
+        self._warn = warn
+        self._have_started = not threads_first
+        self._reader = ImageReader(source, decoding, self.arena.array, _NUM_READERS)
+        self._threads: ThreadPoolExecutor | None = None
+        self._max_read = _MAX_READ if processes else _MAX_READ_BY_THREAD
+        self._mean_bytes = {False: 2.0**17, True: 2.0**19}
+        self._queue: deque[Task] = deque()
+        self._buffer = bytearray(MAX_MESSAGE)
+        self._lock = threading.RLock()
+        self._is_running = False
+        self._start_error = ""
+        self._error: BaseException | None = None
+        self._requests: weakref.WeakSet[Request] = weakref.WeakSet()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """A context in which tasks are done."""
+        self._error = None
+        self._reader.is_stopped = False
+        self._is_running = True
+        try:
+            with self._listening() if self.workers else nullcontext():
+                yield
+        finally:
+            self._reader.is_stopped = True
+            with self._lock:
+                self._is_running = False
+                self._queue.clear()
+                threads, self._threads = self._threads, None
+            if threads is not None:
+                threads.shutdown(wait=True, cancel_futures=True)
+            self._reader.close()
+
+    def submit(
+        self,
+        request: Request,
+        positions: Indices,
+        *,
+        decodes: bool,
+        is_read: bool = False,
+    ) -> None:
+        """Has images of a request read and, if `decodes`, decoded."""
+        most = _MAX_DECODED if decodes else self._max_read
+        num_tasks = -(-len(positions) // most)
+        room = _ROOM * self._mean_bytes[decodes]
+        tasks = [
+            Task(request, some, decodes, is_read, int(room * len(some)))
+            for some in (np.array_split(positions, num_tasks) if num_tasks else ())
+        ]
+        request.add_tasks(num_tasks)
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            self._requests.add(request)
+            # What a batch that is nearly made still needs goes first.
+            if is_read:
+                self._queue.extendleft(reversed(tasks))
+            else:
+                self._queue.extend(tasks)
+            self._dispatch()
+
+    def _dispatch(self) -> None:
+        """Gives tasks to the least busy processes, or to threads."""
+        with self._lock:
+            while self._queue:
+                if not (self.workers and self._have_started):
+                    self._run_in_thread(self._queue.popleft())
+                    continue
+                worker = min(self.workers, key=lambda worker: len(worker.tasks))
+                if len(worker.tasks) >= _NUM_GIVEN:
+                    return
+                task = self._queue.popleft()
+                if not task.request.is_released:
+                    self._send(worker, task)
+
+    def _send(self, worker: WorkerProcess, task: Task) -> None:
+        try:
+            block = self.arena.allocate(task.num_bytes + 1)
+        except Exception as error:
+            task.request.fail(error)
+            return
+        self.arena.array[block.end - 1] = 0  # the worker sets it when it begins
+        worker.tasks.append((task, block))
+        message = *block, task.decodes, task.wanted.tobytes()
+        with suppress(OSError):  # it has died, as the listener will notice
+            worker.socket.send(pickle.dumps(message))
+
+    def _run_in_thread(self, task: Task) -> None:
+        if not self._is_running:
+            task.request.fail(CancelledError())
+            return
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._num_workers, "t2t-decode")
+        self._threads.submit(self._do, task)
+
+    def _do(self, task: Task) -> None:
+        """A task done by this thread."""
+        if task.request.is_released:
+            return
+        try:
+            block = self.arena.allocate(task.num_bytes)
+        except BaseException as error:
+            task.request.fail(error)
+            return
+        answer: ReadResult | BaseException
+        try:
+            answer = self._reader.read_into(block, task.wanted, task.decodes)
+        except BaseException as error:
+            answer = error
+        self._finish(task, block, answer)
+
+    def _finish(
+        self, task: Task, block: Block, answer: ReadResult | BaseException
+    ) -> None:
+        """Hands a task's result to its request; queues the images that did not fit."""
+        if isinstance(answer, BaseException):
+            self.arena.free(block)
+            task.request.fail(answer)
+            return
+        rows, reasons, num_bytes_missing = answer
+        # The mean of recent images; a single huge one changes it little.
+        num_images = len(rows) + (num_bytes_missing > 0)
+        mean = (int(rows[:, 2].sum()) + num_bytes_missing) / max(num_images, 1)
+        known = self._mean_bytes[task.decodes]
+        self._mean_bytes[task.decodes] += (min(mean, 2 * known) - known) / 8
+        is_wanted = task.request.add_rows(task.positions, block, rows, reasons)
+        if is_wanted and len(rows) < len(task.positions):
+            num_bytes = max(task.num_bytes, num_bytes_missing)
+            rest = replace(
+                task, positions=task.positions[len(rows) :], num_bytes=num_bytes
+            )
+            with self._lock:
+                self._queue.appendleft(rest)
+                self._dispatch()
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        """A context in which a thread receives what processes answer."""
+        ours, theirs = socket.socketpair()
+        listener = threading.Thread(
+            target=self._listen, args=(theirs,), name="t2t-listen", daemon=True
+        )
+        with ours, theirs:
+            listener.start()
+            try:
+                yield
+            finally:
+                ours.close()
+                listener.join()
+
+    def _listen(self, stop: socket.socket) -> None:
+        """Receives answers until `stop` is closed; an error fails all requests."""
+        try:
+            with selectors.DefaultSelector() as selector:
+                selector.register(stop, selectors.EVENT_READ)
+                for worker in self.workers:
+                    selector.register(worker.socket, selectors.EVENT_READ, worker)
+                while True:
+                    for key, _ in selector.select():
+                        if key.data is None:
+                            return
+                        if not self._receive(key.data):
+                            selector.unregister(key.fileobj)
+        except BaseException as error:
+            with self._lock:
+                self._error = error
+                for request in self._requests:
+                    request.fail(error)
+
+    def _receive(self, worker: WorkerProcess) -> bool:
+        """Receives one message; False if the process has died."""
+        try:
+            length = worker.socket.recv_into(self._buffer)
+        except OSError:
+            length = 0
+        if not length:
+            with self._lock:
+                self._remove(worker)
+                self._dispatch()
+            return False
+        try:
+            answer = pickle.loads(memoryview(self._buffer)[:length])
+        except Exception as error:
+            answer = RuntimeError(f"A worker's answer cannot be read: {error}")
+        if isinstance(answer, int):
+            worker.pid = answer
+            self._have_started = True
+        elif isinstance(answer, str):
+            self._start_error = f" ({answer})"
+        else:
+            with self._lock:
+                task, block = worker.tasks.popleft()
+            self._finish(task, block, answer)
+            self._dispatch()
+        return True
+
+    def _remove(self, worker: WorkerProcess) -> None:
+        """Queues what a dead process had to do; the caller holds the lock."""
+        self.workers.remove(worker)
+        worker.socket.close()
+        # What killed one process after the other would kill this one next.
+        max_deaths = _MAX_DEATHS if self.workers else 1
+        for task, block in worker.tasks:
+            had_begun = bool(self.arena.array[block.end - 1])
+            self.arena.free(block)
+            again = replace(task, num_deaths=task.num_deaths + had_begun)
+            if again.num_deaths <= max_deaths:
+                self._queue.appendleft(again)
+            else:
+                task.request.fail(self._deadly(again))
+        self._warn_of_death(worker)
+
+    def _deadly(self, task: Task) -> LocalError:
+        """Ends the run: a lack of memory must not change what it trains on."""
+        indices = task.request.indices[task.positions].tolist()
+        names = [f"  {on_one_line(self._source.name(index))}" for index in indices]
+        return LocalError(
+            f"{task.num_deaths} worker processes died while reading the same images, "
+            "for lack of memory or because a file crashes its decoder: try fewer "
+            "--workers, or remove the damaged file among\n" + "\n".join(names)
+        )
+
+    def _warn_of_death(self, worker: WorkerProcess) -> None:
+        num_left = len(self.workers)
+        if worker.pid is not None:
+            others = f"the other {num_left} do its work"
+            if not num_left:
+                others = "it was the last: threads do its work"
+            why = "perhaps for lack of memory"
+            self._warn(f"Worker process {worker.pid} died, {why}; {others}.")
+        elif not num_left:
+            error = self._start_error
+            self._warn(f"Worker processes could not start{error}: threads do it.")
