@@ -15,8 +15,9 @@ from t2t.data.sources.base import Indices, Source
 from t2t.data.streaming.stream import Decoded, ImageStream
 from t2t.ops.ragged import Ragged, roomy
 
-# Images of a step of the stream that decodes them.
-_CHUNK = 64
+# Images that the stream decodes in a step: more if they are small.
+_MIN_CHUNK, _MAX_CHUNK = 64, 2048
+_CHUNK_BYTES = 1 << 24
 
 
 class TooLargeToKeep(Exception):  # noqa: N818 (it says what a source is)
@@ -24,17 +25,18 @@ class TooLargeToKeep(Exception):  # noqa: N818 (it says what a source is)
 
 
 class _InOrder:
-    """A sampler of all images once, in chunks."""
+    """A sampler of all images once."""
 
     seed = 0
 
-    def __init__(self, num_images: int) -> None:
+    def __init__(self, num_images: int, chunk: int) -> None:
         self.num_images = num_images
-        self.num_steps = -(-num_images // _CHUNK)
+        self.chunk = chunk
+        self.num_steps = -(-num_images // chunk)
 
     def batch_indices(self, step: int) -> BatchIndices:
-        first = step * _CHUNK
-        indices = np.arange(first, min(first + _CHUNK, self.num_images))
+        first = step * self.chunk
+        indices = np.arange(first, min(first + self.chunk, self.num_images))
         return BatchIndices(indices, indices, np.ones(len(indices), dtype=bool))
 
 
@@ -55,7 +57,9 @@ class ResidentImages:
         max_bytes: float = math.inf,
     ) -> None:
         self.labels = loader.source.labels
-        sampler = _InOrder(len(self.labels))
+        chunk = _CHUNK_BYTES // loader.load(0)[1].numel()
+        chunk = min(max(chunk, _MIN_CHUNK), _MAX_CHUNK)
+        sampler = _InOrder(len(self.labels), chunk)
         stream = ImageStream(
             loader,
             sampler,

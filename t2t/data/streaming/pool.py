@@ -46,8 +46,10 @@ from t2t.data.streaming.worker import (
 )
 from t2t.errors import LocalError, on_one_line
 
-# Images of a task: enough that handing it out costs little.
-_MAX_DECODED = 8
+# Images of a task: enough that handing it out costs little. More are decoded in one if
+# they are so small that all together have fewer bytes than this.
+_NUM_DECODED = 8
+_SMALL_TASK = 1 << 20
 _MAX_READ = 64
 # One thread reads all files of a batch: more would wait for the GIL at every system
 # call. Only if the storage is slow, this many read at once.
@@ -163,11 +165,13 @@ class WorkerPool:
         is_read: bool = False,
     ) -> None:
         """Has images of a request read and, if `decodes`, decoded."""
-        most = _MAX_DECODED if decodes else self._max_read
+        mean = self._mean_bytes[decodes]
+        most = self._max_read
+        if decodes:
+            most = min(max(int(_SMALL_TASK / mean), _NUM_DECODED), _MAX_READ)
         num_tasks = -(-len(positions) // most)
-        room = _ROOM * self._mean_bytes[decodes]
         tasks = [
-            Task(request, some, decodes, is_read, int(room * len(some)))
+            Task(request, some, decodes, is_read, int(_ROOM * mean * len(some)))
             for some in (np.array_split(positions, num_tasks) if num_tasks else ())
         ]
         request.add_tasks(num_tasks)

@@ -21,6 +21,7 @@ import weakref
 from collections import deque
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -88,7 +89,8 @@ class ImageReader:
         self, source: Source, decoding: DecodeOptions, array: Bytes, num_readers: int
     ) -> None:
         self.source = source
-        self.decoding = decoding
+        self.decode = partial(decode, **decoding._asdict())
+        self.max_pixels = decoding.max_pixels
         self.array = array
         self.is_stopped = False
         self._seconds: deque[float] = deque(maxlen=16)
@@ -133,13 +135,13 @@ class ImageReader:
     ) -> tuple[tuple[int, int, int, int], np.ndarray]:
         """An image's kind, height, width and orientation, and the bytes to write."""
         if isinstance(data, bytes) and not decodes:
-            header = header_for_gpu(data, self.decoding.max_pixels)
+            header = header_for_gpu(data, self.max_pixels)
             array = np.frombuffer(data, dtype=np.uint8)
             if header is None:
                 return (ImageKind.FILE, 0, 0, 1), array
             described = header.height, header.width, header.orientation
             return (ImageKind.JPEG, *described), array
-        array = decode(data, **self.decoding._asdict()).numpy()
+        array = self.decode(data).numpy()
         _, height, width = array.shape
         rows = array.transpose(1, 2, 0)
         if rows.flags.c_contiguous and not array.flags.c_contiguous:
