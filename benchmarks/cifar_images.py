@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from t2t.data.loading import Loader
+from t2t.data.loader import Loader
 from t2t.data.sources import open_splits
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)

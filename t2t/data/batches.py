@@ -1,4 +1,4 @@
-"""From a source to batches on the device: kept there, or streamed to it."""
+"""Batches of a source on a device: from images kept there, or streamed to it."""
 
 import math
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ import torch
 from t2t.data.crops import Crop, min_side_for
 from t2t.data.decoding.damage import Damage
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS, MAX_PIXELS_LIMIT
-from t2t.data.loading import Loader
+from t2t.data.loader import Loader
 from t2t.data.resident import ResidentBatches, TooLargeToKeep, resident_images
 from t2t.data.resources import free_memory
 from t2t.data.sampler import (
@@ -26,17 +26,17 @@ from t2t.data.sources.base import Source
 from t2t.data.streaming.stream import ImageStream, StreamBatches
 from t2t.errors import require
 
-# Of the memory that is free: the rest is for the model and what it computes.
+# Of the free memory; the rest is for the model and its activations.
 RESIDENT_SHARE = 0.25
 _NUM_PROBED = 32
 
 
 class Batches(Protocol):
-    """Batches of any steps: the same for the same (seed, step)."""
+    """The batches of a run's steps, functions of (seed, step)."""
 
     @property
     def description(self) -> str:
-        """How images reach the device, in words."""
+        """How images reach the device, for the log."""
         ...
 
     def steps(self, start: int, stop: int) -> Iterator[Batch]: ...
@@ -44,20 +44,20 @@ class Batches(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderOptions:
-    """How the machine feeds the device; nothing a result depends on but `nvjpeg`."""
+    """How the machine feeds the device; only `nvjpeg` can change a result."""
 
     resident: bool | None = None
-    """Keep decoded images on the device; None decides by what is free."""
+    """Keep decoded images on the device; None decides by the free memory."""
     num_workers: int | None = None
-    """Who read and decode; None takes as many as there are cores for this process."""
+    """Threads or processes that read and decode; None: one per core of this process."""
     num_ahead: int = 3
     """Steps prepared ahead."""
     nvjpeg: bool = True
-    """Has nvJPEG decode JPEGs where it can; it differs by a few grey levels."""
+    """Decode JPEGs on the GPU if it can; pixels differ by a few grey levels."""
     processes: bool | None = None
-    """Whether workers are processes; None decides by the device and the source."""
+    """Use worker processes; None decides by the device and the source."""
     threads_first: bool = True
-    """Where that is decided: whether threads do the work while processes start."""
+    """If `processes` is None: use threads while the processes start."""
     max_pixels: int = DEFAULT_MAX_PIXELS
     """Larger images are skipped as damaged."""
 
@@ -86,9 +86,9 @@ def open_batches(
 
     A batch has a view of its images per crop, in that order. Without crops it has one:
     the images as they are, which must share one size. A damaged image is recorded and
-    the next one in the source stands in for it.
+    replaced by the next one of the source.
     """
-    order = TrainingSampler(
+    sampler = TrainingSampler(
         num_images=len(source),
         batch_size=batch_size,
         seed=seed,
@@ -97,15 +97,13 @@ def open_batches(
         repeats=repeats,
         shuffle=shuffled if source.blocks is None else BlockShuffle(source),
     )
-    order.batch_indices(0)  # refuses an impossible batch size before anything is read
-    loader_options = loader_options or LoaderOptions()
-    loader = _loader(source, channels, damage, crops, loader_options)
-    return _choose(loader, order, crops, torch.device(device), loader_options)
+    sampler.batch_indices(0)  # refuses an impossible batch size before reading
+    return _open(source, sampler, crops, device, channels, damage, loader_options)
 
 
 @dataclass(frozen=True)
 class EvaluationBatches:
-    """One rank's share of a whole source: `valid` marks what counts."""
+    """One rank's share of a whole source; only samples marked `valid` count."""
 
     batches: Batches
     num_steps: int
@@ -129,85 +127,72 @@ def evaluation_batches(
     damage: Damage | None = None,
     loader_options: LoaderOptions | None = None,
 ) -> EvaluationBatches:
-    """Every image once over all ranks, which take equally many full batches.
+    """Every image once over all ranks, which all get equally many full batches.
 
-    `valid` is false where the last batches are filled up and where an image is
-    damaged. `batch_size` counts the samples of all ranks.
+    `valid` is false for padding of the last batches and for damaged images.
+    `batch_size` counts the samples of all ranks.
     """
-    order = EvaluationSampler(
+    sampler = EvaluationSampler(
         num_images=len(source), batch_size=batch_size, rank=rank, world_size=world_size
     )
-    loader_options = loader_options or LoaderOptions()
     crops = () if crop is None else (crop,)
-    loader = _loader(source, channels, damage, crops, loader_options)
-    batches = _choose(loader, order, crops, torch.device(device), loader_options)
-    return EvaluationBatches(batches, order.num_steps)
+    batches = _open(source, sampler, crops, device, channels, damage, loader_options)
+    return EvaluationBatches(batches, sampler.num_steps)
 
 
-def _loader(
+def _open(
     source: Source,
+    sampler: Sampler,
+    crops: tuple[Crop, ...],
+    device: torch.device | str,
     channels: int,
     damage: Damage | None,
-    crops: tuple[Crop, ...],
-    loader_options: LoaderOptions,
-) -> Loader:
-    """A loader that decodes images no larger than the crops need."""
-    return Loader(
+    options: LoaderOptions | None,
+) -> Batches:
+    """Resident if a quarter of the free memory holds all images, else streamed."""
+    options = options or LoaderOptions()
+    device = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
+    loader = Loader(
         source,
         channels=channels,
         damage=damage,
         min_side=min_side_for(*crops),
-        max_pixels=loader_options.max_pixels,
+        max_pixels=options.max_pixels,
     )
-
-
-def _choose(
-    loader: Loader,
-    order: Sampler,
-    crops: tuple[Crop, ...],
-    device: torch.device,
-    loader_options: LoaderOptions,
-) -> Batches:
-    """Resident where a quarter of the free memory holds all images, else streamed."""
-    device = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
-    resident, reason, most = loader_options.resident, "as asked", math.inf
+    resident, reason, max_bytes = options.resident, "as asked", math.inf
     if resident is None:
-        most = RESIDENT_SHARE * free_bytes(device)
+        max_bytes = RESIDENT_SHARE * free_bytes(device)
         needed = decoded_bytes(loader)
-        resident = needed <= most
-        reason = f"about {in_words(needed)}, a quarter of what is free is less"
-    num_images = f"{len(loader.source):,} images"
+        resident = needed <= max_bytes
+        reason = f"about {format_bytes(needed)}, more than a quarter of free memory"
+    num_images = f"{len(source):,} images"
     if resident:
-        workers = loader_options.num_workers
+        workers, nvjpeg = options.num_workers, options.nvjpeg
         try:
-            resident_set = resident_images(
-                loader, device, workers, loader_options.nvjpeg, most
-            )
+            kept = resident_images(loader, device, workers, nvjpeg, max_bytes)
         except TooLargeToKeep:
-            reason = f"some are so large that {in_words(int(most))} cannot hold all"
+            limit = format_bytes(int(max_bytes))
+            reason = f"more than {limit}, a quarter of free memory"
         else:
-            size = in_words(resident_set.images.pixels.numel())
-            words = f"{num_images} decoded once and kept on {device}: {size}"
-            return ResidentBatches(resident_set, order, crops, description=words)
+            size = format_bytes(kept.images.pixels.numel())
+            description = f"{num_images} decoded once and kept on {device}: {size}"
+            return ResidentBatches(kept, sampler, crops, description=description)
     stream = ImageStream(
         loader,
-        order,
+        sampler,
         device=device,
-        num_workers=loader_options.num_workers,
-        num_ahead=loader_options.num_ahead,
-        nvjpeg=loader_options.nvjpeg,
-        processes=loader_options.processes,
-        threads_first=loader_options.threads_first,
+        num_workers=options.num_workers,
+        num_ahead=options.num_ahead,
+        nvjpeg=options.nvjpeg,
+        processes=options.processes,
+        threads_first=options.threads_first,
     )
-    batches = StreamBatches(stream, crops)
-    batches.description = (
-        f"{num_images} streamed to {device}, {batches.description}: {reason}"
-    )
-    return batches
+    description = f"{num_images} streamed to {device}, {stream.description}: {reason}"
+    return StreamBatches(stream, crops, description=description)
 
 
 def decoded_bytes(loader: Loader) -> int:
-    """All images as uint8, judged by some that are spread over the source."""
+    """The size of all images as uint8, estimated from some spread over the source."""
     num_images = len(loader.source)
     num_probed = min(_NUM_PROBED, num_images)
     probed = np.linspace(0, num_images - 1, num_probed).astype(int).tolist()
@@ -215,8 +200,8 @@ def decoded_bytes(loader: Loader) -> int:
     return total * num_images // num_probed
 
 
-def in_words(num_bytes: int) -> str:
-    """Bytes as people say them."""
+def format_bytes(num_bytes: int) -> str:
+    """A number of bytes with its unit, such as 1.2 GB."""
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if num_bytes >= size:
             return f"{num_bytes / size:.3g} {unit}"
@@ -224,7 +209,7 @@ def in_words(num_bytes: int) -> str:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that could be taken on the device now."""
+    """Free memory of the device; of a CPU, that of this process."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return free_memory()

@@ -1,4 +1,4 @@
-"""Which part of an image is seen and how it is resized: plans drawn on the host."""
+"""Crops: the part of each image to show and its resizing, drawn on the host."""
 
 import math
 from collections.abc import Sequence
@@ -135,10 +135,10 @@ def stack_images(images: Ragged) -> Pixels:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomCrop:
-    """A box of random area and shape anywhere in the image, as Inception was trained.
+    """A box of random area and shape anywhere in the image, as for Inception.
 
-    `scale` bounds the share of the image's area, `ratio` width over height. Ten tries
-    to fit such a box; then the largest central one of an allowed shape.
+    `scale` bounds the box's share of the image's area, `ratio` its width over height.
+    If ten tries give no box that fits, it is the largest central one within `ratio`.
     """
 
     size: tuple[int, int]
@@ -155,9 +155,9 @@ class RandomCrop:
         first = fits.int().argmax(1, keepdim=True)
         height = box_heights.gather(1, first)[:, 0]
         width = box_widths.gather(1, first)[:, 0]
-        place = rng.uniform("crop.place", 2).double()
-        top = (place[:, 0] * (heights - height + 1)).floor()
-        left = (place[:, 1] * (widths - width + 1)).floor()
+        position = rng.uniform("crop.place", 2).double()
+        top = (position[:, 0] * (heights - height + 1)).floor()
+        left = (position[:, 1] * (widths - width + 1)).floor()
 
         central_height, central_width = self._central(heights, widths)
         height = torch.where(found, height, central_height)
@@ -194,7 +194,7 @@ class RandomCrop:
 
 @dataclass(frozen=True, kw_only=True)
 class CenterCrop:
-    """The centre that a resize to size / fraction and a crop to size would leave."""
+    """The centre: as a resize to size / fraction and a crop to size give it."""
 
     size: tuple[int, int]
     fraction: float = 0.9
@@ -206,8 +206,8 @@ class CenterCrop:
         return all(math.floor(side / self.fraction) == side for side in self.size)
 
     def plan(self, heights: Sides, widths: Sides, rng: CounterRng) -> CropPlan:
-        # Resized sides are whole pixels and centred on one, as torchvision has it:
-        # then scaled back, so that one resize of a box gives what two steps gave.
+        # Sides and margins are rounded to whole pixels as torchvision does, then scaled
+        # back: one resize of a box gives what the two steps give.
         want_height, want_width = (math.floor(s / self.fraction) for s in self.size)
         tall, wide = heights.double(), widths.double()
         by_height = want_height / tall >= want_width / wide

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from t2t.data.crops import Crop, check_one_size
-from t2t.data.loading import Loader, make_batch
+from t2t.data.loader import Loader, make_batch
 from t2t.data.sampler import Batch, BatchIndices, Sampler
 from t2t.data.sources.base import Indices, Source
 from t2t.data.streaming.stream import Decoded, ImageStream

@@ -1,4 +1,4 @@
-"""What of the machine this process may use: cores and memory, a container's too."""
+"""Cores and memory that this process may use, within a container's limits."""
 
 import math
 import os
@@ -15,26 +15,25 @@ _LARGEST_RANGE = 1 << 36
 
 
 def num_cores() -> int:
-    """Cores this process may use, its share where several run on one machine."""
+    """Cores this process may use; under torchrun, its share of the machine's."""
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:
         cores = os.cpu_count() or 1
-    cores = math.ceil(min(cores, _cores_granted()))
+    cores = math.ceil(min(cores, _container_cores()))
     return max(cores // env_count("LOCAL_WORLD_SIZE"), 1)
 
 
 def free_cores(seconds: float = 0.1) -> float:
-    """Idle cores among those this process may use, measured for a moment.
+    """Idle cores among those this process may use, measured for `seconds`.
 
-    Divided by the number of local processes under torchrun; all cores where the system
-    does not report idle time.
+    Under torchrun, its share of them. All cores if the system reports no idle time.
     """
     idle, used, started = _idle_seconds(), _group_seconds(), time.monotonic()
     time.sleep(seconds)
     passed = time.monotonic() - started
     idle_now, used_now = _idle_seconds(), _group_seconds()
-    granted = _cores_granted()
+    granted = _container_cores()
     if used is not None and used_now is not None:
         granted -= (used_now - used) / passed
     if idle is None or idle_now is None:
@@ -56,7 +55,7 @@ def _idle_seconds() -> float | None:
 
 
 def _group_seconds() -> float | None:
-    """CPU time that the container has used, if its CPU is limited."""
+    """CPU time the container has used, if its CPU is limited."""
     for group in _groups(""):
         rows = dict(line.split() for line in _text(group / "cpu.stat").splitlines())
         if "usage_usec" in rows and _text(group / "cpu.max")[:3] not in ("", "max"):
@@ -65,19 +64,19 @@ def _group_seconds() -> float | None:
 
 
 def free_memory() -> int:
-    """Bytes of memory this process could take now, its share where several run."""
+    """Free bytes of memory; under torchrun, this process's share of them."""
     try:
         with open("/proc/meminfo") as table:
             kibibytes = dict(line.split(":") for line in table)["MemAvailable"]
         free = int(kibibytes.split()[0]) * 1024
     except (OSError, KeyError):
-        # No such table outside Linux: half of all memory is a fair guess.
+        # Other systems have no such table: half of all memory is a fair guess.
         free = half_of_all_memory()
-    return max(int(min(free, _memory_granted())), 0) // env_count("LOCAL_WORLD_SIZE")
+    return max(int(min(free, _container_memory())), 0) // env_count("LOCAL_WORLD_SIZE")
 
 
 def half_of_all_memory() -> int:
-    """Half of the machine's memory: more than any sensible number of batches needs."""
+    """Half of the machine's memory, more than batches in flight need."""
     if not hasattr(os, "sysconf"):
         return 1 << 33
     return min(
@@ -85,8 +84,8 @@ def half_of_all_memory() -> int:
     )
 
 
-def _cores_granted() -> float:
-    """Cores' time that the container has, which may be less than the cores it sees."""
+def _container_cores() -> float:
+    """The container's CPU quota in cores, which may be fewer than it sees."""
     quotas = [_text(group / "cpu.max").split() for group in _groups("")]
     quotas += [
         [_text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")]
@@ -100,10 +99,10 @@ def _cores_granted() -> float:
     return least
 
 
-def _memory_granted() -> float:
-    """Bytes that the container has left, counting files that it only remembers."""
+def _container_memory() -> float:
+    """Bytes left to the container; cached files count as free."""
     least = math.inf
-    for controller, most, used, remembered in (
+    for controller, limit, used, cached in (
         ("", "memory.max", "memory.current", "inactive_file"),
         (
             *("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
@@ -112,18 +111,18 @@ def _memory_granted() -> float:
     ):
         for group in _groups(controller):
             with suppress(ValueError):  # "max", or no container
-                left = int(_text(group / most)) - int(_text(group / used))
+                left = int(_text(group / limit)) - int(_text(group / used))
                 table = _text(group / "memory.stat").splitlines()
                 rows = dict(line.split() for line in table)
-                least = min(least, left + int(rows.get(remembered, 0)))
+                least = min(least, left + int(rows.get(cached, 0)))
     return least
 
 
 def _groups(controller: str) -> list[Path]:
-    """This process's control group and those around it, all of which limit it.
+    """This process's control group and its parents, all of which limit it.
 
-    Older kinds have a tree for each controller. Seen from within a container, the own
-    group is the root of a tree, wherever the system says that it lies.
+    Version 1 has a tree for each controller. Within a container, the own group is the
+    root of the tree, whatever path the system reports.
     """
     root = _GROUPS / controller
     for line in _text(_MEMBERSHIP).splitlines():
@@ -135,7 +134,7 @@ def _groups(controller: str) -> list[Path]:
 
 
 def _text(path: Path) -> str:
-    """What a file of the system says, nothing where there is none."""
+    """The text of a system file; empty if there is none."""
     try:
         return path.read_text().strip()
     except OSError:

@@ -1,7 +1,7 @@
 """Random numbers that are functions of (seed, step, sample index, stream) alone.
 
-No generator holds a state: a number is the hash of where it is used. So a sample
-sees the same draws on any device, in any batch, in any process and after any resume.
+A counter-based generator has no state: each number is a hash of these four. A sample
+gets the same draws on any device, in any batch, in any process and after any resume.
 """
 
 import math
@@ -16,7 +16,7 @@ from t2t.ops.draw_bits import draw_bits, draw_keys, shift_right, signed
 
 
 def stream_word(stream: str) -> int:
-    """A 64-bit FNV-1a hash of the name, in plain Python so that compilers fold it."""
+    """A 64-bit FNV-1a hash of the name, in plain Python, which compilers fold."""
     word = 0xCBF29CE484222325
     for character in stream:
         word = ((word ^ ord(character)) * 0x100000001B3) % (1 << 64)
@@ -25,10 +25,10 @@ def stream_word(stream: str) -> int:
 
 @dataclass(frozen=True, eq=False)
 class CounterRng:
-    """The draws of one batch: a key per sample, from which named streams are hashed.
+    """The generator of one batch: a key per sample, hashed with a stream's name.
 
-    `CounterRng.of` makes them from a seed, a step and indices. Streams with different
-    names are independent; asking for the same stream again gives the same numbers.
+    `CounterRng.of` makes it from a seed, a step and indices. Streams with different
+    names are independent; the same stream gives the same numbers again.
     """
 
     keys: Int64[Tensor, " batch"]
@@ -38,15 +38,14 @@ class CounterRng:
     def of(
         cls, seed: int, step: int | Int64[Tensor, ""], indices: Int64[Tensor, " batch"]
     ) -> "CounterRng":
-        """The draws of these samples at this step (or epoch), on the indices' device.
+        """The generator of these samples at this step (or epoch), on their device.
 
-        An image that a step shows more than once needs an index for each showing.
-        Inside a compiled region, give the step as a tensor: an integer would be
-        compiled in.
+        An image that occurs twice in a step needs two indices. Inside a compiled
+        region, give the step as a tensor: an integer would be a constant.
         """
         if indices.ndim != 1 or indices.dtype != torch.int64:
             raise UserError(
-                "Draws need a vector of int64 sample indices, not "
+                "CounterRng.of needs a vector of int64 sample indices, not "
                 f"{indices.dtype} of shape {tuple(indices.shape)}."
             )
         if isinstance(step, int):
@@ -55,11 +54,11 @@ class CounterRng:
         return cls(keys=keys, step_key=step_key)
 
     def shared(self) -> "CounterRng":
-        """Draws of the step alone, as a batch of one: equal for all samples."""
+        """The generator of the step alone, a batch of one: equal for all samples."""
         return CounterRng(keys=self.step_key[None], step_key=self.step_key)
 
     def for_view(self, view: int) -> "CounterRng":
-        """Draws of their own for another view of the same samples; view 0 is this."""
+        """The generator of another view of the same samples; of view 0, this one."""
         if view == 0:
             return self
         word = stream_word(f"view.{view}")
@@ -69,7 +68,7 @@ class CounterRng:
         return CounterRng(keys=keys, step_key=step_key[0])
 
     def every(self, group: int) -> "CounterRng":
-        """One set of draws for each group of neighbours: those of its first sample."""
+        """One sample for each group of neighbours: the first."""
         return CounterRng(keys=self.keys[::group], step_key=self.step_key)
 
     def bits(self, stream: str, num: int = 1) -> Int64[Tensor, "batch num"]:
@@ -92,7 +91,7 @@ class CounterRng:
     def integers(
         self, stream: str, high: int, num: int = 1
     ) -> Int64[Tensor, "batch num"]:
-        """Integers from 0 up to but without `high`, which stays below 2³¹."""
+        """Integers from 0 to `high` − 1; `high` is below 2³¹."""
         return (shift_right(self.bits(stream, num), 32) * high) >> 32
 
     def normal(self, stream: str, num: int) -> Float[Tensor, "batch num"]:
@@ -114,19 +113,19 @@ class CounterRng:
     def beta(
         self, stream: str, alpha: float | Float[Tensor, "#batch 1"]
     ) -> Float[Tensor, "batch 1"]:
-        """A draw of Beta(alpha, alpha), as the share of two gamma draws."""
+        """A draw of Beta(alpha, alpha), as a ratio of gamma draws."""
         first, second = self._log_gamma_draws(stream, alpha).split(1, 1)
         return torch.sigmoid(first - second)
 
     def _log_gamma_draws(
         self, stream: str, alpha: float | Float[Tensor, "#batch 1"]
     ) -> Float[Tensor, "batch 2"]:
-        """The logarithms of two gamma draws, but for a common term.
+        """The logarithms of two gamma draws, without a common term.
 
         Marsaglia and Tsang's rejection: the first accepted of eight tries, each of
         which is accepted 95 % of the time or more.
         """
-        # The method is for one alpha more, then brought down by a power of a uniform.
+        # The method draws for alpha + 1; a power of a uniform brings that to alpha.
         offset = alpha + 2.0 / 3.0
         normal = self.normal(f"{stream}.normal", 16)
         cube = (1.0 + normal / (9.0 * offset) ** 0.5) ** 3

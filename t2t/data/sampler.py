@@ -1,4 +1,4 @@
-"""Which images a step holds: functions of (seed, step) and nothing else."""
+"""Which images each step shows: functions of (seed, step) alone."""
 
 import functools
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from t2t.errors import UserError
 from t2t.shapes import Labels, Pixels
 
 Shuffle = Callable[[int, int, int], Int64[np.ndarray, " images"]]
-"""From (seed, number of the pass, number of images) to an order of the images."""
+"""From (seed, number of the pass, number of images) to a permutation."""
 
 
 class Batch(NamedTuple):
@@ -27,9 +27,9 @@ class Batch(NamedTuple):
     indices: Int64[Tensor, " batch"]
     """Which image of the source each one is, after a damaged one was replaced."""
     keys: Int64[Tensor, " batch"]
-    """What random draws are keyed by: differs between repeats of one image."""
+    """Keys of the random draws; the repeats of an image have different ones."""
     valid: Bool[Tensor, " batch"]
-    """False where evaluation must not count: padding, or a damaged image."""
+    """False for padding and damaged images, which evaluation must not count."""
 
     @property
     def images(self) -> Pixels:
@@ -42,7 +42,7 @@ class Batch(NamedTuple):
 
 
 class BatchIndices(NamedTuple):
-    """One rank's share of a step before any file is read."""
+    """One rank's share of a step, before any file is read."""
 
     indices: Int64[np.ndarray, " batch"]
     keys: Int64[np.ndarray, " batch"]
@@ -50,7 +50,7 @@ class BatchIndices(NamedTuple):
 
 
 class Sampler(Protocol):
-    """The images of every step."""
+    """Chooses the images of every step."""
 
     @property
     def seed(self) -> int: ...
@@ -61,12 +61,12 @@ class Sampler(Protocol):
 def steps_per_epoch(num_images: int, batch_size: int) -> int:
     """Whole batches in an epoch of `num_images` samples; the partial one is dropped.
 
-    Repeated augmentation does not change it: an epoch counts samples, so that with
-    three repeats it shows a third of the images, three times each.
+    An epoch counts samples, whatever the repeats: with three repeats it shows a third
+    of the images, three times each.
     """
     if batch_size > num_images:
         raise UserError(
-            f"A batch of {batch_size} is more than the {num_images} images there are;"
+            f"A batch of {batch_size} is more than the {num_images} images of the data;"
             f" choose a batch size of {num_images} or less."
         )
     return num_images // batch_size
@@ -74,33 +74,33 @@ def steps_per_epoch(num_images: int, batch_size: int) -> int:
 
 @functools.lru_cache(maxsize=4)
 def shuffled(seed: int, number: int, num_images: int) -> Int64[np.ndarray, " images"]:
-    """The `number`-th shuffling of the images under `seed`."""
-    return _fixed(permutation(num_images, _one_number(seed, number)))
+    """The permutation of pass `number`."""
+    return _read_only(permutation(num_images, _permutation_seed(seed, number)))
 
 
 class BlockShuffle:
-    """Shufflings of a source that is read in blocks: few blocks at a time."""
+    """Permutations of a source that is read in blocks, from few blocks at a time."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._kept = functools.lru_cache(maxsize=4)(self._shuffled)
+        self._cached = functools.lru_cache(maxsize=4)(self._shuffled)
 
     def __call__(
         self, seed: int, number: int, num_images: int
     ) -> Int64[np.ndarray, " images"]:
-        return self._kept(seed, number)
+        return self._cached(seed, number)
 
     def _shuffled(self, seed: int, number: int) -> Int64[np.ndarray, " images"]:
-        return _fixed(mixed_order(self._source, _one_number(seed, number)))
+        return _read_only(mixed_order(self._source, _permutation_seed(seed, number)))
 
 
-def _one_number(seed: int, number: int) -> int:
-    # Even, since an order by blocks also draws from the number that follows.
+def _permutation_seed(seed: int, number: int) -> int:
+    # Even, since an order by blocks also uses the seed that follows.
     return 2 * ((seed << 24) + number)
 
 
-def _fixed(order: Int64[np.ndarray, " images"]) -> Int64[np.ndarray, " images"]:
-    """The same array, which nobody who shares it can change."""
+def _read_only(order: Int64[np.ndarray, " images"]) -> Int64[np.ndarray, " images"]:
+    """The same array, which its users cannot change."""
     order.flags.writeable = False
     return order
 
@@ -109,10 +109,9 @@ def _fixed(order: Int64[np.ndarray, " images"]) -> Int64[np.ndarray, " images"]:
 class TrainingSampler:
     """Shuffled passes over the images without end; `batch_size` is of all ranks.
 
-    Images are walked through in a new permutation per pass; what does not fill a last
-    batch is dropped. With repeats, the batch holds ceil(batch_size / repeats) images:
-    all of them once, then again, cut at batch_size, so that the slices of different
-    ranks hold the copies of an image once there are as many ranks as repeats.
+    Each pass has a new permutation; a last partial batch is dropped. With repeats, a
+    batch has ceil(batch_size / repeats) images: all of them once, then again, cut at
+    batch_size. With as many ranks as repeats, each copy of an image is on another rank.
     """
 
     num_images: int
@@ -126,7 +125,7 @@ class TrainingSampler:
     def batch_indices(self, step: int) -> BatchIndices:
         if self.batch_size % self.world_size:
             raise UserError(
-                f"A batch of {self.batch_size} cannot be shared by {self.world_size} "
+                f"A batch of {self.batch_size} cannot be split over {self.world_size} "
                 f"processes; choose a multiple of {self.world_size}."
             )
         num_distinct = -(-self.batch_size // self.repeats)
@@ -147,8 +146,8 @@ class TrainingSampler:
 class EvaluationSampler:
     """Every image exactly once over all ranks, in order; `batch_size` is of all ranks.
 
-    All ranks take equally many steps of equal size: what lacks at the end repeats the
-    last image with `valid` false, so that shapes and collectives stay in step.
+    All ranks take equally many steps of equal size: the last ones are padded with the
+    last image, `valid` false, which keeps shapes and collectives equal.
     """
 
     num_images: int

@@ -24,7 +24,7 @@ from t2t.data.batches import Batches, LoaderOptions, evaluation_batches, open_ba
 from t2t.data.crops import CenterCrop, RandomCrop
 from t2t.data.decoding import decode, nvjpeg
 from t2t.data.decoding.damage import Damage
-from t2t.data.loading import Loader
+from t2t.data.loader import Loader
 from t2t.data.sampler import Batch
 from t2t.data.sources.base import Source
 from t2t.data.streaming import stream as stream_module
@@ -435,7 +435,7 @@ def test_small_sets_are_kept_and_large_ones_streamed(
     monkeypatch.setattr(batches_module, "free_bytes", lambda device: 1000)
     streamed = opened(Pictures(), loader_options)
     assert "20 images streamed to cpu, decoded by 2 threads" in streamed.description
-    assert "a quarter of what is free is less" in streamed.description
+    assert "more than a quarter of free memory" in streamed.description
     assert_same(list(kept.steps(0, 2)), list(streamed.steps(0, 2)))
 
 
@@ -454,12 +454,12 @@ def test_a_large_image_among_small_ones_ends_the_keeping(
     large._datas[7] = file.getvalue()
     batches = opened(large, loader_options)
     assert "20 images streamed to cpu" in batches.description
-    assert "so large that 100 kB cannot hold all" in batches.description
+    assert "more than 100 kB, a quarter of free memory" in batches.description
     assert_same(list(batches.steps(0, 2)), list(resident(large).steps(0, 2)))
 
 
 @pytest.mark.parametrize("given", [{"num_workers": 0}, {"num_ahead": 0}])
-def test_an_impossible_feeding_is_refused(given: dict[str, Any]) -> None:
+def test_impossible_loader_options_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(given))):
         LoaderOptions(**given)
 

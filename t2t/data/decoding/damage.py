@@ -1,4 +1,4 @@
-"""Images that cannot be read, and how many of them a run bears."""
+"""Damaged images, and how many of them a run skips before it stops."""
 
 import threading
 from collections.abc import Callable
@@ -19,14 +19,14 @@ class DamagedImage(Exception):  # noqa: N818 (it names a thing, not a mistake)
 
 
 def unread(name: str, error: Exception) -> DamagedImage | LocalError:
-    """What an image that was not read is: damaged, unless the machine is at fault."""
-    # A lack of the machine's must not change what is trained on.
+    """The error of an image that could not be read: damaged, or the machine's fault."""
+    # A lack of memory or open files must not change what is trained on.
     reason = getattr(error, "strerror", None) or str(error)
     return machine_error(name, error) or DamagedImage(name, reason)
 
 
 class Damage:
-    """The damaged images met so far, which stop the run once they exceed a limit."""
+    """The damaged images found so far; more than `limit` stop the run."""
 
     def __init__(
         self, limit: int = 100, warn: Callable[[str], None] | None = None
@@ -41,16 +41,16 @@ class Damage:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Each damaged image once, in the order met."""
+        """Each damaged image once, in the order found."""
         return tuple(self._reasons)
 
     @property
     def reasons(self) -> tuple[tuple[str, str], ...]:
-        """The same with what is wrong with each."""
+        """Name and reason of each."""
         return tuple(self._reasons.items())
 
     def record(self, damaged: DamagedImage) -> None:
-        """Remember an image to skip; raise with the whole list past the limit."""
+        """Remembers an image to skip; past the limit, raises with the whole list."""
         with self._lock:
             is_new = damaged.name not in self._reasons
             self._reasons.setdefault(damaged.name, damaged.reason)
@@ -63,6 +63,6 @@ class Damage:
             )
         raise LocalError(
             f"{len(self._reasons)} images cannot be read and {self.limit} may be "
-            "skipped: repair or remove them; who starts from Python may allow more "
-            f"with damage_limit.\n{listed}"
+            "skipped: repair or remove them, or from Python allow more with "
+            f"damage_limit.\n{listed}"
         )

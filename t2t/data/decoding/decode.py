@@ -1,4 +1,4 @@
-"""From encoded bytes to uint8 pixels, by the fastest decoder that is there."""
+"""Decodes images to uint8 pixels with the fastest decoder installed."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -21,7 +21,6 @@ from t2t.data.decoding.headers import (
     stored_size,
     webp_has_exif,
 )
-from t2t.data.decoding.in_flight import BUDGET
 from t2t.data.decoding.levels import (
     ImagePixels,
     levels_of,
@@ -36,6 +35,7 @@ from t2t.data.decoding.nvjpeg import (
     torchvision_decodes,
     upright,
 )
+from t2t.data.decoding.pixel_budget import BUDGET
 from t2t.data.decoding.shrinking import jpeg_factor, shrink_factor, shrunk
 from t2t.errors import UserError, machine_error
 
@@ -51,9 +51,9 @@ _PIXELS_AT_ONCE = 1 << 24
 _SHARE_OF_COEFFICIENTS = 4
 # Pillow keeps several copies of these, with more bytes per pixel.
 _COPIES = {"WEBP": 3, "AVIF": 3}
-# Of rows longer than twice this Pillow says that memory is lacking, which it is not.
+# For rows longer than twice this, Pillow wrongly reports a lack of memory.
 _LONGEST_SIDE = 1 << 25
-# Pillow's own limit refuses photographs of 200 megapixels, which telephones take.
+# Pillow's own limit refuses photographs of 200 megapixels, which phones take.
 Image.MAX_IMAGE_PIXELS = MAX_PIXELS_LIMIT
 
 
@@ -105,7 +105,7 @@ def decode(
                 with MUTED:
                     pixels = fast[1](as_tensor(data), _MODES[channels][0])
             except (RuntimeError, ValueError):
-                pass  # Pillow reads more kinds, and its reasons are the clearer ones.
+                pass  # Pillow reads more formats, and its errors are clearer.
             else:
                 if pixels.dtype == torch.uint8 and pixels.ndim == 3:
                     return shrunk(pixels, factor)
@@ -119,12 +119,12 @@ def image_size(data: bytes) -> tuple[int, int]:
     try:
         with MUTED, Image.open(io.BytesIO(data), formats=_formats(data)) as image:
             return image.height, image.width
-    except Exception:  # of any kind: decoding tells what is wrong
+    except Exception:  # of any kind: decoding reports it
         return 0, 0
 
 
 def _check_size(height: int, width: int, name: str, max_pixels: int) -> None:
-    """Refuses an image that memory may not suffice for, before any is taken."""
+    """Refuses an image that may need too much memory, before any is allocated."""
     if max(width, height) > _LONGEST_SIDE:
         raise DamagedImage(
             name,
@@ -140,7 +140,7 @@ def _check_size(height: int, width: int, name: str, max_pixels: int) -> None:
 
 
 def decoder_name(device: torch.device | str = "cpu") -> str:
-    """Which library decodes JPEGs for this device, for a log to say."""
+    """The library that decodes JPEGs for this device."""
     on_gpu = gpu_decoder_name(device)
     if on_gpu:
         return on_gpu
@@ -158,22 +158,22 @@ def decode_each(
     min_side: int | None = None,
     max_pixels: int = DEFAULT_MAX_PIXELS,
 ) -> list[Tensor | DamagedImage]:
-    """Pixels on the device, or what is wrong, for each image.
+    """For each image its pixels on the device, or the error that says what is wrong.
 
-    On a CUDA device nvJPEG decodes the JPEGs that it reads; all else is decoded by
-    threads of the CPU and sent there.
+    On a CUDA device nvJPEG decodes the JPEGs that it reads; the CPU decodes all else,
+    with the threads of `pool`.
     """
     device = torch.device(device)
-    outcomes: dict[int, Tensor | DamagedImage] = {}
+    results: dict[int, Tensor | DamagedImage] = {}
     if device.type == "cuda":
         found = decode_jpegs(
             datas, channels, device, min_side=min_side, max_pixels=max_pixels
         )
         if found is not None:
-            places, ragged = found
-            for number, place in enumerate(places.tolist()):
-                outcomes[place] = ragged.image(number)
-    rest = [index for index in range(len(datas)) if index not in outcomes]
+            positions, ragged = found
+            for number, position in enumerate(positions.tolist()):
+                results[position] = ragged.image(number)
+    rest = [index for index in range(len(datas)) if index not in results]
 
     def decode_one(index: int) -> Tensor | DamagedImage:
         name = names[index] if names else f"image {index} of the batch"
@@ -189,14 +189,14 @@ def decode_each(
             return damaged
 
     decoded = (map if pool is None else pool.map)(decode_one, rest)
-    for index, outcome in zip(rest, decoded, strict=True):
-        outcomes[index] = outcome.to(device) if isinstance(outcome, Tensor) else outcome
-    return [outcomes[index] for index in range(len(datas))]
+    for index, result in zip(rest, decoded, strict=True):
+        results[index] = result.to(device) if isinstance(result, Tensor) else result
+    return [results[index] for index in range(len(datas))]
 
 
 @cache
 def _fast_decoder() -> tuple[str, Callable[[Tensor, str], Tensor]] | None:
-    """A library's name and its upright decoder of JPEG, PNG and WebP, without GIL."""
+    """A library's name and its decoder, which gives upright images without the GIL."""
     try:
         from torchcodec.decoders import decode_image as torchcodec_decode
     except (ImportError, RuntimeError, OSError):  # absent, or built for another torch
@@ -270,13 +270,13 @@ def _pixels_of(image: Image.Image, mode: str, factor: int) -> ImagePixels:
 
 
 def _without_exif(data: bytes) -> io.BytesIO:
-    """A JPEG whose Exif block Pillow passes over: a broken one makes it warn."""
+    """A JPEG whose Exif block Pillow skips: a broken one makes it warn."""
     at = data.find(b"Exif\0\0", 0, 4096) if image_format(data) == "jpeg" else -1
     return io.BytesIO(data if at < 0 else data[:at] + b"skip" + data[at + 4 :])
 
 
 def _formats(data: bytes) -> tuple[str, ...] | None:
-    """The one reader that fits, or all: trying each costs more than a small image."""
+    """The one Pillow reader to try, or None for all, which is slow."""
     kind = image_format(data)
     return None if kind is None else (kind.upper(),)
 
@@ -308,6 +308,6 @@ def _reason(data: bytes, error: Exception) -> str:
             f"the {kind.upper()} file is truncated, damaged, or of an unsupported kind"
         )
     if isinstance(error, LookupError | ArithmeticError) or not str(error):
-        # What was looked for, which says nothing by itself.
+        # The text alone, such as a missing key, says nothing.
         return f"the file is damaged ({type(error).__name__}: {error})"
     return str(error)

@@ -1,4 +1,4 @@
-"""What the first bytes of an encoded image tell, read without decoding it."""
+"""Format, size and orientation of an encoded image, read without decoding it."""
 
 import struct
 from typing import NamedTuple
@@ -25,10 +25,10 @@ UNREAD_SUFFIXES = frozenset(
         *(".raf", ".rw2"),
     )
 )
-"""What images are called that are not read."""
+"""Suffixes of image formats that are not supported."""
 
 OTHER_SUFFIX = ".img"
-"""What a pack calls an image that only its decoder can tell."""
+"""The suffix, in a pack, of an image in another format."""
 
 ORIENTATION_TAG = 0x0112
 
@@ -49,7 +49,7 @@ class JpegHeader(NamedTuple):
 
 
 def image_format(data: bytes) -> str | None:
-    """A key of SUFFIXES, by the bytes and not by the file's name."""
+    """A key of SUFFIXES, found by the bytes, not by the file's name."""
     if data[:3] == b"\xff\xd8\xff":
         return "jpeg"
     if data[:8] == b"\x89PNG\r\n\x1a\n":
@@ -129,7 +129,7 @@ def jpeg_header(data: bytes) -> JpegHeader | None:
 
 
 def _exif_orientation(tiff: bytes) -> int:
-    """The orientation of an Exif block, 1 (upright) where none can be read."""
+    """The orientation of an Exif block; 1 (upright) if none can be read."""
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
     if order is None or len(tiff) < 8:
         return 1

@@ -1,8 +1,8 @@
 """nvJPEG through its C interface: a batch by one call, on the caller's stream.
 
-torchcodec and torchvision call the same library with ordinary memory and without its
-pool; torchvision, besides, on a stream that cannot go before training's kernels and
-under a lock that lets one thread decode at a time.
+torchcodec and torchvision call the same library with pageable memory and without its
+pool; torchvision also uses a stream of low priority and a lock that lets one thread
+decode at a time.
 """
 
 import ctypes
@@ -46,8 +46,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "nvjpegDecodeBatchedInitialize": (_POINTER, _POINTER, *(_NUMBER,) * 3),
     "nvjpegDecodeBatched": (_POINTER,) * 6,
 }
-# What reads a few bytes is called without letting go of the GIL: taking it back can
-# cost a thread milliseconds.
+# Functions that read a few bytes are called without releasing the GIL: acquiring it
+# again can take milliseconds.
 _QUICK = (
     "nvjpegJpegStreamParseHeader",
     "nvjpegJpegStreamGetFrameDimensions",
@@ -69,14 +69,15 @@ class JpegEngine:
         self._header = _created("nvjpegJpegStreamCreate", self._handle)
         self._answer = ctypes.c_int()
         self._size = (ctypes.c_uint * 2)()
-        # From here on memory comes from a pool, whatever size is asked for.
+        # From here on memory comes from a pool, whatever the size.
         sizes = (1, 1, 1, _FULL_COLOUR, _PLANAR)
         _call("nvjpegDecodeBatchedPreAllocate", self._handle, self._state, *sizes)
 
     def accepts(self, jpegs: Jpegs) -> Bool[np.ndarray, " images"]:
-        """Which of them the hardware decodes: baseline, in one scan.
+        """Which of them the hardware decodes: baseline JPEGs, in one scan.
 
-        And of the size that room was left for: a file may tell two.
+        Their size must be the one in `jpegs`, for which memory is reserved: a file may
+        state two sizes.
         """
         functions = _functions()
         read = functions["nvjpegJpegStreamParseHeader"]
@@ -84,7 +85,7 @@ class JpegEngine:
         ask = functions["nvjpegDecodeBatchedSupported"]
         answer, size = self._answer, self._size
         handle, header = self._handle, self._header
-        place, width_at = ctypes.addressof(answer), ctypes.addressof(size)
+        answer_at, width_at = ctypes.addressof(answer), ctypes.addressof(size)
         height_at = width_at + ctypes.sizeof(ctypes.c_uint)
         accepted = np.zeros(len(jpegs), dtype=bool)
         addresses = (jpegs.buffer.data_ptr() + jpegs.starts).tolist()
@@ -93,14 +94,14 @@ class JpegEngine:
             failed = (
                 read(handle, addresses[number], length, header)
                 or measure(header, width_at, height_at)
-                or ask(handle, header, place)
+                or ask(handle, header, answer_at)
             )
             fits = not failed and answer.value == 0 and size[:] == sizes[number]
             accepted[number] = fits
         return accepted
 
     def decode(self, jpegs: Jpegs, channels: int, device: torch.device) -> Ragged:
-        """Pixels as stored, in one buffer; raises RuntimeError where one is bad."""
+        """Pixels as stored, in one buffer; raises RuntimeError if one is damaged."""
         sizes = jpegs.heights * jpegs.widths
         total = int(sizes.sum()) * channels
         pixels = roomy(total, device)
@@ -124,7 +125,7 @@ class JpegEngine:
                 stream.cuda_stream,
             )
         finally:
-            # The library still reads the bytes, and writes where others may next.
+            # Until then the library reads the files and writes the pixels.
             done = torch.cuda.Event(blocking=True)
             done.record(stream)
             done.synchronize()
@@ -138,7 +139,7 @@ class JpegEngine:
 
 
 def _outputs(pixels: Tensor, jpegs: Jpegs, channels: int) -> np.ndarray:
-    """The library's records of four pointers and four bytes-per-row, one an image."""
+    """The library's records, one per image: four pointers and four row lengths."""
     sizes = jpegs.heights * jpegs.widths
     starts = pixels.data_ptr() + channels * (np.cumsum(sizes) - sizes)
     records = np.zeros((len(jpegs), 8), dtype=np.uint64)
@@ -149,7 +150,7 @@ def _outputs(pixels: Tensor, jpegs: Jpegs, channels: int) -> np.ndarray:
 
 
 class JpegEngines:
-    """As many engines on a device as threads decode there at once."""
+    """Engines on a device, one per thread that decodes at the same time."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -184,12 +185,12 @@ def _created(name: str, *arguments: Any) -> int:
 def _call(name: str, *arguments: Any) -> None:
     status = _functions()[name](*arguments)
     if status:
-        raise RuntimeError(f"{name} answered with status {status}.")
+        raise RuntimeError(f"{name} failed with status {status}.")
 
 
 @cache
 def _functions() -> dict[str, Any]:
-    """The library's functions by name; none where it is missing or too old."""
+    """The library's functions by name; none if it is missing or too old."""
     for path in _paths():
         try:
             library, quick = ctypes.CDLL(path), ctypes.PyDLL(path)
@@ -210,7 +211,7 @@ def _functions() -> dict[str, Any]:
 
 
 def _paths() -> list[str]:
-    """Where nvJPEG may lie: beside the packages that bring it, or in the system."""
+    """Possible paths of nvJPEG: in the packages that ship it, or in the system."""
     patterns = []
     for package, folder in (
         ("torchvision", "../torchvision.libs"),
@@ -218,8 +219,8 @@ def _paths() -> list[str]:
         ("nvidia", "*/lib"),
     ):
         spec = find_spec(package)
-        for place in (spec and spec.submodule_search_locations) or ():
-            patterns.append(str(Path(place) / folder / "libnvjpeg[.-]*so*"))
+        for root in (spec and spec.submodule_search_locations) or ():
+            patterns.append(str(Path(root) / folder / "libnvjpeg[.-]*so*"))
     found = [path for pattern in patterns for path in sorted(glob.glob(pattern))]
     system = ctypes.util.find_library("nvjpeg")
     return [*found, system] if system else found

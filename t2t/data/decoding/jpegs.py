@@ -20,11 +20,11 @@ Numbers = Int64[np.ndarray, " images"]
 
 @dataclass(frozen=True)
 class Jpegs:
-    """JPEGs end to end in one buffer, and what their headers tell."""
+    """JPEGs end to end in one buffer, and the numbers in their headers."""
 
     buffer: UInt8[Tensor, " bytes"]
-    places: Numbers
-    """Where each stood among what was given."""
+    positions: Numbers
+    """Position of each among the given images."""
     starts: Numbers
     lengths: Numbers
     heights: Numbers
@@ -32,13 +32,13 @@ class Jpegs:
     orientations: Numbers
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.positions)
 
     def chosen(self, which: Numbers | Bool[np.ndarray, " images"] | slice) -> "Jpegs":
         """Some of them, sharing the buffer."""
         return Jpegs(
             self.buffer,
-            self.places[which],
+            self.positions[which],
             self.starts[which],
             self.lengths[which],
             self.heights[which],
@@ -56,17 +56,17 @@ class Jpegs:
 def gather_jpegs(
     datas: Sequence[bytes | Tensor], pinned: bool, max_pixels: int = DEFAULT_MAX_PIXELS
 ) -> Jpegs:
-    """Whole JPEGs of one or three colours in new memory, all else left out.
+    """Complete grey or RGB JPEGs, copied to one buffer; others are left out.
 
-    In page-locked memory the GPU fetches them by itself; from any other, the driver
-    copies every image first, one after the other.
+    From pinned memory the GPU copies by itself; from other memory the driver first
+    copies every image, one after the other.
     """
     chosen: list[tuple[int, bytes, JpegHeader]] = []
-    for place, data in enumerate(datas):
+    for position, data in enumerate(datas):
         header = None if isinstance(data, Tensor) else header_for_gpu(data, max_pixels)
         if header is not None:
             assert isinstance(data, bytes)
-            chosen.append((place, data, header))
+            chosen.append((position, data, header))
     lengths = np.array([len(data) for _, data, _ in chosen], dtype=np.int64)
     starts = np.cumsum(lengths) - lengths
     buffer = torch.empty(int(lengths.sum()), dtype=torch.uint8, pin_memory=pinned)
@@ -75,7 +75,7 @@ def gather_jpegs(
         target[start : start + len(data)] = np.frombuffer(data, np.uint8)
     return Jpegs(
         buffer,
-        np.array([place for place, _, _ in chosen], dtype=np.int64),
+        np.array([position for position, _, _ in chosen], dtype=np.int64),
         starts,
         lengths,
         np.array([header.height for _, _, header in chosen], dtype=np.int64),
@@ -87,15 +87,15 @@ def gather_jpegs(
 def header_for_gpu(
     data: bytes, max_pixels: int = DEFAULT_MAX_PIXELS
 ) -> JpegHeader | None:
-    """The header of a JPEG that nvJPEG may be given, None for all else."""
-    # It paints the rest of a truncated file grey and says nothing: these bytes must
-    # begin and end as a JPEG does, with a little after at most.
+    """The header of a JPEG that nvJPEG may decode; None for all else."""
+    # nvJPEG decodes the rest of a truncated file as grey without an error, so the end
+    # marker must be there, with few bytes after it.
     end = data.rfind(b"\xff\xd9", max(len(data) - 2048, 2))
     if end < 0 or image_format(data) != "jpeg":
         return None
     header = jpeg_header(data)
-    # A height of 0 means that a later marker tells it, and no room would be left for
-    # the pixels; four components are CMYK, which it would read as something else.
+    # A height of 0 means that a later marker has it, and no memory would be reserved
+    # for the pixels; four components are CMYK, which nvJPEG would decode wrongly.
     if header and header.components in (1, 3):
         return header if 0 < header.height * header.width <= max_pixels else None
     return None

@@ -19,7 +19,7 @@ _PHOTOMETRIC = 262
 
 
 def with_channels(pixels: ImagePixels, channels: int, name: str = "") -> ImagePixels:
-    """Grey repeated, colour made grey, opacity dropped or added, as `channels` asks."""
+    """Converts between grey, RGB and RGBA; added opacity is full."""
     given = pixels.shape[0]
     if given == channels:
         return pixels

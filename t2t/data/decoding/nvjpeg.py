@@ -1,4 +1,4 @@
-"""JPEGs decoded on the GPU: by nvJPEG itself, or through a library that has it."""
+"""JPEGs decoded on the GPU by nvJPEG, called directly or through a library."""
 
 import io
 import warnings
@@ -15,9 +15,9 @@ from PIL import Image
 from torch import Tensor
 
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
-from t2t.data.decoding.in_flight import PIXELS_IN_FLIGHT
 from t2t.data.decoding.jpeg_engine import JpegEngines, has_library
 from t2t.data.decoding.jpegs import Jpegs, Numbers, gather_jpegs
+from t2t.data.decoding.pixel_budget import PIXELS_IN_FLIGHT
 from t2t.data.decoding.shrinking import shrink_factor, shrunk
 from t2t.ops.ragged import Ragged
 
@@ -43,7 +43,7 @@ class Decoder(Protocol):
 
 
 class GpuDecoder(NamedTuple):
-    """A name, and decoders to borrow for one thread at a time."""
+    """A decoder's name, and how a thread borrows one."""
 
     name: str
     borrowed: Callable[[], AbstractContextManager[Decoder]]
@@ -66,7 +66,7 @@ class LibraryDecoder:
     def decode(self, jpegs: Jpegs, channels: int, device: torch.device) -> Ragged:
         mode = "RGB" if channels == 3 else "GRAY"
         if device.type == "cuda":
-            # Memory that work of the caller's stream still reads may be handed to the
+            # Memory that work of the caller's stream still reads may be given to the
             # library, which writes to it on a stream of its own.
             torch.cuda.current_stream(device).synchronize()
         return Ragged.from_images(self.function(jpegs.encoded(), mode, device))
@@ -80,7 +80,7 @@ def decode_jpegs(
     min_side: int | None = None,
     max_pixels: int = DEFAULT_MAX_PIXELS,
 ) -> tuple[Numbers, Ragged] | None:
-    """Upright pixels of those images that nvJPEG reads, and their places in `datas`."""
+    """Upright pixels of the images that nvJPEG reads, and their positions."""
     if channels not in CHANNELS or _gpu_decoder(device) is None:
         return None
     jpegs = gather_jpegs(datas, _pinned(device), max_pixels)
@@ -90,7 +90,7 @@ def decode_jpegs(
 def decode_gathered(
     jpegs: Jpegs, channels: int, device: torch.device, min_side: int | None = None
 ) -> tuple[Numbers, Ragged] | None:
-    """Upright pixels and the places of those JPEGs that nvJPEG reads, if any.
+    """Positions and upright pixels of the JPEGs that nvJPEG reads; None if none.
 
     Large ones are shrunk as by `decode`, a group at a time.
     """
@@ -106,8 +106,8 @@ def decode_gathered(
         ]
     if not parts:
         return None
-    places = np.concatenate([some.places for some, _ in parts])
-    return places, Ragged.joined([ragged for _, ragged in parts])
+    positions = np.concatenate([some.positions for some, _ in parts])
+    return positions, Ragged.joined([ragged for _, ragged in parts])
 
 
 def _groups(jpegs: Jpegs) -> Iterator[Jpegs]:
@@ -133,19 +133,19 @@ def _pinned(device: torch.device) -> bool:
 
 
 def gpu_decoder_name(device: torch.device | str) -> str | None:
-    """What decodes JPEGs on this device, or None where the CPU does."""
+    """What decodes JPEGs on this device; None if the CPU does."""
     device = torch.device(device)
     found = _gpu_decoder(device) if device.type == "cuda" else None
     return found.name if found else None
 
 
 def as_tensor(data: bytes) -> UInt8[Tensor, "bytes"]:
-    """Encoded bytes as decoders take them."""
+    """Encoded bytes as a tensor that shares their memory."""
     return torch.frombuffer(data, dtype=torch.uint8)
 
 
 def upright(pixels: Tensor, orientation: int) -> Tensor:
-    """Pixels turned as an Exif orientation, 1 to 8, says they were meant."""
+    """Pixels rotated and flipped as their Exif orientation, 1 to 8, asks."""
     if orientation == 1:
         return pixels
     if orientation >= 5:
@@ -157,8 +157,8 @@ def upright(pixels: Tensor, orientation: int) -> Tensor:
 
 
 def torchvision_decodes() -> bool:
-    """Whether torchvision's decoders are not yet deprecated, as they are from 0.29."""
-    # From the package's record: importing all of torchvision takes seconds.
+    """Whether torchvision is older than 0.29, which deprecates its decoders."""
+    # From the package's metadata: importing torchvision takes seconds.
     major, minor = (int(part) for part in version("torchvision").split(".")[:2])
     return (major, minor) < (0, 29)
 
@@ -166,12 +166,12 @@ def torchvision_decodes() -> bool:
 def _decode_or_halve(
     jpegs: Jpegs, decoder: Decoder, channels: int, device: torch.device
 ) -> list[tuple[Jpegs, Ragged]]:
-    """All that decode: one bad image fails its whole batch, so halves are tried."""
+    """All that decode. One bad image fails a whole batch; then halves are tried."""
     if not len(jpegs):
         return []
     try:
         ragged = decoder.decode(jpegs, channels, device)
-    except torch.OutOfMemoryError:  # no fault of an image's
+    except torch.OutOfMemoryError:  # not an image's fault
         raise
     except (RuntimeError, ValueError):
         if len(jpegs) == 1:
@@ -189,7 +189,7 @@ def _decode_or_halve(
 
 
 def _turned(ragged: Ragged, orientations: Numbers) -> Ragged:
-    """The images upright, each in the memory it had."""
+    """The images upright, each in the same memory."""
     heights, widths = ragged.heights.clone(), ragged.widths.clone()
     for index in np.flatnonzero(orientations != 1).tolist():
         pixels = upright(ragged.image(index), int(orientations[index]))
@@ -205,9 +205,9 @@ def _turned(ragged: Ragged, orientations: Numbers) -> Ragged:
 
 @cache
 def _gpu_decoder(device: torch.device) -> GpuDecoder | None:
-    """The first decoder that reads a test image right."""
+    """The first decoder that decodes test images correctly."""
     for candidate in _candidates(device):
-        if _reads_well(candidate, device):
+        if _decodes_correctly(candidate, device):
             return candidate
     return None
 
@@ -243,8 +243,8 @@ def _candidates(device: torch.device) -> Iterator[GpuDecoder]:
         yield GpuDecoder("nvJPEG through torchvision", decoder.borrowed)
 
 
-def _reads_well(candidate: GpuDecoder, device: torch.device) -> bool:
-    """Whether two images of known pixels, one wide and one tall, come out right."""
+def _decodes_correctly(candidate: GpuDecoder, device: torch.device) -> bool:
+    """Whether it decodes two images of known pixels, one wide and one tall."""
     ramp = np.linspace(0, 255, 96 * 144).reshape(96, 144).astype(np.uint8)
     wide = np.stack([ramp, ramp[:, ::-1], ramp[::-1] // 2], axis=2)
     pictures = [np.ascontiguousarray(each) for each in (wide, wide.swapaxes(0, 1))]

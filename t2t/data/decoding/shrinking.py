@@ -62,7 +62,7 @@ def _pooled(band: Tensor, factor: int) -> Tensor:
 
 
 def _means(band: np.ndarray, factor: int) -> np.ndarray:
-    """The same in NumPy, which starts no threads."""
+    """The same with NumPy, which starts no threads."""
     sums = band.astype(np.uint16 if factor <= 16 else np.uint32)
     counts = []
     for axis in (1, 2):

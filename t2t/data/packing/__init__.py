@@ -1,1 +1,1 @@
-"""Any data, shrunk into tar shards that are fast to read: `t2t pack`."""
+"""`t2t pack`: shrinks images and packs them into tar shards."""

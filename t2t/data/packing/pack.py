@@ -1,4 +1,4 @@
-"""Shrink any data and pack it into tar shards that are fast to read."""
+"""Shrinks the images of any data and packs them into tar shards."""
 
 import json
 import os
@@ -30,7 +30,7 @@ LOCK_FILE = ".pack.lock"
 
 @dataclass(frozen=True)
 class PackResult:
-    """What a pack holds, whether this run or an earlier one wrote it."""
+    """What a pack contains, written by this run or an earlier one."""
 
     folder: Path
     num_images: int
@@ -38,11 +38,11 @@ class PackResult:
     bytes_before: int
     bytes_after: int
     damaged: tuple[DamagedImage, ...]
-    """What was left out, and why."""
+    """Images left out, and why."""
     num_resumed: int
-    """Shards that were there already and proved whole."""
+    """Shards that an earlier run wrote and that are intact."""
     notes: tuple[str, ...] = ()
-    """What the source has to tell."""
+    """Notes on the source, for the user."""
 
 
 def pack(
@@ -59,11 +59,11 @@ def pack(
     max_pixels: int = DEFAULT_MAX_PIXELS,
     progress: Callable[[int, int], None] | None = None,
 ) -> PackResult:
-    """Pack the training and validation images of any data into WebDataset shards.
+    """Packs the training and validation images of any data into WebDataset shards.
 
-    Larger images shrink to `short_side` and become JPEGs of this quality; others keep
-    their bytes, and all do where `short_side` is None. A pack that was interrupted is
-    continued by the same call. `progress` is given images done and images in all.
+    Images larger than `short_side` are shrunk to it and become JPEGs of this quality;
+    others, or all if it is None, keep their bytes. The same call resumes an
+    interrupted pack. `progress` is called with the number of images done and in all.
     """
     _check_numbers(short_side, quality, shard_size)
     folder = Path(destination).expanduser()
@@ -112,7 +112,7 @@ def _write(
     damage: Damage,
     progress: Callable[[int, int], None],
 ) -> PackResult:
-    """Write what is missing, then open all of it as its users will."""
+    """Writes the missing shards, then opens the pack to check it."""
     num_images = sum(len(shard.images) for shard in shards)
     num_done = 0
 
@@ -153,7 +153,7 @@ def _damaged(index: ShardIndex) -> list[DamagedImage]:
 def _check_not_empty(
     folder: Path, shards: list[Shard], indexes: list[ShardIndex]
 ) -> None:
-    """Remove a pack that lacks what to train on or to judge by, and say so."""
+    """Removes a pack that has no image to train or to validate with, and raises."""
     num_images: Counter[str] = Counter()
     for shard, index in zip(shards, indexes, strict=True):
         num_images[shard.path.name.partition("-")[0]] += len(index.offsets)
@@ -164,7 +164,7 @@ def _check_not_empty(
         Path(f"{shard.path}{SUFFIX}").unlink()
     (folder / PACK_FILE).unlink()
     (folder / LOCK_FILE).unlink(missing_ok=True)
-    with suppress(OSError):  # something else has come into it
+    with suppress(OSError):  # it contains other files
         folder.rmdir()
     empty = " or ".join(split for split, num in num_images.items() if not num)
     first = next(each for index in indexes for each in _damaged(index))
@@ -175,32 +175,32 @@ def _check_not_empty(
 
 
 def _check_apart(source_spec: str | Path, folder: Path) -> None:
-    """Refuse to pack into the source, which would then hold its own pack."""
+    """Refuses to pack into the source, which would then contain its own pack."""
     source = Path(source_spec).expanduser()
     if is_named(str(source_spec)) or not source.is_dir():
         return
     inside, outside = folder.resolve(), source.resolve()
     if inside.is_relative_to(outside) or outside.is_relative_to(inside):
         raise UserError(
-            f"{source_spec} and {folder} lie in one another: give a folder outside the "
-            "data to pack into."
+            f"{folder} and the data {source_spec} contain one another: give a folder "
+            "outside the data to pack into."
         )
 
 
 def _check_numbers(short_side: int | None, quality: int, shard_size: int) -> None:
     if short_side is not None and short_side < 1:
         raise UserError(
-            f"A short side of {short_side} pixels is none: give 1 or more, or by "
-            "--short-side 0 keep all."
+            f"The short side cannot be {short_side} pixels: give 1 or more, or "
+            "--short-side 0 to keep the size of all images."
         )
     if not 1 <= quality <= 100:
         raise UserError(f"JPEG quality {quality} is not between 1 and 100.")
     if shard_size < 1:
-        raise UserError(f"A shard of {shard_size} images holds none: give 1 or more.")
+        raise UserError(f"A shard cannot have {shard_size} images: give 1 or more.")
 
 
 def _claim(folder: Path, description: dict[str, Any]) -> None:
-    """Make the folder this pack's, or make sure that it is already."""
+    """Reserves the folder for this pack, or checks that an earlier run did."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: give a folder to pack into.")
     described = folder / PACK_FILE
@@ -211,23 +211,23 @@ def _claim(folder: Path, description: dict[str, Any]) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             if any(not name.startswith(own) for name in os.listdir(folder)):
                 raise UserError(
-                    f"{folder} holds something else: give an empty or a new folder."
+                    f"{folder} contains other files: give an empty or a new folder."
                 )
             write_atomically(described, json.dumps(description, indent=1).encode())
         except OSError as error:
             raise UserError(
-                f"{folder} cannot be written to ({error.strerror}): put that right "
-                "and repeat the command, or give another folder."
+                f"{folder} cannot be written to ({error.strerror}): fix that and run "
+                "the command again, or give another folder."
             ) from error
         return
     there = pack_description(str(folder)) or {}
-    # Packs of earlier versions do not tell of theirs.
+    # Earlier versions did not record it.
     there.setdefault("contents", description["contents"])
     differing = [key for key in description if there.get(key) != description[key]]
     if differing:
         raise UserError(
-            f"{folder} holds a pack with another {', '.join(differing)}: give the same "
-            "arguments to continue it, or another folder."
+            f"{folder} contains a pack with another {', '.join(differing)}: give the "
+            "same arguments to resume it, or another folder."
         )
 
 
@@ -247,11 +247,11 @@ def _shards(
 
 
 def _check_as_read(shards: list[Shard], indexes: list[ShardIndex]) -> None:
-    """Open the pack as its users will and compare its labels with the source's."""
+    """Opens the pack and compares its labels with the source's."""
     whole = ShardSource([str(shard.path) for shard in shards])
     expected = np.concatenate([np.array(index.labels, np.int64) for index in indexes])
     if not np.array_equal(whole.labels, expected):
         raise UserError(
-            f"{shards[0].path.parent} does not read back as it was written: pack again "
-            "into another folder."
+            f"{shards[0].path.parent} reads back different labels than were written: "
+            "pack again into another folder."
         )

@@ -1,4 +1,4 @@
-"""Tar shards written whole or not at all, from images that threads prepare."""
+"""Writes tar shards, complete or not at all, from images that threads prepare."""
 
 import hashlib
 import io
@@ -35,18 +35,18 @@ _NUM_AHEAD = 4
 
 @dataclass(frozen=True)
 class Shard:
-    """The images of one shard, by their number in the source."""
+    """One shard: its path, and its images by index in the source."""
 
     path: Path
     source: Source
     images: Indices
     first: int
-    """The place of the first image in the whole split: members are named by place."""
+    """The position of its first image in the split; members are named by position."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What makes an image's bytes in a pack."""
+    """How images are stored in a pack."""
 
     short_side: int | None
     quality: int
@@ -60,20 +60,20 @@ def write_shard(
     damage: Damage,
     advance: Callable[[int], None],
 ) -> ShardIndex:
-    """A whole shard under its name, or none: it is renamed when it proves good."""
+    """Writes a shard under another name, checks it, then renames it."""
     part = shard.path.with_name(f"{shard.path.name}.part")
     try:
         with ThreadPoolExecutor(num_workers) as pool, open(part, "wb") as file:
             written = _Written()
-            for place, future in _prepare_ahead(pool, shard, settings, num_workers):
+            for position, future in _prepare_ahead(pool, shard, settings, num_workers):
                 try:
                     image = future.result()
                 except DamagedImage as damaged:
                     damage.record(damaged)
                     written.damaged.append((damaged.name, damaged.reason))
                 else:
-                    label = int(shard.source.labels[shard.images[place]])
-                    written.add(file, f"{shard.first + place:09d}", image, label)
+                    label = int(shard.source.labels[shard.images[position]])
+                    written.add(file, f"{shard.first + position:09d}", image, label)
                 advance(1)
             file.write(bytes(2 * tarfile.BLOCKSIZE))
             file.flush()
@@ -83,8 +83,8 @@ def write_shard(
         os.replace(part, shard.path)
     except OSError as error:
         raise UserError(
-            f"{shard.path} could not be written ({error}): put that right and repeat "
-            "the command, which goes on from here."
+            f"{shard.path} could not be written ({error}): fix that and run the same "
+            "command to resume."
         ) from error
     finally:
         part.unlink(missing_ok=True)
@@ -93,20 +93,20 @@ def write_shard(
 
 @dataclass
 class _Written:
-    """What a shard holds so far."""
+    """What has been written to a shard so far."""
 
     offsets: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
     checksums: list[int] = field(default_factory=list)
     damaged: list[tuple[str, str]] = field(default_factory=list)
-    """Names of what was left out, and why."""
+    """Names of the images left out, and why."""
     bytes_before: int = 0
 
     def add(
         self, file: io.BufferedWriter, key: str, image: "Prepared", label: int
     ) -> None:
-        """Append an image and its label, as WebDataset pairs them."""
+        """Appends an image and its label, as WebDataset pairs them."""
         self.offsets.append(_add_member(file, key + image.suffix, image.data))
         _add_member(file, f"{key}.cls", str(label).encode())
         self.sizes.append(len(image.data))
@@ -115,7 +115,7 @@ class _Written:
         self.bytes_before += image.bytes_before
 
     def checked_index(self, path: Path) -> ShardIndex:
-        """The index, once every image has been read back through it."""
+        """The index, after every image has been read back by it."""
         stored = LocalFile(str(path))
         members = zip(self.offsets, self.sizes, self.checksums, strict=True)
         for offset, size, checksum in members:
@@ -136,7 +136,7 @@ class _Written:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The bytes of an image as they go into a pack."""
+    """The bytes of an image as a pack stores them."""
 
     data: bytes
     suffix: str
@@ -144,7 +144,7 @@ class Prepared:
 
 
 def prepared(source: Source, index: int, settings: Settings) -> Prepared:
-    """An image's bytes, kept or made smaller, that are known to decode."""
+    """An image's bytes, unchanged or made smaller, after a test that they decode."""
     name = source.name(index)
     given = source.read(index)
     header = jpeg_header(given) if isinstance(given, bytes) else None
@@ -170,13 +170,14 @@ def prepared(source: Source, index: int, settings: Settings) -> Prepared:
     try:
         data, suffix = encoded(pixels, settings if shrink else None)
     except OSError as error:  # a strip that is longer than a JPEG can be
-        raise DamagedImage(name, f"made smaller it is no JPEG ({error})") from error
+        reason = f"made smaller, it cannot be stored as a JPEG ({error})"
+        raise DamagedImage(name, reason) from error
     decode(data, name=name)
     return Prepared(data, suffix, num_bytes)
 
 
 def encoded(pixels: Tensor, settings: Settings | None) -> tuple[bytes, str]:
-    """A smaller JPEG, or without settings a PNG that keeps every pixel."""
+    """A smaller JPEG; without settings, a PNG with the same pixels."""
     rows = pixels.permute(1, 2, 0).numpy()
     image = Image.fromarray(rows[..., 0] if rows.shape[-1] == 1 else rows)
     buffer = io.BytesIO()
@@ -192,7 +193,7 @@ def encoded(pixels: Tensor, settings: Settings | None) -> tuple[bytes, str]:
 
 
 def _add_member(file: io.BufferedWriter, name: str, data: bytes) -> int:
-    """Append a file to the tar and return where its bytes begin."""
+    """Appends a file to the tar and returns the offset of its bytes."""
     member = tarfile.TarInfo(name)
     member.size = len(data)
     file.write(member.tobuf(tarfile.USTAR_FORMAT))
@@ -205,12 +206,12 @@ def _add_member(file: io.BufferedWriter, name: str, data: bytes) -> int:
 def _prepare_ahead(
     pool: ThreadPoolExecutor, shard: Shard, settings: Settings, num_workers: int
 ) -> Iterator[tuple[int, "Future[Prepared]"]]:
-    """Images in order, with only a few in memory before they are asked for."""
+    """Images in order, only a few of them prepared ahead."""
     waiting: deque[tuple[int, Future[Prepared]]] = deque()
     try:
-        for place, index in enumerate(shard.images.tolist()):
+        for position, index in enumerate(shard.images.tolist()):
             future = pool.submit(prepared, shard.source, index, settings)
-            waiting.append((place, future))
+            waiting.append((position, future))
             if len(waiting) > _NUM_AHEAD * num_workers:
                 yield waiting.popleft()
         while waiting:
@@ -221,11 +222,11 @@ def _prepare_ahead(
 
 
 def verified_index(shard: Shard) -> ShardIndex | None:
-    """The index of a finished shard, if count and checksum are what it says."""
-    place = Path(f"{shard.path}{SUFFIX}")
-    if not shard.path.is_file() or not place.is_file():
+    """The index of a finished shard; None if count or checksum differ from it."""
+    file = Path(f"{shard.path}{SUFFIX}")
+    if not shard.path.is_file() or not file.is_file():
         return None
-    index = parse_index(place.read_bytes())
+    index = parse_index(file.read_bytes())
     if index is None or not {"sha256", "damaged"} <= index.checked.keys():
         return None
     num_images = len(index.offsets) + len(index.checked["damaged"])

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from t2t.data.crops import Crop
 from t2t.data.decoding.nvjpeg import CHANNELS, decode_gathered, gpu_decoder_name
-from t2t.data.loading import Loader, make_batch
+from t2t.data.loader import Loader, make_batch
 from t2t.data.resources import num_cores
 from t2t.data.sampler import Batch, BatchIndices, Sampler
 from t2t.data.sources.base import Indices
@@ -177,10 +177,16 @@ class ImageStream:
 class StreamBatches:
     """Batches whose images are streamed to the device and cropped there."""
 
-    def __init__(self, stream: ImageStream, crops: tuple[Crop, ...] = ()) -> None:
+    def __init__(
+        self,
+        stream: ImageStream,
+        crops: tuple[Crop, ...] = (),
+        *,
+        description: str = "",
+    ) -> None:
         self.stream = stream
         self.crops = crops
-        self.description = stream.description
+        self.description = description
 
     def steps(self, start: int, stop: int) -> Iterator[Batch]:
         """The batches of these steps, in order; threads end with the iterator."""

@@ -21,7 +21,6 @@ import weakref
 from collections import deque
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -30,8 +29,8 @@ from torch import Tensor
 
 from t2t.data.decoding.damage import DamagedImage
 from t2t.data.decoding.decode import DecodeOptions, decode, decoder_name
-from t2t.data.decoding.in_flight import BUDGET
 from t2t.data.decoding.jpegs import header_for_gpu
+from t2t.data.decoding.pixel_budget import BUDGET
 from t2t.data.sources.base import Source
 from t2t.data.streaming.shared_memory import (
     NUM_COLUMNS,
@@ -89,8 +88,7 @@ class ImageReader:
         self, source: Source, decoding: DecodeOptions, array: Bytes, num_readers: int
     ) -> None:
         self.source = source
-        self.decode = partial(decode, **decoding._asdict())
-        self.max_pixels = decoding.max_pixels
+        self.options = decoding._asdict()
         self.array = array
         self.is_stopped = False
         self._seconds: deque[float] = deque(maxlen=16)
@@ -135,13 +133,13 @@ class ImageReader:
     ) -> tuple[tuple[int, int, int, int], np.ndarray]:
         """An image's kind, height, width and orientation, and the bytes to write."""
         if isinstance(data, bytes) and not decodes:
-            header = header_for_gpu(data, self.max_pixels)
+            header = header_for_gpu(data, self.options["max_pixels"])
             array = np.frombuffer(data, dtype=np.uint8)
             if header is None:
                 return (ImageKind.FILE, 0, 0, 1), array
             described = header.height, header.width, header.orientation
             return (ImageKind.JPEG, *described), array
-        array = self.decode(data).numpy()
+        array = decode(data, **self.options).numpy()
         _, height, width = array.shape
         rows = array.transpose(1, 2, 0)
         if rows.flags.c_contiguous and not array.flags.c_contiguous:

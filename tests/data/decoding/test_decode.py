@@ -19,7 +19,7 @@ from PIL import Image, ImageOps, features
 
 from t2t.data.crops import CenterCrop, RandomCrop, apply_crop, min_side_for
 from t2t.data.decoding import decode as decoding
-from t2t.data.decoding import in_flight, shrinking
+from t2t.data.decoding import pixel_budget, shrinking
 from t2t.data.decoding.damage import Damage, DamagedImage
 from t2t.data.decoding.decode import (
     decode,
@@ -29,7 +29,7 @@ from t2t.data.decoding.decode import (
     with_channels,
 )
 from t2t.data.decoding.headers import image_format, jpeg_header
-from t2t.data.decoding.in_flight import PixelBudget
+from t2t.data.decoding.pixel_budget import PixelBudget
 from t2t.data.decoding.shrinking import shrunk
 from t2t.data.rng import CounterRng
 from t2t.errors import LocalError, UserError
@@ -467,7 +467,7 @@ def test_what_pillow_keeps_three_times_may_have_a_third_of_the_pixels(monkeypatc
 def test_the_pixels_in_flight_are_counted(monkeypatch, kind):
     budget = PixelBudget(1 << 20)
     seen = []
-    monkeypatch.setattr(in_flight, "_MIN_COUNTED", 1)
+    monkeypatch.setattr(pixel_budget, "_MIN_COUNTED", 1)
     monkeypatch.setattr(decoding, "BUDGET", budget)
     monkeypatch.setattr(
         budget, "reserve", lambda num: seen.append(num) or nullcontext()
@@ -477,7 +477,7 @@ def test_the_pixels_in_flight_are_counted(monkeypatch, kind):
 
 
 def test_a_budget_is_never_exceeded_by_threads(monkeypatch):
-    monkeypatch.setattr(in_flight, "_MIN_COUNTED", 1)
+    monkeypatch.setattr(pixel_budget, "_MIN_COUNTED", 1)
     budget, lock = PixelBudget(10), threading.Lock()
     inside, most = 0, 0
 
@@ -498,12 +498,12 @@ def test_a_budget_is_never_exceeded_by_threads(monkeypatch):
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="processes need Linux")
 def test_a_budget_is_shared_by_processes(monkeypatch):
-    monkeypatch.setattr(in_flight, "_MIN_COUNTED", 1)
+    monkeypatch.setattr(pixel_budget, "_MIN_COUNTED", 1)
     budget = PixelBudget(64)
     with open(os.memfd_create("t2t"), "wb") as file:
         budget.share(file.fileno())
         script = (
-            "import os, sys; from t2t.data.decoding import in_flight as f;"
+            "import os, sys; from t2t.data.decoding import pixel_budget as f;"
             "f._MIN_COUNTED = 1; b = f.PixelBudget(64); b.share(int(sys.argv[1]));"
             "c = b.reserve(40); c.__enter__(); print(1, flush=True); sys.stdin.read()"
         )
@@ -610,7 +610,7 @@ def test_damage_stops_past_its_limit_with_the_list():
         UserError, match=r"(?s)3 images.*a\.jpg: cut.*b\.jpg.*c\.jpg"
     ) as e:
         damage.record(DamagedImage("c.jpg", "no image"))
-    assert "from Python may allow more with damage_limit." in str(e.value)
+    assert "or from Python allow more with damage_limit." in str(e.value)
 
 
 def test_damage_counts_across_threads():

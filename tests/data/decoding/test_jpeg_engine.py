@@ -69,8 +69,8 @@ class Library:
 
     def JpegStreamGetFrameDimensions(self, stream, width, height):  # noqa: N802
         size = Image.open(io.BytesIO(self.last)).size
-        for place, side in zip((width, height), size, strict=True):
-            ctypes.c_uint.from_address(place).value = side
+        for position, side in zip((width, height), size, strict=True):
+            ctypes.c_uint.from_address(position).value = side
         return 0
 
     def DecodeBatchedSupported(self, handle, stream, answer):  # noqa: N802
@@ -165,7 +165,7 @@ def test_threads_never_share_an_engine_and_leave_theirs_to_the_next(
 @pytest.mark.skipif(not has_library(), reason="nvJPEG is not installed")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_without_a_gpu_the_library_says_so():
-    with pytest.raises(RuntimeError, match="nvjpegCreateEx answered with status"):
+    with pytest.raises(RuntimeError, match="nvjpegCreateEx failed with status"):
         JpegEngine()
 
 
@@ -196,11 +196,11 @@ def photographs(num):
 @pytest.mark.parametrize("channels", [1, 3])
 def test_the_hardware_decodes_as_the_cpu_does(channels):
     datas = photographs(40)
-    places, ragged = decode_jpegs(datas, channels, torch.device("cuda:0"))
-    assert set(places.tolist()) == {index for index in range(40) if index % 9 != 5}
-    for number, place in enumerate(places.tolist()):
+    positions, ragged = decode_jpegs(datas, channels, torch.device("cuda:0"))
+    assert set(positions.tolist()) == {index for index in range(40) if index % 9 != 5}
+    for number, position in enumerate(positions.tolist()):
         found = ragged.image(number).cpu().int()
-        wanted = decode(datas[place], channels=channels).int()
+        wanted = decode(datas[position], channels=channels).int()
         assert found.shape == wanted.shape
         assert (found - wanted).abs().float().mean() < 2
 
@@ -214,10 +214,10 @@ def test_many_threads_decode_at_once_and_nothing_mixes():
         stream = torch.cuda.Stream(device, -1)
         with torch.cuda.stream(stream):
             order = np.random.default_rng(turn).permutation(len(datas))
-            places, ragged = decode_jpegs([datas[i] for i in order], 3, device)
+            positions, ragged = decode_jpegs([datas[i] for i in order], 3, device)
             return {
-                int(order[place]): ragged.image(number).cpu()
-                for number, place in enumerate(places.tolist())
+                int(order[position]): ragged.image(number).cpu()
+                for number, position in enumerate(positions.tolist())
             }
 
     alone = decoded(0)

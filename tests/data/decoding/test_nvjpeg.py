@@ -59,10 +59,11 @@ def calls(monkeypatch):
 
 
 def decoded(datas, channels):
-    """Images by their place among the data."""
-    places, ragged = decode_jpegs(datas, channels, CPU)
-    assert len(places) == len(ragged)
-    return {place: ragged.image(number) for number, place in enumerate(places.tolist())}
+    """Images by their position among the data."""
+    positions, ragged = decode_jpegs(datas, channels, CPU)
+    assert len(positions) == len(ragged)
+    numbered = enumerate(positions.tolist())
+    return {position: ragged.image(number) for number, position in numbered}
 
 
 def test_jpegs_go_in_one_batch_and_the_rest_stays(calls):
@@ -138,8 +139,8 @@ def test_what_the_gpu_decodes_is_turned_upright(calls, orientation):
     # Neighbours in the buffer stay as they are.
     datas = [jpeg(width=17), jpeg(orientation=orientation), jpeg(height=9)]
     for channels in (1, 3):
-        for place, found in decoded(datas, channels).items():
-            wanted = decode(datas[place], channels=channels)
+        for position, found in decoded(datas, channels).items():
+            wanted = decode(datas[position], channels=channels)
             assert found.shape == wanted.shape
             assert (found.int() - wanted.int()).abs().max() <= 2
 
@@ -169,22 +170,22 @@ def test_without_a_gpu_the_cpu_decodes():
 def test_jpegs_are_gathered_end_to_end_with_what_their_headers_tell():
     datas = [jpeg(height=9), b"junk", jpeg(width=17, orientation=6), jpeg(mode="L")]
     jpegs = gather_jpegs(datas, pinned=False)
-    assert jpegs.places.tolist() == [0, 2, 3]
+    assert jpegs.positions.tolist() == [0, 2, 3]
     assert jpegs.heights.tolist() == [9, 24, 24]
     assert jpegs.widths.tolist() == [40, 17, 40]
     assert jpegs.orientations.tolist() == [1, 6, 1]
-    for part, place in zip(jpegs.encoded(), [0, 2, 3], strict=True):
-        assert part.numpy().tobytes() == datas[place]
+    for part, position in zip(jpegs.encoded(), [0, 2, 3], strict=True):
+        assert part.numpy().tobytes() == datas[position]
     for which in (slice(1, 2), np.array([False, True, False])):
         second = jpegs.chosen(which)
-        assert second.places.tolist() == [2]
+        assert second.positions.tolist() == [2]
         assert second.encoded()[0].numpy().tobytes() == datas[2]
 
 
 def test_what_is_too_large_to_decode_is_not_given_to_the_gpu():
     datas = [jpeg(), jpeg(width=41)]
     gathered = gather_jpegs(datas, pinned=False, max_pixels=24 * 40)
-    assert gathered.places.tolist() == [0]
+    assert gathered.positions.tolist() == [0]
 
 
 @pytest.mark.parametrize("right", [True, False])

@@ -25,7 +25,7 @@ from t2t.data.crops import RandomCrop, apply_crop, min_side_for
 from t2t.data.decoding import nvjpeg
 from t2t.data.decoding.damage import Damage
 from t2t.data.decoding.decode import decode
-from t2t.data.loading import Loader
+from t2t.data.loader import Loader
 from t2t.data.rng import CounterRng
 from t2t.data.sampler import Batch
 from t2t.data.sources import ArraySource
@@ -521,7 +521,7 @@ import os, sys, time
 import numpy as np
 from pathlib import Path
 from t2t.data.batches import LoaderOptions, open_batches
-from t2t.data.loading import Loader
+from t2t.data.loader import Loader
 from t2t.data.sources.base import FileSource
 from t2t.data.streaming.stream import uses_processes
 import torch

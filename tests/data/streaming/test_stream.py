@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from t2t.data.loading import Loader
+from t2t.data.loader import Loader
 from t2t.data.sampler import EvaluationSampler
 from t2t.data.sources import ArraySource
 from t2t.data.sources.base import Indices
