@@ -73,7 +73,7 @@ def rehearse(
             num_images=recipe.batch_size,
             batch_size=recipe.batch_size,
             world_size=num_processes,
-        ).slots(0)
+        ).batch_indices(0)
         batch = random_batch(recipe, len(share.indices), run.task)
         traffic = TrafficCounter()
         if isinstance(run.trained, DistributedDataParallel):

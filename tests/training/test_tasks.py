@@ -216,3 +216,35 @@ def test_damaged_images_without_labels_are_skipped(
     recipe = replace(unlabelled(tiny, "test_masked", data), epochs=1)
     assert train(recipe, folder=tmp_path / "run", runtime=cpu, quiet=True).finished
     assert "7.png" in (tmp_path / "run" / "log.txt").read_text()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", NAMES)
+def test_any_task_is_a_cuda_graph_that_resumes_bit_for_bit(
+    name: str,
+    tiny: Tiny,
+    flat: Path,
+    tmp_path: Path,
+    interrupt_after: Callable[[int | None], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recipe = unlabelled(tiny, name, flat)
+    runtime = Runtime(device="cuda", compile=False, workers=1)
+    graphs = []
+    replay = Stepper.start_step
+
+    def start_step(stepper: Stepper, *given: Any) -> Any:
+        pending = replay(stepper, *given)
+        graphs.append(stepper.captured is not None and stepper.captured.graph)
+        return pending
+
+    monkeypatch.setattr(Stepper, "start_step", start_step)
+    train(recipe, folder=tmp_path / "whole", runtime=runtime, quiet=True)
+    assert graphs[-1]
+    interrupt_after(5)
+    train(recipe, folder=tmp_path / "parts", runtime=runtime, quiet=True)
+    interrupt_after(None)
+    train(recipe, folder=tmp_path / "parts", runtime=runtime, quiet=True)
+    assert without_times(tmp_path / "parts") == without_times(tmp_path / "whole")
+    files = [tmp_path / each / "model.safetensors" for each in ("whole", "parts")]
+    assert files[0].read_bytes() == files[1].read_bytes()
