@@ -34,14 +34,14 @@ from t2t.lab.studies.run import run_study
 from t2t.training.logging.run_logger import RunLogger
 
 study, folder, machine = pickle.load(sys.stdin.buffer)
-plain = RunLogger.epoch
+plain = RunLogger.log_evaluation
 
-def epoch(self, run, epoch, scores):
+def log_evaluation(self, step, epoch, *scores):
     if (self.recipe.seed, self.recipe.name, epoch) == (1, "tiny.patches", 2):
         os.kill(os.getpid(), signal.SIGKILL)
-    plain(self, run, epoch, scores)
+    plain(self, step, epoch, *scores)
 
-RunLogger.epoch = epoch
+RunLogger.log_evaluation = log_evaluation
 run_study(study, (0, 1), folder, runtime=machine, quiet=True)
 """
 
@@ -104,14 +104,14 @@ def test_a_killed_study_goes_on(tiny_study: Study, tmp_path: Path) -> None:
 
 def press_ctrl_c(monkeypatch: pytest.MonkeyPatch, *, seed: int, epoch: int) -> None:
     """Ctrl-C after an epoch of the runs of one seed."""
-    plain = RunLogger.epoch
+    plain = RunLogger.log_evaluation
 
-    def interrupted(self: RunLogger, run: Any, number: int, scores: Any) -> None:
-        plain(self, run, number, scores)
+    def interrupted(self: RunLogger, step: int, number: int, *scores: Any) -> None:
+        plain(self, step, number, *scores)
         if (self.recipe.seed, number) == (seed, epoch):
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(RunLogger, "epoch", interrupted)
+    monkeypatch.setattr(RunLogger, "log_evaluation", interrupted)
 
 
 def test_ctrl_c_at_the_very_end_of_a_run_begins_no_other(

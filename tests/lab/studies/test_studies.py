@@ -245,7 +245,8 @@ def test_a_forecast_holds_images_out_once(holdout: int) -> None:
 
 
 def told_result(**values: object) -> dict[str, object]:
-    return {key: kind(1) for key, kind in RESULT_KINDS.items()} | values
+    result = {key: kind(1) for key, kind in RESULT_KINDS.items()}
+    return {**result, "metric": "top1", "top1": 1.0, "top1_raw": 1.0, **values}
 
 
 def test_a_forecast_leaves_out_what_is_done(tmp_path: Path) -> None:
