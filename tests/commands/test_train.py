@@ -1,4 +1,4 @@
-"""Training, packing and planning by words: a mistake is told and changes nothing."""
+"""`t2t train`, `recipes`, `pack` and `plan` as users meet them."""
 
 import json
 import shutil
