@@ -15,7 +15,8 @@ LEVELS = [
     {"tasks", "analysis", "serving"},
     {"models", "data"},
     {"ops"},
-    {"config", "shapes", "errors", "atomic", "sigint", "torchrun"},
+    {"config", "shapes", "errors", "atomic", "cache", "registry", "user_code"}
+    | {"sigint", "torchrun"},
 ]
 # What `import t2t` runs; it reaches up only when asked.
 AT_THE_DOOR = {"__init__", "timm_hook"}

@@ -170,7 +170,7 @@ def main() -> None:
     cases = {"operators": operators(), "keys and bits": keys_and_bits()}
     cases["all operations"] = all_operations()
     # Those without a kernel, the user's own among them, do not keep others from theirs.
-    register_augmentation("darker", lambda images, values: images // 2)
+    register_augmentation("darker")(lambda images, values: images // 2)
     cases["with torch"] = all_operations("gaussian_blur", "darker", "hue", "grayscale")
     for name in sorted(name for name, each in OPERATIONS.items() if each.kernel):
         cases[name] = operation(name, 3, (15, 17))

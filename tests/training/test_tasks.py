@@ -201,7 +201,7 @@ def test_a_name_is_registered_once() -> None:
 
     class Other(Task): ...
 
-    with pytest.raises(UserError, match="There is a task 'test_masked' already"):
+    with pytest.raises(UserError, match="'test_masked' is registered already"):
         register_task("test_masked")(Other)
     assert TASKS["test_masked"] is Masked
 

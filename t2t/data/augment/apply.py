@@ -15,7 +15,7 @@ from torch import Tensor
 
 from t2t.data.augment import colour, geometry, tables
 from t2t.data.augment.colour import Values
-from t2t.data.augment.operations import checked_pixels, find_operation
+from t2t.data.augment.operations import OPERATIONS, checked_pixels
 from t2t.ops import augment_triton
 from t2t.ops.augment_triton import CODES
 from t2t.shapes import Pixels
@@ -27,7 +27,7 @@ _LUMA = {"contrast", "saturation"}
 
 
 def _of_kind(masks: Masks, *kinds: str) -> Masks:
-    return {n: mask for n, mask in masks.items() if find_operation(n).kind in kinds}
+    return {n: mask for n, mask in masks.items() if OPERATIONS[n].kind in kinds}
 
 
 def _apply_tables(images: Pixels, masks: Masks, values: Values) -> Pixels:
@@ -37,12 +37,12 @@ def _apply_tables(images: Pixels, masks: Masks, values: Values) -> Pixels:
         return images
     table = tables.levels(images.device).to(torch.uint8)[None, None]
     for name, mask in by_value.items():
-        other = find_operation(name).function(values, images)
+        other = OPERATIONS[name].function(values, images)
         table = torch.where(mask[:, None, None], other, table)
     if by_counts:
         counts = tables.histogram(images)
         for name, mask in by_counts.items():
-            other = find_operation(name).function(counts)
+            other = OPERATIONS[name].function(counts)
             table = torch.where(mask[:, None, None], other, table)
     return tables.lookup(images, table)
 
@@ -50,7 +50,7 @@ def _apply_tables(images: Pixels, masks: Masks, values: Values) -> Pixels:
 def _matrix(images: Pixels, masks: Masks, values: Values) -> geometry.Matrix:
     """The affine operations, merged into one matrix per image."""
     choices = [
-        (mask, find_operation(name).function(values, *images.shape[2:]))
+        (mask, OPERATIONS[name].function(values, *images.shape[2:]))
         for name, mask in _of_kind(masks, "affine").items()
     ]
     return geometry.choose_matrix(choices, values)
@@ -65,7 +65,7 @@ def _apply_masks(
 ) -> Pixels:
     result = _apply_tables(images, masks, values)
     for name, mask in _of_kind(masks, "pixels").items():
-        changed = find_operation(name).function(images, torch.where(mask, values, 0.0))
+        changed = OPERATIONS[name].function(images, torch.where(mask, values, 0.0))
         changed = checked_pixels(images, changed, name)
         result = torch.where(mask[:, None, None, None], changed, result)
     if moving := _of_kind(masks, "affine"):
@@ -99,7 +99,7 @@ def apply_triton(
 ) -> Pixels:
     """`apply_chosen` by kernels; operations without a kernel by torch."""
     masks = {name: choice == number for number, name in enumerate(names)}
-    by_torch = {name: masks[name] for name in names if not find_operation(name).kernel}
+    by_torch = {name: masks[name] for name in names if not OPERATIONS[name].kernel}
     result = images
     if len(by_torch) < len(masks):
         by_kernel = {name: masks[name] for name in names if name not in by_torch}
@@ -124,7 +124,7 @@ def _apply_kernels(
     if is_cubic is not None:
         moving = torch.where(is_cubic, CODES["affine_cubic"], moving)
     for name, mask in masks.items():
-        operation = find_operation(name)
+        operation = OPERATIONS[name]
         assert operation.kernel is not None
         if operation.kernel in _LUMA:
             colour.check_channels(images)

@@ -6,7 +6,7 @@ adds one, which `Augmentation.rand_augment_operations` can then name.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -14,7 +14,8 @@ from torch import Tensor
 
 from t2t.data.augment import blur, colour, geometry, tables
 from t2t.data.augment.colour import Values
-from t2t.errors import UserError, suggest
+from t2t.errors import UserError
+from t2t.registry import Registry
 from t2t.shapes import Pixels
 
 
@@ -29,6 +30,7 @@ class Magnitude(NamedTuple):
     """Whether a higher level is always a stronger change (inc1)."""
 
 
+Function = TypeVar("Function", bound=Callable[[Pixels, Values], Pixels])
 MagnitudeRule = Callable[[Magnitude], Float[Tensor, "*shape"]]
 """From the magnitude to the value that the operation's function takes."""
 
@@ -89,73 +91,68 @@ def _grayscale(images: Pixels, values: Values) -> Pixels:
 
 
 _SHEAR, _SHIFT = by_sign(0.3), by_sign(0.45)
-OPERATIONS = {
-    "brightness": Operation(
-        "table", tables.brightness_table, enhancement, "brightness"
-    ),
-    "contrast": Operation("table", tables.contrast_table, enhancement, "contrast"),
-    "posterize": Operation(
-        "table", tables.posterize_table, posterize_bits, "posterize"
-    ),
-    "solarize": Operation(
-        "table", tables.solarize_table, solarize_threshold, "solarize"
-    ),
-    "solarize_add": Operation(
-        "table", tables.solarize_add_table, solarize_amount, "solarize_add"
-    ),
-    "invert": Operation("table", tables.invert_table, None, "invert"),
-    "auto_contrast": Operation(
-        "histogram", tables.auto_contrast_table, None, "auto_contrast"
-    ),
-    "equalize": Operation("histogram", tables.equalize_table, None, "equalize"),
-    "rotate": Operation("affine", geometry.rotate_terms, by_sign(30.0), "affine"),
-    "shear_x": Operation("affine", geometry.shear_x_terms, _SHEAR, "affine"),
-    "shear_y": Operation("affine", geometry.shear_y_terms, _SHEAR, "affine"),
-    "translate_x": Operation("affine", geometry.translate_x_terms, _SHIFT, "affine"),
-    "translate_y": Operation("affine", geometry.translate_y_terms, _SHIFT, "affine"),
-    "saturation": Operation("pixels", colour.saturation, enhancement, "saturation"),
-    "sharpness": Operation("pixels", colour.sharpness, enhancement, "sharpness"),
-    "grayscale": Operation("pixels", _grayscale, None, "saturation", 0.0),
-    # No kernels: a blur is six passes, and hue is rare.
-    "hue": Operation("pixels", colour.hue, by_sign(0.5)),
-    "gaussian_blur": Operation(
-        "pixels", blur.gaussian_blur, lambda given: given.level * blur.MAX_SIGMA
-    ),
-}
-_BUILT_IN = frozenset(OPERATIONS)
-
-
-def find_operation(name: str) -> Operation:
-    """The operation of this name."""
-    if name not in OPERATIONS:
-        raise UserError(
-            f"There is no augmentation operation {name!r}.{suggest(name, OPERATIONS)}"
-        )
-    return OPERATIONS[name]
+OPERATIONS: Registry[Operation] = Registry(
+    "augmentation",
+    {
+        "brightness": Operation(
+            "table", tables.brightness_table, enhancement, "brightness"
+        ),
+        "contrast": Operation("table", tables.contrast_table, enhancement, "contrast"),
+        "posterize": Operation(
+            "table", tables.posterize_table, posterize_bits, "posterize"
+        ),
+        "solarize": Operation(
+            "table", tables.solarize_table, solarize_threshold, "solarize"
+        ),
+        "solarize_add": Operation(
+            "table", tables.solarize_add_table, solarize_amount, "solarize_add"
+        ),
+        "invert": Operation("table", tables.invert_table, None, "invert"),
+        "auto_contrast": Operation(
+            "histogram", tables.auto_contrast_table, None, "auto_contrast"
+        ),
+        "equalize": Operation("histogram", tables.equalize_table, None, "equalize"),
+        "rotate": Operation("affine", geometry.rotate_terms, by_sign(30.0), "affine"),
+        "shear_x": Operation("affine", geometry.shear_x_terms, _SHEAR, "affine"),
+        "shear_y": Operation("affine", geometry.shear_y_terms, _SHEAR, "affine"),
+        "translate_x": Operation(
+            "affine", geometry.translate_x_terms, _SHIFT, "affine"
+        ),
+        "translate_y": Operation(
+            "affine", geometry.translate_y_terms, _SHIFT, "affine"
+        ),
+        "saturation": Operation("pixels", colour.saturation, enhancement, "saturation"),
+        "sharpness": Operation("pixels", colour.sharpness, enhancement, "sharpness"),
+        "grayscale": Operation("pixels", _grayscale, None, "saturation", 0.0),
+        # No kernels: a blur is six passes, and hue is rare.
+        "hue": Operation("pixels", colour.hue, by_sign(0.5)),
+        "gaussian_blur": Operation(
+            "pixels", blur.gaussian_blur, lambda given: given.level * blur.MAX_SIGMA
+        ),
+    },
+)
 
 
 def register_augmentation(
-    name: str,
-    function: Callable[[Pixels, Values], Pixels],
-    *,
-    magnitude: MagnitudeRule | None = by_level,
-) -> None:
-    """Adds an operation that RandAugment can draw by name.
+    name: str, *, magnitude: MagnitudeRule | None = by_level
+) -> Callable[[Function], Function]:
+    """A decorator that adds an operation that RandAugment can draw by name.
 
-    `function(images, values)` takes uint8 images, batch × channels × height × width,
-    and one float per image, and returns new images of the same shape and type. An
-    image's result may depend on that image and its value only: the function draws no
-    random numbers. On a GPU it is called for the whole batch, with value 0 for the
-    images that drew another operation, whose results are dropped.
+    The function takes uint8 images, batch × channels × height × width, and one float
+    per image; it returns new images of the same shape and type. An image's result may
+    depend on that image and its value only: the function draws no random numbers. On a
+    GPU it is called for the whole batch, with value 0 for the images that drew another
+    operation, whose results are dropped.
 
     `magnitude` turns the strength that RandAugment draws into the function's value; by
     default the value is the level, from 0 to 1. With None, the value is 0.
     """
-    if name in _BUILT_IN:
-        raise UserError(
-            f"{name!r} is already an augmentation operation: choose another name."
-        )
-    OPERATIONS[name] = Operation("pixels", function, magnitude)
+
+    def add(function: Function) -> Function:
+        OPERATIONS.add(name, Operation("pixels", function, magnitude), function)
+        return function
+
+    return add
 
 
 def check_operations(names: tuple[str, ...]) -> None:
@@ -163,7 +160,7 @@ def check_operations(names: tuple[str, ...]) -> None:
     if not names:
         raise UserError("rand_augment_operations is empty: name one or more, or none.")
     for name in names:
-        find_operation(name)
+        OPERATIONS.choose(name)
         if names.count(name) > 1:
             raise UserError(f"rand_augment_operations names {name!r} twice.")
 

@@ -14,10 +14,10 @@ from t2t.data.augment.config import (
     RandAugmentSettings,
 )
 from t2t.data.augment.operations import (
+    OPERATIONS,
     Magnitude,
     MagnitudeRule,
     check_operations,
-    find_operation,
 )
 from t2t.data.rng import CounterRng
 from t2t.shapes import Pixels
@@ -60,7 +60,7 @@ class RandAugment(RandAugmentSettings):
         by_rule: dict[MagnitudeRule, Tensor] = {}
         value = torch.zeros_like(magnitude)
         for number, name in enumerate(self.operations):
-            rule = find_operation(name).magnitude
+            rule = OPERATIONS[name].magnitude
             if rule is None:
                 continue
             if rule not in by_rule:

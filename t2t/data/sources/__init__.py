@@ -12,7 +12,6 @@ from t2t.data.sources.opening import open_source, open_splits
 from t2t.data.sources.parquet import ParquetSource
 from t2t.data.sources.shards import ShardSource
 from t2t.data.sources.splitting import holdout, mixed_order
-from t2t.data.sources.storage import cache_folder
 
 __all__ = [
     "NAMES",
@@ -23,7 +22,6 @@ __all__ = [
     "Source",
     "Splits",
     "Subset",
-    "cache_folder",
     "holdout",
     "mixed_order",
     "open_source",

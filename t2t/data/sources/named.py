@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -10,8 +11,10 @@ from t2t.data.sources.base import ArraySource, Openers, Source, Subset
 from t2t.data.sources.splitting import held_out_indices
 from t2t.data.sources.torchvision_sets import TORCHVISION_SETS, open_torchvision
 from t2t.errors import UserError
+from t2t.registry import Registry
 
 NUM_DIGITS_HELD_OUT = 360
+Opener = TypeVar("Opener", bound=Callable[[str], Source])
 _SPLITS = ("train", "val", "test", "all")
 
 
@@ -36,26 +39,33 @@ def torchvision_openers(name: str) -> Openers:
     return {split: partial(open_torchvision, name, split) for split in known.splits}
 
 
-NAMED: dict[str, Openers] = {
-    "digits": {split: partial(open_digits, split) for split in ("train", "val")},
-    **{name: torchvision_openers(name) for name in TORCHVISION_SETS},
-}
+NAMED: Registry[Openers] = Registry(
+    "data",
+    {
+        "digits": {split: partial(open_digits, split) for split in ("train", "val")},
+        **{name: torchvision_openers(name) for name in TORCHVISION_SETS},
+    },
+)
 NAMES = tuple(NAMED)
 """The names of the built-in data sets."""
 
 
 def register_source(
-    name: str, opener: Callable[[str], Source], splits: Sequence[str] = ("all",)
-) -> None:
-    """Makes `--data name` open a source of your own.
+    name: str, *, splits: Sequence[str] = ("all",)
+) -> Callable[[Opener], Opener]:
+    """A decorator that makes `--data name` open a source of your own.
 
-    `opener(split)` returns the `Source` of a split, one of `splits`: train and val or
-    test, or "all" for data that is to be split by the seed.
+    The function takes the name of a split, one of `splits`, and returns its `Source`.
+    The splits are train and val or test, or "all" for data to be split by the seed.
     """
-    if name in NAMES:
-        raise UserError(f"{name!r} is already a data set: choose another name.")
     if not splits or not set(splits) <= set(_SPLITS):
         raise UserError(
             f"The splits {tuple(splits)} of {name!r} should be of {', '.join(_SPLITS)}."
         )
-    NAMED[name] = {split: partial(opener, split) for split in splits}
+
+    def add(opener: Opener) -> Opener:
+        openers = {split: partial(opener, split) for split in splits}
+        NAMED.add(name, openers, opener)
+        return opener
+
+    return add

@@ -144,6 +144,7 @@ def find_splits(spec: str | Path, labels: bool = True) -> UnopenedSplits:
     text = str(spec)
     if not text.strip():  # as a path it would be the current folder
         raise UserError(f"The name of the data is empty: {WHAT_TO_GIVE}")
+    hint = "" if os.path.exists(os.path.expanduser(text)) else NAMED.provide(text)
     if is_named(text):
         return UnopenedSplits(text, NAMED[text], notes_on_name(text))
     if has_braces(text) or text.endswith(".tar") or is_url(text):
@@ -161,7 +162,7 @@ def find_splits(spec: str | Path, labels: bool = True) -> UnopenedSplits:
             raise UserError(f"{text} is neither a file nor a folder: {WHAT_TO_GIVE}")
         raise UserError(
             f"There is no file or folder {text}, and no data set of that name"
-            f"{_nearest(text, path) or f': {WHAT_TO_GIVE}'}"
+            f"{_nearest(text, path) or f': {WHAT_TO_GIVE}'}{hint}"
         )
     if published := find_published_splits(path, labels):
         return UnopenedSplits(text, published)

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from t2t.atomic import write_atomically
+from t2t.cache import cache_folder
 from t2t.data.decoding.headers import IMAGE_SUFFIXES, OTHER_SUFFIX
 from t2t.data.sources.base import Indices
 from t2t.data.sources.folder import is_unread_name
 from t2t.data.sources.storage import (
     LocalFile,
     RemoteFile,
-    cache_folder,
     is_url,
     open_storage,
     unopened,

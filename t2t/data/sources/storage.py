@@ -117,12 +117,6 @@ def is_url(path: str) -> bool:
     return "://" in path
 
 
-def cache_folder() -> Path:
-    """Where downloads and indexes are kept: T2T_CACHE, else ~/.cache/t2t."""
-    given = os.environ.get("T2T_CACHE")
-    return Path(given) if given else Path.home() / ".cache" / "t2t"
-
-
 def open_storage(path: str) -> LocalFile | RemoteFile:
     """The file at a path or URL."""
     try:

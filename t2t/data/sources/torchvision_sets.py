@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from t2t.cache import cache_folder
 from t2t.data.sources.base import ArraySource, FileSource, Indices, Source
 from t2t.data.sources.labels import read_lines
-from t2t.data.sources.storage import cache_folder
 from t2t.errors import UserError
 
 

@@ -41,6 +41,7 @@ from t2t.data.streaming.shared_memory import (
     Rows,
     map_file,
 )
+from t2t.user_code import files_for, run_files
 
 Wanted = Int64[np.ndarray, "images 3"]
 """Per image: its index; start and length of its file if that is in memory, else 0."""
@@ -206,7 +207,7 @@ def pickled(source: Source, decoding: DecodeOptions) -> bytes:
         _Pickler(file, pickle.HIGHEST_PROTOCOL).dump((source, decoding))
     except Exception as error:  # objects refuse in many ways
         raise NotPortable(str(error)) from error
-    return file.getvalue()
+    return pickle.dumps(files_for(file.getvalue())) + file.getvalue()
 
 
 def start_workers(
@@ -271,6 +272,7 @@ def main(arguments: list[str]) -> None:
         array = map_file(arena_file)
         with open(source_file, "rb") as file:
             file.seek(0)
+            run_files(pickle.load(file))
             source, decoding = pickle.load(file)
         decoder_name()  # imports it
         BUDGET.share(arena_file)

@@ -21,9 +21,11 @@ NAMES = ("rotate", "darken", "invert", "hue")
 
 
 @pytest.fixture(autouse=True)
-def own_operations(monkeypatch):
+def own_operations():
     """Forgets what a test registers."""
-    monkeypatch.setattr("t2t.data.augment.operations.OPERATIONS", dict(OPERATIONS))
+    yield
+    for name in OPERATIONS.keys() - OPERATIONS.built_in:
+        del OPERATIONS[name]
 
 
 def darken(images, values):
@@ -37,7 +39,7 @@ def batch(num: int = 24):
 
 
 def test_rand_augment_draws_a_users_operation():
-    register_augmentation("darken", darken)
+    register_augmentation("darken")(darken)
     images, rng = batch()
     config = Augmentation(rand_augment="rand-m9-n1-p1", rand_augment_operations=NAMES)
     policy = RandAugment.of(config)
@@ -51,8 +53,8 @@ def test_rand_augment_draws_a_users_operation():
 
 
 def test_a_magnitude_becomes_the_value():
-    register_augmentation("darken", darken, magnitude=lambda given: given.signed * 10)
-    register_augmentation("still", darken, magnitude=None)
+    register_augmentation("darken", magnitude=lambda given: given.signed * 10)(darken)
+    register_augmentation("still", magnitude=None)(darken)
     policy = RandAugment.parse("rand-m5", ("darken", "still"))
     choice, magnitude = torch.tensor([0, 0, 1]), torch.full((3,), 5.0)
     values = policy.values(choice, magnitude, torch.tensor([False, True, False]))
@@ -60,7 +62,7 @@ def test_a_magnitude_becomes_the_value():
 
 
 def test_the_same_on_a_cpu_on_a_device_and_compiled():
-    register_augmentation("darken", darken)
+    register_augmentation("darken")(darken)
     images, rng = batch()
     config = Augmentation(rand_augment="rand-m9-n1-p1", rand_augment_operations=NAMES)
     (layer,) = RandAugment.of(config).draw(rng)
@@ -75,7 +77,7 @@ def test_the_same_on_a_cpu_on_a_device_and_compiled():
 
 def test_only_operations_without_a_kernel_leave_the_kernels():
     """With the kernel replaced by torch, since there is none on a CPU."""
-    register_augmentation("darken", darken)
+    register_augmentation("darken")(darken)
     images, rng = batch()
     names = ("invert", "darken", "grayscale")
     choice = rng.integers("choice", 4)[:, 0] - 1
@@ -102,21 +104,21 @@ def test_only_operations_without_a_kernel_leave_the_kernels():
 def test_names_are_checked():
     images, rng = batch()
     config = Augmentation(rand_augment="rand-m9", rand_augment_operations=("invrt",))
-    with pytest.raises(UserError, match=r"no augmentation operation 'invrt'.*invert"):
+    with pytest.raises(UserError, match=r"'invrt' is not known; allowed: .*invert"):
         distort(images, rng, config)
     for names, message in (((), "is empty"), (("invert",) * 2, "'invert' twice")):
         config = dataclasses.replace(config, rand_augment_operations=names)
         with pytest.raises(UserError, match=message):
             distort(images, rng, config)
-    with pytest.raises(UserError, match="already an augmentation operation"):
-        register_augmentation("rotate", darken)
+    with pytest.raises(UserError, match="'rotate' is registered already"):
+        register_augmentation("rotate")(darken)
 
 
 @pytest.mark.parametrize(
     "wrong", [lambda images, values: images / 2, lambda images, values: images[:, :1]]
 )
 def test_results_are_checked(wrong):
-    register_augmentation("wrong", wrong)
+    register_augmentation("wrong")(wrong)
     images, _ = batch()
     choice, values = torch.zeros(24, dtype=torch.int64), torch.zeros(24)
     with pytest.raises(UserError, match=r"'wrong' returned .* should return"):

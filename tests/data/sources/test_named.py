@@ -55,10 +55,11 @@ def test_digits_need_nothing():
 
 
 @pytest.fixture
-def own_names(monkeypatch):
+def own_names():
     """Forgets what a test registers."""
-    monkeypatch.setattr("t2t.data.sources.named.NAMED", named := dict(NAMED))
-    monkeypatch.setattr("t2t.data.sources.opening.NAMED", named)
+    yield
+    for name in NAMED.keys() - NAMED.built_in:
+        del NAMED[name]
 
 
 def test_a_users_source_has_a_name(own_names, tmp_path, monkeypatch):
@@ -68,11 +69,12 @@ def test_a_users_source_has_a_name(own_names, tmp_path, monkeypatch):
         opened.append(split)
         return array_source([0] * 10 + [1] * 10)
 
-    register_source("mine", open_mine)
+    register_source("mine")(open_mine)
     splits = open_splits("mine")
     assert (len(splits.train), len(splits.val)) == (18, 2)
     assert splits.description.startswith("mine: 18 images")
-    register_source("mine", open_mine, splits=("train", "test"))
+    del NAMED["mine"]
+    register_source("mine", splits=("train", "test"))(open_mine)
     assert len(open_splits("mine").val) == 20
     assert len(open_source("mine", "test")) == 20
     assert opened == ["all", "train", "test", "test"]
@@ -85,7 +87,7 @@ def test_a_users_source_has_a_name(own_names, tmp_path, monkeypatch):
 
 def test_a_users_source_needs_no_labels(own_names):
     images = torch.zeros((20, 1, 2, 2), dtype=torch.uint8)
-    register_source("mine", lambda split: ArraySource(images))
+    register_source("mine")(lambda split: ArraySource(images))
     assert not open_splits("mine", labels=False).train.is_labelled
     for open_it in (open_splits, lambda name: open_source(name, "all")):
         with pytest.raises(UserError, match="mine has no labels: add them, or train"):
@@ -93,10 +95,10 @@ def test_a_users_source_needs_no_labels(own_names):
 
 
 def test_names_and_splits_of_a_users_source_are_checked(own_names):
-    with pytest.raises(UserError, match="'cifar10' is already a data set"):
-        register_source("cifar10", lambda split: array_source([0, 1]))
+    with pytest.raises(UserError, match="'cifar10' is registered already"):
+        register_source("cifar10")(lambda split: array_source([0, 1]))
     with pytest.raises(UserError, match="should be of train, val, test, all"):
-        register_source("mine", lambda split: array_source([0, 1]), splits=("dev",))
-    register_source("wildlife", lambda split: array_source([0, 1]))
+        register_source("mine", splits=("dev",))(lambda split: array_source([0, 1]))
+    register_source("wildlife")(lambda split: array_source([0, 1]))
     with pytest.raises(UserError, match=r"Did you mean wildlife\?"):
         open_splits("wildlif")

@@ -1,0 +1,104 @@
+"""Choices by name, which users can add to."""
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from t2t import user_code
+from t2t.errors import UserError
+
+Choice = TypeVar("Choice")
+Added = TypeVar("Added")
+Part = TypeVar("Part")
+
+
+class UnknownName(UserError):  # noqa: N818 (it says what is wrong with a name)
+    """A name that no registry has; `what` is the slot and the name."""
+
+    def __init__(self, slot: str, name: str, allowed: str, hint: str) -> None:
+        super().__init__(f"{slot}={name!r} is not known; allowed: {allowed}.{hint}")
+        self.what = f"{slot}={name!r}"
+        self.hint = hint
+
+
+class Registry(dict[str, Choice]):
+    """The choices of one slot by name."""
+
+    def __init__(self, slot: str, choices: Mapping[str, Choice]) -> None:
+        super().__init__(choices)
+        self.slot = slot
+        self.built_in = frozenset(choices)
+        self.definitions: dict[str, object] = {}
+        """The classes and functions that define registered choices."""
+
+    def register(self, name: str) -> Callable[[Added], Added]:
+        """A decorator that adds a choice under a name that is free."""
+
+        def add(choice: Added) -> Added:
+            self.add(name, choice, choice)  # type: ignore[arg-type]
+            return choice
+
+        return add
+
+    def add(self, name: str, choice: Choice, definition: object) -> None:
+        """Adds a choice that a user's class or function defines."""
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][\w-]*", name):
+            raise UserError(
+                f"{self.slot} {name!r} cannot be registered: a name is letters, digits "
+                "and _, such as my_own."
+            )
+        is_again = is_defined_again(self.definitions.get(name), definition)
+        if name in self and self[name] is not choice and not is_again:
+            raise UserError(
+                f"{self.slot} {name!r} is registered already ({self.whose(name)}); "
+                "choose another name."
+            )
+        self[name] = choice
+        self.definitions[name] = definition
+        if user_code.RUNNING:
+            user_code.RUNNING[-1].undo.append(lambda: self.pop(name, None))
+
+    def whose(self, name: str) -> str:
+        """Where a registered choice is from."""
+        if name in self.built_in:
+            return "t2t's own"
+        module = sys.modules.get(getattr(self.definitions.get(name), "__module__", ""))
+        file = getattr(module, "__file__", None)
+        return Path(file).name if file else "in this session"
+
+    def provide(self, name: str) -> str:
+        """Runs the code of an opened run if a name is missing.
+
+        Returns a closing sentence if that code was never run before.
+        """
+        return user_code.provide(f"{self.slot}={name!r}", lambda: name in self)
+
+    def choose(self, name: str) -> Choice:
+        """The choice of that name, from the code of an opened run if need be."""
+        if name not in self:
+            hint = self.provide(name)
+            if name not in self:
+                raise UnknownName(self.slot, name, ", ".join(sorted(self)), hint)
+        return self[name]
+
+    def build(self, name: str, kind: type[Part], *arguments: Any) -> Part:
+        """What a choice returns for these arguments, which must be a `kind`."""
+        choice: Any = self.choose(name)
+        built = choice(*arguments)
+        if not isinstance(built, kind):
+            raise UserError(
+                f"{self.slot}={name!r} returns a {type(built).__name__}, not a "
+                f"{kind.__name__}; derive its class from {kind.__name__}."
+            )
+        return built
+
+
+def is_defined_again(old: object, new: object) -> bool:
+    """Whether a notebook's cell defines a choice once more."""
+    names = [
+        (getattr(each, "__module__", ""), getattr(each, "__qualname__", ""))
+        for each in (old, new)
+    ]
+    return names[0] == names[1] and names[0][0] == "__main__"
