@@ -20,11 +20,15 @@ import pytest
 import timm
 
 import t2t
-from t2t.models.small_cnns import SMALL_CNNS
-from t2t.models.zoo import OURS
+from t2t.models.timm_support.small_cnns import SMALL_CNNS
+from t2t.models.zoo import CONFIGS
 
-NAMES = [*OURS, *SMALL_CNNS]
-KNOWN_BY = {"vit_*": OURS, "selecsls*": OURS, "vision_transformer": ["timm_entry"]}
+NAMES = [*CONFIGS, *SMALL_CNNS]
+KNOWN_BY = {
+    "vit_*": CONFIGS,
+    "selecsls*": CONFIGS,
+    "vision_transformer": ["entry_points"],
+}
 """Entries of lists in timm's tests, and our names to add to those lists."""
 
 

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic writes: a file is complete or does not exist."""
 
 import os
 import uuid
@@ -9,13 +9,13 @@ from pathlib import Path
 
 @contextmanager
 def atomic_file(file: Path) -> Iterator[Path]:
-    """A path to write to; only when all went well does the file appear, complete."""
+    """A temporary path to write to, which replaces `file` when the block succeeds."""
     part = file.with_name(f".{file.name}.{uuid.uuid4().hex}.part")
     try:
         part.touch()
         mode = part.stat().st_mode
         yield part
-        part.chmod(mode)  # as any new file: some writers leave it to the owner alone
+        part.chmod(mode)  # the default mode: some writers allow only the owner
         with part.open("rb+") as written:
             os.fsync(written.fileno())
         part.replace(file)
@@ -24,6 +24,6 @@ def atomic_file(file: Path) -> Iterator[Path]:
 
 
 def write_atomically(file: Path, data: bytes) -> None:
-    """Replaces a file by its new content at once."""
+    """Replaces the content of a file in one step."""
     with atomic_file(file) as part:
         part.write_bytes(data)

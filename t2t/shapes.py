@@ -1,4 +1,4 @@
-"""The tensors that travel through the package, named once."""
+"""Shapes of the tensors that the package passes around."""
 
 from jaxtyping import Float, Integer, UInt8
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Registers our models with timm as soon as timm is there, without importing it."""
+"""Registers our models with timm when timm is imported, without importing it."""
 
 import sys
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from types import ModuleType
 
 
 def register_with_timm() -> None:
-    """Registers at once if timm is imported, else right after it will be."""
+    """Registers now if timm is imported already, else right after its import."""
     if "timm" in sys.modules:
         register()
     elif not any(isinstance(finder, TimmFinder) for finder in sys.meta_path):
@@ -17,15 +17,15 @@ def register_with_timm() -> None:
 
 def register() -> None:
     """Adds our models to timm's registry."""
-    from t2t.models.small_cnns import register as register_small_cnns
-    from t2t.models.timm_entry import register as register_models
+    from t2t.models.timm_support.entry_points import register as register_models
+    from t2t.models.timm_support.small_cnns import register as register_small_cnns
 
     register_models()
     register_small_cnns()
 
 
 class TimmFinder(MetaPathFinder):
-    """Finds timm where the usual finders do, and registers our models once it ran."""
+    """An import hook that registers our models after timm has been imported."""
 
     def find_spec(
         self,
@@ -41,7 +41,7 @@ class TimmFinder(MetaPathFinder):
         loader, run = spec.loader, spec.loader.exec_module
 
         def run_and_register(module: ModuleType) -> None:
-            # The work is done once: loader and finders are left as they were found.
+            # Only once: the loader and the finders are restored.
             del loader.exec_module
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
@@ -57,7 +57,7 @@ class TimmFinder(MetaPathFinder):
         path: Sequence[str] | None,
         target: ModuleType | None,
     ) -> ModuleSpec | None:
-        """What the other finders find; a look without an import changes nothing."""
+        """The spec that the other finders return."""
         for finder in sys.meta_path:
             if finder is not self:
                 spec = finder.find_spec(fullname, path, target)

@@ -80,6 +80,8 @@ def attention_rollout(model: VisionTransformer, image: Images) -> Map | None:
     num_prefix = model.config.num_prefix_tokens
     num_tokens = num_prefix + grid[0] * grid[1]
     mixers = [part for part in model.modules() if isinstance(part, SelfAttention)]
+    if len(mixers) < len(model.encoder.blocks):  # blocks with a user's own mixer
+        return None
     if num_tokens > MAX_TOKENS or any(mixer.shorten is not None for mixer in mixers):
         return None
     rollout = torch.zeros(num_tokens, dtype=torch.float64)

@@ -17,11 +17,11 @@ from torch import nn
 from t2t.analysis.cost import ITEMS, Cost, Part, count
 from t2t.errors import UserError
 from t2t.models.builtin import NAME as BUILTIN
-from t2t.models.checkpoint_io.checkpoints import non_finite, read
+from t2t.models.checkpoint_io.checkpoints import non_finite, read_checkpoint
 from t2t.models.config import Size
 from t2t.models.create import create_model
 from t2t.models.vit import VisionTransformer
-from t2t.models.weights import described, non_finite_note
+from t2t.models.weights import description_for, non_finite_note
 from t2t.models.zoo import ZOO, Entry, Paper
 
 MIB = 2**20
@@ -139,8 +139,8 @@ def summarise(name: str, model_args: Mapping[str, Any]) -> ModelSummary:
 
 def read_trained(path: str) -> tuple[str, dict[str, Any], tuple[str, ...]]:
     """The name of a trained model, its arguments, and warnings about its weights."""
-    checkpoint = read(path)
-    known, note = described(checkpoint, None)
+    checkpoint = read_checkpoint(path)
+    known, note = description_for(checkpoint, None)
     warnings = (note, non_finite_note(non_finite(checkpoint.tensors)))
     notes = tuple(each for each in warnings if each)
     if known.config is None:

@@ -15,12 +15,12 @@ def apply_settings(
     recipe: "Recipe", epochs: int | None, settings: tuple[str, ...]
 ) -> "Recipe":
     """The recipe with other epochs and fields, and what depends on them."""
-    from t2t.models.zoo import OURS
-    from t2t.recipes.own import with_model
+    from t2t.models.zoo import CONFIGS
+    from t2t.recipes.default import with_model
 
     adapted: list[str] = []
     model = set_value("model", settings)
-    if model not in (None, recipe.model) and model not in OURS:
+    if model not in (None, recipe.model) and model not in CONFIGS:
         recipe = with_model(recipe, model)
     if epochs is not None:
         at_least(1, "--epochs", epochs)

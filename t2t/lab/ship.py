@@ -12,7 +12,7 @@ from t2t.atomic import atomic_file
 from t2t.errors import UserError, on_one_line
 from t2t.lab.output_dir import file_names, renamed, writing_into
 from t2t.models.builtin import CARD
-from t2t.models.checkpoint_io.checkpoints import Checkpoint, read
+from t2t.models.checkpoint_io.checkpoints import Checkpoint, read_checkpoint
 from t2t.models.checkpoint_io.checksum import write_with_checksum
 from t2t.models.checkpoint_io.description import Description
 from t2t.training.evaluation.evaluate_model import evaluate_model
@@ -40,7 +40,7 @@ def ship(
     where = data or recipe.data
     name = data_name or recipe.data
     is_own = data_name is not None or same_data(where, recipe.data)
-    checkpoint = read(run)
+    checkpoint = read_checkpoint(run)
     if checkpoint.description is None:
         raise UserError(f"{checkpoint.origin} does not describe its model.")
     file = into / f"{recipe.name}.safetensors"
@@ -77,7 +77,7 @@ def check_same(file: Path, description: Description) -> None:
     """Raises an error rather than overwrite another model of the same name."""
     if not file.exists():
         return
-    existing = read(file).description
+    existing = read_checkpoint(file).description
     if existing is None or replace(existing, extra=description.extra) != description:
         raise UserError(
             f"{file.parent} holds another model of the name {file.stem}; give --into a "

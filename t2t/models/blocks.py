@@ -1,4 +1,4 @@
-"""The blocks a backbone is made of: their mixers, MLPs and how each one is wired."""
+"""Blocks of the backbone, with their mixers and MLPs."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from t2t.errors import UserError, choose
+from t2t.errors import UserError
 from t2t.models.config import ModelConfig
 from t2t.models.layers import (
     Bias,
@@ -18,7 +18,8 @@ from t2t.models.layers import (
     SequenceProjection,
     SqueezeExcite,
 )
-from t2t.models.positions import Grid
+from t2t.models.token_grid import Grid
+from t2t.registry import Registry
 from t2t.shapes import Tokens
 
 
@@ -50,8 +51,8 @@ def linformer_attention(dim: int, grid: Grid, config: ModelConfig) -> SelfAttent
     """Attention to a fixed number of mixtures of keys and values."""
     if config.positions == "relative":
         raise UserError(
-            "mixer='linformer' mixes the keys of all places, so positions='relative' "
-            "cannot act; choose other positions."
+            "mixer='linformer' mixes the keys of all positions, so it cannot use "
+            "positions='relative'; choose other positions."
         )
     mixer = attention(dim, grid, config)
     mixer.shorten = SequenceProjection(
@@ -60,12 +61,16 @@ def linformer_attention(dim: int, grid: Grid, config: ModelConfig) -> SelfAttent
     return mixer
 
 
-MIXERS: dict[str, Callable[[int, Grid, ModelConfig], SelfAttention]] = {
-    "attention": attention,
-    "attention_se": attention_se,
-    "ghost": ghost_attention,
-    "linformer": linformer_attention,
-}
+MIXERS: Registry[Callable[[int, Grid, ModelConfig], nn.Module]] = Registry(
+    "mixer",
+    {
+        "attention": attention,
+        "attention_se": attention_se,
+        "ghost": ghost_attention,
+        "linformer": linformer_attention,
+    },
+)
+register_mixer = MIXERS.register
 
 
 def plain_mlp(dim: int, hidden_dim: int) -> Mlp:
@@ -74,29 +79,31 @@ def plain_mlp(dim: int, hidden_dim: int) -> Mlp:
 
 
 def ghost_mlp(dim: int, hidden_dim: int) -> Mlp:
-    """An MLP that computes a share of its hidden channels, and scales it for others."""
+    """An MLP that computes a share of its hidden channels and scales it for others."""
     num_shares = max(1, round(hidden_dim / dim))
     expand = GhostLinear(dim, hidden_dim, num_shares, bias=True, activation=nn.GELU())
     return Mlp(expand, hidden_dim, dim)
 
 
-MLPS: dict[str, Callable[[int, int], Mlp]] = {"mlp": plain_mlp, "ghost": ghost_mlp}
+MLPS: Registry[Callable[[int, int], nn.Module]] = Registry(
+    "mlp", {"mlp": plain_mlp, "ghost": ghost_mlp}
+)
+register_mlp = MLPS.register
 
 
 class Block(nn.Module):
-    """Pre-norm attention and MLP, each with a skip."""
+    """Pre-norm mixer and MLP, each with a skip connection."""
 
     def __init__(
         self, dim: int, grid: Grid, drop_path: float, config: ModelConfig
     ) -> None:
         super().__init__()
         self.out_dim = dim
-        mixer = choose("mixer", config.mixer, MIXERS)
-        mlp = choose("mlp", config.mlp, MLPS)
         self.norm1 = nn.LayerNorm(dim, eps=config.norm_eps)
-        self.mixer = mixer(dim, grid, config)
+        self.mixer = MIXERS.build(config.mixer, nn.Module, dim, grid, config)
         self.norm2 = nn.LayerNorm(dim, eps=config.norm_eps)
-        self.mlp = mlp(dim, int(dim * config.mlp_ratio))
+        hidden_dim = int(dim * config.mlp_ratio)
+        self.mlp = MLPS.build(config.mlp, nn.Module, dim, hidden_dim)
         self.drop_path = DropPath(drop_path)
 
     def forward(self, tokens: Tokens, grid: Grid, bias: Bias | None) -> Tokens:
@@ -106,7 +113,7 @@ class Block(nn.Module):
 
 
 class DenseBlock(Block):
-    """A block whose output, narrowed, is concatenated to its input."""
+    """A block whose output, projected to `growth` channels, is concatenated."""
 
     def __init__(
         self, dim: int, grid: Grid, drop_path: float, config: ModelConfig

@@ -6,7 +6,7 @@ from pathlib import Path
 from t2t.errors import UserError
 
 NAME = "builtin"
-"""What stands for it wherever weights are named."""
+"""Its name wherever weights are named."""
 FOLDER = Path(str(resources.files("t2t"))) / "builtin"
 CARD = "MODEL_CARD.md"
 
@@ -16,7 +16,7 @@ def builtin_file() -> Path:
     files = sorted(FOLDER.glob("*.safetensors"))
     if not files:
         raise UserError(
-            "No model ships in this build of t2t: name weights or a run folder; "
-            "`t2t train` makes one."
+            "This build of t2t contains no model: name weights or a run folder; `t2t "
+            "train` makes one."
         )
     return files[0]

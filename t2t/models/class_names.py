@@ -1,4 +1,4 @@
-"""What a model's classes are called, by itself and by people."""
+"""Class names: WordNet numbers, their words, and matching of names."""
 
 import csv
 from collections.abc import Sequence
@@ -10,10 +10,10 @@ MAX_LISTED = 5
 """Class names that a message lists."""
 
 
-def table_of_timm(name: str) -> list[str]:
-    """The lines of a table that timm ships, read without importing timm.
+def read_timm_table(name: str) -> list[str]:
+    """The lines of a table in timm's package, read without importing timm.
 
-    Naming classes is all that prediction asks of it, and importing takes seconds.
+    Importing timm takes seconds, and prediction needs only the class names.
     """
     timm = find_spec("timm")
     assert timm is not None
@@ -24,23 +24,23 @@ def table_of_timm(name: str) -> list[str]:
 
 @cache
 def imagenet_classes() -> tuple[str, ...]:
-    """WordNet numbers such as n01440764, in the order that models are trained in."""
-    return tuple(table_of_timm("imagenet_synsets.txt"))
+    """ImageNet's WordNet numbers such as n01440764, in the order of outputs."""
+    return tuple(read_timm_table("imagenet_synsets.txt"))
 
 
 @cache
 def wordnet() -> dict[str, str]:
-    """The words of every WordNet number that ImageNet has, beyond its 1,000 classes."""
-    lines = table_of_timm("imagenet_synset_to_lemma.txt")
+    """The words of ImageNet's WordNet numbers, also beyond the 1,000 classes."""
+    lines = read_timm_table("imagenet_synset_to_lemma.txt")
     return dict(csv.reader(lines, delimiter="\t"))
 
 
-def in_words(class_names: Sequence[str]) -> tuple[str, ...]:
-    """Classes as people call them: words in place of WordNet's numbers."""
-    return tuple(words_of(name) or name for name in class_names)
+def readable_names(class_names: Sequence[str]) -> tuple[str, ...]:
+    """Class names with words in place of WordNet numbers."""
+    return tuple(wordnet_words(name) or name for name in class_names)
 
 
-def words_of(name: str) -> str:
+def wordnet_words(name: str) -> str:
     """The words of a WordNet number; empty for any other name."""
     if len(name) != 9 or name[0] != "n" or not name[1:].isdecimal():
         return ""
@@ -48,21 +48,21 @@ def words_of(name: str) -> str:
 
 
 def aliases(name: str) -> set[str]:
-    """All names that mean this class: its own and, for WordNet's, its words."""
-    words = words_of(name)
+    """All names of a class: its own and, for a WordNet number, its words."""
+    words = wordnet_words(name)
     if not words:
         return {name}
     return {name, words, words.partition(",")[0]}
 
 
 def class_indices(given: Sequence[str], classes: Sequence[str]) -> list[int | None]:
-    """The index of the model's class that each name means; None if there is none."""
+    """The index of each given name among `classes`; None if it is not there."""
     meant: dict[str, list[int]] = {}
     for number, name in enumerate(classes):
         for alias in aliases(name):
             meant.setdefault(alias, []).append(number)
     # Lists of WordNet's words differ in their later synonyms.
-    shortened = all(words_of(name) for name in classes)
+    shortened = all(wordnet_words(name) for name in classes)
     return [
         choose_index([name, *name.split(",")[: int(shortened)]], at, meant)
         for at, name in enumerate(given)

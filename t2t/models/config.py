@@ -1,4 +1,4 @@
-"""What a model is: its slots and its size, as plain data."""
+"""The config of a model: its slots and its size."""
 
 from dataclasses import dataclass
 
@@ -14,9 +14,9 @@ MAX_ATTENTION_SCALE = 1e30
 MAX_BLOCKS = 1000
 MAX_SPLITS = 16
 MAX_IMAGE_PIXELS = 2**24
-"""Of one image; more is a typing error or a damaged file."""
+"""Limit for one image; more is a typing error or a damaged file."""
 MAX_TOKENS = 2**16
-"""Tokens that enter the backbone; more need too much memory for positions."""
+"""Limit on tokens that enter the backbone: more need too much memory."""
 
 
 def check_image_size(size: Size) -> None:
@@ -33,7 +33,10 @@ def check_image_size(size: Size) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """The four slots, the size and the task of one vision transformer."""
+    """The four slots, the size, the classes and the images of a vision transformer.
+
+    tokenizer, positions, mixer and mlp also take registered names (docs/extending.md).
+    """
 
     dim: int
     """Width of the tokens in the backbone."""
@@ -55,7 +58,7 @@ class ModelConfig:
     patch_size: int = 16
     """Side of a hard patch, for the patch tokenizer."""
     stem: str = "resnet50"
-    """timm network whose stride-16 features the hybrid tokenizer takes."""
+    """timm network whose stride-16 features the hybrid tokenizer uses."""
 
     positions: str = "sinusoid"
     """none, sinusoid, sinusoid_2d, learned_1d, learned_2d, relative or fixed."""
@@ -81,10 +84,10 @@ class ModelConfig:
     """Channels that each block of the dense wiring adds."""
 
     class_token: bool = True
-    """Adds a token that belongs to no place."""
+    """Adds a class token before those of the image."""
     pool: str = "class"
-    """What the head reads: the class token, the mean of the image's tokens, or none:
-    every token by itself."""
+    """Input of the head: class (the class token), mean (of the image's tokens), or
+    none (every token by itself)."""
     distilled: bool = False
     """Adds a distillation token with a head of its own."""
     norm_eps: float = 1e-5
@@ -93,14 +96,14 @@ class ModelConfig:
     num_classes: int = 1000
     """Outputs of the head; 0 leaves the head out."""
     image_size: Size = (224, 224)
-    """Height and width the positions are laid out for; any other size works too."""
+    """Height and width that the positions are for; other sizes interpolate them."""
     in_channels: int = 3
     """Channels of the images."""
     drop_path: float = 0.0
     """Stochastic depth of the last block while training; grows linearly from 0."""
 
     def __post_init__(self) -> None:
-        """Refuses sizes that no model can have."""
+        """Raises an error for sizes that no model can have."""
         sizes = ("dim", "depth", "num_heads", "token_dim", "patch_size", "in_channels")
         for name in (*sizes, "linformer_dim"):
             require(name, getattr(self, name), 1)

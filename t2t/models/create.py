@@ -1,4 +1,4 @@
-"""Models by name: ours from the zoo, everybody else's from timm."""
+"""Models by name, from the zoo or from timm."""
 
 from dataclasses import fields, replace
 from typing import Any, get_type_hints
@@ -9,7 +9,7 @@ from t2t.config import convert
 from t2t.errors import UserError, require, suggest
 from t2t.models.config import ModelConfig, Size, check_image_size
 from t2t.models.vit import VisionTransformer
-from t2t.models.zoo import OURS, ZOO
+from t2t.models.zoo import CONFIGS, ZOO
 
 NAMES_ELSEWHERE = {
     "img_size": "image_size",
@@ -30,21 +30,19 @@ def create_model(
     drop_path: float = 0.0,
     **model_args: Any,
 ) -> nn.Module:
-    """A model by name, untrained; any choice of its config can be set beside it.
+    """An untrained model by name; `model_args` set other fields of its config.
 
-    What is not given stays as the named model has it. Names outside the zoo are timm's.
+    A name that is not in the zoo is timm's.
     """
     if not isinstance(name, str):
-        raise UserError(
-            f"A model's name is a word, and {name!r} is none. See `t2t models`."
-        )
+        raise UserError(f"A model's name is a string, not {name!r}. See `t2t models`.")
     settings: dict[str, Any] = {
         "num_classes": num_classes,
         "image_size": image_size,
         "in_channels": in_channels,
         "drop_path": drop_path,
     }
-    if name in OURS:
+    if name in CONFIGS:
         return VisionTransformer(model_config(name, **settings, **model_args))
     return create_timm_model(name, **settings, **model_args)
 
@@ -58,14 +56,14 @@ def create_timm_model(
     drop_path: float,
     **model_args: Any,
 ) -> nn.Module:
-    """A network that timm builds; it takes no choices of ours."""
-    import timm  # slower to import than PyTorch, and not needed for models of ours
+    """A timm model; it takes no `model_args`."""
+    import timm  # slow to import, and not needed for our models
 
     timm_name = name_in_timm(name)
     if model_args:
         raise UserError(
             f"{name} is built by timm and takes no {', '.join(sorted(model_args))}; "
-            "slots can be chosen for the models of `t2t models` that are not timm's."
+            "only models that are not timm's have slots; see `t2t models`."
         )
     drop_path = convert(as_plain(drop_path), float, "drop_path")
     require("drop_path", drop_path, 0, below=1)
@@ -94,14 +92,14 @@ def create_timm_model(
 
 
 def timm_input(network: nn.Module) -> tuple[int, Size | None]:
-    """Channels of what a network of timm's takes, and a size that it insists on."""
+    """The input channels of a timm model, and its image size if that is fixed."""
     first = next((each for each in network.parameters() if each.ndim == 4), None)
     size = getattr(getattr(network, "patch_embed", None), "img_size", None)
     return 3 if first is None else first.shape[1], size
 
 
 def name_in_timm(name: str) -> str:
-    """What timm calls a network that it builds; a name that it lacks is refused."""
+    """timm's name of a model; raises an error if timm does not have it."""
     import timm
 
     timm_name = str(ZOO[name].build) if name in ZOO else name
@@ -117,9 +115,9 @@ def model_config(
     image_size: int | Size | None = None,
     **model_args: Any,
 ) -> ModelConfig:
-    """The config of one of our models, with choices put in."""
-    if name not in OURS:
-        raise UserError(f"There is no model {name!r} of ours.{suggest_model(name)}")
+    """The config of one of our models, with `model_args` set."""
+    if name not in CONFIGS:
+        raise UserError(f"t2t has no model {name!r}.{suggest_model(name)}")
     check_model_args(name, model_args)
     if num_classes is not None:
         model_args["num_classes"] = num_classes
@@ -127,7 +125,7 @@ def model_config(
         model_args["image_size"] = as_size(image_size)
     hints = get_type_hints(ModelConfig)
     return replace(
-        OURS[name],
+        CONFIGS[name],
         **{
             key: convert(as_plain(value), hints[key], key)
             for key, value in model_args.items()
@@ -136,12 +134,12 @@ def model_config(
 
 
 def as_plain(value: Any) -> Any:
-    """A number of numpy's or torch's as Python's own; anything else as it is."""
+    """A NumPy or torch scalar as a Python number; other values unchanged."""
     return value.item() if getattr(value, "ndim", None) == 0 else value
 
 
 def check_model_args(name: str, model_args: dict[str, Any]) -> None:
-    """Refuses an option that the config does not have, and says which was meant."""
+    """Raises an error for an option that the config does not have."""
     allowed = {field.name for field in fields(ModelConfig)}
     for option in model_args.keys() - allowed:
         meant = NAMES_ELSEWHERE.get(option)
@@ -160,7 +158,7 @@ def as_size(image_size: int | Size) -> Size:
 
 
 def suggest_model(name: str) -> str:
-    """A closing sentence that names the likeliest meant models."""
+    """A closing sentence with similar names of models."""
     import timm
 
     return suggest(name, {*ZOO, *timm.list_models()}) or " See `t2t models`."

@@ -1,6 +1,6 @@
-"""The backbone: blocks one after another, and where positions enter."""
+"""The backbone: a sequence of blocks with positions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,31 +11,101 @@ from t2t.errors import UserError, choose
 from t2t.models.blocks import Block, DenseBlock, DenseTransitionBlock
 from t2t.models.config import ModelConfig
 from t2t.models.fusion import FEWEST_DROPPED, are_plain, block_weights, is_fused
-from t2t.models.layers import SequenceProjection
-from t2t.models.positions import Grid, PlacedPositions
+from t2t.models.layers import SelfAttention
+from t2t.models.positions import POSITIONS, Positions
+from t2t.models.token_grid import Grid
 from t2t.ops.block_stack import BlockWeights, block_stack
 from t2t.ops.performer_step import compute_dtype
 from t2t.shapes import Tokens
 
+POSITIONS_AT = ("stem", "every_layer", "shared")
+
+
+class EncoderPositions(nn.Module):
+    """Positions before the first layer, at every layer, or shared by all layers.
+
+    An attention bias at the stem acts in the first layer only.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        positions_at: str,
+        dims: Sequence[int],
+        num_prefix: int,
+        grid: Grid,
+        num_heads: int,
+    ) -> None:
+        super().__init__()
+        choose("positions_at", positions_at, dict.fromkeys(POSITIONS_AT))
+        if positions_at == "shared" and len(set(dims)) > 1 and kind != "none":
+            raise UserError(
+                "positions_at='shared' needs layers of one width, and these have "
+                f"{min(dims)} to {max(dims)}; use positions_at='every_layer'."
+            )
+        self.positions_at = positions_at
+        widths = dims if positions_at == "every_layer" else dims[:1]
+        self.tables = nn.ModuleList(
+            POSITIONS.build(kind, Positions, dim, num_prefix, grid, num_heads)
+            for dim in widths
+        )
+        self.drop = nn.Dropout(0.0)
+
+    @property
+    def is_stem_only(self) -> bool:
+        """Whether positions only add to the tokens before the first layer."""
+        has_bias = any(table.has_bias for table in self.tables)
+        return self.positions_at == "stem" and not has_bias
+
+    def add_to(self, tokens: Tokens, layer: int, grid: Grid) -> Tokens:
+        """Tokens with the positions of a layer added."""
+        table = self.at(layer)
+        tokens = tokens if table is None else table.add_to(tokens, grid)
+        return self.drop(tokens) if layer == 0 and self.drop.p > 0 else tokens
+
+    def forward(
+        self, tokens: Tokens, layer: int, grid: Grid
+    ) -> tuple[Tokens, Tensor | None]:
+        """`add_to` and `attention_bias` in one call, as one node of an FX graph."""
+        return self.add_to(tokens, layer, grid), self.attention_bias(layer, grid)
+
+    def has_bias(self, layer: int) -> bool:
+        """Whether positions add to the attention logits of a layer."""
+        table = self.at(layer)
+        return table is not None and table.has_bias
+
+    def attention_bias(self, layer: int, grid: Grid) -> Tensor | None:
+        """The bias of a layer's attention logits."""
+        table = self.at(layer)
+        return None if table is None else table.attention_bias(grid)
+
+    def at(self, layer: int) -> Positions | None:
+        """The positions that act in a layer."""
+        if self.positions_at == "stem" and layer > 0:
+            return None
+        table = self.tables[layer if self.positions_at == "every_layer" else 0]
+        assert isinstance(table, Positions)
+        return table
+
 
 class Encoder(nn.Module):
-    """Blocks one after another, with positions where they belong."""
+    """A sequence of blocks, with positions."""
 
     def __init__(self, grid: Grid, config: ModelConfig) -> None:
         super().__init__()
-        plan = choose("wiring", config.wiring, WIRINGS)(config)
-        rates = torch.linspace(0, config.drop_path, len(plan), device="cpu").tolist()
-        self.positions = PlacedPositions(
+        specs = choose("wiring", config.wiring, WIRINGS)(config)
+        rates = torch.linspace(0, config.drop_path, len(specs), device="cpu").tolist()
+        self.positions = EncoderPositions(
             config.positions,
             config.positions_at,
-            [dim for _, dim in plan],
+            [dim for _, dim in specs],
             config.num_prefix_tokens,
             grid,
             config.num_heads,
         )
         blocks = [
             block(dim, grid, rate, config)
-            for (block, dim), rate in zip(plan, rates, strict=True)
+            for (block, dim), rate in zip(specs, rates, strict=True)
         ]
         self.blocks = nn.ModuleList(blocks)
         self.out_dims = [block.out_dim for block in blocks]
@@ -51,27 +121,28 @@ class Encoder(nn.Module):
         return self.out_dims[-1]
 
     def keep(self, num_blocks: int) -> None:
-        """Removes all blocks behind the first few."""
+        """Removes all but the first blocks."""
         self.blocks = self.blocks[:num_blocks]
         self.out_dims = self.out_dims[:num_blocks]
 
     def forward(
         self, tokens: Tokens, grid: Grid, norm: nn.Module, num_read: int | None = None
     ) -> Tokens:
-        """Tokens behind the last block and the norm: the first few, or all."""
+        """Normalised tokens after the last block: the first `num_read`, or all."""
         stack = self.stack(tokens, norm)
         tokens = self.positions.add_to(tokens, 0, grid)
         if self.training and self.token_share < 1:
-            tokens = some_tokens(tokens, self.num_prefix, self.token_share)
+            tokens = drop_tokens(tokens, self.num_prefix, self.token_share)
         if stack is None:
             for layer in range(len(self.blocks)):
                 step = self.step if layer > 0 else self.apply_block
                 tokens = step(layer, tokens, grid)
             return norm(tokens)[:, :num_read]
         assert isinstance(norm, nn.LayerNorm)
-        first, rates = self.plain_blocks()[0], self.drop_rates()
+        mixer, rates = self.plain_blocks()[0].mixer, self.drop_rates()
+        assert isinstance(mixer, SelfAttention)
         final = (norm.weight, norm.bias)
-        heads = (first.mixer.num_heads, first.mixer.scale)
+        heads = (mixer.num_heads, mixer.scale)
         num_read = tokens.shape[1] if num_read is None else num_read
         dtype = compute_dtype(tokens)
         return block_stack(
@@ -86,11 +157,11 @@ class Encoder(nn.Module):
         )
 
     def stack(self, tokens: Tokens, norm: nn.Module) -> list[BlockWeights] | None:
-        """The weights of all blocks where they can run fused, else None."""
+        """The weights of all blocks if they can run fused, else None."""
         blocks = self.plain_blocks()
         if not is_fused(tokens) or len(blocks) < len(self.blocks):
             return None
-        if not self.positions.only_at_the_stem:
+        if not self.positions.is_stem_only:
             return None
         found = [block_weights(block) for block in blocks]
         stack = [weights for weights in found if weights is not None]
@@ -113,11 +184,11 @@ class Encoder(nn.Module):
         )
 
     def plain_blocks(self) -> list[Block]:
-        """The blocks that are neither dense nor somebody else's."""
+        """The blocks of the residual wiring."""
         return [block for block in self.blocks if type(block) is Block]
 
     def drop_rates(self) -> list[float]:
-        """The stochastic depth of every plain block, none where it is switched off."""
+        """The drop-path rate of every plain block; 0 in eval mode."""
         paths = [block.drop_path for block in self.plain_blocks()]
         return [path.rate if path.training else 0.0 for path in paths]
 
@@ -127,7 +198,7 @@ class Encoder(nn.Module):
         return self.apply_block(layer, tokens, grid)
 
     def apply_block(self, layer: int, tokens: Tokens, grid: Grid) -> Tokens:
-        """Tokens after a block, which is computed twice where memory is short."""
+        """Tokens after a block, recomputed in the backward pass if checkpointing."""
         block = self.blocks[layer]
         bias = self.positions.attention_bias(layer, grid)
         if self.checkpointing and self.training:
@@ -136,19 +207,21 @@ class Encoder(nn.Module):
         return block(tokens, grid, bias)
 
     def keep_tokens(self, share: float) -> None:
-        """While training, the blocks see only a share of the image's tokens."""
-        mixes = any(isinstance(part, SequenceProjection) for part in self.modules())
-        if share < 1 and (mixes or not self.positions.only_at_the_stem):
+        """Sets the share of the image's tokens that the blocks see while training."""
+        needs_all = any(
+            getattr(part, "needs_all_tokens", False) for part in self.modules()
+        )
+        if share < 1 and (needs_all or not self.positions.is_stem_only):
             raise UserError(
-                "Tokens can only be dropped where blocks do not ask for their places: "
-                "with positions_at='stem', positions other than 'relative' and a mixer "
-                "other than 'linformer'; or set token_dropping.keep=1."
+                "Token dropping needs positions_at='stem', positions without an "
+                "attention bias (not 'relative') and a mixer that works on a part of "
+                "the tokens (not 'linformer'); or set token_dropping.keep=1."
             )
         self.token_share = share
 
 
-def some_tokens(tokens: Tokens, num_prefix: int, share: float) -> Tokens:
-    """The prefix, and a share of each image's other tokens, drawn at random."""
+def drop_tokens(tokens: Tokens, num_prefix: int, share: float) -> Tokens:
+    """The prefix tokens and a random share of each image's other tokens."""
     prefix, image = tokens[:, :num_prefix], tokens[:, num_prefix:]
     batch, num_tokens, _ = image.shape
     count = max(1, round(num_tokens * share))
@@ -159,7 +232,7 @@ def some_tokens(tokens: Tokens, num_prefix: int, share: float) -> Tokens:
 
 
 class TakeRows(torch.autograd.Function):
-    """Different rows of a matrix, whose gradients are put back without adding."""
+    """Rows of a matrix, all different, so that gradients need no atomic adds."""
 
     @staticmethod
     def forward(  # type: ignore[no-untyped-def]
@@ -174,39 +247,40 @@ class TakeRows(torch.autograd.Function):
         ctx, grad: Tensor
     ) -> tuple[Tensor, None]:
         (rows,) = ctx.saved_tensors
-        whole = grad.new_zeros(ctx.num_rows, grad.shape[1])
-        return whole.index_copy(0, rows, grad), None
+        full = grad.new_zeros(ctx.num_rows, grad.shape[1])
+        return full.index_copy(0, rows, grad), None
 
 
-Plan = list[tuple[type[Block], int]]
+BlockSpec = tuple[type[Block], int]
+"""A block's class and the width of the tokens that enter it."""
 
 
-def residual_wiring(config: ModelConfig) -> Plan:
+def residual_wiring(config: ModelConfig) -> list[BlockSpec]:
     """Blocks of one width."""
     return [(Block, config.dim)] * config.depth
 
 
-def dense_wiring(config: ModelConfig) -> Plan:
-    """Blocks that each widen the tokens, and halve them at the end of a stage."""
+def dense_wiring(config: ModelConfig) -> list[BlockSpec]:
+    """Blocks that each widen the tokens; the width halves at the end of a stage."""
     if sum(config.dense_stages) != config.depth or config.growth < 1:
         raise UserError(
             f"wiring='dense' needs growth ≥ 1 and dense_stages that sum to depth; "
             f"given growth={config.growth}, dense_stages={config.dense_stages}, "
             f"depth={config.depth}."
         )
-    plan: Plan = []
+    specs: list[BlockSpec] = []
     dim = config.dim
     for stage, depth in enumerate(config.dense_stages, start=1):
         for layer in range(1, depth + 1):
             ends = layer == depth and stage < len(config.dense_stages)
-            plan.append((DenseTransitionBlock if ends else DenseBlock, dim))
+            specs.append((DenseTransitionBlock if ends else DenseBlock, dim))
             dim += config.growth
         if stage < len(config.dense_stages):
             dim //= 2
-    return plan
+    return specs
 
 
-WIRINGS: dict[str, Callable[[ModelConfig], Plan]] = {
+WIRINGS: dict[str, Callable[[ModelConfig], list[BlockSpec]]] = {
     "residual": residual_wiring,
     "dense": dense_wiring,
 }

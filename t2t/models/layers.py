@@ -1,4 +1,4 @@
-"""The layers every backbone is made of."""
+"""Layers of the backbone."""
 
 import torch
 import torch.nn.functional as F
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from t2t.errors import UserError
 from t2t.models.hooks import is_hooked, is_traced
-from t2t.models.positions import Grid, resize_tokens
+from t2t.models.token_grid import Grid, guess_grid, resize_projection
 from t2t.ops.attention import attention
 from t2t.shapes import Tokens
 
@@ -82,7 +82,7 @@ class GhostQKV(nn.Module):
 
 
 class SqueezeExcite(nn.Module):
-    """Channel attention: gates every channel by what all tokens say of it."""
+    """Channel attention: gates each channel by its mean over all tokens."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -97,6 +97,8 @@ class SqueezeExcite(nn.Module):
 
 class SequenceProjection(nn.Module):
     """Linformer: mixes the keys, and the values, of all positions into a few."""
+
+    needs_all_tokens = True
 
     def __init__(self, num_prefix: int, grid: Grid, out_tokens: int) -> None:
         super().__init__()
@@ -115,14 +117,18 @@ class SequenceProjection(nn.Module):
         )
         return keys @ key, values @ value
 
-
-def resize_projection(
-    weight: Float[Tensor, "few tokens"], num_prefix: int, old: Grid, new: Grid
-) -> Float[Tensor, "few new_tokens"]:
-    """Numbers for each token, interpolated in 2-D but for the prefix."""
-    by_token = resize_tokens(weight.T, num_prefix, old, new)
-    # Sums over more tokens must keep their size.
-    return by_token.T * (weight.shape[1] / by_token.shape[0])
+    def resize_state(self, state: dict[str, Tensor], likely: Grid) -> Grid | None:
+        """Interpolates projections of another grid in place; returns that grid."""
+        old = None
+        for name in ("keys", "values"):
+            if name not in state:
+                continue
+            old = guess_grid(state[name].shape[1] - self.num_prefix, likely)
+            if old and old != self.grid:
+                state[name] = resize_projection(
+                    state[name].float(), self.num_prefix, old, self.grid
+                )
+        return old
 
 
 class AttentionWeights(nn.Module):
@@ -152,7 +158,7 @@ class SelfAttention(nn.Module):
         super().__init__()
         if dim % num_heads:
             raise UserError(
-                f"dim={dim} cannot be shared by num_heads={num_heads}; choose a number "
+                f"dim={dim} is not divisible by num_heads={num_heads}; choose a number "
                 "of heads that divides it."
             )
         self.num_heads = num_heads

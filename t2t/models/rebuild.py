@@ -1,7 +1,9 @@
 """Builds models from the description in a file, and checks the description."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import torch
@@ -9,12 +11,17 @@ from torch import Tensor, nn
 
 from t2t.config import convert
 from t2t.errors import UserError, first_line
+from t2t.models.blocks import MIXERS, MLPS
 from t2t.models.checkpoint_io.adapt import describe_differences
 from t2t.models.checkpoint_io.description import Description
 from t2t.models.checkpoint_io.published import translate
 from t2t.models.config import ModelConfig
 from t2t.models.create import as_plain, as_size, create_model, timm_input
+from t2t.models.positions import POSITIONS
+from t2t.models.tokenizers import TOKENIZERS
 from t2t.models.vit import VisionTransformer
+from t2t.registry import UnknownName
+from t2t.user_code import FOLDER, changed_file
 
 MAX_BUFFER_BYTES = 2**30
 """Limit on buffers that a model computes and does not store."""
@@ -55,6 +62,27 @@ def build(
     return create_model(**{**description.settings, **changes})
 
 
+def code_note(description: Description, path: str | os.PathLike[str]) -> str:
+    """A sentence if a run's model has parts of a user's file that has changed since."""
+    config = description.config
+    if config is None or (
+        config.tokenizer in TOKENIZERS.built_in
+        and config.positions in POSITIONS.built_in
+        and config.mixer in MIXERS.built_in
+        and config.mlp in MLPS.built_in
+    ):
+        return ""
+    folder = Path(path).expanduser()
+    folder = folder if folder.is_dir() else folder.parent
+    name = changed_file(folder)
+    if not name:
+        return ""
+    return (
+        f"It was trained with another {name} than the one in use, so it may compute "
+        f"something else; its own is {folder / FOLDER / name}."
+    )
+
+
 def check_rebuilds(model: nn.Module, description: Description) -> None:
     """Raises an error if the saved model could not be loaded again."""
     with torch.device("meta"):
@@ -78,6 +106,15 @@ def check_described(
     try:
         with torch.device("meta"):
             model = build(description, awaits_weights=True)
+    except UnknownName as error:
+        raise UserError(
+            f"{origin} was made with {error.what}, which is not part of t2t. "
+            + (
+                error.hint.strip()
+                or "Add --code FILE.py with the file that registers "
+                "it, or import that file first in Python."
+            )
+        ) from error
     # Values out of range can raise any of these.
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Saves models: one file with all that loading needs."""
+"""Saves a model and its config, class names and preprocessing in one file."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ OTHER_FORMATS = {
     *("bin", "ckpt", "gguf", "h5", "keras", "msgpack", "npy", "npz", "onnx", "pickle"),
     *("pkl", "pt", "pt2", "pth", "safetensor", "tar", "tflite", "zip"),
 }
-"""Suffixes of other formats, which are not taken for folder names."""
+"""Suffixes of other formats, which are not folder names."""
 
 
 def save(
@@ -32,7 +32,7 @@ def save(
     settings: Mapping[str, Any] | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Writes a model and all that `load` needs into one file, whole or not at all.
+    """Writes a model and all that `load` needs into one file, atomically.
 
     A path without `.safetensors` is a folder and gets a `model.safetensors`. `settings`
     are the arguments of `create_model`, for timm models that were built with others.
@@ -94,7 +94,7 @@ def check_class_names(model: nn.Module, class_names: Sequence[str]) -> None:
     for name in class_names:
         if not isinstance(name, str):
             raise UserError(
-                f"class_names are words, and {name!r} is none; give str(name)."
+                f"class_names must be strings, not {name!r}; use str(name)."
             )
     num_classes = getattr(model, "num_classes", None)
     if num_classes is not None and len(class_names) not in (0, num_classes):

@@ -1,7 +1,7 @@
 """Images to tokens: hard patches, soft splits, convolutions or a CNN."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -12,19 +12,20 @@ from t2t.errors import UserError
 from t2t.models.config import ModelConfig
 from t2t.models.fusion import is_fused, softmax_weights, step_weights
 from t2t.models.layers import Mlp
-from t2t.models.positions import Grid
+from t2t.models.token_grid import Grid
 from t2t.ops.performer import performer_attention
 from t2t.ops.performer_step import has_kernel, performer_step
 from t2t.ops.soft_split import Split, soft_split, split_by, split_grids
 from t2t.ops.softmax_step import softmax_step
 from t2t.ops.window_projection import Moments
+from t2t.registry import Registry
 from t2t.shapes import FeatureMap, Images, Tokens
 
 
 class TokenTransformer(nn.Module, ABC):
     """One tokens-to-token step: a soft split, then attention among the new tokens.
 
-    The skip runs through the values, since the split tokens have another width.
+    The skip connection adds the values, since the split tokens have another width.
     """
 
     qkv_bias: bool
@@ -52,12 +53,12 @@ class TokenTransformer(nn.Module, ABC):
     def fused(
         self, image: FeatureMap, moments: Moments | None
     ) -> tuple[FeatureMap, Moments | None] | None:
-        """What `forward` gives, by fused operations, and its channels' moments."""
+        """The output of `forward` by fused operations, and its channels' moments."""
         return None
 
     @abstractmethod
     def attend(self, projected: Tokens) -> tuple[Tokens, Tokens]:
-        """What attention makes of the projected tokens, and their values."""
+        """The output of attention for projected tokens, and their values."""
 
 
 class SoftmaxTokenTransformer(TokenTransformer):
@@ -74,9 +75,9 @@ class SoftmaxTokenTransformer(TokenTransformer):
         return softmax_step(image, self.split, weights, self.norm1.eps), None
 
     def attend(self, projected: Tokens) -> tuple[Tokens, Tokens]:
-        # Fused attention wants the channels of a token side by side.
+        # Fused attention needs the channels of a token to be contiguous.
         query, key, value = projected.contiguous().chunk(3, dim=-1)
-        # As published: the scale is that of the window's width, not of the head's.
+        # As published: scaled by the width of the window, not of the head.
         mixed = F.scaled_dot_product_attention(
             query.unsqueeze(1),
             key.unsqueeze(1),
@@ -121,11 +122,15 @@ class PerformerTokenTransformer(TokenTransformer):
 
 
 class Tokenizer(nn.Module):
-    """Images to a map of tokens; knows the token grid of every stage for any size."""
+    """Images to a map of tokens, (batch, dim, rows, columns).
 
-    def __init__(self, splits: tuple[Split, ...]) -> None:
+    `splits` gives (kernel, stride, padding) of each stage, which give the token grid
+    of any image size; a tokenizer with another rule overrides `grids`.
+    """
+
+    def __init__(self, splits: Iterable[tuple[int, int, int]]) -> None:
         super().__init__()
-        self.splits = splits
+        self.splits = tuple(Split(*numbers) for numbers in splits)
 
     def grids(self, image_size: Grid) -> list[Grid]:
         """The token grid after each stage."""
@@ -136,7 +141,7 @@ class TokensToToken(Tokenizer):
     """Soft splits with a token transformer after each but the last."""
 
     def __init__(self, config: ModelConfig, step: type[TokenTransformer]) -> None:
-        super().__init__(tuple(Split(*numbers) for numbers in config.splits))
+        super().__init__(config.splits)
         channels = [config.in_channels] + [config.token_dim] * (len(self.splits) - 1)
         self.steps = nn.ModuleList(
             step(
@@ -162,7 +167,7 @@ class TokensToToken(Tokenizer):
 def split_and_project(
     image: FeatureMap, split: Split, norm: Any, linear: Any
 ) -> FeatureMap:
-    """A soft split by two layers' weights, or by what others put in their place."""
+    """A soft split by two layers, fused if they are plain."""
     is_affine = type(norm) is nn.LayerNorm and norm.bias is not None
     if type(linear) is nn.Linear and (norm is None or is_affine):
         gain = None if norm is None else (norm.weight, norm.bias, norm.eps)
@@ -172,10 +177,10 @@ def split_and_project(
 
 
 class ConvolutionTokens(Tokenizer):
-    """A convolution for every soft split, with nothing between, as published."""
+    """A convolution for every soft split, without activations, as published."""
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__(tuple(Split(*numbers) for numbers in config.splits))
+        super().__init__(config.splits)
         widths = [config.in_channels]
         widths += [config.token_dim] * (len(self.splits) - 1) + [config.dim]
         self.convolutions = nn.Sequential(
@@ -192,11 +197,11 @@ class ConvolutionTokens(Tokenizer):
 
 
 class Patches(Tokenizer):
-    """Hard patches, side by side, each through one linear layer."""
+    """Patches without overlap, each through one linear layer."""
 
     def __init__(self, config: ModelConfig) -> None:
         side = config.patch_size
-        super().__init__((Split(side, side, 0),))
+        super().__init__([(side, side, 0)])
         self.project = nn.Conv2d(config.in_channels, config.dim, side, side)
 
     def forward(self, images: Images) -> FeatureMap:
@@ -210,7 +215,7 @@ class HybridTokens(Tokenizer):
         import timm  # slow to import, and needed here only
 
         # A ResNet up to stride 16 halves four times, each time rounding up.
-        super().__init__((Split(1, 2, 0),) * 4)
+        super().__init__([(1, 2, 0)] * 4)
         if not timm.is_model(config.stem):  # timm would download a URL
             raise UserError(f"stem={config.stem!r} is not a model of timm.")
         try:
@@ -240,10 +245,16 @@ class HybridTokens(Tokenizer):
         return self.project(self.stem(images)[0])
 
 
-TOKENIZERS: dict[str, Callable[[ModelConfig], Tokenizer]] = {
-    "patch": Patches,
-    "t2t": lambda config: TokensToToken(config, SoftmaxTokenTransformer),
-    "t2t_performer": lambda config: TokensToToken(config, PerformerTokenTransformer),
-    "t2t_conv": ConvolutionTokens,
-    "hybrid": HybridTokens,
-}
+TOKENIZERS: Registry[Callable[[ModelConfig], Tokenizer]] = Registry(
+    "tokenizer",
+    {
+        "patch": Patches,
+        "t2t": lambda config: TokensToToken(config, SoftmaxTokenTransformer),
+        "t2t_performer": lambda config: TokensToToken(
+            config, PerformerTokenTransformer
+        ),
+        "t2t_conv": ConvolutionTokens,
+        "hybrid": HybridTokens,
+    },
+)
+register_tokenizer = TOKENIZERS.register

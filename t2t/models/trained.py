@@ -1,4 +1,4 @@
-"""A trained model with what using it takes: its classes, and how it sees images."""
+"""A trained model with its class names and preprocessing."""
 
 import os
 from dataclasses import dataclass
@@ -7,60 +7,60 @@ from typing import Any
 from torch import nn
 
 from t2t.errors import UserError
-from t2t.models.class_names import imagenet_classes, in_words
+from t2t.models.class_names import imagenet_classes, readable_names
 from t2t.models.config import ModelConfig, Size
 from t2t.models.create import timm_input
 from t2t.models.vit import VisionTransformer
-from t2t.models.weights import Loaded, load_with_report
+from t2t.models.weights import LoadReport, load_with_report
 
 PUBLISHED_FRACTION = 0.9
-"""Of the resized image's sides, as T2T-ViT, ViT and DeiT were published."""
+"""Share of the resized image that is cropped, as for T2T-ViT, ViT and DeiT."""
 PUBLISHED_MEAN = (0.485, 0.456, 0.406)
-"""Of ImageNet's channels, from 0 to 1."""
+"""Mean of ImageNet's channels."""
 PUBLISHED_STD = (0.229, 0.224, 0.225)
-"""Deviation of ImageNet's channels."""
+"""Standard deviation of ImageNet's channels."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
-    """A model ready to predict, and what its file says or had to be assumed."""
+class TrainedModel:
+    """A model ready to predict, its class names and its preprocessing."""
 
     model: nn.Module
     name: str
     path: str
     class_names: tuple[str, ...]
-    """As the training data had them: what other data is matched by."""
+    """Names as in the training data; other data is matched by them."""
     image_size: Size
     channels: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
     crop_fraction: float
     data: str | None
-    """What it was trained on, where the file says so."""
+    """The training data, if the file names it."""
     seed: int = 0
-    """What such data was split by, where it came in one piece."""
+    """The seed that split the data, if it had no validation set."""
     evaluated_on: str | None = None
-    """The fingerprint of the images that were held out, where the file tells it."""
+    """The fingerprint of the validation images, if the file has it."""
     notes: tuple[str, ...] = ()
-    """What the file does not say and was assumed, a sentence each."""
+    """Assumptions where the file says nothing, a sentence each."""
 
     @property
     def readable_names(self) -> tuple[str, ...]:
-        """The classes as people call them."""
-        return in_words(self.class_names)
+        """Class names in words."""
+        return readable_names(self.class_names)
 
 
 def load_trained(
     path: str | os.PathLike[str], *, model: str | ModelConfig | None = None
-) -> Trained:
+) -> TrainedModel:
     """The model in a file, run folder or URL, `hf-hub:owner/name` or `builtin`."""
     network, loaded = load_with_report(path, model=model)
     num_classes = num_outputs(network)
     if num_classes == 0:
-        raise UserError(f"{path} has no head, so it cannot tell classes apart.")
+        raise UserError(f"{path} has no head, so it cannot predict classes.")
     class_names, names_note = names_of(loaded, num_classes)
     pixels, pixels_note = pixels_of(network, loaded)
-    return Trained(
+    return TrainedModel(
         model=network,
         name=loaded.name or type(network).__name__,
         path=str(path),
@@ -74,14 +74,14 @@ def load_trained(
 
 
 def num_outputs(network: nn.Module) -> int:
-    """How many classes a model tells apart."""
+    """The number of classes of a model."""
     if isinstance(network, VisionTransformer):
         return network.config.num_classes
     return int(network.num_classes)  # type: ignore[arg-type]  # timm's networks have it
 
 
-def names_of(loaded: Loaded, num_classes: int) -> tuple[tuple[str, ...], str]:
-    """The classes' names, and a sentence where they had to be assumed."""
+def names_of(loaded: LoadReport, num_classes: int) -> tuple[tuple[str, ...], str]:
+    """The class names, and a note if they are assumed."""
     if len(loaded.class_names) == num_classes:
         return loaded.class_names, ""
     names = len(loaded.class_names)
@@ -93,8 +93,8 @@ def names_of(loaded: Loaded, num_classes: int) -> tuple[tuple[str, ...], str]:
     return numbered, f"{note}they are numbered."
 
 
-def pixels_of(network: nn.Module, loaded: Loaded) -> tuple[dict[str, Any], str]:
-    """How images become the model's input, and a sentence where that was assumed."""
+def pixels_of(network: nn.Module, loaded: LoadReport) -> tuple[dict[str, Any], str]:
+    """The preprocessing of images, and a note if it is assumed."""
     extra = loaded.extra
     assumed = published_pixels(network)
     known = {key: extra[key] for key in assumed if key in extra}
@@ -108,9 +108,9 @@ def pixels_of(network: nn.Module, loaded: Loaded) -> tuple[dict[str, Any], str]:
     std = ", ".join(f"{value:.3g}" for value in pixels["std"])
     height, width = pixels["image_size"]
     return pixels, (
-        f"{loaded.path} does not say how its images were prepared; assumed are "
-        f"{height}×{width} pixels, the middle {pixels['crop_fraction']:.3g} of the "
-        f"image, mean ({mean}) and deviation ({std})."
+        f"{loaded.path} does not state its preprocessing; assumed: {height}×{width} "
+        f"pixels, center crop {pixels['crop_fraction']:.3g}, mean ({mean}), std "
+        f"({std})."
     )
 
 
@@ -132,7 +132,7 @@ def check_pixels(
 
 
 def published_pixels(network: nn.Module) -> dict[str, Any]:
-    """What published weights expect: timm's settings of a network, or ImageNet's."""
+    """The preprocessing of published weights: timm's settings, or ImageNet's."""
     if isinstance(network, VisionTransformer):
         config = network.config
         size, channels = config.image_size, config.in_channels

@@ -9,10 +9,10 @@ from t2t.errors import UserError, choose
 from t2t.models.config import MAX_TOKENS, ModelConfig
 from t2t.models.encoders import Encoder
 from t2t.models.hooks import is_traced
-from t2t.models.positions import Grid
-from t2t.models.timm_methods import TimmMethods
-from t2t.models.tokenizers import TOKENIZERS
-from t2t.models.tracing import traced
+from t2t.models.timm_support.interface import TimmInterface
+from t2t.models.timm_support.tracing import traced
+from t2t.models.token_grid import Grid
+from t2t.models.tokenizers import TOKENIZERS, Tokenizer
 from t2t.shapes import Images, Logits, Tokens
 
 POOLS: dict[str, Callable[[Tokens, int], Tensor]] = {
@@ -22,15 +22,15 @@ POOLS: dict[str, Callable[[Tokens, int], Tensor]] = {
 }
 
 
-class VisionTransformer(TimmMethods, nn.Module):
-    """A vision transformer put together from the choices in its config."""
+class VisionTransformer(TimmInterface, nn.Module):
+    """A vision transformer, built from its config."""
 
     def __init__(self, config: ModelConfig, awaits_weights: bool = False) -> None:
         super().__init__()
         check_head(config)
         self.config = config
-        tokenizer = choose("tokenizer", config.tokenizer, TOKENIZERS)
-        self.tokenizer = tokenizer(config)
+        self.tokenizer = TOKENIZERS.build(config.tokenizer, Tokenizer, config)
+        self.is_own_tokenizer = config.tokenizer not in TOKENIZERS.built_in
         grid = self.tokenizer.grids(config.image_size)[-1]
         check_tokens(config, grid)
         self.prefix = None
@@ -43,24 +43,26 @@ class VisionTransformer(TimmMethods, nn.Module):
         self.distillation_head = None
         if config.distilled:
             self.distillation_head = self.new_head(config.num_classes)
-        # Weights from a file replace all but the heads, and drawing takes longer than
-        # reading them.
+        # Weights from a file replace all but the heads, and drawing random ones takes
+        # longer than reading them.
         for part in (self.head, self.distillation_head) if awaits_weights else (self,):
             if part is not None:
                 part.apply(initialise)
 
     def forward(
-        self, images: Images, apart: bool = False
+        self, images: Images, separate_heads: bool = False
     ) -> Logits | tuple[Logits, Logits]:
-        """Logits; with `apart`, those of head and distillation head by themselves."""
-        # A head that reads prefix tokens leaves the others of the last layer undone.
+        """Logits; with `separate_heads`, a pair: class head and distillation head."""
+        # If the head reads prefix tokens, the last layer computes only those.
         reads_prefix = self.config.pool == "class"
         num_read = self.config.num_prefix_tokens if reads_prefix else None
         if is_traced(images):
-            # `apart` is a proxy too; the graph computes the default output.
+            # `separate_heads` is a proxy too; the graph computes the default output.
             return self.forward_head(traced(self, images, num_read))
         tokens = self.encoder(*self.tokenize(images), self.norm, num_read)
-        return self.heads_apart(tokens) if apart else self.forward_head(tokens)
+        return (
+            self.forward_heads(tokens) if separate_heads else self.forward_head(tokens)
+        )
 
     def forward_features(self, images: Images) -> Tokens:
         """Normalised tokens of the last layer, prefix tokens first."""
@@ -68,17 +70,17 @@ class VisionTransformer(TimmMethods, nn.Module):
         return self.encoder(tokens, grid, self.norm)
 
     def forward_head(self, tokens: Tokens, pre_logits: bool = False) -> Logits:
-        """Logits from the tokens, or what the head would read."""
+        """Logits from the tokens, or with `pre_logits` the input of the head."""
         pooled = self.pooled(tokens)
         if self.distillation_head is None or self.config.pool == "none":
             return pooled if pre_logits else self.head(pooled)
         if pre_logits:
             return (pooled + tokens[:, 1]) / 2
-        logits, distilled = self.heads_apart(tokens)
+        logits, distilled = self.forward_heads(tokens)
         return (logits + distilled) / 2
 
-    def heads_apart(self, tokens: Tokens) -> tuple[Logits, Logits]:
-        """Logits of what the head reads, and of the distillation token."""
+    def forward_heads(self, tokens: Tokens) -> tuple[Logits, Logits]:
+        """Logits of the head, and of the distillation head."""
         if self.distillation_head is None:
             raise UserError(
                 "This model has no distillation token; create it with distilled=True."
@@ -86,7 +88,7 @@ class VisionTransformer(TimmMethods, nn.Module):
         return self.head(self.pooled(tokens)), self.distillation_head(tokens[:, 1])
 
     def pooled(self, tokens: Tokens) -> Tensor:
-        """What the head reads."""
+        """The input of the head."""
         pool = choose("pool", self.config.pool, POOLS)
         return pool(tokens, self.config.num_prefix_tokens)
 
@@ -101,7 +103,10 @@ class VisionTransformer(TimmMethods, nn.Module):
                 f"in_channels={channels}."
             )
         grid = self.tokenizer.grids((height, width))[-1]
-        tokens = self.tokenizer(images).flatten(2).transpose(1, 2)
+        features = self.tokenizer(images)
+        if self.is_own_tokenizer:
+            check_features(features, self.config, grid)
+        tokens = features.flatten(2).transpose(1, 2)
         if self.prefix is None:
             return tokens, grid
         prefix = self.prefix.to(tokens.dtype).expand(tokens.shape[0], -1, -1)
@@ -115,7 +120,7 @@ class VisionTransformer(TimmMethods, nn.Module):
         )
 
     def new_head(self, num_classes: int) -> nn.Module:
-        """A fresh linear head, or none for 0 classes."""
+        """A new linear head; an identity for 0 classes."""
         if num_classes == 0:
             return nn.Identity()
         return nn.Linear(self.encoder.out_dim, num_classes)
@@ -135,6 +140,16 @@ def check_images(images: Images) -> None:
         )
 
 
+def check_features(features: Tensor, config: ModelConfig, grid: Grid) -> None:
+    """Raises an error unless a user's tokenizer returns what it promises."""
+    if features.ndim != 4 or features.shape[1:] != (config.dim, *grid):
+        raise UserError(
+            f"tokenizer={config.tokenizer!r} returned the shape "
+            f"{tuple(features.shape)}; by its splits and dim={config.dim} it must be "
+            f"(batch, {config.dim}, {grid[0]}, {grid[1]})."
+        )
+
+
 def check_tokens(config: ModelConfig, grid: Grid) -> None:
     """Raises an error for more than MAX_TOKENS tokens."""
     if grid[0] * grid[1] > MAX_TOKENS:
@@ -145,7 +160,7 @@ def check_tokens(config: ModelConfig, grid: Grid) -> None:
 
 
 def check_head(config: ModelConfig) -> None:
-    """Refuses a head that would read a token that is not there."""
+    """Raises an error if the head would read a token that the model lacks."""
     choose("pool", config.pool, POOLS)
     if config.pool == "class" and not config.class_token:
         raise UserError(
@@ -153,13 +168,13 @@ def check_head(config: ModelConfig) -> None:
         )
     if config.distilled and not config.class_token:
         raise UserError(
-            "distilled=True needs class_token=True: the distillation token stands "
-            "beside the class token."
+            "distilled=True needs class_token=True: the distillation token follows "
+            "the class token."
         )
 
 
 def initialise(module: nn.Module) -> None:
-    """Linear layers start as published: small weights, no offsets."""
+    """Initialises linear layers as published: small weights, zero biases."""
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:

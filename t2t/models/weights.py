@@ -10,35 +10,35 @@ from typing import Any
 from torch import nn
 
 from t2t.errors import UserError, first_line
-from t2t.models.checkpoint_io.adapt import Fitting, fit, shorten
-from t2t.models.checkpoint_io.checkpoints import Checkpoint, non_finite, read
+from t2t.models.checkpoint_io.adapt import adapt_weights, shorten
+from t2t.models.checkpoint_io.checkpoints import Checkpoint, non_finite, read_checkpoint
 from t2t.models.checkpoint_io.description import Description
 from t2t.models.checkpoint_io.heads import Classes
-from t2t.models.checkpoint_io.identify import adapted, identify
+from t2t.models.checkpoint_io.identify import config_for_file, identify
 from t2t.models.checkpoint_io.published import translate
 from t2t.models.config import ModelConfig, Size
 from t2t.models.create import name_in_timm
-from t2t.models.rebuild import build, check_described
+from t2t.models.rebuild import build, check_described, code_note
 from t2t.models.saving import check_class_names, save, unwrap
 from t2t.models.vit import VisionTransformer
-from t2t.models.zoo import OURS
+from t2t.models.zoo import CONFIGS
 
-__all__ = ["Loaded", "load", "load_weights", "load_with_report", "put_weights", "save"]
+__all__ = ["LoadReport", "load", "load_weights", "load_with_report", "save"]
 
 logger = logging.getLogger("t2t")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loaded:
+class LoadReport:
     """What was loaded, and what was changed to make it fit."""
 
     path: str
     weights: str
-    """Which of the file's weights were taken."""
+    """Which of the file's weights were loaded, such as state_dict_ema."""
     name: str = ""
     class_names: tuple[str, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
-    """What was saved beside the model."""
+    """What was saved with the model."""
     notes: tuple[str, ...] = ()
     """Changes and warnings, a sentence each."""
     kept: tuple[str, ...] = ()
@@ -98,31 +98,21 @@ def load_with_report(
     class_names: Sequence[str] | None = None,
     averaged: bool = True,
     **changes: Any,
-) -> tuple[nn.Module, Loaded]:
+) -> tuple[nn.Module, LoadReport]:
     """Like `load`, and also returns a report of what was loaded, kept and changed."""
     if not isinstance(model, str | ModelConfig | None):
         raise UserError(
-            f"model={model!r} will not do: model takes a name of `t2t models` or timm, "
-            "or a ModelConfig."
+            f"model={model!r} must be a name of `t2t models` or timm, or a ModelConfig."
         )
     if class_names is not None:
         changes["num_classes"] = changes.get("num_classes") or len(class_names)
-    checkpoint = read(path, averaged=averaged)
-    description, note = described(checkpoint, model)
+    checkpoint = read_checkpoint(path, averaged=averaged)
+    description, note = description_for(checkpoint, model)
     built = build(description, awaits_weights=True, **changes)
-    if class_names is not None:
-        check_class_names(built, class_names)
-    with refusing_damage(checkpoint.origin):
-        fitting = fit(
-            built,
-            checkpoint.tensors,
-            description.config,
-            checkpoint.origin,
-            Classes(description.class_names, class_names),
-        )
-    loaded = finish(fitting, checkpoint, description, note)
-    log(loaded)
-    return built.eval(), loaded
+    note = note or code_note(description, path)
+    report = put_weights(built, checkpoint, description, class_names, note)
+    log_report(report)
+    return built.eval(), report
 
 
 def load_weights(
@@ -131,39 +121,59 @@ def load_weights(
     *,
     class_names: Sequence[str] | None = None,
     averaged: bool = True,
-) -> Loaded:
+    log: bool = True,
+) -> LoadReport:
     """Loads the weights of a file into a model; if they do not fit, it is unchanged.
 
     With the `class_names` of the data, the head is kept only if the file has the same
-    classes; without, if it has the same number of classes.
+    classes; without, if it has the same number of classes. `log=False` only returns
+    the report.
     """
-    loaded = put_weights(model, path, class_names=class_names, averaged=averaged)
-    log(loaded)
-    return loaded
+    checkpoint = read_checkpoint(path, averaged=averaged)
+    model = unwrap(model)
+    description = checkpoint.description or Description()
+    if description.config is None:
+        with refusing_damage(checkpoint.origin):
+            config = config_by_name(checkpoint, model)
+        description = replace(description, config=config)
+    report = put_weights(model, checkpoint, description, class_names)
+    if log:
+        log_report(report)
+    return report
 
 
 def put_weights(
     model: nn.Module,
-    path: str | os.PathLike[str],
-    *,
-    class_names: Sequence[str] | None = None,
-    averaged: bool = True,
-) -> Loaded:
-    """Like `load_weights`, but does not log the report."""
-    checkpoint = read(path, averaged=averaged)
-    model = unwrap(model)
+    checkpoint: Checkpoint,
+    description: Description,
+    class_names: Sequence[str] | None,
+    note: str = "",
+) -> LoadReport:
+    """Adapts a checkpoint to a model, loads it and reports what was done."""
     if class_names is not None:
         check_class_names(model, class_names)
-    description = checkpoint.description or Description()
     with refusing_damage(checkpoint.origin):
-        fitting = fit(
+        adapted = adapt_weights(
             model,
             checkpoint.tensors,
-            description.config or config_by_name(checkpoint, model),
+            description.config,
             checkpoint.origin,
             Classes(description.class_names, class_names),
         )
-    return finish(fitting, checkpoint, description, "")
+    adapted.apply()
+    broken = non_finite(adapted.state)
+    notes = [note, *adapted.notes, non_finite_note(broken)]
+    return LoadReport(
+        path=checkpoint.origin,
+        weights=checkpoint.weights,
+        name=description.name,
+        class_names=description.class_names,
+        extra=description.extra,
+        notes=tuple(each for each in notes if each),
+        kept=adapted.kept,
+        num_tensors=(adapted.num_loaded, len(adapted.state)),
+        non_finite=tuple(broken),
+    )
 
 
 @contextmanager
@@ -187,25 +197,27 @@ def refusing_damage(origin: str) -> Iterator[None]:
         ) from error
 
 
-def described(
+def description_for(
     checkpoint: Checkpoint, model: str | ModelConfig | None
 ) -> tuple[Description, str]:
-    """What to build for a checkpoint, and a sentence where that was not certain."""
+    """What to build for a checkpoint, and a note if that is not certain."""
     known = checkpoint.description or Description()
     origin = checkpoint.origin
     with refusing_damage(origin):
         if model is None and checkpoint.description is not None:
             check_described(known, checkpoint.tensors, origin)
             return known, ""
-        if isinstance(model, str) and model not in OURS:
+        if isinstance(model, str) and model not in CONFIGS:
             settings = {"name": model, **timm_settings(model, checkpoint)}
             return replace(known, config=None, name=model, settings=settings), ""
         state = translate(checkpoint.tensors)
         if model is None:
             name, config, note = identify(state, checkpoint.hint, origin)
             return replace(known, config=config, name=name), note
-        name, named = (model, OURS[model]) if isinstance(model, str) else ("", model)
-        return replace(known, config=adapted(named, state, origin), name=name), ""
+        name, named = (model, CONFIGS[model]) if isinstance(model, str) else ("", model)
+        return replace(
+            known, config=config_for_file(named, state, origin), name=name
+        ), ""
 
 
 def config_by_name(checkpoint: Checkpoint, model: nn.Module) -> ModelConfig | None:
@@ -230,26 +242,6 @@ def timm_settings(model: str, checkpoint: Checkpoint) -> dict[str, Any]:
     return {} if weight is None else {"num_classes": len(weight)}
 
 
-def finish(
-    fitting: Fitting, checkpoint: Checkpoint, description: Description, note: str
-) -> Loaded:
-    """Applies what fits and reports it."""
-    fitting.apply()
-    broken = non_finite(fitting.state)
-    notes = [note, *fitting.notes, non_finite_note(broken)]
-    return Loaded(
-        path=checkpoint.origin,
-        weights=checkpoint.weights,
-        name=description.name,
-        class_names=description.class_names,
-        extra=description.extra,
-        notes=tuple(each for each in notes if each),
-        kept=fitting.kept,
-        num_tensors=(fitting.num_loaded, len(fitting.state)),
-        non_finite=tuple(broken),
-    )
-
-
 def non_finite_note(names: Sequence[str]) -> str:
     """A sentence on tensors that hold NaN or infinity, if there are any."""
     if not names:
@@ -260,6 +252,6 @@ def non_finite_note(names: Sequence[str]) -> str:
     )
 
 
-def log(loaded: Loaded) -> None:
+def log_report(report: LoadReport) -> None:
     """Logs the report, as a warning if anything was changed."""
-    logger.log(logging.WARNING if loaded.notes else logging.INFO, "%s", loaded)
+    logger.log(logging.WARNING if report.notes else logging.INFO, "%s", report)

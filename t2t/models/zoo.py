@@ -1,4 +1,4 @@
-"""Every model by name: a row holds its slots, its size and the published figures."""
+"""All models by name, with their configs, costs and published results."""
 
 from dataclasses import dataclass, replace
 
@@ -7,7 +7,7 @@ from t2t.models.config import ModelConfig, Size
 
 @dataclass(frozen=True)
 class Paper:
-    """What a paper states: parameters in millions, MACs in billions, ImageNet top-1."""
+    """Published figures: parameters in millions, MACs in billions, ImageNet top-1."""
 
     params: float
     macs: float | None = None
@@ -16,27 +16,27 @@ class Paper:
 
 @dataclass(frozen=True)
 class Entry:
-    """One model: how to build it, what it costs and what was published of it."""
+    """One model: how to build it, its costs and its published figures."""
 
     build: ModelConfig | str
-    """The config of one of ours, or the name of a network that timm builds."""
+    """The config of a model of t2t, or the name of a timm model."""
     parameters: int
-    """Trainable parameters, to the digit."""
+    """Trainable parameters, exactly."""
     gmacs: float
     """Multiplications for one image, in billions, as docs/counting.md counts them."""
     about: str
     paper: Paper | None = None
     side: int = 224
-    """Pixels of the images that a network of timm's is for."""
+    """Image size of a timm model."""
 
     @property
     def config(self) -> ModelConfig | None:
-        """The config of one of ours."""
+        """The config; None for a timm model."""
         return self.build if isinstance(self.build, ModelConfig) else None
 
     @property
     def image_size(self) -> Size:
-        """The size of image that the costs are for."""
+        """The image size of the costs."""
         return self.config.image_size if self.config else (self.side, self.side)
 
 
@@ -57,7 +57,7 @@ def softmax_tokens(config: ModelConfig) -> ModelConfig:
 
 
 def vit(dim: int, depth: int, num_heads: int, mlp_ratio: float = 4) -> ModelConfig:
-    """A plain ViT: hard patches, learned positions, biases everywhere."""
+    """A plain ViT: patches without overlap, learned positions, biases everywhere."""
     return ModelConfig(
         dim=dim,
         depth=depth,
@@ -71,7 +71,7 @@ def vit(dim: int, depth: int, num_heads: int, mlp_ratio: float = 4) -> ModelConf
 
 
 def small_images(config: ModelConfig, side: int) -> ModelConfig:
-    """Splits that leave 16×16 tokens of images of 32 or 64 px, and a mean over them."""
+    """Splits that give 16×16 tokens for 32 or 64 px, and mean pooling."""
     first_stride = {32: 1, 64: 2}[side]
     return replace(
         config,
@@ -246,7 +246,7 @@ ZOO: dict[str, Entry] = {
 }
 # fmt: on
 
-OURS: dict[str, ModelConfig] = {
+CONFIGS: dict[str, ModelConfig] = {
     name: entry.config for name, entry in ZOO.items() if entry.config is not None
 }
-"""The configs of the models that are not timm's."""
+"""The configs of all models of t2t, without timm's."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from t2t.errors import UserError
 from t2t.recipes import MODULES, all_recipes, find_recipe
+from t2t.recipes.from_file import is_in_file
 from t2t.training.recipe import Recipe
 
 
@@ -15,7 +16,7 @@ def open_recipe(
     model: str | None = None,
     weights: str | None = None,
 ) -> Recipe:
-    """The recipe of a name, a JSON file or a run folder, with `data` as its data.
+    """The recipe of a name, FILE.py:NAME, a JSON file or a run folder, with `data`.
 
     For the default recipe with other data it is one that suits the images, the model
     and the weights.
@@ -23,10 +24,12 @@ def open_recipe(
     path = Path(name).expanduser()
     if name.endswith(".json") or (path / "recipe.json").exists():
         recipe = read_file(path)
+    elif is_in_file(name):
+        recipe = find_recipe(name)
     elif name == "digits" and data not in (None, "digits"):
-        from t2t.recipes.own import for_images
+        from t2t.recipes.default import default_recipe
 
-        recipe = for_images(data, model, weights)
+        recipe = default_recipe(data, model, weights)
     elif name not in {*all_recipes(), *MODULES} and path.exists():
         raise UserError(
             f"There is no recipe {name!r}, but files of that name: did you mean "

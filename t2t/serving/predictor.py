@@ -28,7 +28,7 @@ from t2t.data.resources import num_cores
 from t2t.data.rng import CounterRng
 from t2t.data.sources.storage import read_whole
 from t2t.errors import UserError, first_line
-from t2t.models.trained import Trained, load_trained
+from t2t.models.trained import TrainedModel, load_trained
 from t2t.ops.ragged import Ragged
 from t2t.serving.inputs import damage, find_images
 from t2t.shapes import Images, Pixels
@@ -77,12 +77,12 @@ class Predictor:
 
     def __init__(
         self,
-        path: str | os.PathLike[str] | Trained,
+        path: str | os.PathLike[str] | TrainedModel,
         device: torch.device | str | None = None,
         max_pixels: int = DEFAULT_MAX_PIXELS,
     ) -> None:
         self.max_pixels = max_pixels
-        self.trained = path if isinstance(path, Trained) else load_trained(path)
+        self.trained = path if isinstance(path, TrainedModel) else load_trained(path)
         if device is None:
             device = torch.accelerator.current_accelerator(check_available=True)
         try:

@@ -99,7 +99,7 @@ class DistillTokenSoft(DistillSoft):
 
     def forward(self, views: Views) -> Numbers:
         """The loss and its two parts."""
-        logits, distilled = self.model(views["images"], apart=True)
+        logits, distilled = self.model(views["images"], separate_heads=True)
         taught = soft_divergence(
             distilled, self.teach(views["images"]), self.args.temperature
         )
@@ -111,7 +111,7 @@ class DistillTokenHard(DistillTokenSoft):
 
     def forward(self, views: Views) -> Numbers:
         """The mean of two cross-entropies, and both."""
-        logits, distilled = self.model(views["images"], apart=True)
+        logits, distilled = self.model(views["images"], separate_heads=True)
         predicted = self.teach(views["images"]).argmax(dim=1)
         label_loss = F.cross_entropy(logits, views["targets"])
         teacher_loss = F.cross_entropy(distilled, predicted)

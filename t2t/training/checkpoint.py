@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 from t2t.atomic import write_atomically
 from t2t.errors import UserError, first_line
 from t2t.models.checkpoint_io.published import POSITIONS
-from t2t.models.zoo import OURS
+from t2t.models.zoo import CONFIGS
 from t2t.training.distributed import World, from_main, wait_for_all
 from t2t.training.logging.failures import Failures
 from t2t.training.recipe import Recipe
@@ -207,7 +207,7 @@ def as_resumed(recipe: Recipe, checkpoint: Path) -> Recipe:
     Those that the run began with may be gone by now. Positions that came with them
     are the checkpoint's too, where the recipe's own would be computed.
     """
-    own = OURS[recipe.model].positions if recipe.model in OURS else ""
+    own = CONFIGS[recipe.model].positions if recipe.model in CONFIGS else ""
     model_args = dict(recipe.model_args)
     stored = FileSystemReader(checkpoint).read_metadata().state_dict_metadata
     if (

@@ -13,8 +13,8 @@ from t2t.errors import UserError, first_line, suggest
 from t2t.training.muon import Muon
 from t2t.training.recipe import OptimizerConfig, Recipe, Schedule
 
-OURS = ("adamw", "muon", "sgd")
-_ALLOWED = f"{', '.join(OURS)} and those of timm"
+OPTIMIZER_NAMES = ("adamw", "muon", "sgd")
+_ALLOWED = f"{', '.join(OPTIMIZER_NAMES)} and those of timm"
 UNFIT = {
     "adahessian": "it needs second derivatives",
     **dict.fromkeys(("kron", "kronc", "kronw"), "no checkpoint holds its memory"),
@@ -68,7 +68,7 @@ def of_timm(
     if name not in known:
         raise UserError(
             f"There is no optimizer {name!r}."
-            f"{suggest(name, [*OURS, *known]) or f' Allowed: {_ALLOWED}.'}"
+            f"{suggest(name, [*OPTIMIZER_NAMES, *known]) or f' Allowed: {_ALLOWED}.'}"
         )
     if name in UNFIT:
         raise UserError(

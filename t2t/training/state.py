@@ -14,7 +14,7 @@ from t2t.errors import UserError
 from t2t.models.checkpoint_io.adapt import shorten
 from t2t.models.create import create_model
 from t2t.models.vit import VisionTransformer
-from t2t.models.weights import Loaded, put_weights
+from t2t.models.weights import LoadReport, load_weights
 from t2t.tasks import Task, TaskContext, build_task, task_class
 from t2t.training.distributed import (
     World,
@@ -54,7 +54,7 @@ class TrainState:
     """Skipped steps since the last step that was applied."""
     data: dict[str, Any] = field(default_factory=dict)
     """The training data: `classes`, `num_images` and `fingerprint`."""
-    loaded: Loaded | None = None
+    loaded: LoadReport | None = None
     """The report on the weights it starts from, if it does."""
 
     @property
@@ -238,12 +238,12 @@ def new_state(
 
 def start_from(
     model: nn.Module, weights: str, class_names: Sequence[str] | None
-) -> Loaded:
+) -> LoadReport:
     """Loads a file's weights into a model; raises an error for NaN or infinity.
 
     The report is for the run's log.
     """
-    loaded = put_weights(model, weights, class_names=class_names)
+    loaded = load_weights(model, weights, class_names=class_names, log=False)
     if loaded.non_finite:
         raise UserError(
             f"weights={weights} contain NaN or infinity in "

@@ -10,7 +10,7 @@ from t2t.cli import main
 from t2t.commands.bench_options import select_recipes
 from t2t.config import to_json
 from t2t.recipes import find_recipe
-from t2t.recipes.own import with_model
+from t2t.recipes.default import with_model
 from t2t.training.run_folder import write_json
 
 Output = pytest.CaptureFixture[str]

@@ -258,7 +258,7 @@ def test_predict_says_what_it_assumed(
     assert main([*words, "--model", "resnet18", "--json"]) == 0
     told = capsys.readouterr()
     assert "does not name its 2 classes; they are numbered" in told.err
-    assert "does not say how its images were prepared" in told.err
+    assert "does not state its preprocessing" in told.err
     (first, *_) = map(json.loads, told.out.splitlines())
     assert {guess["class"] for guess in first["predictions"]} == {"class 0", "class 1"}
 

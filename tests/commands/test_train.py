@@ -122,7 +122,7 @@ def test_a_model_that_cannot_be_is_no_other_recipe(
     words = ["train", "--folder", str(tmp_path), "--set", "model_args.num_heads=5"]
     assert main(words) == 2
     told = capsys.readouterr().err
-    assert "dim=96 cannot be shared by num_heads=5" in told
+    assert "dim=96 is not divisible by num_heads=5" in told
     assert "another recipe" not in told
 
 

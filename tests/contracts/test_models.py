@@ -11,7 +11,7 @@ from t2t.models.config import ModelConfig
 from t2t.models.create import create_model
 from t2t.models.vit import VisionTransformer
 from t2t.models.weights import load, save
-from t2t.models.zoo import OURS
+from t2t.models.zoo import CONFIGS
 
 SIDE = 48
 
@@ -39,7 +39,7 @@ def small_form(config: ModelConfig) -> ModelConfig:
 
 
 # Models that differ in size alone have one small form.
-FORMS = {small_form(OURS[name]): name for name in reversed(OURS)}
+FORMS = {small_form(CONFIGS[name]): name for name in reversed(CONFIGS)}
 
 
 def images(batch: int, height: int = SIDE, width: int = SIDE) -> torch.Tensor:

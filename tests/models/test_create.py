@@ -27,7 +27,7 @@ def test_a_misspelled_name_says_what_was_meant() -> None:
 
 @pytest.mark.parametrize("name", [None, 3])
 def test_what_is_no_name_is_told(name: Any) -> None:
-    with pytest.raises(UserError, match=f"A model's name is a word, and {name} is"):
+    with pytest.raises(UserError, match=f"A model's name is a string, not {name}"):
         create_model(name)
 
 
@@ -161,10 +161,10 @@ def test_what_a_network_of_timms_lacks_is_told(
 def test_distilled_heads_are_read_apart_and_together() -> None:
     model = create_model("t2t_vit_7_distilled", num_classes=3, image_size=32).eval()
     images = torch.randn(2, 3, 32, 32)
-    both = model(images, apart=True)
+    both = model(images, separate_heads=True)
     torch.testing.assert_close(model(images), (both[0] + both[1]) / 2)
     with pytest.raises(UserError, match="distilled=True"):
-        create_model("t2t_vit_7_32")(images, apart=True)
+        create_model("t2t_vit_7_32")(images, separate_heads=True)
 
 
 def test_distilled_heads_read_the_mean_where_that_is_the_pool() -> None:
@@ -173,7 +173,7 @@ def test_distilled_heads_read_the_mean_where_that_is_the_pool() -> None:
     ).eval()
     images = torch.randn(2, 3, 32, 32)
     tokens = model.forward_features(images)
-    both = model(images, apart=True)
+    both = model(images, separate_heads=True)
     torch.testing.assert_close(both[0], model.head(tokens[:, 2:].mean(1)))
     torch.testing.assert_close(both[1], model.distillation_head(tokens[:, 1]))
     torch.testing.assert_close(model(images), (both[0] + both[1]) / 2)

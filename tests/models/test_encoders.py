@@ -7,25 +7,25 @@ import torch
 
 import t2t
 from t2t.errors import UserError
-from t2t.models.encoders import some_tokens
+from t2t.models.encoders import drop_tokens
 
 SMALL: dict[str, Any] = {"image_size": 32, "num_classes": 5, "depth": 2}
 
 
 def test_kept_tokens_are_the_prefix_and_different_tokens_of_each_image() -> None:
     places = torch.arange(17.0).expand(3, 17)[:, :, None]
-    kept = some_tokens(places, 1, 0.5)[:, :, 0]
+    kept = drop_tokens(places, 1, 0.5)[:, :, 0]
     assert kept.shape == (3, 9)
     assert (kept[:, 0] == 0).all()
     rows = [sorted(row.tolist()) for row in kept[:, 1:]]
     assert all(len(set(row)) == 8 and min(row) >= 1 for row in rows)
     assert rows[0] != rows[1]
-    assert some_tokens(places, 1, 0.01).shape == (3, 2, 1)
+    assert drop_tokens(places, 1, 0.01).shape == (3, 2, 1)
 
 
 def test_gradients_go_back_to_the_tokens_that_were_kept() -> None:
     tokens = torch.randn(3, 17, 4, dtype=torch.float64, requires_grad=True)
-    kept = some_tokens(tokens, 1, 0.5)
+    kept = drop_tokens(tokens, 1, 0.5)
     kept.square().sum().backward()
     wanted = torch.where(
         (tokens[:, :, None] == kept[:, None]).all(-1).any(2)[..., None], 2 * tokens, 0

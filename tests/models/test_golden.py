@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from t2t.models import tokenizers
-from t2t.models.checkpoint_io.adapt import fit
+from t2t.models.checkpoint_io.adapt import adapt_weights
 from t2t.models.checkpoint_io.published import translate
 from t2t.models.config import ModelConfig
 from t2t.models.vit import VisionTransformer
@@ -69,7 +69,7 @@ def model(case, tensors):
         for name, tensor in tensors.items()
         if name.startswith("weights.")
     }
-    fit(model, weights).apply()
+    adapt_weights(model, weights).apply()
     # The published table is our sinusoid, so the model keeps computing it.
     assert model.config.positions == "sinusoid"
     return model

@@ -12,8 +12,8 @@ from t2t.models.layers import (
     DropPath,
     GhostLinear,
     SqueezeExcite,
-    resize_projection,
 )
+from t2t.models.token_grid import resize_projection
 from t2t.models.tokenizers import Patches, SoftmaxTokenTransformer
 from t2t.models.vit import VisionTransformer
 from t2t.ops.soft_split import Split

@@ -9,9 +9,9 @@ import torch
 
 from t2t.errors import UserError
 from t2t.models.create import create_model
+from t2t.models.encoders import POSITIONS_AT
 from t2t.models.layers import SequenceProjection
 from t2t.models.positions import (
-    PLACES,
     POSITIONS,
     AxisPositions,
     FixedPositions,
@@ -19,10 +19,9 @@ from t2t.models.positions import (
     PlaneSinusoidPositions,
     RelativePositions,
     SinusoidPositions,
-    resize_offsets,
-    resize_tokens,
     sinusoid,
 )
+from t2t.models.token_grid import resize_offsets, resize_tokens
 from t2t.models.weights import load, save
 
 SMALL = {"dim": 16, "depth": 3, "num_heads": 2, "num_classes": 4, "patch_size": 8}
@@ -33,7 +32,9 @@ def build(**model_args: object) -> torch.nn.Module:
     return create_model("vit_base_16", image_size=32, **SMALL | model_args).eval()
 
 
-@pytest.mark.parametrize(("kind", "place"), list(itertools.product(POSITIONS, PLACES)))
+@pytest.mark.parametrize(
+    ("kind", "place"), list(itertools.product(POSITIONS, POSITIONS_AT))
+)
 def test_every_kind_at_every_place(kind: str, place: str) -> None:
     model = build(positions=kind, positions_at=place)
     torch.manual_seed(1)

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from t2t.errors import UserError
 from t2t.models.checkpoint_io.description import Description
-from t2t.models.class_names import aliases, imagenet_classes, in_words
+from t2t.models.class_names import aliases, imagenet_classes, readable_names
 from t2t.models.create import create_model
 from t2t.models.trained import PUBLISHED_MEAN, PUBLISHED_STD, load_trained
 from t2t.models.weights import save
@@ -63,7 +63,7 @@ def test_published_weights_are_taken_for_imagenets(tmp_path: Path) -> None:
     assert trained.data is None
     names, pixels = trained.notes
     assert "does not name its 1000 classes; ImageNet's are assumed" in names
-    assert "224×224 pixels, the middle 0.9 of the image" in pixels
+    assert "224×224 pixels, center crop 0.9" in pixels
 
 
 def test_a_network_of_timms_is_shown_images_as_timm_does(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_model_without_head_is_refused(tmp_path: Path) -> None:
 
 def test_wordnets_numbers_have_words() -> None:
     assert len(imagenet_classes()) == 1000
-    assert in_words(["n02129604", "cat", "n00000000"]) == (
+    assert readable_names(["n02129604", "cat", "n00000000"]) == (
         "tiger, Panthera tigris",
         "cat",
         "n00000000",
@@ -107,6 +107,6 @@ def test_wordnets_numbers_have_words() -> None:
 def test_what_timm_ships_is_read_as_timm_reads_it() -> None:
     classes = timm.data.ImageNetInfo()
     assert imagenet_classes() == tuple(classes.label_names())
-    assert in_words(imagenet_classes()) == tuple(classes.label_descriptions())
+    assert readable_names(imagenet_classes()) == tuple(classes.label_descriptions())
     assert PUBLISHED_MEAN == timm.data.IMAGENET_DEFAULT_MEAN
     assert PUBLISHED_STD == timm.data.IMAGENET_DEFAULT_STD

@@ -87,9 +87,7 @@ def test_networks_of_timm_are_built_again_from_their_file(tmp_path):
     assert (loaded.name, loaded.extra) == ("resnet10t", {"mean": [0.5]})
     other, loaded = load_with_report(tmp_path / "m.safetensors", num_classes=7)
     assert logits(other, images).shape == (2, 7)
-    assert loaded.notes == (
-        "The head for 3 classes was replaced by a fresh one for 7.",
-    )
+    assert loaded.notes == ("The head for 3 classes was replaced by a new one for 7.",)
 
 
 def test_a_model_that_its_settings_do_not_build_is_not_saved(tmp_path):
@@ -228,8 +226,8 @@ def test_wrong_changes_are_told(change, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"class_names": [1, 2, 3, 4, 5]}, "class_names are words, and 1 is none"),
-        ({"model": 3}, "model=3 will not do: model takes a name"),
+        ({"class_names": [1, 2, 3, 4, 5]}, "class_names must be strings, not 1"),
+        ({"model": 3}, "model=3 must be a name"),
     ],
 )
 def test_the_file_is_not_blamed_for_wrong_arguments(
@@ -262,7 +260,7 @@ def test_a_grid_that_is_no_square_is_told(model: str, tmp_path: Path) -> None:
         img_size=(96, 64),
     )
     torch.save(network.state_dict(), tmp_path / "a.pth")
-    with pytest.raises(UserError, match=r"positions are for 24 tokens, .* no square"):
+    with pytest.raises(UserError, match="for 24 tokens, which is not a square"):
         load(tmp_path / "a.pth", model=model, image_size=32)
     load(tmp_path / "a.pth", model=model, image_size=(96, 64))
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from t2t.analysis.meter import macs_by_module
 from t2t.models.create import create_model
-from t2t.models.zoo import OURS, ZOO
+from t2t.models.zoo import CONFIGS, ZOO
 
 # name: trainable parameters, GMACs, as counted on the published implementation.
 PUBLISHED = {
@@ -117,7 +117,7 @@ def test_the_small_vit_is_that_of_the_paper(name: str) -> None:
 
 
 def test_the_reference_family_has_torchs_epsilon() -> None:
-    assert {OURS[name].norm_eps for name in PUBLISHED} == {1e-5}
+    assert {CONFIGS[name].norm_eps for name in PUBLISHED} == {1e-5}
 
 
 def test_stochastic_depth_of_dense_wiring_is_linear_over_its_blocks() -> None:

@@ -6,7 +6,7 @@ import torch
 
 from t2t.data.sources import ArraySource
 from t2t.errors import UserError
-from t2t.models.class_names import imagenet_classes, in_words
+from t2t.models.class_names import imagenet_classes, readable_names
 from t2t.tasks.class_matching import match_classes, relabelled
 
 ANIMALS = ("ant", "bee", "cat")
@@ -49,7 +49,7 @@ def test_numbers_are_taken_for_numbers_and_told() -> None:
 
 def test_imagenet_goes_by_numbers_or_words() -> None:
     synsets = imagenet_classes()
-    whole, notes = match_classes(in_words(synsets), synsets, "parquet")
+    whole, notes = match_classes(readable_names(synsets), synsets, "parquet")
     assert whole.tolist() == list(range(1000))  # with both cranes in their place
     assert notes == ()
     some, _ = match_classes(("cassette player", "tench, a fish"), synsets, "imagenette")

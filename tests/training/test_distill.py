@@ -43,9 +43,9 @@ class Table(nn.Module):
         super().__init__()
         self.logits = nn.ParameterList(logits)
 
-    def forward(self, images: Tensor, apart: bool = False) -> Any:
+    def forward(self, images: Tensor, separate_heads: bool = False) -> Any:
         said = tuple(logits.clone() for logits in self.logits)
-        return said if apart else said[0]
+        return said if separate_heads else said[0]
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ def saved(recipe: Recipe, file: Path, class_names: tuple[str, ...]) -> str:
 @pytest.mark.parametrize(
     ("names", "sentence"),
     [
-        (("apple", "bread", "milk"), "The head was replaced by a fresh one: its 3 "),
-        (("apple", "bread"), "The head for 2 classes was replaced by a fresh one for"),
+        (("apple", "bread", "milk"), "The head was replaced by a new one: its 3 "),
+        (("apple", "bread"), "The head for 2 classes was replaced by a new one for"),
         ("same", "The head was kept: its 3 classes are the data's ("),
     ],
 )

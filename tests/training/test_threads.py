@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from t2t.data import resources
-from t2t.models.checkpoint_io.checkpoints import read
+from t2t.models.checkpoint_io.checkpoints import read_checkpoint
 from t2t.training import threads
 from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
@@ -86,7 +86,8 @@ def test_a_resumed_run_computes_with_as_many_threads(
     assert seen == [2, 2, 2]
     assert torch.get_num_threads() == 4
     one, other = (
-        read(each.folder / "model.safetensors").tensors for each in (whole, cut)
+        read_checkpoint(each.folder / "model.safetensors").tensors
+        for each in (whole, cut)
     )
     assert all(torch.equal(one[name], other[name]) for name in one)
     log = (tmp_path / "cut" / "log.txt").read_text()

@@ -10,7 +10,7 @@ from t2t.training.recipe import Recipe
 SAME_RECIPE = "T2T-ViT, Tables 2 to 4, ImageNet"
 
 # Transformers of about 4 M parameters and 1.2 G MACs on 256 tokens, and CNNs at their
-# published widths, whose first strides are taken out (t2t/models/small_cnns.py).
+# published widths without their first strides (models/timm_support/small_cnns.py).
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "t2t_vit": ("t2t_vit_7_32", {"token_dropout": 0.0}),
     "vit": ("vit_small_16", {"patch_size": 2, "dim": 320, "depth": 4, "num_heads": 5}),

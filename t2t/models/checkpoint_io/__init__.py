@@ -1,1 +1,1 @@
-"""Weights from a file anywhere: found, read, renamed, recognised, made to fit."""
+"""Reads weights of any format: resolve, read, translate, identify, adapt."""

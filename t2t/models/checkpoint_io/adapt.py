@@ -1,4 +1,4 @@
-"""Makes tensors from a file fit a model, or says what differs."""
+"""Adapts the tensors of a file to a model, or says what differs."""
 
 import math
 import sys
@@ -9,15 +9,20 @@ import torch
 from torch import Tensor, nn
 
 from t2t.errors import UserError
-from t2t.models.checkpoint_io.heads import HEADS, Classes, fit_heads
-from t2t.models.checkpoint_io.published import WHY_UNUSED, State, is_unused, translate
-from t2t.models.checkpoint_io.resize import fit_grid, fix_positions, fixed_tables
+from t2t.models.checkpoint_io.heads import HEADS, Classes, adapt_heads
+from t2t.models.checkpoint_io.published import (
+    WHY_UNUSED,
+    StateDict,
+    is_unused,
+    translate,
+)
+from t2t.models.checkpoint_io.resize import adapt_grid, fix_positions, fixed_tables
 from t2t.models.config import ModelConfig
 from t2t.models.vit import VisionTransformer
 
-SHAPELESS = ("num_classes", "image_size", "in_channels", "drop_path", "token_dropout")
-"""Choices that weights are adapted to, or do not depend on."""
-UNSEEN = (
+ADAPTABLE = ("num_classes", "image_size", "in_channels", "drop_path", "token_dropout")
+"""Options that weights are adapted to, or do not depend on."""
+NOT_IN_SHAPES = (
     "num_heads",
     "splits",
     "positions",
@@ -30,11 +35,11 @@ UNSEEN = (
 
 
 @dataclass(frozen=True)
-class Fitting:
-    """Tensors made ready for one model, which is as it was until they are applied."""
+class AdaptedWeights:
+    """Tensors adapted to a model, which is unchanged until `apply`."""
 
     model: nn.Module
-    state: State
+    state: StateDict
     notes: tuple[str, ...]
     """What was changed to make them fit, a sentence each."""
     kept: tuple[str, ...] = ()
@@ -44,33 +49,33 @@ class Fitting:
     fixes_positions: bool = False
 
     def apply(self) -> None:
-        """Puts the tensors into the model."""
+        """Loads the tensors into the model."""
         if self.fixes_positions:
             assert isinstance(self.model, VisionTransformer)
             fix_positions(self.model)
         self.model.load_state_dict(self.state)
 
 
-def fit(
+def adapt_weights(
     model: nn.Module,
     weights: Mapping[str, Tensor],
     source: ModelConfig | None = None,
     origin: str = "The file",
     classes: Classes | None = None,
-) -> Fitting:
-    """Weights for a model, from one of another size or task, ours or published.
+) -> AdaptedWeights:
+    """Weights for a model from a checkpoint of another size or other classes.
 
     `source` is the config of the model they come from, if known; `classes` decide
     whether the head is kept.
     """
     state, notes, fixes = dict(weights), [], False
-    wanted: State = dict(model.state_dict())
+    wanted: StateDict = dict(model.state_dict())
     heads: tuple[str, ...] = HEADS
     if isinstance(model, VisionTransformer):
         notes += unused_note(state)
         state = translate(state)
-        notes += fit_channels(state, wanted, model.config.in_channels, origin)
-        grid_notes, fixes = fit_grid(state, model, source)
+        notes += adapt_channels(state, wanted, model.config.in_channels, origin)
+        grid_notes, fixes = adapt_grid(state, model, source)
         notes += grid_notes
         if fixes:
             wanted |= fixed_tables(model)
@@ -78,67 +83,69 @@ def fit(
     else:
         named = getattr(model, "pretrained_cfg", {}).get("classifier") or ()
         heads = (named,) if isinstance(named, str) else tuple(named)
-        state, timm_notes = fit_timm(state, model, heads)
+        state, timm_notes = adapt_timm(state, model, heads)
         notes += timm_notes
-    fitted = fit_heads(state, wanted, heads, classes or Classes())
+    fitted = adapt_heads(state, wanted, heads, classes or Classes())
     differences = describe_differences(state, wanted)
     if differences:
         raise UserError(
-            f"{origin} does not fit the model: {differences}.{made_with(source, model)}"
-            f"{about_grid(state, model)}"
+            f"{origin} does not fit the model: {differences}."
+            f"{differing_options(source, model)}{grid_hint(state, model)}"
         )
     num_loaded = sum(state[name] is not own for name, own in wanted.items())
     changed = (*notes, *fitted.changed)
-    return Fitting(model, state, changed, tuple(fitted.kept), num_loaded, fixes)
+    return AdaptedWeights(model, state, changed, tuple(fitted.kept), num_loaded, fixes)
 
 
-def fit_names_and_positions(model: VisionTransformer, weights: State) -> State:
+def adapt_names_and_positions(
+    model: VisionTransformer, weights: StateDict
+) -> StateDict:
     """Weights under our names and for the model's grid; nothing else is checked."""
     state = translate(weights)
-    _, fixes = fit_grid(state, model, source=None)
+    _, fixes = adapt_grid(state, model, source=None)
     if fixes:
         fix_positions(model)
     return state
 
 
-def unused_note(state: State) -> list[str]:
+def unused_note(state: StateDict) -> list[str]:
     """A sentence on tensors that our models do not use, if there are any."""
     found = sorted(name for name in state if is_unused(name))
     were = "were" if len(found) > 1 else "was"
     return [f"{shorten(found)} {were} skipped: {WHY_UNUSED}."] if found else []
 
 
-def fit_timm(
-    state: State, model: nn.Module, heads: tuple[str, ...]
-) -> tuple[State, list[str]]:
+def adapt_timm(
+    state: StateDict, model: nn.Module, heads: tuple[str, ...]
+) -> tuple[StateDict, list[str]]:
     """Adapts weights of a timm model to another image size with timm's own filter."""
     wanted = model.state_dict()
-    apart = [
+    differing = [
         name
         for name, tensor in state.items()
         if name in wanted
         and tensor.shape != wanted[name].shape
         and not name.startswith(tuple(f"{head}." for head in heads))
     ]
-    # timm takes any grid for a square one, and would mix up the tokens of others.
-    if "pos_embed" in apart and about_grid(state, model):
+    # timm assumes a square grid, and would mix up the tokens of any other.
+    if "pos_embed" in differing and grid_hint(state, model):
         return state, []
     module = sys.modules[type(model).__module__]
     filter_fn = getattr(module, "checkpoint_filter_fn", None)
-    if not apart or filter_fn is None:
+    if not differing or filter_fn is None:
         return state, []
     fitted = dict(filter_fn(dict(state), model))
     notes = [
         f"{name} was interpolated from {tuple(state[name].shape)} to "
         f"{tuple(fitted[name].shape)}."
-        for name in apart
+        for name in differing
         if name in fitted and fitted[name].shape != state[name].shape
     ]
     return fitted, notes
 
 
-def fit_channels(
-    state: State, wanted: State, in_channels: int, origin: str
+def adapt_channels(
+    state: StateDict, wanted: StateDict, in_channels: int, origin: str
 ) -> list[str]:
     """Turns a first layer for several channels into one for gray images.
 
@@ -168,7 +175,7 @@ def fit_channels(
     return [f"The first layer for {given} channels was summed for gray images."]
 
 
-def fold_window_channels(state: State, num_channels: int) -> None:
+def fold_window_channels(state: StateDict, num_channels: int) -> None:
     """Sums LayerNorm and projection of the first soft split over equal channels."""
     step = "tokenizer.steps.0."
     weight, gain, shift = (
@@ -188,38 +195,38 @@ def config_note(source: ModelConfig | None, own: ModelConfig) -> list[str]:
     """A sentence on options that differ from the file's model, if shapes are equal."""
     if source is None:
         return []
-    apart = [
-        f"{choice}={getattr(source, choice)!r} (here {getattr(own, choice)!r})"
-        for choice in UNSEEN
-        if getattr(source, choice) != getattr(own, choice)
+    differing = [
+        f"{option}={getattr(source, option)!r} (here {getattr(own, option)!r})"
+        for option in NOT_IN_SHAPES
+        if getattr(source, option) != getattr(own, option)
         # A sinusoid becomes fixed positions when the grid changes.
-        and {getattr(source, choice), getattr(own, choice)} != {"sinusoid", "fixed"}
+        and {getattr(source, option), getattr(own, option)} != {"sinusoid", "fixed"}
     ]
-    if not apart:
+    if not differing:
         return []
     return [
-        f"Its model was made with {', '.join(apart)}: the shapes fit, but this model "
-        "computes something else with these weights."
+        f"Its model was made with {', '.join(differing)}: the shapes fit, but this "
+        "model computes something else with these weights."
     ]
 
 
-def made_with(source: ModelConfig | None, model: nn.Module) -> str:
-    """A closing sentence that names the choices in which a file's model differs."""
+def differing_options(source: ModelConfig | None, model: nn.Module) -> str:
+    """A closing sentence that names the options in which a file's model differs."""
     if source is None or not isinstance(model, VisionTransformer):
         return ""
     given, own = asdict(source), asdict(model.config)
-    apart = [
-        f"{choice}={value:g}" if isinstance(value, float) else f"{choice}={value}"
-        for choice, value in given.items()
-        if value != own[choice] and choice not in SHAPELESS
+    differing = [
+        f"{option}={value:g}" if isinstance(value, float) else f"{option}={value}"
+        for option, value in given.items()
+        if value != own[option] and option not in ADAPTABLE
     ]
-    if not apart:
+    if not differing:
         return ""
-    return f" It was made with {', '.join(apart)}: give the model the same."
+    return f" It was made with {', '.join(differing)}: give the model the same."
 
 
-def about_grid(state: State, model: nn.Module) -> str:
-    """A closing sentence on positions whose grid cannot be told from their number."""
+def grid_hint(state: StateDict, model: nn.Module) -> str:
+    """A closing sentence on positions whose grid is unknown: not a square number."""
     for name, own in model.state_dict().items():
         given = state.get(name)
         if given is None or given.shape == own.shape or given.ndim != own.ndim:
@@ -234,14 +241,14 @@ def about_grid(state: State, model: nn.Module) -> str:
         num_tokens = given.shape[-2] - num_prefix
         if num_tokens < 1 or math.isqrt(num_tokens) ** 2 != num_tokens:
             return (
-                f" Its positions are for {num_tokens} tokens, which make no square: "
-                "give the image_size that it was made for."
+                f" Its positions are for {num_tokens} tokens, which is not a square "
+                "number: give the image_size that it was made for."
             )
     return ""
 
 
-def describe_differences(state: State, wanted: State) -> str:
-    """What is missing, what is too much and what has another shape, or nothing."""
+def describe_differences(state: StateDict, wanted: StateDict) -> str:
+    """The tensors that are missing, unexpected or of another shape; empty if none."""
     missing = [name for name in wanted if name not in state]
     unexpected = [name for name in state if name not in wanted]
     shapes = [

@@ -1,4 +1,4 @@
-"""Files of weights: what is in them, and nothing they could run."""
+"""Reads files of weights without running code in them."""
 
 import os
 import re
@@ -15,8 +15,8 @@ from t2t.errors import UserError, first_line
 from t2t.models.checkpoint_io.checksum import check_checksum
 from t2t.models.checkpoint_io.description import Description
 from t2t.models.checkpoint_io.pickles import Unused, read_pickle
-from t2t.models.checkpoint_io.published import State
-from t2t.models.checkpoint_io.resolve import locate
+from t2t.models.checkpoint_io.published import StateDict
+from t2t.models.checkpoint_io.resolve import resolve_file
 
 EMA_KEYS = ("state_dict_ema", "model_ema", "ema_state_dict", "params_ema", "ema")
 RAW_KEYS = ("state_dict", "model", "net", "model_state_dict", "model_state", "params")
@@ -28,29 +28,30 @@ PLAIN = (int, float, str, bytes, bool, type(None), Unused)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The tensors of one file, and what it says of them."""
+    """The tensors and the description in a file."""
 
     origin: str
     """The path as the user gave it."""
-    tensors: State
+    tensors: StateDict
     weights: str
-    """Which of the file's weights these are."""
+    """The key of the weights in the file, such as state_dict_ema."""
     description: Description | None = None
     hint: str = ""
-    """What names the model, if nothing better does: the checkpoint or the file."""
+    """Text that may name the model: the checkpoint's `arch` and the file name."""
 
 
-def read(path: str | os.PathLike[str], *, averaged: bool = True) -> Checkpoint:
-    """The weights at a path, URL or hub name; of two kinds, the averaged or the raw."""
+def read_checkpoint(
+    path: str | os.PathLike[str], *, averaged: bool = True
+) -> Checkpoint:
+    """The weights at a path, URL or hub name, EMA weights first if `averaged`."""
     origin = str(path)
-    file = locate(path)
+    file = resolve_file(path)
     try:
         with file.open("rb") as stream:
             start = stream.read(9)
     except OSError as error:
         raise UserError(
-            f"{file} cannot be read ({error.strerror}); give a file of weights that "
-            "can be."
+            f"{file} cannot be read ({error.strerror}); check its permissions."
         ) from error
     if not start:
         raise UserError(f"{file_named(origin, file)} is empty.")
@@ -60,7 +61,7 @@ def read(path: str | os.PathLike[str], *, averaged: bool = True) -> Checkpoint:
     elif start[:1] in b"<{#" or start.startswith(b"version h"):
         raise UserError(
             f"{origin} is text, not weights: perhaps a web page or a pointer that was "
-            "downloaded in place of the file."
+            "downloaded instead of the file."
         )
     else:
         content = read_pickle(file, origin)
@@ -110,7 +111,7 @@ def hint_of(origin: str, file: Path, arch: str = "") -> str:
 
 def pick_weights(
     content: Mapping[Any, Any], averaged: bool, origin: str
-) -> tuple[str, State]:
+) -> tuple[str, StateDict]:
     """The averaged or the raw weights of a checkpoint, and which key they are under."""
     present = [
         key for key in (*EMA_KEYS, *RAW_KEYS) if isinstance(content.get(key), dict)
@@ -153,7 +154,7 @@ def describe_key(key: Any) -> str:
     return key if isinstance(key, str) else f"the {type(key).__name__} {key!r:.20}"
 
 
-def strip_wrappers(tensors: Mapping[str, Tensor]) -> State:
+def strip_wrappers(tensors: Mapping[str, Tensor]) -> StateDict:
     """Removes the prefixes of wrappers, and `model.` or `net.` if all names have it."""
     state = {
         re.sub(rf"^(?:{'|'.join(map(re.escape, WRAPPERS))})+", "", name): tensor
@@ -165,7 +166,7 @@ def strip_wrappers(tensors: Mapping[str, Tensor]) -> State:
     return state
 
 
-def check_tensors(tensors: State, origin: str, num_bytes: int) -> None:
+def check_tensors(tensors: StateDict, origin: str, num_bytes: int) -> None:
     """Raises an error for tensors that are not dense and real, or exceed the file."""
     for name, tensor in tensors.items():
         is_plain = tensor.layout == torch.strided and tensor.device.type == "cpu"

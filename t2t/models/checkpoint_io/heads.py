@@ -1,9 +1,9 @@
-"""Keeps the heads of a file if their classes are those of the data."""
+"""Keeps the heads of a file if they are for the same classes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from t2t.models.checkpoint_io.published import State
+from t2t.models.checkpoint_io.published import StateDict
 from t2t.models.class_names import class_indices, imagenet_classes, listed
 
 HEADS = ("head", "distillation_head")
@@ -27,41 +27,41 @@ class HeadReport:
     changed: list[str] = field(default_factory=list)
 
 
-def fit_heads(
-    state: State, wanted: State, heads: tuple[str, ...], classes: Classes
+def adapt_heads(
+    state: StateDict, wanted: StateDict, heads: tuple[str, ...], classes: Classes
 ) -> HeadReport:
     """Replaces heads in `state` by the model's own if they are for other classes."""
     report = HeadReport()
-    has_any = any(part_of(wanted, head) for head in heads)
+    has_any = any(head_tensors(wanted, head) for head in heads)
     for head in heads:
-        given, own = part_of(state, head), part_of(wanted, head)
-        called = "distillation head" if head == "distillation_head" else "head"
+        given, own = head_tensors(state, head), head_tensors(wanted, head)
+        title = "distillation head" if head == "distillation_head" else "head"
         if given and own and num_outputs(given) != num_outputs(own):
             report.changed.append(
-                f"The {called} for {num_outputs(given)} classes was replaced by a "
-                f"fresh one for {num_outputs(own)}."
+                f"The {title} for {num_outputs(given)} classes was replaced by a "
+                f"new one for {num_outputs(own)}."
             )
         elif given and own:
             order, reason = outputs_for(classes, num_outputs(given))
             if order is None:
                 report.changed.append(
-                    f"The {called} was replaced by a fresh one: {reason}."
+                    f"The {title} was replaced by a new one: {reason}."
                 )
             elif order != [*range(len(order))]:
                 state |= {name: tensor[order] for name, tensor in given.items()}
                 report.changed.append(
-                    f"The {called} was kept, its outputs in the order of the data's "
+                    f"The {title} was kept, its outputs reordered to the data's "
                     f"classes: {reason}."
                 )
                 continue
             else:
-                report.kept.append(f"The {called} was kept: {reason}.")
+                report.kept.append(f"The {title} was kept: {reason}.")
                 continue
         elif own and not given:
-            report.changed.append(f"It has no {called}: the model's is a fresh one.")
+            report.changed.append(f"It has no {title}: the model's is new.")
         elif given and not has_any:
             report.changed.append(
-                f"The {called} for {num_outputs(given)} classes was left out."
+                f"The {title} for {num_outputs(given)} classes was skipped."
             )
         else:
             continue
@@ -71,14 +71,14 @@ def fit_heads(
     return report
 
 
-def part_of(tensors: State, head: str) -> State:
+def head_tensors(tensors: StateDict, head: str) -> StateDict:
     """The tensors of one head."""
     return {
         name: tensor for name, tensor in tensors.items() if name.startswith(f"{head}.")
     }
 
 
-def num_outputs(head: State) -> int:
+def num_outputs(head: StateDict) -> int:
     """The number of classes of a head."""
     return next(iter(head.values())).shape[0]
 

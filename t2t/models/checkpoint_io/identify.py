@@ -1,4 +1,4 @@
-"""Which model of the zoo a file of weights belongs to, by names and shapes."""
+"""Finds the model of the zoo that weights belong to, by names and shapes."""
 
 import re
 from collections.abc import Mapping
@@ -13,32 +13,31 @@ from t2t.errors import UserError
 from t2t.models.checkpoint_io.adapt import shorten
 from t2t.models.checkpoint_io.heads import HEADS
 from t2t.models.checkpoint_io.name_from_file import choose_by_name
-from t2t.models.checkpoint_io.published import POSITIONS, State
-from t2t.models.checkpoint_io.resize import guess_grid
+from t2t.models.checkpoint_io.published import POSITIONS, StateDict
 from t2t.models.config import ModelConfig
-from t2t.models.positions import Grid
+from t2t.models.token_grid import Grid, guess_grid
 from t2t.models.vit import VisionTransformer
-from t2t.models.zoo import OURS
+from t2t.models.zoo import CONFIGS
 
 
-def identify(state: State, hint: str, origin: str) -> tuple[str, ModelConfig, str]:
-    """The name and config of the model that tensors of ours belong to.
+def identify(state: StateDict, hint: str, origin: str) -> tuple[str, ModelConfig, str]:
+    """The name and config of the model that tensors belong to, and a note.
 
-    Where the shapes fit several, the hint decides, else the first in the zoo, and the
-    returned sentence names the others and how to select them.
+    If the shapes match several models, the hint decides, else the first in the zoo; the
+    note then names the others and how to select them.
     """
     norm = state.get("encoder.blocks.0.norm1.weight")
     if norm is None:
         raise UserError(
-            f"{origin} is neither ours nor a published T2T-ViT, ViT or DeiT: it holds "
-            f"{shorten(list(state))}. If it is of one of timm's networks, give its "
-            "name, like model='resnet50'."
+            f"{origin} is not of t2t, nor a published T2T-ViT, ViT or DeiT: it holds "
+            f"{shorten(list(state))}. If it is of a timm model, give its name, such as "
+            "model='resnet50'."
         )
     dim, depth = len(norm), num_blocks(state)
     fitting = [
         name
-        for name, config in OURS.items()
-        if (config.dim, config.depth) == (dim, depth) and belongs(state, config)
+        for name, config in CONFIGS.items()
+        if (config.dim, config.depth) == (dim, depth) and matches(state, config)
     ]
     if not fitting:
         raise UserError(
@@ -46,18 +45,18 @@ def identify(state: State, hint: str, origin: str) -> tuple[str, ModelConfig, st
             "has all its tensors in these shapes; name the nearest with model= to see "
             "what differs, or give model= a ModelConfig."
         )
-    # Of one model for several image sizes, that of the file's.
+    # Among variants for several image sizes, the file's size comes first.
     fitting.sort(
         key=lambda name: (
-            table_grid(OURS[name], state) not in (None, grid_for(OURS[name]))
+            table_grid(CONFIGS[name], state) not in (None, grid_for(CONFIGS[name]))
         )
     )
     name, decided = choose_by_name(fitting, hint)
-    config = adapted(OURS[name], state, origin)
+    config = config_for_file(CONFIGS[name], state, origin)
     others = [
         other
         for other in fitting
-        if other != name and adapted(OURS[other], state, origin) != config
+        if other != name and config_for_file(CONFIGS[other], state, origin) != config
     ]
     if decided or not others:
         return name, config, ""
@@ -70,9 +69,9 @@ def identify(state: State, hint: str, origin: str) -> tuple[str, ModelConfig, st
     )
 
 
-def belongs(state: State, config: ModelConfig) -> bool:
-    """Whether tensors have a model's names and shapes, heads and image size aside."""
-    wanted = body(blueprint(config).state_dict())
+def matches(state: StateDict, config: ModelConfig) -> bool:
+    """Whether tensors have a model's names and shapes, except heads and image size."""
+    wanted = body(meta_model(config).state_dict())
     given = body(state)
     if config.positions == "sinusoid":
         # Published files store what we compute.
@@ -90,19 +89,19 @@ def body(state: Mapping[str, Tensor]) -> dict[str, Shape | None]:
 
 
 @cache
-def blueprint(config: ModelConfig) -> VisionTransformer:
+def meta_model(config: ModelConfig) -> VisionTransformer:
     """A model whose tensors have shapes and no values."""
     with torch.device("meta"):
         return VisionTransformer(config)
 
 
 def num_blocks(state: Mapping[str, Tensor]) -> int:
-    """How many blocks tensors of ours belong to."""
+    """The number of blocks in a state dict."""
     numbers = {re.match(r"encoder\.blocks\.(\d+)\.", name) for name in state}
     return len({found[1] for found in numbers if found})
 
 
-def adapted(config: ModelConfig, state: State, origin: str) -> ModelConfig:
+def config_for_file(config: ModelConfig, state: StateDict, origin: str) -> ModelConfig:
     """The config with the number of classes and the image size of the file."""
     head = state.get("head.weight")
     config = replace(config, num_classes=0 if head is None else len(head))
@@ -124,11 +123,11 @@ def adapted(config: ModelConfig, state: State, origin: str) -> ModelConfig:
 
 def grid_for(config: ModelConfig) -> Grid:
     """The token grid of a config's image size."""
-    return blueprint(config).tokenizer.grids(config.image_size)[-1]
+    return meta_model(config).tokenizer.grids(config.image_size)[-1]
 
 
-def table_grid(config: ModelConfig, state: State) -> Grid | None:
-    """The grid of the positions in a file, if it has any that tell."""
+def table_grid(config: ModelConfig, state: StateDict) -> Grid | None:
+    """The grid of the position table in a file, if it has one."""
     table = state.get(POSITIONS)
     if table is None:
         return None

@@ -1,4 +1,4 @@
-"""What published checkpoints call their tensors, in our names."""
+"""Translates the tensor names of published checkpoints to ours."""
 
 import re
 from bisect import bisect_right
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-State = dict[str, Tensor]
+StateDict = dict[str, Tensor]
 
 POSITIONS = "encoder.positions.tables.0.table"
 STEP = r"^tokens_to_token\.attention(\d+)\."
@@ -15,12 +15,12 @@ BLOCK = r"^blocks\.(\d+)\."
 UNUSED = r"^aux_head\.|(?:^|\.)total_(?:ops|params)$"
 WHY_UNUSED = "token labelling's head and profiler counters are not part of the model"
 
-# The first pattern that fits renames the front of a name; a name that none fits is
-# ours already, or foreign, and stays as it is.
+# The first pattern that matches renames the start of a name; a name that none matches
+# is ours already, or unknown, and is kept.
 RENAMES = [
     (r"^pos_embed$", POSITIONS),
     (r"^head_dist\.", r"distillation_head."),
-    # Hard patches, in timm's words.
+    # Patches, by timm's names.
     (r"^patch_embed\.proj\.", r"tokenizer.project."),
     # Token transformers. The Performer's hold attention and MLP flat, softmax's nested.
     (STEP + r"w$", r"tokenizer.steps.\1.features"),
@@ -59,9 +59,9 @@ RENAMES = [
 ]
 
 
-def translate(published: Mapping[str, Tensor]) -> State:
-    """Published tensors under our names and in our shapes; ours pass unchanged."""
-    state: State = {}
+def translate(published: Mapping[str, Tensor]) -> StateDict:
+    """Published tensors by our names and in our shapes; ours are unchanged."""
+    state: StateDict = {}
     for name, tensor in number_dense_blocks(published).items():
         if not is_unused(name):
             state[rename(name)] = tensor
@@ -71,7 +71,7 @@ def translate(published: Mapping[str, Tensor]) -> State:
     if any(name.startswith("tokens_to_token.attention") for name in published):
         state = {count_step_from_zero(name): value for name, value in state.items()}
     if "tokenizer.convolutions.0.weight" in state:
-        rename_front(state, "tokenizer.project.", "tokenizer.convolutions.2.")
+        rename_prefix(state, "tokenizer.project.", "tokenizer.convolutions.2.")
     if "pos_embed" in published:
         state[POSITIONS] = state[POSITIONS].flatten(0, -2)
     return state
@@ -91,8 +91,8 @@ def rename(name: str) -> str:
     return name
 
 
-def number_dense_blocks(published: Mapping[str, Tensor]) -> State:
-    """Blocks by our count: a published transition is one more block, ours is not."""
+def number_dense_blocks(published: Mapping[str, Tensor]) -> StateDict:
+    """Renumbers blocks: a published transition counts as a block, ours does not."""
     transitions = sorted(
         {
             int(found[1])
@@ -109,23 +109,23 @@ def number_dense_blocks(published: Mapping[str, Tensor]) -> State:
     return {re.sub(BLOCK, ours, name): value for name, value in published.items()}
 
 
-def join_prefix_tokens(state: State) -> None:
-    """Class and distillation token become one parameter."""
+def join_prefix_tokens(state: StateDict) -> None:
+    """Joins class and distillation token into one parameter."""
     tokens = [state.pop(name) for name in ("cls_token", "dist_token") if name in state]
     if tokens:
         state["prefix"] = torch.cat(tokens, dim=1)
 
 
-def name_ghost_layers(state: State) -> None:
-    """A ghost layer's computed share is a layer of its own, and its scales are flat."""
+def name_ghost_layers(state: StateDict) -> None:
+    """Renames the linear layer inside ghost layers, and flattens their scales."""
     for name in [name for name in state if re.search(r"\.scales\.\d+$", name)]:
         state[name] = state[name].flatten()
         layer = name[: name.index("scales.")]
-        rename_front(state, f"{layer}0.", f"{layer}linear.")
+        rename_prefix(state, f"{layer}0.", f"{layer}linear.")
 
 
-def rename_front(state: State, old: str, new: str) -> None:
-    """Gives all names that begin one way another beginning."""
+def rename_prefix(state: StateDict, old: str, new: str) -> None:
+    """Replaces a prefix of names."""
     for name in [name for name in state if name.startswith(old)]:
         state[new + name.removeprefix(old)] = state.pop(name)
 

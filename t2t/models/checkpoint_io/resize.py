@@ -1,55 +1,42 @@
-"""Positions and projections of one token grid, interpolated for another."""
+"""Interpolates positions and projections from one token grid to another."""
 
-import math
 from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
 
 from t2t.models.blocks import Block
-from t2t.models.checkpoint_io.published import State
+from t2t.models.checkpoint_io.published import StateDict
 from t2t.models.config import ModelConfig, Size
-from t2t.models.layers import SequenceProjection, resize_projection
-from t2t.models.positions import (
-    AxisPositions,
-    FixedPositions,
-    Grid,
-    NoPositions,
-    RelativePositions,
-    SinusoidPositions,
-    resize_axis,
-    resize_offsets,
-    resize_tokens,
-    sinusoid,
-)
+from t2t.models.layers import SequenceProjection
+from t2t.models.positions import FixedPositions, Positions, SinusoidPositions, sinusoid
+from t2t.models.token_grid import Grid
 from t2t.models.vit import VisionTransformer
 
-Part = TypeVar("Part", bound=nn.Module)
+GridPart = Positions | SequenceProjection
+"""Parts whose tensors depend on the token grid."""
+Part = TypeVar("Part", Positions, SequenceProjection)
 
 
-def fit_grid(
-    state: State, model: VisionTransformer, source: ModelConfig | None
+def adapt_grid(
+    state: StateDict, model: VisionTransformer, source: ModelConfig | None
 ) -> tuple[list[str], bool]:
-    """Changes all that depends on the grid; says what, and if positions become fixed.
+    """Adapts what depends on the grid; returns notes, and if positions become fixed.
 
-    A sinusoid counts tokens row by row: computed afresh for another grid it would tell
-    trained layers wrong rows, so it is interpolated like a learned table.
+    A sinusoid counts tokens row by row: computed anew for another grid it would mean
+    other rows to trained layers, so it is interpolated like a learned table.
     """
     old = None if source is None else model.tokenizer.grids(source.image_size)[-1]
     if old and source and source.positions == "sinusoid":
         write_sinusoids(state, model, old)
     notes = set()
-    for front, module in model.named_modules():
-        if isinstance(module, NoPositions):
-            before = resize_positions(state, front, module, old)
-            what = "Positions"
-        elif isinstance(module, SequenceProjection):
-            before = resize_projections(state, front, module, old)
-            what = "Linformer's projections"
-        else:
+    for prefix, module in model.named_modules():
+        if not isinstance(module, Positions | SequenceProjection):
             continue
+        before = resize_part(state, f"{prefix}.", module, old)
+        is_positions = isinstance(module, Positions)
+        what = "Positions" if is_positions else "Linformer's projections"
         if before and before != module.grid:
             notes.add(
                 f"{what} were interpolated from {before[0]}×{before[1]} to "
@@ -61,59 +48,22 @@ def fit_grid(
     return sorted(notes), fixes
 
 
-def resize_positions(
-    state: State, front: str, positions: NoPositions, old: Grid | None
+def resize_part(
+    state: StateDict, prefix: str, part: GridPart, old: Grid | None
 ) -> Grid | None:
-    """Interpolates positions in place and gives the grid they were for."""
-    new = positions.grid
-    if isinstance(positions, SinusoidPositions | FixedPositions):
-        if (table := state.get(f"{front}.table")) is None:
-            return None
-        before = guess_grid(len(table) - positions.num_prefix, old or new)
-        if before and before != new:
-            state[f"{front}.table"] = resize_tokens(
-                table.float(), positions.num_prefix, before, new
-            )
-        return before
-    if isinstance(positions, AxisPositions) and f"{front}.rows" in state:
-        rows, columns = state[f"{front}.rows"], state[f"{front}.columns"]
-        state[f"{front}.rows"] = resize_axis(rows.float(), new[0])
-        state[f"{front}.columns"] = resize_axis(columns.float(), new[1])
-        return len(rows), len(columns)
-    if isinstance(positions, RelativePositions) and f"{front}.offsets" in state:
-        offsets = state[f"{front}.offsets"]
-        state[f"{front}.offsets"] = resize_offsets(offsets.float(), new)
-        return (offsets.shape[1] + 1) // 2, (offsets.shape[2] + 1) // 2
-    return None
-
-
-def resize_projections(
-    state: State, front: str, projection: SequenceProjection, old: Grid | None
-) -> Grid | None:
-    """Interpolates what keys and values are mixed by, and gives the grid it was for."""
-    before = None
-    for name in (f"{front}.keys", f"{front}.values"):
-        if name not in state:
-            continue
-        num_spatial = state[name].shape[1] - projection.num_prefix
-        before = guess_grid(num_spatial, old or projection.grid)
-        if before and before != projection.grid:
-            state[name] = resize_projection(
-                state[name].float(), projection.num_prefix, before, projection.grid
-            )
+    """Interpolates the tensors of a part in place; returns the grid they were for."""
+    own = {
+        name.removeprefix(prefix): tensor
+        for name, tensor in state.items()
+        if name.startswith(prefix)
+    }
+    before = part.resize_state(own, old or part.grid)
+    state.update({prefix + name: tensor for name, tensor in own.items()})
     return before
 
 
-def guess_grid(num_tokens: int, likely: Grid) -> Grid | None:
-    """The likely grid if it has so many tokens, else a square one."""
-    if num_tokens == likely[0] * likely[1]:
-        return likely
-    side = math.isqrt(max(0, num_tokens))
-    return (side, side) if side and side * side == num_tokens else None
-
-
-def write_sinusoids(state: State, model: VisionTransformer, grid: Grid) -> None:
-    """Adds the sinusoids that weights were trained with, where they do not hold any."""
+def write_sinusoids(state: StateDict, model: VisionTransformer, grid: Grid) -> None:
+    """Adds the sinusoids that weights were trained with, if they are not stored."""
     if model.config.positions not in ("sinusoid", "fixed"):
         return
     num_tokens = model.config.num_prefix_tokens + grid[0] * grid[1]
@@ -125,8 +75,8 @@ def write_sinusoids(state: State, model: VisionTransformer, grid: Grid) -> None:
             state[name] = sinusoid(num_tokens, table.shape[1])
 
 
-def drop_sinusoids(state: State, model: VisionTransformer) -> bool:
-    """Leaves out tables that the model computes anyway, if all of them are such."""
+def drop_sinusoids(state: StateDict, model: VisionTransformer) -> bool:
+    """Removes tables that equal the computed ones; returns whether all do."""
     own = fixed_tables(model)
     given = {name: state[name] for name in own if name in state}
     for name, table in given.items():
@@ -141,7 +91,7 @@ def drop_sinusoids(state: State, model: VisionTransformer) -> bool:
     return True
 
 
-def fixed_tables(model: VisionTransformer) -> State:
+def fixed_tables(model: VisionTransformer) -> StateDict:
     """The tables of a model's sinusoids, under the names that fixed ones have."""
     return {
         f"encoder.positions.tables.{number}.table": positions.table
@@ -159,25 +109,25 @@ def set_image_size(model: VisionTransformer, image_size: Size) -> None:
         if model.config.positions == "sinusoid":
             changes["positions"] = "fixed"
         for number, positions in enumerate(tables):
-            assert isinstance(positions, NoPositions)
+            assert isinstance(positions, Positions)
             tables[number] = resized_positions(positions, grid)
         for block in model.encoder.blocks:
             assert isinstance(block, Block)
-            if block.mixer.shorten is not None:
-                block.mixer.shorten = resized_projection(block.mixer.shorten, grid)
+            shorten = getattr(block.mixer, "shorten", None)
+            if shorten is not None:
+                block.mixer.shorten = resized_projection(shorten, grid)
     model.config = replace(model.config, **changes)
 
 
-def resized_positions(positions: NoPositions, grid: Grid) -> NoPositions:
+def resized_positions(positions: Positions, grid: Grid) -> Positions:
     """Positions interpolated to another grid; a sinusoid becomes a fixed table."""
     sinusoid = isinstance(positions, SinusoidPositions)
     kind = FixedPositions if sinusoid else type(positions)
     other = kind(positions.dim, positions.num_prefix, grid, positions.num_heads)
-    state = {f".{name}": each for name, each in positions.state_dict().items()}
+    state = dict(positions.state_dict())
     if isinstance(positions, SinusoidPositions):
-        state[".table"] = positions.table
-    resize_positions(state, "", other, positions.grid)
-    return load_like(other, state, positions)
+        state["table"] = positions.table
+    return load_resized(other, state, positions)
 
 
 def resized_projection(
@@ -186,14 +136,13 @@ def resized_projection(
     """Linformer's projection of keys and values, interpolated to another grid."""
     num_kept = len(projection.keys)
     other = SequenceProjection(projection.num_prefix, grid, num_kept)
-    state = {f".{name}": each for name, each in projection.state_dict().items()}
-    resize_projections(state, "", other, projection.grid)
-    return load_like(other, state, projection)
+    return load_resized(other, dict(projection.state_dict()), projection)
 
 
-def load_like(other: Part, state: State, original: nn.Module) -> Part:
-    """Loads tensors into `other`, with device, dtype and mode of the original."""
-    other.load_state_dict({name[1:]: tensor for name, tensor in state.items()})
+def load_resized(other: Part, state: StateDict, original: Part) -> Part:
+    """Loads the original's tensors, resized, with its device, dtype and mode."""
+    other.resize_state(state, original.grid)
+    other.load_state_dict(state)
     frozen = {n for n, each in original.named_parameters() if not each.requires_grad}
     for name, parameter in other.named_parameters():
         parameter.requires_grad_(name not in frozen)

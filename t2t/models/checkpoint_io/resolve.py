@@ -1,4 +1,4 @@
-"""Files of weights: where they are, and how they come here."""
+"""Finds files of weights, and downloads them."""
 
 import hashlib
 import http.client
@@ -13,11 +13,12 @@ from t2t.errors import UserError, first_line
 from t2t.models.builtin import NAME as BUILTIN
 from t2t.models.builtin import builtin_file
 from t2t.models.checkpoint_io.reachability import why_unreachable
+from t2t.user_code import offer
 
 FILE_NAME = "model.safetensors"
 
 
-def locate(path: str | os.PathLike[str]) -> Path:
+def resolve_file(path: str | os.PathLike[str]) -> Path:
     """The local file of a file, run folder, URL, `hf-hub:owner/name`, or `builtin`."""
     text = str(path)
     if text == BUILTIN:
@@ -28,24 +29,28 @@ def locate(path: str | os.PathLike[str]) -> Path:
         return from_hub(text.removeprefix("hf-hub:"))
     file = Path(path).expanduser()
     if file.is_dir():
-        # A run's own, or the one that was shipped there.
+        # The model of a run, or the only file.
         found = [file / FILE_NAME] if (file / FILE_NAME).is_file() else []
         found = found or sorted(file.glob("*.safetensors"))
         if not found:
-            raise UserError(f"The folder {text} has no {FILE_NAME} in it{lost(file)}.")
+            raise UserError(
+                f"The folder {text} has no {FILE_NAME} in it{why_no_model(file)}."
+            )
         if len(found) > 1:
             names = ", ".join(path.name for path in found)
             raise UserError(f"The folder {text} holds {names}: name one of them.")
+        offer(file)
         return found[0]
     if not file.is_file():
         raise UserError(
             f"There is no file {text}; give a file, a run folder, an http(s) URL or "
             "hf-hub:owner/name."
         )
+    offer(file.parent)
     return file
 
 
-def lost(folder: Path) -> str:
+def why_no_model(folder: Path) -> str:
     """Why a run's folder has no model, and what to do; empty for other folders."""
     if (folder / "result.json").exists():
         return (
@@ -68,14 +73,14 @@ def from_hub(name: str) -> Path:
     repository, file_name = f"{owner}/{repository_name}", file_name or FILE_NAME
     wanted = {"revision": revision or None}
     try:
-        kept = huggingface_hub.try_to_load_from_cache(repository, file_name, **wanted)
+        cached = huggingface_hub.try_to_load_from_cache(repository, file_name, **wanted)
         # Offline, huggingface_hub would retry for half a minute before using its cache.
         if reason := why_unreachable(huggingface_hub.constants.ENDPOINT):
-            if isinstance(kept, str):
-                return Path(kept)
+            if isinstance(cached, str):
+                return Path(cached)
             raise UserError(
-                f"hf-hub:{name} could not be downloaded ({reason}): try again where "
-                "there is a network, or give a file that is here."
+                f"hf-hub:{name} could not be downloaded ({reason}): check the network, "
+                "or give a local file."
             )
         file = huggingface_hub.hf_hub_download(repository, file_name, **wanted)
     except (HfHubHTTPError, HFValidationError, OSError) as error:
@@ -88,16 +93,16 @@ def from_hub(name: str) -> Path:
 
 def download(url: str) -> Path:
     """The file behind a URL, downloaded once into torch's cache."""
-    # Files of one name from two places must not be taken for each other.
-    place = hashlib.sha256(url.encode()).hexdigest()[:12]
+    # Two URLs can have the same file name.
+    digest = hashlib.sha256(url.encode()).hexdigest()[:12]
     name = Path(urllib.request.url2pathname(url.partition("?")[0])).name
-    file = Path(torch.hub.get_dir()) / "checkpoints" / f"{place}-{name}"
+    file = Path(torch.hub.get_dir()) / "checkpoints" / f"{digest}-{name}"
     if file.exists():
         return file
     if reason := why_unreachable(url):
         raise UserError(
-            f"{url} could not be downloaded ({reason}): try again where there is a "
-            "network, or give a file that is here."
+            f"{url} could not be downloaded ({reason}): check the network, or "
+            "give a local file."
         )
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -111,7 +116,8 @@ def download(url: str) -> Path:
             expected = response.headers.get("Content-Length")
             if expected is not None and out.tell() != int(expected):
                 raise UserError(
-                    f"{url} broke off at {out.tell()} of {expected} bytes; try again."
+                    f"The download of {url} ended after {out.tell()} of {expected} "
+                    "bytes; try again."
                 )
     except (http.client.HTTPException, OSError) as error:
         raise UserError(

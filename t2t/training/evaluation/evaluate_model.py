@@ -17,7 +17,7 @@ from t2t.data.sources import Source, Subset, open_source
 from t2t.data.sources.opening import find_splits
 from t2t.errors import UserError, choose
 from t2t.models.checkpoint_io.resolve import FILE_NAME
-from t2t.models.trained import Trained, load_trained
+from t2t.models.trained import TrainedModel, load_trained
 from t2t.shapes import Images, Labels
 from t2t.tasks.class_matching import match_classes, relabelled
 from t2t.tasks.classify import score_logits
@@ -102,7 +102,7 @@ def evaluate_model(
 
 
 def open_batches(
-    trained: Trained,
+    trained: TrainedModel,
     source: Source,
     batch_size: int,
     world: World,
@@ -181,7 +181,10 @@ class Chosen:
 
 
 def find_data(
-    trained: Trained, recipe: Recipe | None, data: str | Path | None, split: str | None
+    trained: TrainedModel,
+    recipe: Recipe | None,
+    data: str | Path | None,
+    split: str | None,
 ) -> Chosen:
     """The images asked for, or those that the run was judged by.
 
@@ -217,7 +220,7 @@ def find_data(
     return Chosen(source, where, split, notes)
 
 
-def how_changed(source: Source, trained: Trained, where: str) -> tuple[str, ...]:
+def how_changed(source: Source, trained: TrainedModel, where: str) -> tuple[str, ...]:
     """A sentence where other images are held out than in training, if any are."""
     known = trained.evaluated_on
     if not isinstance(source, Subset) or known in (None, source.fingerprint()):

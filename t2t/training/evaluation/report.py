@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from t2t.errors import on_one_line
-from t2t.models.trained import Trained
+from t2t.models.trained import TrainedModel
 from t2t.training.evaluation.real_labels import RealScore
 from t2t.training.evaluation.score import Score
 
@@ -21,7 +21,7 @@ NUM_SHOWN = 20
 class EvalReport:
     """A model's score on some data, with all that it depends on."""
 
-    trained: Trained
+    trained: TrainedModel
     data: str
     split: str
     score: Score

@@ -37,9 +37,7 @@ def test_another_number_of_classes_replaces_the_head_and_says_so(tmp_path, caplo
     save(model, tmp_path)
     with caplog.at_level(logging.INFO, logger="t2t"):
         other, loaded = load_with_report(tmp_path, num_classes=9)
-    assert loaded.notes == (
-        "The head for 5 classes was replaced by a fresh one for 9.",
-    )
+    assert loaded.notes == ("The head for 5 classes was replaced by a new one for 9.",)
     assert loaded.notes[0] in caplog.text
     assert other.config.num_classes == 9
     images = torch.randn(1, 3, 32, 48)
@@ -54,11 +52,11 @@ def test_another_number_of_classes_replaces_the_head_and_says_so(tmp_path, caplo
 def test_a_head_is_left_out_and_put_back(tmp_path):
     save(VisionTransformer(SMALL), tmp_path / "whole")
     bare, loaded = load_with_report(tmp_path / "whole", num_classes=0)
-    assert loaded.notes == ("The head for 5 classes was left out.",)
+    assert loaded.notes == ("The head for 5 classes was skipped.",)
     assert bare(torch.randn(1, 3, 32, 48)).shape == (1, 32)
     save(bare, tmp_path / "bare")
     other, loaded = load_with_report(tmp_path / "bare", num_classes=4)
-    assert loaded.notes == ("It has no head: the model's is a fresh one.",)
+    assert loaded.notes == ("It has no head: the model's is new.",)
     assert other(torch.randn(1, 3, 32, 48)).shape == (1, 4)
 
 

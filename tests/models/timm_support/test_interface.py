@@ -15,8 +15,8 @@ import torch
 import t2t
 from t2t.errors import UserError
 from t2t.models.create import create_model
-from t2t.models.timm_entry import entry_point
-from t2t.models.zoo import OURS, ZOO
+from t2t.models.timm_support.entry_points import entry_point
+from t2t.models.zoo import CONFIGS, ZOO
 
 SMALL = {"img_size": 32, "num_classes": 5, "depth": 3, "dim": 32}
 
@@ -73,11 +73,14 @@ def test_names_are_there_when_asked_for():
 
 
 def test_every_model_of_ours_is_listed_and_none_of_timms_is_replaced():
-    assert OURS.keys() <= set(timm.list_models())
+    assert CONFIGS.keys() <= set(timm.list_models())
     for name in ("resnet50", "deit_tiny_patch16_224"):
         assert timm.models.model_entrypoint(name).__module__.startswith("timm.")
-    for name in OURS:
-        assert timm.models.model_entrypoint(name).__module__ == "t2t.models.timm_entry"
+    for name in CONFIGS:
+        assert (
+            timm.models.model_entrypoint(name).__module__
+            == "t2t.models.timm_support.entry_points"
+        )
 
 
 def test_options_by_timms_names():
@@ -196,7 +199,7 @@ def test_checkpoints_of_other_classes_load_through_timm(
     assert torch.equal(other.forward_features(images), tokens)
     assert other.num_classes == num_classes
     if "head for 5 classes" in caplog.text:
-        kept = "left out" if num_classes == 0 else "replaced by a fresh one for 6"
+        kept = "skipped" if num_classes == 0 else "replaced by a new one for 6"
         assert kept in caplog.text
 
 
@@ -295,7 +298,7 @@ def test_an_fx_graph_computes_what_the_model_does(name, training, images):
     assert not any("blocks" in node.name for node in graph.graph_module.graph.nodes)
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", CONFIGS)
 def test_first_layers_are_named(name):
     with torch.device("meta"):
         model = timm.create_model(name)
@@ -368,7 +371,7 @@ def test_intermediates_are_those_of_timm(norm, model, images):
 
 @pytest.mark.parametrize("indices", [0, -1, 4, [3], [-4], []])
 def test_layers_that_are_not_there_are_refused(indices, model, images):
-    with pytest.raises(UserError, match="asked for, and the model has 3"):
+    with pytest.raises(UserError, match="requested, but the model has 3"):
         model.forward_intermediates(images, indices=indices)
 
 

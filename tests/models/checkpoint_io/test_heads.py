@@ -8,7 +8,7 @@ import torch
 
 from t2t.errors import UserError
 from t2t.models.checkpoint_io.heads import Classes, outputs_for
-from t2t.models.class_names import imagenet_classes, in_words
+from t2t.models.class_names import imagenet_classes, readable_names
 from t2t.models.config import ModelConfig
 from t2t.models.vit import VisionTransformer
 from t2t.models.weights import load, load_weights, load_with_report, save
@@ -44,7 +44,7 @@ def test_other_classes_of_the_same_number_get_a_fresh_head(
     assert torch.equal(model.norm.weight, saved.norm.weight)
     (note,) = loaded.notes
     assert note == (
-        "The head was replaced by a fresh one: its 3 classes ('bird', 'cat', 'dog') "
+        "The head was replaced by a new one: its 3 classes ('bird', 'cat', 'dog') "
         "are not the data's 3 ('apple', 'bread', 'cat')."
     )
     taken, all_of_them = loaded.num_tensors
@@ -69,7 +69,7 @@ def test_another_order_moves_the_outputs(saved, tmp_path: Path) -> None:
     assert torch.equal(model.head.weight, saved.head.weight[[2, 0, 1]])
     assert torch.equal(model.head.bias, saved.head.bias[[2, 0, 1]])
     (note,) = loaded.notes
-    assert "kept, its outputs in the order of the data's classes" in note
+    assert "kept, its outputs reordered to the data's classes" in note
 
 
 def test_both_heads_of_a_distilled_model_follow(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ IMAGENET = imagenet_classes()
     ("known", "wanted", "kept"),
     [
         ((), IMAGENET, True),  # a published file on ImageNet's folders
-        ((), in_words(IMAGENET), True),
+        ((), readable_names(IMAGENET), True),
         (IMAGENET, tuple(map(str, range(1000))), True),  # shards have numbers only
         ((), tuple(map(str, range(1000))), True),
         ((), tuple(f"mushroom {number}" for number in range(1000)), False),

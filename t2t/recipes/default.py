@@ -1,4 +1,4 @@
-"""A recipe for images of one's own: what to start with when none is named."""
+"""The default recipe for a user's images, by their size and number."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from t2t.data.decoding.damage import DamagedImage
 from t2t.data.decoding.decode import image_size
 from t2t.data.sources import Source, open_splits
 from t2t.models.builtin import NAME as BUILTIN
-from t2t.models.zoo import OURS
+from t2t.models.zoo import CONFIGS
 from t2t.recipes.imagenet import AUGMENTATION
 from t2t.recipes.small_images import from_scratch
 from t2t.training.recipe import (
@@ -20,24 +20,24 @@ from t2t.training.recipe import (
     TokenDropping,
 )
 
-NUM_LOOKED_AT = 16
+NUM_SAMPLED = 16
 
 
-def for_images(
+def default_recipe(
     data: str, model: str | None = None, weights: str | None = None
 ) -> Recipe:
-    """A recipe for the size of the images (32, 64 or 224), or for the given model.
+    """A recipe for the size of the images (32, 64 or 224 px), or for the given model.
 
-    With the built-in weights it is a recipe for the built-in model at 32 pixels.
+    With the built-in weights it fine-tunes the built-in model at 32 px.
     """
     if weights == BUILTIN and model is None:
         return from_builtin(data)
-    recipe = for_their_size(data)
+    recipe = from_size(data)
     return recipe if model in (None, recipe.model) else with_model(recipe, model)
 
 
-def for_their_size(data: str) -> Recipe:
-    """T2T-ViT for 32, 64 or 224 pixels."""
+def from_size(data: str) -> Recipe:
+    """Trains T2T-ViT at 32, 64 or 224 px, the size nearest to the images."""
     train = open_splits(data).train
     side = typical_side(train)
     batch_size = min(fitting_batch(len(train)), 512)
@@ -68,26 +68,26 @@ def from_builtin(data: str) -> Recipe:
 
 
 def with_model(recipe: Recipe, model: str) -> Recipe:
-    """The recipe without what only the model it was made for takes.
+    """The recipe with another model, without options of the first model.
 
-    Of timm's networks, some have no blocks of matrices for Muon and no drop path.
+    Some timm models have no matrices for Muon and no drop path.
     """
     recipe = replace(recipe, model=model, model_args={}, token_dropping=TokenDropping())
-    if model in OURS:
+    if model in CONFIGS:
         return recipe
     return replace(recipe, drop_path=0.0, optimizer=recipe.optimizer.for_all())
 
 
 def typical_side(source: Source) -> int:
-    """The median of the short sides of a few images spread over the source."""
-    chosen = np.linspace(0, len(source) - 1, min(NUM_LOOKED_AT, len(source)))
+    """The median of the short sides of a few images."""
+    chosen = np.linspace(0, len(source) - 1, min(NUM_SAMPLED, len(source)))
     sizes = [_size(source, int(index)) for index in chosen]
     sides = [min(size) for size in sizes if min(size)]
     return int(np.median(sides)) if sides else 0
 
 
 def _size(source: Source, index: int) -> tuple[int, int]:
-    """Height and width in an image's header; 0 if it is damaged."""
+    """Height and width from an image's header; 0 if it is damaged."""
     try:
         data = source.read(index)
     except DamagedImage:
@@ -99,5 +99,5 @@ def _size(source: Source, index: int) -> tuple[int, int]:
 
 
 def fitting_batch(num_images: int) -> int:
-    """A power of two that leaves some 16 steps to an epoch, or all of a few images."""
+    """A power of two for about 16 steps per epoch, at most the number of images."""
     return min(1 << max(3, (num_images // 16).bit_length() - 1), num_images)

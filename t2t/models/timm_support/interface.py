@@ -1,4 +1,4 @@
-"""What timm's users, trainers and feature extractor call on a model."""
+"""The methods that timm's trainers and feature extractors call on a model."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import Tensor, nn
 
 from t2t.errors import UserError, choose
-from t2t.models.dropout import DropoutLinear
+from t2t.models.timm_support.dropout import DropoutLinear
 from t2t.shapes import Images, Tokens
 
 if TYPE_CHECKING:
     from t2t.models.config import ModelConfig, Size
     from t2t.models.encoders import Encoder
-    from t2t.models.positions import Grid
+    from t2t.models.token_grid import Grid
     from t2t.models.tokenizers import Tokenizer
     from t2t.models.vit import VisionTransformer
 
 POOL_OF_TIMM = {"token": "class", "avg": "mean", "": "none"}
 
 
-class TimmMethods(nn.Module):
-    """timm's model interface, in terms of our parts."""
+class TimmInterface(nn.Module):
+    """timm's model interface."""
 
     config: "ModelConfig"
     tokenizer: "Tokenizer"
@@ -57,7 +57,7 @@ class TimmMethods(nn.Module):
 
     @property
     def feature_info(self) -> list[dict[str, Any]]:
-        """Width and stride of what each block gives."""
+        """Width and stride of each block's output."""
         height, width = self.config.image_size
         rows, columns = self.tokenizer.grids((height, width))[-1]
         reduction = max(1, round(max(height / rows, width / columns)))
@@ -79,7 +79,7 @@ class TimmMethods(nn.Module):
     def reset_classifier(
         self, num_classes: int, global_pool: str | None = None
     ) -> None:
-        """Puts fresh heads in place, and another pooling where one is named."""
+        """Replaces the heads by new ones, and the pooling if given."""
         pool = self.config.pool
         if global_pool is not None:
             pool = choose("global_pool", global_pool, POOL_OF_TIMM)
@@ -100,7 +100,7 @@ class TimmMethods(nn.Module):
         self.drop_before_heads()
 
     def drop_before_heads(self) -> None:
-        """Makes the heads drop what they read at timm's `drop_rate` while training."""
+        """Adds dropout of timm's `drop_rate` to the input of the heads."""
         for name in ("head", "distillation_head"):
             head = getattr(self, name)
             if self.drop_rate and isinstance(head, nn.Linear):
@@ -129,7 +129,7 @@ class TimmMethods(nn.Module):
         self.encoder.checkpointing = enable
 
     def no_weight_decay(self) -> set[str]:
-        """Parameters that stand for places or tokens: decay would pull them to 0."""
+        """Position tables and prefix tokens, which are not decayed."""
         return {
             name
             for name, _ in self.named_parameters()
@@ -196,11 +196,11 @@ class TimmMethods(nn.Module):
         prune_norm: bool = False,
         prune_head: bool = True,
     ) -> list[int]:
-        """Removes the blocks behind the last one asked for, and what follows them."""
+        """Removes the blocks after the last one requested, the norm and the head."""
         take = chosen_layers(len(self.encoder.blocks), indices)
         self.encoder.keep(max(take) + 1)
         positions = self.encoder.positions
-        if positions.place == "every_layer":
+        if positions.positions_at == "every_layer":
             positions.tables = positions.tables[: max(take) + 1]
         if prune_norm:
             self.norm = nn.Identity()
@@ -210,20 +210,20 @@ class TimmMethods(nn.Module):
 
 
 def chosen_layers(depth: int, indices: int | Sequence[int] | None) -> list[int]:
-    """Layers as timm names them: the last few, a list that may count back, or all."""
+    """Layer indices from timm's argument: the last n, a list, or None for all."""
     if indices is None:
         return list(range(depth))
     if isinstance(indices, int):
         if not 1 <= indices <= depth:
             raise UserError(
-                f"The last {indices} layers were asked for, and the model has {depth}: "
+                f"The last {indices} layers were requested, but the model has {depth}: "
                 f"give a number from 1 to {depth}."
             )
         indices = range(depth - indices, depth)
     wrong = [index for index in indices if not -depth <= index < depth]
     if wrong or not indices:
         raise UserError(
-            f"Layers {list(indices)} were asked for, and the model has {depth}: give "
+            f"Layers {list(indices)} were requested, but the model has {depth}: give "
             f"indices from {-depth} to {depth - 1}."
         )
     return [index % depth for index in indices]

@@ -4,15 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from t2t.models.encoders import Encoder
+from t2t.models.encoders import Encoder, EncoderPositions
 from t2t.models.layers import DropPath, SequenceProjection
-from t2t.models.positions import PlacedPositions
 from t2t.models.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from t2t.models.vit import VisionTransformer
 
-LEAVES = (Tokenizer, Encoder, PlacedPositions, SequenceProjection, DropPath)
+LEAVES = (Tokenizer, Encoder, EncoderPositions, SequenceProjection, DropPath)
 """Modules that read the shapes of their inputs: each is one node of the graph."""
 
 
@@ -40,5 +39,5 @@ def traced(model: "VisionTransformer", images: Any, num_read: int | None) -> Any
     inner, positions = tokens, model.encoder.positions
     for layer, block in enumerate(model.encoder.blocks):
         inner, bias = positions(inner, layer, grid)
-        inner = block(inner, grid, bias if positions.biases(layer) else None)
+        inner = block(inner, grid, bias if positions.has_bias(layer) else None)
     return model.encoder(tokens, grid, model.norm, num_read)

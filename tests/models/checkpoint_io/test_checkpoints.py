@@ -80,7 +80,7 @@ def test_a_truncated_file_is_named(kind, keep, tmp_path):
 def test_foreign_files_are_named(tmp_path):
     network = timm.create_model("resnet10t", num_classes=3)
     save_file(network.state_dict(), tmp_path / "resnet.safetensors")
-    with pytest.raises(UserError, match=r"neither ours nor .* holds bn1.bias"):
+    with pytest.raises(UserError, match=r"is not of t2t, nor .* holds bn1.bias"):
         load(tmp_path / "resnet.safetensors")
     model = load(tmp_path / "resnet.safetensors", model="resnet10t")
     images = torch.randn(1, 3, 64, 64)

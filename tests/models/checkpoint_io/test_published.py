@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import t2t
-from t2t.models.checkpoint_io.adapt import describe_differences, fit
+from t2t.models.checkpoint_io.adapt import adapt_weights, describe_differences
 from t2t.models.checkpoint_io.published import translate
 from t2t.models.config import ModelConfig
 from t2t.models.vit import VisionTransformer
@@ -38,8 +38,8 @@ def largest_difference(ours: nn.Module, theirs: nn.Module, images) -> float:
 def test_gives_the_logits_of_timm(theirs, ours):
     reference = randomise(timm.create_model(theirs, img_size=64, depth=3))
     model = t2t.create_model(ours, image_size=64, depth=3).eval()
-    assert fit(model, reference.state_dict()).notes == ()
-    fit(model, reference.state_dict()).apply()
+    assert adapt_weights(model, reference.state_dict()).notes == ()
+    adapt_weights(model, reference.state_dict()).apply()
     assert largest_difference(model, reference, torch.randn(2, 3, 64, 64)) < 1e-5
 
 
@@ -74,7 +74,7 @@ def test_vit_base_layout_gives_the_logits_of_timm():
     model = t2t.create_model(
         "vit_base_16", image_size=32, depth=2, dim=96, num_classes=7
     )
-    fit(model, reference.state_dict()).apply()
+    adapt_weights(model, reference.state_dict()).apply()
     images = torch.randn(2, 3, 32, 32)
     assert largest_difference(model.eval(), reference, images) < 1e-5
 

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 import t2t
 from t2t.errors import UserError
-from t2t.models.checkpoint_io.checkpoints import read
+from t2t.models.checkpoint_io.checkpoints import read_checkpoint
 from t2t.models.checkpoint_io.identify import identify
 from t2t.models.checkpoint_io.published import POSITIONS
 from t2t.models.weights import load_weights, load_with_report
@@ -99,7 +99,7 @@ def test_the_folder_or_repository_of_a_file_names_it_too(tmp_path: Path) -> None
     folder = tmp_path / "T2T-ViT-14-ResNeXt"
     folder.mkdir()
     save_file({"a": torch.zeros(1)}, folder / "model.safetensors")
-    name, _, note = identify(shapes("t2t_vit_14"), read(folder).hint, "file")
+    name, _, note = identify(shapes("t2t_vit_14"), read_checkpoint(folder).hint, "file")
     assert (name, note) == ("t2t_vit_14_resnext", "")
 
 

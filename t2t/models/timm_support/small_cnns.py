@@ -1,7 +1,7 @@
-"""CNNs of timm for images of 32 pixels: their first strides are taken out.
+"""timm's CNNs for images of 32 pixels: their first strides are removed.
 
-Made for 224 px, they would shrink 32 px to a single place before most of their layers.
-Nothing else is changed: blocks, widths and names of parameters stay timm's.
+They are made for 224 px and would reduce 32 px to one position before most layers.
+Nothing else is changed: blocks, widths and names of parameters are timm's.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def resnet(name: str, **settings: Any) -> nn.Module:
     network.conv1 = nn.Conv2d(
         first.in_channels, first.out_channels, 3, padding=1, bias=False
     )
-    # As timm starts its convolutions.
+    # As timm initialises its convolutions.
     nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
     network.maxpool = nn.Identity()
     return network
@@ -55,11 +55,11 @@ SMALL_CNNS: dict[str, tuple[Callable[..., nn.Module], str]] = {
     "resnet50_32": (resnet, "resnet50"),
     "mobilenetv2_32": (mobilenet, "mobilenetv2_100"),
 }
-"""How each is built, and from what."""
+"""The function that builds each, and the timm model it starts from."""
 
 
 def register() -> None:
-    """Adds them to timm's registry."""
+    """Adds these models to timm's registry."""
     for name, (_, original) in SMALL_CNNS.items():
         if not timm.is_model(name):
             about = DATA | {
@@ -97,7 +97,7 @@ def entry_point(name: str) -> Callable[..., nn.Module]:
         network = build(original, **{"num_classes": DATA["num_classes"], **settings})
         network.pretrained_cfg = network.default_cfg = about.to_dict()
         divide_reductions(network)
-        # Convolutions on a GPU's matrix units read the channels of a place together.
+        # Tensor cores read the channels of a position together.
         return network.to(memory_format=torch.channels_last)
 
     entry.__name__ = entry.__qualname__ = name

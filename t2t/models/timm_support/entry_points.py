@@ -13,7 +13,7 @@ from timm.models import (
 
 from t2t.errors import UserError
 from t2t.models.config import ModelConfig
-from t2t.models.zoo import OURS, ZOO
+from t2t.models.zoo import CONFIGS, ZOO
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,18 +25,18 @@ default_cfgs: dict[str, Any] = {}
 
 
 def register() -> None:
-    """Adds every model of ours to timm's registry; timm's own names stay timm's."""
-    from t2t.models.tracing import register_leaves
+    """Adds our models to timm's registry, except names that timm has."""
+    from t2t.models.timm_support.tracing import register_leaves
 
     register_leaves()
-    for name, config in OURS.items():
+    for name, config in CONFIGS.items():
         if not timm.is_model(name):
             default_cfgs.update(generate_default_cfgs({name: data_config(config)}))
             register_model(entry_point(name))
 
 
 def data_config(config: ModelConfig) -> dict[str, Any]:
-    """What timm's data pipeline asks for; mean and deviation stay ImageNet's."""
+    """timm's data config; mean and std are ImageNet's."""
     height, width = config.image_size
     return {
         "input_size": (config.in_channels, height, width),
@@ -74,7 +74,7 @@ def entry_point(name: str) -> Callable[..., "nn.Module"]:
             name, source["pretrained_cfg_overlay"], settings
         )
         first = overlay.pop("first_conv")
-        # timm would adapt these as convolutions; `fit_to_model` adapts them instead.
+        # timm would adapt these as convolutions; `adapt_to_model` adapts them instead.
         overlay["first_conv"] = None
         model = build_model_with_cfg(
             lambda **model_args: build_for_timm(name, **model_args),
@@ -98,7 +98,7 @@ def with_input_size(
     """The overlay with the requested input size and its first layers."""
     from t2t.models.create import as_size
 
-    config = OURS[name]
+    config = CONFIGS[name]
     size = as_size(settings.get("img_size", config.image_size))
     channels = settings.get("in_chans", config.in_channels)
     first = first_layers(
@@ -120,11 +120,11 @@ def build_for_timm(
     global_pool: str | None = None,
     **model_args: Any,
 ) -> "VisionTransformer":
-    """One of our models by timm's names of its options."""
+    """One of our models, built with timm's names of options."""
     from t2t.models.create import model_config
-    from t2t.models.dropout import set_dropout
-    from t2t.models.timm_checkpoints import fit_to_model
-    from t2t.models.timm_methods import POOL_OF_TIMM
+    from t2t.models.timm_support.checkpoints import adapt_to_model
+    from t2t.models.timm_support.dropout import set_dropout
+    from t2t.models.timm_support.interface import POOL_OF_TIMM
     from t2t.models.vit import VisionTransformer
 
     if global_pool is not None:
@@ -146,12 +146,12 @@ def build_for_timm(
         proj_drop_rate=proj_drop_rate,
         attn_drop_rate=attn_drop_rate,
     )
-    model.register_load_state_dict_pre_hook(fit_to_model)
+    model.register_load_state_dict_pre_hook(adapt_to_model)
     return model
 
 
 def refuse_without_weights(name: str, **source: Any) -> None:
-    """Says how to load a file, since no weights are kept with the package."""
+    """Raises an error that says how to load a file, if no weights are hosted."""
     config = resolve_pretrained_cfg(name, **source)
     if not (config.has_weights or config.state_dict):
         raise UserError(

@@ -8,7 +8,7 @@ import torch
 
 import t2t
 from t2t.errors import UserError
-from t2t.models.small_cnns import SMALL_CNNS
+from t2t.models.timm_support.small_cnns import SMALL_CNNS
 
 
 @pytest.mark.parametrize("name", SMALL_CNNS)

@@ -7,16 +7,16 @@ import torch
 from timm.models import adapt_input_conv
 from torch import Tensor
 
-from t2t.models.checkpoint_io.adapt import fit_channels, fit_names_and_positions
-from t2t.models.checkpoint_io.heads import HEADS, Classes, fit_heads, part_of
-from t2t.models.checkpoint_io.published import State
-from t2t.models.timm_entry import first_layers
+from t2t.models.checkpoint_io.adapt import adapt_channels, adapt_names_and_positions
+from t2t.models.checkpoint_io.heads import HEADS, Classes, adapt_heads, head_tensors
+from t2t.models.checkpoint_io.published import StateDict
+from t2t.models.timm_support.entry_points import first_layers
 from t2t.models.vit import VisionTransformer
 
 logger = logging.getLogger("t2t")
 
 
-def fit_to_model(
+def adapt_to_model(
     model: VisionTransformer, state: dict[str, Tensor], prefix: str, *_: Any
 ) -> None:
     """A hook of `load_state_dict`, and so of timm's `checkpoint_path`.
@@ -28,30 +28,32 @@ def fit_to_model(
         for name in list(state)
         if name.startswith(prefix)
     }
-    fitted = fit_names_and_positions(model, own)
-    wanted: State = dict(model.state_dict())
+    fitted = adapt_names_and_positions(model, own)
+    wanted: StateDict = dict(model.state_dict())
     for note in (
-        *fit_first_layer(fitted, wanted, model),
-        *fit_present_heads(fitted, wanted),
+        *adapt_first_layer(fitted, wanted, model),
+        *adapt_present_heads(fitted, wanted),
     ):
         logger.warning("%s", note)
     state.update({prefix + name: tensor for name, tensor in fitted.items()})
 
 
-def fit_present_heads(state: State, wanted: State) -> list[str]:
+def adapt_present_heads(state: StateDict, wanted: StateDict) -> list[str]:
     """Replaces the checkpoint's heads by the model's own if they are for other classes.
 
     A head that is missing stays missing: `strict` decides whether that is an error.
     """
-    present = [head for head in HEADS if part_of(state, head)]
+    present = [head for head in HEADS if head_tensors(state, head)]
     return [
         note
         for head in present
-        for note in fit_heads(state, wanted, (head,), Classes()).changed
+        for note in adapt_heads(state, wanted, (head,), Classes()).changed
     ]
 
 
-def fit_first_layer(state: State, wanted: State, model: VisionTransformer) -> list[str]:
+def adapt_first_layer(
+    state: StateDict, wanted: StateDict, model: VisionTransformer
+) -> list[str]:
     """Adapts the first layer to another number of channels, as timm does.
 
     For grayscale images it is summed over its channels; for more channels they are
@@ -66,7 +68,7 @@ def fit_first_layer(state: State, wanted: State, model: VisionTransformer) -> li
     if rest or given == num:
         return []
     if num == 1:
-        return fit_channels(state, wanted, num, "The checkpoint")
+        return adapt_channels(state, wanted, num, "The checkpoint")
     if state[name].ndim == 4:
         try:
             state[name] = adapt_input_conv(num, state[name])
@@ -82,7 +84,7 @@ def fit_first_layer(state: State, wanted: State, model: VisionTransformer) -> li
 
 
 def repeat_window_channels(
-    state: State, first: tuple[str, ...], given: int, num: int
+    state: StateDict, first: tuple[str, ...], given: int, num: int
 ) -> None:
     """Repeats the channels of the first soft split's norm and projection."""
     norm, linear = first

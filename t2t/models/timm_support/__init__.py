@@ -1,0 +1,1 @@
+"""The interface to timm: registry, model methods, checkpoints, dropout, FX graphs."""
