@@ -8,6 +8,8 @@ def t2t_vit() -> Recipe:
     """A small T2T-ViT on 1,797 scanned digits of 8×8 pixels: 98 % in a minute.
 
     t2t train digits.t2t_vit
+
+    Two CPU cores: 41 seconds, top-1 98.33 %, three seeds (records/digits).
     """
     return Recipe(
         name="digits.t2t_vit",

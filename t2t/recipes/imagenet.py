@@ -1,4 +1,4 @@
-"""ImageNet-1k by the published T2T-ViT recipe, for every model of the zoo."""
+"""ImageNet-1k by the published T2T-ViT recipe, for every model at 224 px."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -61,14 +61,20 @@ def published(model: str) -> Recipe:
 
 
 def recipe_of(model: str) -> Callable[[], Recipe]:
-    """A function that returns a model's recipe, with a description as its docstring."""
+    """A function that returns the recipe of a model, with its docstring."""
     entry = ZOO[model]
 
     def recipe() -> Recipe:
         return published(model)
 
     what = f"{entry.about[0].upper()}{entry.about[1:]}"
-    recipe.__doc__ = f"{what}: {entry.parameters / 1e6:.1f} M parameters."
+    top1 = entry.paper and entry.paper.top1
+    published_top1 = f"Published top-1: {top1} %. " if top1 else ""
+    recipe.__doc__ = (
+        f"{what}: {entry.parameters / 1e6:.1f} M parameters.\n\n"
+        f"t2t train imagenet.{model} --data /path/to/imagenet\n\n"
+        f"{published_top1}Time and top-1 are not measured yet."
+    )
     return recipe
 
 

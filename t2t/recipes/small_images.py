@@ -1,15 +1,14 @@
-"""What the recipes for small images at their native size share."""
+"""The recipe shared by CIFAR and Tiny-ImageNet: small images at native size."""
 
 from t2t.data.augment.config import Augmentation
 from t2t.training.recipe import EMA, OptimizerConfig, Recipe, Schedule, TokenDropping
 
 
 def from_scratch(name: str, model: str, data: str, side: int, epochs: int) -> Recipe:
-    """Muon on tokens and blocks, strong mixing, an average of the weights.
+    """Muon on tokenizer and blocks, strong mixup and cutmix, EMA of the weights.
 
-    Four fifths of the epochs see half of the tokens, which is faster, and the last
-    twentieth sees images that are only flipped and shifted. Places are told by fixed
-    sinusoids, which need not be learned first.
+    The first 80 % of the epochs use half of the tokens, which is faster; the last 5 %
+    only flip and shift the images. Positions are fixed 2-D sinusoids.
     """
     return Recipe(
         name=name,

@@ -1,5 +1,7 @@
 """Recipes: what is published, and that every one of them can start."""
 
+import inspect
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +13,12 @@ from t2t.config import from_json, to_json
 from t2t.errors import UserError
 from t2t.models.zoo import ZOO
 from t2t.recipes import about, all_recipes, find_recipe
-from t2t.recipes.own import fitting_batch, for_images
+from t2t.recipes.default import default_recipe, fitting_batch
 from t2t.training.optim import build_optimizers
 from t2t.training.recipe import Recipe
 from t2t.training.state import build_model
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", all_recipes())
@@ -39,6 +43,18 @@ def test_every_recipe_says_what_it_is() -> None:
     assert about(all_recipes()["imagenet.t2t_vit_14"]) == (
         "T2T-ViT, 14 layers: 21.5 M parameters."
     )
+
+
+@pytest.mark.parametrize("name", all_recipes())
+def test_every_docstring_has_command_and_result(name: str) -> None:
+    text = inspect.getdoc(all_recipes()[name]) or ""
+    assert f"\nt2t train {name}" in text
+    records = re.findall(r"top-1 [\d.]+ %.*\(records/([\w-]+)\)\.$", text)
+    assert records or text.endswith("measured yet.")
+    for record in records:
+        page = (ROOT / "records" / record / "README.md").read_text()
+        (top1,) = re.findall(r"top-1 ([\d.]+) %", text)
+        assert top1 in page or f"{top1} %" in (ROOT / "records/README.md").read_text()
 
 
 def test_a_recipe_survives_json() -> None:
@@ -96,7 +112,7 @@ def test_own_images_get_a_model_of_their_size(
             pixels = rng.integers(0, 255, (side, side + 8, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(folder / f"{number}.png")
     (tmp_path / "cat" / "broken.png").write_bytes(b"\x89PNG nothing")
-    recipe = for_images(str(tmp_path))
+    recipe = default_recipe(str(tmp_path))
     assert recipe.model == model
     assert recipe.batch_size == 8
 
@@ -112,7 +128,7 @@ def test_own_images_train_any_model(tmp_path: Path, side: int, model: str) -> No
         for number in range(12):
             image = Image.new("RGB", (side, side), (number, 0, 0))
             image.save(tmp_path / label / f"{number}.png")
-    recipe = for_images(str(tmp_path), model)
+    recipe = default_recipe(str(tmp_path), model)
     assert recipe.model == model
     with torch.device("meta"):
         network = build_model(recipe, 2)
