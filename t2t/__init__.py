@@ -13,38 +13,101 @@ from t2t.errors import UserError
 from t2t.timm_hook import register_with_timm
 
 if TYPE_CHECKING:
+    from t2t.data.augment.config import Augmentation
+    from t2t.data.augment.operations import register_augmentation
+    from t2t.data.sources import Source, register_source
+    from t2t.models.blocks import register_mixer, register_mlp
     from t2t.models.config import ModelConfig
     from t2t.models.create import create_model
+    from t2t.models.positions import Positions, register_positions
+    from t2t.models.tokenizers import Tokenizer, register_tokenizer
     from t2t.models.weights import load, save
     from t2t.recipes import find_recipe
+    from t2t.tasks import Metric, Task, TaskContext, register_task
+    from t2t.tasks.classify import Classify
     from t2t.training.loop import train
+    from t2t.training.recipe import (
+        EMA,
+        CropConfig,
+        OptimizerConfig,
+        Recipe,
+        Schedule,
+        TokenDropping,
+    )
+    from t2t.user_code import load_code
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "EMA",
+    "Augmentation",
+    "Classify",
+    "CropConfig",
+    "Metric",
     "ModelConfig",
+    "OptimizerConfig",
+    "Positions",
+    "Recipe",
+    "Schedule",
+    "Source",
+    "Task",
+    "TaskContext",
+    "TokenDropping",
+    "Tokenizer",
     "UserError",
     "create_model",
     "find_recipe",
     "list_models",
     "load",
+    "load_code",
+    "register_augmentation",
+    "register_mixer",
+    "register_mlp",
+    "register_positions",
+    "register_source",
+    "register_task",
+    "register_tokenizer",
     "save",
     "train",
 ]
 
 # PyTorch takes seconds to import, so what needs it is imported when first used.
 LAZY = {
+    "Augmentation": "t2t.data.augment.config",
+    "Classify": "t2t.tasks.classify",
+    "CropConfig": "t2t.training.recipe",
+    "EMA": "t2t.training.recipe",
+    "Metric": "t2t.tasks",
     "ModelConfig": "t2t.models.config",
+    "OptimizerConfig": "t2t.training.recipe",
+    "Positions": "t2t.models.positions",
+    "Recipe": "t2t.training.recipe",
+    "Schedule": "t2t.training.recipe",
+    "Source": "t2t.data.sources",
+    "Task": "t2t.tasks",
+    "TaskContext": "t2t.tasks",
+    "TokenDropping": "t2t.training.recipe",
+    "Tokenizer": "t2t.models.tokenizers",
     "create_model": "t2t.models.create",
     "find_recipe": "t2t.recipes",
     "load": "t2t.models.weights",
+    "load_code": "t2t.user_code",
+    "register_augmentation": "t2t.data.augment.operations",
+    "register_mixer": "t2t.models.blocks",
+    "register_mlp": "t2t.models.blocks",
+    "register_positions": "t2t.models.positions",
+    "register_source": "t2t.data.sources",
+    "register_task": "t2t.tasks",
+    "register_tokenizer": "t2t.models.tokenizers",
     "save": "t2t.models.weights",
     "train": "t2t.training.loop",
 }
 
+__all__ = ["UserError", "list_models", *LAZY]
+
 
 def list_models(pattern: str = "*") -> list[str]:
-    """The names of our models that fit a pattern like `t2t_vit_*`."""
+    """The names of models that match a pattern such as `t2t_vit_*`."""
     from t2t.models.zoo import ZOO
 
     return fnmatch.filter(ZOO, pattern)

@@ -5,6 +5,7 @@ from typing import Annotated
 from tyro.conf import Positional
 
 from t2t.commands.options import (
+    CodeOption,
     DeviceOption,
     JsonFlag,
     MaxPixelsOption,
@@ -15,6 +16,7 @@ from t2t.commands.options import (
     check_max_pixels,
     check_picture,
     option,
+    run_code,
     warn,
 )
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
@@ -52,6 +54,7 @@ def eval(
         bool, option("Also score on ImageNet's reassessed (ReaL) labels.")
     ] = False,
     model: ModelOption = None,
+    code: CodeOption = (),
     picture: Annotated[
         str | None,
         option("Draw the confusion matrix: a .png, .pdf or .svg.", "", "PATH"),
@@ -75,6 +78,7 @@ def eval(
     at_least(1, "--batch-size", batch_size)
     check_max_pixels(max_pixels)
     check_picture(picture)
+    run_code(code)
 
     from t2t.screen import print_json, print_page, show_progress
     from t2t.training.evaluation.evaluate_model import evaluate_model

@@ -13,6 +13,7 @@ from t2t.config import MAX_IMAGE_SIDE, assignment
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS, MAX_PIXELS_LIMIT
 from t2t.errors import UserError
 from t2t.torchrun import env_count
+from t2t.user_code import load_code
 
 INTERRUPTED = 130
 """Exit code of an interrupted run, as in a shell."""
@@ -57,10 +58,25 @@ SetOption = Annotated[
     option("Any field of the recipe.", "(repeatable)", "FIELD=VALUE"),
 ]
 
+CodeOption = Annotated[
+    UseAppendAction[tuple[str, ...]],
+    option(
+        "Run your own file, which registers what the model or recipe needs.",
+        "(repeatable)",
+        "FILE.py",
+    ),
+]
+
 
 def as_bool(choice: Literal["on", "off"] | None) -> bool | None:
     """on as True, off as False."""
     return None if choice is None else choice == "on"
+
+
+def run_code(files: Iterable[str]) -> None:
+    """Runs the user's own files."""
+    for file in files:
+        load_code(file)
 
 
 def warn(*sentences: str) -> None:

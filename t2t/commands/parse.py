@@ -19,7 +19,7 @@ from t2t.errors import UserError, suggest
 Options = Mapping[str, Parameter]
 
 PARSING = (FlagCreatePairsOff, DisallowNone)
-REPEATABLE = ("--set", "--log")
+REPEATABLE = ("--set", "--log", "--code")
 
 
 def parse(

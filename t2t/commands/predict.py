@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional
 
 from t2t.commands.options import (
+    CodeOption,
     DeviceOption,
     MaxPixelsOption,
     ModelOption,
@@ -19,6 +20,7 @@ from t2t.commands.options import (
     check_max_pixels,
     check_picture,
     option,
+    run_code,
     warn,
 )
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
@@ -59,6 +61,7 @@ def predict(
         ),
     ] = None,
     model: ModelOption = None,
+    code: CodeOption = (),
     device: DeviceOption = None,
     max_pixels: MaxPixelsOption = DEFAULT_MAX_PIXELS,
 ) -> None:
@@ -85,6 +88,8 @@ def predict(
             f"{run} is a run, not images: give it once, before the images, as in "
             f"t2t predict {shlex.quote(run)} IMAGE..."
         )
+
+    run_code(code)
 
     from t2t.models.trained import load_trained
     from t2t.screen import print_page

@@ -6,11 +6,13 @@ from typing import Annotated, Any
 from tyro.conf import Positional, UseAppendAction
 
 from t2t.commands.options import (
+    CodeOption,
     JsonFlag,
     at_least,
     check_contradictions,
     option,
     parse_size,
+    run_code,
 )
 
 
@@ -40,6 +42,7 @@ def show(
         int | None,
         option("Depth of the module tree.", "(default: 3, or 2 for timm's)", "N"),
     ] = None,
+    code: CodeOption = (),
     json: JsonFlag = False,
 ) -> None:
     """Show a model's modules, tokens, parameters and MACs.
@@ -61,6 +64,8 @@ def show(
         model_args["num_classes"] = at_least(0, "--num-classes", num_classes)
     if in_channels != 3:
         model_args["in_channels"] = at_least(1, "--in-channels", in_channels)
+
+    run_code(code)
 
     from t2t.analysis.summary import summarise
     from t2t.screen import print_json, print_page

@@ -7,6 +7,7 @@ from tyro.conf import Positional
 
 from t2t.commands.options import (
     INTERRUPTED,
+    CodeOption,
     CompileOption,
     DeviceOption,
     MaxPixelsOption,
@@ -19,6 +20,7 @@ from t2t.commands.options import (
     check_max_pixels,
     check_single_process,
     option,
+    run_code,
     set_value,
 )
 from t2t.config import MAX_WORKERS
@@ -31,7 +33,7 @@ def train(
     recipe: Annotated[
         Positional[str],
         option(
-            "A name from `t2t recipes`, a recipe.json, or a run folder.",
+            "A name from `t2t recipes`, FILE.py:NAME, a recipe.json or a run folder.",
             "(default: digits, or with --data a recipe for the image size)",
             "[RECIPE]",
         ),
@@ -45,6 +47,7 @@ def train(
         str | None, option("Run folder.", "(default: runs/NAME)", "PATH")
     ] = None,
     set: SetOption = (),
+    code: CodeOption = (),
     epochs: Annotated[int | None, option("Same as --set epochs=N.", "", "N")] = None,
     seed: Annotated[int | None, option("Same as --set seed=N.", "", "N")] = None,
     device: DeviceOption = None,
@@ -95,6 +98,7 @@ def train(
       t2t train
       t2t train --data photos/ --epochs 100
       t2t train cifar10.t2t_vit_7 --data path/to/cifar10
+      t2t train my_runs.py:wide --data photos/
       t2t train imagenet.t2t_vit_14 --data path/to/imagenet --micro-batch 128
       torchrun --nproc-per-node 8 -m t2t train imagenet.t2t_vit_14 --data path
     """
@@ -112,6 +116,8 @@ def train(
             f"--checkpoint-minutes {checkpoint_minutes:g} is too small: give more "
             "than 0."
         )
+
+    run_code(code)
 
     from t2t.commands.recipe_options import apply_settings, schedule_notes
     from t2t.recipes.open_recipe import open_recipe

@@ -1,10 +1,11 @@
-"""Named runs: functions that return a frozen Recipe, found as MODULE.FUNCTION."""
+"""Named runs: functions that return a frozen Recipe, named MODULE.FUNCTION."""
 
 import importlib
 import inspect
 from collections.abc import Callable
 
 from t2t.errors import UserError, suggest
+from t2t.recipes.from_file import is_in_file, recipe_in_file
 from t2t.training.recipe import Recipe
 
 MODULES = ("digits", "cifar10", "cifar100", "tiny_imagenet", "imagenet", "transfer")
@@ -21,8 +22,10 @@ def all_recipes() -> dict[str, Callable[[], Recipe]]:
 
 
 def find_recipe(name: str) -> Recipe:
-    """The recipe of that name; a module alone means its first."""
+    """The recipe of that name, or of FILE.py:NAME; a module alone means its first."""
     recipes = all_recipes()
+    if is_in_file(name):
+        return recipe_in_file(name, recipes.__contains__)
     if name in MODULES:
         name = next(each for each in recipes if each.startswith(f"{name}."))
     if name not in recipes:

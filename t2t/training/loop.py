@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from t2t.data.augment.policies import RandAugment
 from t2t.data.batches import EvaluationBatches, LoaderOptions
 from t2t.data.decoding.damage import Damage, DamagedImage
 from t2t.data.sampler import steps_per_epoch
@@ -107,7 +108,8 @@ def train(
     ):
         settled = resolve_runtime(runtime, world)
         make_deterministic(settled)
-        # Check the mix groups before building anything.
+        # Check the augmentation before building anything.
+        RandAugment.of(recipe.augmentation)
         recipe.augmentation.mix_group_for(recipe.batch_size // world.size)
 
         def claim() -> dict[str, Any] | None:

@@ -19,10 +19,12 @@ import t2t
 from t2t.atomic import write_atomically
 from t2t.config import differences, few, from_json, to_json
 from t2t.errors import UserError
-from t2t.models.checkpoint_io.checkpoints import read
+from t2t.models.checkpoint_io.checkpoints import read_checkpoint
 from t2t.training.distributed import World, any_over_all
 from t2t.training.recipe import Recipe
 from t2t.training.removal import remove, written
+from t2t.user_code import FOLDER as CODE
+from t2t.user_code import LOADED, changed_file, offer
 
 RECIPE, ENVIRONMENT, METRICS = "recipe.json", "environment.json", "metrics.jsonl"
 RESULT, CHECKPOINTS, CURVES = "result.json", "last", "curves.png"
@@ -42,8 +44,10 @@ OF_TRACKERS = (
     *(f"wandb/{name}" for name in ("run-*", "offline-run-*", "latest-run")),
     *(f"wandb/{name}" for name in ("debug*.log", "debug*.log.*")),
 )
+OF_CODE = f"{CODE}/*.py"
+"""The user's own files that the run was started with."""
 # The recipe is last: until then the folder is recognised as a run's.
-WRITTEN = (*OF_CHECKPOINTS, *PARTS, *OF_TRACKERS, *OF_FILES)
+WRITTEN = (*OF_CHECKPOINTS, *PARTS, *OF_TRACKERS, OF_CODE, *OF_FILES)
 """All that a run writes into its folder."""
 
 RESULT_KINDS = {
@@ -180,6 +184,7 @@ class RunFolder:
         try:
             for name, page in self.pages.items():
                 write_json(self.path / name, page)
+            self.write_code()
         except OSError as error:
             raise self.unwritable(error) from error
 
@@ -218,6 +223,13 @@ class RunFolder:
             raise UserError(
                 f"{self.path} holds a run of another recipe ({few(changed)}); name "
                 f"another --folder{other_ways}."
+            )
+
+        if self.has_begun() and (name := changed_file(self.path)):
+            raise UserError(
+                f"{name} has changed since the run in {self.path} began, whose own is "
+                f"{self.path / CODE / name}. Restore it, resume with `t2t train "
+                f"{self.path}`, or name another --folder{other_ways}."
             )
 
     def changes(self, recipe: Recipe) -> list[str]:
@@ -270,8 +282,16 @@ class RunFolder:
             for name, page in pages.items():
                 write_json(self.path / name, page)
             self.pages = pages
+            self.write_code()
         except OSError as error:
             raise self.unwritable(error) from error
+
+    def write_code(self) -> None:
+        """Keeps the user's own files as they were run."""
+        # Of two files of one name, the first is the one that was named.
+        for each in reversed(LOADED):
+            (self.path / CODE).mkdir(exist_ok=True)
+            write_atomically(self.path / CODE / each.path.name, each.text)
 
     def check_seen(self, world: World) -> None:
         """Refuses a folder that some do not see, who could keep no shards in it."""
@@ -322,7 +342,7 @@ class RunFolder:
     def check_model(self) -> None:
         """Raises an error if the model of a finished run is missing or damaged."""
         try:
-            read(self.model)
+            read_checkpoint(self.model)
         except UserError as error:
             why = str(error) if self.model.exists() else f"There is no {self.model}."
             raise UserError(
@@ -360,6 +380,7 @@ def read_recipe(folder: Path) -> Recipe:
 def read_recipe_file(path: Path) -> Recipe:
     """A recipe from a file of JSON."""
     described = read_json(path)
+    offer(path.parent)
     try:
         return from_json(Recipe, described)
     except UserError as error:

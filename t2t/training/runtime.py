@@ -16,6 +16,7 @@ from t2t.data.sources import Splits
 from t2t.errors import choose, require
 from t2t.training.distributed import Parallelism, World
 from t2t.training.recipe import Recipe
+from t2t.user_code import digests
 
 PRECISIONS = {
     "bf16": torch.bfloat16,
@@ -130,6 +131,7 @@ def plans_of(
         "classes": dict(enumerate(splits.train.classes)),
     }
     about: dict[str, Any] = {"data": data, "fresh": fresh, "t2t": t2t.__version__}
+    about["code"] = digests()
     if runtime.parallelism == "hybrid":
         about["per_node"] = world.local_size
     return {**to_json(recipe), **vars_of(runtime), **about}

@@ -61,7 +61,7 @@ def test_commands_and_recipes_exist(page: Path) -> None:
     text = page.read_text()
     commands = re.findall(r"(?:^\$ |^|`)t2t ([a-z]+)\b", text, flags=re.MULTILINE)
     assert [command for command in commands if command not in COMMANDS] == []
-    for recipe in re.findall(r"t2t train ([a-z0-9_]+\.[a-z0-9_]+)", text):
+    for recipe in re.findall(r"t2t train ([a-z0-9_]+\.[a-z0-9_]+)\b(?!:)", text):
         find_recipe(recipe)
 
 
