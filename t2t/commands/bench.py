@@ -118,7 +118,7 @@ def bench(
     from t2t.lab.bench.cases import REPLAYED
     from t2t.lab.bench.rows import read_rows
     from t2t.training.distributed import find_device
-    from t2t.training.run_folder import command_line
+    from t2t.training.environment import command_line
 
     path = None if out is None else Path(out).expanduser()
     if path is not None:

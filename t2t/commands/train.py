@@ -157,6 +157,6 @@ def train(
         from t2t.commands.train_summary import train_summary
         from t2t.screen import print_page
 
-        if result.was_finished:
+        if result.already_finished:
             print(f"{result.folder} is already trained; --fresh trains it again.")
         print_page(lambda width: train_summary(result.folder, result.summary))

@@ -22,7 +22,8 @@ from t2t.training.forecast.advice import FEW_TO_VALIDATE, confidence_interval
 from t2t.training.loaders import open_data
 from t2t.training.logging.clock import duration, pace
 from t2t.training.logging.metrics import read_rows
-from t2t.training.run_folder import CURVES, METRICS, MODEL, read_recipe
+from t2t.training.run_files import CURVES, METRICS, MODEL
+from t2t.training.saved_run import read_recipe
 
 BARS = "▁▂▃▄▅▆▇█"
 NUM_EXAMPLES = 6

@@ -10,7 +10,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from t2t.errors import UserError
-from t2t.training.run_folder import leaving_none_empty
+from t2t.training.run_files import remove_if_empty
 
 
 @contextmanager
@@ -22,7 +22,7 @@ def writing_into(
     New folders that stay empty are removed.
     """
     try:
-        with leaving_none_empty(folder):
+        with remove_if_empty(folder):
             folder.mkdir(parents=True, exist_ok=True)
             yield
     except (OSError, SafetensorError) as error:

@@ -67,17 +67,17 @@ def rehearse(
         runtime = resolve_runtime(
             Runtime(device="cpu", compile=False, parallelism=parallelism), world
         )
-        run = new_state(recipe, runtime, world, num_classes)
-        stepper = Stepper(recipe, runtime, world, run)
+        state = new_state(recipe, runtime, world, num_classes)
+        stepper = Stepper(recipe, runtime, world, state)
         share = TrainingSampler(
             num_images=recipe.batch_size,
             batch_size=recipe.batch_size,
             world_size=num_processes,
         ).batch_indices(0)
-        batch = random_batch(recipe, len(share.indices), run.task)
+        batch = random_batch(recipe, len(share.indices), state.task)
         traffic = TrafficCounter()
-        if isinstance(run.trained, DistributedDataParallel):
-            run.trained.register_comm_hook(None, traffic.reduce_bucket)
+        if isinstance(state.trained, DistributedDataParallel):
+            state.trained.register_comm_hook(None, traffic.reduce_bucket)
             with warnings.catch_warnings():
                 # With one image, the class token's gradient is a strided view.
                 warnings.filterwarnings("ignore", "Grad strides do not match")
@@ -89,7 +89,7 @@ def rehearse(
             num_processes=num_processes,
             parallelism=parallelism,
             images=len(batch.labels),
-            state_bytes=state_bytes(run),
+            state_bytes=state_bytes(state),
             sent=traffic.by_kind,
             seconds=time.perf_counter() - started,
         )
@@ -152,9 +152,9 @@ def num_bytes(tensors: Tensor | Sequence[Tensor]) -> int:
     return sum(num_bytes(tensor) for tensor in tensors)
 
 
-def state_bytes(run: TrainState) -> int:
+def state_bytes(state: TrainState) -> int:
     """The bytes of a run's state in this process."""
-    tensors = run.state().tensors.values()
+    tensors = state.snapshot().tensors.values()
     return sum(
         num_bytes(tensor.to_local() if isinstance(tensor, DTensor) else tensor)
         for tensor in tensors

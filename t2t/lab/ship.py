@@ -19,7 +19,8 @@ from t2t.training.evaluation.evaluate_model import evaluate_model
 from t2t.training.evaluation.report import EvalReport
 from t2t.training.logging.clock import counted
 from t2t.training.recipe import Recipe
-from t2t.training.run_folder import read_recipe, read_result, same_data, write_page
+from t2t.training.run_files import write_text
+from t2t.training.saved_run import read_recipe, read_result, same_data
 
 
 def ship(
@@ -58,7 +59,7 @@ def ship(
         assert report is not None  # one process
         report = replace(report, data=name if is_own else where)
         page = card(recipe, result, report, part.stat().st_size, name)
-        write_page(into / CARD, page)
+        write_text(into / CARD, page)
     return file, report
 
 

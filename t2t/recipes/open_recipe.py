@@ -42,7 +42,8 @@ def open_recipe(
 
 def read_file(path: Path) -> Recipe:
     """The recipe in a JSON file, or in the run folder at `path`."""
-    from t2t.training.run_folder import RECIPE, read_recipe_file
+    from t2t.training.run_files import RECIPE
+    from t2t.training.saved_run import read_recipe_file
 
     path = path / RECIPE if path.is_dir() else path
     if not path.exists():

@@ -71,7 +71,7 @@ def init_distributed(device: str | None) -> Iterator[World]:
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     if world_size == 1:
-        with own_stream(chosen):
+        with training_stream(chosen):
             yield World(rank=0, size=1, device=chosen)
         return
     with ExitStack() as leaving:
@@ -90,7 +90,7 @@ def init_distributed(device: str | None) -> Iterator[World]:
             atexit.register(gc.collect)
             leaving.callback(dist.destroy_process_group)
             leaving.enter_context(report_error_once(store))
-        leaving.enter_context(own_stream(chosen))
+        leaving.enter_context(training_stream(chosen))
         yield World(
             rank=rank,
             size=world_size,
@@ -102,7 +102,7 @@ def init_distributed(device: str | None) -> Iterator[World]:
 
 
 @contextmanager
-def own_stream(device: torch.device) -> Iterator[None]:
+def training_stream(device: torch.device) -> Iterator[None]:
     """Work for CUDA on a stream that no other library's has to wait for.
 
     nvJPEG's streams wait for the default one. Besides, streams of one priority share
@@ -150,7 +150,7 @@ def parallelize(task: nn.Module, parallelism: Parallelism, world: World) -> nn.M
     if shards:
         return shard(task, parallelism, world)
     ids = [world.device.index] if world.device.type == "cuda" else None
-    # Most buffers never change; `share_statistics` takes care of those that do.
+    # Most buffers never change; `broadcast_tensors` takes care of those that do.
     taken = inspect.signature(DistributedDataParallel).parameters
     renamed = "forward_sync_buffers" in taken
     buffers: dict[str, Any] = {
@@ -223,7 +223,7 @@ def sync_gradients(task: nn.Module, enabled: bool) -> None:
 
 
 @contextmanager
-def gathered(module: nn.Module) -> Iterator[None]:
+def unsharded(module: nn.Module) -> Iterator[None]:
     """Gathers sharded weights, so that any method can be called, not only forward.
 
     Blocks gather their own weights when they are called.
@@ -237,20 +237,20 @@ def gathered(module: nn.Module) -> Iterator[None]:
             module.reshard()
 
 
-def batch_statistics(model: nn.Module) -> list[Tensor]:
+def batch_norm_buffers(model: nn.Module) -> list[Tensor]:
     """What batch norms have counted: the only weights that a forward pass changes."""
     norms = [part for part in model.modules() if isinstance(part, _BatchNorm)]
     return [buffer for norm in norms for buffer in norm.buffers()]
 
 
-def share_statistics(statistics: list[Tensor], world: World) -> None:
+def broadcast_tensors(statistics: list[Tensor], world: World) -> None:
     """Gives every process the leading one's batch statistics."""
     if world.is_distributed:
         for buffer in statistics:
             dist.broadcast(buffer, src=0)
 
 
-def full_state(model: nn.Module, world: World) -> dict[str, Tensor]:
+def full_state_dict(model: nn.Module, world: World) -> dict[str, Tensor]:
     """All weights whole in main memory, in the leading process; empty in the others."""
     state: dict[str, Tensor] = {}
     for name, tensor in model.state_dict().items():
@@ -260,14 +260,14 @@ def full_state(model: nn.Module, world: World) -> dict[str, Tensor]:
     return state
 
 
-def sum_over_all(numbers: Tensor, world: World) -> Tensor:
+def all_reduce_sum(numbers: Tensor, world: World) -> Tensor:
     """The sum of a tensor over all processes."""
     if world.is_distributed:
         dist.all_reduce(numbers)
     return numbers
 
 
-def gather_over_all(rows: Tensor, world: World) -> Tensor:
+def all_gather_rows(rows: Tensor, world: World) -> Tensor:
     """The rows of all processes, one after another; each has as many."""
     if not world.is_distributed:
         return rows
@@ -276,7 +276,7 @@ def gather_over_all(rows: Tensor, world: World) -> Tensor:
     return gathered.flatten(0, 1)
 
 
-def union_over_all(things: tuple[Found, ...], world: World) -> tuple[Found, ...]:
+def all_gather_union(things: tuple[Found, ...], world: World) -> tuple[Found, ...]:
     """What any process has, each once."""
     if not world.is_distributed:
         return things
@@ -285,15 +285,15 @@ def union_over_all(things: tuple[Found, ...], world: World) -> tuple[Found, ...]
     return tuple(dict.fromkeys(thing for some in gathered for thing in some))
 
 
-def any_over_all(flags: tuple[bool, ...], world: World) -> tuple[bool, ...]:
+def all_reduce_any(flags: tuple[bool, ...], world: World) -> tuple[bool, ...]:
     """For each flag, whether it is up in any process."""
     if not world.is_distributed:
         return flags
     told = torch.tensor(flags, dtype=torch.int32, device=world.device)
-    return tuple(count > 0 for count in sum_over_all(told, world).tolist())
+    return tuple(count > 0 for count in all_reduce_sum(told, world).tolist())
 
 
-def from_main(world: World, find: Callable[[], Found]) -> Found:
+def broadcast_from_main(world: World, find: Callable[[], Found]) -> Found:
     """What the leading process finds, told to all; a mistake is raised in all."""
     if not world.is_distributed:
         return find()
@@ -310,9 +310,9 @@ def from_main(world: World, find: Callable[[], Found]) -> Found:
     return found
 
 
-def check_alike(world: World, plans: dict[str, Any]) -> None:
+def check_same_on_all(world: World, plans: dict[str, Any]) -> None:
     """Refuses processes that are to do something else than the leading one."""
-    if changed := differences(from_main(world, lambda: plans), plans):
+    if changed := differences(broadcast_from_main(world, lambda: plans), plans):
         raise LocalError(
             f"Process {world.rank} on {platform.node()} is not to do what the first "
             f"one is ({few(changed)}); give all machines the same command, program and "
@@ -320,17 +320,17 @@ def check_alike(world: World, plans: dict[str, Any]) -> None:
         )
 
 
-def one_per_node_first(world: World, find: Callable[[], Found]) -> Found:
+def local_main_first(world: World, find: Callable[[], Found]) -> Found:
     """What every process finds, after one on its machine has downloaded it."""
     if world.local_rank == 0:
         found = find()
-        wait_for_all(world)
+        barrier(world)
         return found
-    wait_for_all(world)
+    barrier(world)
     return find()
 
 
-def wait_for_all(world: World) -> None:
+def barrier(world: World) -> None:
     """Returns when every process has come here."""
     if world.is_distributed:
         dist.barrier(group=world.control)

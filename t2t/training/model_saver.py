@@ -1,4 +1,4 @@
-"""What a run delivers: its model, after every evaluation, and its result."""
+"""Saves the final model after every evaluation, and the result at the end."""
 
 import os
 import tempfile
@@ -16,22 +16,22 @@ from t2t.errors import UserError
 from t2t.models.vit import VisionTransformer
 from t2t.models.weights import save
 from t2t.tasks import task_class
-from t2t.training.checkpoint import checkpoints, give_up_older, step_of
-from t2t.training.distributed import World, full_state
+from t2t.training.checkpoint_files import checkpoint_step, checkpoints, remove_older
+from t2t.training.distributed import World, full_state_dict
 from t2t.training.logging.clock import duration
-from t2t.training.logging.failures import Failures
+from t2t.training.logging.failure_counter import FailureCounter
 from t2t.training.recipe import Recipe
 from t2t.training.run_folder import RunFolder
 from t2t.training.state import build_model
 
 FAILED = "The model could not be written"
-HOLD_SECONDS = 300.0
-"""How long a finished run waits for room on its disk."""
+WAIT_SECONDS = 300.0
+"""How long a finished run waits for disk space."""
 RETRY_SECONDS = 5.0
 
 
 class ModelSaver:
-    """Writes them into the run's folder; what fails is told, and nothing is lost."""
+    """Writes model and result into the run's folder, or elsewhere if that fails."""
 
     def __init__(
         self,
@@ -46,40 +46,40 @@ class ModelSaver:
         self.class_names: tuple[str, ...] = ()
         if task_class(recipe.task).needs_labels:
             self.class_names = tuple(splits.train.classes)
-        self.failures = Failures(warn)
+        self.failures = FailureCounter(warn)
         self.unsaved = ""
-        """Why the last model could not be written, if it could not."""
-        self.kept: nn.Module | None = None
+        """Why the last model could not be written; empty if it was."""
+        self.unsaved_model: nn.Module | None = None
         """The last model, if it could not be written."""
         self.elsewhere: Path | None = None
-        """The file it was saved to instead."""
+        """The file that the model was saved to instead."""
 
     def save_model(self, model: nn.Module) -> None:
-        """Writes the model; says why where it cannot."""
-        whole = self.gather(model)
-        if whole is None:
+        """Writes the model; warns if that fails."""
+        full = self.gather(model)
+        if full is None:
             return
         try:
-            self.write(whole, self.run_folder.model)
-            self.unsaved, self.kept = "", None
-            self.failures.over(FAILED)
+            self.write(full, self.run_folder.model)
+            self.unsaved, self.unsaved_model = "", None
+            self.failures.recovered(FAILED)
         except UserError as error:
-            self.unsaved, self.kept = str(error), whole
-            self.failures.report(FAILED, f"{error} Training continues.")
+            self.unsaved, self.unsaved_model = str(error), full
+            self.failures.failed(FAILED, f"{error} Training continues.")
 
     def gather(self, model: nn.Module) -> nn.Module | None:
         """The unsharded model in rank 0, None in other processes."""
-        state = full_state(model, self.world)
+        state = full_state_dict(model, self.world)
         if not self.world.is_main:
             return None
         with torch.device("meta"):
-            whole = (
-                VisionTransformer(model.config)  # whose positions came with weights
+            full = (
+                VisionTransformer(model.config)  # its positions may be from weights
                 if isinstance(model, VisionTransformer)
                 else build_model(self.recipe, len(self.class_names))
             )
-        whole.load_state_dict(state, assign=True)
-        return whole
+        full.load_state_dict(state, assign=True)
+        return full
 
     def write(self, model: nn.Module, file: Path) -> None:
         """Writes a model with its class names and preprocessing."""
@@ -119,75 +119,77 @@ class ModelSaver:
                 self.elsewhere = file
                 return
 
-    def retry(self, gives_up: Callable[[], bool]) -> None:
+    def retry(self, is_stopped: Callable[[], bool]) -> None:
         """Writes the last model if that failed before, waiting for disk space.
 
-        Older checkpoints are removed to make room. It waits until `gives_up`.
+        Older checkpoints are removed to free disk space. Stops if `is_stopped`.
         """
-        if self.kept is None:
+        if self.unsaved_model is None:
             return
-        model = self.kept
-        give_up_older(self.run_folder.checkpoints, self.warn)
+        model = self.unsaved_model
+        remove_older(self.run_folder.checkpoints, self.warn)
         with suppress(UserError):
-            self.retried(model)
+            self.write_again(model)
             return
         self.save_elsewhere(model)
         if self.elsewhere is not None:
             self.warn(f"The model was saved to {self.elsewhere} for now.")
-        if self.hold_on(lambda: self.retried(model), gives_up) is None:
+        if self.retry_until(lambda: self.write_again(model), is_stopped) is None:
             if self.elsewhere is not None:
                 self.elsewhere.unlink(missing_ok=True)
                 self.elsewhere = None
             self.warn(f"The model was saved to {self.run_folder.model}.")
 
-    def retried(self, model: nn.Module) -> None:
+    def write_again(self, model: nn.Module) -> None:
         """Writes the last model into the run's folder, or raises an error."""
         self.write(model, self.run_folder.model)
-        self.unsaved, self.kept = "", None
+        self.unsaved, self.unsaved_model = "", None
 
-    def hold_on(
-        self, attempt: Callable[[], None], gives_up: Callable[[], bool]
+    def retry_until(
+        self, attempt: Callable[[], None], is_stopped: Callable[[], bool]
     ) -> Exception | None:
         """Retries until it succeeds; returns the last error after a time limit."""
-        end = time.monotonic() + HOLD_SECONDS
+        end = time.monotonic() + WAIT_SECONDS
         is_reported = False
         while True:
             try:
                 attempt()
                 return None
             except (OSError, UserError) as error:
-                if gives_up() or time.monotonic() >= end:
+                if is_stopped() or time.monotonic() >= end:
                     return error
                 if not is_reported:
                     self.warn(
                         f"{self.run_folder.path} cannot be written ({why(error)}): "
-                        f"free some disk space. Retrying for {duration(HOLD_SECONDS)}; "
+                        f"free some disk space. Retrying for {duration(WAIT_SECONDS)}; "
                         "Ctrl-C stops."
                     )
                 is_reported = True
                 time.sleep(RETRY_SECONDS)
 
     def finish(
-        self, summary: dict[str, Any], gives_up: Callable[[], bool] = lambda: False
+        self, summary: dict[str, Any], is_stopped: Callable[[], bool] = lambda: False
     ) -> None:
-        """Writes the result, which says that the run is at its end."""
+        """Writes the result, which marks the run as finished."""
         self.failures.close()
         error: Exception | None = None
         if self.unsaved:
             error = UserError(self.unsaved)
         else:
-            error = self.hold_on(lambda: self.run_folder.finish(summary), gives_up)
+            error = self.retry_until(
+                lambda: self.run_folder.finish(summary), is_stopped
+            )
         if error is None:
             return
         reason = getattr(error, "strerror", None)
         failed = f"{self.run_folder.path} ({reason})." if reason else str(error)
         raise UserError(
             f"Training is done, but its result could not be written: {failed} "
-            f"{self.whereabouts(summary['steps'])}"
+            f"{self.where_to_find(summary['steps'])}"
         ) from error
 
-    def whereabouts(self, num_steps: int) -> str:
-        """Where the model is, if it was saved, and how to resume."""
+    def where_to_find(self, num_steps: int) -> str:
+        """Says where the model is, if it was saved, and how to resume."""
         sentences = []
         model = self.elsewhere or (None if self.unsaved else self.run_folder.model)
         if model is not None:
@@ -199,9 +201,9 @@ class ModelSaver:
             )
         else:
             sentences.append(
-                f"The checkpoint of step {step_of(newest):,} of {num_steps:,} is in "
-                f"{self.run_folder.checkpoints}: free some disk space and run the same "
-                "command to resume."
+                f"The checkpoint of step {checkpoint_step(newest):,} of {num_steps:,} "
+                f"is in {self.run_folder.checkpoints}: free some disk space and run "
+                "the same command to resume."
             )
         return " ".join(sentences)
 

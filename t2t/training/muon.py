@@ -63,12 +63,12 @@ class Muon(torch.optim.Optimizer):
         steps = [
             as_filters(step, matrix)
             for step, matrix in zip(
-                orthogonal_each([as_matrix(each) for each in ahead]),
+                orthogonalize_all([as_matrix(each) for each in ahead]),
                 matrices,
                 strict=True,
             )
         ]
-        torch._foreach_mul_(steps, [-size_of(matrix) for matrix in matrices])
+        torch._foreach_mul_(steps, [-update_scale(matrix) for matrix in matrices])
         torch._foreach_mul_(steps, lr)
         torch._foreach_mul_(matrices, 1 - lr * group["weight_decay"])
         torch._foreach_add_(matrices, steps)
@@ -79,9 +79,9 @@ class Muon(torch.optim.Optimizer):
         kept = self.momentum_of(matrix)
         momentum, lr = group["momentum"], group["lr"]
         kept.lerp_(matrix.grad, 1 - momentum)
-        step = orthogonal(as_matrix(matrix.grad.lerp(kept, momentum)))
+        step = orthogonalize(as_matrix(matrix.grad.lerp(kept, momentum)))
         matrix.mul_(1 - lr * group["weight_decay"])
-        size = -lr * size_of(matrix)
+        size = -lr * update_scale(matrix)
         matrix.add_(as_filters(step.to(matrix.dtype), matrix) * size)
 
     def momentum_of(self, matrix: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class Muon(torch.optim.Optimizer):
         return kept
 
 
-def size_of(matrix: Tensor) -> float:
+def update_scale(matrix: Tensor) -> float:
     """What makes an orthogonal step as large as AdamW's."""
     rows = matrix.shape[0]
     return float(0.2 * max(rows, matrix.numel() // rows) ** 0.5)
@@ -112,8 +112,8 @@ def as_filters(rows: Float[Tensor, "rows columns"], like: Tensor) -> Tensor:
     return rows.unflatten(1, (height, width, channels)).permute(0, 3, 1, 2)
 
 
-def orthogonal_each(updates: Sequence[Tensor]) -> list[Tensor]:
-    """`orthogonal` of every matrix: those with the same shorter side in one batch.
+def orthogonalize_all(updates: Sequence[Tensor]) -> list[Tensor]:
+    """`orthogonalize` of every matrix: those with the same shorter side in one batch.
 
     Zeros behind the longer side change nothing, and a GPU takes as long to launch a
     product of one small matrix as of many.
@@ -130,20 +130,20 @@ def orthogonal_each(updates: Sequence[Tensor]) -> list[Tensor]:
             torch.stack([updates[number] for number in by_shape[shape]])
             for shape in shapes
         ]
-        done = orthogonal_stacks(stacks)
+        done = orthogonalize_stacks(stacks)
         for shape, stack in zip(shapes, done, strict=True):
             found |= zip(by_shape[shape], stack.unbind(0), strict=True)
     return [found[number] for number in range(len(updates))]
 
 
-def orthogonal_stacks(stacks: list[Tensor]) -> list[Tensor]:
-    """`orthogonal` of stacks of matrices whose shorter sides are the same."""
+def orthogonalize_stacks(stacks: list[Tensor]) -> list[Tensor]:
+    """`orthogonalize` of stacks of matrices whose shorter sides are the same."""
     if len(stacks) == 1:
-        return [orthogonal(stacks[0]).to(stacks[0].dtype).contiguous()]
+        return [orthogonalize(stacks[0]).to(stacks[0].dtype).contiguous()]
     lying = [x.mT if x.shape[1] > x.shape[2] else x for x in stacks]
     longest = max(x.shape[2] for x in lying)
     together = torch.cat([F.pad(x, (0, longest - x.shape[2])) for x in lying])
-    parts = orthogonal(together).split([len(x) for x in lying])
+    parts = orthogonalize(together).split([len(x) for x in lying])
     cut = [part[..., : x.shape[2]] for part, x in zip(parts, lying, strict=True)]
     return [
         (part.mT if x.shape[1] > x.shape[2] else part).to(x.dtype).contiguous()
@@ -151,7 +151,7 @@ def orthogonal_stacks(stacks: list[Tensor]) -> list[Tensor]:
     ]
 
 
-def orthogonal(
+def orthogonalize(
     update: Float[Tensor, "*batch rows columns"],
 ) -> Float[Tensor, "*batch rows columns"]:
     """Each matrix with its singular values near 1, by Newton-Schulz iterations.

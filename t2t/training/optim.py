@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer as TorchOptimizer
+from torch.optim import Optimizer
 
 from t2t.errors import UserError, first_line, suggest
 from t2t.training.muon import Muon
@@ -15,7 +15,7 @@ from t2t.training.recipe import OptimizerConfig, Recipe, Schedule
 
 OPTIMIZER_NAMES = ("adamw", "muon", "sgd")
 _ALLOWED = f"{', '.join(OPTIMIZER_NAMES)} and those of timm"
-UNFIT = {
+UNSUPPORTED = {
     "adahessian": "it needs second derivatives",
     **dict.fromkeys(("kron", "kronc", "kronw"), "no checkpoint holds its memory"),
 }
@@ -24,7 +24,7 @@ UNFIT = {
 
 def build_optimizers(
     model: nn.Module, recipe: Recipe, beside: Iterable[nn.Module] = ()
-) -> list[TorchOptimizer]:
+) -> list[Optimizer]:
     """The optimizers of a recipe over a model, and over modules beside it."""
     settings = recipe.optimizer
     lr = settings.scaled(settings.lr, recipe.batch_size)
@@ -39,7 +39,7 @@ def build_optimizers(
         return [adamw(groups, settings, fused)]
     if settings.name == "sgd":
         return [sgd(groups, settings, fused)]
-    return [of_timm(groups, settings, lr)]
+    return [timm_optimizer(groups, settings, lr)]
 
 
 def plain_groups(
@@ -58,9 +58,9 @@ def plain_groups(
     ]
 
 
-def of_timm(
+def timm_optimizer(
     groups: list[dict[str, Any]], settings: OptimizerConfig, lr: float
-) -> TorchOptimizer:
+) -> Optimizer:
     """An optimizer by its name in timm."""
     import timm.optim  # slow to import, and needed for other names only
 
@@ -70,9 +70,9 @@ def of_timm(
             f"There is no optimizer {name!r}."
             f"{suggest(name, [*OPTIMIZER_NAMES, *known]) or f' Allowed: {_ALLOWED}.'}"
         )
-    if name in UNFIT:
+    if name in UNSUPPORTED:
         raise UserError(
-            f"optimizer.name={name} cannot be used here, since {UNFIT[name]}; choose "
+            f"optimizer.name={name} is not supported: {UNSUPPORTED[name]}; choose "
             "another, such as adamw."
         )
     about = timm.optim.get_optimizer_info(name)
@@ -95,7 +95,7 @@ def of_timm(
 
 def muon_and_adamw(
     model: nn.Module, recipe: Recipe, own: list[dict[str, Any]], fused: bool
-) -> list[TorchOptimizer]:
+) -> list[Optimizer]:
     """Muon for the matrices inside the model, AdamW for all else."""
     settings = recipe.optimizer
     hidden = hidden_weights(model, first_too=settings.muon_on == "tokens_too")
@@ -213,7 +213,7 @@ def layers_of(model: nn.Module, needed_by: str, otherwise: str) -> dict[str, int
     return found
 
 
-def lr_share(schedule: Schedule, epoch: float, epochs: int) -> float:
+def lr_factor(schedule: Schedule, epoch: float, epochs: int) -> float:
     """The learning rate at a fractional epoch, as a share of its peak."""
     if schedule.update_every == "epoch":
         epoch = math.floor(epoch)
@@ -231,21 +231,21 @@ def lr_share(schedule: Schedule, epoch: float, epochs: int) -> float:
     return schedule.floor + (1 - schedule.floor) * remaining
 
 
-def set_lr(optimizers: list[TorchOptimizer], share: float) -> None:
+def set_lr(optimizers: list[Optimizer], share: float) -> None:
     """Sets every group to its share of its peak."""
     for group in all_groups(optimizers):
         group["lr"] = group["peak"] * share
 
 
-def all_groups(optimizers: list[TorchOptimizer]) -> Iterator[dict[str, Any]]:
+def all_groups(optimizers: list[Optimizer]) -> Iterator[dict[str, Any]]:
     """The groups of all optimizers."""
     for optimizer in optimizers:
         yield from optimizer.param_groups
 
 
 @contextmanager
-def learning_by(
-    rates: Sequence[Tensor], broken: Tensor, optimizers: list[TorchOptimizer]
+def device_learning_rates(
+    rates: Sequence[Tensor], broken: Tensor, optimizers: list[Optimizer]
 ) -> Iterator[None]:
     """Learning rates from the device; where `broken` is 1, steps change nothing."""
     groups = list(all_groups(optimizers))

@@ -1,4 +1,4 @@
-"""A recipe: all that a result depends on, and nothing that the machine decides."""
+"""A recipe: all settings that a result depends on, but not those of the machine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,23 +17,23 @@ WITHIN_EPOCHS = ("warmup_epochs", "floor_epochs")
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """How weights are changed by gradients."""
+    """The optimizer and its learning rates."""
 
     name: str = "adamw"
-    """adamw, sgd, muon (matrices, filters; AdamW for the rest), or timm's names."""
+    """adamw, sgd, muon (matrices and filters; AdamW for the rest), or a timm name."""
     lr: float = 1e-3
     """Peak learning rate at `reference_batch_size`."""
     reference_batch_size: int = 512
     """Batch size that `lr` is stated for."""
     scaling: Literal["linear", "sqrt", "none"] = "linear"
-    """How the learning rate follows the batch size."""
+    """How the learning rate scales with the batch size."""
     weight_decay: float = 0.05
     """Decay of matrices; norms, biases, tokens and positions have none."""
     betas: tuple[float, float] = (0.9, 0.999)
     momentum: float = 0.9
     """For sgd; Muon uses 0.95."""
     muon_on: Literal["blocks", "tokens_too"] = "blocks"
-    """What Muon takes: the blocks, or what makes the tokens, the first layer, too."""
+    """What Muon trains: the blocks, or the tokenizer and the first layer too."""
     adamw_lr: float | None = None
     """With Muon: learning rate of the rest; None takes `lr`."""
     body_lr: float | None = None
@@ -41,17 +41,17 @@ class OptimizerConfig:
     layer_decay: float = 1.0
     """Factor of the learning rate from each layer to the one below it."""
     clip_norm: float = 0.0
-    """Largest norm of the gradient; 0 leaves it as it is."""
+    """Largest norm of the gradient; 0 does not clip."""
 
     def __post_init__(self) -> None:
-        """Refuses rates that would lead away from the goal."""
+        """Checks the ranges of values."""
         for name in ("lr", "adamw_lr", "body_lr", "weight_decay", "clip_norm"):
             if getattr(self, name) is not None:
                 require(f"optimizer.{name}", getattr(self, name), 0)
         if self.body_lr is not None and self.lr == 0:
             raise UserError(
-                "optimizer.lr=0 keeps the head as it is, and body_lr is stated beside "
-                "it; set optimizer.lr above 0."
+                "optimizer.lr=0 does not train the head, and optimizer.body_lr is "
+                "relative to it; set optimizer.lr above 0."
             )
         require("optimizer.reference_batch_size", self.reference_batch_size, 1)
         require("optimizer.momentum", self.momentum, 0, below=1)
@@ -65,14 +65,14 @@ class OptimizerConfig:
         return lr * {"linear": ratio, "sqrt": ratio**0.5, "none": 1.0}[self.scaling]
 
     def for_all(self) -> "OptimizerConfig":
-        """The AdamW of what Muon leaves, for all weights."""
+        """The settings of the AdamW that trains what Muon does not, for all weights."""
         lr = self.lr if self.adamw_lr is None else self.adamw_lr
         return replace(self, name="adamw", lr=lr, adamw_lr=None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """How the learning rate moves over the epochs, as a share of its peak."""
+    """The learning rate over the epochs, relative to its peak."""
 
     name: Literal["cosine", "linear", "constant"] = "cosine"
     warmup_epochs: float = 10.0
@@ -88,7 +88,7 @@ class Schedule:
     """Epochs at the floor, within the run's epochs."""
 
     def __post_init__(self) -> None:
-        """Refuses times and shares that are none."""
+        """Checks the ranges of values."""
         for name in ("warmup_epochs", "floor_epochs"):
             require(f"schedule.{name}", getattr(self, name), 0)
         for name in ("start", "floor"):
@@ -97,15 +97,15 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class EMA:
-    """The running average of the weights, which is what a run delivers."""
+    """The exponential moving average of the weights: a run's final model."""
 
     decay: float = 0.9998
-    """Share that stays at each step, once warmed up; 0 keeps no average."""
+    """Share that is kept at each step, after the warm-up; 0 turns the EMA off."""
     warmup: bool = True
-    """Lets the average follow closely at first, so that no random start stays in it."""
+    """Starts with a lower decay, to forget the random initial weights."""
 
     def __post_init__(self) -> None:
-        """Refuses what is no share."""
+        """Checks the range of the decay."""
         require("ema.decay", self.decay, 0, below=1)
 
     def decay_at(self, step: int) -> float:
@@ -115,29 +115,29 @@ class EMA:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenDropping:
-    """Training on some of an image's tokens first, and on all of them at the end.
+    """Trains on some of an image's tokens first, and on all of them at the end.
 
-    Steps get cheaper by more than the share that is dropped, and images more varied.
+    Steps are faster, and images more varied.
     """
 
     keep: float = 1.0
-    """Share of the image's tokens that the blocks see, drawn anew at every step."""
+    """Share of the image's tokens that the blocks see, drawn at every step."""
     until: float = 0.75
-    """Share of the epochs after which they see all tokens."""
+    """Share of the epochs after which the blocks see all tokens."""
 
     def __post_init__(self) -> None:
-        """Refuses shares that are none."""
+        """Checks the ranges of values."""
         require("token_dropping.keep", self.keep, 0.01, 1)
         require("token_dropping.until", self.until, 0, 1)
 
     def keep_at(self, progress: float) -> float:
-        """The share of tokens to keep when so much of the training is done."""
+        """The share of tokens to keep at a share of the training."""
         return self.keep if progress < self.until else 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class CropConfig:
-    """How images of any size get the model's size."""
+    """How images are cropped and resized to the model's size."""
 
     kind: Literal["random", "resize"] = "resize"
     """While training: a random box, or the whole image."""
@@ -145,10 +145,10 @@ class CropConfig:
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     interpolation: Literal["random", "bilinear", "bicubic"] = "random"
     evaluation_fraction: float = 1.0
-    """Share of the resized image's sides that evaluation looks at."""
+    """Share of the resized image's sides that the center crop keeps in evaluation."""
 
     def __post_init__(self) -> None:
-        """Refuses parts of an image that are none."""
+        """Checks the ranges of values."""
         for name, most in (("scale", 1.0), ("ratio", 100.0)):
             low, high = getattr(self, name)
             require(f"crop.{name}[1]", high, 0.001, most)
@@ -157,7 +157,7 @@ class CropConfig:
 
 
 class Phase(NamedTuple):
-    """What steps do alike for a part of the training; another one is compiled anew."""
+    """A part of the training whose steps are one compiled program."""
 
     keep: float
     """Share of the tokens that the blocks see."""
@@ -166,41 +166,41 @@ class Phase(NamedTuple):
 
     @property
     def cost(self) -> float:
-        """About what a step takes, beside one on all tokens."""
+        """The approximate time of a step, relative to one on all tokens."""
         # Measured on a GPU: 0.60 with half of the tokens and 12 blocks, 0.66 with 7.
         return 0.25 + 0.75 * self.keep
 
 
 SET_ELSEWHERE = {
-    "num_classes": "the data tell how many classes there are",
+    "num_classes": "the data has the number of classes",
     "image_size": "it is the recipe's image_size",
     "in_channels": "it is the recipe's channels",
     "drop_path": "it is the recipe's drop_path",
 }
-"""Choices of a model that do not come from a recipe's `choices`, and where from."""
+"""Model settings that are not part of `model_args`, and where they come from."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """One training run, to the last number."""
+    """All settings of one training run."""
 
     name: str
     model: str
     model_args: dict[str, Any] = field(
         default_factory=dict, metadata={"keys_of": ModelConfig}
     )
-    """Choices put into the named model, as `create_model` takes them."""
+    """Settings of the model, as `create_model` takes them."""
     weights: str | None = None
     """Weights to start from: a file, run folder, URL or hf-hub:owner/name."""
     data: str = "digits"
-    """Where images come from when no other data is named."""
+    """A folder, file or named data set."""
     image_size: tuple[int, int] = (224, 224)
     channels: int = 3
     epochs: int = 300
     batch_size: int = 512
-    """Images to a step, over all devices and micro-batches together."""
+    """Images per step, over all devices and micro-batches together."""
     repeats: int = 1
-    """Repeated augmentation: how often an image stands in a batch."""
+    """Repeated augmentation: how often an image is in a batch."""
     drop_path: float = 0.0
     token_dropping: TokenDropping = field(default_factory=TokenDropping)
     light_augment_share: float = 0.0
@@ -213,7 +213,7 @@ class Recipe:
     task: str = "classify"
     """What is learned: classify, distill_soft, distill_token_soft, …"""
     task_args: dict[str, Any] = field(default_factory=dict)
-    """Settings of the task's own, such as the teacher of a distillation."""
+    """Settings of the task, such as the teacher of a distillation."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: Schedule = field(default_factory=Schedule)
     ema: EMA = field(default_factory=EMA)
@@ -221,7 +221,7 @@ class Recipe:
     augmentation: Augmentation = field(default_factory=Augmentation)
 
     def __post_init__(self) -> None:
-        """Refuses what could not be meant, before anything starts."""
+        """Checks the values before anything starts."""
         self.check_name()
         require("epochs", self.epochs, 1, MOST_EPOCHS)
         for name in ("batch_size", "repeats", "channels", "evaluate_every"):
@@ -243,7 +243,7 @@ class Recipe:
         self.check_channels()
 
     def check_model_args(self) -> None:
-        """Refuses choices that the recipe makes elsewhere, or the data."""
+        """Raises an error for model settings that come from elsewhere."""
         for name in self.model_args.keys() & SET_ELSEWHERE.keys():
             raise UserError(
                 f"model_args.{name} cannot be set: {SET_ELSEWHERE[name]}; leave it out."
@@ -255,49 +255,49 @@ class Recipe:
             )
 
     def check_name(self) -> None:
-        """Refuses a name that cannot be a folder's, or lies in another folder."""
+        """Raises an error if the name cannot be a folder's."""
         name = self.name
         plain = name.isprintable() and not {"/", "\\"} & {*name}
         if not name.strip() or name.startswith(".") or not plain:
             raise UserError(
-                f"name={name!r} must be a plain name, such as mine: it becomes the "
-                "folder's; --folder PATH puts a run elsewhere."
+                f"name={name!r} must be a plain name, such as mine: the run's folder "
+                "gets this name; --folder PATH chooses another folder."
             )
 
     def check_channels(self) -> None:
-        """Refuses channels that no image has, and augmentation that these cannot."""
+        """Checks that images and their augmentation can have so many channels."""
         if self.channels not in (1, 3, 4):
             raise UserError(
-                f"channels={self.channels} will not do: images are read as 1 (gray), 3 "
-                "(colour) or 4 (with opacity)."
+                f"channels={self.channels} is not supported: images are read as 1 "
+                "(gray), 3 (colour) or 4 (with opacity)."
             )
         if len(self.augmentation.mean) != self.channels:
             raise UserError(
                 f"augmentation.mean={self.augmentation.mean} does not fit "
-                f"channels={self.channels}; give one value a channel."
+                f"channels={self.channels}; give one value per channel."
             )
-        given = self.augmentation
+        augmentation = self.augmentation
         colour = {
-            "rand_augment=none": given.rand_augment is not None,
-            "three_augment=false": given.three_augment,
-            "colour_jitter=0,0,0,0": any(given.colour_jitter),
+            "rand_augment=none": augmentation.rand_augment is not None,
+            "three_augment=false": augmentation.three_augment,
+            "colour_jitter=0,0,0,0": any(augmentation.colour_jitter),
         }
         if self.channels not in (1, 3) and any(colour.values()):
             off = " and ".join(
                 f"augmentation.{each}" for each in colour if colour[each]
             )
             raise UserError(
-                f"channels={self.channels} have no colours to augment, as 1 or 3 have; "
+                f"channels={self.channels} does not allow colour augmentation; "
                 f"set {off}."
             )
 
     def check_weights(self) -> None:
-        """Refuses to fine-tune what was never trained."""
+        """Raises an error if a recipe fine-tunes and has no weights."""
         body_lr = self.optimizer.body_lr
         if body_lr is not None and self.weights is None:
             raise UserError(
                 f"{self.name} fine-tunes trained weights (optimizer.body_lr="
-                f"{body_lr:g}), and none are given: add --set weights=PATH, or train "
+                f"{body_lr:g}), but has none: add --set weights=PATH, or train "
                 "from scratch with --set optimizer.body_lr=none."
             )
 
@@ -318,14 +318,14 @@ class Recipe:
         }
 
     def phase_at(self, progress: float) -> Phase:
-        """The phase when so much of the training is done."""
+        """The phase at a share of the training, from 0 to 1."""
         return Phase(
             self.token_dropping.keep_at(progress),
             progress >= 1 - self.light_augment_share,
         )
 
     def phases(self, since: float = 0.0) -> dict[Phase, float]:
-        """Phases to come in their order, and the share of all training they take."""
+        """The phases after a share of the training, and their shares of all steps."""
         ends = (self.token_dropping.until, 1 - self.light_augment_share, 1.0)
         cuts = sorted({since, *(end for end in ends if end > since)})
         shares: dict[Phase, float] = {}
@@ -333,3 +333,15 @@ class Recipe:
             phase = self.phase_at(start)
             shares[phase] = shares.get(phase, 0.0) + stop - start
         return shares
+
+    def cost(self, since: float = 0.0) -> float:
+        """The time of all steps after a share of the training.
+
+        It is relative to a whole training on all tokens.
+        """
+        return sum(share * phase.cost for phase, share in self.phases(since).items())
+
+    @property
+    def num_evaluations(self) -> int:
+        """How often the run is evaluated."""
+        return -(-self.epochs // self.evaluate_every)

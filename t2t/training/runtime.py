@@ -114,13 +114,13 @@ def make_deterministic(runtime: Runtime) -> None:
     torch.set_float32_matmul_precision("highest" if exact else "high")
 
 
-def vars_of(runtime: Runtime) -> dict[str, Any]:
+def runtime_settings(runtime: Runtime) -> dict[str, Any]:
     """The machine's settings that a record should tell."""
     names = ("precision", "residual", "compile", "micro_batch", "parallelism")
     return {name: getattr(runtime, name) for name in names}
 
 
-def plans_of(
+def shared_settings(
     recipe: Recipe, runtime: Runtime, world: World, splits: Splits, fresh: bool
 ) -> dict[str, Any]:
     """What has to be the same in all processes that train together."""
@@ -134,4 +134,4 @@ def plans_of(
     about["code"] = digests()
     if runtime.parallelism == "hybrid":
         about["per_node"] = world.local_size
-    return {**to_json(recipe), **vars_of(runtime), **about}
+    return {**to_json(recipe), **runtime_settings(runtime), **about}

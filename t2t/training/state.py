@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer as TorchOptimizer
+from torch.optim import Optimizer
 
 from t2t.errors import UserError
 from t2t.models.checkpoint_io.adapt import shorten
@@ -18,7 +18,7 @@ from t2t.models.weights import LoadReport, load_weights
 from t2t.tasks import Task, TaskContext, build_task, task_class
 from t2t.training.distributed import (
     World,
-    batch_statistics,
+    batch_norm_buffers,
     parallelize,
     parallelize_copy,
 )
@@ -26,12 +26,12 @@ from t2t.training.optim import build_optimizers
 from t2t.training.recipe import EMA, Recipe
 from t2t.training.runtime import RESIDUALS, Runtime
 
-# Settings of an optimizer's groups that follow from the device, not from the run.
-OF_THE_DEVICE = ("foreach", "fused", "capturable")
+# Settings of parameter groups that depend on the device.
+DEVICE_SETTINGS = ("foreach", "fused", "capturable")
 
 
-class State(NamedTuple):
-    """A run at a moment: tensors by name, and numbers that JSON holds exactly."""
+class Snapshot(NamedTuple):
+    """The content of a checkpoint: tensors by name, and values that JSON can hold."""
 
     tensors: dict[str, Tensor]
     numbers: dict[str, Any]
@@ -45,7 +45,7 @@ class TrainState:
     """The task as it is trained: plain, or wrapped for several processes."""
     ema: nn.Module | None
     """The moving average of the model."""
-    optimizers: list[TorchOptimizer]
+    optimizers: list[Optimizer]
     scaler: torch.amp.GradScaler
     step: int = 0
     num_skipped: int = 0
@@ -70,34 +70,34 @@ class TrainState:
         return self.task.model
 
     @property
-    def delivered(self) -> nn.Module:
+    def final_model(self) -> nn.Module:
         """The EMA, or the raw model if there is no EMA."""
         return self.model if self.ema is None else self.ema
 
     @property
     def num_parameters(self) -> int:
-        """How many numbers of the model are trained."""
+        """The number of the model's trainable parameters."""
         return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
 
     @cached_property
     def ema_pairs(self) -> list[tuple[list[Tensor], list[Tensor]]]:
-        """Parameters, and batch statistics, of the EMA and of the model."""
+        """Parameters, and batch norm buffers, of the EMA and of the model."""
         assert self.ema is not None
         own, raw = self.ema, self.model
         return [
             (list(own.parameters()), list(raw.parameters())),
-            (batch_statistics(own), batch_statistics(raw)),
+            (batch_norm_buffers(own), batch_norm_buffers(raw)),
         ]
 
-    def state(self) -> State:
-        """All of it as it is now; the tensors are the run's own, not copies."""
+    def snapshot(self) -> Snapshot:
+        """The current values; tensors are not copied."""
         tensors, numbers = self.weights(), {}
         for key, value in {**self.optimizer_state(), **self.group_state()}.items():
             if isinstance(value, Tensor):
                 tensors[key] = value
             else:
                 numbers[key] = value
-        return State(
+        return Snapshot(
             tensors,
             {
                 "step": self.step,
@@ -129,7 +129,7 @@ class TrainState:
         return {parameter: name for name, parameter in self.task.named_parameters()}
 
     def optimizer_state(self) -> dict[str, Any]:
-        """What the optimizers remember, by parameter name; empty before any step."""
+        """The optimizers' state by parameter name; empty before the first step."""
         names = self.parameter_names()
         return {
             f"optimizer/{number}/{names[parameter]}/{key}": value
@@ -139,57 +139,60 @@ class TrainState:
         }
 
     def group_state(self) -> dict[str, Any]:
-        """The settings of the optimizers' groups, where some keep counters too."""
+        """The settings of the parameter groups; some optimizers count steps there."""
         return {
-            f"group/{number}/{run_folder}/{key}": value
+            f"group/{number}/{index}/{key}": value
             for number, optimizer in enumerate(self.optimizers)
-            for run_folder, group in enumerate(optimizer.param_groups)
+            for index, group in enumerate(optimizer.param_groups)
             for key, value in group.items()
             if key != "params" and not isinstance(value, torch.dtype)
         }
 
     def empty_like(self, key: str, size: torch.Size, dtype: torch.dtype) -> Tensor:
-        """An empty tensor for what an optimizer remembers, sharded as its parameter."""
+        """An empty tensor to load optimizer state into, sharded as its parameter."""
         if key.startswith("optimizer/"):
             parameter = self.task.get_parameter(key.split("/")[2])
             if parameter.shape == size:
                 return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
         return torch.empty(size, dtype=dtype)
 
-    def restore(self, state: State) -> None:
-        """Takes back what `state` gave; the weights were read into their own place."""
-        numbers = state.numbers
-        told = {**state.tensors, **numbers["optimizers"]}
-        names = self.parameter_names()
+    def restore(self, snapshot: Snapshot) -> None:
+        """Restores all but the weights, which are loaded in place before."""
+        numbers = snapshot.numbers
+        values = {**snapshot.tensors, **numbers["optimizers"]}
         for number, optimizer in enumerate(self.optimizers):
-            memories: dict[str, dict[str, Any]] = {}
-            groups: dict[str, dict[str, Any]] = {}
-            for key, value in told.items():
-                part, _, path = key.partition(f"/{number}/")
-                owner, _, name = path.rpartition("/")
-                if part == "optimizer":
-                    memories.setdefault(owner, {})[name] = value
-                elif part == "group":
-                    groups.setdefault(owner, {})[name] = value
-            packed = optimizer.state_dict()
-            for run_folder, group in enumerate(packed["param_groups"]):
-                here = optimizer.param_groups[run_folder]
-                for name, value in groups[str(run_folder)].items():
-                    if name in OF_THE_DEVICE:
-                        continue
-                    as_was = isinstance(value, list) and isinstance(here[name], tuple)
-                    group[name] = tuple(value) if as_was else value
-                for index, parameter in zip(
-                    group["params"], here["params"], strict=True
-                ):
-                    if names[parameter] in memories:
-                        packed["state"][index] = memories[names[parameter]]
-            optimizer.load_state_dict(packed)
-        if numbers["scaler"]:  # there is none of a run that was not in fp16 till now
+            self.restore_optimizer(optimizer, number, values)
+        if numbers["scaler"]:  # empty if the run was not in fp16 before
             self.scaler.load_state_dict(numbers["scaler"])
         self.step = numbers["step"]
         self.num_skipped = numbers["num_skipped"]
         self.num_skipped_in_a_row = numbers.get("num_skipped_in_a_row", 0)
+
+    def restore_optimizer(
+        self, optimizer: Optimizer, number: int, values: dict[str, Any]
+    ) -> None:
+        """Restores an optimizer from the values of all optimizers."""
+        states: dict[str, dict[str, Any]] = {}
+        groups: dict[str, dict[str, Any]] = {}
+        for key, value in values.items():
+            part, _, path = key.partition(f"/{number}/")
+            owner, _, name = path.rpartition("/")
+            if part == "optimizer":
+                states.setdefault(owner, {})[name] = value
+            elif part == "group":
+                groups.setdefault(owner, {})[name] = value
+        names = self.parameter_names()
+        packed = optimizer.state_dict()
+        for index, group in enumerate(packed["param_groups"]):
+            own = optimizer.param_groups[index]
+            for name, value in groups[str(index)].items():
+                if name not in DEVICE_SETTINGS:
+                    is_tuple = isinstance(value, list) and isinstance(own[name], tuple)
+                    group[name] = tuple(value) if is_tuple else value
+            for key, parameter in zip(group["params"], own["params"], strict=True):
+                if names[parameter] in states:
+                    packed["state"][key] = states[names[parameter]]
+        optimizer.load_state_dict(packed)
 
 
 def new_state(
@@ -211,7 +214,7 @@ def new_state(
         model.encoder.residual_dtype = RESIDUALS[runtime.residual]
     loaded = None
     if recipe.weights is not None:
-        loaded = start_from(model, recipe.weights, class_names)
+        loaded = load_initial_weights(model, recipe.weights, class_names)
     context = TaskContext(
         num_classes=num_classes,
         class_names=tuple(class_names or ()),
@@ -236,13 +239,10 @@ def new_state(
     return state
 
 
-def start_from(
+def load_initial_weights(
     model: nn.Module, weights: str, class_names: Sequence[str] | None
 ) -> LoadReport:
-    """Loads a file's weights into a model; raises an error for NaN or infinity.
-
-    The report is for the run's log.
-    """
+    """Loads weights from a file; raises an error if they hold NaN or infinity."""
     loaded = load_weights(model, weights, class_names=class_names, log=False)
     if loaded.non_finite:
         raise UserError(
@@ -276,12 +276,12 @@ def update_ema(state: TrainState, share: float | Tensor) -> None:
     """Moves the EMA towards the model by a share of the difference."""
     if state.ema is None:
         return
-    (own, raw), (own_statistics, raw_statistics) = state.ema_pairs
-    if isinstance(share, Tensor):  # which lists of tensors cannot be interpolated by
-        ways = torch._foreach_sub(raw, own)
-        torch._foreach_mul_(ways, share)
-        torch._foreach_add_(own, ways)
+    (own, raw), (own_buffers, raw_buffers) = state.ema_pairs
+    if isinstance(share, Tensor):  # which _foreach_lerp_ does not take
+        differences = torch._foreach_sub(raw, own)
+        torch._foreach_mul_(differences, share)
+        torch._foreach_add_(own, differences)
     else:
         torch._foreach_lerp_(own, raw, share)
-    for kept, now in zip(own_statistics, raw_statistics, strict=True):
+    for kept, now in zip(own_buffers, raw_buffers, strict=True):
         kept.copy_(now)

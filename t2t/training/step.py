@@ -1,8 +1,6 @@
 """One training step: from a batch to updated weights, or to unchanged ones."""
 
-import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,76 +11,31 @@ from t2t.data.sampler import Batch
 from t2t.errors import UserError
 from t2t.shapes import Labels, Pixels
 from t2t.tasks.base import Numbers, Task, Views
+from t2t.training.cuda_graph import GraphedFunction
 from t2t.training.distributed import (
     World,
-    batch_statistics,
-    sum_over_all,
+    all_reduce_sum,
+    batch_norm_buffers,
     sync_gradients,
 )
 from t2t.training.evaluation.evaluate import autocast
-from t2t.training.graphs import Replayed
 from t2t.training.muon import Muon
-from t2t.training.optim import all_groups, learning_by
+from t2t.training.optim import all_groups, device_learning_rates
 from t2t.training.recipe import Phase, Recipe
 from t2t.training.runtime import PRECISIONS, Runtime, deterministic
 from t2t.training.state import TrainState, update_ema
+from t2t.training.step_result import PendingStep, StepResult
 
-# In the error of a kernel that has no deterministic form.
+# Part of the error of a kernel that has no deterministic form.
 NOT_DETERMINISTIC = "use_deterministic_algorithms"
-# In the error of a batch norm that has nothing to take the deviation of.
+# Part of the error of a batch norm with one value per channel.
 ONE_VALUE = "Expected more than 1 value per channel"
-# The optimizers whose learning rate can be a number on the device.
-CAPTURED = (torch.optim.AdamW, torch.optim.SGD, Muon)
+# Optimizers whose learning rate can be a tensor on the device.
+CAPTURABLE = (torch.optim.AdamW, torch.optim.SGD, Muon)
 
 
-class StepResult(NamedTuple):
-    """The numbers of a finished step."""
-
-    step: int
-    """Counted from 1."""
-    numbers: dict[str, float]
-    """What the task returned; `loss` is among them."""
-    gradient_norm: float
-    lr: float
-    applied: bool
-    """False if the loss or the gradient was not finite, so nothing was changed."""
-
-    @property
-    def loss(self) -> float:
-        """The loss."""
-        return self.numbers["loss"]
-
-
-class PendingStep:
-    """A step that the device may still be computing."""
-
-    def __init__(
-        self, state: TrainState, found: Tensor, names: list[str], lr: float
-    ) -> None:
-        self.state, self.step, self.names, self.lr = state, state.step, names, lr
-        self.done: torch.cuda.Event | None = None
-        self.found = found
-        if found.is_cuda:
-            self.found = torch.empty(found.shape, pin_memory=True)
-            self.found.copy_(found, non_blocking=True)
-            self.done = torch.cuda.Event()
-            self.done.record()
-
-    def result(self) -> StepResult:
-        """Waits for the step; to be called once."""
-        if self.done is not None:
-            self.done.synchronize()
-        loss, norm, *others = self.found.tolist()
-        applied = math.isfinite(loss) and math.isfinite(norm)
-        state = self.state
-        state.num_skipped += not applied
-        state.num_skipped_in_a_row = 0 if applied else state.num_skipped_in_a_row + 1
-        numbers = dict(zip(self.names, (loss, *others), strict=True))
-        return StepResult(self.step, numbers, norm, self.lr, applied)
-
-
-def replays(runtime: Runtime, world: World) -> bool:
-    """Whether steps are CUDA graphs: on one GPU, but not with fp16's changing scale."""
+def uses_cuda_graphs(runtime: Runtime, world: World) -> bool:
+    """Whether steps are CUDA graphs: on one GPU, but not with fp16's loss scaling."""
     on_cuda = world.device.type == "cuda"
     return on_cuda and not world.is_distributed and runtime.precision != "fp16"
 
@@ -90,8 +43,8 @@ def replays(runtime: Runtime, world: World) -> bool:
 class Stepper:
     """Runs the steps of a task, each a function of the state, the batch, (seed, step).
 
-    On one CUDA device a step is one CUDA graph, which itself leaves everything as it
-    was if the gradient is not finite, so that the host need not look first.
+    On one CUDA device a step is one CUDA graph. The graph itself changes nothing if
+    the gradient is not finite: the host does not have to wait and check.
     """
 
     def __init__(
@@ -111,7 +64,7 @@ class Stepper:
         self.warn = warn
         self.precision = PRECISIONS[runtime.precision or "fp32"]
         on_cuda = world.device.type == "cuda"
-        # Hundreds of passes over the images become a few: this always pays on a GPU.
+        # Fuses hundreds of passes over the images: always faster on a GPU.
         self.augment_batch = augment_batch
         if on_cuda or runtime.compile:
             self.augment_batch = torch.compile(augment_batch, fullgraph=True)
@@ -119,15 +72,16 @@ class Stepper:
         self.forward: Callable[[Views], Numbers] = compiled
         self.names: list[str] = ["loss"]
         """The names of a step's numbers, `loss` first; known after the first step."""
-        self.statistics = batch_statistics(state.task)
-        self.before: list[Tensor] = []
-        # Several processes sum gradients in an order of their own.
+        self.statistics = batch_norm_buffers(state.task)
+        self.statistics_before: list[Tensor] = []
+        """Copies from before the step."""
+        # Several processes sum gradients in no fixed order.
         self.is_strict = not world.is_distributed
-        self.replays = replays(runtime, world)
+        self.uses_graphs = uses_cuda_graphs(runtime, world)
         self.set_phase(recipe.phase_at(0.0))
 
     def set_phase(self, phase: Phase) -> None:
-        """Makes steps those of a phase, which is a program of its own."""
+        """Switches to a phase, whose steps are compiled and captured on their own."""
         self.phase = phase
         keep_tokens(self.state.model, self.recipe.model, phase.keep)
         augmentation = self.recipe.augmentation
@@ -136,13 +90,17 @@ class Stepper:
         )
         self.synchronize()
         find, captured_step = self.find_gradient, self.captured_step
-        captured = all(type(each) in CAPTURED for each in self.state.optimizers)
-        self.gradient = Replayed(find) if self.replays and not captured else find
-        self.captured = Replayed(captured_step) if self.replays and captured else None
+        captured = all(type(each) in CAPTURABLE for each in self.state.optimizers)
+        self.gradient = (
+            GraphedFunction(find) if self.uses_graphs and not captured else find
+        )
+        self.captured = (
+            GraphedFunction(captured_step) if self.uses_graphs and captured else None
+        )
 
     def synchronize(self) -> None:
-        """Waits until no graph runs any more that is about to be freed."""
-        if self.replays:
+        """Waits for CUDA graphs that are about to be freed."""
+        if self.uses_graphs:
             torch.cuda.synchronize(self.world.device)
 
     def train_step(self, batch: Batch, progress: float = 0.0) -> StepResult:
@@ -150,7 +108,7 @@ class Stepper:
         return self.start_step(batch, progress).result()
 
     def start_step(self, batch: Batch, progress: float = 0.0) -> PendingStep:
-        """The same, without waiting for the device where that can be avoided.
+        """Starts a step; does not wait for the device if it is a CUDA graph.
 
         `progress` is the share of the training that is done.
         """
@@ -188,7 +146,7 @@ class Stepper:
         step: Tensor,
         *pixels: Pixels,
     ) -> Tensor:
-        """A step that changes nothing by itself if its gradient is not finite.
+        """A step for CUDA graphs: it changes nothing if its gradient is not finite.
 
         The numbers are every group's learning rate, the EMA's share and the progress.
         """
@@ -197,11 +155,11 @@ class Stepper:
         state.task.progress.copy_(progress)
         found = self.find_gradient(labels, keys, step, *pixels)
         broken = 1 - found[:2].isfinite().all().float()
-        with learning_by(rates, broken, state.optimizers):
+        with device_learning_rates(rates, broken, state.optimizers):
             for optimizer in state.optimizers:
                 optimizer.step()
         # The EMA copies statistics as they are, so these come first.
-        for now, before in zip(self.statistics, self.before, strict=True):
+        for now, before in zip(self.statistics, self.statistics_before, strict=True):
             now.copy_(torch.where(broken > 0, before, now))
         update_ema(state, share * (1 - broken))
         state.task.after_step(1 - broken)
@@ -210,14 +168,11 @@ class Stepper:
     def find_gradient(
         self, labels: Labels, keys: Tensor, step: Tensor, *pixels: Pixels
     ) -> Tensor:
-        """Leaves the gradient with the parameters; the loss, its norm, other numbers.
-
-        The gradient's norm comes second.
-        """
+        """Computes the gradient; returns the loss, the norm and the other numbers."""
         state, recipe, world = self.state, self.recipe, self.world
         for optimizer in state.optimizers:
             optimizer.zero_grad(set_to_none=True)
-        # Outside of what is compiled: that would be compiled anew for every seed.
+        # Not compiled: a compiled function would be recompiled for every seed.
         rng = CounterRng.of(recipe.seed, step, keys)
         views = self.augment_batch(
             state.task, pixels, labels, rng.keys, rng.step_key, self.augmentation
@@ -226,7 +181,7 @@ class Stepper:
         size = self.runtime.micro_batch or num_images
         parts = split_views(views, size)
         state.trained.train()
-        self.before = [kept.clone() for kept in self.statistics]
+        self.statistics_before = [kept.clone() for kept in self.statistics]
         totals: dict[str, Tensor] = {}
         for number, part in enumerate(parts, start=1):
             sync_gradients(state.trained, number == len(parts))
@@ -236,8 +191,8 @@ class Stepper:
             except RuntimeError as error:
                 if not self.is_strict or NOT_DETERMINISTIC not in str(error):
                     raise
-                # It fails at the first images, or never: nothing else is lost.
-                self.relax(error)
+                # It fails at the first micro-batch, or never: nothing else is lost.
+                self.allow_nondeterminism(error)
                 numbers = self.add_gradient(part, share)
             for name, value in numbers.items():
                 totals[name] = totals.get(name, 0) + value.detach().float() * share
@@ -245,11 +200,11 @@ class Stepper:
         others = [name for name in totals if name != "loss"]
         self.names = ["loss", *others]
         values = torch.stack([totals[name] for name in self.names])
-        values = sum_over_all(values, world) / world.size
+        values = all_reduce_sum(values, world) / world.size
         return torch.cat([values[:1], norm.reshape(1), values[1:]])
 
     def add_gradient(self, views: Views, share: float) -> Numbers:
-        """Adds a share of the gradient of some images to the parameters'."""
+        """Adds the gradient of some images, scaled by their share of the batch."""
         try:
             with deterministic(self.is_strict):
                 with autocast(self.world.device, self.precision):
@@ -261,12 +216,12 @@ class Stepper:
             num_images = len(next(iter(views.values())))
             raise UserError(
                 f"The model's batch norms need more than {num_images} image at once, "
-                "or larger ones; set batch_size, --micro-batch or image_size higher."
+                "or larger images; set batch_size, --micro-batch or image_size higher."
             ) from error
         return numbers
 
-    def relax(self, error: RuntimeError) -> None:
-        """From now on allows kernels that may differ in the last bits, and says so."""
+    def allow_nondeterminism(self, error: RuntimeError) -> None:
+        """From now on, allows kernels that are not deterministic, with a warning."""
         self.is_strict = False
         reason = str(error).split(".")[0].split(",")[0]
         self.warn(f"This run may differ in the last bits when repeated: {reason}.")
@@ -277,16 +232,16 @@ class Stepper:
 
     def restore_statistics(self) -> None:
         """Restores the batch norms' statistics from before the step."""
-        for now, before in zip(self.statistics, self.before, strict=True):
+        for now, before in zip(self.statistics, self.statistics_before, strict=True):
             now.copy_(before)
 
     def seed_step(self) -> None:
-        """Seeds what a step draws by itself: dropout and stochastic depth."""
+        """Seeds torch's random numbers: dropout and stochastic depth."""
         seed, step = self.recipe.seed, self.state.step
         torch.manual_seed(step_seed(seed, step, self.world.rank))
 
     def gradient_norm(self) -> Tensor:
-        """The norm of the gradient, clipped if the recipe says so."""
+        """Clips the gradient if the recipe asks for it; returns its norm."""
         state = self.state
         for optimizer in state.optimizers:
             state.scaler.unscale_(optimizer)
@@ -298,7 +253,7 @@ class Stepper:
 
 
 def keep_tokens(model: nn.Module, name: str, share: float) -> None:
-    """Lets a model's blocks see a share of the tokens in training."""
+    """Sets the share of tokens that a model's blocks see in training."""
     encoder = getattr(model, "encoder", None)
     if encoder is not None:
         encoder.keep_tokens(share)
@@ -314,7 +269,7 @@ def augment_batch(
     step_key: Tensor,
     augmentation: Augmentation,
 ) -> Views:
-    """The task's views of a batch, drawn by the keys of the step."""
+    """The task's views of a batch, drawn with the keys of the step."""
     rng = CounterRng(keys=keys, step_key=step_key)
     return task.views(pixels, labels, rng, augmentation)
 
@@ -326,7 +281,7 @@ def split_views(views: Views, size: int) -> list[Views]:
 
 
 def on_device(numbers: float | list[float], device: torch.device) -> Tensor:
-    """Numbers as a tensor there, without waiting for what the device is doing."""
+    """Copies numbers to the device without waiting for it."""
     tensor = torch.tensor(numbers)
     if device.type != "cuda":
         return tensor.to(device)
@@ -334,5 +289,5 @@ def on_device(numbers: float | list[float], device: torch.device) -> Tensor:
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:
-    """One number for what a step draws on its own: dropout and stochastic depth."""
+    """The seed of a step's dropout and stochastic depth."""
     return ((seed * 1_000_003 + step) * 1_000_003 + rank) % 2**63

@@ -10,7 +10,7 @@ import torch
 
 from t2t.data.resources import free_cores, num_cores
 from t2t.errors import UserError
-from t2t.training.run_folder import ENVIRONMENT, read_json
+from t2t.training.run_files import ENVIRONMENT, read_json
 
 VARIABLE = "OMP_NUM_THREADS"
 
@@ -48,7 +48,7 @@ def choose_threads(given: int | None = None, before: int | None = None) -> Threa
     return Threads(chosen.number, f"{chosen.reason}; {note}")
 
 
-def threads_before(folder: Path) -> int | None:
+def threads_of_run(folder: Path) -> int | None:
     """The number of threads that a run started with, from its folder."""
     try:
         number = read_json(folder / ENVIRONMENT).get("threads")

@@ -11,7 +11,7 @@ from t2t.commands.bench_options import select_recipes
 from t2t.config import to_json
 from t2t.recipes import find_recipe
 from t2t.recipes.default import with_model
-from t2t.training.run_folder import write_json
+from t2t.training.run_files import write_json
 
 Output = pytest.CaptureFixture[str]
 QUICK = ["--image-size", "32", "--batch", "1", "--seconds", "0.01", "--device", "cpu"]

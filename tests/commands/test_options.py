@@ -200,7 +200,7 @@ def test_of_torchruns_processes_one_tells_the_end(
     rank: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RANK", str(rank))
-    ended = Result(Path("here"), True, {}, was_finished=True)
+    ended = Result(Path("here"), True, {}, already_finished=True)
     monkeypatch.setattr(TRAIN, lambda *_, **__: ended)
     monkeypatch.setattr(
         "t2t.commands.train_summary.train_summary", lambda *_: "The end."

@@ -22,7 +22,7 @@ from t2t.models.weights import load_weights
 from t2t.recipes import find_recipe
 from t2t.recipes.open_recipe import open_recipe
 from t2t.tasks.classify import TOP1
-from t2t.training.run_folder import write_json
+from t2t.training.run_files import write_json
 from t2t.training.state import build_model
 
 Output = pytest.CaptureFixture[str]
@@ -53,7 +53,7 @@ Output = pytest.CaptureFixture[str]
         ("train --epochs 3 --set epochs=5", "--epochs 3 and --set epochs=5 contradict"),
         (
             "train cifar10 --set channels=4",
-            "channels=4 have no colours to augment, as 1 or 3 have; set "
+            "channels=4 does not allow colour augmentation; set "
             "augmentation.rand_augment=none.",
         ),
         (
@@ -68,12 +68,12 @@ Output = pytest.CaptureFixture[str]
             "train --set model_args.image_size=32",
             "model_args.image_size cannot be set: it is the recipe's image_size; leave",
         ),
-        ("train --set model_args.num_classes=5", "the data tell how many classes"),
+        ("train --set model_args.num_classes=5", "the data has the number of classes"),
         ("train --set model_args.pool=none", "per image; choose class or mean."),
         (
             "train transfer.t2t_vit_14 --data digits",
             "transfer.t2t_vit_14 fine-tunes trained weights (optimizer.body_lr="
-            "0.0005), and none are given: add --set weights=PATH, or train from",
+            "0.0005), but has none: add --set weights=PATH, or train from",
         ),
         ("train transfer --data digits --dry-run", "add --set weights=PATH, or train"),
         ("train nowhere/recipe.json", "There is no recipe nowhere/recipe.json;"),
@@ -142,7 +142,8 @@ def test_a_file_that_is_no_whole_recipe_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError) as told:
         open_recipe(str(tmp_path / "r.json"), None)
     assert str(told.value) == (
-        f"{tmp_path / 'r.json'} is no recipe. A Recipe needs the fields name and model."
+        f"{tmp_path / 'r.json'} is not a recipe. "
+        "A Recipe needs the fields name and model."
     )
     (tmp_path / "folder.json" / "recipe.json").mkdir(parents=True)
     with pytest.raises(UserError) as told:

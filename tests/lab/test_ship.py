@@ -22,7 +22,7 @@ from t2t.models import builtin
 from t2t.models.weights import load_with_report
 from t2t.training.evaluation.evaluate_model import evaluate_model
 from t2t.training.loop import Runtime, train
-from t2t.training.run_folder import read_recipe
+from t2t.training.saved_run import read_recipe
 
 CPU = Runtime(device="cpu", compile=False, workers=1)
 Output = pytest.CaptureFixture[str]
@@ -253,7 +253,7 @@ def test_a_model_never_ships_without_its_card(
 
     into = tmp_path / "in"
     with monkeypatch.context() as patch:
-        patch.setattr("t2t.lab.ship.write_page", full)
+        patch.setattr("t2t.lab.ship.write_text", full)
         with pytest.raises(UserError, match="No space left on device"):
             ship(run, into, device="cpu")
     assert not into.exists()

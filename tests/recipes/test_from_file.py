@@ -84,22 +84,22 @@ def test_a_run_resumes_with_its_own_file(
     file.write_text(TOKENIZER)
     command = ["train", "my_runs.py:convolutions", *SHORT, *DATA]
 
-    class Interruption(loop.Interruption):
+    class StopSignals(loop.StopSignals):
         @property
-        def asked(self) -> bool:
+        def received(self) -> bool:
             return True
 
-        @asked.setter
-        def asked(self, value: bool) -> None: ...
+        @received.setter
+        def received(self, value: bool) -> None: ...
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "Interruption", Interruption)
+        patch.setattr(loop, "StopSignals", StopSignals)
         assert main(command) == 130
     forget()
     file.write_text(TOKENIZER.replace("nn.GELU()", "nn.ReLU()"))
     assert main(command) == 2
     said = capsys.readouterr().err
-    assert "my_runs.py has changed since the run in runs/convolutions began" in said
+    assert "my_runs.py has changed since the run in runs/convolutions started" in said
     assert "`t2t train runs/convolutions`" in said
     forget()
     assert main(["train", "runs/convolutions", "--device", "cpu"]) == 0

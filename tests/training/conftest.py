@@ -94,22 +94,22 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], N
     """Lets the next call of `train` be asked to stop after so many of its steps."""
 
     def after(num_steps: int | None) -> None:
-        class Interruption:
-            num_asked = 0
+        class StopSignals:
+            num_reads = 0
 
-            def __enter__(self) -> "Interruption":
+            def __enter__(self) -> "StopSignals":
                 return self
 
             def __exit__(self, *_: object) -> None: ...
 
-            def wait_for_steps(self, warn: object) -> None: ...
+            def defer(self, warn: object) -> None: ...
 
             @property
-            def asked(self) -> bool:
-                self.num_asked += 1
-                return self.num_asked == num_steps
+            def received(self) -> bool:
+                self.num_reads += 1
+                return self.num_reads == num_steps
 
-        monkeypatch.setattr(loop, "Interruption", Interruption)
+        monkeypatch.setattr(loop, "StopSignals", StopSignals)
 
     return after
 
@@ -125,7 +125,7 @@ def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody makes room on a disk that is full, nor is anything saved elsewhere."""
-    monkeypatch.setattr(model_saver, "HOLD_SECONDS", 0)
+    monkeypatch.setattr(model_saver, "WAIT_SECONDS", 0)
     monkeypatch.setattr(model_saver, "fallback_folders", list)
 
 

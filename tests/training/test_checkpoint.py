@@ -20,21 +20,18 @@ from safetensors import safe_open
 from t2t.data.sampler import Batch
 from t2t.errors import UserError
 from t2t.models.weights import save
-from t2t.training import checkpoint, loop
-from t2t.training.checkpoint import (
-    CheckpointWriter,
-    checkpoints,
-    is_whole,
-    newest_whole,
-    read,
-)
+from t2t.training import checkpoint_writer, loop
+from t2t.training.checkpoint import load_checkpoint
+from t2t.training.checkpoint_files import checkpoints, is_intact, newest_intact
+from t2t.training.checkpoint_writer import CheckpointWriter
 from t2t.training.distributed import World
 from t2t.training.logging.metrics import read_rows
 from t2t.training.loop import Runtime, train
 from t2t.training.recipe import EMA, OptimizerConfig, Recipe
 from t2t.training.runtime import resolve_runtime
-from t2t.training.state import State, TrainState, build_model, new_state
-from t2t.training.step import PendingStep, Stepper
+from t2t.training.state import Snapshot, TrainState, build_model, new_state
+from t2t.training.step import Stepper
+from t2t.training.step_result import PendingStep
 
 Tiny = Callable[..., Recipe]
 ALONE = World(0, 1, torch.device("cpu"))
@@ -53,7 +50,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[TrainState]:
     return made
 
 
-def assert_same(ours: State, theirs: State) -> None:
+def assert_same(ours: Snapshot, theirs: Snapshot) -> None:
     assert ours.numbers == theirs.numbers
     assert ours.tensors.keys() == theirs.tensors.keys()
     for name, tensor in ours.tensors.items():
@@ -90,7 +87,7 @@ def test_interrupted_run_ends_in_the_same_bits(
     assert second.finished
     uninterrupted, _, resumed = runs
     assert resumed.step == 12
-    assert_same(uninterrupted.state(), resumed.state())
+    assert_same(uninterrupted.snapshot(), resumed.snapshot())
     with (
         safe_open(tmp_path / "whole/model.safetensors", "pt") as ours,
         safe_open(tmp_path / "parts/model.safetensors", "pt") as theirs,
@@ -192,7 +189,7 @@ def test_fp16_goes_on_with_its_scale(
     assert first.optimizer_state() == {}
     assert whole.scaler.get_scale() < first_scale
     assert whole.num_skipped < 12
-    assert_same(whole.state(), resumed.state())
+    assert_same(whole.snapshot(), resumed.snapshot())
 
 
 @pytest.fixture
@@ -217,7 +214,7 @@ def test_a_run_does_not_go_on_with_other_classes(
 ) -> None:
     for split in ("train", "val"):  # after which labels mean something else
         (tmp_path / "data" / split / "a").rename(tmp_path / "data" / split / "z")
-    with pytest.raises(UserError, match="'a' is gone, 'z' is new") as caught:
+    with pytest.raises(UserError, match="'a' is missing, 'z' is new") as caught:
         train(stopped, folder=tmp_path / "run", runtime=cpu, quiet=True)
     assert "add --fresh" in str(caught.value)
     assert len(checkpoints(tmp_path / "run" / "last")) == 2
@@ -229,7 +226,7 @@ def test_as_many_images_under_other_names_are_told(
     first = min((tmp_path / "data/train/a").iterdir())
     first.rename(tmp_path / "data/train/b" / first.name.replace(".", "b."))
     train(stopped, folder=tmp_path / "run", runtime=cpu)
-    assert "The 48 images to train on are not the 48 that" in capsys.readouterr().out
+    assert "images have changed (48 before, 48 now)" in capsys.readouterr().out
 
 
 def test_a_run_with_fewer_images_left_is_judged_as_it_is(
@@ -239,7 +236,7 @@ def test_a_run_with_fewer_images_left_is_judged_as_it_is(
         for path in sorted((tmp_path / "data/train" / name).iterdir())[:7]:
             path.unlink()
     result = train(stopped, folder=tmp_path / "run", runtime=cpu)
-    assert "The 27 images to train on are not the 48" in capsys.readouterr().out
+    assert "images have changed (48 before, 27 now)" in capsys.readouterr().out
     assert result.finished
     scored = [r for r in read_rows(tmp_path / "run/metrics.jsonl") if "top1" in r]
     assert [row["step"] for row in scored] == [6, 11]
@@ -278,11 +275,11 @@ def test_checkpoint_gives_back_all_that_an_optimizer_remembers(
             optimizer.zero_grad()
         run.step = step + 1
     writer = CheckpointWriter(tmp_path, ALONE, pytest.fail)
-    writer.save(run.state())
+    writer.save(run.snapshot())
     writer.finish()
     other = new_state(replace(recipe, seed=1), runtime, ALONE, 3)
-    read(checkpoints(tmp_path)[0], other, ALONE)
-    assert_same(run.state(), other.state())
+    load_checkpoint(checkpoints(tmp_path)[0], other, ALONE)
+    assert_same(run.snapshot(), other.snapshot())
     assert all("peak" in group for o in other.optimizers for group in o.param_groups)
     assert all(
         torch.equal(a, b)
@@ -303,7 +300,7 @@ def test_a_run_resumed_on_another_device_keeps_to_its_kernels(
         group["fused"] = group["capturable"] = True  # as on a GPU
     for group in first.optimizers[0].param_groups:
         group["lr"] = 0.125
-    second.restore(first.state())
+    second.restore(first.snapshot())
     groups = [group for each in second.optimizers for group in each.param_groups]
     assert all(group["fused"] and group["capturable"] for group in groups)
     assert second.optimizers[0].param_groups[0]["lr"] == 0.125
@@ -311,8 +308,8 @@ def test_a_run_resumed_on_another_device_keeps_to_its_kernels(
 
 def test_saving_changes_nothing(tiny: Tiny, cpu: Runtime) -> None:
     run = new_state(tiny(), resolve_runtime(cpu, ALONE), ALONE, 3)
-    before = {key: value.clone() for key, value in run.state().tensors.items()}
-    assert run.state().tensors.keys() == before.keys()
+    before = {key: value.clone() for key, value in run.snapshot().tensors.items()}
+    assert run.snapshot().tensors.keys() == before.keys()
     assert run.optimizer_state() == {}
 
 
@@ -323,7 +320,7 @@ def saved(tiny: Tiny, cpu: Runtime, tmp_path: Path) -> tuple[TrainState, Path]:
     writer = CheckpointWriter(tmp_path, ALONE, pytest.fail)
     for step in (1, 2, 3):
         run.step = step
-        writer.save(run.state())
+        writer.save(run.snapshot())
     writer.finish()
     return run, tmp_path
 
@@ -331,7 +328,7 @@ def saved(tiny: Tiny, cpu: Runtime, tmp_path: Path) -> tuple[TrainState, Path]:
 def test_two_checkpoints_are_kept(saved: tuple[TrainState, Path]) -> None:
     names = [path.name for path in checkpoints(saved[1])]
     assert names == ["step-000000003", "step-000000002"]
-    assert all(is_whole(path) for path in checkpoints(saved[1]))
+    assert all(is_intact(path) for path in checkpoints(saved[1]))
 
 
 @pytest.mark.parametrize("harm", ["flip", "cut", "delete", "no manifest", "manifest"])
@@ -353,7 +350,7 @@ def test_damaged_checkpoint_gives_way_to_the_one_before(
     else:
         (newest / "manifest.json").write_text('{"a"')
     told: list[str] = []
-    assert newest_whole(saved[1], told.append) == before
+    assert newest_intact(saved[1], told.append) == before
     assert len(told) == 1
     assert "step-000000003 is damaged" in told[0]
     assert checkpoints(saved[1]) == [before]
@@ -372,7 +369,7 @@ def test_full_disk_leaves_the_last_checkpoint_and_is_told(
     run.step = 4
     with monkeypatch.context() as patch:
         patch.setattr("torch.distributed.checkpoint.filesystem._write_item", full)
-        writer.save(run.state())
+        writer.save(run.snapshot())
         writer.finish()
     assert len(told) == 1
     assert "No space left on device" in told[0]
@@ -381,10 +378,10 @@ def test_full_disk_leaves_the_last_checkpoint_and_is_told(
         "step-000000002",
         "step-000000003",
     ]
-    assert all(is_whole(path) for path in checkpoints(folder))
-    writer.save(run.state())
+    assert all(is_intact(path) for path in checkpoints(folder))
+    writer.save(run.snapshot())
     writer.finish()
-    assert newest_whole(folder, pytest.fail) == folder / "step-000000004"
+    assert newest_intact(folder, pytest.fail) == folder / "step-000000004"
 
 
 @pytest.mark.parametrize("quota", [False, True])
@@ -392,8 +389,8 @@ def test_where_only_one_checkpoint_fits_the_older_gives_way(
     quota: bool, saved: tuple[TrainState, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, folder = saved
-    plain = checkpoint.save
-    size = sum(tensor.nbytes for tensor in run.state().tensors.values())
+    plain = checkpoint_writer.save
+    size = sum(tensor.nbytes for tensor in run.snapshot().tensors.values())
 
     def usage(path: object) -> SimpleNamespace:
         older = size * (2 - len(checkpoints(folder)))
@@ -405,14 +402,16 @@ def test_where_only_one_checkpoint_fits_the_older_gives_way(
             raise OSError(number, os.strerror(number))
         plain(*arguments, **options)
 
-    monkeypatch.setattr(checkpoint, "save", full)
-    monkeypatch.setattr(checkpoint.shutil, "disk_usage", usage)
+    monkeypatch.setattr(checkpoint_writer, "save", full)
+    monkeypatch.setattr(checkpoint_writer.shutil, "disk_usage", usage)
     told: list[str] = []
     writer = CheckpointWriter(folder, ALONE, told.append)
     run.step = 4
-    writer.save(run.state())
+    writer.save(run.snapshot())
     writer.finish()
-    assert told == ["The older checkpoint step-000000002 was removed to make room."]
+    assert told == [
+        "The older checkpoint step-000000002 was removed to free disk space."
+    ]
     names = [path.name for path in checkpoints(folder)]
     assert names == ["step-000000004", "step-000000003"]
     assert not writer.failed
@@ -422,7 +421,7 @@ def test_ctrl_c_while_a_checkpoint_is_written_waits_for_it(
     saved: tuple[TrainState, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, folder = saved
-    plain = checkpoint.seal
+    plain = checkpoint_writer.seal
 
     def press_ctrl_c(folder: Path) -> None:
         time.sleep(0.1)
@@ -430,17 +429,17 @@ def test_ctrl_c_while_a_checkpoint_is_written_waits_for_it(
         time.sleep(0.1)
         plain(folder)
 
-    monkeypatch.setattr(checkpoint, "seal", press_ctrl_c)
+    monkeypatch.setattr(checkpoint_writer, "seal", press_ctrl_c)
     run.step = 4
 
     def save() -> None:
         with CheckpointWriter(folder, ALONE, pytest.fail) as writer:
-            writer.save(run.state())
+            writer.save(run.snapshot())
             writer.finish()
 
     with pytest.raises(KeyboardInterrupt):
         save()
-    assert newest_whole(folder, pytest.fail) == folder / "step-000000004"
+    assert newest_intact(folder, pytest.fail) == folder / "step-000000004"
 
 
 def test_what_a_killed_process_began_is_swept(saved: tuple[TrainState, Path]) -> None:
@@ -454,4 +453,4 @@ def test_what_a_killed_process_began_is_swept(saved: tuple[TrainState, Path]) ->
 def test_numbers_are_read_exactly(saved: tuple[TrainState, Path]) -> None:
     run, folder = saved
     held = json.loads((checkpoints(folder)[0] / "numbers.json").read_text())
-    assert held == json.loads(json.dumps(run.state().numbers))
+    assert held == json.loads(json.dumps(run.snapshot().numbers))

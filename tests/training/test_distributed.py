@@ -23,15 +23,15 @@ from torch.distributed import HashStore
 from t2t.config import differences, to_json
 from t2t.data.sources import open_splits
 from t2t.errors import LocalError, ReportedError, UserError
-from t2t.training.checkpoint import checkpoints, is_whole
+from t2t.training.checkpoint_files import checkpoints, is_intact
 from t2t.training.distributed import World, find_device, init_distributed, parallelize
 from t2t.training.evaluation.evaluate_model import evaluate_model
 from t2t.training.logging.metrics import read_rows
 from t2t.training.loop import Runtime, train
 from t2t.training.recipe import OptimizerConfig, Recipe
 from t2t.training.rendezvous import agree, rendezvous_store, report_error_once
-from t2t.training.run_folder import write_json
-from t2t.training.runtime import plans_of
+from t2t.training.run_files import write_json
+from t2t.training.runtime import shared_settings
 
 Tiny = Callable[..., Recipe]
 Start = Callable[..., BaseProcess]
@@ -354,7 +354,7 @@ def test_a_process_that_is_killed_is_missed_by_the_other(
     in_two("train_until_killed", *given, killed=killed, checkpoint_minutes=0.0)
     told = (tmp_path / f"told-{1 - killed}.txt").read_text()
     assert told.startswith("LocalError: Another process of this run is gone, killed")
-    assert is_whole(checkpoints(folder / "last")[0])
+    assert is_intact(checkpoints(folder / "last")[0])
     assert "could not be written" not in (folder / "log.txt").read_text()
 
 
@@ -364,7 +364,7 @@ def test_shards_are_not_kept_where_some_do_not_see_them(
     in_two("train_apart", recipe, tmp_path / "run", "fsdp")
     for rank in (0, 1):
         told = (tmp_path / f"told-{rank}.txt").read_text()
-        assert "Not all machines see" in told
+        assert "Not all nodes see" in told
     assert not (tmp_path / "run-0" / "last").exists()
 
 
@@ -384,12 +384,14 @@ def test_all_are_to_train_the_same_on_as_many_images(
 ) -> None:
     recipe, splits = tiny(), open_splits(str(images))
     world = World(0, 4, torch.device("cpu"), local_size=2)
-    plans = plans_of(recipe, cpu, world, splits, fresh=False)
+    plans = shared_settings(recipe, cpu, world, splits, fresh=False)
     elsewhere = replace(recipe, data="elsewhere")
-    assert plans == plans_of(elsewhere, cpu, world, splits, fresh=False)
+    assert plans == shared_settings(elsewhere, cpu, world, splits, fresh=False)
     fewer = replace(splits, train=splits.val)
     runtime = replace(cpu, parallelism="hybrid")
-    assert differences(plans, plans_of(recipe, runtime, world, fewer, fresh=True)) == [
+    assert differences(
+        plans, shared_settings(recipe, runtime, world, fewer, fresh=True)
+    ) == [
         "data.num_images: 48 → 13",
         'parallelism: "ddp" → "hybrid"',
         "fresh: false → true",
@@ -471,14 +473,14 @@ def test_killed_worker_is_restarted_by_torchrun(
 LEAVING = """
 import atexit
 from pathlib import Path
-from t2t.training.distributed import init_distributed, wait_for_all
+from t2t.training.distributed import init_distributed, barrier
 
 def tell():
     print(*(path.read_text() for path in Path("/proc/self/task").glob("*/comm")))
 
 def meet():
     with init_distributed("cpu") as world:
-        wait_for_all(world)
+        barrier(world)
     known = [world]
     known.append(known)  # as models know themselves in many ways
 

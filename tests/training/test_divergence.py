@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from t2t.cli import main
-from t2t.training.divergence import after_divergence, retyped
+from t2t.training.divergence import divergence_advice, retyped_command
 from t2t.training.recipe import OptimizerConfig, Recipe
 from t2t.training.runtime import Runtime
 
@@ -31,14 +31,14 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_set_already_is_not_advised() -> None:
-    told = after_divergence(
+    told = divergence_advice(
         recipe(clip_norm=1.0), Runtime(precision="fp32"), FOLDER, None
     )
     assert told.splitlines()[-1].strip() == (
         "t2t train own --set seed=3 --set optimizer.lr=0.0003 --fresh"
     )
     assert "checkpoint" not in told
-    told = after_divergence(
+    told = divergence_advice(
         recipe(lr=0.3, body_lr=3e-5), Runtime(precision="bf16"), FOLDER, None
     )
     assert told.endswith(
@@ -52,13 +52,13 @@ def test_a_rate_that_the_optimizer_ignores_is_not_advised(
     name: str, advised: bool
 ) -> None:
     given = recipe(name=name, lr=0.3, adamw_lr=0.003)
-    told = after_divergence(given, Runtime(precision="fp32"), FOLDER, None)
+    told = divergence_advice(given, Runtime(precision="fp32"), FOLDER, None)
     assert ("optimizer.adamw_lr=0.001" in told) == advised
 
 
 def test_a_checkpoint_is_named_and_kept() -> None:
     runtime = Runtime(precision="bf16")
-    told = after_divergence(recipe(clip_norm=0.5), runtime, FOLDER, CHECKPOINT)
+    told = divergence_advice(recipe(clip_norm=0.5), runtime, FOLDER, CHECKPOINT)
     assert "The checkpoint of step 120 is kept in runs/own/last." in told
     resumed, again = (line for line in told.splitlines() if line.startswith("  "))
     assert resumed.strip() == "t2t train own --set seed=3 --precision fp32"
@@ -79,13 +79,13 @@ def test_what_was_typed_before_is_replaced(
 ) -> None:
     words = ["train", "--data", "a b", *said.split(), "--seed", "2"]
     monkeypatch.setattr(sys, "argv", ["t2t", *words])
-    told = retyped({"optimizer.lr": "0.1"}, {"--precision": "fp32"}, "--fresh")
+    told = retyped_command({"optimizer.lr": "0.1"}, {"--precision": "fp32"}, "--fresh")
     assert told == (
         "t2t train --data 'a b' --seed 2 --precision fp32 --set optimizer.lr=0.1 "
         "--fresh"
     )
     monkeypatch.setattr(sys, "argv", ["script.py", "x"])
-    assert retyped({}, {"--precision": "fp32"}) == "t2t … --precision fp32"
+    assert retyped_command({}, {"--precision": "fp32"}) == "t2t … --precision fp32"
 
 
 @pytest.mark.parametrize("evaluate_every", [1, 9])

@@ -57,7 +57,7 @@ def test_a_recipe_is_shown_without_its_data(
 ) -> None:
     told = estimate(tiny(data=str(tmp_path / "missing")), cpu)
     assert "epochs: 4" in told
-    assert "Steps and time are unknown, since the data cannot be opened: There" in told
+    assert "Steps and time are unknown because the data cannot be opened: There" in told
     assert "images/s, estimated from" in told
     monkeypatch.setenv("T2T_CACHE", str(tmp_path))
     told = estimate(tiny(data="cifar10", channels=3), cpu)

@@ -11,12 +11,12 @@ from t2t.data.batches import LoaderOptions, evaluation_batches
 from t2t.data.sources import open_splits
 from t2t.errors import UserError
 from t2t.training.distributed import World
-from t2t.training.evaluation.evaluate import Preparation, evaluate
+from t2t.training.evaluation.evaluate import Normalize, evaluate
 from t2t.training.evaluation.evaluate_model import classify
 from t2t.training.evaluation.score import Score
 
 ALONE = World(0, 1, torch.device("cpu"))
-AS_LEVELS = Preparation(mean=(0.0,) * 3, std=(1 / 255,) * 3)
+AS_LEVELS = Normalize(mean=(0.0,) * 3, std=(1 / 255,) * 3)
 
 
 class BrightestChannel(nn.Module):

@@ -5,22 +5,23 @@ from pathlib import Path
 import pytest
 import torch
 
-from t2t.training.checkpoint import CheckpointWriter, checkpoints
+from t2t.training.checkpoint_files import checkpoints
+from t2t.training.checkpoint_writer import CheckpointWriter
 from t2t.training.distributed import World
-from t2t.training.logging.failures import Failures
+from t2t.training.logging.failure_counter import FailureCounter
 from t2t.training.logging.run_logger import RunLogger
 from t2t.training.recipe import Recipe
 from t2t.training.run_folder import RunFolder
-from t2t.training.state import State
+from t2t.training.state import Snapshot
 
 ALONE = World(0, 1, torch.device("cpu"))
 
 
 def test_a_repeated_failure_is_reported_once_with_a_count() -> None:
     told: list[str] = []
-    failures = Failures(told.append)
+    failures = FailureCounter(told.append)
     for number in range(12):
-        failures.report("A file could not be written", f"File {number}: no room.")
+        failures.failed("A file could not be written", f"File {number}: no room.")
     assert told == ["File 0: no room.", "A file could not be written 10 times so far."]
     failures.close()
     assert told[2:] == ["A file could not be written 12 times in all."]
@@ -28,12 +29,12 @@ def test_a_repeated_failure_is_reported_once_with_a_count() -> None:
 
 def test_what_works_again_may_fail_anew() -> None:
     told: list[str] = []
-    failures = Failures(told.append)
+    failures = FailureCounter(told.append)
     for _ in range(2):
-        failures.over("It failed")
-        failures.report("It failed", "No room.")
-        failures.report("It failed", "No room.")
-    failures.over("It failed")
+        failures.recovered("It failed")
+        failures.failed("It failed", "No room.")
+        failures.failed("It failed", "No room.")
+    failures.recovered("It failed")
     failures.close()
     assert told == ["No room.", "It failed 2 times; now it works again."] * 2
 
@@ -66,9 +67,9 @@ def test_checkpoints_that_fail_again_and_again_are_reported_once(
         with monkeypatch.context() as patch:
             patch.setattr("torch.distributed.checkpoint.filesystem._write_item", full)
             for step in range(3):
-                writer.save(State({"model/x": torch.zeros(2)}, {"step": step}))
+                writer.save(Snapshot({"model/x": torch.zeros(2)}, {"step": step}))
             writer.finish()
-        writer.save(State({"model/x": torch.zeros(2)}, {"step": 3}))
+        writer.save(Snapshot({"model/x": torch.zeros(2)}, {"step": 3}))
     assert len(checkpoints(tmp_path / "last")) == 1
     assert len(told) == 2
     assert told[0].startswith("The checkpoint of step 0 could not be written (")

@@ -21,19 +21,21 @@ from t2t.errors import LocalError, UserError
 from t2t.models.weights import load_with_report
 from t2t.recipes.digits import t2t_vit
 from t2t.training import loop, model_saver
-from t2t.training.checkpoint import CheckpointWriter, checkpoints
+from t2t.training.checkpoint_files import checkpoints
+from t2t.training.checkpoint_writer import CheckpointWriter
 from t2t.training.evaluation.evaluate import evaluate
-from t2t.training.interruption import Interruption
 from t2t.training.logging import run_logger
 from t2t.training.logging.clock import Clock
+from t2t.training.logging.messages import Messages
 from t2t.training.logging.metrics import read_rows
 from t2t.training.logging.progress import RemainingTime
 from t2t.training.logging.run_logger import RunLogger
 from t2t.training.loop import Runtime, train
 from t2t.training.recipe import CropConfig, Recipe, Schedule, TokenDropping
 from t2t.training.run_folder import RunFolder
-from t2t.training.state import State
+from t2t.training.state import Snapshot
 from t2t.training.step import Stepper
+from t2t.training.stop_signals import StopSignals
 
 
 def tiny() -> Recipe:
@@ -120,11 +122,11 @@ def test_curves_are_drawn_at_the_end_and_now_and_then(
 def test_a_stop_during_a_step_is_told_without_a_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = Interruption()
-    monkeypatch.setattr(loop, "Interruption", lambda: asked)
+    stop = StopSignals()
+    monkeypatch.setattr(loop, "StopSignals", lambda: stop)
 
     def broken(*_: object) -> None:
-        asked.asked = True
+        stop.received = True
         raise RuntimeError("the compiler was ended")
 
     monkeypatch.setattr(Stepper, "start_step", broken)
@@ -135,11 +137,11 @@ def test_a_stop_during_a_step_is_told_without_a_traceback(
 def test_advice_is_given_even_where_a_stop_was_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = Interruption()
-    monkeypatch.setattr(loop, "Interruption", lambda: asked)
+    stop = StopSignals()
+    monkeypatch.setattr(loop, "StopSignals", lambda: stop)
 
     def full(*_: object) -> None:
-        asked.asked = True
+        stop.received = True
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(RunFolder, "finish", full)
@@ -148,15 +150,15 @@ def test_advice_is_given_even_where_a_stop_was_asked_for(
 
 
 def test_a_stop_before_the_first_step_is_obeyed_at_once() -> None:
-    with Interruption() as asked:
+    with StopSignals() as stop:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(number)
         told: list[str] = []
-        asked.wait_for_steps(told.append)
+        stop.defer(told.append)
         for _ in range(2):
             signal.raise_signal(signal.SIGTERM)
-        assert asked.asked
+        assert stop.received
         (sentence,) = told
         assert sentence.startswith("Stopping after this step, with a checkpoint;")
         with pytest.raises(KeyboardInterrupt):
@@ -165,15 +167,15 @@ def test_a_stop_before_the_first_step_is_obeyed_at_once() -> None:
 
 def test_a_closed_terminal_stops_a_run_unless_it_was_told_to_outlive_it() -> None:
     told: list[str] = []
-    with Interruption() as asked:
-        asked.wait_for_steps(told.append)
+    with StopSignals() as stop:
+        stop.defer(told.append)
         signal.raise_signal(signal.SIGHUP)
-        assert asked.asked
+        assert stop.received
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     try:
-        with Interruption() as asked:
+        with StopSignals() as stop:
             signal.raise_signal(signal.SIGHUP)
-            assert not asked.asked
+            assert not stop.received
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -181,12 +183,12 @@ def test_a_closed_terminal_stops_a_run_unless_it_was_told_to_outlive_it() -> Non
 
 def test_where_nothing_is_compiled_every_step_counts() -> None:
     clock = Clock()
-    clock.count_all()
+    clock.skip_warmup()
     clock.start()
     for _ in range(4):
         time.sleep(0.01)
         clock.step()
-    clock.cool()
+    clock.restart_warmup()
     clock.step()
     assert clock.row()["compile_seconds"] == 0
     assert clock.seconds > 0.04
@@ -198,7 +200,7 @@ def test_the_rate_of_first_steps_counts_those_done(
 ) -> None:
     monkeypatch.setattr(time, "monotonic", iter([0.0, 2.0, 4.0]).__next__)
     clock = Clock()
-    clock.restore({"compile_seconds": 60.0, "num_compiled": 30})
+    clock.load_state_dict({"compile_seconds": 60.0, "num_compiled": 30})
     for seconds in (62.0, 64.0):
         clock.step()
         assert clock.steps_per_second == 0.5
@@ -211,11 +213,11 @@ def test_the_time_left_counts_evaluations_once_one_is_timed(
     recipe = replace(tiny(), epochs=10, evaluate_every=4)
     monkeypatch.setattr(time, "monotonic", iter([0.0, 1.0, 61.0]).__next__)
     remaining, clock = RemainingTime(recipe, 30, 3), Clock()
-    clock.count_all()
+    clock.skip_warmup()
     clock.step()
     left = lambda step: remaining.speed_and_time_left(clock, step)  # noqa: E731
     assert left(12) == "512 images/s  18 s left"
-    clock.evaluated()
+    clock.end_evaluation()
     # After the fourth epoch come those after the eighth and the tenth.
     assert left(13) == "512 images/s  2 min 17 s left"
     assert left(24).endswith("2 min 06 s left")
@@ -231,7 +233,7 @@ def test_the_time_left_knows_that_steps_on_all_tokens_take_longer(
     )
     monkeypatch.setattr(time, "monotonic", iter([0.0, 0.7]).__next__)
     remaining, clock = RemainingTime(recipe, 100, 10), Clock()
-    clock.count_all()
+    clock.skip_warmup()
     clock.step()
     left = lambda step: remaining.speed_and_time_left(clock, step)  # noqa: E731
     # A step takes 0.7 s now and 1 s on all tokens.
@@ -246,7 +248,9 @@ def test_the_steps_of_another_phase_are_timed_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cooled: list[int] = []
-    monkeypatch.setattr(Clock, "cool", lambda clock: cooled.append(clock.num_warm))
+    monkeypatch.setattr(
+        Clock, "restart_warmup", lambda clock: cooled.append(clock.num_warm)
+    )
     recipe = replace(tiny(), token_dropping=TokenDropping(keep=0.5, until=0.5))
     runtime = Runtime(device="cpu", workers=1)
     steps = train(recipe, folder=tmp_path, runtime=runtime, quiet=True).summary["steps"]
@@ -282,7 +286,7 @@ def test_checkpoints_are_written_every_few_minutes(
         late[0] += 40
         return begin(*arguments)
 
-    def note(writer: CheckpointWriter, state: State) -> None:
+    def note(writer: CheckpointWriter, state: Snapshot) -> None:
         saved.append(state.numbers["step"])
 
     monkeypatch.setattr(Stepper, "start_step", slowly)
@@ -423,15 +427,15 @@ def test_the_progress_bar_keeps_up_with_the_lines_above_it(
         update = lambda step, text: shown.append(text)  # noqa: E731
         self.bar = SimpleNamespace(update=update, stop=lambda: None)  # type: ignore[assignment]
 
-    info = RunLogger.info
+    info = Messages.info
 
-    def hear(self: RunLogger, *words: str | tuple[str, str]) -> None:
+    def hear(self: Messages, *words: str | tuple[str, str]) -> None:
         if "top-1" in str(words[0]):
             shown.append(str(words[0]))
         info(self, *words)
 
     monkeypatch.setattr(RunLogger, "start", start)
-    monkeypatch.setattr(RunLogger, "info", hear)
+    monkeypatch.setattr(Messages, "info", hear)
     train(replace(tiny(), epochs=3), folder=tmp_path, quiet=True)
     for line, before in zip(shown[1:], shown, strict=False):
         if line.endswith("top-1 "):

@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from t2t.training.muon import Muon, orthogonal, orthogonal_each
+from t2t.training.muon import Muon, orthogonalize, orthogonalize_all
 
 
 def matrices(*filters: tuple[int, ...]) -> list[nn.Parameter]:
@@ -88,7 +88,7 @@ def test_shards_step_as_whole_matrices_do(mesh: DeviceMesh) -> None:
 @pytest.mark.parametrize("shape", [(5, 9), (9, 5), (3, 7, 7)])
 def test_singular_values_come_near_one(shape: tuple[int, ...]) -> None:
     torch.manual_seed(1)
-    values = torch.linalg.svdvals(orthogonal(torch.randn(shape)))
+    values = torch.linalg.svdvals(orthogonalize(torch.randn(shape)))
     assert values.min() > 0.3
     assert values.max() < 1.4
 
@@ -97,9 +97,9 @@ def test_matrices_of_all_shapes_together_come_out_as_each_alone() -> None:
     torch.manual_seed(2)
     shapes = [(8, 24), (8, 8), (4, 3), (24, 8), (8, 24), (16, 8), (5, 9), (9, 5)]
     updates = [torch.randn(shape) for shape in shapes]
-    for update, found in zip(updates, orthogonal_each(updates), strict=True):
+    for update, found in zip(updates, orthogonalize_all(updates), strict=True):
         assert found.is_contiguous()
-        torch.testing.assert_close(found, orthogonal(update), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(found, orthogonalize(update), atol=1e-5, rtol=1e-5)
 
 
 def test_a_matrix_without_gradient_stays() -> None:

@@ -15,7 +15,7 @@ from t2t.training.optim import (
     all_groups,
     build_optimizers,
     hidden_weights,
-    lr_share,
+    lr_factor,
     set_lr,
 )
 from t2t.training.recipe import OptimizerConfig, Recipe, Schedule
@@ -154,7 +154,7 @@ def test_learning_rate_follows_the_batch_by_a_stated_rule(
 )
 def test_cosine_of_the_published_recipe(epoch: float, share: float) -> None:
     schedule = Schedule(warmup_epochs=10, floor=0.02, floor_epochs=10)
-    assert lr_share(schedule, epoch, 310) == pytest.approx(share)
+    assert lr_factor(schedule, epoch, 310) == pytest.approx(share)
 
 
 def test_imagenet_recipes_move_the_rate_as_the_reference_does() -> None:
@@ -174,15 +174,21 @@ def test_imagenet_recipes_move_the_rate_as_the_reference_does() -> None:
     for epoch in (0, 1, 5, 9, 10, 11, 50, 150, 250, 299, 300, 309):
         (expected,) = theirs._get_lr(epoch)
         for into in (0.0, 0.5, 0.999):
-            share = lr_share(recipe.schedule, epoch + into, recipe.epochs)
+            share = lr_factor(recipe.schedule, epoch + into, recipe.epochs)
             assert peak * share == pytest.approx(expected, rel=1e-9), epoch
 
 
 def test_other_schedules() -> None:
     linear = Schedule(name="linear", warmup_epochs=0, floor=0.0)
-    assert [lr_share(linear, epoch, 4) for epoch in range(5)] == [1, 0.75, 0.5, 0.25, 0]
+    assert [lr_factor(linear, epoch, 4) for epoch in range(5)] == [
+        1,
+        0.75,
+        0.5,
+        0.25,
+        0,
+    ]
     constant = Schedule(name="constant", warmup_epochs=2, start=0.0, floor=0.1)
-    found = [lr_share(constant, epoch, 4) for epoch in range(5)]
+    found = [lr_factor(constant, epoch, 4) for epoch in range(5)]
     assert found == [0, 0.5, 1, 1, 1]
 
 
@@ -213,7 +219,7 @@ def test_optimizers_that_could_not_be_trained_with_are_refused(
     name: str, tiny: Tiny
 ) -> None:
     recipe = tiny(optimizer=OptimizerConfig(name=name))
-    with pytest.raises(UserError, match=f"{name} cannot be used here, since"):
+    with pytest.raises(UserError, match=f"{name} is not supported"):
         build_optimizers(build_model(tiny(), 3), recipe)
 
 

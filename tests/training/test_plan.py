@@ -48,7 +48,7 @@ def test_measured_rate_replaces_what_is_assumed() -> None:
 
 def test_a_short_time_is_told_in_words() -> None:
     short = replace(plan(PUBLISHED, 8), evaluation_hours=5.7e-6)
-    assert dict(short.rows())["time"].endswith(" h, 0 s of it scoring")
+    assert dict(short.rows())["time"].endswith(" h, 0 s of it evaluation")
 
 
 def test_steps_on_some_of_the_tokens_take_less() -> None:
@@ -69,11 +69,12 @@ def test_memory_counts_the_images_computed_at_once() -> None:
     small = plan(PUBLISHED, 4, activation_bytes=2**30, gpu="H100", micro_batch=64)
     assert small.activations_gib == 64
     assert small.fits is True
-    assert "too much, so lower --micro-batch" in dict(found.rows())["memory a GPU"]
+    assert "too much: lower --micro-batch" in dict(found.rows())["memory per GPU"]
     huge = replace(found, state_gib=80.0)
-    assert "too much, so share it out" in dict(huge.rows())["memory a GPU"]
+    assert "too much: shard it" in dict(huge.rows())["memory per GPU"]
     assert (
-        "64.0 GiB for activations; there are 79" in dict(small.rows())["memory a GPU"]
+        "64.0 GiB for activations; the GPU has 79"
+        in dict(small.rows())["memory per GPU"]
     )
     bare = replace(PUBLISHED, ema=EMA(decay=0), optimizer=OptimizerConfig(name="sgd"))
     assert plan(bare, 4).state_gib == pytest.approx(12 * 21_465_806 / 2**30)
@@ -100,7 +101,7 @@ def test_more_gpus_are_faster_and_less_efficient() -> None:
 
 
 def test_what_cannot_be_planned_is_told(tiny: Tiny) -> None:
-    with pytest.raises(UserError, match="1024 cannot be shared by 3 GPUs"):
+    with pytest.raises(UserError, match="1024 cannot be divided over 3 GPUs"):
         plan(PUBLISHED, 3)
     with pytest.raises(UserError, match="gpu='TPU' is not known"):
         plan(PUBLISHED, 8, gpu="TPU")

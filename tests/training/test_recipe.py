@@ -36,11 +36,14 @@ RECIPE = find_recipe("cifar10.t2t_vit_7")
         ("drop_path=1", r"drop_path=1.0 must be from 0 to below 1"),
         ("holdout=-1", r"holdout=-1 must be 0 or more"),
         ("light_augment_share=2", r"light_augment_share=2.0 must be from 0 to 1"),
-        ("augmentation.mean=0.5 augmentation.std=0.5", r"give one value a channel"),
-        ("channels=2", r"channels=2 will not do: images are read as 1 \(gray\), 3 "),
+        ("augmentation.mean=0.5 augmentation.std=0.5", r"give one value per channel"),
+        (
+            "channels=2",
+            r"channels=2 is not supported: images are read as 1 \(gray\), 3 ",
+        ),
         (
             "channels=4 augmentation.mean=[0,0,0,0] augmentation.std=[1,1,1,1]",
-            r"channels=4 have no colours .* set augmentation.rand_augment=none\.$",
+            r"channels=4 does not allow .* set augmentation.rand_augment=none\.$",
         ),
     ],
 )

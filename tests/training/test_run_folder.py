@@ -13,13 +13,9 @@ from t2t.training.distributed import World
 from t2t.training.logging.run_logger import RunLogger
 from t2t.training.loop import train
 from t2t.training.recipe import Recipe
-from t2t.training.run_folder import (
-    RECIPE,
-    RESULT,
-    RESULT_KINDS,
-    RunFolder,
-    write_json,
-)
+from t2t.training.run_files import ALL_FILES, RECIPE, RESULT, remove_files, write_json
+from t2t.training.run_folder import RunFolder
+from t2t.training.saved_run import RESULT_TYPES
 
 
 @pytest.fixture
@@ -50,7 +46,7 @@ def test_data_may_be_spelled_otherwise(recipe: Recipe, tmp_path: Path) -> None:
 def test_a_name_that_is_no_text_is_refused_or_escaped(recipe: Recipe) -> None:
     with (
         pytest.raises(UserError, match="is not UTF-8, and no model can be written"),
-        RunFolder(Path("runs/\udce9")).held(),
+        RunFolder(Path("runs/\udce9")).hold(),
     ):
         pass
     assert not Path("runs").exists()
@@ -85,16 +81,16 @@ def test_a_result_that_was_changed_is_named(
     recipe: Recipe, changes: dict[str, object], told: str
 ) -> None:
     run_folder = begun(recipe)
-    whole = {key: kind(1) for key, kind in RESULT_KINDS.items()}
+    whole = {key: kind(1) for key, kind in RESULT_TYPES.items()}
     whole |= {"metric": "top1", "top1": 1.0, "top1_raw": 1.0}
     write_json(run_folder.path / RESULT, {**whole, "top1": 80})
     save_file({"x": torch.zeros(1)}, run_folder.model)
     assert train(recipe, folder=run_folder.path, quiet=True).summary["top1"] == 80
     write_json(run_folder.path / RESULT, whole | changes)
-    with pytest.raises(UserError, match=f"{RESULT} is not as it was written: .*{told}"):
+    with pytest.raises(UserError, match=f"{RESULT} was changed or damaged: .*{told}"):
         train(recipe, folder=run_folder.path, quiet=True)
     write_json(run_folder.path / RESULT, {})
-    with pytest.raises(UserError, match=f"{RESULT} is not .* is missing; put that"):
+    with pytest.raises(UserError, match=f"{RESULT} was .* is missing; correct it"):
         train(recipe, folder=run_folder.path, quiet=True)
 
 
@@ -159,7 +155,7 @@ def test_starting_over_removes_only_what_a_run_wrote(recipe: Recipe) -> None:
         (run_folder.path / name).parent.mkdir(parents=True, exist_ok=True)
         (run_folder.path / name).write_text("x")
     (run_folder.path / "wandb/latest-run").symlink_to("run-1")
-    run_folder.clear()
+    remove_files(run_folder.path, ALL_FILES)
     files = [path for path in run_folder.path.rglob("*") if not path.is_dir()]
     assert {str(path.relative_to(run_folder.path)) for path in files} == {*others}
     assert not (run_folder.path / "wandb").exists()

@@ -20,7 +20,7 @@ from t2t.data.sources import open_splits
 from t2t.errors import UserError
 from t2t.tasks.base import Numbers, Views
 from t2t.training import step as step_module
-from t2t.training.distributed import World, batch_statistics
+from t2t.training.distributed import World, batch_norm_buffers
 from t2t.training.logging.metrics import read_rows
 from t2t.training.loop import Runtime, train
 from t2t.training.muon import Muon
@@ -111,7 +111,7 @@ def test_average_takes_the_batch_statistics_as_they_are(
 ) -> None:
     one = stepper(tiny(model="test_resnet", model_args={}), cpu)
     assert one.state.ema is not None
-    kept = batch_statistics(one.state.ema)
+    kept = batch_norm_buffers(one.state.ema)
     before = [buffer.clone() for buffer in kept]
     (batch,) = batches.steps(0, 1)
     one.train_step(batch)
@@ -141,7 +141,7 @@ class Broken:
 
 
 def snapshot(one: Stepper) -> dict[str, Any]:
-    state = one.state.state()
+    state = one.state.snapshot()
     numbers = copy.deepcopy(state.numbers)
     for counter in ("step", "num_skipped", "num_skipped_in_a_row", "scaler"):
         numbers.pop(counter)
@@ -340,7 +340,7 @@ def test_replayed_steps_repeat_bit_for_bit_from_any_step(
     first, second = begun(), begun()
     for batch in batches.steps(0, 5):
         first.train_step(batch)
-    state = first.state.state()
+    state = first.state.snapshot()
     tensors = {name: tensor.clone() for name, tensor in state.tensors.items()}
     for name, own in second.state.weights().items():
         own.copy_(tensors[name])
@@ -349,8 +349,8 @@ def test_replayed_steps_repeat_bit_for_bit_from_any_step(
         second.train_step(batch)
     assert whole.captured is not None
     assert whole.captured.graph is not None
-    for name, wanted in whole.state.state().tensors.items():
-        assert torch.equal(second.state.state().tensors[name], wanted), name
+    for name, wanted in whole.state.snapshot().tensors.items():
+        assert torch.equal(second.state.snapshot().tensors[name], wanted), name
 
 
 def fused(one: Stepper) -> Stepper:

@@ -24,13 +24,14 @@ from t2t.errors import UserError
 from t2t.models.checkpoint_io import checksum as weights  # which writes them
 from t2t.models.trained import load_trained
 from t2t.training import loop, model_saver
-from t2t.training.checkpoint import checkpoints, is_whole
+from t2t.training.checkpoint_files import checkpoints, is_intact
 from t2t.training.logging import metrics, run_logger, trackers
 from t2t.training.loop import Runtime, train
 from t2t.training.recipe import OptimizerConfig, Recipe
 from t2t.training.run_folder import RunFolder
 from t2t.training.state import TrainState, new_state
-from t2t.training.step import PendingStep, Stepper
+from t2t.training.step import Stepper
+from t2t.training.step_result import PendingStep
 
 Tiny = Callable[..., Recipe]
 Start = Callable[..., BaseProcess]
@@ -112,7 +113,7 @@ def test_killed_at_random_moments(
         if process.exitcode == -signal.SIGKILL:
             num_killed += 1
             newest = checkpoints(folder / "last")[:1]
-            assert all(is_whole(path) for path in newest)
+            assert all(is_intact(path) for path in newest)
     assert num_killed >= 2
     assert_delivered(folder, expected)
     assert_metrics_are_whole(folder)
@@ -183,7 +184,7 @@ def test_killed_while_a_checkpoint_is_written(
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
     whole = 2 if at == "sync_folder" else 1
-    assert [is_whole(path) for path in checkpoints(folder / "last")] == [True] * whole
+    assert [is_intact(path) for path in checkpoints(folder / "last")] == [True] * whole
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "lo')  # as a power cut leaves it
     train(recipe, folder=folder, runtime=cpu, quiet=True)
@@ -212,7 +213,7 @@ def test_a_signal_saves_and_leaves_in_peace(
     process.join(60)
     assert process.exitcode == 0
     (newest,) = checkpoints(folder / "last")
-    assert is_whole(newest)
+    assert is_intact(newest)
     assert train(recipe, folder=folder, runtime=cpu, quiet=True).finished
     assert_delivered(folder, expected)
 
@@ -223,9 +224,9 @@ def test_finished_run_is_not_trained_again(
     folder = tmp_path / "run"
     short = replace(recipe, epochs=1)
     first = train(short, folder=folder, runtime=cpu, quiet=True)
-    monkeypatch.delattr(loop, "Training")
+    monkeypatch.delattr(loop, "Trainer")
     again = train(short, folder=folder, runtime=cpu, quiet=True)
-    assert again == replace(first, was_finished=True)
+    assert again == replace(first, already_finished=True)
     with pytest.raises(UserError, match=r"another recipe \(epochs: 1 → 5\)"):
         train(replace(recipe, epochs=5), folder=folder, runtime=cpu, quiet=True)
 
@@ -340,7 +341,7 @@ def test_a_folder_that_is_lost_while_training_is_made_again(
     assert_delivered(folder, expected)
     assert untimed_rows(folder) == untimed_rows(uninterrupted)
     again = train(recipe, runtime=cpu, **given)  # type: ignore[arg-type]
-    assert again.was_finished
+    assert again.already_finished
 
 
 @pytest.mark.parametrize("name", ["recipe.json", "environment.json", "metrics.jsonl"])
@@ -363,7 +364,7 @@ def test_a_file_that_is_removed_while_training_is_written_again(
     assert "removed while training" in said or "file in it was removed" in said
     assert_delivered(folder, expected)
     assert untimed_rows(folder) == untimed_rows(uninterrupted)
-    assert train(recipe, folder=folder, runtime=cpu, quiet=True).was_finished
+    assert train(recipe, folder=folder, runtime=cpu, quiet=True).already_finished
 
 
 @pytest.mark.parametrize("harm", ["removed", "cut"])
@@ -436,7 +437,7 @@ def test_two_cannot_train_in_one_folder(
     recipe: Recipe, cpu: Runtime, tmp_path: Path
 ) -> None:
     with (
-        RunFolder(tmp_path / "run").held(),
+        RunFolder(tmp_path / "run").hold(),
         pytest.raises(UserError, match="Another process is training"),
     ):
         train(recipe, folder=tmp_path / "run", runtime=cpu, quiet=True)
@@ -450,12 +451,12 @@ def test_a_folder_is_held_until_it_is_left_as_it_was(
     unlink = Path.unlink
 
     def look(path: Path) -> None:
-        with pytest.raises(UserError, match="Another process"), second.held():
+        with pytest.raises(UserError, match="Another process"), second.hold():
             pass
         refused.append(path.name)
         unlink(path)
 
-    with first.held():
+    with first.hold():
         monkeypatch.setattr(Path, "unlink", look)
     monkeypatch.undo()
     assert refused == [".lock"]
@@ -507,7 +508,7 @@ def test_full_disk_on_the_way_does_not_stop_a_run(
     assert result.finished
     told = "".join(capsys.readouterr().out.split())  # lines break anywhere
     for sentence in (
-        "training goes on, and would resume from",
+        "training continues, and would resume from",
         "times; now it works again.",
         "model.safetensors could not be written",
     ):
@@ -560,7 +561,7 @@ def test_a_resumed_run_is_the_same_to_wandb(
     assert result.finished
     assert [options["id"] for options in begun] == [begun[0]["id"]] * 3
     told = (tmp_path / "run/log.txt").read_text()
-    assert told.count("Numbers go to one tracker less (no network).") == 1
+    assert told.count("A tracker could not be started (no network).") == 1
     interrupt_after(None)
     train(tiny(), folder=tmp_path / "run", runtime=cpu, quiet=True, fresh=True)
     assert begun[3]["id"] != begun[0]["id"]
@@ -702,7 +703,7 @@ def test_a_finished_run_holds_on_until_there_is_room(
     monkeypatch: pytest.MonkeyPatch,
     full_folder: Callable[[int], None],
 ) -> None:
-    monkeypatch.setattr(model_saver, "HOLD_SECONDS", 60)
+    monkeypatch.setattr(model_saver, "WAIT_SECONDS", 60)
     full_folder(4)
     folder = tmp_path / "run"
     assert train(tiny(), folder=folder, runtime=cpu, quiet=True).finished
@@ -729,7 +730,7 @@ def test_a_result_is_tried_again_too(
         finish(run_folder, result)
 
     monkeypatch.setattr(RunFolder, "finish", full)
-    monkeypatch.setattr(model_saver, "HOLD_SECONDS", 60)
+    monkeypatch.setattr(model_saver, "WAIT_SECONDS", 60)
     monkeypatch.setattr(model_saver, "RETRY_SECONDS", 0.01)
     assert train(tiny(epochs=1), folder=tmp_path, runtime=cpu, quiet=True).finished
     assert "free some disk space. Retrying" in (tmp_path / "log.txt").read_text()
@@ -749,7 +750,7 @@ def test_numbers_that_have_no_room_are_told_before_a_run_goes_on(
     train(tiny(), folder=tmp_path, runtime=cpu, quiet=True)
     before = (tmp_path / "metrics.jsonl").read_bytes()
     monkeypatch.setattr(metrics, "write_atomically", refuse)
-    with pytest.raises(UserError, match=r"cannot be written .*; make room"):
+    with pytest.raises(UserError, match=r"cannot be written .*; free some disk space"):
         train(tiny(), folder=tmp_path, runtime=cpu, quiet=True)
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
 

@@ -15,7 +15,7 @@ from PIL import Image
 from t2t.errors import UserError
 from t2t.models.weights import load
 from t2t.tasks import TASKS, Task, register_task
-from t2t.training.checkpoint import checkpoints
+from t2t.training.checkpoint_files import checkpoints
 from t2t.training.distributed import World
 from t2t.training.forecast.estimate import estimate
 from t2t.training.logging.metrics import read_rows

@@ -18,17 +18,17 @@ from t2t.config import from_json
 from t2t.data import batches
 from t2t.data.decoding.decode import decoder_name
 from t2t.errors import UserError
-from t2t.training import checkpoint, model_saver
+from t2t.training import checkpoint_writer, model_saver
 from t2t.training.evaluation.evaluate_model import evaluate_model
 from t2t.training.logging import run_logger
 from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
-from t2t.training.run_folder import read_json
+from t2t.training.run_files import read_json
 
 assert TwoViews  # its module registers the tasks of tests
 decoder_name()  # imports it, for all forks too
 # Nobody makes room on a disk that is full, nor is anything saved elsewhere.
-model_saver.HOLD_SECONDS = 0
+model_saver.WAIT_SECONDS = 0
 model_saver.fallback_folders = list
 
 
@@ -41,7 +41,7 @@ def train_alone(recipe: Recipe, folder: Path, runtime: Runtime) -> None:
 
 def train_and_die(recipe: Recipe, folder: Path, runtime: Runtime, at: str) -> None:
     """Trains until the second checkpoint comes to a function, and is killed in it."""
-    plain = getattr(checkpoint, at)
+    plain = getattr(checkpoint_writer, at)
     calls = []
 
     def die(*arguments: Any, **options: Any) -> Any:
@@ -50,7 +50,7 @@ def train_and_die(recipe: Recipe, folder: Path, runtime: Runtime, at: str) -> No
             os.kill(os.getpid(), signal.SIGKILL)
         return plain(*arguments, **options)
 
-    setattr(checkpoint, at, die)
+    setattr(checkpoint_writer, at, die)
     train_alone(recipe, folder, runtime)
 
 
@@ -118,7 +118,7 @@ def train_without_room(
     recipe: Recipe, folder: Path, runtime: Runtime, environment: dict[str, str]
 ) -> None:
     """Trains where shards are written slowly, and the model not at all at the end."""
-    write = checkpoint.save
+    write = checkpoint_writer.save
 
     def refuse(*_: object, **options: object) -> None:
         raise UserError("There is no room for the model.")
@@ -128,7 +128,7 @@ def train_without_room(
         return write(*arguments, **options)
 
     model_saver.save = refuse  # type: ignore[assignment]
-    checkpoint.save = slowly  # type: ignore[assignment]
+    checkpoint_writer.save = slowly  # type: ignore[assignment]
     note_mistake(recipe, folder, runtime, environment)
 
 

@@ -31,14 +31,15 @@ from t2t.lab.bench.timing import (
     matrix_rate,
     time_steps,
 )
-from t2t.training.distributed import World, own_stream
+from t2t.training.distributed import World, training_stream
 from t2t.training.forecast.random_batch import random_batch
 from t2t.training.loaders import training_batches
-from t2t.training.optim import lr_share, set_lr
+from t2t.training.optim import lr_factor, set_lr
 from t2t.training.recipe import Phase, Recipe
 from t2t.training.runtime import Runtime, make_deterministic, resolve_runtime
 from t2t.training.state import build_model, new_state
-from t2t.training.step import PendingStep, Stepper, replays
+from t2t.training.step import Stepper, uses_cuda_graphs
+from t2t.training.step_result import PendingStep
 
 KINDS = {FileSource: "jpeg", ShardSource: "pack", ParquetSource: "parquet"}
 # Enough for compiling and graph capture.
@@ -60,7 +61,7 @@ class Files:
     """Keep decoded images on the device, as training does with small sets."""
 
 
-class Trainer:
+class BenchTrainer:
     """The training loop of a recipe without run folder and validation."""
 
     def __init__(
@@ -84,14 +85,14 @@ class Trainer:
         """Builds the model and the stepper."""
         recipe, runtime, world = self.recipe, self.runtime, self.world
         make_deterministic(runtime)
-        self.run = new_state(recipe, runtime, world, self.num_classes)
-        self.stepper = Stepper(recipe, runtime, world, self.run)
+        self.state = new_state(recipe, runtime, world, self.num_classes)
+        self.stepper = Stepper(recipe, runtime, world, self.state)
         self.in_flight: deque[PendingStep] = deque()
 
     @property
     def launch(self) -> str:
         """How the trainer runs its step, as in `Case.launch`."""
-        if replays(self.runtime, self.world):
+        if uses_cuda_graphs(self.runtime, self.world):
             return "graph" if self.runtime.compile else "eager_graph"
         return "compiled" if self.runtime.compile else "eager"
 
@@ -104,9 +105,9 @@ class Trainer:
 
     def step(self, batch: Batch) -> None:
         """Takes one step like the training loop."""
-        epoch = self.run.step / self.per_epoch
-        share = lr_share(self.recipe.schedule, epoch, self.recipe.epochs)
-        set_lr(self.run.optimizers, share)
+        epoch = self.state.step / self.per_epoch
+        share = lr_factor(self.recipe.schedule, epoch, self.recipe.epochs)
+        set_lr(self.state.optimizers, share)
         # Like the loop: one step is always in flight.
         self.in_flight.append(self.stepper.start_step(batch))
         if len(self.in_flight) > 1:
@@ -115,7 +116,7 @@ class Trainer:
     def synthetic_batch(self) -> Batch:
         """Random pixels on the device."""
         size = self.recipe.batch_size
-        return random_batch(self.recipe, size, self.run.task, self.device)
+        return random_batch(self.recipe, size, self.state.task, self.device)
 
     def batches(self) -> Generator[Batch]:
         """Batches from the files, once the worker processes have started.
@@ -133,7 +134,7 @@ class Trainer:
             self.source,
             self.world,
             loader_options,
-            task=self.run.task,
+            task=self.state.task,
         )
         yield from opened.steps(0, LONGEST)
 
@@ -150,12 +151,12 @@ def measure_recipes(
 ) -> Iterator[Measured]:
     """Yields rows per recipe and runtime; a failure gives its reason."""
     for recipe, runtime in product(recipes, runtimes):
-        trainer = Trainer(recipe, runtime, device, files)
+        trainer = BenchTrainer(recipe, runtime, device, files)
         about = describe(trainer, command)
         from_files = {**about, **loader_options_row(trainer)}
         reason: Row = {}
         try:
-            with own_stream(device):
+            with training_stream(device):
                 for row, profile in measure_trainer(trainer, seconds, profiled):
                     alone = row.get("source") == "synthetic"
                     yield Measured({**(about if alone else from_files), **row}, profile)
@@ -168,7 +169,7 @@ def measure_recipes(
 
 
 def measure_trainer(
-    trainer: Trainer, seconds: float, profiled: bool
+    trainer: BenchTrainer, seconds: float, profiled: bool
 ) -> Iterator[Measured]:
     """The speed of the same step on random images, then from files.
 
@@ -254,7 +255,7 @@ def open_files(files: Files, batch_size: int) -> tuple[Source, str]:
     return source, kind
 
 
-def describe(trainer: Trainer, command: str) -> Row:
+def describe(trainer: BenchTrainer, command: str) -> Row:
     """The description of a trainer's rows."""
     recipe = trainer.recipe
     height, width = recipe.image_size
@@ -273,7 +274,7 @@ def describe(trainer: Trainer, command: str) -> Row:
     }
 
 
-def loader_options_row(trainer: Trainer) -> Row:
+def loader_options_row(trainer: BenchTrainer) -> Row:
     """The loader options that were given."""
     files, workers = trainer.files, trainer.runtime.workers
     if files is None:
@@ -282,7 +283,7 @@ def loader_options_row(trainer: Trainer) -> Row:
     return {**options, "resident": True} if files.resident else options
 
 
-def figures(trainer: Trainer, timing: Timing, memory_gib: float | None) -> Row:
+def figures(trainer: BenchTrainer, timing: Timing, memory_gib: float | None) -> Row:
     """The measured numbers of a row."""
     recipe = trainer.recipe
     rate = recipe.batch_size / timing.seconds

@@ -13,20 +13,19 @@ from t2t.config import differences, few, to_json
 from t2t.errors import UserError
 from t2t.lab.output_dir import file_names, renamed, writing_into
 from t2t.lab.studies.figures import draw_seeds
+from t2t.training.environment import read_environment
 from t2t.training.logging.clock import counted
 from t2t.training.logging.metrics import read_rows
-from t2t.training.run_folder import (
+from t2t.training.run_files import (
     CURVES,
     ENVIRONMENT,
     METRICS,
     RECIPE,
-    read_environment,
     read_json,
-    read_recipe,
-    read_result,
     write_json,
-    write_page,
+    write_text,
 )
+from t2t.training.saved_run import read_recipe, read_result
 
 SUMMARY, LOG, PAGE = "summary.json", "log.txt", "README.md"
 SAME_RUNTIME = (
@@ -160,7 +159,7 @@ def write_record(
             )
     draw_seeds(runs, into / CURVES)
     if not (into / PAGE).exists():
-        write_page(into / PAGE, first_page(summary))
+        write_text(into / PAGE, first_page(summary))
 
 
 def open_run(folder: Path, log: Path | None) -> FinishedRun:

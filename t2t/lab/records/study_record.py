@@ -17,13 +17,8 @@ from t2t.lab.records.record import (
 )
 from t2t.lab.studies.report import NUMBERS, PICTURE, TABLE
 from t2t.lab.studies.results import RUNS
-from t2t.training.run_folder import (
-    RunFolder,
-    read_json,
-    read_recipe,
-    write_json,
-    write_page,
-)
+from t2t.training.run_files import read_json, write_json, write_text
+from t2t.training.saved_run import find_result, read_recipe
 
 
 def is_studies(folder: Path) -> bool:
@@ -70,12 +65,12 @@ def record_studies(
             for path in {arm["data"] for arm in table["arms"]}:
                 name = path if data_name is None else data_name
                 page, table = (renamed(each, path, name) for each in (page, table))
-            write_page(target / PAGE, page)
+            write_text(target / PAGE, page)
             write_json(target / NUMBERS, table)
             shutil.copyfile(study / PICTURE, target / PICTURE)
             numbers.append(table)
         if not (into / PAGE).exists():
-            write_page(into / PAGE, first_page(numbers))
+            write_text(into / PAGE, first_page(numbers))
     return numbers
 
 
@@ -83,7 +78,7 @@ def finished_runs(folder: Path) -> dict[str, list[Path]]:
     """The finished runs by the name of their recipe."""
     found: dict[str, list[Path]] = defaultdict(list)
     for path in sorted((folder / RUNS).iterdir()):
-        if RunFolder(path).finished() is not None:
+        if find_result(path) is not None:
             found[read_recipe(path).name].append(path)
     return found
 

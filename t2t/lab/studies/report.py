@@ -6,7 +6,7 @@ from typing import Any
 from t2t.errors import UserError
 from t2t.lab.studies.figures import draw_study
 from t2t.lab.studies.results import Arm, StudyResult, Values
-from t2t.training.run_folder import write_json, write_page
+from t2t.training.run_files import write_json, write_text
 
 TABLE, NUMBERS, PICTURE = "table.md", "table.json", "picture.png"
 
@@ -18,7 +18,7 @@ def write(result: StudyResult, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / NUMBERS, as_json(result))
         draw_study(result, folder / PICTURE)
-        write_page(page, markdown(result))
+        write_text(page, markdown(result))
     except OSError as error:
         raise UserError(
             f"The study's table cannot be written into {folder} ({error.strerror}); "

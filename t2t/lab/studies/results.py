@@ -11,8 +11,9 @@ import torch
 
 from t2t.analysis.meter import macs_by_module
 from t2t.lab.studies.study import ALIKE, Claim, Study
+from t2t.training.environment import read_environment
 from t2t.training.recipe import Recipe
-from t2t.training.run_folder import RunFolder, read_environment
+from t2t.training.run_folder import RunFolder
 from t2t.training.state import build_model
 
 NUM_ERRORS = 2
@@ -207,8 +208,7 @@ def run_folder(folder: Path, recipe: Recipe, seed: int) -> Path:
 def finished(folder: Path, recipe: Recipe, seed: int) -> dict[str, Any] | None:
     """The result of a run if it is finished and has this very recipe."""
     run = RunFolder(run_folder(folder, recipe, seed))
-    result = run.finished()
-    return None if run.changes(replace(recipe, seed=seed)) else result
+    return None if run.changes(replace(recipe, seed=seed)) else run.result()
 
 
 def gather(

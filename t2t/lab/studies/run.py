@@ -80,7 +80,7 @@ def run_study(
             write(so_far(), folder / study.name)
         except UserError as error:  # may be fixed before the last run ends
             warn(str(error))
-        if result.asked_to_stop:
+        if result.stop_requested:
             break
     study_result = so_far()
     if study_result.arms:

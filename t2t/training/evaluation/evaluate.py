@@ -11,14 +11,14 @@ from t2t.data.batches import EvaluationBatches
 from t2t.data.sampler import Batch
 from t2t.errors import UserError
 from t2t.shapes import Images, Labels
-from t2t.training.distributed import World, gather_over_all
+from t2t.training.distributed import World, all_gather_rows
 
 Scoring = Callable[[nn.Module, Images, Labels], dict[str, Tensor]]
 """Values of every image, by name, such as `Task.score` gives."""
 
 
 @dataclass(frozen=True)
-class Preparation:
+class Normalize:
     """What happens to evaluation pixels before a model sees them."""
 
     mean: tuple[float, ...]
@@ -32,7 +32,7 @@ class Preparation:
 def evaluate(
     model: nn.Module,
     batches: EvaluationBatches,
-    prepare: Preparation,
+    prepare: Normalize,
     score: Scoring,
     world: World,
     precision: torch.dtype = torch.float32,
@@ -55,7 +55,7 @@ def evaluate(
             advance(len(batch.valid) * world.size)
     model.train(was_training)
     found = {
-        name: gather_over_all(torch.cat(parts), world).cpu()
+        name: all_gather_rows(torch.cat(parts), world).cpu()
         for name, parts in rows.items()
     }
     order = found["index"].argsort()

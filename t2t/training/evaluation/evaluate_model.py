@@ -23,18 +23,19 @@ from t2t.tasks.class_matching import match_classes, relabelled
 from t2t.tasks.classify import score_logits
 from t2t.training.distributed import (
     World,
-    check_alike,
+    all_gather_union,
+    check_same_on_all,
     init_distributed,
-    union_over_all,
 )
-from t2t.training.evaluation.evaluate import Preparation, evaluate
+from t2t.training.evaluation.evaluate import Normalize, evaluate
 from t2t.training.evaluation.real_labels import RealLabels
 from t2t.training.evaluation.report import EvalReport
 from t2t.training.evaluation.score import Score
 from t2t.training.loaders import open_data
 from t2t.training.recipe import Recipe
-from t2t.training.run_folder import RECIPE, read_recipe, same_data
+from t2t.training.run_files import RECIPE
 from t2t.training.runtime import PRECISIONS
+from t2t.training.saved_run import read_recipe, same_data
 from t2t.training.threads import use_free_cores
 
 
@@ -73,7 +74,7 @@ def evaluate_model(
         batch_size = min(batch_size, len(source))
         batches = open_batches(trained, source, batch_size, world, damage, max_pixels)
         network = trained.model.to(world.device)
-        prepare = Preparation(trained.mean, trained.std)
+        prepare = Normalize(trained.mean, trained.std)
         num_classes = len(trained.class_names)
         watch = Stopwatch(world, len(source), progress)
         dtype = PRECISIONS[precision]
@@ -83,7 +84,7 @@ def evaluate_model(
         score = Score.of(values, num_classes)
         rate = watch.images_per_second()
         real_score = None if reassessed is None else reassessed.score(score.predictions)
-        damaged = union_over_all(damage.names, world)
+        damaged = all_gather_union(damage.names, world)
         if not world.is_main:
             return None
         return EvalReport(
@@ -116,7 +117,7 @@ def open_batches(
         "num_images": len(source),
         "batch_size": batch_size,
     }
-    check_alike(world, shared)
+    check_same_on_all(world, shared)
     return evaluation_batches(
         source,
         batch_size=batch_size,

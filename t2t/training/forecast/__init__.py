@@ -1,1 +1,1 @@
-"""What a run would take, measured here or computed for other machines."""
+"""Time and memory of a run, measured here or computed for other GPUs."""

@@ -12,7 +12,7 @@ from t2t.data.sources import Splits
 from t2t.errors import UserError
 from t2t.tasks import task_class
 from t2t.training.distributed import World
-from t2t.training.forecast.plan import GPUS, num_scored, plan
+from t2t.training.forecast.plan import GPUS, num_evaluated, plan
 from t2t.training.forecast.random_batch import random_batch
 from t2t.training.logging.clock import duration
 from t2t.training.recipe import Recipe
@@ -75,12 +75,8 @@ def margin(top1: float, num_images: int) -> float:
 
 def remaining_work(recipe: Recipe, step: int, num_steps: int) -> float:
     """The fraction of a run's work that remains after a step."""
-    whole = sum(share * phase.cost for phase, share in recipe.phases().items())
     since = min(step / max(num_steps, 1), 1.0)
-    if since == 1:
-        return 0.0
-    left = recipe.phases(since)
-    return sum(share * phase.cost for phase, share in left.items()) / whole
+    return 0.0 if since == 1 else recipe.cost(since) / recipe.cost()
 
 
 def forecast(
@@ -96,16 +92,15 @@ def forecast(
             one = step_seconds(recipe, runtime, world)
     except Exception:  # a failed estimate must not stop the run
         return None
-    work = sum(share * phase.cost for phase, share in recipe.phases().items())
     num_steps = steps_per_epoch(num_train, recipe.batch_size) * recipe.epochs
-    scored = num_scored(recipe, num_val) / recipe.batch_size / 3
-    return one * (num_steps * work + scored)
+    evaluations = num_evaluated(recipe, num_val) / recipe.batch_size / 3
+    return one * (num_steps * recipe.cost() + evaluations)
 
 
 def planned_seconds(
     recipe: Recipe, runtime: Runtime, num_train: int, num_val: int
 ) -> float | None:
-    """The same from `t2t plan`, for GPUs and models that it knows."""
+    """Seconds by `t2t plan`; None for GPUs and models that it does not know."""
     name = torch.cuda.get_device_name()
     known = next((gpu for gpu in GPUS if gpu in name), None)
     if known is None or runtime.precision == "fp32":

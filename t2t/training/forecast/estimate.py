@@ -1,4 +1,4 @@
-"""What a run would take, measured on a few steps instead of all."""
+"""Time and memory of a run, estimated from a few steps: `t2t train --dry-run`."""
 
 import time
 from dataclasses import replace
@@ -18,7 +18,7 @@ from t2t.models.config import ModelConfig
 from t2t.tasks.base import Task, Views
 from t2t.training.distributed import World, find_device
 from t2t.training.evaluation.evaluate import autocast
-from t2t.training.forecast.plan import num_words
+from t2t.training.forecast.plan import values_per_parameter
 from t2t.training.forecast.random_batch import random_batch
 from t2t.training.loaders import open_data
 from t2t.training.logging.clock import counted, duration, pace
@@ -29,13 +29,13 @@ from t2t.training.step import keep_tokens
 
 NUM_TRIED = {"cpu": 8, "mps": 32}
 SECONDS_TRIED = 10.0
-"""After which two steps tell enough."""
+"""After this time, two steps are enough."""
 
 
 def estimate(recipe: Recipe, runtime: Runtime) -> str:
     """The whole recipe, its steps, and their estimated time and memory.
 
-    Without the data, steps and time are left out.
+    Without the data, steps and time are unknown.
     """
     recipe.check_weights()
     world = World(0, 1, find_device(runtime.device))
@@ -48,43 +48,52 @@ def estimate(recipe: Recipe, runtime: Runtime) -> str:
         missing = str(error)
     num_classes = len(splits.train.classes) if splits else ModelConfig.num_classes
     classes = splits.train.classes if splits else None
-    run = new_state(recipe, runtime, world, num_classes, classes)
-    held = min(runtime.micro_batch or recipe.batch_size, recipe.batch_size)
-    seconds = kept = 0.0
+    state = new_state(recipe, runtime, world, num_classes, classes)
+    num_at_once = min(runtime.micro_batch or recipe.batch_size, recipe.batch_size)
+    seconds = bytes_per_image = 0.0
     for phase, share in recipe.phases().items():
-        keep_tokens(run.model, recipe.model, phase.keep)
-        one, stored = try_steps(run, recipe, runtime, world, held)
-        seconds += share * one
-        kept = max(kept, stored)
-    weights = sum(
-        p.numel() * p.element_size() for p in run.task.parameters() if p.requires_grad
-    )
-    state = num_words(recipe) * weights
+        keep_tokens(state.model, recipe.model, phase.keep)
+        took, num_bytes = try_steps(state, recipe, runtime, world, num_at_once)
+        seconds += share * took
+        bytes_per_image = max(bytes_per_image, num_bytes)
     speed = (
         f"{pace(1 / seconds)}, estimated from a few uncompiled steps in "
         f"{runtime.precision} without loading images"
     )
     if splits:
-        *about, time_taken = about_steps(recipe, splits, seconds, world)
-        about.append(f"{time_taken} at {speed}")
+        *steps, time_taken = describe_steps(recipe, splits, seconds, world)
+        steps.append(f"{time_taken} at {speed}")
     else:
-        about = [
-            f"Steps and time are unknown, since the data cannot be opened: {missing}",
+        steps = [
+            f"Steps and time are unknown because the data cannot be opened: {missing}",
             f"On {world.device} about {speed}",
         ]
     lines = [
         *(f"{key}: {shown}" for key, shown in flat(to_json(recipe))),
         "",
-        *about,
-        *([] if run.loaded is None else [str(run.loaded)]),
-        f"About {(state + kept * held) / 2**30:.2g} GiB: "
-        f"{state / 2**30:.2g} for weights, gradients, optimizer and EMA, "
-        f"{kept * held / 2**30:.2g} for {held} images at once (see --micro-batch)",
+        *steps,
+        *([] if state.loaded is None else [str(state.loaded)]),
+        describe_memory(recipe, state, bytes_per_image, num_at_once),
     ]
     return "\n".join(lines)
 
 
-def about_steps(
+def describe_memory(
+    recipe: Recipe, state: TrainState, bytes_per_image: float, num_at_once: int
+) -> str:
+    """A line on the memory of the weights and of the activations."""
+    parameters = [p for p in state.task.parameters() if p.requires_grad]
+    weights = sum(p.numel() * p.element_size() for p in parameters)
+    fixed = values_per_parameter(recipe) * weights / 2**30
+    activations = bytes_per_image * num_at_once / 2**30
+    return (
+        f"About {fixed + activations:.2g} GiB: {fixed:.2g} for weights, gradients, "
+        f"optimizer and EMA, {activations:.2g} for {num_at_once} images at once (see "
+        "--micro-batch)"
+    )
+
+
+def describe_steps(
     recipe: Recipe, splits: Splits, seconds: float, world: World
 ) -> list[str]:
     """Lines on images, steps and time, at `seconds` per image."""
@@ -113,29 +122,29 @@ def flat(data: dict[str, Any], at: str = "") -> list[tuple[str, Any]]:
 
 
 def try_steps(
-    run: TrainState,
+    state: TrainState,
     recipe: Recipe,
     runtime: Runtime,
     world: World,
-    held: int,
+    num_at_once: int,
 ) -> tuple[float, float]:
     """Seconds and bytes that one image takes, from a few steps on random images."""
     precision = PRECISIONS[runtime.precision or "fp32"]
-    num = min(NUM_TRIED.get(world.device.type, held), held)
-    views = random_views(run.task, recipe, num, world.device)
-    kept = 0.0
+    num = min(NUM_TRIED.get(world.device.type, num_at_once), num_at_once)
+    views = random_views(state.task, recipe, num, world.device)
+    num_bytes = 0.0
     times = []
     for _ in range(4):
         started = time.perf_counter()
-        with Kept(run.task) as saved, autocast(world.device, precision):
-            loss = run.trained(views)["loss"]
-        run.scaler.scale(loss).backward()
+        with SavedBytes(state.task) as saved, autocast(world.device, precision):
+            loss = state.trained(views)["loss"]
+        state.scaler.scale(loss).backward()
         loss.item()
         times.append(time.perf_counter() - started)
-        kept = saved.num_bytes / num
+        num_bytes = saved.num_bytes / num
         if len(times) > 1 and sum(times) > SECONDS_TRIED:
             break
-    return min(times[1:]) / num, kept
+    return min(times[1:]) / num, num_bytes
 
 
 def random_views(
@@ -148,23 +157,23 @@ def random_views(
     return task.views(batch.views, batch.labels, rng, light)
 
 
-class Kept:
-    """Counts the bytes that a forward pass keeps for the backward pass."""
+class SavedBytes:
+    """Counts the bytes that a forward pass saves for the backward pass."""
 
     def __init__(self, model: nn.Module) -> None:
         self.num_bytes = 0
         self.seen = {p.untyped_storage().data_ptr() for p in model.parameters()}
-        self.hooks = saved_tensors_hooks(self.keep, lambda tensor: tensor)
+        self.hooks = saved_tensors_hooks(self.count, lambda tensor: tensor)
 
-    def keep(self, tensor: Tensor) -> Tensor:
-        """Takes note of a tensor whose storage is new."""
+    def count(self, tensor: Tensor) -> Tensor:
+        """Counts a tensor whose storage is new."""
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in self.seen:
             self.seen.add(storage.data_ptr())
             self.num_bytes += storage.nbytes()
         return tensor
 
-    def __enter__(self) -> "Kept":
+    def __enter__(self) -> "SavedBytes":
         self.hooks.__enter__()
         return self
 

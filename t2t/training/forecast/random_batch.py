@@ -1,4 +1,4 @@
-"""A batch of noise, for steps that are only timed or counted."""
+"""A batch of noise, to time steps."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Time: what a run has taken, and what it still will; and numbers in words."""
+"""Measures the time of steps, estimates the time left, and formats numbers."""
 
 import math
 import time
@@ -7,53 +7,53 @@ from typing import Any
 
 
 class Clock:
-    """Time spent in steps: without evaluations, and with compiling counted apart."""
+    """The time of steps; compilation counts separately, evaluations not at all."""
 
     NUM_RECENT = 100
-    KEPT = ("seconds", "compile_seconds", "num_warm", "num_compiled")
+    SAVED = ("seconds", "compile_seconds", "num_warm", "num_compiled")
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self.compile_seconds = 0.0
-        self.num_first = self.num_cold = 3
+        self.num_warmup = self.num_warmup_left = 3
         self.num_compiled = self.num_warm = 0
         self.recent: deque[float] = deque(maxlen=self.NUM_RECENT)
         self.evaluation_seconds = 0.0
         self.last = time.monotonic()
 
-    def count_all(self) -> None:
-        """Nothing is compiled: the first steps are as good as any."""
-        self.num_first = self.num_cold = 0
+    def skip_warmup(self) -> None:
+        """Times the first steps like all others, since nothing is compiled."""
+        self.num_warmup = self.num_warmup_left = 0
 
-    def state(self) -> dict[str, float]:
-        """The times so far and their numbers of steps, for checkpoints."""
-        return {name: getattr(self, name) for name in self.KEPT}
+    def state_dict(self) -> dict[str, float]:
+        """Times and numbers of steps, for checkpoints."""
+        return {name: getattr(self, name) for name in self.SAVED}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the state of a checkpoint."""
-        for name in self.KEPT:
+        for name in self.SAVED:
             setattr(self, name, state.get(name, 0))
 
     def start(self) -> None:
-        """Time counts from here."""
+        """Starts to count the time."""
         self.last = time.monotonic()
 
-    def evaluated(self) -> None:
-        """An evaluation is done: no time of steps, but the next one takes as long."""
+    def end_evaluation(self) -> None:
+        """Measures an evaluation, to estimate the time of those to come."""
         now = time.monotonic()
         self.evaluation_seconds, self.last = now - self.last, now
 
-    def cool(self) -> None:
-        """Another program begins: its first steps compile it, and capture graphs."""
-        self.num_cold = self.num_first
+    def restart_warmup(self) -> None:
+        """Counts the next steps as compilation and capture of graphs."""
+        self.num_warmup_left = self.num_warmup
         self.recent.clear()
 
     def step(self) -> None:
-        """A step is done."""
+        """Counts a finished step."""
         now = time.monotonic()
         took, self.last = now - self.last, now
-        if self.num_cold > 0:
-            self.num_cold -= 1
+        if self.num_warmup_left > 0:
+            self.num_warmup_left -= 1
             self.num_compiled += 1
             self.compile_seconds += took
         else:
@@ -63,12 +63,12 @@ class Clock:
 
     @property
     def is_warm(self) -> bool:
-        """Whether a step of the present program was timed that did not compile."""
+        """Whether a step after the warm-up has been timed."""
         return len(self.recent) > 0
 
     @property
     def steps_per_second(self) -> float:
-        """The mean rate of the run, of steps that compiled where all did."""
+        """The mean rate of the run, after the warm-up if it is over."""
         if self.num_warm:
             return self.num_warm / max(self.seconds, 1e-9)
         return self.num_compiled / max(self.compile_seconds, 1e-9)
@@ -79,7 +79,7 @@ class Clock:
         return len(self.recent) / max(sum(self.recent), 1e-9)
 
     def seconds_left(self, num_steps: float, num_evaluations: int) -> float:
-        """What is still to come, judged by the last steps and the last evaluation."""
+        """The time left, estimated from the last steps and the last evaluation."""
         steps = num_steps / self.recent_steps_per_second
         return steps + num_evaluations * self.evaluation_seconds
 
@@ -92,7 +92,7 @@ class Clock:
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it."""
+    """A time in s, min or h."""
     if not math.isfinite(seconds):
         return "?"
     whole = round(seconds)
@@ -104,10 +104,10 @@ def duration(seconds: float) -> str:
 
 
 def pace(rate: float) -> str:
-    """Images a second, also where that is less than one."""
+    """A rate in images/s."""
     return f"{rate:,.0f} images/s" if rate >= 1 else f"{rate:.2g} images/s"
 
 
 def counted(number: int, noun: str) -> str:
-    """So many of something, one or several."""
+    """A number and its noun, in the singular or plural."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -1,4 +1,4 @@
-"""The screen that is spoken to, or the file or pipe in its place."""
+"""The console that a run prints to: a terminal, a file or a pipe."""
 
 import os
 
@@ -7,32 +7,32 @@ from rich.table import Table
 from rich.text import Text
 
 UNLIMITED = 1000
-"""Columns of what is no terminal."""
+"""Columns of a file or pipe."""
 
 
 class RunConsole(Console):
-    """A console that a run outlives: it goes mute where it cannot be written to."""
+    """A console that stops printing if it cannot be written to; training continues."""
 
-    is_unheard = False
-    """Whether who read along has gone, as `tee` does at Ctrl-C."""
+    reader_is_gone = False
+    """Whether the reader of the pipe is gone, as `tee` is after Ctrl-C."""
 
     def show(self, text: Text) -> None:
-        """Prints, in a file a line each."""
+        """Prints a line; it is wrapped only on a terminal."""
         try:
             self.print(text, soft_wrap=not self.is_terminal)
-        except BrokenPipeError:  # as a rich before 13.8 raises it
+        except BrokenPipeError:  # raised by rich before 13.8
             self.on_broken_pipe()
         except OSError:
             self.quiet = True
 
     def on_broken_pipe(self) -> None:
-        """Goes mute, where rich would end the program in the middle of a step."""
-        self.quiet = self.is_unheard = True
-        # What is still to be sent could not be either.
+        """Stops printing; rich would exit in the middle of a step."""
+        self.quiet = self.reader_is_gone = True
+        # Buffered output could not be written either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
 
 
 def width_of(table: Table) -> int:
-    """The columns of a terminal that a table needs."""
-    # A height too, since the width of a dumb terminal is else taken to be 80.
+    """The columns that a table needs."""
+    # With a height, since rich otherwise assumes 80 columns on a dumb terminal.
     return Console(width=UNLIMITED, height=1).measure(table).maximum

@@ -1,4 +1,4 @@
-"""A run's curves as one picture."""
+"""Draws the curves of a run."""
 
 from pathlib import Path
 from typing import Any

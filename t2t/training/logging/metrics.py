@@ -1,4 +1,4 @@
-"""A run's numbers, a line of JSON each: only whole lines, and none twice."""
+"""metrics.jsonl: one line of JSON per row, each written completely and once."""
 
 import errno
 import json
@@ -15,18 +15,18 @@ LARGEST = 1e300
 
 
 class MetricsFile:
-    """Lines added to a file one system call each, or not at all."""
+    """A file to which whole lines are appended, each by one system call."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.handle = -1
         self.unwritten = b""
-        """Lines that could not be written yet, on a full disk."""
+        """Lines that could not be written yet because the disk is full."""
 
     def open_until(self, step: int, num_steps: int) -> list[dict[str, Any]]:
-        """Opens the file after removing what a resumed run does again; what is left.
+        """Opens the file without the rows that a resumed run writes again.
 
-        After the last of `num_steps`, that is its evaluation.
+        After the last of `num_steps`, that is its evaluation. Returns the rows left.
         """
         kept = [
             row
@@ -46,8 +46,8 @@ class MetricsFile:
         except OSError:
             return True
 
-    def make_again(self) -> None:
-        """Rewrites all lines after the file was removed."""
+    def recreate(self) -> None:
+        """Writes all lines to a new file after the file was removed."""
         lines = os.pread(self.handle, os.fstat(self.handle).st_size, 0)
         write_atomically(self.path, lines)
         handle = os.open(self.path, os.O_RDWR | os.O_APPEND)
@@ -73,7 +73,7 @@ class MetricsFile:
         self.unwritten = b""
 
     def close(self) -> None:
-        """Lets the file go."""
+        """Closes the file."""
         if self.handle >= 0:
             with suppress(OSError):
                 self.flush()
@@ -97,14 +97,14 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def is_row(row: object) -> bool:
-    """Whether a line of JSON has a step, and nothing but numbers."""
+    """Whether a row has a step, and only numbers."""
     if not isinstance(row, dict) or type(row.get("step")) is not int:
         return False
     return all(is_number(value) for value in row.values())
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a finite number, or null for one that was not."""
+    """Whether a value is a finite number, or null, which replaces one that is not."""
     if value is None:
         return True
     if isinstance(value, bool) or not isinstance(value, int | float):

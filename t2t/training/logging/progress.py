@@ -1,4 +1,4 @@
-"""The progress bar, and what it says: epoch, loss, metric, speed, time left."""
+"""The progress bar, and the time left."""
 
 from rich.console import Console
 from rich.progress import (
@@ -46,7 +46,7 @@ class RemainingTime:
         self.recipe, self.num_steps, self.per_epoch = recipe, num_steps, per_epoch
 
     def speed_and_time_left(self, clock: Clock, step: int) -> str:
-        """The rate and the time left, once the first steps have shown them."""
+        """The rate and the time left, once the warm-up is over."""
         if not clock.is_warm:
             return "warming up"
         left = clock.seconds_left(
@@ -56,14 +56,12 @@ class RemainingTime:
         return f"{pace(rate)}  {duration(left)} left"
 
     def num_steps_left(self, step: int) -> float:
-        """The steps to come, counted in steps that cost as much as the last one."""
+        """The number of steps left, in steps that cost as much as the last one."""
         last = self.recipe.phase_at((step - 1) / self.num_steps)
-        shares = self.recipe.phases(step / self.num_steps)
-        work = sum(share * phase.cost for phase, share in shares.items())
-        return self.num_steps * work / last.cost
+        return self.num_steps * self.recipe.cost(step / self.num_steps) / last.cost
 
     def num_evaluations_left(self, step: int) -> int:
-        """The evaluations to come, including one right after this step."""
-        every = self.recipe.evaluate_every
+        """The number of evaluations left, including one right after this step."""
         num_epochs_done = (step - 1) // self.per_epoch
-        return -(-self.recipe.epochs // every) - num_epochs_done // every
+        num_done = num_epochs_done // self.recipe.evaluate_every
+        return self.recipe.num_evaluations - num_done

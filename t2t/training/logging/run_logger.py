@@ -1,4 +1,4 @@
-"""The log of a run: lines on the screen, numbers in files, curves as a picture."""
+"""The log of a run: messages, metrics and curves."""
 
 import math
 import statistics
@@ -9,40 +9,39 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rich.text import Text
-
 from t2t.errors import UserError, first_line
 from t2t.tasks import Metric, task_class
 from t2t.training.distributed import World
+from t2t.training.environment import command_line
 from t2t.training.logging.clock import Clock, counted, duration
-from t2t.training.logging.console import RunConsole
 from t2t.training.logging.curves import draw_curves
-from t2t.training.logging.failures import Failures
+from t2t.training.logging.failure_counter import FailureCounter
+from t2t.training.logging.messages import Messages, write_failure
 from t2t.training.logging.metrics import MetricsFile, read_rows
 from t2t.training.logging.progress import ProgressBar, RemainingTime
 from t2t.training.logging.trackers import open_trackers
 from t2t.training.recipe import Recipe
-from t2t.training.run_folder import CURVES, METRICS, RunFolder, command_line
+from t2t.training.run_files import CURVES, METRICS
+from t2t.training.run_folder import RunFolder
 from t2t.training.state import TrainState
-from t2t.training.step import StepResult
+from t2t.training.step_result import StepResult
 
 LOG_EVERY_SECONDS = 10.0
 DRAW_EVERY_SECONDS = 10.0
 SHOW_EVERY_SECONDS = 0.2
 """How often the progress bar is updated."""
 NUM_ROWS = 100
-"""Rows of numbers that a run leaves, or one a step, even if it is soon over."""
+"""Rows of metrics that a run writes, or one per step if it has fewer steps."""
 WINDOW = 100
-"""Steps over which the logged loss is averaged, and the most between two rows."""
+"""Steps over which logged numbers are averaged, and the most between two rows."""
 
-LOG_FAILED = "The log could not be written"
 METRICS_FAILED = f"{METRICS} could not be written"
 CURVES_FAILED = f"{CURVES} could not be drawn"
 STEPS_SKIPPED = "A step was skipped because its gradient was not finite,"
 
 
 class RunLogger:
-    """Logs a run on the screen and in its folder, in the main process."""
+    """Logs a run to the console and to its folder, in the main process."""
 
     def __init__(
         self,
@@ -54,17 +53,15 @@ class RunLogger:
     ) -> None:
         self.run_folder, self.recipe, self.world = run_folder, recipe, world
         self.metrics: tuple[Metric, ...] = task_class(recipe.task).metrics
-        self.console = RunConsole(
-            stderr=False, quiet=quiet or not world.is_main, highlight=False
-        )
+        self.messages = Messages(run_folder, world, quiet)
+        self.console = self.messages.console
+        self.warn, self.info = self.messages.warn, self.messages.info
         self.file: MetricsFile | None = None
-        self.failures = Failures(self.warn)
-        # If the log cannot be written, show it on screen.
-        self.log_failures = Failures(lambda words: self.show(words, style="yellow"))
+        self.failures = FailureCounter(self.warn)
         self.trackers: list[Any] = []
         self.clock = Clock()
         self.numbers: dict[str, deque[float]] = {}
-        """The task's numbers at the last steps."""
+        """The task's numbers of the last steps."""
         self.scores: dict[str, Any] = {}
         """The last evaluation."""
         self.bar: ProgressBar | None = None
@@ -83,44 +80,17 @@ class RunLogger:
         if self.bar is not None:
             self.bar.stop()
         self.failures.close()
-        self.log_failures.close()
+        self.messages.failures.close()
         if self.file is not None:
             self.file.close()
             if isinstance(error, UserError):  # the command line prints it
-                self.note(str(error))
+                self.messages.note(str(error))
         for tracker in self.trackers:
             with suppress(Exception):
                 tracker.close()
 
-    def warn(self, sentence: str) -> None:
-        """Prints and logs a sentence that should not be missed."""
-        self.show(sentence, style="yellow")
-        self.note(sentence)
-
-    def info(self, *words: str | tuple[str, str]) -> None:
-        """Prints and logs a line, some of it in a style."""
-        text = Text.assemble(*words)
-        self.console.show(text)
-        self.note(text.plain)
-
-    def show(self, sentence: str, style: str) -> None:
-        """Prints a sentence without logging it."""
-        self.console.show(Text(sentence, style=style))
-
-    def note(self, words: str) -> None:
-        """Logs a line without printing it; a full disk does not stop a run."""
-        folder = self.run_folder
-        if not self.world.is_main or not folder.path.is_dir() or folder.is_lost():
-            return
-        try:
-            with folder.log.open("ab") as file:
-                file.write(f"{words}\n".encode(errors="backslashreplace"))
-            self.log_failures.over(LOG_FAILED)
-        except OSError as error:
-            self.log_failures.report(LOG_FAILED, self.trouble(LOG_FAILED, error))
-
     def resume(self, step: int, num_steps: int) -> None:
-        """Opens the metrics file, without rows of steps that will be done again."""
+        """Opens the metrics file, without rows of steps that will be repeated."""
         if not self.world.is_main:
             return
         self.file = MetricsFile(self.run_folder.metrics)
@@ -134,17 +104,16 @@ class RunLogger:
         """Rewrites the metrics if their file was removed; returns it if it was."""
         if self.file is None or not self.file.is_lost():
             return []
-        self.make_again()
+        self.recreate()
         return [] if self.file.is_lost() else [self.run_folder.metrics]
 
-    def make_again(self) -> None:
+    def recreate(self) -> None:
         """Rewrites the metrics after the run's folder was removed."""
         if self.file is not None:
             try:
-                self.file.make_again()
+                self.file.recreate()
             except OSError as error:
-                said = self.trouble(METRICS_FAILED, error)
-                self.failures.report(METRICS_FAILED, said)
+                self.report_failure(METRICS_FAILED, error)
 
     def flush(self) -> None:
         """Writes metrics that could not be written before."""
@@ -152,22 +121,22 @@ class RunLogger:
             with suppress(OSError):
                 self.file.flush()
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """The state of the log, for checkpoints."""
         return {
             "numbers": {name: [*values] for name, values in self.numbers.items()},
             "scores": self.scores,
-            "clock": self.clock.state(),
+            "clock": self.clock.state_dict(),
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Restores the state of a checkpoint, so that the log continues unchanged."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores the state of a checkpoint."""
         self.numbers = {
             name: deque(values, maxlen=WINDOW)
             for name, values in state.get("numbers", {}).items()
         }
         self.scores = state.get("scores", {})
-        self.clock.restore(state.get("clock", {}))
+        self.clock.load_state_dict(state.get("clock", {}))
 
     def start(
         self, state: TrainState, num_steps: int, per_epoch: int, description: str
@@ -190,7 +159,7 @@ class RunLogger:
             self.bar = ProgressBar(self.console, num_steps, state.step)
 
     def log_step(self, result: StepResult) -> None:
-        """Logs a step; a line comes every few seconds."""
+        """Logs a step; prints a line every few seconds."""
         self.clock.step()
         step = result.step
         if result.applied:
@@ -198,11 +167,11 @@ class RunLogger:
                 recent = self.numbers.setdefault(name, deque(maxlen=WINDOW))
                 recent.append(value)
         else:
-            self.failures.report(
+            self.failures.failed(
                 STEPS_SKIPPED, f"Step {step} was skipped: its gradient is not finite."
             )
         last = step == self.num_steps
-        # Depends on the step only, so that a resumed run writes the same rows.
+        # Depends on the step only: a resumed run writes the same rows.
         if step == 1 or last or step % self.row_every == 0:
             rate = self.clock.steps_per_second * self.recipe.batch_size
             names = list(dict.fromkeys(["loss", *self.numbers]))
@@ -221,13 +190,13 @@ class RunLogger:
         if last or now - self.logged_at >= LOG_EVERY_SECONDS:
             self.logged_at = now
             if self.bar is not None:
-                self.note(self.progress_line(step))
+                self.messages.note(self.progress_line(step))
             elif not last:
                 self.info(self.progress_line(step))
 
     @property
     def row_every(self) -> int:
-        """Steps between two rows of a run."""
+        """Steps between two rows of metrics."""
         return min(max(1, self.num_steps // NUM_ROWS), WINDOW)
 
     def recent(self, name: str) -> float:
@@ -293,12 +262,12 @@ class RunLogger:
         return [*line, f"  {duration(self.clock.seconds)}"]
 
     def interrupted(self, step: int, has_checkpoint: bool) -> None:
-        """Says where the run stopped, and how to resume it."""
+        """Logs where the run stopped, and how to resume it."""
         where = f"Stopped at step {step:,} of {self.num_steps:,}"
         if has_checkpoint:
             self.info(f"{where} with a checkpoint; run the same command to resume.")
         else:
-            self.warn(f"{where} without a checkpoint of it.")
+            self.warn(f"{where}; the last checkpoint could not be written.")
 
     def write(self, step: int, row: dict[str, Any]) -> None:
         """Adds a row to the metrics, and to the trackers."""
@@ -306,18 +275,17 @@ class RunLogger:
         if self.file is not None:
             try:
                 self.file.add(row)
-                self.failures.over(METRICS_FAILED)
+                self.failures.recovered(METRICS_FAILED)
             except OSError as error:
-                said = self.trouble(METRICS_FAILED, error)
-                self.failures.report(METRICS_FAILED, said)
+                self.report_failure(METRICS_FAILED, error)
         for tracker in [*self.trackers]:
             try:
                 tracker.log(step, row)
-            except Exception as error:  # of their own kinds: a network, a disk
+            except Exception as error:  # any kind: a network, a disk
                 self.trackers.remove(tracker)
                 name = type(tracker).__name__
                 why = getattr(error, "strerror", None) or first_line(error)
-                self.warn(f"{name} failed ({why}) and is not used any more.")
+                self.warn(f"{name} failed ({why}) and was switched off.")
 
     def draw(self) -> None:
         """Draws the curves; a full disk does not stop a run."""
@@ -326,19 +294,17 @@ class RunLogger:
         try:
             rows = read_rows(folder.metrics)
             draw_curves(rows, self.recipe.name, folder.curves, self.metrics[0])
-            self.failures.over(CURVES_FAILED)
+            self.failures.recovered(CURVES_FAILED)
         except OSError as error:
-            self.failures.report(CURVES_FAILED, self.trouble(CURVES_FAILED, error))
+            self.report_failure(CURVES_FAILED, error)
 
-    def trouble(self, failed: str, error: OSError) -> str:
-        """The message for a file that cannot be written."""
-        return (
-            f"{failed} ({error.strerror}); training continues. Check the disk of "
-            f"{self.run_folder.path}."
-        )
+    def report_failure(self, failed: str, error: OSError) -> None:
+        """Counts a file that could not be written, and warns of it."""
+        sentence = write_failure(failed, error, self.run_folder)
+        self.failures.failed(failed, sentence)
 
     def summary(self, state: TrainState) -> dict[str, Any]:
-        """The run in a few numbers."""
+        """The content of result.json."""
         recipe = self.recipe
         names = [each.name for each in self.metrics]
         scores = {key: self.scores.get(key) for key in (*names, f"{names[0]}_raw")}
@@ -364,5 +330,5 @@ class RunLogger:
 
 
 def rounded(number: float, num_digits: int) -> float | None:
-    """A number for JSON, which has no word for one that is not finite."""
+    """A number for JSON; None if it is not finite."""
     return round(number, num_digits) if math.isfinite(number) else None

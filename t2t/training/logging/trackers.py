@@ -1,4 +1,4 @@
-"""Trackers: other places that want a run's numbers, where they are installed."""
+"""Experiment trackers, if they are installed: TensorBoard and wandb."""
 
 import importlib.util
 import os
@@ -7,16 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 from t2t.errors import first_line
-from t2t.training.run_folder import RunFolder, write_page
+from t2t.training.run_files import write_text
+from t2t.training.run_folder import RunFolder
 
 
 class TensorBoardTracker:
-    """Numbers into TensorBoard's files beside the metrics."""
+    """Writes TensorBoard's files into the run folder."""
 
     def __init__(self, run_folder: RunFolder, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # What an earlier process wrote of later steps is hidden: they are done again.
+        # Hides the rows of later steps, which a resumed run writes again.
         folder = str(run_folder.path / "tensorboard")
         self.writer = SummaryWriter(folder, purge_step=step + 1)
 
@@ -30,7 +31,7 @@ class TensorBoardTracker:
 
 
 class WandbTracker:
-    """Numbers into a wandb run, where its user is logged in or offline by choice."""
+    """Logs to a wandb run; the user is logged in, or chose offline mode."""
 
     def __init__(self, run_folder: RunFolder) -> None:
         import wandb
@@ -39,7 +40,7 @@ class WandbTracker:
             project="t2t",
             name=run_folder.path.name,
             dir=run_folder.path,
-            id=os.environ.get("WANDB_RUN_ID") or kept_id(run_folder),
+            id=os.environ.get("WANDB_RUN_ID") or run_id(run_folder),
             resume="allow",
         )
 
@@ -50,20 +51,20 @@ class WandbTracker:
         self.run.finish()
 
 
-def kept_id(run_folder: RunFolder) -> str:
-    """What wandb knows a run by, so that a resumed one goes on in the same place."""
-    kept = run_folder.path / ".wandb-id"
-    if not kept.exists():
-        write_page(kept, secrets.token_hex(8))
-    return kept.read_text()
+def run_id(run_folder: RunFolder) -> str:
+    """The wandb id of a run; a resumed run has the same."""
+    path = run_folder.path / ".wandb-id"
+    if not path.exists():
+        write_text(path, secrets.token_hex(8))
+    return path.read_text()
 
 
 def open_trackers(
     run_folder: RunFolder, step: int, warn: Callable[[str], None]
 ) -> list[Any]:
-    """The trackers that are installed; wandb only where it is configured.
+    """The trackers that are installed; wandb only if it is configured.
 
-    `step` is the last one that is done, and will not be done again.
+    `step` is the last finished step.
     """
     wanted: list[Callable[[], Any]] = []
     if importlib.util.find_spec("tensorboard") is not None:
@@ -75,6 +76,6 @@ def open_trackers(
     for tracker in wanted:
         try:
             opened.append(tracker())
-        except Exception as error:  # of their own kinds: a network, a key, a disk
-            warn(f"Numbers go to one tracker less ({first_line(error)}).")
+        except Exception as error:  # any kind: a network, a key, a disk
+            warn(f"A tracker could not be started ({first_line(error)}).")
     return opened

@@ -16,7 +16,7 @@ from t2t.data.packing.pack import pack
 from t2t.errors import UserError
 from t2t.lab.bench.rows import identity, row_line
 from t2t.lab.bench.timing import Timing
-from t2t.lab.bench.trainer import Files, Trainer, measure_recipes, open_files
+from t2t.lab.bench.trainer import BenchTrainer, Files, measure_recipes, open_files
 from t2t.recipes.imagenet import published
 from t2t.training.loaders import training_batches
 from t2t.training.recipe import Recipe, TokenDropping
@@ -59,7 +59,7 @@ def test_few_files_are_gone_through_until_they_fill_batches(
 
 
 def test_a_step_is_that_of_the_training_loop(photos: Path, recipe: Recipe) -> None:
-    trainer = Trainer(recipe, Runtime(device="cpu"), CPU, Files(data=str(photos)))
+    trainer = BenchTrainer(recipe, Runtime(device="cpu"), CPU, Files(data=str(photos)))
     trainer.start()
     assert trainer.num_classes == 3
     before = [weight.clone() for weight in trainer.run.model.parameters()]
@@ -82,7 +82,7 @@ def test_nothing_is_timed_while_processes_start(
         return training_batches(*given, **options)
 
     monkeypatch.setattr("t2t.lab.bench.trainer.training_batches", opened)
-    trainer = Trainer(recipe, Runtime(device="cpu"), CPU, Files(data=str(photos)))
+    trainer = BenchTrainer(recipe, Runtime(device="cpu"), CPU, Files(data=str(photos)))
     trainer.start()
     next(trainer.batches())
     assert [loader_options.threads_first for loader_options in fed] == [False]
@@ -199,4 +199,4 @@ def test_a_recipe_that_fails_says_why_and_stops_no_other(recipe: Recipe) -> None
 
 def test_data_that_is_not_there_is_told(recipe: Recipe) -> None:
     with pytest.raises(UserError, match="no file or folder"):
-        Trainer(recipe, Runtime(device="cpu"), CPU, Files(data="nowhere/at/all"))
+        BenchTrainer(recipe, Runtime(device="cpu"), CPU, Files(data="nowhere/at/all"))

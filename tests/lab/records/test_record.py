@@ -164,15 +164,15 @@ def test_what_is_no_record_is_refused(runs: list[Path], tmp_path: Path) -> None:
     untimed = changed(second, tmp_path / "untimed", "result.json", train_minutes="")
     into = tmp_path / "record"
     cases = {
-        "is not trained to its end": [first, unfinished],
+        "has not finished training": [first, unfinished],
         r"different recipes \(drop_path: 0.0 → 0.1\)": [first, other],
         r"different recipes \(drop_path: 0.0 → 0.2\)": [first, alike],
         "have the same seed 0": [first, first],
         r"ways \(device: .*; a record holds one machine's": [first, elsewhere],
         r"in different ways \(num_processes: 1 → 8\)": [first, many],
         "cut/metrics.jsonl does not end in the run's result": [first, cut],
-        "nowhere/environment.json is not as it was written: its 'device'": [nowhere],
-        "unseeded/recipe.json is no recipe. ": [unseeded],
+        "nowhere/environment.json was changed or damaged: its 'device'": [nowhere],
+        "unseeded/recipe.json is not a recipe. ": [unseeded],
         "untimed/result.json is not .* its 'train_minutes' should be": [untimed],
         "evaluated on 5,000 held-out training images, not on the test": [held],
         "is not a run folder": [tmp_path],

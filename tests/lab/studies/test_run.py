@@ -209,7 +209,7 @@ def test_a_run_that_fails_keeps_no_other_from_being_trained(
 def test_a_run_that_another_process_trains_is_left_to_it(
     tiny_study: Study, tmp_path: Path
 ) -> None:
-    with RunFolder(tmp_path / "runs/tiny-seed0").held():
+    with RunFolder(tmp_path / "runs/tiny-seed0").hold():
         result = run_study(tiny_study, (0,), tmp_path, runtime=CPU, quiet=True)
     assert [*result.arms] == ["patches"]
     assert "Another process is training in" in result.failed[0]

@@ -28,7 +28,8 @@ from t2t.lab.studies.results import (
 from t2t.lab.studies.study import Claim, Study
 from t2t.training.optim import build_optimizers
 from t2t.training.recipe import Recipe
-from t2t.training.run_folder import RESULT_KINDS, write_json
+from t2t.training.run_files import write_json
+from t2t.training.saved_run import RESULT_TYPES
 from t2t.training.state import build_model
 
 
@@ -245,7 +246,7 @@ def test_a_forecast_holds_images_out_once(holdout: int) -> None:
 
 
 def told_result(**values: object) -> dict[str, object]:
-    result = {key: kind(1) for key, kind in RESULT_KINDS.items()}
+    result = {key: kind(1) for key, kind in RESULT_TYPES.items()}
     return {**result, "metric": "top1", "top1": 1.0, "top1_raw": 1.0, **values}
 
 

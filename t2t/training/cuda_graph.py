@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-class Replayed:
+class GraphedFunction:
     """A function of tensors that launches its kernels twice, then replays them.
 
     On a virtual machine, launching the kernels of a step one by one can take longer

@@ -1,0 +1,187 @@
+"""Writes checkpoints in the background, each complete or not at all."""
+
+import errno
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from t2t.errors import first_line
+from t2t.training.checkpoint import has_shards, ignore_single_process_warning
+from t2t.training.checkpoint_files import (
+    NUMBERS,
+    checkpoints,
+    folder_bytes,
+    remove_older,
+    seal,
+    sync_folder,
+)
+from t2t.training.distributed import World, barrier
+from t2t.training.logging.failure_counter import FailureCounter
+from t2t.training.rendezvous import is_peer_lost
+from t2t.training.state import Snapshot
+
+NUM_KEPT = 2
+FAILED = "A checkpoint could not be written"
+
+
+class CheckpointWriter:
+    """Writes snapshots into a folder one after another, never two at a time."""
+
+    def __init__(self, folder: Path, world: World, warn: Callable[[str], None]) -> None:
+        self.folder = folder
+        self.world = world
+        self.warn = warn
+        self.failures = FailureCounter(warn)
+        self.written = threading.Event()
+        self.written.set()
+        self.failed = False
+        """Whether the last checkpoint could not be written."""
+
+    def __enter__(self) -> "CheckpointWriter":
+        if self.world.is_main:
+            self.remove_drafts()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.finish()
+        self.failures.close()
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Copies the snapshot and returns; a thread writes the copy."""
+        self.finish()
+        alone = not has_shards(snapshot)
+        if alone and not self.world.is_main:
+            return
+        copied = Snapshot(
+            copy_to_cpu(snapshot.tensors), json.loads(json.dumps(snapshot.numbers))
+        )
+        if self.world.is_main:
+            self.remove_drafts()
+        if not alone:
+            barrier(self.world)
+        written = threading.Event()
+        threading.Thread(target=self.write, args=(copied, alone, written)).start()
+        self.written = written
+
+    def finish(self) -> None:
+        """Waits until nothing is being written."""
+        # Not by joining the thread: before Python 3.13, a thread whose join Ctrl-C
+        # interrupts counts as ended, and fails in its work when Python exits.
+        self.written.wait()
+
+    def remove_drafts(self) -> None:
+        """Removes what a killed process left unfinished."""
+        for draft in self.folder.glob(".writing-*"):
+            shutil.rmtree(draft, ignore_errors=True)
+
+    def draft_of(self, step: int) -> Path:
+        """The temporary name of a step's checkpoint."""
+        return self.folder / f".writing-{step:09d}"
+
+    def write(self, snapshot: Snapshot, alone: bool, written: threading.Event) -> None:
+        """Writes a checkpoint and removes older ones; training survives a failure."""
+        step = snapshot.numbers["step"]
+        ignore_single_process_warning()
+        try:
+            self.write_or_make_room(snapshot, alone)
+            if self.world.is_main:
+                final = self.folder / f"step-{step:09d}"
+                shutil.rmtree(final, ignore_errors=True)
+                self.draft_of(step).rename(final)
+                sync_folder(self.folder)
+                for old in checkpoints(self.folder)[NUM_KEPT:]:
+                    shutil.rmtree(old, ignore_errors=True)
+            self.failed = False
+            self.failures.recovered(FAILED)
+        except (Exception, CheckpointException) as error:
+            self.failed = True
+            if self.world.is_main:
+                shutil.rmtree(self.draft_of(step), ignore_errors=True)
+                # If another process is gone, training stops, and reports that itself.
+                if not is_peer_lost(error):
+                    self.report(error, snapshot)
+        finally:
+            written.set()
+
+    def write_or_make_room(self, snapshot: Snapshot, alone: bool) -> None:
+        """Writes a draft; if only one checkpoint fits, older ones are removed first."""
+        draft = self.draft_of(snapshot.numbers["step"])
+        try:
+            self.write_draft(snapshot, alone, draft)
+        except (Exception, CheckpointException) as error:
+            if not (self.world.is_main and self.would_fit(error, snapshot)):
+                raise
+            shutil.rmtree(draft, ignore_errors=True)
+            remove_older(self.folder, self.warn)
+            if not alone:  # several processes retry with the next checkpoint
+                raise
+            self.write_draft(snapshot, alone, draft)
+
+    def write_draft(self, snapshot: Snapshot, alone: bool, draft: Path) -> None:
+        """Writes a checkpoint under a temporary name."""
+        if not self.folder.parent.exists():  # `FolderGuard` recreates it later
+            raise FileNotFoundError(errno.ENOENT, "its folder is gone")
+        group = None if alone else self.world.control
+        # When this returns in the main process, all have written their shards.
+        save(snapshot.tensors, checkpoint_id=draft, process_group=group, no_dist=alone)
+        if self.world.is_main:
+            (draft / NUMBERS).write_text(json.dumps(snapshot.numbers))
+            seal(draft)
+
+    def would_fit(self, error: BaseException, snapshot: Snapshot) -> bool:
+        """Whether removing older checkpoints would free enough disk space."""
+        older = checkpoints(self.folder)[1:]
+        if not older:
+            return False
+        if getattr(first_failure(error), "errno", None) == errno.EDQUOT:
+            return True
+        shutil.rmtree(self.draft_of(snapshot.numbers["step"]), ignore_errors=True)
+        needed = 1.05 * num_bytes(snapshot) + 2**16
+        free = shutil.disk_usage(self.folder).free
+        return free < needed <= free + sum(map(folder_bytes, older))
+
+    def report(self, error: BaseException, snapshot: Snapshot) -> None:
+        """Warns that a checkpoint could not be written."""
+        kept = [path.name for path in checkpoints(self.folder)[:1]]
+        self.failures.failed(
+            FAILED,
+            f"The checkpoint of step {snapshot.numbers['step']} could not be written "
+            f"({self.reason(error, snapshot)}); training continues, and would resume "
+            f"from {kept[0] if kept else 'the start'}. Check the disk of "
+            f"{self.folder}.",
+        )
+
+    def reason(self, error: BaseException, snapshot: Snapshot) -> str:
+        """Why a checkpoint could not be written, in a few words."""
+        with suppress(OSError):
+            needed = num_bytes(snapshot)
+            free = shutil.disk_usage(self.folder).free
+            if free < needed:  # clearer than torch's own message
+                return f"{needed:,} bytes are needed and {free:,} are free"
+        return first_line(first_failure(error))
+
+
+def num_bytes(snapshot: Snapshot) -> int:
+    """The size of a snapshot's tensors."""
+    return sum(tensor.nbytes for tensor in snapshot.tensors.values())
+
+
+def first_failure(error: BaseException) -> BaseException:
+    """The error of the first process that failed."""
+    if isinstance(error, CheckpointException):
+        return next(iter(error.failures.values()))[0]
+    return error
+
+
+def copy_to_cpu(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Every tensor, or this process's shard of it, copied to main memory."""
+    return {
+        name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()
+    }

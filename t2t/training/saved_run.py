@@ -1,0 +1,105 @@
+"""Reads what a run has written: its recipe and its result."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import t2t
+from t2t.config import from_json
+from t2t.errors import UserError
+from t2t.training.recipe import Recipe
+from t2t.training.run_files import ENVIRONMENT, RECIPE, RESULT, read_json
+from t2t.user_code import offer
+
+RENAMED_FIELDS = {
+    "choices": "model_args",
+    "average": "ema",
+    "dropping": "token_dropping",
+    "calm": "light_augment_share",
+    "hold_out": "holdout",
+    "objective": "task",
+    "teacher": "task_args",
+    "distillation_weight": "task_args",
+    "distillation_temperature": "task_args",
+}
+"""Fields of recipes by earlier versions, and their names today."""
+RESULT_TYPES = {
+    **dict.fromkeys(("recipe", "model", "metric", "command"), str),
+    **dict.fromkeys(("parameters", "epochs", "skipped_steps"), int),
+    "images_per_second": float,
+    **dict.fromkeys(("train_minutes", "compile_minutes"), float),
+}
+"""Values that are read from a run's result, and their types."""
+
+
+def read_recipe(folder: Path) -> Recipe:
+    """The recipe of a run folder."""
+    check_run(folder)
+    return read_recipe_file(folder / RECIPE)
+
+
+def read_recipe_file(path: Path) -> Recipe:
+    """A recipe from a JSON file."""
+    fields = read_json(path)
+    check_fields(path, fields, "rename them in this file, or train again with --fresh")
+    offer(path.parent)
+    try:
+        return from_json(Recipe, fields)
+    except UserError as error:
+        raise UserError(f"{path} is not a recipe. {error}") from error
+
+
+def check_fields(path: Path, fields: Mapping[str, Any], what_to_do: str) -> None:
+    """Raises an error if a recipe has fields that were renamed since."""
+    renamed = [f"{old} → {new}" for old, new in RENAMED_FIELDS.items() if old in fields]
+    if renamed:
+        raise UserError(
+            f"{path} was written by {version_of(path.parent)}, and recipe fields have "
+            f"been renamed since ({', '.join(renamed)}): {what_to_do}."
+        )
+
+
+def version_of(folder: Path) -> str:
+    """The version of t2t that wrote a run folder, as its environment says."""
+    try:
+        version = read_json(folder / ENVIRONMENT).get("t2t")
+    except UserError:  # missing or damaged
+        version = None
+    # Fields have been renamed within a version too, before its release.
+    if not isinstance(version, str) or version == t2t.__version__:
+        return "an earlier version of t2t"
+    return f"t2t {version}"
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """The result of a finished run; raises an error if it is not finished."""
+    check_run(folder)
+    result = find_result(folder)
+    if result is None:
+        raise UserError(
+            f"{folder} has not finished training; run the same `t2t train` command to "
+            "resume."
+        )
+    return result
+
+
+def find_result(folder: Path) -> dict[str, Any] | None:
+    """The result in a run folder; None if the run is not finished."""
+    path = folder / RESULT
+    if not path.exists():
+        return None
+    metric = read_json(path, RESULT_TYPES)["metric"]
+    return read_json(path, {**RESULT_TYPES, metric: float, f"{metric}_raw": float})
+
+
+def check_run(folder: Path) -> None:
+    """Raises an error if a folder is not a run folder."""
+    if not (folder / RECIPE).exists():
+        raise UserError(f"{folder} is not a run folder: it holds no {RECIPE}.")
+
+
+def same_data(given: str, own: str) -> bool:
+    """Whether two paths or names mean the same data."""
+    paths = [os.path.realpath(os.path.expanduser(each)) for each in (given, own)]
+    return given == own or (paths[0] == paths[1] and os.path.exists(paths[0]))

@@ -1,0 +1,55 @@
+"""The numbers of a training step, which the device may still be computing."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from t2t.training.state import TrainState
+
+
+class StepResult(NamedTuple):
+    """The numbers of a finished step."""
+
+    step: int
+    """Counted from 1."""
+    numbers: dict[str, float]
+    """What the task returned; `loss` is among them."""
+    gradient_norm: float
+    lr: float
+    applied: bool
+    """False if the loss or the gradient was not finite, so nothing was changed."""
+
+    @property
+    def loss(self) -> float:
+        """The loss."""
+        return self.numbers["loss"]
+
+
+class PendingStep:
+    """A step that the device may still be computing."""
+
+    def __init__(
+        self, state: TrainState, found: Tensor, names: list[str], lr: float
+    ) -> None:
+        self.state, self.step, self.names, self.lr = state, state.step, names, lr
+        self.done: torch.cuda.Event | None = None
+        self.found = found
+        if found.is_cuda:
+            self.found = torch.empty(found.shape, pin_memory=True)
+            self.found.copy_(found, non_blocking=True)
+            self.done = torch.cuda.Event()
+            self.done.record()
+
+    def result(self) -> StepResult:
+        """Waits for the step; call it once."""
+        if self.done is not None:
+            self.done.synchronize()
+        loss, norm, *others = self.found.tolist()
+        applied = math.isfinite(loss) and math.isfinite(norm)
+        state = self.state
+        state.num_skipped += not applied
+        state.num_skipped_in_a_row = 0 if applied else state.num_skipped_in_a_row + 1
+        numbers = dict(zip(self.names, (loss, *others), strict=True))
+        return StepResult(self.step, numbers, norm, self.lr, applied)
