@@ -182,7 +182,7 @@ def class_table(report: EvalReport) -> str:
     ]
     for row in sorted(report.classes(), key=lambda row: row.name):
         name = in_cell(row.name)
-        others = ", ".join(in_cell(other) for other, _ in row.taken_for[:2])
+        others = ", ".join(in_cell(other) for other, _ in row.confused_with[:2])
         lines.append(f"| {name} | {row.num_images:,} | {row.top1:.1f} | {others} |")
     return "\n".join(lines)
 

@@ -39,7 +39,7 @@ VAL_LOSS = Metric("val_loss", "validation loss", digits=3, higher_is_better=Fals
 
 @dataclass(frozen=True, kw_only=True)
 class TaskContext:
-    """What a task is built for."""
+    """The data and the model that a task is built for."""
 
     num_classes: int
     """0 if the data has no labels."""
@@ -62,7 +62,7 @@ class Task(nn.Module):
 
     Modules that a task owns beside the model (a projector, a decoder, a teacher) are
     attributes: the train state saves and restores them, and they are trained unless
-    they are frozen with `requires_grad_(False)`. Parameters belong to such modules,
+    they are frozen with `requires_grad_(False)`. Parameters belong to these modules,
     not to the task itself.
     """
 
@@ -94,8 +94,8 @@ class Task(nn.Module):
     ) -> Views:
         """What the loss sees of a batch, given one tensor of pixels per crop.
 
-        Runs on the device under `torch.compile(fullgraph=True)`; all that is random
-        comes from `rng`, so that a resumed run draws the same.
+        Runs on the device under `torch.compile(fullgraph=True)`; all randomness
+        comes from `rng`: a resumed run draws the same.
         """
         raise NotImplementedError
 
@@ -104,7 +104,7 @@ class Task(nn.Module):
         raise NotImplementedError
 
     def after_step(self, applied: Tensor) -> None:
-        """Updates what follows the weights, such as a moving-average teacher.
+        """Updates what depends on the weights, such as a moving-average teacher.
 
         `applied` is 1, or 0 if the gradient was not finite: then nothing may change.
         """

@@ -1,4 +1,4 @@
-"""Images of other data under the classes of a model, matched by their names."""
+"""Matches the classes of data to those of a model, by their names."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -12,31 +12,31 @@ from t2t.models.class_names import class_indices, listed
 
 
 def relabelled(source: Source, numbers: Indices, classes: Sequence[str]) -> Source:
-    """The same images, their labels numbered as a model numbers its classes."""
-    same = copy(source)
-    same.labels, same.classes = numbers[source.labels], tuple(classes)
-    return same
+    """The same images with the class numbers of a model."""
+    copied = copy(source)
+    copied.labels, copied.classes = numbers[source.labels], tuple(classes)
+    return copied
 
 
 def match_classes(
     given: Sequence[str], classes: Sequence[str], where: str
 ) -> tuple[Indices, tuple[str, ...]]:
-    """The model's number of each of the data's classes, and what should be known.
+    """The model's number of each class of the data, and notes for the user.
 
-    Names may stand in any order and need not be all of the model's. Data whose classes
-    are only numbered goes by these numbers.
+    Names may be in any order, and some of the model's may be missing. Classes without
+    names are matched by number.
     """
     numbers = class_indices(given, classes)
     unknown = [
         name for name, number in zip(given, numbers, strict=True) if number is None
     ]
-    if unknown and (note := why_in_order(given, classes, where)):
+    if unknown and (note := note_on_order(given, classes, where)):
         return np.arange(len(given)), (note,)
     if unknown:
         raise UserError(
             f"{where} has classes that the model does not know: {listed(unknown)}; the "
-            f"model's {len(classes)} are {listed(classes)}. Rename or remove what "
-            "differs."
+            f"model's {len(classes)} are {listed(classes)}. Rename or remove those "
+            "classes."
         )
     found = np.array(numbers, np.int64)
     if len(set(found.tolist())) < len(found):
@@ -49,11 +49,13 @@ def match_classes(
     return found, (note,)
 
 
-def why_in_order(given: Sequence[str], classes: Sequence[str], where: str) -> str:
-    """A sentence on why classes without names in common go in their order, if so."""
+def note_on_order(given: Sequence[str], classes: Sequence[str], where: str) -> str:
+    """A note if classes are matched by their order; empty if they are not."""
     if len(given) <= len(classes) and list(given) == list(map(str, range(len(given)))):
         return f"The classes of {where} are matched by number."
     numbered = [f"class {number}" for number in range(len(given))]
     if list(classes) == numbered:
-        return f"The model's classes have no names; those of {where} go in order."
+        return (
+            f"The model's classes have no names; those of {where} are matched in order."
+        )
     return ""

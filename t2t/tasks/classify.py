@@ -1,7 +1,7 @@
 """Classification: one augmented view of each image, and its label."""
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from t2t.data.augment.config import Augmentation
 from t2t.data.augment.pipeline import augment
@@ -36,11 +36,12 @@ class Classify(Task):
 
     def score(self, model: nn.Module, images: Images, labels: Labels) -> Views:
         """Whether the label is the first guess, or among five; the loss."""
-        return score_logits(model(images).float(), labels)
+        return score_classifier(model, images, labels)
 
 
-def score_logits(logits: Tensor, labels: Labels) -> Views:
+def score_classifier(model: nn.Module, images: Images, labels: Labels) -> Views:
     """Per image: 100 or 0 for a correct guess, the loss and the predicted class."""
+    logits = model(images).float()
     order = logits.topk(min(5, logits.shape[1]), dim=1).indices
     hits = order == labels[:, None]
     return {

@@ -35,7 +35,7 @@ class DistillArgs:
 
 
 class Distill(Classify):
-    """What the distillations share: a frozen teacher that sees the same images."""
+    """The base of the distillations: a frozen teacher that sees the same images."""
 
     Args = DistillArgs
     args: DistillArgs
@@ -57,13 +57,13 @@ class Distill(Classify):
         self.register_buffer("shift", shift, persistent=False)
 
     def train(self, mode: bool = True) -> "Distill":
-        """Sets the student's mode; the teacher always evaluates."""
+        """Sets the student's mode; the teacher stays in eval mode."""
         super().train(mode)
         self.teacher.eval()
         return self
 
     @torch.no_grad()
-    def teach(self, images: Images) -> Logits:
+    def teacher_logits(self, images: Images) -> Logits:
         """The teacher's logits."""
         if self.scale is not None and self.shift is not None:
             images = images * self.scale + self.shift
@@ -76,12 +76,12 @@ class DistillSoft(Distill):
     def forward(self, views: Views) -> Numbers:
         """The loss and its two parts."""
         logits = self.model(views["images"])
-        taught = soft_divergence(
-            logits, self.teach(views["images"]), self.args.temperature
+        teacher_loss = soft_divergence(
+            logits, self.teacher_logits(views["images"]), self.args.temperature
         )
-        return self.joined(F.cross_entropy(logits, views["targets"]), taught)
+        return self.combine(F.cross_entropy(logits, views["targets"]), teacher_loss)
 
-    def joined(self, label_loss: Tensor, teacher_loss: Tensor) -> Numbers:
+    def combine(self, label_loss: Tensor, teacher_loss: Tensor) -> Numbers:
         """The weighted sum, and its parts for the log."""
         return {
             "loss": label_loss + self.args.weight * teacher_loss,
@@ -100,10 +100,10 @@ class DistillTokenSoft(DistillSoft):
     def forward(self, views: Views) -> Numbers:
         """The loss and its two parts."""
         logits, distilled = self.model(views["images"], separate_heads=True)
-        taught = soft_divergence(
-            distilled, self.teach(views["images"]), self.args.temperature
+        teacher_loss = soft_divergence(
+            distilled, self.teacher_logits(views["images"]), self.args.temperature
         )
-        return self.joined(F.cross_entropy(logits, views["targets"]), taught)
+        return self.combine(F.cross_entropy(logits, views["targets"]), teacher_loss)
 
 
 class DistillTokenHard(DistillTokenSoft):
@@ -112,7 +112,7 @@ class DistillTokenHard(DistillTokenSoft):
     def forward(self, views: Views) -> Numbers:
         """The mean of two cross-entropies, and both."""
         logits, distilled = self.model(views["images"], separate_heads=True)
-        predicted = self.teach(views["images"]).argmax(dim=1)
+        predicted = self.teacher_logits(views["images"]).argmax(dim=1)
         label_loss = F.cross_entropy(logits, views["targets"])
         teacher_loss = F.cross_entropy(distilled, predicted)
         return {
@@ -137,20 +137,20 @@ def check_token(model: nn.Module, name: str) -> None:
     ours = isinstance(model, VisionTransformer)
     if isinstance(model, VisionTransformer) and model.config.distilled:
         return
-    ways = "set task=distill_soft"
+    advice = "set task=distill_soft"
     if ours:
-        ways += (
+        advice += (
             ", or model_args.distilled=true, model_args.class_token=true and "
             "model_args.pool=class"
         )
     raise UserError(
         f"This task needs a distillation token, which {name}"
-        f"{'' if ours else ' (built by timm)'} does not have; {ways}."
+        f"{'' if ours else ' (built by timm)'} does not have; {advice}."
     )
 
 
 def check_teacher(
-    path: str, teacher: nn.Module, taught: Sequence[str] | None, context: TaskContext
+    path: str, teacher: nn.Module, names: Sequence[str] | None, context: TaskContext
 ) -> None:
     """Raises an error if the teacher's classes are not those of the data."""
     known = getattr(teacher, "num_classes", context.num_classes)
@@ -159,13 +159,13 @@ def check_teacher(
             f"The teacher {path} has {known} classes and the data has "
             f"{context.num_classes}; give a teacher that was trained on this data."
         )
-    if not (context.class_names and taught):
+    if not (context.class_names and names):
         return
     try:
-        numbers, _ = match_classes(context.class_names, taught, context.data)
+        numbers, _ = match_classes(context.class_names, names, context.data)
     except UserError as error:
         raise UserError(f"The teacher {path} does not fit: {error}") from None
-    if numbers.tolist() != list(range(len(taught))):
+    if numbers.tolist() != list(range(len(names))):
         raise UserError(
             f"The teacher {path} has the classes of {context.data} in another order; "
             "give a teacher that was trained on this data."

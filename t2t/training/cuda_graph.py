@@ -1,4 +1,4 @@
-"""CUDA graphs: a function whose kernels are launched once and replayed ever after."""
+"""CUDA graphs: a function whose kernels are captured once and then replayed."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,17 +7,16 @@ from torch import Tensor
 
 
 class GraphedFunction:
-    """A function of tensors that launches its kernels twice, then replays them.
+    """A function of tensors that runs normally twice, then as a CUDA graph.
 
-    On a virtual machine, launching the kernels of a step one by one can take longer
-    than running them. The function must do the same at every call but for the numbers
-    in its tensors, and must not wait for the device. Its result is overwritten by the
-    next call.
+    Launching the kernels of a step one by one can take longer than running them. The
+    function must launch the same kernels at every call, and must not wait for the
+    device. Its result is overwritten by the next call.
     """
 
-    # Compiling, the choice of algorithms and the first memory of an optimizer must be
+    # Compilation, the choice of algorithms and the first memory of an optimizer must be
     # over before a graph is captured.
-    NUM_LAUNCHED = 2
+    NUM_WARMUPS = 2
 
     def __init__(self, function: Callable[..., Tensor]) -> None:
         self.function = function
@@ -28,9 +27,9 @@ class GraphedFunction:
         self.stream: torch.cuda.Stream | None = None
 
     def __call__(self, *inputs: Tensor) -> Tensor:
-        self.take(inputs)
+        self.copy_inputs(inputs)
         self.num_calls += 1
-        if self.num_calls <= self.NUM_LAUNCHED:
+        if self.num_calls <= self.NUM_WARMUPS:
             return self.launch()
         if self.graph is None:
             self.capture()
@@ -39,15 +38,15 @@ class GraphedFunction:
         self.graph.replay()
         return self.result
 
-    def take(self, inputs: Sequence[Tensor]) -> None:
-        """Puts the inputs where the graph reads them."""
+    def copy_inputs(self, inputs: Sequence[Tensor]) -> None:
+        """Copies the inputs to the tensors that the graph reads."""
         if not self.inputs:
             self.inputs = [torch.empty_like(each) for each in inputs]
-        for run_folder, given in zip(self.inputs, inputs, strict=True):
-            run_folder.copy_(given, non_blocking=True)
+        for own, given in zip(self.inputs, inputs, strict=True):
+            own.copy_(given, non_blocking=True)
 
     def launch(self) -> Tensor:
-        """One call without a graph, on a stream of its own as captures are."""
+        """One call without a graph, on the stream of the capture."""
         current = torch.cuda.current_stream()
         if self.stream is None:
             self.stream = torch.cuda.Stream(priority=current.priority)
@@ -58,12 +57,12 @@ class GraphedFunction:
         return result
 
     def capture(self) -> None:
-        """Records the kernels of a call, which computes nothing and draws nothing."""
-        drawn = torch.cuda.get_rng_state()
+        """Captures the kernels of a call without running them; random state is kept."""
+        rng_state = torch.cuda.get_rng_state()
         graph = torch.cuda.CUDAGraph()
-        # Other threads, which decode the next images, may use the device meanwhile.
+        # Other threads may use the device meanwhile, to decode the next images.
         mode = "thread_local"
         with torch.cuda.graph(graph, stream=self.stream, capture_error_mode=mode):
             self.result = self.function(*self.inputs)
         self.graph = graph
-        torch.cuda.set_rng_state(drawn)
+        torch.cuda.set_rng_state(rng_state)

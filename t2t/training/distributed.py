@@ -1,4 +1,4 @@
-"""Many devices: which process this is, and how a model is spread over them."""
+"""Distributed training: processes, collectives, and how a model is parallelized."""
 
 import atexit
 import gc
@@ -32,40 +32,40 @@ PARALLELISMS = {"ddp": False, "fsdp": True, "hybrid": True}
 """Whether each process holds only a shard of the weights."""
 Found = TypeVar("Found")
 
-# Training's kernels go before a decoder's, and after those that crop the next batch.
+# Training's kernels run before a decoder's, and after those that crop the next batch.
 PRIORITY = -1
-# The most there can be. From JPEGs a step went at 0.65 of its speed with the usual
-# eight and priorities, at 0.72 with these alone, at 0.93 with both.
+# The maximum. Steps from JPEGs reached 0.65 of full speed with the default of eight and
+# priorities, 0.72 with 32 alone, 0.93 with both.
 NUM_QUEUES = "32"
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among all that train together."""
+    """This process, and the number of processes that train together."""
 
     rank: int
     size: int
     device: torch.device
     local_rank: int = 0
     local_size: int = 1
-    """Processes on this machine."""
+    """Processes on this node."""
     control: Any = None
-    """A group for words and files, which never wait for what the devices compute."""
+    """A gloo group for objects and files, which do not wait for the devices."""
 
     @property
     def is_main(self) -> bool:
-        """Whether this process speaks and writes for all."""
+        """Whether this is rank 0, which prints and writes files."""
         return self.rank == 0
 
     @property
     def is_distributed(self) -> bool:
-        """Whether there are others."""
+        """Whether there are several processes."""
         return self.size > 1
 
 
 @contextmanager
 def init_distributed(device: str | None) -> Iterator[World]:
-    """Joins the processes that torchrun started, or stands alone; leaves at the end."""
+    """Joins the processes that torchrun started, if it did; leaves them at the end."""
     rank, world_size, local_rank, local_size = read_environment_ranks()
     chosen = find_device(device, local_rank)
     if chosen.type == "cuda":
@@ -74,7 +74,7 @@ def init_distributed(device: str | None) -> Iterator[World]:
         with training_stream(chosen):
             yield World(rank=0, size=1, device=chosen)
         return
-    with ExitStack() as leaving:
+    with ExitStack() as exits:
         if not dist.is_initialized():
             on_cuda = chosen.type == "cuda"
             store = rendezvous_store(rank, world_size)
@@ -85,12 +85,12 @@ def init_distributed(device: str | None) -> Iterator[World]:
                 world_size=world_size,
                 device_id=chosen if on_cuda else None,
             )
-            # Gloo's threads live as long as anything knows its group. One that lets go
-            # of a tensor while Python shuts down would abort the process.
+            # Gloo's threads live as long as their group is referenced. One that frees a
+            # tensor while Python shuts down would abort the process.
             atexit.register(gc.collect)
-            leaving.callback(dist.destroy_process_group)
-            leaving.enter_context(report_error_once(store))
-        leaving.enter_context(training_stream(chosen))
+            exits.callback(dist.destroy_process_group)
+            exits.enter_context(report_error_once(store))
+        exits.enter_context(training_stream(chosen))
         yield World(
             rank=rank,
             size=world_size,
@@ -103,11 +103,10 @@ def init_distributed(device: str | None) -> Iterator[World]:
 
 @contextmanager
 def training_stream(device: torch.device) -> Iterator[None]:
-    """Work for CUDA on a stream that no other library's has to wait for.
+    """Runs CUDA work on a stream of its own, with a priority of its own.
 
-    nvJPEG's streams wait for the default one. Besides, streams of one priority share
-    the device's queues: behind a step in the same queue, decoding would stand still
-    until it is over. So training has a priority that nobody else's streams have.
+    nvJPEG's streams wait for the default stream. Streams of one priority share the
+    device's queues: behind a step in the same queue, decoding would wait for its end.
     """
     if device.type != "cuda":
         yield
@@ -119,40 +118,41 @@ def training_stream(device: torch.device) -> Iterator[None]:
         with torch.cuda.stream(own):
             yield
     finally:
-        # What was computed here may be read there next.
+        # The other stream may read the results next.
         before.wait_stream(own)
 
 
 def find_device(name: str | None, local_rank: int = 0) -> torch.device:
-    """The device asked for, or the best there is: CUDA, Apple's MPS, then the CPU."""
-    # CUDA reads this when it is first used.
+    """The named device, or the best available: CUDA, Apple's MPS, then the CPU."""
+    # CUDA reads this at its first use.
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", NUM_QUEUES)
-    # Devices are counted even where the driver is too old for them.
+    # `device_count` also counts devices that the driver is too old for.
     num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    there = [f"cuda:{number}" for number in range(num_gpus)]
-    there += ["mps", "cpu"] if torch.backends.mps.is_available() else ["cpu"]
+    available = [f"cuda:{number}" for number in range(num_gpus)]
+    available += ["mps", "cpu"] if torch.backends.mps.is_available() else ["cpu"]
     if name is None:
-        name = there[0].partition(":")[0]
+        name = available[0].partition(":")[0]
     found = f"cuda:{local_rank}" if name == "cuda" else name
-    if found not in there:
-        asked = found if num_gpus else name
+    if found not in available:
+        wanted = found if num_gpus else name
         raise UserError(
-            f"device={asked!r} is not on this machine; there is: {', '.join(there)}."
+            f"device={wanted!r} is not available; there is: {', '.join(available)}."
         )
     return torch.device(found)
 
 
 def parallelize(task: nn.Module, parallelism: Parallelism, world: World) -> nn.Module:
-    """The task as all processes train it together: wrapped, or sharded in place."""
+    """The task for training by all processes: wrapped, or sharded in place."""
     shards = choose("parallelism", parallelism, PARALLELISMS)
     if not world.is_distributed:
         return task
     if shards:
         return shard(task, parallelism, world)
     ids = [world.device.index] if world.device.type == "cuda" else None
-    # Most buffers never change; `broadcast_tensors` takes care of those that do.
-    taken = inspect.signature(DistributedDataParallel).parameters
-    renamed = "forward_sync_buffers" in taken
+    # Buffers are not synchronized at each step: most never change, and the loop
+    # broadcasts those of batch norms before they are used.
+    known = inspect.signature(DistributedDataParallel).parameters
+    renamed = "forward_sync_buffers" in known
     buffers: dict[str, Any] = {
         "forward_sync_buffers" if renamed else "broadcast_buffers": False
     }
@@ -172,7 +172,7 @@ def shard(model: nn.Module, parallelism: Parallelism, world: World) -> nn.Module
         shape = (world.size // world.local_size, world.local_size)
         names = ("replicate", "shard")
     mesh = init_device_mesh(world.device.type, shape, mesh_dim_names=names)
-    model.to(memory_format=torch.contiguous_format)  # as shards have to be
+    model.to(memory_format=torch.contiguous_format)  # required for shards
     for block in blocks_of(getattr(model, "model", model)):  # of a task's model
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -180,41 +180,41 @@ def shard(model: nn.Module, parallelism: Parallelism, world: World) -> nn.Module
 
 
 def check_nodes(num_processes: int, per_node: int) -> None:
-    """Refuses machines of unequal size, over which no model can be shared out."""
+    """Raises an error if nodes have different numbers of processes."""
     if num_processes % per_node:
         raise UserError(
-            f"{num_processes} processes are not machines of {per_node}, as hybrid "
-            f"needs them; give a multiple of {per_node}, or use --parallelism fsdp."
+            f"--parallelism hybrid needs equal nodes, and {num_processes} processes "
+            f"are not a multiple of {per_node}; change that, or use --parallelism fsdp."
         )
 
 
 def parallelize_copy(
     model: nn.Module, parallelism: Parallelism, world: World
 ) -> nn.Module:
-    """A model that is not trained, like the average: sharded, or whole everywhere."""
+    """A model that is not trained, such as the EMA: sharded, or unchanged."""
     sharded = world.is_distributed and PARALLELISMS[parallelism]
     return shard(model, parallelism, world) if sharded else model
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """The repeated parts of a model, which are sharded one by one."""
+    """The repeated blocks of a model, which are sharded one by one."""
     lists = [list(part) for part in model.modules() if isinstance(part, nn.ModuleList)]
     return max(lists, key=num_parameters, default=[])
 
 
 def num_parameters(parts: list[nn.Module]) -> int:
-    """How many numbers the parameters of some modules hold."""
+    """The number of parameters in some modules."""
     return sum(p.numel() for part in parts for p in part.parameters())
 
 
 def is_sharded(model: nn.Module) -> TypeGuard["FSDPModule"]:
-    """Whether a model went through `shard`, which loads what is looked up here."""
+    """Whether a model was sharded; FSDP is not imported for that."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     return fsdp is not None and isinstance(model, fsdp.FSDPModule)
 
 
 def sync_gradients(task: nn.Module, enabled: bool) -> None:
-    """Whether backward passes from here on add up gradients over all processes."""
+    """Sets whether backward passes sum gradients over all processes."""
     if isinstance(task, DistributedDataParallel):
         task.require_backward_grad_sync = enabled
         return
@@ -224,7 +224,7 @@ def sync_gradients(task: nn.Module, enabled: bool) -> None:
 
 @contextmanager
 def unsharded(module: nn.Module) -> Iterator[None]:
-    """Gathers sharded weights, so that any method can be called, not only forward.
+    """Gathers sharded weights for calls of methods other than forward.
 
     Blocks gather their own weights when they are called.
     """
@@ -238,25 +238,25 @@ def unsharded(module: nn.Module) -> Iterator[None]:
 
 
 def batch_norm_buffers(model: nn.Module) -> list[Tensor]:
-    """What batch norms have counted: the only weights that a forward pass changes."""
+    """The running statistics of batch norms: all that a forward pass changes."""
     norms = [part for part in model.modules() if isinstance(part, _BatchNorm)]
     return [buffer for norm in norms for buffer in norm.buffers()]
 
 
-def broadcast_tensors(statistics: list[Tensor], world: World) -> None:
-    """Gives every process the leading one's batch statistics."""
+def broadcast_tensors(tensors: list[Tensor], world: World) -> None:
+    """Broadcasts tensors of the main process to all."""
     if world.is_distributed:
-        for buffer in statistics:
-            dist.broadcast(buffer, src=0)
+        for tensor in tensors:
+            dist.broadcast(tensor, src=0)
 
 
 def full_state_dict(model: nn.Module, world: World) -> dict[str, Tensor]:
-    """All weights whole in main memory, in the leading process; empty in the others."""
+    """Unsharded weights in main memory, in the main process; empty in the others."""
     state: dict[str, Tensor] = {}
     for name, tensor in model.state_dict().items():
-        whole = tensor.full_tensor() if is_dtensor(tensor) else tensor
+        full = tensor.full_tensor() if is_dtensor(tensor) else tensor
         if world.is_main:
-            state[name] = whole.detach().cpu()
+            state[name] = full.detach().cpu()
     return state
 
 
@@ -268,7 +268,7 @@ def all_reduce_sum(numbers: Tensor, world: World) -> Tensor:
 
 
 def all_gather_rows(rows: Tensor, world: World) -> Tensor:
-    """The rows of all processes, one after another; each has as many."""
+    """The rows of all processes in the order of ranks; each has the same number."""
     if not world.is_distributed:
         return rows
     gathered = rows.new_empty(world.size, *rows.shape)
@@ -276,52 +276,51 @@ def all_gather_rows(rows: Tensor, world: World) -> Tensor:
     return gathered.flatten(0, 1)
 
 
-def all_gather_union(things: tuple[Found, ...], world: World) -> tuple[Found, ...]:
-    """What any process has, each once."""
+def all_gather_union(items: tuple[Found, ...], world: World) -> tuple[Found, ...]:
+    """The items of all processes, each once."""
     if not world.is_distributed:
-        return things
+        return items
     gathered: list[tuple[Found, ...]] = [()] * world.size
-    dist.all_gather_object(gathered, things)
-    return tuple(dict.fromkeys(thing for some in gathered for thing in some))
+    dist.all_gather_object(gathered, items)
+    return tuple(dict.fromkeys(item for items in gathered for item in items))
 
 
 def all_reduce_any(flags: tuple[bool, ...], world: World) -> tuple[bool, ...]:
-    """For each flag, whether it is up in any process."""
+    """For each flag, whether it is set in any process."""
     if not world.is_distributed:
         return flags
-    told = torch.tensor(flags, dtype=torch.int32, device=world.device)
-    return tuple(count > 0 for count in all_reduce_sum(told, world).tolist())
+    counts = torch.tensor(flags, dtype=torch.int32, device=world.device)
+    return tuple(count > 0 for count in all_reduce_sum(counts, world).tolist())
 
 
 def broadcast_from_main(world: World, find: Callable[[], Found]) -> Found:
-    """What the leading process finds, told to all; a mistake is raised in all."""
+    """Calls a function in the main process; returns its value, or raises, in all."""
     if not world.is_distributed:
         return find()
-    told: list[Any] = [None, None]
+    shared: list[Any] = [None, None]
     if world.is_main:
         try:
-            told[0] = find()
+            shared[0] = find()
         except UserError as error:
-            told[1] = str(error)
-    dist.broadcast_object_list(told, src=0, group=world.control)
-    found, mistake = told
-    if mistake is not None:
-        raise UserError(mistake)
+            shared[1] = str(error)
+    dist.broadcast_object_list(shared, src=0, group=world.control)
+    found, message = shared
+    if message is not None:
+        raise UserError(message)
     return found
 
 
-def check_same_on_all(world: World, plans: dict[str, Any]) -> None:
-    """Refuses processes that are to do something else than the leading one."""
-    if changed := differences(broadcast_from_main(world, lambda: plans), plans):
+def check_same_on_all(world: World, settings: dict[str, Any]) -> None:
+    """Raises an error in processes whose settings are not the main process's."""
+    if changed := differences(broadcast_from_main(world, lambda: settings), settings):
         raise LocalError(
-            f"Process {world.rank} on {platform.node()} is not to do what the first "
-            f"one is ({few(changed)}); give all machines the same command, program and "
-            "data."
+            f"Process {world.rank} on {platform.node()} differs from process 0 "
+            f"({few(changed)}); give all nodes the same command, version and data."
         )
 
 
 def local_main_first(world: World, find: Callable[[], Found]) -> Found:
-    """What every process finds, after one on its machine has downloaded it."""
+    """Calls a function in one process per node first, which may download data."""
     if world.local_rank == 0:
         found = find()
         barrier(world)
@@ -331,6 +330,6 @@ def local_main_first(world: World, find: Callable[[], Found]) -> Found:
 
 
 def barrier(world: World) -> None:
-    """Returns when every process has come here."""
+    """Waits for all processes."""
     if world.is_distributed:
         dist.barrier(group=world.control)

@@ -1,4 +1,4 @@
-"""The images of a recipe, and its batches: to train on, and to validate by."""
+"""The images of a recipe, and batches for training and validation."""
 
 from dataclasses import replace
 from typing import Any
@@ -21,13 +21,13 @@ from t2t.training.recipe import Recipe
 
 
 def open_data(recipe: Recipe) -> Splits:
-    """The images of a recipe; some of the training set held out where it says so."""
+    """The images of a recipe, with a part of the training set held out if it asks."""
     labels = task_class(recipe.task).needs_labels
     splits = open_splits(recipe.data, seed=recipe.seed, labels=labels)
     if labels and len(splits.train.classes) < 2:
         raise UserError(
-            f"{recipe.data} has images of one class only ({splits.train.classes[0]}), "
-            "and nothing to tell it from; add a folder of other images."
+            f"{recipe.data} has images of one class only ({splits.train.classes[0]}); "
+            "add a folder of images of another class."
             f"{folder_meant(splits.train)}"
         )
     if recipe.holdout:
@@ -44,7 +44,7 @@ def training_batches(
     damage: Damage | None = None,
     task: Task | None = None,
 ) -> Batches:
-    """Batches in the order and by the crops that the recipe's seed draws.
+    """Training batches, shuffled and cropped by the recipe's seed.
 
     A task may ask for several crops of each image.
     """
@@ -54,14 +54,14 @@ def training_batches(
         ratio=recipe.crop.ratio,
         interpolation=recipe.crop.interpolation,
     )
-    crop = random_crop if recipe.crop.kind == "random" else whole_image(recipe)
+    crop = random_crop if recipe.crop.kind == "random" else center_crop(recipe)
     return open_batches(
         source,
         batch_size=recipe.batch_size,
         crops=(crop,) if task is None else task.crops(crop),
         seed=recipe.seed,
         repeats=recipe.repeats,
-        **shared(recipe, world, loader_options, damage),
+        **common_options(recipe, world, loader_options, damage),
     )
 
 
@@ -73,27 +73,27 @@ def validation_batches(
     damage: Damage | None = None,
     micro_batch: int | None = None,
 ) -> EvaluationBatches:
-    """All images once, in order; no more at once than a device computes."""
-    most = recipe.batch_size
+    """All images once, in order, in batches of at most a micro-batch per process."""
+    batch_size = recipe.batch_size
     if micro_batch is not None:
-        most = min(most, micro_batch * world.size)
+        batch_size = min(batch_size, micro_batch * world.size)
     return evaluation_batches(
         source,
-        batch_size=min(most, len(source)),
-        crop=whole_image(recipe),
-        **shared(recipe, world, loader_options, damage),
+        batch_size=min(batch_size, len(source)),
+        crop=center_crop(recipe),
+        **common_options(recipe, world, loader_options, damage),
     )
 
 
-def whole_image(recipe: Recipe) -> CenterCrop:
-    """The image at the recipe's size, with nothing drawn."""
+def center_crop(recipe: Recipe) -> CenterCrop:
+    """The crop of evaluation, which is not random."""
     return CenterCrop(size=recipe.image_size, fraction=recipe.crop.evaluation_fraction)
 
 
-def shared(
+def common_options(
     recipe: Recipe, world: World, loader_options: LoaderOptions, damage: Damage | None
 ) -> dict[str, Any]:
-    """What both kinds of batches are opened with."""
+    """The options that training and validation share."""
     return {
         "device": world.device,
         "rank": world.rank,

@@ -1,6 +1,6 @@
-"""Muon: momentum whose matrices are made orthogonal before they are applied.
+"""Muon: SGD with momentum, whose updates of matrices are orthogonalized.
 
-The filters of a convolution are a matrix too: a row each.
+The filters of a convolution are the rows of a matrix.
 """
 
 from collections import defaultdict
@@ -13,14 +13,14 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-# Five quintic iterations that bring every singular value near 1, fast rather than far.
+# Five quintic iterations that bring every singular value near 1.
 COEFFICIENTS = (3.4445, -4.775, 2.0315)
 NUM_ITERATIONS = 5
-SMALLEST_NORM = 1e-7
+MIN_NORM = 1e-7
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon over many matrices together; sizes of step are AdamW's."""
+    """Muon over many matrices at once; updates have the size of AdamW's."""
 
     def __init__(
         self,
@@ -34,32 +34,32 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Changes every matrix that has a gradient."""
+        """Updates every matrix that has a gradient."""
         for group in self.param_groups:
-            moving = [each for each in group["params"] if each.grad is not None]
-            whole = [each for each in moving if not isinstance(each, DTensor)]
-            if whole:
-                self.change(whole, group)
-            for shard in moving:  # not every torch takes those in lists
+            trained = [each for each in group["params"] if each.grad is not None]
+            full = [each for each in trained if not isinstance(each, DTensor)]
+            if full:
+                self.update(full, group)
+            for shard in trained:  # foreach does not take DTensors in every torch
                 if isinstance(shard, DTensor):
-                    self.change_shard(shard, group)
+                    self.update_shard(shard, group)
 
-    def change(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
-        """Moves matrices by their orthogonal momentum."""
+    def update(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
+        """Updates matrices by their orthogonalized momentum."""
         gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
-        kept = [self.momentum_of(matrix) for matrix in matrices]
+        buffers = [self.momentum_of(matrix) for matrix in matrices]
         momentum, lr = group["momentum"], group["lr"]
         weight = 1 - momentum
-        broken: Tensor | None = getattr(self, "found_inf", None)
-        if broken is not None:  # then all of it must come to nothing
-            skips = broken > 0
+        found_inf: Tensor | None = getattr(self, "found_inf", None)
+        if found_inf is not None:  # if it is 1, nothing may change
+            skips = found_inf > 0
             gradients = [torch.where(skips, 0, each) for each in gradients]
-            weight, lr = weight * (1 - broken), lr * (1 - broken)
-        ways = torch._foreach_sub(gradients, kept)
-        torch._foreach_mul_(ways, weight)
-        torch._foreach_add_(kept, ways)
-        # Nesterov's form: a look ahead from the gradient as it is now.
-        ahead = torch._foreach_lerp(gradients, kept, momentum)
+            weight, lr = weight * (1 - found_inf), lr * (1 - found_inf)
+        differences = torch._foreach_sub(gradients, buffers)
+        torch._foreach_mul_(differences, weight)
+        torch._foreach_add_(buffers, differences)
+        # Nesterov momentum.
+        ahead = torch._foreach_lerp(gradients, buffers, momentum)
         steps = [
             as_filters(step, matrix)
             for step, matrix in zip(
@@ -73,39 +73,39 @@ class Muon(torch.optim.Optimizer):
         torch._foreach_mul_(matrices, 1 - lr * group["weight_decay"])
         torch._foreach_add_(matrices, steps)
 
-    def change_shard(self, matrix: Tensor, group: dict[str, Any]) -> None:
-        """The same for a matrix of which each process holds a part."""
+    def update_shard(self, matrix: Tensor, group: dict[str, Any]) -> None:
+        """Updates a sharded matrix."""
         assert matrix.grad is not None
-        kept = self.momentum_of(matrix)
+        buffer = self.momentum_of(matrix)
         momentum, lr = group["momentum"], group["lr"]
-        kept.lerp_(matrix.grad, 1 - momentum)
-        step = orthogonalize(as_matrix(matrix.grad.lerp(kept, momentum)))
+        buffer.lerp_(matrix.grad, 1 - momentum)
+        step = orthogonalize(as_matrix(matrix.grad.lerp(buffer, momentum)))
         matrix.mul_(1 - lr * group["weight_decay"])
         size = -lr * update_scale(matrix)
         matrix.add_(as_filters(step.to(matrix.dtype), matrix) * size)
 
     def momentum_of(self, matrix: Tensor) -> Tensor:
-        """The momentum of a matrix, 0 at first."""
+        """The momentum buffer of a matrix, initially zeros."""
         state = self.state[matrix]
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(matrix)
-        kept: Tensor = state["momentum"]
-        return kept
+        buffer: Tensor = state["momentum"]
+        return buffer
 
 
 def update_scale(matrix: Tensor) -> float:
-    """What makes an orthogonal step as large as AdamW's."""
+    """The factor that makes an orthogonal update as large as AdamW's."""
     rows = matrix.shape[0]
     return float(0.2 * max(rows, matrix.numel() // rows) ** 0.5)
 
 
 def as_matrix(weights: Tensor) -> Float[Tensor, "rows columns"]:
-    """Filters as rows, their channels last, as they lie where a GPU is fast."""
+    """Filters as rows with channels last, the memory format on GPUs."""
     return weights if weights.ndim == 2 else weights.permute(0, 2, 3, 1).flatten(1)
 
 
 def as_filters(rows: Float[Tensor, "rows columns"], like: Tensor) -> Tensor:
-    """Rows as the filters that they were, or matrices left as they are."""
+    """The inverse of `as_matrix`."""
     if like.ndim == 2:
         return rows
     channels, height, width = like.shape[1:]
@@ -113,10 +113,10 @@ def as_filters(rows: Float[Tensor, "rows columns"], like: Tensor) -> Tensor:
 
 
 def orthogonalize_all(updates: Sequence[Tensor]) -> list[Tensor]:
-    """`orthogonalize` of every matrix: those with the same shorter side in one batch.
+    """Orthogonalizes matrices; those with the same shorter side in one batch.
 
-    Zeros behind the longer side change nothing, and a GPU takes as long to launch a
-    product of one small matrix as of many.
+    Padding the longer side with zeros changes nothing, and a GPU multiplies many small
+    matrices as fast as one.
     """
     by_shape: dict[tuple[int, int], list[int]] = defaultdict(list)
     for number, update in enumerate(updates):
@@ -137,14 +137,14 @@ def orthogonalize_all(updates: Sequence[Tensor]) -> list[Tensor]:
 
 
 def orthogonalize_stacks(stacks: list[Tensor]) -> list[Tensor]:
-    """`orthogonalize` of stacks of matrices whose shorter sides are the same."""
+    """Orthogonalizes stacks of matrices whose shorter sides are equal."""
     if len(stacks) == 1:
         return [orthogonalize(stacks[0]).to(stacks[0].dtype).contiguous()]
-    lying = [x.mT if x.shape[1] > x.shape[2] else x for x in stacks]
-    longest = max(x.shape[2] for x in lying)
-    together = torch.cat([F.pad(x, (0, longest - x.shape[2])) for x in lying])
-    parts = orthogonalize(together).split([len(x) for x in lying])
-    cut = [part[..., : x.shape[2]] for part, x in zip(parts, lying, strict=True)]
+    wide = [x.mT if x.shape[1] > x.shape[2] else x for x in stacks]
+    longest = max(x.shape[2] for x in wide)
+    together = torch.cat([F.pad(x, (0, longest - x.shape[2])) for x in wide])
+    parts = orthogonalize(together).split([len(x) for x in wide])
+    cut = [part[..., : x.shape[2]] for part, x in zip(parts, wide, strict=True)]
     return [
         (part.mT if x.shape[1] > x.shape[2] else part).to(x.dtype).contiguous()
         for part, x in zip(cut, stacks, strict=True)
@@ -154,18 +154,18 @@ def orthogonalize_stacks(stacks: list[Tensor]) -> list[Tensor]:
 def orthogonalize(
     update: Float[Tensor, "*batch rows columns"],
 ) -> Float[Tensor, "*batch rows columns"]:
-    """Each matrix with its singular values near 1, by Newton-Schulz iterations.
+    """Matrices with singular values near 1, by Newton-Schulz iterations.
 
-    In bf16 on a GPU, where it is fast and enough; in float32 elsewhere.
+    In bf16 on a GPU, which is precise enough; in float32 elsewhere.
     """
     first, third, fifth = COEFFICIENTS
     x = update.bfloat16() if update.is_cuda else update.float()
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
-    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=SMALLEST_NORM)
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=MIN_NORM)
     for _ in range(NUM_ITERATIONS):
         square = x @ x.mT
-        if x.ndim == 3:  # sums as part of the products: a third of the kernels
+        if x.ndim == 3:  # sums within the products: a third of the kernels
             square = torch.baddbmm(square, square, square, beta=third, alpha=fifth)
             x = torch.baddbmm(x, square, x, beta=first)
         else:

@@ -17,24 +17,24 @@ OPTIMIZER_NAMES = ("adamw", "muon", "sgd")
 _ALLOWED = f"{', '.join(OPTIMIZER_NAMES)} and those of timm"
 UNSUPPORTED = {
     "adahessian": "it needs second derivatives",
-    **dict.fromkeys(("kron", "kronc", "kronw"), "no checkpoint holds its memory"),
+    **dict.fromkeys(("kron", "kronc", "kronw"), "its state cannot be saved"),
 }
 """Why some of timm's optimizers are refused."""
 
 
 def build_optimizers(
-    model: nn.Module, recipe: Recipe, beside: Iterable[nn.Module] = ()
+    model: nn.Module, recipe: Recipe, others: Iterable[nn.Module] = ()
 ) -> list[Optimizer]:
-    """The optimizers of a recipe over a model, and over modules beside it."""
+    """The optimizers of a recipe, for a model and a task's other modules."""
     settings = recipe.optimizer
     lr = settings.scaled(settings.lr, recipe.batch_size)
     fused = all(parameter.is_cuda for parameter in model.parameters())
     if settings.name == "muon":
         rest_lr = settings.scaled(settings.for_all().lr, recipe.batch_size)
-        own = plain_groups(beside, settings, rest_lr)
+        own = plain_groups(others, settings, rest_lr)
         return muon_and_adamw(model, recipe, own, fused)
     groups = parameter_groups(model, settings, lr)
-    groups += plain_groups(beside, settings, lr)
+    groups += plain_groups(others, settings, lr)
     if settings.name == "adamw":
         return [adamw(groups, settings, fused)]
     if settings.name == "sgd":
@@ -75,8 +75,8 @@ def timm_optimizer(
             f"optimizer.name={name} is not supported: {UNSUPPORTED[name]}; choose "
             "another, such as adamw."
         )
-    about = timm.optim.get_optimizer_info(name)
-    takes_betas = about.has_betas and about.num_betas == len(settings.betas)
+    info = timm.optim.get_optimizer_info(name)
+    takes_betas = info.has_betas and info.num_betas == len(settings.betas)
     try:
         return timm.optim.create_optimizer_v2(
             groups,
@@ -85,7 +85,7 @@ def timm_optimizer(
             momentum=settings.momentum,
             **({"betas": settings.betas} if takes_betas else {}),
         )
-    # So some of them say that they need a package or a GPU that is not there.
+    # Some need a package or a GPU that is missing.
     except (AssertionError, ImportError, RuntimeError) as error:
         raise UserError(
             f"optimizer.name={name} cannot be used here ({first_line(error)}); choose "
@@ -127,7 +127,7 @@ def hidden_weights(model: nn.Module, *, first_too: bool) -> set[str]:
 
 
 def is_matrix(model: nn.Module, name: str) -> bool:
-    """Whether a parameter takes all channels of what it sees to other ones."""
+    """Whether a parameter mixes all input channels: a linear or a full convolution."""
     owner, _, own_name = name.rpartition(".")
     layer = model.get_submodule(owner)
     if own_name != "weight" or not isinstance(layer, nn.Linear | nn.Conv2d):
@@ -138,7 +138,7 @@ def is_matrix(model: nn.Module, name: str) -> bool:
 def adamw(
     groups: list[dict[str, Any]], settings: OptimizerConfig, fused: bool
 ) -> torch.optim.AdamW:
-    """AdamW in one kernel on a GPU, where CUDA graphs can hold it too."""
+    """AdamW; on a GPU it is fused, and can be captured in a CUDA graph."""
     return torch.optim.AdamW(
         groups, betas=settings.betas, fused=fused, capturable=fused
     )
@@ -147,23 +147,23 @@ def adamw(
 def sgd(
     groups: list[dict[str, Any]], settings: OptimizerConfig, fused: bool
 ) -> torch.optim.SGD:
-    """SGD whose momentum is 0 at first.
+    """SGD with momentum buffers of zeros.
 
-    Its fused kernel would leave new memory as it is where the first step is left out.
+    Its fused kernel would leave new buffers uninitialized if the first step is skipped.
     """
     optimizer = torch.optim.SGD(groups, momentum=settings.momentum, fused=fused)
     if settings.momentum:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                kept = torch.zeros_like(parameter, requires_grad=False)
-                optimizer.state[parameter]["momentum_buffer"] = kept
+                momentum = torch.zeros_like(parameter, requires_grad=False)
+                optimizer.state[parameter]["momentum_buffer"] = momentum
     return optimizer
 
 
 def parameter_groups(
     model: nn.Module, settings: OptimizerConfig, lr: float, only: set[str] | None = None
 ) -> list[dict[str, Any]]:
-    """Parameters by learning rate and decay; `peak` is what a schedule scales."""
+    """Parameters by learning rate and decay; the schedule scales `peak`."""
     exempt: set[str] = getattr(model, "no_weight_decay", set)()
     scales = layer_scales(model, settings.layer_decay)
     heads = {id(parameter) for parameter in head_parameters(model)}
@@ -171,8 +171,8 @@ def parameter_groups(
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad or (only is not None and name not in only):
             continue
-        bare = parameter.ndim < 2 or name in exempt
-        decay = 0.0 if bare else settings.weight_decay
+        is_exempt = parameter.ndim < 2 or name in exempt
+        decay = 0.0 if is_exempt else settings.weight_decay
         share = scales.get(name, 1.0)
         if settings.body_lr is not None and id(parameter) not in heads:
             share *= settings.body_lr / settings.lr
@@ -184,14 +184,14 @@ def parameter_groups(
 
 
 def head_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters of what timm and we call the classifier."""
+    """The parameters of the classifier."""
     heads: Any = getattr(model, "get_classifier", tuple)()
     heads = heads if isinstance(heads, tuple) else (heads,)
     return [parameter for head in heads for parameter in head.parameters()]
 
 
 def layer_scales(model: nn.Module, layer_decay: float) -> dict[str, float]:
-    """Each parameter's share of the learning rate: smaller the nearer to the image."""
+    """Factors of the learning rate by parameter name, smaller for lower layers."""
     if layer_decay == 1:
         return {}
     layers = layers_of(model, "optimizer.layer_decay", "set it to 1")
@@ -214,7 +214,7 @@ def layers_of(model: nn.Module, needed_by: str, otherwise: str) -> dict[str, int
 
 
 def lr_factor(schedule: Schedule, epoch: float, epochs: int) -> float:
-    """The learning rate at a fractional epoch, as a share of its peak."""
+    """The learning rate at a fractional epoch, relative to its peak."""
     if schedule.update_every == "epoch":
         epoch = math.floor(epoch)
     if epoch < schedule.warmup_epochs:
@@ -231,10 +231,10 @@ def lr_factor(schedule: Schedule, epoch: float, epochs: int) -> float:
     return schedule.floor + (1 - schedule.floor) * remaining
 
 
-def set_lr(optimizers: list[Optimizer], share: float) -> None:
-    """Sets every group to its share of its peak."""
+def set_lr(optimizers: list[Optimizer], factor: float) -> None:
+    """Sets the learning rate of every group to a multiple of its peak."""
     for group in all_groups(optimizers):
-        group["lr"] = group["peak"] * share
+        group["lr"] = group["peak"] * factor
 
 
 def all_groups(optimizers: list[Optimizer]) -> Iterator[dict[str, Any]]:
@@ -245,16 +245,16 @@ def all_groups(optimizers: list[Optimizer]) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def device_learning_rates(
-    rates: Sequence[Tensor], broken: Tensor, optimizers: list[Optimizer]
+    rates: Sequence[Tensor], found_inf: Tensor, optimizers: list[Optimizer]
 ) -> Iterator[None]:
-    """Learning rates from the device; where `broken` is 1, steps change nothing."""
+    """Uses learning rates on the device; steps change nothing if `found_inf` is 1."""
     groups = list(all_groups(optimizers))
     before = [group["lr"] for group in groups]
     for group, rate in zip(groups, rates, strict=True):
         group["lr"] = rate
     for optimizer in optimizers:
-        # By this name torch's fused optimizers know a step to leave out, and so ours.
-        optimizer.found_inf = broken  # type: ignore[attr-defined]
+        # torch's fused optimizers and ours skip a step by this attribute.
+        optimizer.found_inf = found_inf  # type: ignore[attr-defined]
     try:
         yield
     finally:

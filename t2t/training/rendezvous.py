@@ -1,7 +1,7 @@
-"""Where processes meet: a store in which nothing of an earlier attempt can be read.
+"""Rendezvous: a store that holds nothing of an earlier attempt.
 
 torchrun keeps one store over all restarts. A restarted process could read the address
-of one that has died from it, and fail to reach it. So all agree on a fresh name first.
+of a process that has died, and fail to reach it. So all agree on a new prefix first.
 """
 
 import hashlib
@@ -18,26 +18,26 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from t2t.errors import LocalError, ReportedError, UserError, first_line
 
 POLL_SECONDS = 0.02
-PARTINGS = ("closed by peer", "reset by peer", "Broken pipe")
-"""What gloo says of a process that has gone."""
+DISCONNECTED = ("closed by peer", "reset by peer", "Broken pipe")
+"""Parts of gloo's messages about a process that is gone."""
 
 
 def rendezvous_store(rank: int, world_size: int, seconds: float = 300) -> Store:
-    """A store for this attempt alone, in torchrun's or in the first process's."""
-    is_kept = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
+    """A store for this attempt only, within torchrun's store or that of process 0."""
+    has_agent_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     try:
         store = TCPStore(
             address,
             port,
-            is_master=rank == 0 and not is_kept,
+            is_master=rank == 0 and not has_agent_store,
             timeout=timedelta(seconds=seconds),
             wait_for_workers=False,
         )
     except RuntimeError as error:
         raise LocalError(
-            f"Process {rank} of {world_size} cannot meet the others at {address}, port "
-            f"{port} ({first_line(error)}); give another MASTER_ADDR or MASTER_PORT, "
+            f"Process {rank} of {world_size} cannot connect to {address}, port {port} "
+            f"({first_line(error)}); give another MASTER_ADDR or MASTER_PORT, "
             "or start with torchrun."
         ) from error
     return PrefixStore(agree(store, rank, world_size, seconds), store)
@@ -45,47 +45,47 @@ def rendezvous_store(rank: int, world_size: int, seconds: float = 300) -> Store:
 
 @contextmanager
 def report_error_once(store: Store) -> Iterator[None]:
-    """Lets the first process that meets a mistake tell it; the others end quietly."""
+    """Lets the first process that fails report its error; the others exit quietly."""
     try:
         yield
     except KeyboardInterrupt:
-        count_mistakes(store, 1)
+        count_errors(store, 1)
         raise
     except UserError as error:
-        is_first = count_mistakes(store, 1) == 1
+        is_first = count_errors(store, 1) == 1
         raise (LocalError if is_first else ReportedError)(str(error)) from error
     except Exception as error:
-        # What all do together fails in the others when one has left.
-        parted = is_peer_lost(error)
-        if count_mistakes(store, parted) > parted:
-            raise ReportedError("Another process has ended, and told why.") from error
-        if not parted:
+        # Collectives fail in the other processes when one has exited.
+        peer_lost = is_peer_lost(error)
+        if count_errors(store, peer_lost) > peer_lost:
+            raise ReportedError("Another process failed and reported why.") from error
+        if not peer_lost:
             raise
         raise LocalError(
-            "Another process of this run is gone, killed or by an error of its own; "
-            "the same command goes on from the last checkpoint."
+            "Another process of this run was killed or failed; run the same command to "
+            "resume from the last checkpoint."
         ) from error
 
 
 def is_peer_lost(error: BaseException) -> bool:
-    """Whether an error tells no more than that another process has gone."""
-    said = str(error)
-    return "gloo" in said and any(words in said for words in PARTINGS)
+    """Whether an error only means that another process is gone."""
+    message = str(error)
+    return "gloo" in message and any(words in message for words in DISCONNECTED)
 
 
-def count_mistakes(store: Store, more: int) -> int:
-    """How many processes have ended by a mistake, with so many more."""
+def count_errors(store: Store, more: int) -> int:
+    """Adds to the number of processes that ended with an error; returns it."""
     try:
-        return store.add("t2t/mistakes", more)
-    except RuntimeError:  # the first process kept the store, and is gone
+        return store.add("t2t/errors", more)
+    except RuntimeError:  # process 0 held the store, and is gone
         return more
 
 
 def agree(store: Store, rank: int, world_size: int, seconds: float) -> str:
-    """A name that the living processes of this attempt share, and no earlier ones.
+    """A name that the processes of this attempt share, and no earlier ones.
 
-    Each writes a new word. The first lists the words until every process has confirmed
-    a list with its own word in it, which no process of an earlier attempt can.
+    Each writes a random word. Process 0 lists the words until every process has
+    confirmed a list with its own word, which no process of an earlier attempt can.
     """
     word = uuid.uuid4().hex
     store.set(f"t2t/word/{rank}", word)
@@ -95,11 +95,11 @@ def agree(store: Store, rank: int, world_size: int, seconds: float) -> str:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if rank == 0 and store.check(words):
-            listed = [told.decode() for told in store.multi_get(words)]
+            listed = [each.decode() for each in store.multi_get(words)]
             store.set("t2t/list", json.dumps(listed))
             name = name_of(listed)
             if store.check(confirmations) and all(
-                told.decode() == name for told in store.multi_get(confirmations)
+                each.decode() == name for each in store.multi_get(confirmations)
             ):
                 store.set("t2t/agreed", name)
                 return name
@@ -113,8 +113,8 @@ def agree(store: Store, rank: int, world_size: int, seconds: float) -> str:
                     return name
         time.sleep(POLL_SECONDS)
     raise LocalError(
-        f"Process {rank} of {world_size} waited {seconds:g} s for the others in vain; "
-        "look for an error in their logs."
+        f"Process {rank} of {world_size} waited {seconds:g} s for the others; check "
+        "their logs for errors."
     )
 
 

@@ -1,4 +1,4 @@
-"""What the machine decides about a run, as against what its recipe does."""
+"""Settings of the machine, which are not part of a recipe."""
 
 import math
 import os
@@ -29,16 +29,16 @@ RESIDUALS: dict[str, torch.dtype | None] = {"half": None, "fp32": torch.float32}
 
 @dataclass(frozen=True, kw_only=True)
 class Runtime:
-    """What the machine decides: none of it is part of the result's recipe."""
+    """Settings of the machine: device, precision, parallelism, workers."""
 
     device: str | None = None
-    """cuda, mps or cpu; found by itself when None."""
+    """cuda, mps or cpu; None takes the best available."""
     precision: Literal["bf16", "fp16", "fp32"] | None = None
-    """bf16 on CUDA and fp32 elsewhere when None."""
+    """None is bf16 on CUDA and fp32 elsewhere."""
     residual: Literal["half", "fp32"] = "half"
     """Precision of the residual stream in fused blocks: half follows `precision`."""
     compile: bool | None = None
-    """torch.compile of the model; on CUDA when None."""
+    """torch.compile of the model; None compiles on CUDA."""
     micro_batch: int | None = None
     """Images per forward pass on a device; gradients are accumulated over the batch.
 
@@ -48,18 +48,18 @@ class Runtime:
     parallelism: Parallelism = "ddp"
     """With several processes: ddp, fsdp or hybrid."""
     workers: int | None = None
-    """Who read and decode images, threads or processes; as many as cores when None."""
+    """Threads or processes that read and decode images; None is one per core."""
     threads: int | None = None
-    """Threads for computing on a CPU; the number of idle cores when None."""
+    """Compute threads on a CPU; None is the number of idle cores."""
     checkpoint_minutes: float = 5.0
-    """Time between checkpoints, beside those after evaluations."""
+    """Time between checkpoints; evaluations write one too."""
     damage_limit: int = 100
-    """Damaged images that are named and skipped before the run stops."""
+    """Damaged images that are logged and skipped before the run stops."""
     max_pixels: int = DEFAULT_MAX_PIXELS
     """Images with more pixels are logged and skipped."""
 
     def __post_init__(self) -> None:
-        """Refuses numbers that no machine has use for."""
+        """Checks the ranges of values."""
         most_threads = ("threads", MAX_WORKERS)
         most_workers = ("workers", MAX_WORKERS)
         for name, most in (("micro_batch", math.inf), most_workers, most_threads):
@@ -70,7 +70,7 @@ class Runtime:
 
 
 def resolve_runtime(runtime: Runtime, world: World) -> Runtime:
-    """The machine with every open choice made for the device that was found."""
+    """The runtime with every None replaced by the default of the device."""
     on_cuda = world.device.type == "cuda"
     precision = runtime.precision or ("bf16" if on_cuda else "fp32")
     choose("precision", precision, PRECISIONS)
@@ -83,11 +83,11 @@ def resolve_runtime(runtime: Runtime, world: World) -> Runtime:
 
 @contextmanager
 def deterministic(strictly: bool = True) -> Iterator[None]:
-    """Lets torch's own kernels sum gradients in one order, for the same bits again.
+    """Uses torch's deterministic kernels, for bit-identical gradients.
 
-    Only where a model is computed: elsewhere torch would choose slow ways for what is
-    exact already. Strictly, a kernel that has no such order is an error; else it is
-    taken, and so is attention's faster backward pass.
+    Only for models: elsewhere torch would choose slow kernels for what is exact
+    already. If `strictly`, a kernel without a deterministic form is an error; if not,
+    it is used, and so is attention's faster backward pass.
     """
     was = torch.are_deterministic_algorithms_enabled()
     warned = torch.is_deterministic_algorithms_warn_only_enabled()
@@ -103,19 +103,18 @@ def deterministic(strictly: bool = True) -> Iterator[None]:
 
 
 def make_deterministic(runtime: Runtime) -> None:
-    """Chooses algorithms that give the same bits every time a run is repeated."""
+    """Sets torch to bit-identical results when a run is repeated."""
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
-    # Without this choice, of which it is the usual size, torch takes no product of
-    # cuBLAS for repeatable.
+    # torch requires this for deterministic cuBLAS; it is the default size.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # What is left in float32 beside half precision need not be more exact than it.
+    # Beside half precision, float32 products may use TF32.
     exact = runtime.precision == "fp32"
     torch.set_float32_matmul_precision("highest" if exact else "high")
 
 
 def runtime_settings(runtime: Runtime) -> dict[str, Any]:
-    """The machine's settings that a record should tell."""
+    """The settings that environment.json records."""
     names = ("precision", "residual", "compile", "micro_batch", "parallelism")
     return {name: getattr(runtime, name) for name in names}
 
@@ -123,15 +122,15 @@ def runtime_settings(runtime: Runtime) -> dict[str, Any]:
 def shared_settings(
     recipe: Recipe, runtime: Runtime, world: World, splits: Splits, fresh: bool
 ) -> dict[str, Any]:
-    """What has to be the same in all processes that train together."""
-    # Each machine may have its data elsewhere, if it is the same.
+    """What must be the same in all processes that train together."""
+    # Nodes may have the data at different paths.
     data = {
         "num_images": len(splits.train),
         "num_validation": len(splits.val),
         "classes": dict(enumerate(splits.train.classes)),
     }
-    about: dict[str, Any] = {"data": data, "fresh": fresh, "t2t": t2t.__version__}
-    about["code"] = digests()
+    others: dict[str, Any] = {"data": data, "fresh": fresh, "t2t": t2t.__version__}
+    others["code"] = digests()
     if runtime.parallelism == "hybrid":
-        about["per_node"] = world.local_size
-    return {**to_json(recipe), **runtime_settings(runtime), **about}
+        others["per_node"] = world.local_size
+    return {**to_json(recipe), **runtime_settings(runtime), **others}

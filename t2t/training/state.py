@@ -234,7 +234,7 @@ def new_state(
     )
     state = TrainState(trained, ema, [], scaler, loaded=loaded)
     state.optimizers = build_optimizers(
-        model, recipe, beside=task.own_modules().values()
+        model, recipe, others=task.own_modules().values()
     )
     return state
 

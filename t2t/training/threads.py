@@ -16,7 +16,7 @@ VARIABLE = "OMP_NUM_THREADS"
 
 
 class Threads(NamedTuple):
-    """How many threads compute, and why."""
+    """A number of threads, and the reason for it."""
 
     number: int
     reason: str
@@ -28,8 +28,8 @@ class Threads(NamedTuple):
 def choose_threads(given: int | None = None, before: int | None = None) -> Threads:
     """The given number, else OMP_NUM_THREADS, else as before, else the idle cores.
 
-    Two threads on one idle core wait for each other, and are many times slower than
-    one. The last bits of sums depend on the number of threads, so a resumed run keeps
+    Two threads on one idle core wait for each other and are much slower than one.
+    The last bits of sums depend on the number of threads, so a resumed run keeps
     its number.
     """
     if given is not None:

@@ -70,10 +70,10 @@ def test_eval_tells_and_draws(
     assert main(words) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
     told = capsys.readouterr()
-    assert "digits (val): 360 images of 10 classes, seen at 8×8 pixels" in told.out
+    assert "digits (val): 360 images of 10 classes, at 8×8 pixels" in told.out
     assert "top-1 " in told.out
     assert "images/s, cpu, fp32, batches of 128" in told.out
-    assert "most often taken for" in told.out
+    assert "most often confused with" in told.out
     assert f"Picture: {picture}" in told.err
     assert picture.stat().st_size > 10_000
 
@@ -146,9 +146,11 @@ def test_predict_and_eval_agree(run: Path, images: Path, capsys: Output) -> None
     assert 100 * right / 60 == pytest.approx(facts["top1"], abs=1e-3)
     assert len({guess for some in seen.values() for guess in some}) > 3
     for row in facts["classes"]:
-        taken_for = {other["name"]: other["num_images"] for other in row["taken_for"]}
+        confused_with = {
+            other["name"]: other["num_images"] for other in row["confused_with"]
+        }
         mistakes = [guess for guess in seen[row["class"]] if guess != row["class"]]
-        assert taken_for == {name: mistakes.count(name) for name in mistakes}
+        assert confused_with == {name: mistakes.count(name) for name in mistakes}
 
 
 def test_predict_names_what_failed_and_goes_on(
@@ -303,7 +305,7 @@ def test_a_file_that_is_not_written_leaves_no_folders(
         ("predict x.png --picture a.txt", "must end in .png, .pdf or .svg"),
         ("predict EMPTY x.png", "has no model.safetensors in it"),
         ("predict nowhere x.png", "There is no file nowhere"),
-        ("predict RUN x.png --device tpu", "device='tpu' is not on this machine"),
+        ("predict RUN x.png --device tpu", "device='tpu' is not available"),
         ("eval RUN --batch-size 0", "--batch-size 0 is too small"),
         ("eval RUN --data EMPTY", "is empty: it should hold"),
         ("eval RUN --data digitz", "Did you mean digits"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "slurm.sh"
-STOPPED = "Stopped at step 25 of 264 with a checkpoint; the same command goes on."
+STOPPED = "Stopped at step 25 of 264 with a checkpoint; run the same command to resume."
 
 
 @pytest.fixture

@@ -174,7 +174,7 @@ def test_what_cannot_ship_is_refused(run: Path, tmp_path: Path) -> None:
         ship(tmp_path, tmp_path / "in")
     with pytest.raises(UserError, match="head holds numbers that do not fit"):
         half("head", torch.tensor([1e6]))
-    with pytest.raises(UserError, match="device='tpu' is not on this machine"):
+    with pytest.raises(UserError, match="device='tpu' is not available"):
         ship(run, tmp_path / "in", device="tpu")
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="file cannot be written"):

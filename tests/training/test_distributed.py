@@ -318,7 +318,7 @@ def test_two_processes_judge_by_the_same_images(
     assert not [*tmp_path.glob("report-*")]
     told = [(tmp_path / f"told-{rank}.txt").read_text() for rank in (0, 1)]
     assert told[0].startswith("ReportedError")
-    assert f"is not to do what the first one is ({differing}); give" in told[1]
+    assert f"differs from process 0 ({differing}); give" in told[1]
 
 
 def test_shards_are_kept_where_the_model_has_no_room(
@@ -353,7 +353,7 @@ def test_a_process_that_is_killed_is_missed_by_the_other(
     given = (recipe, folder, way, killed)
     in_two("train_until_killed", *given, killed=killed, checkpoint_minutes=0.0)
     told = (tmp_path / f"told-{1 - killed}.txt").read_text()
-    assert told.startswith("LocalError: Another process of this run is gone, killed")
+    assert told.startswith("LocalError: Another process of this run was killed")
     assert is_intact(checkpoints(folder / "last")[0])
     assert "could not be written" not in (folder / "log.txt").read_text()
 
@@ -373,9 +373,9 @@ def test_one_process_tells_that_its_recipe_is_another(
 ) -> None:
     in_two("train_otherwise", recipe, tmp_path / "run", "ddp")
     told = [(tmp_path / f"told-{rank}.txt").read_text() for rank in (0, 1)]
-    assert told[0] == "ReportedError: Another process has ended, and told why."
+    assert told[0] == "ReportedError: Another process failed and reported why."
     assert told[1].startswith("LocalError: Process 1 on ")
-    assert "is not to do what the first one is (seed: 0 → 1); give" in told[1]
+    assert "differs from process 0 (seed: 0 → 1); give" in told[1]
     assert not (tmp_path / "run").exists()
 
 
@@ -532,7 +532,7 @@ def test_a_device_is_called_as_it_was_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UserError, match="device='cuda' is not on this machine"):
+    with pytest.raises(UserError, match="device='cuda' is not available"):
         find_device("cuda")
 
 
@@ -542,7 +542,7 @@ def test_unknown_ways_and_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -
         parallelize(torch.nn.Linear(1, 1), "zero", world)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="not on this machine; there is: cpu"):
         find_device("tpu")
-    with pytest.raises(UserError, match="device='cpu:x' is not on this machine"):
+    with pytest.raises(UserError, match="device='cpu:x' is not available"):
         find_device("cpu:x")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert str(find_device(None)) == "cpu"

@@ -93,10 +93,10 @@ def test_the_score_is_what_the_model_says(run: Path) -> None:
     assert sum(row.num_images for row in rows) == 360
     worst = rows[0]
     of_class = labels == int(worst.name)
-    assert worst.num_right == int((right & of_class).sum())
+    assert worst.num_correct == int((right & of_class).sum())
     guesses = torch.bincount(logits.argmax(1)[of_class], minlength=10)
     guesses[int(worst.name)] = 0
-    name, num = worst.taken_for[0]
+    name, num = worst.confused_with[0]
     assert (int(guesses.max()), int(guesses[int(name)])) == (num, num)
 
 
@@ -107,7 +107,9 @@ def test_the_report_is_written_out(run: Path) -> None:
     assert facts["num_images"] == 360
     assert len(facts["classes"]) == 10
     taken = sum(
-        other["num_images"] for row in facts["classes"] for other in row["taken_for"]
+        other["num_images"]
+        for row in facts["classes"]
+        for other in row["confused_with"]
     )
     assert taken == round(360 * (1 - facts["top1"] / 100))
 
@@ -156,7 +158,7 @@ def test_data_that_was_split_anew_is_told(run: Path, folder: Path) -> None:
     assert find_data(trained, None, None, None).notes == ()
     (folder / "3" / "more.png").write_bytes(min((folder / "3").iterdir()).read_bytes())
     (note,) = find_data(trained, None, None, None).notes
-    assert note.startswith(f"{folder} has changed since training and is split anew")
+    assert note.startswith(f"{folder} has changed since training, and so has its split")
     assert find_data(replace(trained, evaluated_on=None), None, None, None).notes == ()
 
 
@@ -263,7 +265,7 @@ def test_programs_are_told_every_class_by_both_names(report: EvalReport) -> None
     rows = report.as_json()["classes"]
     assert [row["top1"] for row in rows] == [0.0] * 24 + [100.0]
     assert (rows[0]["class"], rows[0]["name"]) == ("n01440764", "tench, Tinca tinca")
-    assert [len(row["taken_for"]) for row in rows] == [5] * 24 + [0]
+    assert [len(row["confused_with"]) for row in rows] == [5] * 24 + [0]
 
 
 def test_mistakes_are_sentences(run: Path, folder: Path, tmp_path: Path) -> None:
@@ -277,7 +279,7 @@ def test_mistakes_are_sentences(run: Path, folder: Path, tmp_path: Path) -> None
     with pytest.raises(UserError, match="ReaL labels belong to ImageNet's"):
         evaluate_model(run, real=True)
     save(create_model("t2t_vit_7_32", num_classes=3, **SMALL), tmp_path / "bare")
-    with pytest.raises(UserError, match="does not say what it was trained on"):
+    with pytest.raises(UserError, match="does not name its training data"):
         evaluate_model(tmp_path / "bare")
     (tmp_path / "model.safetensors").symlink_to(run / "model.safetensors")
     recipe = replace(t2t_vit(), data="gone/photos")

@@ -169,6 +169,6 @@ def test_hybrid_needs_machines_of_one_size(tiny: Tiny) -> None:
         lambda: rehearse(odd, 12, parallelism="hybrid"),
         lambda: plan(replace(PUBLISHED, batch_size=12), 12, parallelism="hybrid"),
     ):
-        with pytest.raises(UserError, match="12 processes are not machines of 8, as"):
+        with pytest.raises(UserError, match="12 processes are not a multiple of 8"):
             predict()
     assert rehearse(odd, 12, num_classes=3).images == 2

@@ -1,1 +1,1 @@
-"""How good a trained model is, by its own data or other: `t2t eval`."""
+"""Evaluates a trained model on its own or other data: `t2t eval`."""

@@ -19,7 +19,7 @@ Scoring = Callable[[nn.Module, Images, Labels], dict[str, Tensor]]
 
 @dataclass(frozen=True)
 class Normalize:
-    """What happens to evaluation pixels before a model sees them."""
+    """Normalizes the pixels of an evaluation batch."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -28,11 +28,11 @@ class Normalize:
         return normalise(batch.images, self.mean, self.std)
 
 
-@torch.no_grad()  # not inference_mode: sharded weights are gathered into what trains
+@torch.no_grad()  # not inference_mode: sharded weights are also used by training
 def evaluate(
     model: nn.Module,
     batches: EvaluationBatches,
-    prepare: Normalize,
+    normalize: Normalize,
     score: Scoring,
     world: World,
     precision: torch.dtype = torch.float32,
@@ -40,14 +40,14 @@ def evaluate(
 ) -> dict[str, Tensor]:
     """The values of all images, with their `index` in the source and their `label`.
 
-    They come in the order of the source; damaged images are left out.
+    They are in the order of the source; damaged images are skipped.
     """
     was_training = model.training
     model.eval()
     rows: dict[str, list[Tensor]] = {}
     for batch in batches:
         with autocast(world.device, precision):
-            values = score(model, prepare(batch), batch.labels)
+            values = score(model, normalize(batch), batch.labels)
         index = torch.where(batch.valid, batch.indices, -1)
         for name, value in {"index": index, "label": batch.labels, **values}.items():
             rows.setdefault(name, []).append(value)
@@ -66,7 +66,7 @@ def evaluate(
 
 
 def autocast(device: torch.device, precision: torch.dtype) -> torch.autocast:
-    """Computes products in a precision; float32 leaves everything as it is."""
+    """Autocast to a precision; float32 turns it off."""
     return torch.autocast(
         device.type,
         dtype=None if precision is torch.float32 else precision,

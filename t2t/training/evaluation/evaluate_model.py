@@ -1,4 +1,4 @@
-"""Judging a trained model by some data, its own or other."""
+"""Evaluates a trained model on its own or other data."""
 
 import os
 import time
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
 
 from t2t.data.batches import EvaluationBatches, LoaderOptions, evaluation_batches
 from t2t.data.crops import CenterCrop
@@ -18,9 +17,8 @@ from t2t.data.sources.opening import find_splits
 from t2t.errors import UserError, choose
 from t2t.models.checkpoint_io.resolve import FILE_NAME
 from t2t.models.trained import TrainedModel, load_trained
-from t2t.shapes import Images, Labels
 from t2t.tasks.class_matching import match_classes, relabelled
-from t2t.tasks.classify import score_logits
+from t2t.tasks.classify import score_classifier
 from t2t.training.distributed import (
     World,
     all_gather_union,
@@ -55,42 +53,44 @@ def evaluate_model(
 ) -> EvalReport | None:
     """Evaluates a run or weights on their own data or on other.
 
-    Under torchrun all processes share the work and the first one gets the report, the
-    others None. `progress` is told how many images of how many are done.
+    Under torchrun all processes share the work; the main process gets the report, the
+    others None. `progress` is called with the number of images done and their total.
     """
     with init_distributed(device) as world, use_free_cores(world.device):
         precision = precision or ("bf16" if world.device.type == "cuda" else "fp32")
         choose("precision", precision, PRECISIONS)
         trained = load_trained(path, model=model)
-        chosen = find_data(trained, recipe_beside(path), data, split)
+        selected = find_data(trained, recipe_beside(path), data, split)
         numbers, notes = match_classes(
-            chosen.source.classes, trained.class_names, chosen.where
+            selected.source.classes, trained.class_names, selected.where
         )
-        source = relabelled(chosen.source, numbers, trained.class_names)
-        reassessed = (
-            RealLabels(source, trained.class_names, chosen.where) if real else None
+        source = relabelled(selected.source, numbers, trained.class_names)
+        real_labels = (
+            RealLabels(source, trained.class_names, selected.where) if real else None
         )
         damage = Damage(damage_limit)
         batch_size = min(batch_size, len(source))
         batches = open_batches(trained, source, batch_size, world, damage, max_pixels)
         network = trained.model.to(world.device)
-        prepare = Normalize(trained.mean, trained.std)
+        normalize = Normalize(trained.mean, trained.std)
         num_classes = len(trained.class_names)
         watch = Stopwatch(world, len(source), progress)
         dtype = PRECISIONS[precision]
         values = evaluate(
-            network, batches, prepare, classify, world, dtype, watch.advance
+            network, batches, normalize, score_classifier, world, dtype, watch.advance
         )
         score = Score.of(values, num_classes)
         rate = watch.images_per_second()
-        real_score = None if reassessed is None else reassessed.score(score.predictions)
+        real_score = (
+            None if real_labels is None else real_labels.score(score.predictions)
+        )
         damaged = all_gather_union(damage.names, world)
         if not world.is_main:
             return None
         return EvalReport(
             trained=trained,
-            data=chosen.where,
-            split=chosen.split,
+            data=selected.where,
+            split=selected.split,
             score=score,
             real=real_score,
             images_per_second=rate,
@@ -98,7 +98,7 @@ def evaluate_model(
             precision=precision,
             batch_size=batch_size,
             damaged=damaged,
-            notes=(*trained.notes, *chosen.notes, *chosen.source.notes, *notes),
+            notes=(*trained.notes, *selected.notes, *selected.source.notes, *notes),
         )
 
 
@@ -110,7 +110,7 @@ def open_batches(
     damage: Damage,
     max_pixels: int,
 ) -> EvaluationBatches:
-    """All images once, as the model was trained to see them."""
+    """All images once, with the preprocessing of the model."""
     shared = {
         "model": trained.name,
         "classes": dict(enumerate(trained.class_names)),
@@ -131,13 +131,8 @@ def open_batches(
     )
 
 
-def classify(model: nn.Module, images: Images, labels: Labels) -> dict[str, Tensor]:
-    """The values of every image under a classifier."""
-    return score_logits(model(images).float(), labels)
-
-
 class Stopwatch:
-    """Counts images, and times batches from the end of the first, when all is warm."""
+    """Counts images, and times the batches after the first, which warms up."""
 
     def __init__(
         self, world: World, total: int, progress: Callable[[int, int], None]
@@ -147,10 +142,10 @@ class Stopwatch:
         self.num_first = self.num_done = 0
 
     def advance(self, num_images: int) -> None:
-        """Takes note of a batch."""
+        """Counts a batch."""
         self.num_done += num_images
         if self.world.is_main:
-            # The last batch is filled up with images that do not count.
+            # The last batch is padded.
             self.progress(min(self.num_done, self.total), self.total)
         if self.started is None:
             self.wait()
@@ -166,14 +161,14 @@ class Stopwatch:
         return (self.num_done - self.num_first) / seconds
 
     def wait(self) -> None:
-        """Lets the device finish what it was given."""
+        """Waits for the device."""
         if self.world.device.type == "cuda":
             torch.cuda.synchronize(self.world.device)
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """The images to judge by."""
+class EvaluationData:
+    """The images to evaluate on."""
 
     source: Source
     where: str
@@ -186,19 +181,17 @@ def find_data(
     recipe: Recipe | None,
     data: str | Path | None,
     split: str | None,
-) -> Chosen:
-    """The images asked for, or those that the run was judged by.
+) -> EvaluationData:
+    """The named images, or the validation images of the run.
 
-    Data in one piece that the run split is split the same way again, so that none of
-    it was trained on; other data in one piece is taken whole.
+    Data without splits is split as in training if it is the run's own; other data
+    without splits is used completely.
     """
     own = trained.data if recipe is None else recipe.data
     seed = trained.seed if recipe is None else recipe.seed
     where = own if data is None else str(data)
     if where is None:
-        raise UserError(
-            f"{trained.path} does not say what it was trained on: give --data."
-        )
+        raise UserError(f"{trained.path} does not name its training data: give --data.")
     try:
         splits = find_splits(where).openers
     except UserError as error:
@@ -209,38 +202,38 @@ def find_data(
         ) from (error)
     is_own = own is not None and same_data(where, own)
     if split is None and "all" in splits and not is_own:
-        note = f"{where} comes in one piece, so all of it is used; --split val takes a "
-        return Chosen(splits["all"](), where, "all", (note + "tenth.",))
+        note = f"{where} has no splits, so all of it is used; --split val takes a "
+        return EvaluationData(splits["all"](), where, "all", (note + "tenth.",))
     split = split or "val"
     if recipe is not None and is_own and recipe.holdout and split in ("train", "val"):
         held = open_data(recipe)
         source = held.train if split == "train" else held.val
     else:
         source = open_source(where, split, seed=seed)
-    notes = how_changed(source, trained, where) if is_own and split == "val" else ()
-    return Chosen(source, where, split, notes)
+    notes = split_changes(source, trained, where) if is_own and split == "val" else ()
+    return EvaluationData(source, where, split, notes)
 
 
-def how_changed(source: Source, trained: TrainedModel, where: str) -> tuple[str, ...]:
-    """A sentence where other images are held out than in training, if any are."""
+def split_changes(source: Source, trained: TrainedModel, where: str) -> tuple[str, ...]:
+    """A note if other images are held out than in training."""
     known = trained.evaluated_on
     if not isinstance(source, Subset) or known in (None, source.fingerprint()):
         return ()
     return (
-        f"{where} has changed since training and is split anew: some of the images "
-        "may be those that the model was trained on.",
+        f"{where} has changed since training, and so has its split: the model may have "
+        "been trained on some of the images.",
     )
 
 
 def recipe_beside(path: str | os.PathLike[str]) -> Recipe | None:
-    """The recipe of a run folder, given as such or by the model in it."""
-    run_folder = Path(path).expanduser()
-    folder = run_folder.parent if run_folder.name == FILE_NAME else run_folder
+    """The recipe of a run folder, given the folder or the model in it."""
+    folder = Path(path).expanduser()
+    folder = folder.parent if folder.name == FILE_NAME else folder
     return read_recipe(folder) if (folder / RECIPE).is_file() else None
 
 
 def device_name(world: World) -> str:
-    """The device in words."""
+    """The names of the devices."""
     kind = world.device.type
     name = torch.cuda.get_device_name(world.device) if kind == "cuda" else kind
     return f"{world.size} × {name}" if world.is_distributed else name

@@ -1,4 +1,4 @@
-"""ImageNet's validation images under the labels that were reassessed in 2020 (ReaL)."""
+"""ReaL: the reassessed labels of ImageNet's validation images, of 2020."""
 
 import re
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ NUM_VALIDATION = 50_000
 
 @cache
 def real_labels() -> list[list[int]]:
-    """All right classes of each validation image of ImageNet, often several or none."""
-    from timm.data import RealLabelsImagenet  # slow to import, and seldom asked for
+    """The correct classes of each ImageNet validation image: one, several or none."""
+    from timm.data import RealLabelsImagenet  # slow to import, and rarely needed
 
     known = RealLabelsImagenet(range(NUM_VALIDATION))
     return list(known.real_labels.values())
@@ -34,15 +34,15 @@ class RealScore:
 
 
 class RealLabels:
-    """Counts what of an evaluation the reassessed labels call right."""
+    """Scores predictions by the reassessed labels."""
 
     def __init__(self, source: Source, class_names: tuple[str, ...], where: str):
         self.source = source
         if validation_number(source.name(0)) is None:
             raise UserError(
-                "ReaL labels belong to ImageNet's validation files by their names "
-                f"(ILSVRC2012_val_00000001.JPEG), and {where} begins with "
-                f"{source.name(0)}; leave --real out, or give the original files."
+                "ReaL labels need the original file names of ImageNet's validation set "
+                f"(ILSVRC2012_val_00000001.JPEG), and {where} starts with "
+                f"{source.name(0)}; rename the files, or remove --real."
             )
         self.numbers, _ = match_classes(class_names, imagenet_classes(), "The model")
 
@@ -55,18 +55,18 @@ class RealLabels:
             if number is None:
                 raise UserError(
                     f"{self.source.name(index)} is not one of ImageNet's validation "
-                    "files, so it has no ReaL label; leave --real out."
+                    "files, so it has no ReaL label; remove --real."
                 )
-            if right := labels[number]:
+            if correct := labels[number]:
                 num_images += 1
-                hits += self.numbers[predicted] in right
+                hits += self.numbers[predicted] in correct
         if not num_images:
-            raise UserError("None of the images has a ReaL label; leave --real out.")
+            raise UserError("None of the images has a ReaL label; remove --real.")
         return RealScore(100 * hits / num_images, num_images)
 
 
 def validation_number(name: str) -> int | None:
-    """Which of ImageNet's validation images a file is, from 0, by its name."""
+    """The number of an ImageNet validation image, from 0; None for other names."""
     found = re.search(r"ILSVRC2012_val_(\d{8})", name)
     if found is None or not 1 <= int(found[1]) <= NUM_VALIDATION:
         return None

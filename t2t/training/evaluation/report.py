@@ -1,4 +1,4 @@
-"""What is told of a model that was judged: on the screen and to programs."""
+"""The report of an evaluation: tables, and JSON."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +14,12 @@ from t2t.training.evaluation.real_labels import RealScore
 from t2t.training.evaluation.score import Score
 
 NUM_SHOWN = 20
-"""Classes that a screen is given, the worst first."""
+"""Classes in the printed table, the worst first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvalReport:
-    """A model's score on some data, with all that it depends on."""
+    """A model's score on a data set, and how it was measured."""
 
     trained: TrainedModel
     data: str
@@ -27,7 +27,7 @@ class EvalReport:
     score: Score
     real: RealScore | None
     images_per_second: float | None
-    """From the second batch on; None where there is only one."""
+    """From the second batch on; None if there is only one."""
     device: str
     precision: str
     batch_size: int
@@ -37,21 +37,23 @@ class EvalReport:
     def classes(self) -> list["ClassRow"]:
         """Every class that has images, the worst first."""
         names, confusion = self.trained.readable_names, self.score.confusion
-        places, amounts = confusion.indices().T.tolist(), confusion.values().tolist()
+        pairs, amounts = confusion.indices().T.tolist(), confusion.values().tolist()
         counts: dict[int, dict[int, int]] = {}
-        for (number, guess), amount in zip(places, amounts, strict=True):
+        for (number, guess), amount in zip(pairs, amounts, strict=True):
             counts.setdefault(number, {})[guess] = amount
         rows = []
         for number, guesses in counts.items():
-            num_images, num_right = sum(guesses.values()), guesses.pop(number, 0)
+            num_images, num_correct = sum(guesses.values()), guesses.pop(number, 0)
             order = sorted(guesses, key=lambda guess: -guesses[guess])
-            taken_for = [(names[guess], guesses[guess]) for guess in order]
+            confused_with = [(names[guess], guesses[guess]) for guess in order]
             own = self.trained.class_names[number]
-            rows.append(ClassRow(own, names[number], num_images, num_right, taken_for))
+            rows.append(
+                ClassRow(own, names[number], num_images, num_correct, confused_with)
+            )
         return sorted(rows, key=lambda row: row.top1)
 
     def as_json(self) -> dict[str, Any]:
-        """All of it for programs."""
+        """The report as JSON."""
         trained, score = self.trained, self.score
         rate, real = self.images_per_second, self.real
         return {
@@ -79,8 +81,9 @@ class EvalReport:
                     "name": row.name,
                     "num_images": row.num_images,
                     "top1": round(row.top1, 4),
-                    "taken_for": [
-                        {"name": name, "num_images": num} for name, num in row.taken_for
+                    "confused_with": [
+                        {"name": name, "num_images": num}
+                        for name, num in row.confused_with
                     ],
                 }
                 for row in self.classes()
@@ -88,7 +91,7 @@ class EvalReport:
         }
 
     def render(self) -> RenderableType:
-        """All that fits on a screen."""
+        """The report as tables, with the worst classes."""
         rows = self.classes()
         parts: list[RenderableType] = [self.heading(), Text(), self.figures(), Text()]
         shown = rows[:NUM_SHOWN]
@@ -99,14 +102,14 @@ class EvalReport:
         return Group(*parts)
 
     def heading(self) -> Text:
-        """What was judged by what."""
+        """The model and the data."""
         trained = self.trained
         size = "×".join(map(str, trained.image_size))
         return Text.assemble(
             (trained.path, "bold cyan"),
             f"  {trained.name}\n",
             f"{self.data} ({self.split}): {self.score.num_images:,} images of "
-            f"{len(self.classes())} classes, seen at {size} pixels",
+            f"{len(self.classes())} classes, at {size} pixels",
         )
 
     def figures(self) -> Table:
@@ -120,49 +123,49 @@ class EvalReport:
         if len(self.trained.class_names) > 5:
             table.add_row("top-5", f"{score.top5:.2f} %", "")
         if real is not None:
-            about = f"reassessed labels, {real.num_images:,} images"
-            table.add_row("ReaL", f"{real.top1:.2f} %", about)
+            note = f"reassessed labels, {real.num_images:,} images"
+            table.add_row("ReaL", f"{real.top1:.2f} %", note)
         table.add_row("loss", f"{score.loss:.4f}", "")
         how = f"images/s, {self.device}, {self.precision}, batches of {self.batch_size}"
         speed = "–" if rate is None else f"{rate:,.0f}"
-        how = how if rate is not None else f"{how}: only one, too few to time"
+        how = how if rate is not None else f"{how}: too few to time"
         table.add_row("speed", speed, how)
         return table
 
 
 @dataclass(frozen=True)
 class ClassRow:
-    """How one class fared."""
+    """The score of one class."""
 
     class_name: str
     name: str
     num_images: int
-    num_right: int
-    taken_for: list[tuple[str, int]]
-    """Other classes that its images were taken for, and how many, most first."""
+    num_correct: int
+    confused_with: list[tuple[str, int]]
+    """Wrong predictions and their numbers of images, most frequent first."""
 
     @property
     def top1(self) -> float:
-        """Per cent that is recognised."""
-        return 100 * self.num_right / self.num_images
+        """Accuracy in per cent."""
+        return 100 * self.num_correct / self.num_images
 
 
 def class_table(rows: list[ClassRow]) -> Table:
-    """Classes, how many of their images are recognised, and what the others seem."""
+    """A table of classes: images, correct predictions, and the most frequent errors."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("class", style="cyan", overflow="fold")
-    for heading in ("images", "right", "top-1"):
+    for heading in ("images", "correct", "top-1"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("most often taken for", overflow="fold")
+    table.add_column("most often confused with", overflow="fold")
     for row in rows:
-        taken_for = ", ".join(
-            f"{name.partition(',')[0]} ({num})" for name, num in row.taken_for[:3]
+        confused_with = ", ".join(
+            f"{name.partition(',')[0]} ({num})" for name, num in row.confused_with[:3]
         )
         table.add_row(
             Text(on_one_line(row.name)),
             f"{row.num_images:,}",
-            f"{row.num_right:,}",
+            f"{row.num_correct:,}",
             f"{row.top1:.1f} %",
-            Text(on_one_line(taken_for)),
+            Text(on_one_line(confused_with)),
         )
     return table
