@@ -1,16 +1,11 @@
 """A run that is interrupted ends in the same bits as one that is not."""
 
-import errno
 import functools
-import json
-import os
 import shutil
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -20,14 +15,14 @@ from safetensors import safe_open
 from t2t.data.sampler import Batch
 from t2t.errors import UserError
 from t2t.models.weights import save
-from t2t.training import checkpoint_writer, loop
+from t2t.training import loop
 from t2t.training.checkpoint import load_checkpoint
-from t2t.training.checkpoint_files import checkpoints, is_intact, newest_intact
+from t2t.training.checkpoint_files import checkpoints
 from t2t.training.checkpoint_writer import CheckpointWriter
 from t2t.training.distributed import World
 from t2t.training.logging.metrics import read_rows
 from t2t.training.loop import Runtime, train
-from t2t.training.recipe import EMA, OptimizerConfig, Recipe
+from t2t.training.recipe import OptimizerConfig, Recipe
 from t2t.training.runtime import resolve_runtime
 from t2t.training.state import Snapshot, TrainState, build_model, new_state
 from t2t.training.step import Stepper
@@ -311,146 +306,3 @@ def test_saving_changes_nothing(tiny: Tiny, cpu: Runtime) -> None:
     before = {key: value.clone() for key, value in run.snapshot().tensors.items()}
     assert run.snapshot().tensors.keys() == before.keys()
     assert run.optimizer_state() == {}
-
-
-@pytest.fixture
-def saved(tiny: Tiny, cpu: Runtime, tmp_path: Path) -> tuple[TrainState, Path]:
-    """A run with the checkpoints of its steps 1, 2 and 3, of which two are kept."""
-    run = new_state(tiny(ema=EMA(decay=0)), resolve_runtime(cpu, ALONE), ALONE, 3)
-    writer = CheckpointWriter(tmp_path, ALONE, pytest.fail)
-    for step in (1, 2, 3):
-        run.step = step
-        writer.save(run.snapshot())
-    writer.finish()
-    return run, tmp_path
-
-
-def test_two_checkpoints_are_kept(saved: tuple[TrainState, Path]) -> None:
-    names = [path.name for path in checkpoints(saved[1])]
-    assert names == ["step-000000003", "step-000000002"]
-    assert all(is_intact(path) for path in checkpoints(saved[1]))
-
-
-@pytest.mark.parametrize("harm", ["flip", "cut", "delete", "no manifest", "manifest"])
-def test_damaged_checkpoint_gives_way_to_the_one_before(
-    harm: str, saved: tuple[TrainState, Path]
-) -> None:
-    newest, before = checkpoints(saved[1])
-    file = max(newest.iterdir(), key=lambda path: path.stat().st_size)
-    content = bytearray(file.read_bytes())
-    if harm == "flip":
-        content[len(content) // 2] ^= 1
-        file.write_bytes(content)
-    elif harm == "cut":
-        file.write_bytes(content[:-1])
-    elif harm == "delete":
-        file.unlink()
-    elif harm == "no manifest":
-        (newest / "manifest.json").unlink()
-    else:
-        (newest / "manifest.json").write_text('{"a"')
-    told: list[str] = []
-    assert newest_intact(saved[1], told.append) == before
-    assert len(told) == 1
-    assert "step-000000003 is damaged" in told[0]
-    assert checkpoints(saved[1]) == [before]
-
-
-def test_full_disk_leaves_the_last_checkpoint_and_is_told(
-    saved: tuple[TrainState, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, folder = saved
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    told: list[str] = []
-    writer = CheckpointWriter(folder, ALONE, told.append)
-    run.step = 4
-    with monkeypatch.context() as patch:
-        patch.setattr("torch.distributed.checkpoint.filesystem._write_item", full)
-        writer.save(run.snapshot())
-        writer.finish()
-    assert len(told) == 1
-    assert "No space left on device" in told[0]
-    assert "resume from step-000000003" in told[0]
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "step-000000002",
-        "step-000000003",
-    ]
-    assert all(is_intact(path) for path in checkpoints(folder))
-    writer.save(run.snapshot())
-    writer.finish()
-    assert newest_intact(folder, pytest.fail) == folder / "step-000000004"
-
-
-@pytest.mark.parametrize("quota", [False, True])
-def test_where_only_one_checkpoint_fits_the_older_gives_way(
-    quota: bool, saved: tuple[TrainState, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, folder = saved
-    plain = checkpoint_writer.save
-    size = sum(tensor.nbytes for tensor in run.snapshot().tensors.values())
-
-    def usage(path: object) -> SimpleNamespace:
-        older = size * (2 - len(checkpoints(folder)))
-        return SimpleNamespace(free=10**12 if quota else size // 2 + older)
-
-    def full(*arguments: Any, **options: Any) -> None:
-        if len(checkpoints(folder)) == 2:
-            number = errno.EDQUOT if quota else errno.ENOSPC
-            raise OSError(number, os.strerror(number))
-        plain(*arguments, **options)
-
-    monkeypatch.setattr(checkpoint_writer, "save", full)
-    monkeypatch.setattr(checkpoint_writer.shutil, "disk_usage", usage)
-    told: list[str] = []
-    writer = CheckpointWriter(folder, ALONE, told.append)
-    run.step = 4
-    writer.save(run.snapshot())
-    writer.finish()
-    assert told == [
-        "The older checkpoint step-000000002 was removed to free disk space."
-    ]
-    names = [path.name for path in checkpoints(folder)]
-    assert names == ["step-000000004", "step-000000003"]
-    assert not writer.failed
-
-
-def test_ctrl_c_while_a_checkpoint_is_written_waits_for_it(
-    saved: tuple[TrainState, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, folder = saved
-    plain = checkpoint_writer.seal
-
-    def press_ctrl_c(folder: Path) -> None:
-        time.sleep(0.1)
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.1)
-        plain(folder)
-
-    monkeypatch.setattr(checkpoint_writer, "seal", press_ctrl_c)
-    run.step = 4
-
-    def save() -> None:
-        with CheckpointWriter(folder, ALONE, pytest.fail) as writer:
-            writer.save(run.snapshot())
-            writer.finish()
-
-    with pytest.raises(KeyboardInterrupt):
-        save()
-    assert newest_intact(folder, pytest.fail) == folder / "step-000000004"
-
-
-def test_what_a_killed_process_began_is_swept(saved: tuple[TrainState, Path]) -> None:
-    draft = saved[1] / ".writing-000000009"
-    draft.mkdir()
-    (draft / "__0_0.distcp").write_bytes(b"half")
-    with CheckpointWriter(saved[1], ALONE, pytest.fail):
-        assert not draft.exists()
-
-
-def test_numbers_are_read_exactly(saved: tuple[TrainState, Path]) -> None:
-    run, folder = saved
-    held = json.loads((checkpoints(folder)[0] / "numbers.json").read_text())
-    assert held == json.loads(json.dumps(run.snapshot().numbers))

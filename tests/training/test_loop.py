@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import time
 from contextlib import redirect_stdout, suppress
 from dataclasses import replace
@@ -147,64 +146,6 @@ def test_advice_is_given_even_where_a_stop_was_asked_for(
     monkeypatch.setattr(RunFolder, "finish", full)
     with pytest.raises(UserError, match="Training is done, but its result could not"):
         train(tiny(), folder=tmp_path / "run", quiet=True)
-
-
-def test_a_stop_before_the_first_step_is_obeyed_at_once() -> None:
-    with StopSignals() as stop:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            with pytest.raises(KeyboardInterrupt):
-                signal.raise_signal(number)
-        told: list[str] = []
-        stop.defer(told.append)
-        for _ in range(2):
-            signal.raise_signal(signal.SIGTERM)
-        assert stop.received
-        (sentence,) = told
-        assert sentence.startswith("Stopping after this step, with a checkpoint;")
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-
-
-def test_a_closed_terminal_stops_a_run_unless_it_was_told_to_outlive_it() -> None:
-    told: list[str] = []
-    with StopSignals() as stop:
-        stop.defer(told.append)
-        signal.raise_signal(signal.SIGHUP)
-        assert stop.received
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
-    try:
-        with StopSignals() as stop:
-            signal.raise_signal(signal.SIGHUP)
-            assert not stop.received
-        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
-def test_where_nothing_is_compiled_every_step_counts() -> None:
-    clock = Clock()
-    clock.skip_warmup()
-    clock.start()
-    for _ in range(4):
-        time.sleep(0.01)
-        clock.step()
-    clock.restart_warmup()
-    clock.step()
-    assert clock.row()["compile_seconds"] == 0
-    assert clock.seconds > 0.04
-    assert clock.steps_per_second < 125
-
-
-def test_the_rate_of_first_steps_counts_those_done(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(time, "monotonic", iter([0.0, 2.0, 4.0]).__next__)
-    clock = Clock()
-    clock.load_state_dict({"compile_seconds": 60.0, "num_compiled": 30})
-    for seconds in (62.0, 64.0):
-        clock.step()
-        assert clock.steps_per_second == 0.5
-        assert clock.row() == {"train_seconds": 0, "compile_seconds": seconds}
 
 
 def test_the_time_left_counts_evaluations_once_one_is_timed(

@@ -5,14 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from t2t.training.checkpoint_files import checkpoints
-from t2t.training.checkpoint_writer import CheckpointWriter
 from t2t.training.distributed import World
 from t2t.training.logging.failure_counter import FailureCounter
 from t2t.training.logging.run_logger import RunLogger
 from t2t.training.recipe import Recipe
 from t2t.training.run_folder import RunFolder
-from t2t.training.state import Snapshot
 
 ALONE = World(0, 1, torch.device("cpu"))
 
@@ -54,23 +51,3 @@ def test_a_log_that_cannot_be_written_is_reported_once(
     assert told.count("The log could not be written") == 2
     assert "The log could not be written (Is a directory); training continues" in told
     assert "The log could not be written 5 times in all." in told
-
-
-def test_checkpoints_that_fail_again_and_again_are_reported_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    told: list[str] = []
-    with CheckpointWriter(tmp_path / "last", ALONE, told.append) as writer:
-        with monkeypatch.context() as patch:
-            patch.setattr("torch.distributed.checkpoint.filesystem._write_item", full)
-            for step in range(3):
-                writer.save(Snapshot({"model/x": torch.zeros(2)}, {"step": step}))
-            writer.finish()
-        writer.save(Snapshot({"model/x": torch.zeros(2)}, {"step": 3}))
-    assert len(checkpoints(tmp_path / "last")) == 1
-    assert len(told) == 2
-    assert told[0].startswith("The checkpoint of step 0 could not be written (")
-    assert told[1] == "A checkpoint could not be written 3 times; now it works again."

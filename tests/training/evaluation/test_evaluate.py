@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from t2t.data.batches import LoaderOptions, evaluation_batches
 from t2t.data.sources import open_splits
 from t2t.errors import UserError
+from t2t.tasks.classify import score_classifier
 from t2t.training.distributed import World
 from t2t.training.evaluation.evaluate import Normalize, evaluate
-from t2t.training.evaluation.evaluate_model import classify
 from t2t.training.evaluation.score import Score
 
 ALONE = World(0, 1, torch.device("cpu"))
@@ -39,7 +39,7 @@ def scored(
     num_classes: int,
     precision: torch.dtype = torch.float32,
 ) -> Score:
-    values = evaluate(model, batches, AS_LEVELS, classify, ALONE, precision)
+    values = evaluate(model, batches, AS_LEVELS, score_classifier, ALONE, precision)
     return Score.of(values, num_classes)
 
 
