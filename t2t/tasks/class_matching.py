@@ -19,19 +19,19 @@ def relabelled(source: Source, numbers: Indices, classes: Sequence[str]) -> Sour
 
 
 def match_classes(
-    given: Sequence[str], classes: Sequence[str], where: str
+    names: Sequence[str], classes: Sequence[str], where: str
 ) -> tuple[Indices, tuple[str, ...]]:
     """The model's number of each class of the data, and notes for the user.
 
     Names may be in any order, and some of the model's may be missing. Classes without
     names are matched by number.
     """
-    numbers = class_indices(given, classes)
+    numbers = class_indices(names, classes)
     unknown = [
-        name for name, number in zip(given, numbers, strict=True) if number is None
+        name for name, number in zip(names, numbers, strict=True) if number is None
     ]
-    if unknown and (note := note_on_order(given, classes, where)):
-        return np.arange(len(given)), (note,)
+    if unknown and (note := note_on_order(names, classes, where)):
+        return np.arange(len(names)), (note,)
     if unknown:
         raise UserError(
             f"{where} has classes that the model does not know: {listed(unknown)}; the "
@@ -41,19 +41,19 @@ def match_classes(
     found = np.array(numbers, np.int64)
     if len(set(found.tolist())) < len(found):
         raise UserError(
-            f"Several classes of {where} are one class of the model: {listed(given)}."
+            f"Several classes of {where} are one class of the model: {listed(names)}."
         )
-    if len(given) == len(classes):
+    if len(names) == len(classes):
         return found, ()
-    note = f"{where} has {len(given)} of the model's {len(classes)} classes."
+    note = f"{where} has {len(names)} of the model's {len(classes)} classes."
     return found, (note,)
 
 
-def note_on_order(given: Sequence[str], classes: Sequence[str], where: str) -> str:
+def note_on_order(names: Sequence[str], classes: Sequence[str], where: str) -> str:
     """A note if classes are matched by their order; empty if they are not."""
-    if len(given) <= len(classes) and list(given) == list(map(str, range(len(given)))):
+    if len(names) <= len(classes) and list(names) == list(map(str, range(len(names)))):
         return f"The classes of {where} are matched by number."
-    numbered = [f"class {number}" for number in range(len(given))]
+    numbered = [f"class {number}" for number in range(len(names))]
     if list(classes) == numbered:
         return (
             f"The model's classes have no names; those of {where} are matched in order."

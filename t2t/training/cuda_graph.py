@@ -42,8 +42,8 @@ class GraphedFunction:
         """Copies the inputs to the tensors that the graph reads."""
         if not self.inputs:
             self.inputs = [torch.empty_like(each) for each in inputs]
-        for own, given in zip(self.inputs, inputs, strict=True):
-            own.copy_(given, non_blocking=True)
+        for own, new in zip(self.inputs, inputs, strict=True):
+            own.copy_(new, non_blocking=True)
 
     def launch(self) -> Tensor:
         """One call without a graph, on the stream of the capture."""

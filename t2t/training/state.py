@@ -119,9 +119,9 @@ class TrainState:
             if module is not None
             for name, tensor in module.state_dict().items()
         }
-        beside = self.task.state_dict()
-        for name in [key for key in beside if "." not in key]:
-            tensors[f"task/{name}"] = beside[name]
+        for name, tensor in self.task.state_dict().items():
+            if "." not in name:  # a buffer of the task itself
+                tensors[f"task/{name}"] = tensor
         return tensors
 
     def parameter_names(self) -> dict[Tensor, str]:
@@ -265,7 +265,7 @@ def build_model(recipe: Recipe, num_classes: int) -> nn.Module:
 
 
 def new_ema(model: nn.Module, settings: EMA) -> nn.Module | None:
-    """A copy of the model to hold the running average of its weights."""
+    """A copy of the model for the EMA of its weights; None if the recipe has none."""
     if settings.decay == 0:
         return None
     return copy.deepcopy(model).eval().requires_grad_(False)
@@ -283,5 +283,5 @@ def update_ema(state: TrainState, share: float | Tensor) -> None:
         torch._foreach_add_(own, differences)
     else:
         torch._foreach_lerp_(own, raw, share)
-    for kept, now in zip(own_buffers, raw_buffers, strict=True):
-        kept.copy_(now)
+    for buffer, current in zip(own_buffers, raw_buffers, strict=True):
+        buffer.copy_(current)

@@ -154,15 +154,15 @@ class Stepper:
         *rates, share, progress = numbers.unbind()
         state.task.progress.copy_(progress)
         found = self.find_gradient(labels, keys, step, *pixels)
-        broken = 1 - found[:2].isfinite().all().float()
-        with device_learning_rates(rates, broken, state.optimizers):
+        found_inf = 1 - found[:2].isfinite().all().float()
+        with device_learning_rates(rates, found_inf, state.optimizers):
             for optimizer in state.optimizers:
                 optimizer.step()
         # The EMA copies statistics as they are, so these come first.
         for now, before in zip(self.statistics, self.statistics_before, strict=True):
-            now.copy_(torch.where(broken > 0, before, now))
-        update_ema(state, share * (1 - broken))
-        state.task.after_step(1 - broken)
+            now.copy_(torch.where(found_inf > 0, before, now))
+        update_ema(state, share * (1 - found_inf))
+        state.task.after_step(1 - found_inf)
         return found
 
     def find_gradient(
@@ -181,7 +181,7 @@ class Stepper:
         size = self.runtime.micro_batch or num_images
         parts = split_views(views, size)
         state.trained.train()
-        self.statistics_before = [kept.clone() for kept in self.statistics]
+        self.statistics_before = [each.clone() for each in self.statistics]
         totals: dict[str, Tensor] = {}
         for number, part in enumerate(parts, start=1):
             sync_gradients(state.trained, number == len(parts))

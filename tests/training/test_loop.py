@@ -382,3 +382,16 @@ def test_the_progress_bar_keeps_up_with_the_lines_above_it(
         if line.endswith("top-1 "):
             assert before.startswith(f"epoch {line.split('/')[0].split()[1]}.0/3")
             assert "top-1" in before
+
+
+def test_an_unknown_augmentation_is_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    recipe = tiny()
+    augmentation = replace(
+        recipe.augmentation, rand_augment="rand-m9", rand_augment_operations=("invrt",)
+    )
+    recipe = replace(recipe, augmentation=augmentation)
+    with pytest.raises(UserError, match=r"invrt.*invert"):
+        train(recipe, folder=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()

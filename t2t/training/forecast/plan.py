@@ -218,8 +218,8 @@ def num_evaluated(recipe: Recipe, num_validation: int) -> int:
 
 def values_per_parameter(recipe: Recipe) -> int:
     """Values kept per parameter: weight, gradient, optimizer state, EMA."""
-    kept = 2 + OPTIMIZER_VALUES.get(recipe.optimizer.name, 2)
-    return kept + 1 if recipe.ema.decay else kept
+    values = 2 + OPTIMIZER_VALUES.get(recipe.optimizer.name, 2)
+    return values + 1 if recipe.ema.decay else values
 
 
 def num_shards(num_gpus: int, per_node: int, parallelism: Parallelism) -> int:

@@ -1,1 +1,1 @@
-"""What a run tells: on the screen, in files, as curves, to trackers."""
+"""The log of a run: console, files, curves and experiment trackers."""
