@@ -173,7 +173,7 @@ def test_students_train(
     assert result.summary["skipped_steps"] == 0
 
 
-def test_mistakes_are_told(
+def test_mistakes_are_reported(
     tiny: Tiny, cpu: Runtime, teacher: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=r"a teacher: set task_args\.teacher=PATH"):

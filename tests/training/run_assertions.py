@@ -26,7 +26,7 @@ def untimed_rows(folder: Path) -> list[dict[str, Any]]:
 def assert_metrics_are_whole(folder: Path) -> None:
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
-    told = [(row["step"], "top1" in row) for row in rows]
-    assert len(told) == len(set(told))
-    assert told == sorted(told)
-    assert [step for step, scored in told if scored] == [6, 12]
+    reported = [(row["step"], "top1" in row) for row in rows]
+    assert len(reported) == len(set(reported))
+    assert reported == sorted(reported)
+    assert [step for step, scored in reported if scored] == [6, 12]

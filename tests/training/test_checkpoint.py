@@ -124,7 +124,7 @@ def test_fine_tuning_needs_weights_to_begin_with(
     assert train(recipe, folder=folder, **given).finished
 
 
-def test_memories_lie_as_their_parameters_do(tiny: Tiny, cpu: Runtime) -> None:
+def test_memories_match_their_parameters(tiny: Tiny, cpu: Runtime) -> None:
     # Fused optimizers walk through both at once, and do not look at strides.
     recipe = replace(tiny(), model="resnet18_32", model_args={})
     run = new_state(recipe, resolve_runtime(cpu, ALONE), ALONE, 3)
@@ -157,7 +157,7 @@ def test_no_time_of_training_is_lost(
     assert places == sorted(set(places))
 
 
-def test_fp16_goes_on_with_its_scale(
+def test_fp16_resumes_with_its_scale(
     tiny: Tiny,
     cpu: Runtime,
     tmp_path: Path,
@@ -204,7 +204,7 @@ def stopped(
     return recipe
 
 
-def test_a_run_does_not_go_on_with_other_classes(
+def test_a_run_does_not_resume_with_other_classes(
     stopped: Recipe, cpu: Runtime, tmp_path: Path
 ) -> None:
     for split in ("train", "val"):  # after which labels mean something else
@@ -215,7 +215,7 @@ def test_a_run_does_not_go_on_with_other_classes(
     assert len(checkpoints(tmp_path / "run" / "last")) == 2
 
 
-def test_as_many_images_under_other_names_are_told(
+def test_as_many_images_under_other_names_are_reported(
     stopped: Recipe, cpu: Runtime, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = min((tmp_path / "data/train/a").iterdir())
@@ -224,7 +224,7 @@ def test_as_many_images_under_other_names_are_told(
     assert "images have changed (48 before, 48 now)" in capsys.readouterr().out
 
 
-def test_a_run_with_fewer_images_left_is_judged_as_it_is(
+def test_a_run_with_fewer_images_left_is_evaluated_as_it_is(
     stopped: Recipe, cpu: Runtime, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in "abc":  # which leaves fewer steps than were done
@@ -239,7 +239,7 @@ def test_a_run_with_fewer_images_left_is_judged_as_it_is(
 
 
 @pytest.mark.parametrize("precisions", [("fp32", "fp16"), ("fp16", "fp32")])
-def test_a_run_goes_on_in_another_precision(
+def test_a_run_resumes_in_another_precision(
     precisions: tuple[Literal["fp32", "fp16"], ...],
     tiny: Tiny,
     cpu: Runtime,

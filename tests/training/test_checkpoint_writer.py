@@ -62,14 +62,14 @@ def test_damaged_checkpoint_gives_way_to_the_one_before(
         (newest / "manifest.json").unlink()
     else:
         (newest / "manifest.json").write_text('{"a"')
-    told: list[str] = []
-    assert newest_intact(saved[1], told.append) == before
-    assert len(told) == 1
-    assert "step-000000003 is damaged" in told[0]
+    reported: list[str] = []
+    assert newest_intact(saved[1], reported.append) == before
+    assert len(reported) == 1
+    assert "step-000000003 is damaged" in reported[0]
     assert checkpoints(saved[1]) == [before]
 
 
-def test_full_disk_leaves_the_last_checkpoint_and_is_told(
+def test_full_disk_leaves_the_last_checkpoint_and_is_reported(
     saved: tuple[TrainState, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, folder = saved
@@ -77,16 +77,16 @@ def test_full_disk_leaves_the_last_checkpoint_and_is_told(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    told: list[str] = []
-    writer = CheckpointWriter(folder, ALONE, told.append)
+    reported: list[str] = []
+    writer = CheckpointWriter(folder, ALONE, reported.append)
     run.step = 4
     with monkeypatch.context() as patch:
         patch.setattr("torch.distributed.checkpoint.filesystem._write_item", full)
         writer.save(run.snapshot())
         writer.finish()
-    assert len(told) == 1
-    assert "No space left on device" in told[0]
-    assert "resume from step-000000003" in told[0]
+    assert len(reported) == 1
+    assert "No space left on device" in reported[0]
+    assert "resume from step-000000003" in reported[0]
     assert sorted(path.name for path in folder.iterdir()) == [
         "step-000000002",
         "step-000000003",
@@ -117,12 +117,12 @@ def test_where_only_one_checkpoint_fits_the_older_gives_way(
 
     monkeypatch.setattr(checkpoint_writer, "save", full)
     monkeypatch.setattr(checkpoint_writer.shutil, "disk_usage", usage)
-    told: list[str] = []
-    writer = CheckpointWriter(folder, ALONE, told.append)
+    reported: list[str] = []
+    writer = CheckpointWriter(folder, ALONE, reported.append)
     run.step = 4
     writer.save(run.snapshot())
     writer.finish()
-    assert told == [
+    assert reported == [
         "The older checkpoint step-000000002 was removed to free disk space."
     ]
     names = [path.name for path in checkpoints(folder)]
@@ -175,8 +175,8 @@ def test_checkpoints_that_fail_again_and_again_are_reported_once(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    told: list[str] = []
-    with CheckpointWriter(tmp_path / "last", ALONE, told.append) as writer:
+    reported: list[str] = []
+    with CheckpointWriter(tmp_path / "last", ALONE, reported.append) as writer:
         with monkeypatch.context() as patch:
             patch.setattr("torch.distributed.checkpoint.filesystem._write_item", full)
             for step in range(3):
@@ -184,6 +184,8 @@ def test_checkpoints_that_fail_again_and_again_are_reported_once(
             writer.finish()
         writer.save(Snapshot({"model/x": torch.zeros(2)}, {"step": 3}))
     assert len(checkpoints(tmp_path / "last")) == 1
-    assert len(told) == 2
-    assert told[0].startswith("The checkpoint of step 0 could not be written (")
-    assert told[1] == "A checkpoint could not be written 3 times; now it works again."
+    assert len(reported) == 2
+    assert reported[0].startswith("The checkpoint of step 0 could not be written (")
+    assert (
+        reported[1] == "A checkpoint could not be written 3 times; now it works again."
+    )

@@ -151,8 +151,8 @@ def test_two_processes_train_what_one_does(
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
     assert json.loads((folder / "environment.json").read_text())["num_processes"] == 2
     lines = (folder / "metrics.jsonl").read_text().splitlines()
-    told = [(row["step"], "top1" in row) for row in map(json.loads, lines)]
-    assert len(told) == len(set(told))  # one process writes
+    reported = [(row["step"], "top1" in row) for row in map(json.loads, lines)]
+    assert len(reported) == len(set(reported))  # one process writes
 
 
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])
@@ -186,9 +186,9 @@ def test_what_one_process_skips_is_named(
     (data / "val" / "c" / "8.png").write_text("the last, and so the second process's")
     in_two("train_on_shares", replace(recipe, data=str(data)), folder, "ddp")
     log = (folder / "log.txt").read_text().splitlines()
-    told = [line for line in log if "it is skipped" in line]
-    assert len(told) == 1
-    assert told[0].startswith(f"{data}/val/c/8.png: not an image that can be read")
+    reported = [line for line in log if "it is skipped" in line]
+    assert len(reported) == 1
+    assert reported[0].startswith(f"{data}/val/c/8.png: not an image that can be read")
     assert {row["num_images"] for row in scores(folder)} == {12}
 
 
@@ -217,7 +217,7 @@ def test_batch_norms_count_alike_in_all_processes(
 
 
 @pytest.mark.parametrize("way", ["ddp", "hybrid"])
-def test_two_processes_go_on_as_one(
+def test_two_processes_resume_as_one(
     way: str,
     recipe: Recipe,
     alone: Path,
@@ -233,7 +233,7 @@ def test_two_processes_go_on_as_one(
 
 
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])
-def test_one_process_goes_on_as_two(
+def test_one_process_resumes_as_two(
     way: str,
     recipe: Recipe,
     alone: Path,
@@ -316,9 +316,9 @@ def test_two_processes_judge_by_the_same_images(
         (tmp_path / "data" / "a" / "0.png").unlink()
     in_two("evaluate_together", recipe, alone, "ddp", (options, other), tmp_path)
     assert not [*tmp_path.glob("report-*")]
-    told = [(tmp_path / f"told-{rank}.txt").read_text() for rank in (0, 1)]
-    assert told[0].startswith("ReportedError")
-    assert f"differs from process 0 ({differing}); give" in told[1]
+    reported = [(tmp_path / f"reported-{rank}.txt").read_text() for rank in (0, 1)]
+    assert reported[0].startswith("ReportedError")
+    assert f"differs from process 0 ({differing}); give" in reported[1]
 
 
 def test_shards_are_kept_where_the_model_has_no_room(
@@ -329,8 +329,10 @@ def test_shards_are_kept_where_the_model_has_no_room(
     given = (replace(recipe, epochs=1), folder, "fsdp")
     in_two("train_without_room", *given, checkpoint_minutes=0.0)
     for rank in (0, 1):
-        told = (tmp_path / f"told-{rank}.txt").read_text()
-        assert "There is no room for the model. The checkpoint of step 3 of 3 " in told
+        reported = (tmp_path / f"reported-{rank}.txt").read_text()
+        assert (
+            "There is no room for the model. The checkpoint of step 3 of 3 " in reported
+        )
     kept = [path.name for path in checkpoints(folder / "last")]
     assert kept == ["step-000000003", "step-000000002"]
 
@@ -341,8 +343,8 @@ def test_nobody_waits_for_a_process_that_cannot_write_its_shards(
     folder = tmp_path / "run"
     in_two("train_half_read_only", recipe, folder, "fsdp")
     assert (folder / "result.json").exists()
-    told = (folder / "log.txt").read_text()
-    assert "step 6 could not be written ([Errno 30] Read-only file system)" in told
+    reported = (folder / "log.txt").read_text()
+    assert "step 6 could not be written ([Errno 30] Read-only file system)" in reported
 
 
 @pytest.mark.parametrize(("way", "killed"), [("ddp", 0), ("ddp", 1), ("fsdp", 1)])
@@ -352,8 +354,8 @@ def test_a_process_that_is_killed_is_missed_by_the_other(
     folder = tmp_path / "run"
     given = (recipe, folder, way, killed)
     in_two("train_until_killed", *given, killed=killed, checkpoint_minutes=0.0)
-    told = (tmp_path / f"told-{1 - killed}.txt").read_text()
-    assert told.startswith("LocalError: Another process of this run was killed")
+    reported = (tmp_path / f"reported-{1 - killed}.txt").read_text()
+    assert reported.startswith("LocalError: Another process of this run was killed")
     assert is_intact(checkpoints(folder / "last")[0])
     assert "could not be written" not in (folder / "log.txt").read_text()
 
@@ -363,19 +365,19 @@ def test_shards_are_not_kept_where_some_do_not_see_them(
 ) -> None:
     in_two("train_apart", recipe, tmp_path / "run", "fsdp")
     for rank in (0, 1):
-        told = (tmp_path / f"told-{rank}.txt").read_text()
-        assert "Not all nodes see" in told
+        reported = (tmp_path / f"reported-{rank}.txt").read_text()
+        assert "Not all nodes see" in reported
     assert not (tmp_path / "run-0" / "last").exists()
 
 
-def test_one_process_tells_that_its_recipe_is_another(
+def test_one_process_reports_that_its_recipe_is_another(
     recipe: Recipe, tmp_path: Path, in_two: Callable[..., None]
 ) -> None:
     in_two("train_otherwise", recipe, tmp_path / "run", "ddp")
-    told = [(tmp_path / f"told-{rank}.txt").read_text() for rank in (0, 1)]
-    assert told[0] == "ReportedError: Another process failed and reported why."
-    assert told[1].startswith("LocalError: Process 1 on ")
-    assert "differs from process 0 (seed: 0 → 1); give" in told[1]
+    reported = [(tmp_path / f"reported-{rank}.txt").read_text() for rank in (0, 1)]
+    assert reported[0] == "ReportedError: Another process failed and reported why."
+    assert reported[1].startswith("LocalError: Process 1 on ")
+    assert "differs from process 0 (seed: 0 → 1); give" in reported[1]
     assert not (tmp_path / "run").exists()
 
 
@@ -399,7 +401,7 @@ def test_all_are_to_train_the_same_on_as_many_images(
     ]
 
 
-def test_the_first_process_that_meets_a_mistake_tells_it() -> None:
+def test_the_first_process_that_meets_a_mistake_reports_it() -> None:
     store = HashStore()
 
     def leave(error: BaseException) -> type[BaseException]:
@@ -427,17 +429,17 @@ def test_the_first_process_that_meets_a_mistake_tells_it() -> None:
         {"LOCAL_WORLD_SIZE": "0"},
     ],
 )
-def test_an_environment_that_is_no_process_is_told(
+def test_an_environment_that_is_no_process_is_reported(
     words: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in words.items():
         monkeypatch.setenv(name, value)
-    told = f"RANK={words.get('RANK', 'unset')}, .* start with torchrun, or unset"
-    with pytest.raises(LocalError, match=told), init_distributed("cpu"):
+    reported = f"RANK={words.get('RANK', 'unset')}, .* start with torchrun, or unset"
+    with pytest.raises(LocalError, match=reported), init_distributed("cpu"):
         pass
 
 
-def test_a_port_that_is_taken_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_is_taken_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

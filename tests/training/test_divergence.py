@@ -31,17 +31,17 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_set_already_is_not_advised() -> None:
-    told = divergence_advice(
+    reported = divergence_advice(
         recipe(clip_norm=1.0), Runtime(precision="fp32"), FOLDER, None
     )
-    assert told.splitlines()[-1].strip() == (
+    assert reported.splitlines()[-1].strip() == (
         "t2t train own --set seed=3 --set optimizer.lr=0.0003 --fresh"
     )
-    assert "checkpoint" not in told
-    told = divergence_advice(
+    assert "checkpoint" not in reported
+    reported = divergence_advice(
         recipe(lr=0.3, body_lr=3e-5), Runtime(precision="bf16"), FOLDER, None
     )
-    assert told.endswith(
+    assert reported.endswith(
         "--precision fp32 --set optimizer.lr=0.1 --set optimizer.body_lr=1e-05 --set "
         "optimizer.clip_norm=1 --fresh"
     )
@@ -52,15 +52,15 @@ def test_a_rate_that_the_optimizer_ignores_is_not_advised(
     name: str, advised: bool
 ) -> None:
     given = recipe(name=name, lr=0.3, adamw_lr=0.003)
-    told = divergence_advice(given, Runtime(precision="fp32"), FOLDER, None)
-    assert ("optimizer.adamw_lr=0.001" in told) == advised
+    reported = divergence_advice(given, Runtime(precision="fp32"), FOLDER, None)
+    assert ("optimizer.adamw_lr=0.001" in reported) == advised
 
 
 def test_a_checkpoint_is_named_and_kept() -> None:
     runtime = Runtime(precision="bf16")
-    told = divergence_advice(recipe(clip_norm=0.5), runtime, FOLDER, CHECKPOINT)
-    assert "The checkpoint of step 120 is kept in runs/own/last." in told
-    resumed, again = (line for line in told.splitlines() if line.startswith("  "))
+    reported = divergence_advice(recipe(clip_norm=0.5), runtime, FOLDER, CHECKPOINT)
+    assert "The checkpoint of step 120 is kept in runs/own/last." in reported
+    resumed, again = (line for line in reported.splitlines() if line.startswith("  "))
     assert resumed.strip() == "t2t train own --set seed=3 --precision fp32"
     assert again.endswith(
         "--precision fp32 --folder runs/own-lr0.0003 --set optimizer.lr=0.0003"
@@ -79,8 +79,10 @@ def test_what_was_typed_before_is_replaced(
 ) -> None:
     words = ["train", "--data", "a b", *said.split(), "--seed", "2"]
     monkeypatch.setattr(sys, "argv", ["t2t", *words])
-    told = retyped_command({"optimizer.lr": "0.1"}, {"--precision": "fp32"}, "--fresh")
-    assert told == (
+    reported = retyped_command(
+        {"optimizer.lr": "0.1"}, {"--precision": "fp32"}, "--fresh"
+    )
+    assert reported == (
         "t2t train --data 'a b' --seed 2 --precision fp32 --set optimizer.lr=0.1 "
         "--fresh"
     )
@@ -103,10 +105,10 @@ def test_the_advised_command_works(
     words += [word for each in settings for word in ("--set", each)]
     monkeypatch.setattr(sys, "argv", ["t2t", *words])
     assert main(words) == 2
-    told = capsys.readouterr().err
-    assert ("The checkpoint of step" in told) == (evaluate_every == 1)
-    assert "fp32" not in told  # which it is
-    command = shlex.split(told.splitlines()[-1])
+    reported = capsys.readouterr().err
+    assert ("The checkpoint of step" in reported) == (evaluate_every == 1)
+    assert "fp32" not in reported  # which it is
+    command = shlex.split(reported.splitlines()[-1])
     assert command[0] == "t2t"
     # As divergent as before, but begun in earnest.
     assert main(command[1:]) == 2

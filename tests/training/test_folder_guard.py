@@ -40,7 +40,7 @@ def meanwhile(
 
 @pytest.mark.parametrize("step", [5, 8, 12])
 @pytest.mark.parametrize("harm", ["removed", "moved", "emptied", "unlocked"])
-def test_a_folder_that_is_lost_while_training_is_made_again(
+def test_a_folder_that_is_lost_while_training_is_recreated(
     harm: str,
     step: int,
     recipe: Recipe,
@@ -129,8 +129,8 @@ def test_a_folder_that_is_anothers_by_now_is_left_alone(
     meanwhile(8, take)
     with pytest.raises(
         UserError, match=r"stopped after step 12; its model was"
-    ) as told:
+    ) as reported:
         train(recipe, folder=folder, runtime=cpu, quiet=True)
-    assert f"saved to {tmp_path}/run.safetensors." in str(told.value)
+    assert f"saved to {tmp_path}/run.safetensors." in str(reported.value)
     assert load_trained(tmp_path / "run.safetensors").class_names == ("a", "b", "c")
     assert len([*folder.iterdir()]) == 1

@@ -1,4 +1,4 @@
-"""The loop as a whole: what a run leaves, and what it says when told to stop."""
+"""The loop as a whole: what a run leaves, and what it says when reported to stop."""
 
 import json
 import os
@@ -118,7 +118,7 @@ def test_curves_are_drawn_at_the_end_and_now_and_then(
     assert drawn == steps
 
 
-def test_a_stop_during_a_step_is_told_without_a_traceback(
+def test_a_stop_during_a_step_is_reported_without_a_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop = StopSignals()
@@ -185,7 +185,7 @@ def test_the_time_left_knows_that_steps_on_all_tokens_take_longer(
     assert left(100).endswith("  0 s left")
 
 
-def test_the_steps_of_another_phase_are_timed_anew(
+def test_the_steps_of_another_phase_are_timed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cooled: list[int] = []
@@ -239,7 +239,7 @@ def test_checkpoints_are_written_every_few_minutes(
     assert saved == [2, 4]
 
 
-def test_a_run_goes_on_where_nobody_can_be_told(tmp_path: Path) -> None:
+def test_a_run_resumes_where_nobody_can_be_told(tmp_path: Path) -> None:
     # Closing it would try to write once more.
     with suppress(OSError), open("/dev/full", "w") as full, redirect_stdout(full):
         result = train(tiny(), folder=tmp_path / "run")
@@ -273,7 +273,7 @@ def test_an_error_of_its_own_is_not_hidden(
         train(tiny(), folder=tmp_path / "run", quiet=True)
 
 
-def test_short_memory_is_told_with_what_to_do(
+def test_short_memory_is_reported_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
@@ -293,15 +293,17 @@ def test_a_run_refused_at_once_leaves_its_folder_free(tmp_path: Path) -> None:
     assert train(tiny(), folder=tmp_path / "run", quiet=True).finished
 
 
-def test_a_result_that_has_no_room_is_told_as_a_sentence(
+def test_a_result_that_has_no_room_is_reported_as_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(loop.RunFolder, "finish", full)
-    told = r"not be written: \S+run \(No space left on device\)\. The model is saved in"
-    with pytest.raises(UserError, match=told):
+    reported = (
+        r"not be written: \S+run \(No space left on device\)\. The model is saved in"
+    )
+    with pytest.raises(UserError, match=reported):
         train(tiny(), folder=tmp_path / "run", quiet=True)
 
 
@@ -317,9 +319,9 @@ def test_damaged_images_are_named_while_training(
         (tmp_path / "images" / "a" / f"cut{number}.png").write_bytes(b"\x89PNG\r\n")
     recipe = replace(tiny(), data=str(tmp_path / "images"), batch_size=4)
     assert train(recipe, folder=tmp_path / "run").finished
-    told = capsys.readouterr().out
-    assert "cut" in told
-    assert "skipped" in told
+    reported = capsys.readouterr().out
+    assert "cut" in reported
+    assert "skipped" in reported
 
 
 def test_what_was_said_is_kept_and_a_finished_run_is_left_as_it_is(
@@ -338,7 +340,7 @@ def test_what_was_said_is_kept_and_a_finished_run_is_left_as_it_is(
     assert (tmp_path / "log.txt").read_text().splitlines() == log
 
 
-def test_names_with_brackets_are_told_as_they_are(
+def test_names_with_brackets_are_reported_as_they_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run[bold][/b]"

@@ -67,13 +67,13 @@ def test_full_disk_on_the_way_does_not_stop_a_run(
     disk(range(3, 9))
     result = train(recipe, folder=tmp_path / "run", runtime=eager)
     assert result.finished
-    told = "".join(capsys.readouterr().out.split())  # lines break anywhere
+    reported = "".join(capsys.readouterr().out.split())  # lines break anywhere
     for sentence in (
         "training continues, and would resume from",
         "times; now it works again.",
         "model.safetensors could not be written",
     ):
-        assert sentence.replace(" ", "") in told
+        assert sentence.replace(" ", "") in reported
     assert_delivered(tmp_path / "run", expected)
 
 
@@ -124,8 +124,10 @@ def test_a_model_that_has_no_room_is_kept_as_a_checkpoint(
     folder = tmp_path / "run"
     with monkeypatch.context() as full:
         full.setattr(weights, "save_file", refuse)
-        told = r"The checkpoint of step 12 of 12 is in .*: free some disk space and run"
-        with pytest.raises(UserError, match=told):
+        reported = (
+            r"The checkpoint of step 12 of 12 is in .*: free some disk space and run"
+        )
+        with pytest.raises(UserError, match=reported):
             train(recipe, folder=folder, runtime=cpu, quiet=True)
     assert checkpoints(folder / "last")[0].name == "step-000000012"
     assert train(recipe, folder=folder, runtime=cpu, quiet=True).finished
@@ -219,7 +221,7 @@ def test_a_result_is_tried_again_too(
     assert "free some disk space. Retrying" in (tmp_path / "log.txt").read_text()
 
 
-def test_numbers_that_have_no_room_are_told_before_a_run_goes_on(
+def test_numbers_that_have_no_room_are_reported_before_a_run_resumes(
     tiny: Tiny,
     cpu: Runtime,
     tmp_path: Path,

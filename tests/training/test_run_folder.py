@@ -69,7 +69,7 @@ def test_a_file_that_is_not_a_runs_own_is_named(recipe: Recipe, name: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reported"),
     [
         ({"top1": None}, "its 'top1' should be a number and is null"),
         ({"parameters": 2.5}, "its 'parameters' should be a whole number and is 2.5"),
@@ -78,7 +78,7 @@ def test_a_file_that_is_not_a_runs_own_is_named(recipe: Recipe, name: str) -> No
     ],
 )
 def test_a_result_that_was_changed_is_named(
-    recipe: Recipe, changes: dict[str, object], told: str
+    recipe: Recipe, changes: dict[str, object], reported: str
 ) -> None:
     run_folder = begun(recipe)
     whole = {key: kind(1) for key, kind in RESULT_TYPES.items()}
@@ -87,14 +87,16 @@ def test_a_result_that_was_changed_is_named(
     save_file({"x": torch.zeros(1)}, run_folder.model)
     assert train(recipe, folder=run_folder.path, quiet=True).summary["top1"] == 80
     write_json(run_folder.path / RESULT, whole | changes)
-    with pytest.raises(UserError, match=f"{RESULT} was changed or damaged: .*{told}"):
+    with pytest.raises(
+        UserError, match=f"{RESULT} was changed or damaged: .*{reported}"
+    ):
         train(recipe, folder=run_folder.path, quiet=True)
     write_json(run_folder.path / RESULT, {})
     with pytest.raises(UserError, match=f"{RESULT} was .* is missing; correct it"):
         train(recipe, folder=run_folder.path, quiet=True)
 
 
-def test_what_matters_most_is_told_first(recipe: Recipe) -> None:
+def test_what_matters_most_is_reported_first(recipe: Recipe) -> None:
     run_folder = begun(recipe)
     other = replace(
         recipe, data="digits", model="t2t_vit_14", seed=1, light_augment_share=0.5

@@ -28,7 +28,7 @@ def saved(recipe: Recipe, file: Path, class_names: tuple[str, ...]) -> str:
         ("same", "The head was kept: its 3 classes are the data's ("),
     ],
 )
-def test_the_log_tells_what_became_of_the_weights(
+def test_the_log_reports_what_became_of_the_weights(
     names, sentence, tiny, cpu: Runtime, tmp_path: Path, capsys
 ) -> None:
     recipe = tiny(epochs=1)

@@ -202,10 +202,12 @@ def test_left_out_steps_are_counted_and_told(
     result = train(tiny(), folder=tmp_path / "run", runtime=cpu)
     assert result.finished
     assert result.summary["skipped_steps"] == 6
-    told = capsys.readouterr().out
-    assert told.count("skipped") == 2
-    assert "Step 2 was skipped: its gradient is not finite." in told
-    assert "was skipped because its gradient was not finite, 6 times in all." in told
+    reported = capsys.readouterr().out
+    assert reported.count("skipped") == 2
+    assert "Step 2 was skipped: its gradient is not finite." in reported
+    assert (
+        "was skipped because its gradient was not finite, 6 times in all." in reported
+    )
 
 
 def test_a_first_step_that_is_left_out_has_no_loss(
@@ -437,8 +439,8 @@ def test_torch_is_left_as_deterministic_as_it_was(warns: bool) -> None:
     torch.use_deterministic_algorithms(True, warn_only=warns)
     for strictly in (True, False):
         with deterministic(strictly):
-            told = torch.is_deterministic_algorithms_warn_only_enabled()
-            assert told != strictly
+            reported = torch.is_deterministic_algorithms_warn_only_enabled()
+            assert reported != strictly
     assert torch.are_deterministic_algorithms_enabled()
     assert torch.is_deterministic_algorithms_warn_only_enabled() == warns
     assert torch.utils.deterministic.fill_uninitialized_memory
@@ -446,15 +448,15 @@ def test_torch_is_left_as_deterministic_as_it_was(warns: bool) -> None:
 
 @pytest.mark.filterwarnings("ignore:put_ does not have a deterministic")
 @pytest.mark.parametrize("model", ["t2t", "resnet"])
-def test_a_kernel_that_cannot_repeat_is_told_and_taken(
+def test_a_kernel_that_cannot_repeat_is_reported_and_taken(
     model: str, tiny: Tiny, cpu: Runtime, batches: Batches
 ) -> None:
     recipe = tiny(random=True)
     if model == "resnet":
         recipe = replace(recipe, model="test_resnet", model_args={}, drop_path=0.0)
-    told: list[str] = []
+    reported: list[str] = []
     plain, other = stepper(recipe, cpu), stepper(recipe, cpu)
-    other.warn = told.append
+    other.warn = reported.append
     task = other.forward
 
     def unordered(views: Views) -> Numbers:
@@ -465,10 +467,10 @@ def test_a_kernel_that_cannot_repeat_is_told_and_taken(
     other.forward = unordered
     for batch in batches.steps(0, 2):
         assert other.train_step(batch) == plain.train_step(batch)
-    assert [sentence.split(":")[0] for sentence in told] == [
+    assert [sentence.split(":")[0] for sentence in reported] == [
         "This run may differ in the last bits when repeated"
     ]
-    assert "put_ does not have a deterministic implementation" in told[0]
+    assert "put_ does not have a deterministic implementation" in reported[0]
     states = snapshot(plain), snapshot(other)
     assert states[0].pop("numbers") == states[1].pop("numbers")
     for key, wanted in states[0].items():

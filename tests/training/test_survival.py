@@ -192,10 +192,10 @@ def test_a_finished_run_whose_model_is_lost_says_so(
     ) as lost:
         train(short, folder=folder, runtime=cpu, quiet=True)
     assert "add --fresh" in str(lost.value)
-    with pytest.raises(UserError, match=r"run") as told:
+    with pytest.raises(UserError, match=r"run") as reported:
         load_trained(folder)
     if harm == "gone":
-        assert "removed after the run had finished" in str(told.value)
+        assert "removed after the run had finished" in str(reported.value)
     assert train(short, folder=folder, runtime=cpu, quiet=True, fresh=True).finished
 
 
@@ -236,8 +236,11 @@ def test_a_run_whose_recipe_is_lost_says_what_to_do(
     interrupt_after(None)
     path = folder / "recipe.json"
     path.unlink() if harm == "removed" else path.write_text("{")
-    told = {"removed": "but no recipe.json of their run; restore", "cut": "Restore it"}
-    with pytest.raises(UserError, match=told[harm]):
+    reported = {
+        "removed": "but no recipe.json of their run; restore",
+        "cut": "Restore it",
+    }
+    with pytest.raises(UserError, match=reported[harm]):
         train(recipe, folder=folder, runtime=cpu, quiet=True)
     assert checkpoints(folder / "last")
 

@@ -78,8 +78,8 @@ def test_a_resumed_run_computes_with_as_many_threads(
     whole = train(recipe, folder=tmp_path / "whole", runtime=cpu, quiet=True)
     interrupt_after(3)
     train(recipe, folder=tmp_path / "cut", runtime=cpu, quiet=True)
-    told = json.loads((tmp_path / "cut" / "environment.json").read_text())
-    assert told["threads"] == 2
+    reported = json.loads((tmp_path / "cut" / "environment.json").read_text())
+    assert reported["threads"] == 2
     interrupt_after(None)
     free(monkeypatch, 4.0)
     cut = train(recipe, folder=tmp_path / "cut", runtime=cpu, quiet=True)

@@ -91,7 +91,7 @@ def evaluate_together(
     options: tuple[dict[str, Any], ...],
     into: Path,
 ) -> None:
-    """Judges a run as one of several processes; writes down what it gets or is told."""
+    """Evaluates a run as one of several processes; writes the report or the error."""
     read_apart()
     progress: list[tuple[int, int]] = []
     os.environ |= environment
@@ -105,8 +105,8 @@ def evaluate_together(
             **options[rank],
         )
     except UserError as error:
-        told = f"{type(error).__name__}: {error}"
-        (into / f"told-{rank}.txt").write_text(told)
+        reported = f"{type(error).__name__}: {error}"
+        (into / f"reported-{rank}.txt").write_text(reported)
         return
     if report is not None:
         guesses = report.score.predictions.tolist()
@@ -187,13 +187,13 @@ def train_otherwise(
 def note_mistake(
     recipe: Recipe, folder: Path, runtime: Runtime, environment: dict[str, str]
 ) -> None:
-    """Trains as one of several processes; writes down what it is told."""
+    """Trains as one of several processes; writes down what it is reported."""
     os.environ |= environment
     try:
         train_alone(recipe, folder, runtime)
     except UserError as error:
-        told = folder.with_name(f"told-{environment['RANK']}.txt")
-        told.write_text(f"{type(error).__name__}: {error}")
+        reported = folder.with_name(f"reported-{environment['RANK']}.txt")
+        reported.write_text(f"{type(error).__name__}: {error}")
 
 
 def stop_self_after(num_steps: int, number: int = signal.SIGTERM) -> None:

@@ -119,7 +119,7 @@ def test_products_have_the_precision_asked_for(validation: Any) -> None:
     assert kinds == [torch.float32, torch.bfloat16]
 
 
-def test_nothing_to_evaluate_is_told(validation: Any) -> None:
+def test_nothing_to_evaluate_is_reported(validation: Any) -> None:
     class Nothing:
         def __iter__(self) -> Any:
             (batch,) = validation(13)

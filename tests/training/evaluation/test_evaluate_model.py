@@ -152,7 +152,7 @@ def test_other_data_is_taken_whole_and_its_damage_named(
     assert tenth.score.num_images == 18
 
 
-def test_data_that_was_split_anew_is_told(run: Path, folder: Path) -> None:
+def test_data_that_was_split_anew_is_reported(run: Path, folder: Path) -> None:
     held = open_source(folder, "val").fingerprint()
     trained = replace(load_trained(run), data=str(folder), evaluated_on=held)
     assert find_data(trained, None, None, None).notes == ()
@@ -244,24 +244,24 @@ def test_a_screen_is_given_the_worst_classes(report: EvalReport) -> None:
             console.print(report.render())
         return captured.get()
 
-    told = page(report)
-    assert "125 images of 25 classes" in told
-    assert "The 20 worst of 25 classes; --json gives all." in told
-    (row,) = (line for line in told.splitlines() if line.startswith("tench"))
+    reported = page(report)
+    assert "125 images of 25 classes" in reported
+    assert "The 20 worst of 25 classes; --json gives all." in reported
+    (row,) = (line for line in reported.splitlines() if line.startswith("tench"))
     assert row.split() == [
         *["tench,", "Tinca", "tinca", "5", "0", "0.0", "%"],
         *["goldfish", "(1),", "great", "white", "shark", "(1),", "tiger", "shark"],
         "(1)",
     ]
-    assert "top-5" in told
+    assert "top-5" in reported
     few = replace(report.trained, class_names=report.trained.class_names[:5])
     score = replace(report.score, predictions=torch.zeros(1, 3, dtype=torch.int64))
-    told = page(replace(report, trained=few, score=score))
-    assert "top-5" not in told
-    assert "worst of" not in told
+    reported = page(replace(report, trained=few, score=score))
+    assert "top-5" not in reported
+    assert "worst of" not in reported
 
 
-def test_programs_are_told_every_class_by_both_names(report: EvalReport) -> None:
+def test_json_has_every_class_by_both_names(report: EvalReport) -> None:
     rows = report.as_json()["classes"]
     assert [row["top1"] for row in rows] == [0.0] * 24 + [100.0]
     assert (rows[0]["class"], rows[0]["name"]) == ("n01440764", "tench, Tinca tinca")

@@ -57,7 +57,7 @@ def test_the_interval_is_wilsons(
     assert margin(top1, num) == pytest.approx((found[1] - found[0]) / 2)
 
 
-def test_few_images_are_told(
+def test_few_images_are_reported(
     tiny: Tiny, cpu: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "forecast", lambda *_: 754.0)
@@ -106,7 +106,7 @@ def test_a_forecast_changes_nothing_and_stops_nothing(
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "reported"),
     [
         (0.2, "1 s"),
         (7.4, "7 s"),
@@ -115,5 +115,5 @@ def test_a_forecast_changes_nothing_and_stops_nothing(
         (40_000, "11 h 00 min"),
     ],
 )
-def test_a_forecast_says_no_more_than_it_knows(seconds: float, told: str) -> None:
-    assert rounded(seconds) == told
+def test_a_forecast_says_no_more_than_it_knows(seconds: float, reported: str) -> None:
+    assert rounded(seconds) == reported

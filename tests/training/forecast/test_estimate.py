@@ -25,13 +25,13 @@ def test_every_phase_counts_by_its_share(
 
     monkeypatch.setattr(module, "try_steps", try_steps)
     token_dropping = TokenDropping(keep=0.5, until=0.5)
-    told = estimate(tiny(token_dropping=token_dropping, epochs=100), cpu)
+    reported = estimate(tiny(token_dropping=token_dropping, epochs=100), cpu)
     # 4,800 images of a second each, half of them in half of it.
-    assert "About 60 min 00 s on cpu" in told
-    assert "16 for 16 images at once" in told
+    assert "About 60 min 00 s on cpu" in reported
+    assert "16 for 16 images at once" in reported
 
 
-def test_a_slow_machine_tells_enough_by_two_steps(
+def test_a_slow_machine_reports_enough_by_two_steps(
     tiny: Tiny, cpu: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = itertools.count(step=80.0)  # a step of 8 images takes as long
@@ -41,12 +41,12 @@ def test_a_slow_machine_tells_enough_by_two_steps(
 
 
 def test_no_more_images_are_held_than_a_batch_has(tiny: Tiny, cpu: Runtime) -> None:
-    told = [
+    reported = [
         estimate(tiny(), replace(cpu, micro_batch=number)).splitlines()[-1]
         for number in (16, 1000)
     ]
-    assert told[0] == told[1]
-    assert "for 16 images at once" in told[0]
+    assert reported[0] == reported[1]
+    assert "for 16 images at once" in reported[0]
 
 
 def test_a_recipe_is_shown_without_its_data(
@@ -55,11 +55,14 @@ def test_a_recipe_is_shown_without_its_data(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told = estimate(tiny(data=str(tmp_path / "missing")), cpu)
-    assert "epochs: 4" in told
-    assert "Steps and time are unknown because the data cannot be opened: There" in told
-    assert "images/s, estimated from" in told
+    reported = estimate(tiny(data=str(tmp_path / "missing")), cpu)
+    assert "epochs: 4" in reported
+    assert (
+        "Steps and time are unknown because the data cannot be opened: There"
+        in reported
+    )
+    assert "images/s, estimated from" in reported
     monkeypatch.setenv("T2T_CACHE", str(tmp_path))
-    told = estimate(tiny(data="cifar10", channels=3), cpu)
-    assert "Data set 'cifar10' is not downloaded" in told
+    reported = estimate(tiny(data="cifar10", channels=3), cpu)
+    assert "Data set 'cifar10' is not downloaded" in reported
     assert not [*tmp_path.iterdir()]

@@ -46,7 +46,7 @@ def test_measured_rate_replaces_what_is_assumed() -> None:
     assert plan(PUBLISHED, 8, images_per_second=8000).compute_seconds == 0.016
 
 
-def test_a_short_time_is_told_in_words() -> None:
+def test_a_short_time_is_reported_in_words() -> None:
     short = replace(plan(PUBLISHED, 8), evaluation_hours=5.7e-6)
     assert dict(short.rows())["time"].endswith(" h, 0 s of it evaluation")
 
@@ -100,7 +100,7 @@ def test_more_gpus_are_faster_and_less_efficient() -> None:
     assert plans[1].as_json()["images_per_second"] == plans[1].images_per_second
 
 
-def test_what_cannot_be_planned_is_told(tiny: Tiny) -> None:
+def test_what_cannot_be_planned_is_reported(tiny: Tiny) -> None:
     with pytest.raises(UserError, match="1024 cannot be divided over 3 GPUs"):
         plan(PUBLISHED, 3)
     with pytest.raises(UserError, match="gpu='TPU' is not known"):
@@ -140,10 +140,10 @@ def test_an_image_each_is_rehearsed_without_a_warning(tiny: Tiny) -> None:
         model_args={**recipe.model_args, "class_token": True, "pool": "class"},
         augmentation=replace(recipe.augmentation, mix_group=None),
     )
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         assert rehearse(recipe, 1024, num_classes=3).images == 1
-    assert [str(each.message) for each in told] == []
+    assert [str(each.message) for each in reported] == []
 
 
 def test_rehearsal_sends_what_the_plan_says_where_nothing_is_padded(tiny: Tiny) -> None:

@@ -15,25 +15,28 @@ ALONE = World(0, 1, torch.device("cpu"))
 
 
 def test_a_repeated_failure_is_reported_once_with_a_count() -> None:
-    told: list[str] = []
-    failures = FailureCounter(told.append)
+    reported: list[str] = []
+    failures = FailureCounter(reported.append)
     for number in range(12):
         failures.failed("A file could not be written", f"File {number}: no room.")
-    assert told == ["File 0: no room.", "A file could not be written 10 times so far."]
+    assert reported == [
+        "File 0: no room.",
+        "A file could not be written 10 times so far.",
+    ]
     failures.close()
-    assert told[2:] == ["A file could not be written 12 times in all."]
+    assert reported[2:] == ["A file could not be written 12 times in all."]
 
 
-def test_what_works_again_may_fail_anew() -> None:
-    told: list[str] = []
-    failures = FailureCounter(told.append)
+def test_what_works_again_may_fail_again() -> None:
+    reported: list[str] = []
+    failures = FailureCounter(reported.append)
     for _ in range(2):
         failures.recovered("It failed")
         failures.failed("It failed", "No room.")
         failures.failed("It failed", "No room.")
     failures.recovered("It failed")
     failures.close()
-    assert told == ["No room.", "It failed 2 times; now it works again."] * 2
+    assert reported == ["No room.", "It failed 2 times; now it works again."] * 2
 
 
 def test_a_log_that_cannot_be_written_is_reported_once(
@@ -47,7 +50,9 @@ def test_a_log_that_cannot_be_written_is_reported_once(
         for step in range(5):
             logger.write(step, {"loss": 1.0})
             logger.info(f"step {step}")
-    told = capsys.readouterr().out
-    assert told.count("The log could not be written") == 2
-    assert "The log could not be written (Is a directory); training continues" in told
-    assert "The log could not be written 5 times in all." in told
+    reported = capsys.readouterr().out
+    assert reported.count("The log could not be written") == 2
+    assert (
+        "The log could not be written (Is a directory); training continues" in reported
+    )
+    assert "The log could not be written 5 times in all." in reported

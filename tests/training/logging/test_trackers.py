@@ -31,8 +31,11 @@ def test_a_tracker_without_room_does_not_stop_a_run(
 
     monkeypatch.setattr(run_logger, "open_trackers", lambda *_: [Full()])
     assert train(tiny(epochs=1), folder=tmp_path, runtime=cpu, quiet=True).finished
-    told = (tmp_path / "log.txt").read_text()
-    assert told.count("Full failed (No space left on device) and is not used") == 1
+    reported = (tmp_path / "log.txt").read_text()
+    assert (
+        reported.count("Full failed (No space left on device) and was switched off")
+        == 1
+    )
 
 
 def test_a_resumed_run_is_the_same_to_wandb(
@@ -59,8 +62,8 @@ def test_a_resumed_run_is_the_same_to_wandb(
         result = train(tiny(), folder=tmp_path / "run", runtime=cpu, quiet=True)
     assert result.finished
     assert [options["id"] for options in begun] == [begun[0]["id"]] * 3
-    told = (tmp_path / "run/log.txt").read_text()
-    assert told.count("A tracker could not be started (no network).") == 1
+    reported = (tmp_path / "run/log.txt").read_text()
+    assert reported.count("A tracker could not be started (no network).") == 1
     interrupt_after(None)
     train(tiny(), folder=tmp_path / "run", runtime=cpu, quiet=True, fresh=True)
     assert begun[3]["id"] != begun[0]["id"]
