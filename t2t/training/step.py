@@ -55,13 +55,8 @@ class Stepper:
         state: TrainState,
         warn: Callable[[str], None] = lambda sentence: None,
     ) -> None:
-        self.recipe, self.runtime, self.world, self.state = (
-            recipe,
-            runtime,
-            world,
-            state,
-        )
-        self.warn = warn
+        self.recipe, self.runtime, self.world = recipe, runtime, world
+        self.state, self.warn = state, warn
         self.precision = PRECISIONS[runtime.precision or "fp32"]
         on_cuda = world.device.type == "cuda"
         # Fuses hundreds of passes over the images: always faster on a GPU.
@@ -89,14 +84,14 @@ class Stepper:
             augmentation.light() if phase.light_augment else augmentation
         )
         self.synchronize()
-        find, captured_step = self.find_gradient, self.captured_step
-        captured = all(type(each) in CAPTURABLE for each in self.state.optimizers)
-        self.gradient = (
-            GraphedFunction(find) if self.uses_graphs and not captured else find
-        )
-        self.captured = (
-            GraphedFunction(captured_step) if self.uses_graphs and captured else None
-        )
+        self.captured: GraphedFunction | None = None
+        self.gradient: Callable[..., Tensor] = self.find_gradient
+        if not self.uses_graphs:
+            return
+        if all(type(each) in CAPTURABLE for each in self.state.optimizers):
+            self.captured = GraphedFunction(self.captured_step)
+        else:
+            self.gradient = GraphedFunction(self.find_gradient)
 
     def synchronize(self) -> None:
         """Waits for CUDA graphs that are about to be freed."""
