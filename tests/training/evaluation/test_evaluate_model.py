@@ -276,7 +276,7 @@ def test_mistakes_are_sentences(run: Path, folder: Path, tmp_path: Path) -> None
         evaluate_model(run, split="tset")
     with pytest.raises(UserError, match="precision='fp8' is not known"):
         evaluate_model(run, precision="fp8")
-    with pytest.raises(UserError, match="ReaL labels belong to ImageNet's"):
+    with pytest.raises(UserError, match="ReaL labels need the original file names"):
         evaluate_model(run, real=True)
     save(create_model("t2t_vit_7_32", num_classes=3, **SMALL), tmp_path / "bare")
     with pytest.raises(UserError, match="does not name its training data"):
