@@ -542,7 +542,7 @@ def test_unknown_ways_and_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -
     world = World(0, 1, torch.device("cpu"))
     with pytest.raises(UserError, match="allowed: ddp, fsdp, hybrid"):
         parallelize(torch.nn.Linear(1, 1), "zero", world)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="not on this machine; there is: cpu"):
+    with pytest.raises(UserError, match="is not available; there is: cpu"):
         find_device("tpu")
     with pytest.raises(UserError, match="device='cpu:x' is not available"):
         find_device("cpu:x")

@@ -85,7 +85,10 @@ def test_no_checkpoint_is_claimed_that_a_full_disk_did_not_take(
     interrupt_after: Callable[[int | None], None],
 ) -> None:
     disk(range(5, 6))
-    for number, words in ((4, " with a checkpoint; run"), (1, " without a checkpoint")):
+    for number, words in (
+        (4, " with a checkpoint; run"),
+        (1, "; the last checkpoint could not"),
+    ):
         interrupt_after(number)
         train(tiny(), folder=tmp_path, runtime=cpu, quiet=True)
         said = (tmp_path / "log.txt").read_text().splitlines()[-1]
