@@ -62,12 +62,12 @@ def test_a_step_is_that_of_the_training_loop(photos: Path, recipe: Recipe) -> No
     trainer = BenchTrainer(recipe, Runtime(device="cpu"), CPU, Files(data=str(photos)))
     trainer.start()
     assert trainer.num_classes == 3
-    before = [weight.clone() for weight in trainer.run.model.parameters()]
+    before = [weight.clone() for weight in trainer.state.model.parameters()]
     with_files = next(trainer.batches())
     assert with_files.images.shape == trainer.synthetic_batch().images.shape
     trainer.step(with_files)
-    assert trainer.run.step == 1
-    after = trainer.run.model.parameters()
+    assert trainer.state.step == 1
+    after = trainer.state.model.parameters()
     changed = [not torch.equal(a, b) for a, b in zip(after, before, strict=True)]
     assert sum(changed) > len(changed) / 2
 

@@ -173,7 +173,7 @@ def test_what_is_no_record_is_refused(runs: list[Path], tmp_path: Path) -> None:
         "cut/metrics.jsonl does not end in the run's result": [first, cut],
         "nowhere/environment.json was changed or damaged: its 'device'": [nowhere],
         "unseeded/recipe.json is not a recipe. ": [unseeded],
-        "untimed/result.json is not .* its 'train_minutes' should be": [untimed],
+        "untimed/result.json was .* its 'train_minutes' should be": [untimed],
         "evaluated on 5,000 held-out training images, not on the test": [held],
         "is not a run folder": [tmp_path],
     }
@@ -214,7 +214,7 @@ def test_recording_again_leaves_nothing_of_other_seeds(
     with pytest.raises(UserError, match=r"a record of tiny\.patches, not of other"):
         record([other], tmp_path)
     (tmp_path / "recipe.json").write_text("{}")
-    with pytest.raises(UserError, match=r"recipe\.json is not .* 'name' should be"):
+    with pytest.raises(UserError, match=r"recipe\.json was .* 'name' should be"):
         record(runs, tmp_path)
 
 
