@@ -1,4 +1,4 @@
-"""README's findings, made from the tables of all recorded studies."""
+"""The README's findings, from the tables of all recorded studies."""
 
 import json
 import statistics
@@ -9,38 +9,37 @@ from typing import Any
 INTRODUCTION = """\
 ## Findings
 
-The papers' findings asked again of small images: one recipe, one number of epochs, arms that differ in one thing,
-mean ± standard deviation over the seeds. `t2t study` runs them; how a verdict comes about is in
-[Studies](docs/studies.md)."""  # noqa: E501
+Do the papers' findings hold for small images? Each study has one recipe, one number of epochs and arms that differ in one
+thing; mean ± standard deviation over the seeds. `t2t study` runs them; [Studies](docs/studies.md) explains the verdicts."""  # noqa: E501
 
 
 def findings_section(records: Path) -> str:
-    """A row for each study that is recorded; empty where there is none."""
+    """A row for each study that is recorded; empty if there is none."""
     paths = sorted(records.glob("*/*/table.json"))
     rows = [row(json.loads(path.read_text()), path.parent, records) for path in paths]
     if not rows:
         return ""
     heading = [
-        "| question | top-1 of the arms, % | beside what was published |",
+        "| question | top-1 of the arms, % | published claims |",
         "|---|---|---|",
     ]
     return "\n\n".join([INTRODUCTION, "\n".join([*heading, *rows])])
 
 
 def row(study: dict[str, Any], folder: Path, records: Path) -> str:
-    """A study in one line, its best arm first."""
+    """A study as a row, its best arm first."""
     arms = sorted(study["arms"], key=lambda arm: -arm["top1"]["mean"])
     page = Path("records", folder.relative_to(records), "README.md")
     cells = [
         f"[{study['question']}]({page.as_posix()})",
-        ", ".join(told(arm, len(study["seeds"])) for arm in arms),
+        ", ".join(arm_result(arm, len(study["seeds"])) for arm in arms),
         verdicts(study["findings"]),
     ]
     return f"| {' | '.join(cells)} |"
 
 
-def told(arm: dict[str, Any], num_seeds: int) -> str:
-    """An arm's mean over the seeds, their spread, and how many where some lack."""
+def arm_result(arm: dict[str, Any], num_seeds: int) -> str:
+    """An arm's mean and standard deviation, and the number of seeds if some lack."""
     values = list(arm["top1"]["by_seed"].values())
     spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
     seeds = "" if len(values) == num_seeds else f" ({len(values)} of {num_seeds} seeds)"
@@ -48,7 +47,7 @@ def told(arm: dict[str, Any], num_seeds: int) -> str:
 
 
 def verdicts(findings: list[dict[str, Any]]) -> str:
-    """How often ours agree, and what does not."""
+    """The number of claims that agree, and those that do not."""
     counts = Counter(finding["verdict"] for finding in findings)
     words = {"agrees": "agree", "disagrees": "disagree", "undecided": "undecided"}
     counted = ", ".join(

@@ -1,4 +1,4 @@
-"""README's results table, made from the summary of every record."""
+"""The README's results table, from the summary of every record."""
 
 import json
 import statistics
@@ -20,13 +20,13 @@ COLUMNS = (
 INTRODUCTION = """\
 ## Results
 
-Top-1 of averaged weights: mean ± standard deviation over the seeds (how many in brackets), single model, single view.
-Training is the time of all steps, without compiling and evaluating. Command, log and numbers of every seed lie in the
-record; `t2t record` makes one."""  # noqa: E501
+Top-1 of the EMA weights: mean ± standard deviation over the seeds (their number in brackets), single model, single view.
+Training time is the time of all steps, without compiling and evaluating. Each record has the command, and log and metrics
+of every seed; `t2t record` writes it."""  # noqa: E501
 
 
 def results_section(records: Path) -> str:
-    """A row for each record of trained models; empty where there is none."""
+    """A row for each record of trained models; empty if there is none."""
     paths = sorted(records.glob("*/summary.json"))
     rows = [row(json.loads(path.read_text()), path.parent.name) for path in paths]
     if not rows:
@@ -36,12 +36,12 @@ def results_section(records: Path) -> str:
 
 
 def line(cells: Sequence[str]) -> str:
-    """Cells of a table."""
+    """A row of a Markdown table."""
     return f"| {' | '.join(cells)} |"
 
 
 def row(summary: dict[str, Any], folder: str) -> str:
-    """A record in one line."""
+    """A record as a row."""
     top1 = summary["top1"]
     spread = f" ± {statistics.stdev(top1):.2f}" if len(top1) > 1 else ""
     cells = [
@@ -59,5 +59,5 @@ def row(summary: dict[str, Any], folder: str) -> str:
 
 
 def minutes(number: float) -> str:
-    """A time that is told in seconds where it is short."""
+    """A time, in seconds if it is short."""
     return f"{60 * number:.0f} s" if number < 2 else f"{number:.1f} min"

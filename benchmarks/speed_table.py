@@ -1,4 +1,4 @@
-"""README's speed section, made from records/speed/h200.json."""
+"""The README's speed section, from records/speed/h200.json."""
 
 import json
 from collections.abc import Callable
@@ -34,17 +34,17 @@ def speed_section(records: Path) -> str:
     parts = [
         "## Speed",
         f"One {gpus}, torch {versions}, 224 px, bf16, random images, by `t2t bench`. "
-        "A training step is all of it: forward, loss, backward, "
-        "optimizer and average of the weights. The reference is the paper's own code "
-        "on the same GPU, in its own fp16 mixed precision (t_14 at batch 128). Every "
-        "row with its command: [records/speed](records/speed/README.md).",
+        "A training step is forward, loss, backward, optimizer and EMA. The reference "
+        "is the paper's own code on the same GPU, in its own fp16 mixed precision "
+        "(t_14 at batch 128). All rows and their commands: "
+        "[records/speed](records/speed/README.md).",
         step_table(steps),
     ]
     from_files = [row for row in rows if is_trained_from_files(row)]
     if from_files:
         parts += [
-            "The trainer itself, reading, decoding, augmenting and training, beside "
-            "its own rate on random images that lie on the GPU:",
+            "Whole training runs, which read, decode and augment images, compared "
+            "with the same step on random images that are on the GPU already:",
             file_table(from_files),
         ]
     parts += [small_images(row) for row in rows if drops_tokens(row)]
@@ -52,7 +52,7 @@ def speed_section(records: Path) -> str:
 
 
 def is_usual(row: Row) -> bool:
-    """Whether a row is of the step, size and precision that the table shows."""
+    """Whether a row has the step, size and precision that the table shows."""
     plain = row.get("recipe") is None and row.get("depth") is None
     return (
         plain
@@ -62,18 +62,18 @@ def is_usual(row: Row) -> bool:
 
 
 def is_trained_from_files(row: Row) -> bool:
-    """Whether a row is of the trainer as it feeds itself, not of one photo."""
+    """Whether a row is a training run with default workers, from files."""
     asked = row.get("workers") or row.get("resident")
     return row["source"] in ("jpeg", "pack") and "synthetic_share" in row and not asked
 
 
 def drops_tokens(row: Row) -> bool:
-    """Whether a row is of a recipe with a phase that sees some of the tokens."""
+    """Whether a row is of a recipe with token dropping."""
     return any(phase["keep"] < 1 for phase in row.get("phases", ()))
 
 
 def step_table(rows: list[Row]) -> str:
-    """Ours and the peers' steps, fastest of each kind first."""
+    """Training and inference rates, fastest first."""
     found = {(row["model"], row["batch"], row["mode"]): row for row in rows}
     sizes = list(dict.fromkeys((row["model"], row["batch"]) for row in rows))
 
@@ -104,9 +104,9 @@ def step_table(rows: list[Row]) -> str:
 
 
 def file_table(rows: list[Row]) -> str:
-    """Training from files, beside the same step on images that need no reading."""
+    """Training from files, and its share of the step's rate on random images."""
     lines = [
-        "| model | batch | images from | images/s | of the step alone | GPU busy |",
+        "| model | batch | images from | images/s | of the step | GPU busy |",
         "|---|---:|---|---:|---:|---:|",
     ]
     words = {"jpeg": "JPEG files", "pack": "a pack"}
@@ -124,22 +124,22 @@ def file_table(rows: list[Row]) -> str:
 
 
 def small_images(row: Row) -> str:
-    """A recipe that drops tokens in a phase, in a sentence."""
+    """A sentence on a recipe with token dropping."""
     rates: dict[bool, list[float]] = {True: [], False: []}
     for phase in row["phases"]:
         rates[phase["keep"] < 1].append(phase["images_per_second"])
     return (
         f"The recipe `{row['recipe']}` ({row['model']}, {row['image_size']} px, batch "
-        f"{row['batch']:,}, all augmentation) trains on "
-        f"{row['images_per_second']:,.0f} images/s: {min(rates[True]):,.0f} while "
-        f"tokens are dropped, {min(rates[False]):,.0f} else."
+        f"{row['batch']:,}, all augmentation) trains at "
+        f"{row['images_per_second']:,.0f} images/s: {min(rates[True]):,.0f} with "
+        f"token dropping, {min(rates[False]):,.0f} without."
     )
 
 
 def number(
     value: float | None, written: Callable[[float], str] = lambda rate: f"{rate:,.0f}"
 ) -> str:
-    """A number in a cell, or that there is none."""
+    """A number, or a dash if there is none."""
     return written(value) if value else "–"
 
 

@@ -1,8 +1,8 @@
-"""Writes the parts of README.md that are made from records, each between its marks.
+"""Writes the sections of README.md that come from records, each between its marks.
 
     python benchmarks/tables.py      (or: make tables)
 
-A part that has no record yet stays empty.
+A section without records stays empty.
 """
 
 import re
@@ -20,11 +20,11 @@ SECTIONS: dict[str, Callable[[Path], str]] = {
     "findings": findings_section,
     "speed": speed_section,
 }
-"""What makes each part from the folder of records; empty where there is nothing."""
+"""The functions that make each section from the folder of records."""
 
 
 def fill(readme: str, name: str, table: str) -> str:
-    """The page with a table between the marks of that name, in place of the old one."""
+    """The page with a new table between the marks of that name."""
     first, last = f"<!-- table: {name} -->", f"<!-- end: {name} -->"
     between = re.compile(f"{re.escape(first)}.*?{re.escape(last)}", re.DOTALL)
     if len(between.findall(readme)) != 1:
@@ -34,7 +34,7 @@ def fill(readme: str, name: str, table: str) -> str:
 
 
 def current(readme: str, records: Path) -> str:
-    """The page as the records would have it."""
+    """The page with all sections from these records."""
     for name, section in SECTIONS.items():
         readme = fill(readme, name, section(records))
     return readme

@@ -1,4 +1,4 @@
-"""The tables of the README are those of the records."""
+"""The README's tables are those of the records."""
 
 import importlib
 import json
@@ -93,7 +93,7 @@ def test_the_speed_section_shows_the_rows(tables: ModuleType, tmp_path: Path) ->
         "| t2t_vit_14 | 256 | JPEG files | 4,000 | 90% | 95% |",
     ]
     assert lines[-1].endswith(
-        "trains on 45,000 images/s: 50,000 while tokens are dropped, 30,000 else."
+        "trains at 45,000 images/s: 50,000 with token dropping, 30,000 without."
     )
 
 
