@@ -174,7 +174,7 @@ def test_an_optimizer(register: Callable[..., Any], tmp_path: Path) -> None:
 def test_a_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def shout(word: str, *, times: int = 1) -> None:
+    def shout(*, word: str, times: int = 1) -> None:
         """Print a word in capitals."""
         print(" ".join([word.upper()] * times))
 
