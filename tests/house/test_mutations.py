@@ -4,9 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_a_few_damaged_files_are_read_or_refused() -> None:
     script = ROOT / "benchmarks" / "mutations.py"
     done = subprocess.run(
