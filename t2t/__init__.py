@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from t2t.tasks import Metric, Task, TaskContext, register_task
     from t2t.tasks.classify import Classify
     from t2t.training.loop import train
+    from t2t.training.optim import register_optimizer
     from t2t.training.recipe import (
         EMA,
         CropConfig,
@@ -63,6 +64,7 @@ __all__ = [
     "register_augmentation",
     "register_mixer",
     "register_mlp",
+    "register_optimizer",
     "register_positions",
     "register_source",
     "register_task",
@@ -95,6 +97,7 @@ LAZY = {
     "register_augmentation": "t2t.data.augment.operations",
     "register_mixer": "t2t.models.blocks",
     "register_mlp": "t2t.models.blocks",
+    "register_optimizer": "t2t.training.optim",
     "register_positions": "t2t.models.positions",
     "register_source": "t2t.data.sources",
     "register_task": "t2t.tasks",

@@ -1,20 +1,23 @@
 """Parameter groups, optimizers and the learning rate of every step."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from t2t.errors import UserError, first_line, suggest
+from t2t.registry import Registry
 from t2t.training.muon import Muon
 from t2t.training.recipe import OptimizerConfig, Recipe, Schedule
 
-OPTIMIZER_NAMES = ("adamw", "muon", "sgd")
-_ALLOWED = f"{', '.join(OPTIMIZER_NAMES)} and those of timm"
+Groups = list[dict[str, Any]]
+Builder = Callable[[Groups, OptimizerConfig], Optimizer]
+Added = TypeVar("Added", bound=Builder)
+
 UNSUPPORTED = {
     "adahessian": "it needs second derivatives",
     **dict.fromkeys(("kron", "kronc", "kronw"), "its state cannot be saved"),
@@ -28,23 +31,20 @@ def build_optimizers(
     """The optimizers of a recipe, for a model and a task's other modules."""
     settings = recipe.optimizer
     lr = settings.scaled(settings.lr, recipe.batch_size)
-    fused = all(parameter.is_cuda for parameter in model.parameters())
     if settings.name == "muon":
         rest_lr = settings.scaled(settings.for_all().lr, recipe.batch_size)
         own = plain_groups(others, settings, rest_lr)
-        return muon_and_adamw(model, recipe, own, fused)
+        return muon_and_adamw(model, recipe, own)
     groups = parameter_groups(model, settings, lr)
     groups += plain_groups(others, settings, lr)
-    if settings.name == "adamw":
-        return [adamw(groups, settings, fused)]
-    if settings.name == "sgd":
-        return [sgd(groups, settings, fused)]
+    if settings.name in OPTIMIZERS:
+        return [OPTIMIZERS.build(settings.name, Optimizer, groups, settings)]
     return [timm_optimizer(groups, settings, lr)]
 
 
 def plain_groups(
     modules: Iterable[nn.Module], settings: OptimizerConfig, lr: float
-) -> list[dict[str, Any]]:
+) -> Groups:
     """Groups of a task's own modules: matrices decay, all else does not."""
     groups: dict[float, list[Tensor]] = {}
     for module in modules:
@@ -58,17 +58,20 @@ def plain_groups(
     ]
 
 
-def timm_optimizer(
-    groups: list[dict[str, Any]], settings: OptimizerConfig, lr: float
-) -> Optimizer:
+def timm_optimizer(groups: Groups, settings: OptimizerConfig, lr: float) -> Optimizer:
     """An optimizer by its name in timm."""
     import timm.optim  # slow to import, and needed for other names only
 
     name, known = settings.name, timm.optim.list_optimizers()
     if name not in known:
+        hint = OPTIMIZERS.provide(name)
+        if name in OPTIMIZERS:
+            return OPTIMIZERS.build(name, Optimizer, groups, settings)
+        ours = ("muon", *OPTIMIZERS)
+        allowed = f" Allowed: {', '.join(sorted(ours))} and those of timm."
         raise UserError(
             f"There is no optimizer {name!r}."
-            f"{suggest(name, [*OPTIMIZER_NAMES, *known]) or f' Allowed: {_ALLOWED}.'}"
+            f"{suggest(name, [*ours, *known]) or allowed}{hint}"
         )
     if name in UNSUPPORTED:
         raise UserError(
@@ -93,9 +96,7 @@ def timm_optimizer(
         ) from error
 
 
-def muon_and_adamw(
-    model: nn.Module, recipe: Recipe, own: list[dict[str, Any]], fused: bool
-) -> list[Optimizer]:
+def muon_and_adamw(model: nn.Module, recipe: Recipe, own: Groups) -> list[Optimizer]:
     """Muon for the matrices inside the model, AdamW for all else."""
     settings = recipe.optimizer
     hidden = hidden_weights(model, first_too=settings.muon_on == "tokens_too")
@@ -110,7 +111,7 @@ def muon_and_adamw(
     muon = Muon(parameter_groups(model, settings, lr, only=hidden), lr=lr)
     others = {name for name, _ in model.named_parameters()} - hidden
     groups = parameter_groups(model, settings, rest_lr, only=others)
-    return [muon, adamw(groups + own, settings, fused)]
+    return [muon, adamw(groups + own, settings)]
 
 
 def hidden_weights(model: nn.Module, *, first_too: bool) -> set[str]:
@@ -135,22 +136,25 @@ def is_matrix(model: nn.Module, name: str) -> bool:
     return not isinstance(layer, nn.Conv2d) or layer.groups == 1
 
 
-def adamw(
-    groups: list[dict[str, Any]], settings: OptimizerConfig, fused: bool
-) -> torch.optim.AdamW:
+def are_on_cuda(groups: Groups) -> bool:
+    """Whether all parameters of the groups are on a GPU."""
+    return all(each.is_cuda for group in groups for each in group["params"])
+
+
+def adamw(groups: Groups, settings: OptimizerConfig) -> torch.optim.AdamW:
     """AdamW; on a GPU it is fused, and can be captured in a CUDA graph."""
+    fused = are_on_cuda(groups)
     return torch.optim.AdamW(
         groups, betas=settings.betas, fused=fused, capturable=fused
     )
 
 
-def sgd(
-    groups: list[dict[str, Any]], settings: OptimizerConfig, fused: bool
-) -> torch.optim.SGD:
+def sgd(groups: Groups, settings: OptimizerConfig) -> torch.optim.SGD:
     """SGD with momentum buffers of zeros.
 
     Its fused kernel would leave new buffers uninitialized if the first step is skipped.
     """
+    fused = are_on_cuda(groups)
     optimizer = torch.optim.SGD(groups, momentum=settings.momentum, fused=fused)
     if settings.momentum:
         for group in optimizer.param_groups:
@@ -160,9 +164,29 @@ def sgd(
     return optimizer
 
 
+OPTIMIZERS: Registry[Builder] = Registry("optimizer.name", {"adamw": adamw, "sgd": sgd})
+"""Optimizers by name, without muon, which also reads the model, and timm's."""
+
+
+def register_optimizer(name: str) -> Callable[[Added], Added]:
+    """A decorator that adds an optimizer for a recipe's `optimizer.name`.
+
+    The function takes parameter groups, which have their own `lr` and `weight_decay`,
+    and the recipe's `OptimizerConfig`. It returns a `torch.optim.Optimizer`.
+    """
+    import timm.optim  # slow to import
+
+    if name in ("muon", *timm.optim.list_optimizers()):
+        raise UserError(
+            f"optimizer.name {name!r} is the name of an optimizer of t2t or timm; "
+            "choose another name."
+        )
+    return OPTIMIZERS.register(name)
+
+
 def parameter_groups(
     model: nn.Module, settings: OptimizerConfig, lr: float, only: set[str] | None = None
-) -> list[dict[str, Any]]:
+) -> Groups:
     """Parameters by learning rate and decay; the schedule scales `peak`."""
     exempt: set[str] = getattr(model, "no_weight_decay", set)()
     scales = layer_scales(model, settings.layer_decay)

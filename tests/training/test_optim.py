@@ -16,6 +16,7 @@ from t2t.training.optim import (
     build_optimizers,
     hidden_weights,
     lr_factor,
+    register_optimizer,
     set_lr,
 )
 from t2t.training.recipe import OptimizerConfig, Recipe, Schedule
@@ -290,3 +291,9 @@ def test_an_optimizer_whose_package_is_missing_is_refused(tiny: Tiny) -> None:
 def test_a_body_cannot_be_trained_beside_a_rate_of_0() -> None:
     with pytest.raises(UserError, match=r"set optimizer\.lr above 0"):
         OptimizerConfig(lr=0.0, body_lr=1e-3)
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon", "lamb"])
+def test_a_name_of_t2t_or_timm_is_not_registered_again(name: str) -> None:
+    with pytest.raises(UserError, match=f"{name}.* choose another name"):
+        register_optimizer(name)
