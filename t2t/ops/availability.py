@@ -28,13 +28,16 @@ def runs_products(x: Tensor, dtype: torch.dtype) -> bool:
     return runs_kernels(x, dtype) and shared_memory(x.device) >= PRODUCT_SHARED_MEMORY
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def shared_memory(device: torch.device) -> int:
     """Bytes of shared memory that one program of a kernel can use on a GPU."""
     if not torch.cuda.is_available():  # fake tensors of a GPU that is not here
         return PRODUCT_SHARED_MEMORY
     properties = torch.cuda.get_device_properties(device)
     return int(properties.shared_memory_per_block_optin)
+
+
+# As `torch.compiler.assume_constant_result` does, which imports the compiler: seconds.
+shared_memory._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def needs_torch_ops() -> bool:

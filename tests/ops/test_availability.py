@@ -35,3 +35,8 @@ def test_compiled_code_asks_for_shared_memory_in_one_graph() -> None:
     x = torch.zeros(1, device=device)
     compiled = torch.compile(add, fullgraph=True, backend="eager")
     assert torch.equal(compiled(x), add(x))
+
+
+def test_shared_memory_is_a_constant_for_the_compiler() -> None:
+    marked = torch.compiler.assume_constant_result(lambda device: 0)
+    assert vars(marked) == vars(availability.shared_memory)
