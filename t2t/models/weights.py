@@ -71,7 +71,7 @@ def load(
     image_size: int | Size | None = None,
     in_channels: int | None = None,
     drop_path: float | None = None,
-    averaged: bool = True,
+    ema: bool = True,
 ) -> nn.Module:
     """The model in a file, run folder or URL, `hf-hub:owner/name` or `builtin`.
 
@@ -87,7 +87,7 @@ def load(
         image_size=image_size,
         in_channels=in_channels,
         drop_path=drop_path,
-        averaged=averaged,
+        ema=ema,
     )[0]
 
 
@@ -96,7 +96,7 @@ def load_with_report(
     *,
     model: str | ModelConfig | None = None,
     class_names: Sequence[str] | None = None,
-    averaged: bool = True,
+    ema: bool = True,
     **changes: Any,
 ) -> tuple[nn.Module, LoadReport]:
     """Like `load`, and also returns a report of what was loaded, kept and changed."""
@@ -106,7 +106,7 @@ def load_with_report(
         )
     if class_names is not None:
         changes["num_classes"] = changes.get("num_classes") or len(class_names)
-    checkpoint = read_checkpoint(path, averaged=averaged)
+    checkpoint = read_checkpoint(path, ema=ema)
     description, note = description_for(checkpoint, model)
     built = build(description, awaits_weights=True, **changes)
     note = note or code_note(description, path)
@@ -120,7 +120,7 @@ def load_weights(
     path: str | os.PathLike[str],
     *,
     class_names: Sequence[str] | None = None,
-    averaged: bool = True,
+    ema: bool = True,
     log: bool = True,
 ) -> LoadReport:
     """Loads the weights of a file into a model; if they do not fit, it is unchanged.
@@ -129,7 +129,7 @@ def load_weights(
     classes; without, if it has the same number of classes. `log=False` only returns
     the report.
     """
-    checkpoint = read_checkpoint(path, averaged=averaged)
+    checkpoint = read_checkpoint(path, ema=ema)
     model = unwrap(model)
     description = checkpoint.description or Description()
     if description.config is None:

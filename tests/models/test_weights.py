@@ -134,7 +134,7 @@ def test_published_checkpoints_load_safely(wrapper, golden, tmp_path):
     assert loaded.weights == "state_dict_ema"
     assert "(state_dict_ema)" in str(loaded)
     model, loaded = load_with_report(
-        tmp_path / "81.5.pth.tar", model=GOLDEN_CONFIG, averaged=False
+        tmp_path / "81.5.pth.tar", model=GOLDEN_CONFIG, ema=False
     )
     assert loaded.weights == "state_dict"
     assert not logits(model, images).any()
@@ -142,8 +142,8 @@ def test_published_checkpoints_load_safely(wrapper, golden, tmp_path):
 
 def test_raw_weights_that_are_not_there_are_refused(golden, tmp_path):
     torch.save({"state_dict_ema": golden[0]}, tmp_path / "a.pth")
-    with pytest.raises(UserError, match="averaged weights only"):
-        load(tmp_path / "a.pth", model=GOLDEN_CONFIG, averaged=False)
+    with pytest.raises(UserError, match="EMA weights only"):
+        load(tmp_path / "a.pth", model=GOLDEN_CONFIG, ema=False)
 
 
 def test_bare_published_weights_load_into_a_model(golden, tmp_path):

@@ -40,10 +40,8 @@ class Checkpoint:
     """Text that may name the model: the checkpoint's `arch` and the file name."""
 
 
-def read_checkpoint(
-    path: str | os.PathLike[str], *, averaged: bool = True
-) -> Checkpoint:
-    """The weights at a path, URL or hub name, EMA weights first if `averaged`."""
+def read_checkpoint(path: str | os.PathLike[str], *, ema: bool = True) -> Checkpoint:
+    """The weights at a path, URL or hub name, EMA weights first if `ema`."""
     origin = str(path)
     file = resolve_file(path)
     try:
@@ -65,7 +63,7 @@ def read_checkpoint(
         )
     else:
         content = read_pickle(file, origin)
-        weights, tensors = pick_weights(content, averaged, origin)
+        weights, tensors = pick_weights(content, ema, origin)
         arch = content.get("arch")
         hint = hint_of(origin, file, arch if isinstance(arch, str) else "")
         checkpoint = Checkpoint(origin, tensors, weights, hint=hint)
@@ -110,18 +108,18 @@ def hint_of(origin: str, file: Path, arch: str = "") -> str:
 
 
 def pick_weights(
-    content: Mapping[Any, Any], averaged: bool, origin: str
+    content: Mapping[Any, Any], ema: bool, origin: str
 ) -> tuple[str, StateDict]:
-    """The averaged or the raw weights of a checkpoint, and which key they are under."""
+    """The EMA or the raw weights of a checkpoint, and which key they are under."""
     present = [
         key for key in (*EMA_KEYS, *RAW_KEYS) if isinstance(content.get(key), dict)
     ]
-    if not averaged:
+    if not ema:
         raw = [key for key in present if key in RAW_KEYS]
         if present and not raw:
             raise UserError(
-                f"{origin} holds averaged weights only ({present[0]}); load it with "
-                "averaged=True."
+                f"{origin} holds EMA weights only ({present[0]}); load it with "
+                "ema=True."
             )
         present = raw
     if not present:  # under another key, if only one can be meant
