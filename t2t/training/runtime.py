@@ -18,6 +18,7 @@ from t2t.training.distributed import Parallelism, World
 from t2t.training.recipe import Recipe
 from t2t.user_code import digests
 
+Precision = Literal["bf16", "fp16", "fp32"]
 PRECISIONS = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
@@ -33,8 +34,8 @@ class Runtime:
 
     device: str | None = None
     """cuda, mps or cpu; None takes the best available."""
-    precision: Literal["bf16", "fp16", "fp32"] | None = None
-    """None is bf16 on CUDA and fp32 elsewhere."""
+    precision: Precision | None = None
+    """None is bf16 on CUDA, fp16 on GPUs before Ampere, and fp32 elsewhere."""
     residual: Literal["half", "fp32"] = "half"
     """Precision of the residual stream in fused blocks: half follows `precision`."""
     compile: bool | None = None
@@ -69,10 +70,18 @@ class Runtime:
         require("max_pixels", self.max_pixels, 1, MAX_PIXELS_LIMIT)
 
 
+def default_precision(device: torch.device) -> Precision:
+    """bf16 on CUDA, fp16 on GPUs that only emulate bf16 (before Ampere), else fp32."""
+    if device.type != "cuda":
+        return "fp32"
+    has_bf16 = torch.cuda.get_device_capability(device) >= (8, 0)
+    return "bf16" if has_bf16 else "fp16"
+
+
 def resolve_runtime(runtime: Runtime, world: World) -> Runtime:
     """The runtime with every None replaced by the default of the device."""
     on_cuda = world.device.type == "cuda"
-    precision = runtime.precision or ("bf16" if on_cuda else "fp32")
+    precision = runtime.precision or default_precision(world.device)
     choose("precision", precision, PRECISIONS)
     choose("residual", runtime.residual, RESIDUALS)
     compiled = on_cuda if runtime.compile is None else runtime.compile

@@ -32,7 +32,7 @@ from t2t.training.evaluation.score import Score
 from t2t.training.loaders import open_data
 from t2t.training.recipe import Recipe
 from t2t.training.run_files import RECIPE
-from t2t.training.runtime import PRECISIONS
+from t2t.training.runtime import PRECISIONS, default_precision
 from t2t.training.saved_run import read_recipe, same_data
 from t2t.training.threads import use_free_cores
 
@@ -57,7 +57,7 @@ def evaluate_model(
     others None. `progress` is called with the number of images done and their total.
     """
     with init_distributed(device) as world, use_free_cores(world.device):
-        precision = precision or ("bf16" if world.device.type == "cuda" else "fp32")
+        precision = precision or default_precision(world.device)
         choose("precision", precision, PRECISIONS)
         trained = load_trained(path, model=model)
         selected = find_data(trained, recipe_beside(path), data, split)
