@@ -15,7 +15,7 @@ from safetensors import safe_open
 from t2t.data.sampler import Batch
 from t2t.errors import UserError
 from t2t.models.weights import save
-from t2t.training import loop
+from t2t.training import trainer
 from t2t.training.checkpoint import load_checkpoint
 from t2t.training.checkpoint_files import checkpoints
 from t2t.training.checkpoint_writer import CheckpointWriter
@@ -41,7 +41,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[TrainState]:
         made.append(new_state(*arguments))  # type: ignore[arg-type]
         return made[-1]
 
-    monkeypatch.setattr(loop, "new_state", remember)
+    monkeypatch.setattr(trainer, "new_state", remember)
     return made
 
 

@@ -19,7 +19,7 @@ from t2t.data.sources import open_splits
 from t2t.errors import LocalError, UserError
 from t2t.models.weights import load_with_report
 from t2t.recipes.digits import t2t_vit
-from t2t.training import loop, model_saver
+from t2t.training import loop, model_saver, trainer
 from t2t.training.checkpoint_files import checkpoints
 from t2t.training.checkpoint_writer import CheckpointWriter
 from t2t.training.evaluation.evaluate import evaluate
@@ -98,7 +98,7 @@ def test_no_more_images_are_evaluated_at_once_than_a_device_computes(
         judged.extend([len(batch.images) for batch in batches])
         return evaluate(model, batches, *arguments)
 
-    monkeypatch.setattr(loop, "evaluate", noting)
+    monkeypatch.setattr(trainer, "evaluate", noting)
     runtime = Runtime(device="cpu", compile=False, micro_batch=100)
     recipe = replace(tiny(), epochs=1)
     train(recipe, folder=tmp_path / "run", runtime=runtime, quiet=True)
@@ -299,7 +299,7 @@ def test_a_result_that_has_no_room_is_reported_as_a_sentence(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(loop.RunFolder, "finish", full)
+    monkeypatch.setattr(RunFolder, "finish", full)
     reported = (
         r"not be written: \S+run \(No space left on device\)\. The model is saved in"
     )

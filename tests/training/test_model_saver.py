@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from t2t.errors import UserError
 from t2t.models.checkpoint_io import checksum as weights  # which writes them
 from t2t.models.trained import load_trained
-from t2t.training import loop, model_saver
+from t2t.training import model_saver, trainer
 from t2t.training.checkpoint_files import checkpoints
 from t2t.training.logging import metrics
 from t2t.training.loop import Runtime, train
@@ -46,7 +46,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[range], None]:
         nonlocal full_at
         full_at = steps
 
-    monkeypatch.setattr(loop, "new_state", remember)
+    monkeypatch.setattr(trainer, "new_state", remember)
     dcp = "torch.distributed.checkpoint.filesystem._write_item"
     monkeypatch.setattr(
         dcp, guarded(torch.distributed.checkpoint.filesystem._write_item)
