@@ -34,9 +34,7 @@ from t2t.training.model_saver import ModelSaver
 from t2t.training.optim import lr_factor, set_lr
 from t2t.training.recipe import Recipe
 from t2t.training.run_folder import RunFolder
-from t2t.training.runtime import (
-    Runtime,
-)
+from t2t.training.runtime import Runtime
 from t2t.training.state import Snapshot, new_state
 from t2t.training.step import Stepper
 from t2t.training.step_result import PendingStep
