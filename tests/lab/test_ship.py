@@ -155,7 +155,7 @@ def test_a_build_without_a_model_says_so(
     monkeypatch.setattr(builtin, "FOLDER", tmp_path / "nothing")
     for words in (["predict", "cat.jpg"], ["eval", "builtin"], ["predict", "-"]):
         assert main(words) == 2
-        assert "No model ships in this build of t2t" in capsys.readouterr().err
+        assert "This build of t2t contains no model" in capsys.readouterr().err
     for words, sentence in {
         ("predict",): "No images are given",
         ("predict", str(run)): "No images are given",
