@@ -8,6 +8,9 @@ from hypothesis import settings
 # Some virtual machines advertise AMX but trap on it, which kills bfloat16 products.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
+# Tensors here are small: more threads only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Shells start what runs in their background with Ctrl-C ignored, which tests press.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # The same for nohup and the closing of a terminal.

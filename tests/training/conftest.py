@@ -39,13 +39,16 @@ __all__ = [
     "tiny",
 ]
 
+# What runs import is imported once, by the server that all processes are forks of.
+PRELOADED = ["training_workers", "timm.models", "torch._dynamo"]
+PRELOADED += ["torch.distributed.fsdp"]
+
 
 @pytest.fixture(scope="session")
 def start() -> Callable[..., multiprocessing.process.BaseProcess]:
     """Starts a function of training_workers in a process of its own, within a blink."""
     context = multiprocessing.get_context("forkserver")
-    # Torch is imported once, by the server that all processes are forks of.
-    context.set_forkserver_preload(["training_workers"])
+    context.set_forkserver_preload(PRELOADED)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
         patch.setenv("OMP_NUM_THREADS", "1")

@@ -199,7 +199,7 @@ def test_batch_norms_count_alike_in_all_processes(
     tmp_path: Path,
     train_in_two: Callable[..., None],
 ) -> None:
-    recipe = replace(recipe, model="mobilenetv2_32", model_args={})
+    recipe = replace(recipe, model="test_resnet", model_args={})
     recipe = replace(
         recipe, optimizer=OptimizerConfig(lr=1e-3, reference_batch_size=16)
     )
