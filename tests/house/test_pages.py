@@ -47,7 +47,9 @@ def test_options_exist(
     monkeypatch.setenv("COLUMNS", "200")
     assert main([command, "--help"]) == 0
     known = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
-    pages = [page.read_text().replace("\\\n", " ") for page in PAGES]
+    # The changelog names options that are gone.
+    current = [page for page in PAGES if page.name != "CHANGELOG.md"]
+    pages = [page.read_text().replace("\\\n", " ") for page in current]
     shown = [
         option
         for command in re.findall(rf"\bt2t {command}\b([^\n`#;]*)", "\n".join(pages))
