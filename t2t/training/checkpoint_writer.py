@@ -41,6 +41,8 @@ class CheckpointWriter:
         self.failures = FailureCounter(warn)
         self.written = threading.Event()
         self.written.set()
+        self.identity: tuple[int, int] | None = None
+        """That of the folder when a checkpoint was begun."""
         self.failed = False
         """Whether the last checkpoint could not be written."""
 
@@ -64,6 +66,9 @@ class CheckpointWriter:
         )
         if self.world.is_main:
             self.remove_drafts()
+            with suppress(OSError):  # `write` reports it
+                self.folder.mkdir(exist_ok=True)
+            self.identity = identity(self.folder)
         if not alone:
             barrier(self.world)
         written = threading.Event()
@@ -103,7 +108,7 @@ class CheckpointWriter:
         except (Exception, CheckpointException) as error:
             self.failed = True
             if self.world.is_main:
-                shutil.rmtree(self.draft_of(step), ignore_errors=True)
+                self.discard(step)
                 # If another process is gone, training stops, and reports that itself.
                 if not is_peer_lost(error):
                     self.report(error, snapshot)
@@ -126,14 +131,30 @@ class CheckpointWriter:
 
     def write_draft(self, snapshot: Snapshot, alone: bool, draft: Path) -> None:
         """Writes a checkpoint under a temporary name."""
-        if not self.folder.parent.exists():  # `FolderGuard` recreates it later
-            raise FileNotFoundError(errno.ENOENT, "its folder is gone")
+        self.check_folder()
         group = None if alone else self.world.control
         # When this returns in the main process, all have written their shards.
         save(snapshot.tensors, checkpoint_id=draft, process_group=group, no_dist=alone)
+        self.check_folder()
         if self.world.is_main:
             (draft / NUMBERS).write_text(json.dumps(snapshot.numbers))
             seal(draft)
+
+    def check_folder(self) -> None:
+        """Raises an error if the folder was removed or moved since `save` made it.
+
+        `FolderGuard` recreates it later, unless something else is there by then.
+        """
+        if not self.world.is_main or identity(self.folder) == self.identity is not None:
+            return
+        raise FileNotFoundError(errno.ENOENT, "its folder is gone")
+
+    def discard(self, step: int) -> None:
+        """Removes a draft, and the folder too if it was made for this draft alone."""
+        shutil.rmtree(self.draft_of(step), ignore_errors=True)
+        if identity(self.folder) != self.identity:
+            with suppress(OSError):  # not empty
+                self.folder.rmdir()
 
     def would_fit(self, error: BaseException, snapshot: Snapshot) -> bool:
         """Whether removing older checkpoints would free enough disk space."""
@@ -166,6 +187,15 @@ class CheckpointWriter:
             if free < needed:  # clearer than torch's own message
                 return f"{needed:,} bytes are needed and {free:,} are free"
         return first_line(first_failure(error))
+
+
+def identity(folder: Path) -> tuple[int, int] | None:
+    """The device and inode of a folder, which it keeps when it is moved."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def num_bytes(snapshot: Snapshot) -> int:
