@@ -66,7 +66,7 @@ def test_a_resumed_run_computes_with_as_many_threads(
     interrupt_after: Callable[[int | None], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    recipe = tiny(random=True)
+    recipe = tiny(random=True, epochs=2)
     seen = []
 
     def watched(chosen: threads.Threads) -> object:
