@@ -34,15 +34,21 @@ FAILED = "A checkpoint could not be written"
 class CheckpointWriter:
     """Writes snapshots into a folder one after another, never two at a time."""
 
-    def __init__(self, folder: Path, world: World, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        world: World,
+        warn: Callable[[str], None],
+        is_lost: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.folder = folder
         self.world = world
         self.warn = warn
+        self.is_lost = is_lost
+        """Whether the run folder was removed, moved or replaced."""
         self.failures = FailureCounter(warn)
         self.written = threading.Event()
         self.written.set()
-        self.identity: tuple[int, int] | None = None
-        """That of the folder when a checkpoint was begun."""
         self.failed = False
         """Whether the last checkpoint could not be written."""
 
@@ -66,9 +72,6 @@ class CheckpointWriter:
         )
         if self.world.is_main:
             self.remove_drafts()
-            with suppress(OSError):  # `write` reports it
-                self.folder.mkdir(exist_ok=True)
-            self.identity = identity(self.folder)
         if not alone:
             barrier(self.world)
         written = threading.Event()
@@ -135,24 +138,21 @@ class CheckpointWriter:
         group = None if alone else self.world.control
         # When this returns in the main process, all have written their shards.
         save(snapshot.tensors, checkpoint_id=draft, process_group=group, no_dist=alone)
-        self.check_folder()
         if self.world.is_main:
+            self.check_folder()
             (draft / NUMBERS).write_text(json.dumps(snapshot.numbers))
             seal(draft)
 
     def check_folder(self) -> None:
-        """Raises an error if the folder was removed or moved since `save` made it.
-
-        `FolderGuard` recreates it later, unless something else is there by then.
-        """
-        if not self.world.is_main or identity(self.folder) == self.identity is not None:
-            return
-        raise FileNotFoundError(errno.ENOENT, "its folder is gone")
+        """Raises an error if the run folder is gone or something else is there."""
+        lost = self.world.is_main and self.is_lost()
+        if lost or not self.folder.parent.exists():  # `FolderGuard` recreates it later
+            raise FileNotFoundError(errno.ENOENT, "its folder is gone")
 
     def discard(self, step: int) -> None:
-        """Removes a draft, and the folder too if it was made for this draft alone."""
+        """Removes a draft; in a lost run folder also what was created for it."""
         shutil.rmtree(self.draft_of(step), ignore_errors=True)
-        if identity(self.folder) != self.identity:
+        if self.is_lost():
             with suppress(OSError):  # not empty
                 self.folder.rmdir()
 
@@ -187,15 +187,6 @@ class CheckpointWriter:
             if free < needed:  # clearer than torch's own message
                 return f"{needed:,} bytes are needed and {free:,} are free"
         return first_line(first_failure(error))
-
-
-def identity(folder: Path) -> tuple[int, int] | None:
-    """The device and inode of a folder, which it keeps when it is moved."""
-    try:
-        found = folder.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def num_bytes(snapshot: Snapshot) -> int:

@@ -76,7 +76,9 @@ class Trainer:
         self.in_flight: deque[PendingStep] = deque()
         if world.device.type == "cpu" and not runtime.compile:
             logger.clock.skip_warmup()
-        self.writer = CheckpointWriter(run_folder.checkpoints, world, logger.warn)
+        self.writer = CheckpointWriter(
+            run_folder.checkpoints, world, logger.warn, run_folder.is_lost
+        )
         self.model_saver = ModelSaver(recipe, world, run_folder, splits, logger.warn)
         self.guard = FolderGuard(run_folder, world, logger, self.model_saver)
         initial = recipe if checkpoint is None else recipe_to_resume(recipe, checkpoint)
