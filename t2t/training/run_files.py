@@ -89,7 +89,13 @@ def read_json(path: Path, types: Mapping[str, type] | None = None) -> dict[str, 
     if not isinstance(data, dict):
         name = type(data).__name__
         raise UserError(f"{path} should hold a JSON object, and holds a {name}.")
-    for key, wanted in (types or {}).items():
+    check_types(path, data, types or {})
+    return data
+
+
+def check_types(path: Path, data: dict[str, Any], types: Mapping[str, type]) -> None:
+    """Raises an error if a value of a file's JSON object does not have its type."""
+    for key, wanted in types.items():
         if not has_type(data.get(key), wanted):
             found = json.dumps(data[key])[:40] if key in data else "missing"
             raise UserError(
@@ -97,7 +103,6 @@ def read_json(path: Path, types: Mapping[str, type] | None = None) -> dict[str, 
                 f"{TYPE_NAMES[wanted]} and is {found}; correct it, or remove "
                 f"{path.parent} and train again."
             )
-    return data
 
 
 def has_type(value: object, wanted: type) -> bool:

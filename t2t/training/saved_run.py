@@ -9,7 +9,13 @@ import t2t
 from t2t.config import from_json
 from t2t.errors import UserError
 from t2t.training.recipe import Recipe
-from t2t.training.run_files import ENVIRONMENT, RECIPE, RESULT, read_json
+from t2t.training.run_files import (
+    ENVIRONMENT,
+    RECIPE,
+    RESULT,
+    check_types,
+    read_json,
+)
 from t2t.user_code import offer
 
 RENAMED_FIELDS = {
@@ -89,8 +95,10 @@ def find_result(folder: Path) -> dict[str, Any] | None:
     path = folder / RESULT
     if not path.exists():
         return None
-    metric = read_json(path, RESULT_TYPES)["metric"]
-    return read_json(path, {**RESULT_TYPES, metric: float, f"{metric}_raw": float})
+    result = read_json(path, RESULT_TYPES)
+    metric = result["metric"]
+    check_types(path, result, {metric: float, f"{metric}_raw": float})
+    return result
 
 
 def check_run(folder: Path) -> None:
