@@ -128,12 +128,24 @@ class Task(nn.Module):
 
 
 @torch.no_grad()
+def move_towards(
+    tensors: list[Tensor], targets: list[Tensor], share: float | Tensor
+) -> None:
+    """Moves tensors by a share of the difference to their targets, in place."""
+    if isinstance(share, Tensor):  # which _foreach_lerp_ does not take
+        differences = torch._foreach_sub(targets, tensors)
+        torch._foreach_mul_(differences, share)
+        torch._foreach_add_(tensors, differences)
+    else:
+        torch._foreach_lerp_(tensors, targets, share)
+
+
+@torch.no_grad()
 def update_moving_average(
     average: nn.Module, model: nn.Module, momentum: float | Tensor, applied: Tensor
 ) -> None:
     """Moves a teacher's weights towards the model's; buffers are copied."""
     share = (1 - momentum) * applied
-    for kept, now in zip(average.parameters(), model.parameters(), strict=True):
-        kept.add_((now.detach() - kept) * share)
+    move_towards([*average.parameters()], [*model.parameters()], share)
     for own, other in zip(average.buffers(), model.buffers(), strict=True):
         own.copy_(torch.where(applied > 0, other, own))

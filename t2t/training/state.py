@@ -16,6 +16,7 @@ from t2t.models.create import create_model
 from t2t.models.vit import VisionTransformer
 from t2t.models.weights import LoadReport, load_weights
 from t2t.tasks import Task, TaskContext, build_task, task_class
+from t2t.tasks.base import move_towards
 from t2t.training.distributed import (
     World,
     batch_norm_buffers,
@@ -277,11 +278,6 @@ def update_ema(state: TrainState, share: float | Tensor) -> None:
     if state.ema is None:
         return
     (own, raw), (own_buffers, raw_buffers) = state.ema_pairs
-    if isinstance(share, Tensor):  # which _foreach_lerp_ does not take
-        differences = torch._foreach_sub(raw, own)
-        torch._foreach_mul_(differences, share)
-        torch._foreach_add_(own, differences)
-    else:
-        torch._foreach_lerp_(own, raw, share)
+    move_towards(own, raw, share)
     for buffer, current in zip(own_buffers, raw_buffers, strict=True):
         buffer.copy_(current)
