@@ -237,10 +237,18 @@ def unsharded(module: nn.Module) -> Iterator[None]:
             module.reshard()
 
 
-def batch_norm_buffers(model: nn.Module) -> list[Tensor]:
-    """The running statistics of batch norms: all that a forward pass changes."""
+def batch_norm_buffers(model: nn.Module, only_training: bool = False) -> list[Tensor]:
+    """The running statistics of batch norms: all that a forward pass changes.
+
+    With `only_training`, without those in eval mode, which it does not change.
+    """
     norms = [part for part in model.modules() if isinstance(part, _BatchNorm)]
-    return [buffer for norm in norms for buffer in norm.buffers()]
+    return [
+        buffer
+        for norm in norms
+        if norm.training or not only_training
+        for buffer in norm.buffers()
+    ]
 
 
 def broadcast_tensors(tensors: list[Tensor], world: World) -> None:

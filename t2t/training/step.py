@@ -67,7 +67,8 @@ class Stepper:
         self.forward: Callable[[Views], Numbers] = compiled
         self.names: list[str] = ["loss"]
         """The names of a step's numbers, `loss` first; known after the first step."""
-        self.statistics = batch_norm_buffers(state.task)
+        # A frozen teacher's stay as they are, so they are neither copied nor restored.
+        self.statistics = batch_norm_buffers(state.task.train(), only_training=True)
         self.statistics_before: list[Tensor] = []
         """Copies from before the step."""
         # Several processes sum gradients in no fixed order.

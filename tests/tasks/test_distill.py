@@ -16,11 +16,12 @@ from t2t.models.create import create_model
 from t2t.models.weights import save
 from t2t.tasks import Task, TaskContext, build_task, distill
 from t2t.tasks.distill import Distill, soft_divergence
-from t2t.training.distributed import World
+from t2t.training.distributed import World, batch_norm_buffers
 from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
 from t2t.training.runtime import resolve_runtime
 from t2t.training.state import new_state
+from t2t.training.step import Stepper
 
 Tiny = Callable[..., Recipe]
 CPU = torch.device("cpu")
@@ -158,6 +159,25 @@ def test_teacher_sees_images_as_it_was_trained(tiny: Tiny, teacher: Path) -> Non
         torch.testing.assert_close(
             task.teacher_logits(ours), task.teacher(theirs), rtol=1e-4, atol=1e-5
         )
+
+
+def test_a_step_copies_no_statistics_of_the_teacher(
+    tiny: Tiny, cpu: Runtime, tmp_path: Path
+) -> None:
+    model = create_model("test_resnet", num_classes=3)
+    save(model, tmp_path / "teacher.safetensors", name="test_resnet")
+    args = {"teacher": str(tmp_path / "teacher.safetensors")}
+    world = World(0, 1, CPU)
+    runtime = resolve_runtime(cpu, world)
+    for model_name in ("t2t_vit_7_32", "test_resnet"):
+        recipe = tiny(task="distill_soft", task_args=args)
+        if model_name != recipe.model:
+            recipe = replace(recipe, model=model_name, model_args={})
+        state = new_state(recipe, runtime, world, 3)
+        stepper = Stepper(recipe, runtime, world, state)
+        own = {id(buffer) for buffer in batch_norm_buffers(state.model)}
+        assert {id(buffer) for buffer in stepper.statistics} == own
+        assert batch_norm_buffers(state.task.get_submodule("teacher"))
 
 
 @pytest.mark.parametrize("name", ["distill_soft", "distill_token_hard"])
