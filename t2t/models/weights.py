@@ -47,6 +47,10 @@ class LoadReport:
     """How many of the model's tensors come from the file, and how many it has."""
     non_finite: tuple[str, ...] = ()
     """Names of tensors with NaN or infinity."""
+    new_heads: tuple[str, ...] = ()
+    """Names of heads that do not come from the file."""
+    checksum: str = ""
+    """Of the file's tensors, if it was computed."""
 
     def __str__(self) -> str:
         kind = "" if self.weights == "weights" else f" ({self.weights})"
@@ -129,17 +133,23 @@ def load_weights(
     classes; without, if it has the same number of classes. `log=False` only returns
     the report.
     """
-    checkpoint = read_checkpoint(path, ema=ema)
+    report = load_checkpoint(model, read_checkpoint(path, ema=ema), class_names)
+    if log:
+        log_report(report)
+    return report
+
+
+def load_checkpoint(
+    model: nn.Module, checkpoint: Checkpoint, class_names: Sequence[str] | None
+) -> LoadReport:
+    """Loads a checkpoint that was read already, as `load_weights` does."""
     model = unwrap(model)
     description = checkpoint.description or Description()
     if description.config is None:
         with refusing_damage(checkpoint.origin):
             config = config_by_name(checkpoint, model)
         description = replace(description, config=config)
-    report = put_weights(model, checkpoint, description, class_names)
-    if log:
-        log_report(report)
-    return report
+    return put_weights(model, checkpoint, description, class_names)
 
 
 def put_weights(
@@ -173,6 +183,7 @@ def put_weights(
         kept=adapted.kept,
         num_tensors=(adapted.num_loaded, len(adapted.state)),
         non_finite=tuple(broken),
+        new_heads=adapted.new_heads,
     )
 
 

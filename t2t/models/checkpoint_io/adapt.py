@@ -44,6 +44,8 @@ class AdaptedWeights:
     """What was changed to make them fit, a sentence each."""
     kept: tuple[str, ...] = ()
     """What was kept although it could have been replaced, a sentence each."""
+    new_heads: tuple[str, ...] = ()
+    """The names of heads that do not come from the file."""
     num_loaded: int = 0
     """How many tensors come from the file."""
     fixes_positions: bool = False
@@ -94,7 +96,15 @@ def adapt_weights(
         )
     num_loaded = sum(state[name] is not own for name, own in wanted.items())
     changed = (*notes, *fitted.changed)
-    return AdaptedWeights(model, state, changed, tuple(fitted.kept), num_loaded, fixes)
+    return AdaptedWeights(
+        model,
+        state,
+        changed,
+        kept=tuple(fitted.kept),
+        new_heads=tuple(fitted.new),
+        num_loaded=num_loaded,
+        fixes_positions=fixes,
+    )
 
 
 def adapt_names_and_positions(

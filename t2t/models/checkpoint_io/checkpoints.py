@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from t2t.errors import UserError, first_line
+from t2t.models.builtin import NAME as BUILTIN
 from t2t.models.checkpoint_io.checksum import check_checksum
 from t2t.models.checkpoint_io.description import Description
 from t2t.models.checkpoint_io.pickles import Unused, read_pickle
@@ -41,8 +42,17 @@ class Checkpoint:
 
 
 def read_checkpoint(path: str | os.PathLike[str], *, ema: bool = True) -> Checkpoint:
-    """The weights at a path, URL or hub name, EMA weights first if `ema`."""
+    """The weights at a path, URL, hub name or of a timm model, by its name.
+
+    EMA weights come first if `ema`.
+    """
     origin = str(path)
+    if may_be_timm(origin):
+        from t2t.models.checkpoint_io.timm_pretrained import read_timm
+
+        pretrained = read_timm(origin)
+        if pretrained is not None:
+            return pretrained
     file = resolve_file(path)
     try:
         with file.open("rb") as stream:
@@ -68,7 +78,18 @@ def read_checkpoint(path: str | os.PathLike[str], *, ema: bool = True) -> Checkp
         hint = hint_of(origin, file, arch if isinstance(arch, str) else "")
         checkpoint = Checkpoint(origin, tensors, weights, hint=hint)
     check_tensors(checkpoint.tensors, origin, file.stat().st_size)
+    if checkpoint.description is None and origin.startswith("hf-hub:"):
+        from t2t.models.checkpoint_io.timm_pretrained import description_on_hub
+
+        described = description_on_hub(origin, file, checkpoint.tensors)
+        return replace(checkpoint, description=described)
     return checkpoint
+
+
+def may_be_timm(origin: str) -> bool:
+    """Whether a text may be a model's name: no file, folder or address."""
+    is_word = re.fullmatch(r"\w+(\.\w+)?", origin) is not None
+    return is_word and origin != BUILTIN and not os.path.exists(origin)
 
 
 def read_safetensors(file: Path, origin: str) -> Checkpoint:

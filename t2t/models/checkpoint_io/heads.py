@@ -25,6 +25,8 @@ class HeadReport:
 
     kept: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
+    new: list[str] = field(default_factory=list)
+    """The names of the heads that do not come from the file."""
 
 
 def adapt_heads(
@@ -36,28 +38,30 @@ def adapt_heads(
     for head in heads:
         given, own = head_tensors(state, head), head_tensors(wanted, head)
         title = "distillation head" if head == "distillation_head" else "head"
-        if given and own and num_outputs(given) != num_outputs(own):
-            report.changed.append(
-                f"The {title} for {num_outputs(given)} classes was replaced by a "
-                f"new one for {num_outputs(own)}."
-            )
-        elif given and own:
-            order, reason = outputs_for(classes, num_outputs(given))
+        if given and own:
+            num = num_outputs(given)
+            order, reason = outputs_for(classes, num, num_outputs(own))
             if order is None:
+                report.new.append(head)
                 report.changed.append(
                     f"The {title} was replaced by a new one: {reason}."
+                    if num == num_outputs(own)
+                    else f"The {title} for {num} classes was replaced by a new one "
+                    f"for {num_outputs(own)}."
                 )
-            elif order != [*range(len(order))]:
+            elif order == [*range(num)]:
+                report.kept.append(f"The {title} was kept: {reason}.")
+                continue
+            else:
                 state |= {name: tensor[order] for name, tensor in given.items()}
+                how = "reordered" if len(order) == num else "reduced"
                 report.changed.append(
-                    f"The {title} was kept, its outputs reordered to the data's "
+                    f"The {title} was kept, its outputs {how} to the data's "
                     f"classes: {reason}."
                 )
                 continue
-            else:
-                report.kept.append(f"The {title} was kept: {reason}.")
-                continue
         elif own and not given:
+            report.new.append(head)
             report.changed.append(f"It has no {title}: the model's is new.")
         elif given and not has_any:
             report.changed.append(
@@ -83,14 +87,18 @@ def num_outputs(head: StateDict) -> int:
     return next(iter(head.values())).shape[0]
 
 
-def outputs_for(classes: Classes, num: int) -> tuple[list[int] | None, str]:
-    """The head's output for each wanted class, and why; None if the classes differ.
+def outputs_for(
+    classes: Classes, num: int, num_wanted: int | None = None
+) -> tuple[list[int] | None, str]:
+    """The head's output for each wanted class, and why; None if it lacks a class.
 
     Classes are compared by name, not only by number. 1,000 classes without names are
     assumed to be ImageNet's, since published files and shards have no names.
     """
     known, wanted = classes.known, classes.wanted
     names = known if len(known) == num else ()
+    if wanted is None and num_wanted not in (None, num):
+        return None, f"it is for {num} classes"
     if wanted is None:
         shown = f" ({listed(names)})" if names else ""
         return [*range(num)], f"its {num} classes{shown} match the model's number"
@@ -108,9 +116,10 @@ def outputs_for(classes: Classes, num: int) -> tuple[list[int] | None, str]:
             f"({listed(wanted)})"
         )
     order = [number for number in class_indices(wanted, names) if number is not None]
-    if sorted(order) != [*range(num)]:
+    if len(order) != len(wanted) or len({*order}) != len(order):
         return None, (
             f"its {num} classes ({listed(names)}{assumed}) are not the data's "
             f"{len(wanted)} ({listed(wanted)})"
         )
-    return order, f"its {num} classes are the data's ({listed(wanted)}{assumed})"
+    are = "are" if len(order) == num else "include"
+    return order, f"its {num} classes {are} the data's ({listed(wanted)}{assumed})"

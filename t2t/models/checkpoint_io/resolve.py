@@ -2,9 +2,11 @@
 
 import hashlib
 import http.client
+import json
 import os
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,6 +18,7 @@ from t2t.models.checkpoint_io.reachability import why_unreachable
 from t2t.user_code import offer
 
 FILE_NAME = "model.safetensors"
+CONFIG_NAME = "config.json"
 
 
 def resolve_file(path: str | os.PathLike[str]) -> Path:
@@ -43,8 +46,9 @@ def resolve_file(path: str | os.PathLike[str]) -> Path:
         return found[0]
     if not file.is_file():
         raise UserError(
-            f"There is no file {text}; give a file, a run folder, an http(s) URL or "
-            "hf-hub:owner/name."
+            f"There is no file {text}; give a file, a run folder, an http(s) URL, "
+            "hf-hub:owner/name, builtin, or the name of a timm model that has "
+            "pre-trained weights."
         )
     offer(file.parent)
     return file
@@ -89,6 +93,31 @@ def from_hub(name: str) -> Path:
             "hf-hub:owner/name, with /file and @revision where needed."
         ) from error
     return Path(file)
+
+
+def hub_config(name: str, weights: Path) -> dict[str, Any]:
+    """The `config.json` beside weights on the Hugging Face hub; empty without one."""
+    import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError
+
+    local = weights.with_name(CONFIG_NAME)
+    repository, _, revision = name.partition("@")
+    owner, _, rest = repository.partition("/")
+    try:
+        if not local.is_file():
+            if why_unreachable(huggingface_hub.constants.ENDPOINT):
+                return {}
+            local = Path(
+                huggingface_hub.hf_hub_download(
+                    f"{owner}/{rest.partition('/')[0]}",
+                    CONFIG_NAME,
+                    revision=revision or None,
+                )
+            )
+        found = json.loads(local.read_text(encoding="utf-8"))
+    except (HfHubHTTPError, OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def download(url: str) -> Path:
