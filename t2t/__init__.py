@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from t2t.models.tokenizers import Tokenizer, register_tokenizer
     from t2t.models.weights import load, save
     from t2t.recipes import find_recipe
+    from t2t.recipes.train import train
     from t2t.tasks import Metric, Task, TaskContext, register_task
     from t2t.tasks.classify import Classify
-    from t2t.training.loop import train
     from t2t.training.optim import register_optimizer
     from t2t.training.recipe import (
         EMA,
@@ -103,7 +103,7 @@ LAZY = {
     "register_task": "t2t.tasks",
     "register_tokenizer": "t2t.models.tokenizers",
     "save": "t2t.models.weights",
-    "train": "t2t.training.loop",
+    "train": "t2t.recipes.train",
 }
 
 __all__ = ["UserError", "list_models", *LAZY]

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import json
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from t2t.errors import UserError, suggest
@@ -69,6 +69,40 @@ def assignment(word: str) -> tuple[str, str]:
     if not equals:
         raise UserError(f"{word!r} sets nothing; write NAME=VALUE, like epochs=10.")
     return name.strip().replace("-", "_"), text.strip()
+
+
+def set_value(name: str, settings: Iterable[str]) -> str | None:
+    """The text that settings give a field, if any."""
+    found = None
+    for word in settings:
+        field, text = assignment(word)
+        found = text if field == name else found
+    return found
+
+
+def check_contradictions(
+    options: Mapping[str, Any],
+    settings: Iterable[str],
+    spelled: Mapping[str, str] | None = None,
+) -> None:
+    """Raises an error if options and --set give one field different values.
+
+    `options` are values by field; `spelled` are options of another name than theirs.
+    """
+    given: dict[str, tuple[str, str]] = {}
+    for name, value in options.items():
+        option = (spelled or {}).get(name, f"--{name.replace('_', '-')}")
+        if value is True:
+            given[name] = ("true", option)
+        elif value not in (None, False):
+            given[name] = (str(value), f"{option} {value}")
+    for setting in settings:
+        name, text = assignment(setting)
+        before, words = given.setdefault(name, (text, f"--set {setting}"))
+        if text != before:
+            raise UserError(
+                f"{words} and --set {setting} contradict each other; give one of them."
+            )
 
 
 def value_of(cls: type, name: str, text: str) -> Any:

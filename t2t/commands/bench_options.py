@@ -72,9 +72,9 @@ def select_recipes(
     """Every combination of the recipe, or ImageNet's, with models, sizes, batches."""
     from dataclasses import replace
 
-    from t2t.commands.recipe_options import apply_settings
     from t2t.recipes import imagenet
     from t2t.recipes.open_recipe import open_recipe
+    from t2t.recipes.settings import apply_settings
 
     if name is None:
         chosen = [imagenet.published(model) for model in models]

@@ -3,13 +3,13 @@
 import errno
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from tyro.conf import UseAppendAction, arg
 
-from t2t.config import MAX_IMAGE_SIDE, assignment
+from t2t.config import MAX_IMAGE_SIDE
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS, MAX_PIXELS_LIMIT
 from t2t.errors import UserError
 from t2t.torchrun import env_count
@@ -19,9 +19,14 @@ INTERRUPTED = 130
 """Exit code of an interrupted run, as in a shell."""
 
 
-def option(help: str, default: str = "", metavar: str | None = None) -> Any:
-    """The help of an option; `default` is the note on its default value, if any."""
-    return arg(help=help, help_behavior_hint=default, metavar=metavar)
+def option(
+    help: str, default: str = "", metavar: str | None = None, name: str | None = None
+) -> Any:
+    """The help of an option; `default` is the note on its default value, if any.
+
+    `name` is the option's, if Python does not allow it for the parameter.
+    """
+    return arg(help=help, help_behavior_hint=default, metavar=metavar, name=name)
 
 
 DeviceOption = Annotated[
@@ -111,31 +116,6 @@ def at_most(most: int, option: str, number: int) -> int:
 def check_max_pixels(number: int) -> None:
     """Raises an error unless the limit is from 1 to MAX_PIXELS_LIMIT."""
     at_most(MAX_PIXELS_LIMIT, "--max-pixels", at_least(1, "--max-pixels", number))
-
-
-def set_value(name: str, settings: Iterable[str]) -> str | None:
-    """The text that --set gives a field, if any."""
-    found = None
-    for word in settings:
-        field, text = assignment(word)
-        found = text if field == name else found
-    return found
-
-
-def check_contradictions(options: Mapping[str, Any], settings: Iterable[str]) -> None:
-    """Raises an error if options and --set give one field different values."""
-    given = {
-        name: (str(value), f"--{name.replace('_', '-')} {value}")
-        for name, value in options.items()
-        if value is not None
-    }
-    for setting in settings:
-        name, text = assignment(setting)
-        before, words = given.setdefault(name, (text, f"--set {setting}"))
-        if text != before:
-            raise UserError(
-                f"{words} and --set {setting} contradict each other; give one of them."
-            )
 
 
 def check_picture(picture: str | None) -> None:

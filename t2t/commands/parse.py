@@ -33,7 +33,7 @@ def parse(
 
     parameters = inspect.signature(command).parameters
     options = {
-        f"--{key.replace('_', '-')}": parameter
+        f"--{key.rstrip('_').replace('_', '-')}": parameter  # `from_` is --from
         for key, parameter in parameters.items()
         if parameter.kind is Parameter.KEYWORD_ONLY
     }

@@ -10,9 +10,9 @@ from t2t.commands.options import (
     JsonFlag,
     SetOption,
     at_least,
-    check_contradictions,
     option,
 )
+from t2t.config import check_contradictions
 from t2t.errors import UserError
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ def plan(
     import torch
 
     from t2t.analysis.cost import count
-    from t2t.commands.recipe_options import apply_settings
     from t2t.recipes.open_recipe import open_recipe
+    from t2t.recipes.settings import apply_settings
     from t2t.screen import print_json, print_page
     from t2t.training.forecast import plan as planning
     from t2t.training.state import build_model

@@ -9,11 +9,11 @@ from t2t.commands.options import (
     CodeOption,
     JsonFlag,
     at_least,
-    check_contradictions,
     option,
     parse_size,
     run_code,
 )
+from t2t.config import check_contradictions
 
 
 def show(

@@ -14,10 +14,10 @@ from t2t.commands.options import (
     as_bool,
     at_least,
     at_most,
-    check_contradictions,
     option,
     warn,
 )
+from t2t.config import check_contradictions
 from t2t.errors import UserError
 
 if TYPE_CHECKING:
@@ -137,8 +137,8 @@ def open_study(
     """The study of that name, with the options applied to every arm."""
     from dataclasses import replace
 
-    from t2t.commands.recipe_options import apply_settings, schedule_notes
     from t2t.lab.studies import find_study
+    from t2t.recipes.settings import apply_settings, schedule_notes
     from t2t.training.recipe import Recipe
 
     check_contradictions({"data": data, "epochs": epochs}, settings)

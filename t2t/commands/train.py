@@ -16,12 +16,11 @@ from t2t.commands.options import (
     as_bool,
     at_least,
     at_most,
-    check_contradictions,
     check_max_pixels,
     check_single_process,
     option,
+    parse_size,
     run_code,
-    set_value,
 )
 from t2t.config import MAX_WORKERS
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
@@ -34,7 +33,7 @@ def train(
         Positional[str],
         option(
             "A name from `t2t recipes`, FILE.py:NAME, a recipe.json or a run folder.",
-            "(default: digits, or with --data a recipe for the image size)",
+            "(default: digits; with --data or --from a recipe that suits them)",
             "[RECIPE]",
         ),
     ] = "digits",
@@ -43,6 +42,45 @@ def train(
         str | None,
         option("Images to train on: a folder, files or a name.", "", "SOURCE"),
     ] = None,
+    from_: Annotated[
+        str | None,
+        option(
+            "Fine-tune trained weights: builtin, a run, a file, a timm model's name or "
+            "hf-hub:owner/name.",
+            "",
+            "WEIGHTS",
+            "from",
+        ),
+    ] = None,
+    freeze: Annotated[
+        bool, option("Train the head alone; the rest stays as the weights have it.")
+    ] = False,
+    image_size: Annotated[
+        str | None,
+        option(
+            "Image size, as 224 or 192x256.",
+            "(default: the recipe's, or that of the weights)",
+            "SIZE",
+        ),
+    ] = None,
+    teacher: Annotated[
+        str | None,
+        option(
+            "Distil from this teacher: a run, weights or a timm model's name.",
+            "",
+            "RUN|WEIGHTS",
+        ),
+    ] = None,
+    distill: Annotated[
+        Literal["soft", "hard"] | None,
+        option(
+            "Learn the teacher's probabilities (soft) or its prediction (hard).",
+            "(default: soft; hard with a distillation token)",
+        ),
+    ] = None,
+    distill_token: Annotated[
+        bool, option("Add a distillation token, which learns from the teacher.")
+    ] = False,
     folder: Annotated[
         str | None, option("Run folder.", "(default: runs/NAME)", "PATH")
     ] = None,
@@ -97,6 +135,9 @@ def train(
     Examples:
       t2t train
       t2t train --data photos/ --epochs 100
+      t2t train --data photos/ --from builtin
+      t2t train --data photos/ --from resnet50 --freeze
+      t2t train --data photos/ --teacher runs/large
       t2t train cifar10.t2t_vit_7 --data path/to/cifar10
       t2t train my_runs.py:wide --data photos/
       t2t train imagenet.t2t_vit_14 --data path/to/imagenet --micro-batch 128
@@ -119,21 +160,21 @@ def train(
 
     run_code(code)
 
-    from t2t.commands.recipe_options import apply_settings, schedule_notes
-    from t2t.recipes.open_recipe import open_recipe
+    from t2t.recipes.train import train as start
 
-    check_contradictions({"data": data, "epochs": epochs, "seed": seed}, set)
-    start_from = set_value("weights", set)
-    base = open_recipe(recipe, data, set_value("model", set), start_from)
-    if seed is not None:
-        set = (f"seed={at_least(0, '--seed', seed)}", *set)
-    chosen = apply_settings(base, epochs, set)
-    notes = schedule_notes(base, chosen, set)
-
-    from t2t.training.loop import Runtime
-    from t2t.training.loop import train as start
-
-    runtime = Runtime(
+    result = start(
+        recipe,
+        data=data,
+        from_=from_,
+        freeze=freeze,
+        image_size=None if image_size is None else parse_size(image_size),
+        teacher=teacher,
+        distill=distill,
+        distill_token=distill_token,
+        folder=folder,
+        set=set,
+        epochs=epochs,
+        seed=seed,
         device=device,
         precision=precision,  # type: ignore[arg-type]
         residual=residual,
@@ -144,13 +185,11 @@ def train(
         threads=threads,
         max_pixels=max_pixels,
         checkpoint_minutes=checkpoint_minutes,
+        fresh=fresh,
+        dry_run=dry_run,
     )
     if dry_run:
-        from t2t.training.forecast.estimate import estimate
-
-        print("\n".join([estimate(chosen, runtime), *notes]))
         return
-    result = start(chosen, folder=folder, runtime=runtime, fresh=fresh, notes=notes)
     if not result.finished:
         sys.exit(INTERRUPTED)
     if is_main():

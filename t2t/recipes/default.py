@@ -7,7 +7,6 @@ import numpy as np
 from t2t.data.decoding.damage import DamagedImage
 from t2t.data.decoding.decode import image_size
 from t2t.data.sources import Source, open_splits
-from t2t.models.builtin import NAME as BUILTIN
 from t2t.models.zoo import CONFIGS
 from t2t.recipes.imagenet import AUGMENTATION
 from t2t.recipes.small_images import from_scratch
@@ -23,15 +22,8 @@ from t2t.training.recipe import (
 NUM_SAMPLED = 16
 
 
-def default_recipe(
-    data: str, model: str | None = None, weights: str | None = None
-) -> Recipe:
-    """A recipe for the size of the images (32, 64 or 224 px), or for the given model.
-
-    With the built-in weights it fine-tunes the built-in model at 32 px.
-    """
-    if weights == BUILTIN and model is None:
-        return from_builtin(data)
+def default_recipe(data: str, model: str | None = None) -> Recipe:
+    """A recipe for the size of the images (32, 64 or 224 px), or for a model."""
     recipe = from_size(data)
     return recipe if model in (None, recipe.model) else with_model(recipe, model)
 
@@ -58,13 +50,6 @@ def from_size(data: str) -> Recipe:
         crop=CropConfig(kind="random", scale=(0.2, 1.0), evaluation_fraction=0.9),
         augmentation=AUGMENTATION,
     )
-
-
-def from_builtin(data: str) -> Recipe:
-    """Fine-tunes the built-in model, with a batch size for the number of images."""
-    num_images = len(open_splits(data).train)
-    recipe = from_scratch("fine_tuned", "t2t_vit_7_32", data, 32, 100)
-    return replace(recipe, batch_size=min(fitting_batch(num_images), 512))
 
 
 def with_model(recipe: Recipe, model: str) -> Recipe:

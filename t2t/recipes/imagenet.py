@@ -19,6 +19,9 @@ PUBLISHED = {
     ),
 }  # fmt: skip
 
+TEACHER = "regnety_160.deit_in1k"
+"""DeiT's teacher, a RegNetY-16GF, whose weights timm has."""
+
 AUGMENTATION = Augmentation(
     flip=0.5,
     rand_augment="rand-m9-mstd0.5-inc1",
@@ -60,14 +63,28 @@ def published(model: str) -> Recipe:
     )
 
 
+def distilled(model: str) -> Recipe:
+    """The recipe for a model whose distillation token learns from DeiT's teacher.
+
+    t2t train imagenet.t2t_vit_7_distilled --data /path/to/imagenet
+    """
+    return replace(
+        published(model), task="distill_token_hard", task_args={"teacher": TEACHER}
+    )
+
+
 def recipe_of(model: str) -> Callable[[], Recipe]:
     """A function that returns the recipe of a model, with its docstring."""
     entry = ZOO[model]
 
+    has_token = entry.config is not None and entry.config.distilled
+
     def recipe() -> Recipe:
-        return published(model)
+        return distilled(model) if has_token else published(model)
 
     what = f"{entry.about[0].upper()}{entry.about[1:]}"
+    if has_token:
+        what += ", hard labels of a RegNetY-16GF"
     top1 = entry.paper and entry.paper.top1
     published_top1 = f"Published top-1: {top1} %. " if top1 else ""
     recipe.__doc__ = (

@@ -6,30 +6,27 @@ from pathlib import Path
 
 from t2t.errors import UserError
 from t2t.recipes import MODULES, all_recipes, find_recipe
+from t2t.recipes.default import default_recipe
 from t2t.recipes.from_file import is_in_file
 from t2t.training.recipe import Recipe
 
+DEFAULT = "digits"
+"""The recipe if none is named."""
 
-def open_recipe(
-    name: str,
-    data: str | None = None,
-    model: str | None = None,
-    weights: str | None = None,
-) -> Recipe:
+
+def open_recipe(name: str, data: str | None = None, model: str | None = None) -> Recipe:
     """The recipe of a name, FILE.py:NAME, a JSON file or a run folder, with `data`.
 
-    For the default recipe with other data it is one that suits the images, the model
-    and the weights.
+    For the default recipe with other data it is one that suits the images and the
+    model.
     """
     path = Path(name).expanduser()
     if name.endswith(".json") or (path / "recipe.json").exists():
         recipe = read_file(path)
     elif is_in_file(name):
         recipe = find_recipe(name)
-    elif name == "digits" and data not in (None, "digits"):
-        from t2t.recipes.default import default_recipe
-
-        recipe = default_recipe(data, model, weights)
+    elif name == DEFAULT and data not in (None, DEFAULT):
+        recipe = default_recipe(data, model)
     elif name not in {*all_recipes(), *MODULES} and path.exists():
         raise UserError(
             f"There is no recipe {name!r}, but files of that name: did you mean "

@@ -1,7 +1,7 @@
 """A task: what a run learns, with its own modules, its loss and its metrics."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +50,8 @@ class TaskContext:
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
     model_name: str = "the model"
+    freeze: bool = False
+    """Whether only the model's head is trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,15 @@ class Task(nn.Module):
         super().__init__()
         self.model, self.context, self.args = model, context, args
         self.register_buffer("progress", torch.zeros(()), persistent=False)
+
+    def train(self, mode: bool = True) -> Self:
+        """Sets the mode; a frozen body stays in eval mode, batch norms included."""
+        super().train(mode)
+        if mode and self.context.freeze:
+            self.model.eval()
+            for head in heads_of(self.model):
+                head.train()
+        return self
 
     def crops(self, crop: RandomCrop | CenterCrop) -> Crops:
         """The crops of each image that make its views, given the recipe's crop."""
@@ -125,6 +136,12 @@ class Task(nn.Module):
         return {
             name: module for name, module in self.named_children() if name != "model"
         }
+
+
+def heads_of(model: nn.Module) -> tuple[nn.Module, ...]:
+    """The classifiers of a model, by timm's interface."""
+    heads: Any = getattr(model, "get_classifier", tuple)()
+    return heads if isinstance(heads, tuple) else (heads,)
 
 
 @torch.no_grad()

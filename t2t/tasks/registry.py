@@ -10,13 +10,19 @@ from t2t.errors import UserError
 from t2t.registry import Registry
 from t2t.tasks.base import Task, TaskContext
 from t2t.tasks.classify import Classify
-from t2t.tasks.distill import DistillSoft, DistillTokenHard, DistillTokenSoft
+from t2t.tasks.distill import (
+    DistillHard,
+    DistillSoft,
+    DistillTokenHard,
+    DistillTokenSoft,
+)
 
 TASKS: Registry[type[Task]] = Registry(
     "task",
     {
         "classify": Classify,
         "distill_soft": DistillSoft,
+        "distill_hard": DistillHard,
         "distill_token_soft": DistillTokenSoft,
         "distill_token_hard": DistillTokenHard,
     },

@@ -102,10 +102,15 @@ def train(
         trainer = Trainer(
             recipe, runtime, world, run_folder, splits, logger, checkpoint
         )
+        loaded = trainer.state.loaded
+
+        def write_start() -> None:
+            checksum = None if loaded is None else loaded.checksum
+            kept = run_folder.with_checksum(recipe, checksum)
+            run_folder.start(kept, settings, world, fresh)
+
         # All is built: from here on, no mistake in a recipe can stop the run.
-        broadcast_from_main(
-            world, lambda: run_folder.start(recipe, settings, world, fresh)
-        )
+        broadcast_from_main(world, write_start)
         if PARALLELISMS[runtime.parallelism]:
             run_folder.check_visible(world)
         with trainer.writer, explain_out_of_memory(trainer):

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from t2t.errors import UserError, first_line, suggest
 from t2t.registry import Registry
+from t2t.tasks.base import heads_of
 from t2t.training.muon import Muon
 from t2t.training.recipe import OptimizerConfig, Recipe, Schedule
 
@@ -121,7 +122,8 @@ def hidden_weights(model: nn.Module, *, first_too: bool) -> set[str]:
     return {
         name
         for name, parameter in model.named_parameters()
-        if is_matrix(model, name)
+        if parameter.requires_grad
+        and is_matrix(model, name)
         and id(parameter) not in heads
         and (first_too or layers[name] > 0)
     }
@@ -209,9 +211,7 @@ def parameter_groups(
 
 def head_parameters(model: nn.Module) -> list[nn.Parameter]:
     """The parameters of the classifier."""
-    heads: Any = getattr(model, "get_classifier", tuple)()
-    heads = heads if isinstance(heads, tuple) else (heads,)
-    return [parameter for head in heads for parameter in head.parameters()]
+    return [parameter for head in heads_of(model) for parameter in head.parameters()]
 
 
 def layer_scales(model: nn.Module, layer_decay: float) -> dict[str, float]:

@@ -65,7 +65,9 @@ class OptimizerConfig:
         return lr * {"linear": ratio, "sqrt": ratio**0.5, "none": 1.0}[self.scaling]
 
     def for_all(self) -> "OptimizerConfig":
-        """The settings of the AdamW that trains what Muon does not, for all weights."""
+        """Instead of Muon, for all weights the AdamW that trains the rest."""
+        if self.name != "muon":
+            return self
         lr = self.lr if self.adamw_lr is None else self.adamw_lr
         return replace(self, name="adamw", lr=lr, adamw_lr=None)
 
@@ -191,7 +193,11 @@ class Recipe:
     )
     """Settings of the model, as `create_model` takes them."""
     weights: str | None = None
-    """Weights to start from: a file, run folder, URL or hf-hub:owner/name."""
+    """Weights to start from: a file, run folder, URL, timm name, hf-hub:owner/name."""
+    weights_checksum: str | None = None
+    """Of the weights' tensors; others are refused. None accepts any."""
+    freeze: bool = False
+    """Trains the head alone; the rest of the model stays as it is."""
     data: str = "digits"
     """A folder, file or named data set."""
     image_size: tuple[int, int] = (224, 224)
@@ -211,7 +217,7 @@ class Recipe:
     evaluate_every: int = 1
     """Epochs between evaluations; the last epoch is always evaluated."""
     task: str = "classify"
-    """What is learned: classify, distill_soft, distill_token_soft, …"""
+    """What is learned: classify, distill_soft, distill_hard, distill_token_soft, …"""
     task_args: dict[str, Any] = field(default_factory=dict)
     """Settings of the task, such as the teacher of a distillation."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -294,10 +300,15 @@ class Recipe:
     def check_weights(self) -> None:
         """Raises an error if a recipe fine-tunes and has no weights."""
         body_lr = self.optimizer.body_lr
+        if self.freeze and self.weights is None:
+            raise UserError(
+                f"{self.name} trains the head alone (freeze=true), but has no trained "
+                "weights to start from: add --from WEIGHTS, or leave out --freeze."
+            )
         if body_lr is not None and self.weights is None:
             raise UserError(
                 f"{self.name} fine-tunes trained weights (optimizer.body_lr="
-                f"{body_lr:g}), but has none: add --set weights=PATH, or train "
+                f"{body_lr:g}), but has none: add --from WEIGHTS, or train "
                 "from scratch with --set optimizer.body_lr=none."
             )
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,11 @@ class RunFolder:
         )
         if same_data(str(before.get("data")), recipe.data):
             before["data"] = recipe.data
+        if recipe.weights_checksum is None:
+            before["weights_checksum"] = None
+        for field in fields(Recipe):  # of a version that did not have it yet
+            if field.default is not MISSING:
+                before.setdefault(field.name, field.default)
         return differences(before, to_json(recipe))
 
     def check_keeps_inputs(self, recipe: Recipe) -> None:
@@ -186,6 +192,14 @@ class RunFolder:
                     f"--fresh would delete {path}, the {name} of this run; name "
                     "another --folder."
                 )
+
+    def with_checksum(self, recipe: Recipe, found: str | None) -> Recipe:
+        """The recipe with the checksum of its weights, which a resumed run kept."""
+        if found is None and recipe.weights is not None and self.is_run():
+            found = read_json(self.path / RECIPE).get("weights_checksum")
+        if recipe.weights_checksum is not None or not isinstance(found, str):
+            return recipe
+        return replace(recipe, weights_checksum=found)
 
     def start(
         self, recipe: Recipe, settings: dict[str, Any], world: World, fresh: bool

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -12,9 +12,11 @@ from torch.optim import Optimizer
 
 from t2t.errors import UserError
 from t2t.models.checkpoint_io.adapt import shorten
+from t2t.models.checkpoint_io.checkpoints import read_checkpoint
+from t2t.models.checkpoint_io.checksum import tensors_checksum
 from t2t.models.create import create_model
 from t2t.models.vit import VisionTransformer
-from t2t.models.weights import LoadReport, load_weights
+from t2t.models.weights import LoadReport, load_checkpoint
 from t2t.tasks import Task, TaskContext, build_task, task_class
 from t2t.tasks.base import move_towards
 from t2t.training.distributed import (
@@ -23,7 +25,7 @@ from t2t.training.distributed import (
     parallelize,
     parallelize_copy,
 )
-from t2t.training.optim import build_optimizers
+from t2t.training.optim import build_optimizers, head_parameters
 from t2t.training.recipe import EMA, Recipe
 from t2t.training.runtime import RESIDUALS, Runtime
 
@@ -57,6 +59,8 @@ class TrainState:
     """The training data: `classes`, `num_images` and `fingerprint`."""
     loaded: LoadReport | None = None
     """The report on the weights it starts from, if it does."""
+    num_frozen: int = 0
+    """Parameters of the model that would be trained without `freeze`."""
 
     @property
     def task(self) -> Task:
@@ -77,7 +81,12 @@ class TrainState:
 
     @property
     def num_parameters(self) -> int:
-        """The number of the model's trainable parameters."""
+        """The number of the model's parameters, without fixed tables."""
+        return self.num_trained + self.num_frozen
+
+    @property
+    def num_trained(self) -> int:
+        """The number of the model's parameters that are trained."""
         return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
 
     @cached_property
@@ -215,7 +224,8 @@ def new_state(
         model.encoder.residual_dtype = RESIDUALS[runtime.residual]
     loaded = None
     if recipe.weights is not None:
-        loaded = load_initial_weights(model, recipe.weights, class_names)
+        loaded = load_initial_weights(model, recipe, class_names)
+    num_frozen = freeze_body(model, recipe) if recipe.freeze else 0
     context = TaskContext(
         num_classes=num_classes,
         class_names=tuple(class_names or ()),
@@ -224,6 +234,7 @@ def new_state(
         mean=recipe.augmentation.mean,
         std=recipe.augmentation.std,
         model_name=recipe.model,
+        freeze=recipe.freeze,
     )
     task = build_task(recipe.task, recipe.task_args, model, context).to(world.device)
     ema = new_ema(model, recipe.ema)
@@ -233,7 +244,7 @@ def new_state(
     scaler = torch.amp.GradScaler(
         world.device.type, enabled=runtime.precision == "fp16"
     )
-    state = TrainState(trained, ema, [], scaler, loaded=loaded)
+    state = TrainState(trained, ema, [], scaler, loaded=loaded, num_frozen=num_frozen)
     state.optimizers = build_optimizers(
         model, recipe, others=task.own_modules().values()
     )
@@ -241,16 +252,54 @@ def new_state(
 
 
 def load_initial_weights(
-    model: nn.Module, weights: str, class_names: Sequence[str] | None
+    model: nn.Module, recipe: Recipe, class_names: Sequence[str] | None
 ) -> LoadReport:
-    """Loads weights from a file; raises an error if they hold NaN or infinity."""
-    loaded = load_weights(model, weights, class_names=class_names, log=False)
+    """Loads a recipe's weights; a head for other classes starts as zeros."""
+    weights = recipe.weights
+    assert weights is not None
+    checkpoint = read_checkpoint(weights)
+    checksum = tensors_checksum(checkpoint.tensors)
+    if recipe.weights_checksum not in (None, checksum):
+        raise UserError(
+            f"weights={weights} are not those of the recipe any more (checksum "
+            f"{checksum} instead of {recipe.weights_checksum}): restore them, or set "
+            "weights_checksum=none to start from these."
+        )
+    loaded = load_checkpoint(model, checkpoint, class_names)
+    zero_heads(model, loaded.new_heads)
     if loaded.non_finite:
         raise UserError(
             f"weights={weights} contain NaN or infinity in "
             f"{shorten([*loaded.non_finite])}; use another file."
         )
-    return loaded
+    return replace(loaded, checksum=checksum)
+
+
+@torch.no_grad()
+def zero_heads(model: nn.Module, heads: Sequence[str]) -> None:
+    """Zeroes new heads, as ViT's fine-tuning does.
+
+    Otherwise their random outputs would disturb the trained layers at first.
+    """
+    for name, parameter in model.named_parameters():
+        if name.startswith(tuple(f"{head}." for head in heads)):
+            parameter.zero_()
+
+
+def freeze_body(model: nn.Module, recipe: Recipe) -> int:
+    """Freezes all but the head; returns the number of parameters that it froze."""
+    heads = {id(parameter) for parameter in head_parameters(model)}
+    if not heads:
+        raise UserError(
+            f"freeze=true trains the head alone, which {recipe.model} with task="
+            f"{recipe.task} does not have; leave out --freeze."
+        )
+    num_frozen = 0
+    for parameter in model.parameters():
+        if parameter.requires_grad and id(parameter) not in heads:
+            parameter.requires_grad_(False)
+            num_frozen += parameter.numel()
+    return num_frozen
 
 
 def build_model(recipe: Recipe, num_classes: int) -> nn.Module:

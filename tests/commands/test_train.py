@@ -9,7 +9,6 @@ import pytest
 from PIL import Image
 
 from t2t.cli import main
-from t2t.commands.recipe_options import apply_settings, schedule_notes
 from t2t.commands.train_summary import (
     files_and_commands,
     notes,
@@ -21,6 +20,7 @@ from t2t.errors import UserError
 from t2t.models.weights import load_weights
 from t2t.recipes import find_recipe
 from t2t.recipes.open_recipe import open_recipe
+from t2t.recipes.settings import apply_settings, schedule_notes
 from t2t.tasks.classify import TOP1
 from t2t.training.run_files import write_json
 from t2t.training.state import build_model
@@ -71,11 +71,11 @@ Output = pytest.CaptureFixture[str]
         ("train --set model_args.num_classes=5", "the data has the number of classes"),
         ("train --set model_args.pool=none", "per image; choose class or mean."),
         (
-            "train transfer.t2t_vit_14 --data digits",
-            "transfer.t2t_vit_14 fine-tunes trained weights (optimizer.body_lr="
-            "0.0005), but has none: add --set weights=PATH, or train from",
+            "train transfer.cifar10 --data digits",
+            "transfer.cifar10 fine-tunes trained weights (optimizer.body_lr="
+            "0.0005), but has none: add --from WEIGHTS, or train from",
         ),
-        ("train transfer --data digits --dry-run", "add --set weights=PATH, or train"),
+        ("train transfer --data digits --dry-run", "add --from WEIGHTS, or train"),
         ("train nowhere/recipe.json", "There is no recipe nowhere/recipe.json;"),
         ("pack photos packed --workers -1", "--workers -1 is too small"),
         ("pack digits packed --short-side -1", "or --short-side 0 to keep the size"),

@@ -47,6 +47,7 @@ def read_timm(name: str) -> Checkpoint | None:
         )
     network = build_pretrained(timm_name, settings)
     network_settings = settings_of(architecture, network)
+    used: Any = network.pretrained_cfg
     return Checkpoint(
         origin=name,
         tensors=dict(network.state_dict()),
@@ -54,7 +55,7 @@ def read_timm(name: str) -> Checkpoint | None:
         description=Description(
             name=architecture,
             settings=network_settings,
-            extra=preprocessing(network.pretrained_cfg),
+            extra=preprocessing(used),
         ),
         hint=architecture,
     )
@@ -122,7 +123,7 @@ def description_on_hub(
     head = classifier if isinstance(classifier, str) else (classifier or ("",))[0]
     weight = tensors.get(f"{head}.weight")
     num_classes = config.get("num_classes", 1000) if weight is None else len(weight)
-    names = config.get("label_names")
+    names: Any = config.get("label_names")
     has_names = isinstance(names, list) and len(names) == num_classes
     return Description(
         name=architecture,

@@ -36,10 +36,10 @@ def advice(
     num_train, num_val = len(splits.train), len(splits.val)
     notes = []
     if recipe.name == "own" and recipe.weights is None and num_train < FEW_TO_TRAIN:
-        command = f"t2t train --data {shlex.quote(recipe.data)} --set weights=builtin"
+        command = f"t2t train --data {shlex.quote(recipe.data)} --from builtin"
         notes.append(
             f"{num_train:,} images are few to train from scratch. Start from weights "
-            "trained on similar images (--set weights=FILE), or from the built-in "
+            "trained on similar images (--from WEIGHTS), or from the built-in "
             f"model, trained on CIFAR-10 at 32 pixels: {command}"
         )
     if num_val < FEW_TO_VALIDATE and task_class(recipe.task).metrics[0].name == "top1":

@@ -147,6 +147,8 @@ class RunLogger:
         self.remaining = RemainingTime(recipe, num_steps, per_epoch)
         steps = counted(per_epoch, "step")
         model = f"{recipe.model}, {state.num_parameters / 1e6:.2f} M parameters"
+        if state.num_frozen:
+            model += f"; only the head's {state.num_trained:,} are trained"
         info((recipe.name, "bold"), f": {model}")
         info(f"{description}; {counted(recipe.epochs, 'epoch')} of {steps}")
         info(f"Folder: {self.run_folder.path}")

@@ -1,29 +1,29 @@
-"""Applies the options of a command line to a recipe."""
+"""Applies settings, such as those of a command line, to a recipe."""
 
 import statistics
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
-from t2t.commands.options import at_least, set_value
-from t2t.config import override
+import torch
 
-if TYPE_CHECKING:
-    from t2t.training.recipe import Recipe
+from t2t.config import override, set_value
+from t2t.errors import UserError
+from t2t.models.zoo import CONFIGS
+from t2t.recipes.default import with_model
+from t2t.training.recipe import WITHIN_EPOCHS, Recipe
+from t2t.training.state import build_model
 
 
 def apply_settings(
-    recipe: "Recipe", epochs: int | None, settings: tuple[str, ...]
-) -> "Recipe":
+    recipe: Recipe, epochs: int | None, settings: tuple[str, ...]
+) -> Recipe:
     """The recipe with other epochs and fields, and what depends on them."""
-    from t2t.models.zoo import CONFIGS
-    from t2t.recipes.default import with_model
-
     adapted: list[str] = []
     model = set_value("model", settings)
     if model not in (None, recipe.model) and model not in CONFIGS:
         recipe = with_model(recipe, model)
     if epochs is not None:
-        at_least(1, "--epochs", epochs)
+        if epochs < 1:
+            raise UserError(f"--epochs {epochs} is too small: give 1 or more.")
     elif (text := set_value("epochs", settings) or "").isdecimal():
         epochs = int(text)
     if epochs is not None:
@@ -37,17 +37,13 @@ def apply_settings(
     return recipe
 
 
-def check_model(recipe: "Recipe") -> None:
+def check_model(recipe: Recipe) -> None:
     """Raises an error if the model cannot be built, before data is opened."""
-    import torch
-
-    from t2t.training.state import build_model
-
     with torch.device("meta"):
         build_model(recipe, num_classes=1)
 
 
-def normalisation_for(recipe: "Recipe", channels: int) -> list[str]:
+def normalisation_for(recipe: Recipe, channels: int) -> list[str]:
     """Settings of mean and std for another number of channels: the average."""
     if channels == recipe.channels:
         return []
@@ -60,10 +56,8 @@ def normalisation_for(recipe: "Recipe", channels: int) -> list[str]:
     ]
 
 
-def schedule_for(recipe: "Recipe", epochs: int, settings: tuple[str, ...]) -> list[str]:
+def schedule_for(recipe: Recipe, epochs: int, settings: tuple[str, ...]) -> list[str]:
     """Settings for another number of epochs; scales warm-up and floor to fit."""
-    from t2t.training.recipe import WITHIN_EPOCHS
-
     given: dict[str, float] = {}
     for name in WITHIN_EPOCHS:
         text = set_value(f"schedule.{name}", settings)
@@ -79,7 +73,7 @@ def schedule_for(recipe: "Recipe", epochs: int, settings: tuple[str, ...]) -> li
 
 
 def schedule_notes(
-    before: "Recipe", after: "Recipe", settings: tuple[str, ...]
+    before: Recipe, after: Recipe, settings: tuple[str, ...]
 ) -> list[str]:
     """A sentence on warm-up and floor epochs that were scaled with the epochs."""
     names = {"warmup_epochs": "warm-up", "floor_epochs": "floor"}

@@ -1,0 +1,144 @@
+"""`t2t.train`: trains with the options of the command `t2t train`."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Literal
+
+from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
+from t2t.data.sources import Splits
+from t2t.errors import UserError
+from t2t.models.config import Size
+from t2t.models.create import as_size
+from t2t.recipes.choose import RecipeOptions, choose_recipe
+from t2t.recipes.open_recipe import DEFAULT
+from t2t.training.distributed import Parallelism
+from t2t.training.loop import run_name
+from t2t.training.loop import train as start
+from t2t.training.recipe import Recipe
+from t2t.training.runtime import Precision, Runtime
+from t2t.training.trainer import Result
+from t2t.user_code import load_code
+
+PathLike = str | os.PathLike[str]
+
+
+def train(
+    recipe: Recipe | str = DEFAULT,
+    *,
+    data: PathLike | None = None,
+    from_: PathLike | None = None,
+    freeze: bool = False,
+    image_size: int | Size | None = None,
+    teacher: PathLike | None = None,
+    distill: Literal["soft", "hard"] | None = None,
+    distill_token: bool = False,
+    folder: PathLike | None = None,
+    set: Mapping[str, Any] | Sequence[str] = (),
+    code: Iterable[PathLike] = (),
+    epochs: int | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    precision: Precision | None = None,
+    residual: Literal["half", "fp32"] = "half",
+    compile: bool | None = None,
+    micro_batch: int | None = None,
+    parallelism: Parallelism = "ddp",
+    workers: int | None = None,
+    threads: int | None = None,
+    max_pixels: int = DEFAULT_MAX_PIXELS,
+    checkpoint_minutes: float = 5.0,
+    fresh: bool = False,
+    dry_run: bool = False,
+    runtime: Runtime | None = None,
+    quiet: bool = False,
+    splits: Splits | None = None,
+    notes: Sequence[str] = (),
+) -> Result:
+    """Trains a model; the same call resumes an interrupted run.
+
+    `recipe` is a recipe or what the command takes; without it, `data` and `from_`
+    decide. Keywords are the options of `t2t train`, where docs/guide.md explains them;
+    `set` maps fields of the recipe to values. `dry_run` prints the estimate and trains
+    nothing. `runtime` holds all settings of the machine at once, `quiet` prints
+    nothing, `splits` are the recipe's images if they are open already, and `notes` are
+    sentences for the log.
+    """
+    for file in code:
+        load_code(file)
+    options = RecipeOptions(
+        data=as_text(data),
+        weights=as_text(from_),
+        freeze=freeze,
+        image_size=None if image_size is None else as_size(image_size),
+        teacher=as_text(teacher),
+        distill=distill,
+        distill_token=distill_token,
+        epochs=epochs,
+        seed=seed,
+    )
+    chosen, own_notes = choose_recipe(recipe, options, as_words(set))
+    runtime = one_runtime(
+        runtime,
+        Runtime(
+            device=device,
+            precision=precision,
+            residual=residual,
+            compile=compile,
+            micro_batch=micro_batch,
+            parallelism=parallelism,
+            workers=workers,
+            threads=threads,
+            max_pixels=max_pixels,
+            checkpoint_minutes=checkpoint_minutes,
+        ),
+    )
+    path = Path(folder) if folder is not None else Path("runs") / run_name(chosen)
+    if dry_run:
+        from t2t.training.forecast.estimate import estimate
+
+        print("\n".join([estimate(chosen, runtime), *own_notes]))
+        return Result(path, finished=False, summary={})
+    return start(
+        chosen,
+        folder=path,
+        runtime=runtime,
+        fresh=fresh,
+        quiet=quiet,
+        splits=splits,
+        notes=[*notes, *own_notes],
+    )
+
+
+def as_text(path: PathLike | None) -> str | None:
+    """A path or name as the command line would give it."""
+    return None if path is None else os.fspath(path)
+
+
+def as_words(settings: Mapping[str, Any] | Sequence[str]) -> tuple[str, ...]:
+    """Settings as the words of --set."""
+    if isinstance(settings, str):
+        raise UserError(
+            f"set={settings!r} is one string; give a dict such as "
+            "{'optimizer.lr': 1e-3}, or a list of strings."
+        )
+    if not isinstance(settings, Mapping):
+        return tuple(settings)
+    return tuple(f"{name}={value}" for name, value in settings.items())
+
+
+def one_runtime(given: Runtime | None, by_options: Runtime) -> Runtime:
+    """The given runtime, or that of the single options; both are an error."""
+    if given is None:
+        return by_options
+    changed = [
+        field.name
+        for field in fields(Runtime)
+        if getattr(by_options, field.name) != field.default
+    ]
+    if changed:
+        raise UserError(
+            f"{changed[0]} and runtime are both given; set {changed[0]} in the runtime."
+        )
+    return given
