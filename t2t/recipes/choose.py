@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from t2t.config import check_contradictions, set_value
+from t2t.config import check_contradictions, set_value, value_of
 from t2t.errors import UserError
 from t2t.models.config import Size
 from t2t.models.pretrained import Pretrained, read_pretrained
@@ -92,7 +92,10 @@ def base_recipe(
     """The recipe before settings, with its data and the weights to start from."""
     if start is not None and recipe == DEFAULT:
         base = fine_tuning(
-            start, options.data or DEFAULT, image_size=options.image_size
+            start,
+            options.data or set_value("data", settings) or DEFAULT,
+            image_size=options.image_size or given("image_size", settings),
+            epochs=options.epochs or given("epochs", settings),
         )
         return head_alone_by_default(base) if options.freeze else base
     if isinstance(recipe, Recipe):
@@ -102,6 +105,12 @@ def base_recipe(
     if start is not None:
         base = with_weights(base, start)
     return head_alone(base) if options.freeze else base
+
+
+def given(name: str, settings: Sequence[str]) -> Any:
+    """The value that settings give a field of a recipe, if any."""
+    text = set_value(name, settings)
+    return None if text is None else value_of(Recipe, name, text)
 
 
 def start_notes(recipe: Recipe, start: Pretrained | None) -> list[str]:

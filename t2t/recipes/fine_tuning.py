@@ -26,12 +26,16 @@ SMALL_SIDE = 64
 
 
 def fine_tuning(
-    start: Pretrained, data: str, *, image_size: Size | None = None
+    start: Pretrained,
+    data: str,
+    *,
+    image_size: Size | None = None,
+    epochs: int | None = None,
 ) -> Recipe:
     """Fine-tunes weights on other images, with defaults by the number of images."""
     num_images = len(open_splits(data).train)
     size = image_size or start.image_size
-    epochs = num_epochs(num_images)
+    epochs = epochs or num_epochs(num_images)
     is_small = min(size) <= SMALL_SIDE
     crop = CropConfig(
         kind="resize" if is_small else "random",

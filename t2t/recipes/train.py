@@ -13,9 +13,8 @@ from t2t.models.config import Size
 from t2t.models.create import as_size
 from t2t.recipes.choose import RecipeOptions, choose_recipe
 from t2t.recipes.open_recipe import DEFAULT
+from t2t.training import loop
 from t2t.training.distributed import Parallelism
-from t2t.training.loop import run_name
-from t2t.training.loop import train as start
 from t2t.training.recipe import Recipe
 from t2t.training.runtime import Precision, Runtime
 from t2t.training.trainer import Result
@@ -94,15 +93,15 @@ def train(
             checkpoint_minutes=checkpoint_minutes,
         ),
     )
-    path = Path(folder) if folder is not None else Path("runs") / run_name(chosen)
     if dry_run:
         from t2t.training.forecast.estimate import estimate
 
         print("\n".join([estimate(chosen, runtime), *own_notes]))
+        path = Path(folder or Path("runs") / loop.run_name(chosen))
         return Result(path, finished=False, summary={})
-    return start(
+    return loop.train(
         chosen,
-        folder=path,
+        folder=None if folder is None else os.fspath(folder),
         runtime=runtime,
         fresh=fresh,
         quiet=quiet,

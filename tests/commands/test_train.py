@@ -19,6 +19,7 @@ from t2t.config import to_json
 from t2t.errors import UserError
 from t2t.models.weights import load_weights
 from t2t.recipes import find_recipe
+from t2t.recipes.choose import RecipeOptions, choose_recipe
 from t2t.recipes.open_recipe import open_recipe
 from t2t.recipes.settings import apply_settings, schedule_notes
 from t2t.tasks.classify import TOP1
@@ -238,13 +239,13 @@ def test_the_built_in_weights_bring_their_model(tmp_path: Path) -> None:
         for number in range(12):
             image = Image.new("RGB", (300, 200), (number, 0, 0))
             image.save(tmp_path / name / f"{number}.png")
-    words = ("weights=builtin",)
-    recipe = apply_settings(
-        open_recipe("digits", str(tmp_path), None, "builtin"), 2, words
-    )
+    by_option = RecipeOptions(weights="builtin", data=str(tmp_path), epochs=2)
+    recipe, _ = choose_recipe("digits", by_option)
     assert (recipe.name, recipe.model) == ("fine_tuned", "t2t_vit_7_32")
-    model = build_model(recipe, 2)
-    load_weights(model, "builtin")
+    assert recipe.image_size == (32, 32)
+    load_weights(build_model(recipe, 2), "builtin")
+    by_setting = RecipeOptions(data=str(tmp_path), epochs=2)
+    assert choose_recipe("digits", by_setting, ["weights=builtin"])[0] == recipe
 
 
 def test_the_data_named_are_the_recipes() -> None:

@@ -126,7 +126,7 @@ def test_the_guide_fine_tunes_the_builtin_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = (ROOT / "docs/guide.md").read_text()
-    (words,) = re.findall(r"\$ t2t (train [^`$]*weights=builtin[^`$]*)", text)
+    (words,) = re.findall(r"\$ t2t (train --from builtin [^`$#]*)", text)
     for number in range(20):
         folder = tmp_path / "ab"[number % 2]
         folder.mkdir(exist_ok=True)

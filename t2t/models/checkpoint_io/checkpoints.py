@@ -23,6 +23,7 @@ EMA_KEYS = ("state_dict_ema", "model_ema", "ema_state_dict", "params_ema", "ema"
 RAW_KEYS = ("state_dict", "model", "net", "model_state_dict", "model_state", "params")
 WRAPPERS = ("module.", "_orig_mod.")
 """Prefixes that DistributedDataParallel and torch.compile add to names."""
+SUFFIXES = (".bin", ".ckpt", ".pt", ".pth", ".safetensors", ".tar")
 PLAIN = (int, float, str, bytes, bool, type(None), Unused)
 """Types of other values in a state dict, such as the epoch or the accuracy."""
 
@@ -50,9 +51,7 @@ def read_checkpoint(path: str | os.PathLike[str], *, ema: bool = True) -> Checkp
     if may_be_timm(origin):
         from t2t.models.checkpoint_io.timm_pretrained import read_timm
 
-        pretrained = read_timm(origin)
-        if pretrained is not None:
-            return pretrained
+        return read_timm(origin)
     file = resolve_file(path)
     try:
         with file.open("rb") as stream:
@@ -89,7 +88,8 @@ def read_checkpoint(path: str | os.PathLike[str], *, ema: bool = True) -> Checkp
 def may_be_timm(origin: str) -> bool:
     """Whether a text may be a model's name: no file, folder or address."""
     is_word = re.fullmatch(r"\w+(\.\w+)?", origin) is not None
-    return is_word and origin != BUILTIN and not os.path.exists(origin)
+    is_file = origin.endswith(SUFFIXES) or os.path.exists(origin)
+    return is_word and origin != BUILTIN and not is_file
 
 
 def read_safetensors(file: Path, origin: str) -> Checkpoint:

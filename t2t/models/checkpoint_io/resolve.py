@@ -45,13 +45,18 @@ def resolve_file(path: str | os.PathLike[str]) -> Path:
         offer(file)
         return found[0]
     if not file.is_file():
-        raise UserError(
-            f"There is no file {text}; give a file, a run folder, an http(s) URL, "
-            "hf-hub:owner/name, builtin, or the name of a timm model that has "
-            "pre-trained weights."
-        )
+        raise UserError(no_file(text))
     offer(file.parent)
     return file
+
+
+def no_file(text: str) -> str:
+    """What to say if there is nothing under a path or name."""
+    return (
+        f"There is no file {text}; give a file, a run folder, an http(s) URL, "
+        "hf-hub:owner/name, builtin, or the name of a timm model that has pre-trained "
+        "weights."
+    )
 
 
 def why_no_model(folder: Path) -> str:

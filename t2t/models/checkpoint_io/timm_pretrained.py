@@ -8,18 +8,19 @@ from urllib.parse import urlsplit
 import torch
 from torch import Tensor, nn
 
-from t2t.errors import UserError, first_line
+from t2t.errors import UserError, close_matches, first_line
+from t2t.models.builtin import NAME as BUILTIN
 from t2t.models.checkpoint_io.checkpoints import Checkpoint
 from t2t.models.checkpoint_io.description import Description
 from t2t.models.checkpoint_io.reachability import why_unreachable
-from t2t.models.checkpoint_io.resolve import hub_config
+from t2t.models.checkpoint_io.resolve import hub_config, no_file
 from t2t.models.zoo import CONFIGS, ZOO
 
 HUB_FILES = ("model.safetensors", "pytorch_model.bin")
 
 
-def read_timm(name: str) -> Checkpoint | None:
-    """The pre-trained weights of a timm model, downloaded once; None if it has none.
+def read_timm(name: str) -> Checkpoint:
+    """The pre-trained weights of a timm model, downloaded once.
 
     A name may have a tag, such as vit_small_patch16_224.augreg_in1k.
     """
@@ -33,7 +34,9 @@ def read_timm(name: str) -> Checkpoint | None:
     timm_name = str(ZOO[name].build) if name in ZOO else name
     architecture = timm_name.partition(".")[0]
     if not timm.is_model(architecture):
-        return None
+        found = close_matches(name, {BUILTIN, *timm.list_models(pretrained=True)})
+        hint = f" Did you mean {' or '.join(found)}?" if found else ""
+        raise UserError(no_file(name) + hint)
     try:
         settings = timm.get_pretrained_cfg(timm_name)
     except RuntimeError:  # the tag is unknown

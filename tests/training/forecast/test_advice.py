@@ -64,7 +64,7 @@ def test_few_images_are_reported(
     own = tiny(name="own", data="my photos")
     few, rough, long = advice(own, cpu, TEAM, splits(120, 360), 0)
     assert few.startswith("120 images are few to train from scratch")
-    assert few.endswith("t2t train --data 'my photos' --set weights=builtin")
+    assert few.endswith("t2t train --data 'my photos' --from builtin")
     assert rough.startswith("360 validation images: the 95 % confidence interval")
     assert "± 5.1 points at an accuracy of 50 %, ± 2.3 at 95 %" in rough
     assert long == "Estimated time: 13 min 00 s on cpu."

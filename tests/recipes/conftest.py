@@ -1,0 +1,26 @@
+"""Tiny runs, as the tests of training have them."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
+
+from tiny_runs import (
+    cpu,
+    images,
+    interrupt_after,
+    no_pictures,
+    no_waiting,
+    one_thread,
+    tiny,
+)
+
+__all__ = [
+    "cpu",
+    "images",
+    "interrupt_after",
+    "no_pictures",
+    "no_waiting",
+    "one_thread",
+    "tiny",
+]
