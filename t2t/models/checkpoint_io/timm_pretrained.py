@@ -34,7 +34,8 @@ def read_timm(name: str) -> Checkpoint:
     timm_name = str(ZOO[name].build) if name in ZOO else name
     architecture = timm_name.partition(".")[0]
     if not timm.is_model(architecture):
-        found = close_matches(name, {BUILTIN, *timm.list_models(pretrained=True)})
+        hosted = {each.partition(".")[0] for each in timm.list_pretrained()}
+        found = close_matches(name, {BUILTIN, *hosted})
         hint = f" Did you mean {' or '.join(found)}?" if found else ""
         raise UserError(no_file(name) + hint)
     try:

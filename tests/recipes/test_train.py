@@ -1,0 +1,78 @@
+"""`t2t.train` in Python: the same as the command."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import t2t
+from t2t.commands.train import train as command
+from t2t.errors import UserError
+from t2t.recipes.train import as_words
+from t2t.recipes.train import train as in_python
+from t2t.training import loop
+from t2t.training.recipe import Recipe
+from t2t.training.runtime import Runtime
+
+Tiny = Callable[..., Recipe]
+
+
+def test_every_option_of_the_command_is_a_keyword() -> None:
+    ours = inspect.signature(in_python).parameters
+    options = inspect.signature(command).parameters
+    assert options.keys() <= ours.keys()
+    for name, option in options.items():
+        if name != "compile":  # on and off are True and False here
+            assert ours[name].default == option.default, name
+
+
+def test_settings_are_words() -> None:
+    words = as_words({"optimizer.lr": 0.1, "model_args.splits": [[3, 1, 1]]})
+    assert words == ("optimizer.lr=0.1", "model_args.splits=[[3, 1, 1]]")
+    assert as_words(["epochs=3"]) == ("epochs=3",)
+    with pytest.raises(UserError, match="is one string; give a dict"):
+        as_words("epochs=3")
+
+
+def test_keywords_reach_the_recipe(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[Recipe, dict[str, Any]]] = []
+    monkeypatch.setattr(
+        loop, "train", lambda recipe, **named: calls.append((recipe, named))
+    )
+    t2t.train(
+        tiny(),
+        data=tmp_path,
+        image_size=16,
+        seed=3,
+        epochs=2,
+        set={"schedule.warmup_epochs": 0, "augmentation.rand_augment": None},
+        folder=tmp_path / "run",
+        device="cpu",
+        workers=2,
+        notes=["Hello."],
+    )
+    ((recipe, named),) = calls
+    assert (recipe.data, recipe.image_size) == (str(tmp_path), (16, 16))
+    assert (recipe.seed, recipe.epochs, recipe.schedule.warmup_epochs) == (3, 2, 0)
+    assert named["runtime"] == Runtime(device="cpu", workers=2)
+    assert named["folder"] == str(tmp_path / "run")
+    assert named["notes"] == ["Hello."]
+
+
+def test_a_runtime_and_its_options_exclude_each_other(tiny: Tiny) -> None:
+    with pytest.raises(UserError, match="device and runtime are both given"):
+        t2t.train(tiny(), device="cpu", runtime=Runtime())
+
+
+def test_a_dry_run_trains_nothing(
+    tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    result = t2t.train(tiny(), dry_run=True, device="cpu", folder=folder)
+    assert (result.finished, result.folder) == (False, folder)
+    assert not folder.exists()
+    assert "4 epochs of 3 steps of 16 images" in capsys.readouterr().out
