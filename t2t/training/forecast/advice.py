@@ -3,6 +3,7 @@
 import math
 import shlex
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -48,7 +49,8 @@ def advice(
             f"{margin(50, num_val):.1f} points at an accuracy of 50 %, ± "
             f"{margin(95, num_val):.1f} at 95 %."
         )
-    seconds = forecast(recipe, runtime, world, num_train, num_val)
+    classes = splits.train.classes
+    seconds = forecast(recipe, runtime, world, num_train, num_val, classes)
     num_steps = steps_per_epoch(num_train, recipe.batch_size) * recipe.epochs
     left = remaining_work(recipe, step, num_steps)
     if seconds is not None and left > 0:
@@ -80,7 +82,12 @@ def remaining_work(recipe: Recipe, step: int, num_steps: int) -> float:
 
 
 def forecast(
-    recipe: Recipe, runtime: Runtime, world: World, num_train: int, num_val: int
+    recipe: Recipe,
+    runtime: Runtime,
+    world: World,
+    num_train: int,
+    num_val: int,
+    classes: Sequence[str] = (),
 ) -> float | None:
     """Estimated seconds of a whole run on this machine; None if unknown."""
     if world.is_distributed:
@@ -89,7 +96,7 @@ def forecast(
         return planned_seconds(recipe, runtime, num_train, num_val)
     try:
         with torch.random.fork_rng(devices=[]):
-            one = step_seconds(recipe, runtime, world)
+            one = step_seconds(recipe, runtime, world, classes)
     except Exception:  # a failed estimate must not stop the run
         return None
     num_steps = steps_per_epoch(num_train, recipe.batch_size) * recipe.epochs
@@ -112,11 +119,13 @@ def planned_seconds(
     return 3600 * found.hours
 
 
-def step_seconds(recipe: Recipe, runtime: Runtime, world: World) -> float:
+def step_seconds(
+    recipe: Recipe, runtime: Runtime, world: World, classes: Sequence[str]
+) -> float:
     """Seconds of a step without token dropping, timed on a separate model and noise."""
     runtime = replace(runtime, compile=False)
     plain = replace(recipe, weights=None)
-    state = new_state(plain, runtime, world, 10)
+    state = new_state(plain, runtime, world, len(classes) or 10, classes)
 
     def seconds(num_images: int) -> float:
         batch = random_batch(plain, num_images, state.task)

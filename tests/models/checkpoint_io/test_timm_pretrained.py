@@ -121,5 +121,5 @@ def test_a_timm_model_on_the_hub_is_described_by_its_config(
     assert loaded.class_names == ("a", "b", "c")
     assert (loaded.mean, loaded.crop_fraction) == ((0.1, 0.2, 0.3), 0.8)
     (tmp_path / "config.json").write_text("[1]")
-    with pytest.raises(UserError, match="is not of t2t"):
+    with pytest.raises(UserError, match="no model of the zoo"):
         load("hf-hub:owner/name")
