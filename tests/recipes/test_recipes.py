@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from t2t.config import from_json, to_json
+from t2t.data.sampler import steps_per_epoch
 from t2t.errors import UserError
 from t2t.models.zoo import ZOO
 from t2t.recipes import about, all_recipes, find_recipe
@@ -92,6 +93,33 @@ def test_the_published_recipe(model: str, lr: float, decay: float) -> None:
     assert (augmentation.smoothing, augmentation.erase) == (0.1, 0.25)
     assert recipe.ema.decay == 0.99996
     assert recipe.crop.evaluation_fraction == 0.9
+
+
+@pytest.mark.parametrize("data", ["cifar10", "cifar100"])
+def test_cifar_is_transferred_as_published_for_t2t_vit(data: str) -> None:
+    recipe = find_recipe(f"transfer.{data}")
+    optimizer = recipe.optimizer
+    assert (recipe.data, recipe.image_size) == (data, (224, 224))
+    assert (recipe.epochs, recipe.batch_size) == (60, 64)
+    assert (optimizer.name, optimizer.momentum) == ("sgd", 0.9)
+    assert optimizer.scaled(optimizer.lr, 64) == 0.05
+    assert optimizer.body_lr == 5e-4
+
+
+@pytest.mark.parametrize(
+    ("data", "num_images", "num_steps"),
+    [("flowers102", 2040, 500), ("pets", 3680, 500), ("imagenet", 1_281_167, 20_000)],
+)
+def test_larger_images_are_fine_tuned_in_vits_steps(
+    data: str, num_images: int, num_steps: int
+) -> None:
+    name = "imagenet_384" if data == "imagenet" else data
+    recipe = find_recipe(f"transfer.{name}")
+    assert (recipe.data, recipe.image_size) == (data, (384, 384))
+    assert (recipe.optimizer.name, recipe.batch_size) == ("sgd", 512)
+    assert recipe.optimizer.weight_decay == 0
+    steps = steps_per_epoch(num_images, recipe.batch_size) * recipe.epochs
+    assert steps == pytest.approx(num_steps, rel=0.01)
 
 
 def test_a_misspelled_recipe_says_what_was_meant() -> None:
