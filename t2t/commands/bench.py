@@ -136,7 +136,7 @@ def bench(
 
         measured = measure_recipes(
             select_recipes(models, recipe, image_size, batch),
-            select_runtimes(device, precisions, launch, workers),
+            select_runtimes(device, precisions, launch, workers, on_cuda),
             chosen,
             None if data is None else Files(data, repeat, resident),
             command,

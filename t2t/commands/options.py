@@ -32,8 +32,11 @@ PrecisionOption = Annotated[
     option("Precision: bf16, fp16 or fp32.", "(default: bf16 on CUDA, else fp32)"),
 ]
 CompileOption = Annotated[
-    Literal["on", "off"] | None,
-    option("Compile the model: on or off.", "(default: on with CUDA)"),
+    Literal["auto", "on", "off"],
+    option(
+        "Compile the step: on, off, or auto, once it saves more time than it costs.",
+        "(default: auto)",
+    ),
 ]
 MaxPixelsOption = Annotated[
     int,
@@ -66,11 +69,6 @@ CodeOption = Annotated[
         "FILE.py",
     ),
 ]
-
-
-def as_bool(choice: Literal["on", "off"] | None) -> bool | None:
-    """on as True, off as False."""
-    return None if choice is None else choice == "on"
 
 
 def run_code(files: Iterable[str]) -> None:

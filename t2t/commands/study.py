@@ -11,7 +11,6 @@ from t2t.commands.options import (
     JsonFlag,
     PrecisionOption,
     SetOption,
-    as_bool,
     at_least,
     at_most,
     check_contradictions,
@@ -53,7 +52,7 @@ def study(
     set: SetOption = (),
     device: DeviceOption = None,
     precision: PrecisionOption = None,
-    compile: CompileOption = None,
+    compile: CompileOption = "auto",
     dry_run: Annotated[
         bool, option("Print the arms, their cost and the time, without training.")
     ] = False,
@@ -100,7 +99,7 @@ def study(
     runtime = Runtime(
         device=device,
         precision=precision,  # type: ignore[arg-type]
-        compile=as_bool(compile),
+        compile=compile,
     )
     train_study(chosen, seeds, root, only, runtime, json)
 

@@ -13,7 +13,6 @@ from t2t.commands.options import (
     MaxPixelsOption,
     PrecisionOption,
     SetOption,
-    as_bool,
     at_least,
     at_most,
     check_contradictions,
@@ -56,7 +55,7 @@ def train(
         Literal["half", "fp32"],
         option("Residual stream: half precision (faster), or fp32.", "(default: half)"),
     ] = "half",
-    compile: CompileOption = None,
+    compile: CompileOption = "auto",
     micro_batch: Annotated[
         int | None,
         option(
@@ -137,7 +136,7 @@ def train(
         device=device,
         precision=precision,  # type: ignore[arg-type]
         residual=residual,
-        compile=as_bool(compile),
+        compile=compile,
         micro_batch=micro_batch,
         parallelism=parallelism,
         workers=workers,

@@ -1,7 +1,7 @@
 """Small sets: decoded once and kept on the device, where batches are gathered."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing
 from weakref import WeakKeyDictionary
 
@@ -139,7 +139,7 @@ class ResidentBatches:
         if not crops:
             check_one_size(resident.images)
 
-    def steps(self, start: int, stop: int) -> Iterator[Batch]:
+    def steps(self, start: int, stop: int) -> Generator[Batch]:
         """The batches of these steps, in order."""
         for step in range(start, stop):
             wanted = self.sampler.batch_indices(step)

@@ -65,7 +65,7 @@ def rehearse(
     with fake_world(num_processes):
         world = World(0, num_processes, cpu, 0, per_node)
         runtime = resolve_runtime(
-            Runtime(device="cpu", compile=False, parallelism=parallelism), world
+            Runtime(device="cpu", compile="off", parallelism=parallelism), world
         )
         state = new_state(recipe, runtime, world, num_classes)
         stepper = Stepper(recipe, runtime, world, state)

@@ -13,6 +13,7 @@ from t2t.data.augment.policies import RandAugment
 from t2t.data.sources import Splits
 from t2t.errors import LocalError, UserError
 from t2t.training.checkpoint import find_checkpoint
+from t2t.training.compile_policy import CompileDecision, earlier_decision
 from t2t.training.distributed import (
     PARALLELISMS,
     broadcast_from_main,
@@ -21,7 +22,9 @@ from t2t.training.distributed import (
     local_main_first,
 )
 from t2t.training.loaders import open_data
+from t2t.training.logging.console import RunConsole
 from t2t.training.logging.run_logger import RunLogger
+from t2t.training.logging.stage import stage
 from t2t.training.recipe import Recipe
 from t2t.training.rendezvous import is_peer_lost
 from t2t.training.run_folder import RunFolder
@@ -80,8 +83,10 @@ def train(
         finished = broadcast_from_main(world, claim_folder)
         if finished is not None:
             return Result(run_folder.path, True, finished, already_finished=True)
+        console = RunConsole(quiet=quiet or not world.is_main, highlight=False)
         if splits is None:
-            splits = local_main_first(world, lambda: open_data(recipe))
+            with stage(console, f"Reading {recipe.data}"):
+                splits = local_main_first(world, lambda: open_data(recipe))
         check_same_on_all(world, shared_settings(recipe, runtime, world, splits, fresh))
         logger = exits.enter_context(RunLogger(run_folder, recipe, world, quiet=quiet))
         checkpoint = None
@@ -92,7 +97,10 @@ def train(
                     f"There is no checkpoint in {run_folder.checkpoints}: training "
                     "starts again from step 0."
                 )
-        settings = runtime_settings(runtime)
+        compiling = earlier_decision(run_folder.path, runtime)
+        if checkpoint is None and runtime.compile == "auto":
+            compiling = CompileDecision()
+        settings = {**runtime_settings(runtime), **compiling.settings()}
         if world.device.type == "cpu":
             before = threads_of_run(run_folder.path) if checkpoint else None
             threads = choose_threads(runtime.threads, before)
@@ -100,7 +108,7 @@ def train(
             settings["threads"] = threads.number
             notes = (*notes, str(threads))
         trainer = Trainer(
-            recipe, runtime, world, run_folder, splits, logger, checkpoint
+            recipe, runtime, world, run_folder, splits, logger, checkpoint, compiling
         )
         # All is built: from here on, no mistake in a recipe can stop the run.
         broadcast_from_main(

@@ -206,6 +206,15 @@ class RunFolder:
         except OSError as error:
             raise self.unwritable(error) from error
 
+    def record(self, settings: dict[str, Any]) -> None:
+        """Adds settings to environment.json."""
+        try:
+            content = {**self.json_files[ENVIRONMENT], **settings}
+            write_json(self.path / ENVIRONMENT, content)
+            self.json_files[ENVIRONMENT] = content
+        except OSError as error:
+            raise self.unwritable(error) from error
+
     def write_code(self) -> None:
         """Keeps the user's own files as they were run."""
         # Of two files of one name, the first is the one that was named.

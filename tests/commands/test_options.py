@@ -50,7 +50,7 @@ def given_to(
                     device="cpu",
                     precision="bf16",
                     residual="fp32",
-                    compile=True,
+                    compile="on",
                     micro_batch=3,
                     parallelism="fsdp",
                     workers=2,
@@ -63,7 +63,7 @@ def given_to(
             "t2t.lab.studies.run.run_study",
             {
                 "only": ("mean",),
-                "runtime": Runtime(device="cpu", precision="bf16", compile=False),
+                "runtime": Runtime(device="cpu", precision="bf16", compile="off"),
                 "quiet": True,
             },
         ),

@@ -229,7 +229,7 @@ def test_any_task_is_a_cuda_graph_that_resumes_bit_for_bit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recipe = unlabelled(tiny, name, flat)
-    runtime = Runtime(device="cuda", compile=False, workers=1)
+    runtime = Runtime(device="cuda", compile="off", workers=1)
     graphs = []
     replay = Stepper.start_step
 

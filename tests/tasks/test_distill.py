@@ -30,7 +30,7 @@ CPU = torch.device("cpu")
 def build(recipe: Recipe, num_classes: int, classes: Sequence[str] = ()) -> Task:
     """The task of a recipe."""
     world = World(0, 1, CPU)
-    runtime = resolve_runtime(Runtime(device="cpu", compile=False), world)
+    runtime = resolve_runtime(Runtime(device="cpu", compile="off"), world)
     return new_state(recipe, runtime, world, num_classes, classes).task
 
 

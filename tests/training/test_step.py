@@ -371,7 +371,8 @@ def step_without_the_host(one: Stepper, batch: Batch) -> None:
     share = 1 - recipe.ema.decay_at(state.step + 1)
     rates = [group["lr"] for group in all_groups(state.optimizers)]
     inputs = (batch.labels, batch.keys, torch.tensor(state.step), *batch.views)
-    one.captured_step(torch.tensor([*rates, share, 0.0]), *inputs)
+    views = one.make_views(*inputs)
+    one.captured_step(torch.tensor([*rates, share, 0.0]), *views)
     state.step += 1
 
 

@@ -188,7 +188,7 @@ class StreamBatches:
         self.crops = crops
         self.description = description
 
-    def steps(self, start: int, stop: int) -> Iterator[Batch]:
+    def steps(self, start: int, stop: int) -> Generator[Batch]:
         """The batches of these steps, in order; threads end with the iterator."""
         return self.stream.steps(start, stop, self._batch)
 

@@ -114,7 +114,7 @@ def planned_seconds(
 
 def step_seconds(recipe: Recipe, runtime: Runtime, world: World) -> float:
     """Seconds of a step without token dropping, timed on a separate model and noise."""
-    runtime = replace(runtime, compile=False)
+    runtime = replace(runtime, compile="off")
     plain = replace(recipe, weights=None)
     state = new_state(plain, runtime, world, 10)
 

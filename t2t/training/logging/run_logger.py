@@ -215,6 +215,10 @@ class RunLogger:
             f"{self.remaining.speed_and_time_left(self.clock, step)}"
         )
 
+    def seconds_left(self, step: int) -> float:
+        """The estimated time of the steps left."""
+        return self.clock.seconds_left(self.remaining.num_steps_left(step), 0)
+
     def show_progress(self, step: int) -> None:
         """Updates the progress bar, if there is one."""
         self.shown_at = time.monotonic()

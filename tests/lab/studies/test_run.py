@@ -26,7 +26,7 @@ from t2t.training.loop import Result, Runtime
 from t2t.training.recipe import Recipe
 from t2t.training.run_folder import RunFolder
 
-CPU = Runtime(device="cpu", compile=False, workers=1)
+CPU = Runtime(device="cpu", compile="off", workers=1)
 
 DYING = """
 import os, pickle, signal, sys
