@@ -32,17 +32,17 @@ def build_optimizers(
     settings = recipe.optimizer
     lr = settings.scaled(settings.lr, recipe.batch_size)
     if settings.name == "muon":
-        rest_lr = settings.scaled(settings.for_all().lr, recipe.batch_size)
-        own = plain_groups(others, settings, rest_lr)
+        rest_lr = settings.scaled(settings.as_adamw().lr, recipe.batch_size)
+        own = groups_of_own_modules(others, settings, rest_lr)
         return muon_and_adamw(model, recipe, own)
     groups = parameter_groups(model, settings, lr)
-    groups += plain_groups(others, settings, lr)
+    groups += groups_of_own_modules(others, settings, lr)
     if settings.name in OPTIMIZERS:
         return [OPTIMIZERS.build(settings.name, Optimizer, groups, settings)]
     return [timm_optimizer(groups, settings, lr)]
 
 
-def plain_groups(
+def groups_of_own_modules(
     modules: Iterable[nn.Module], settings: OptimizerConfig, lr: float
 ) -> Groups:
     """Groups of a task's own modules: matrices decay, all else does not."""
@@ -104,10 +104,10 @@ def muon_and_adamw(model: nn.Module, recipe: Recipe, own: Groups) -> list[Optimi
         raise UserError(
             "optimizer.name=muon needs a model with layers between its first and its "
             "head; use --set optimizer.name=adamw --set "
-            f"optimizer.lr={settings.for_all().lr:g}."
+            f"optimizer.lr={settings.as_adamw().lr:g}."
         )
     lr = settings.scaled(settings.lr, recipe.batch_size)
-    rest_lr = settings.scaled(settings.for_all().lr, recipe.batch_size)
+    rest_lr = settings.scaled(settings.as_adamw().lr, recipe.batch_size)
     muon = Muon(parameter_groups(model, settings, lr, only=hidden), lr=lr)
     others = {name for name, _ in model.named_parameters()} - hidden
     groups = parameter_groups(model, settings, rest_lr, only=others)

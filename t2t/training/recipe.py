@@ -10,8 +10,8 @@ from t2t.data.augment.config import Augmentation
 from t2t.errors import UserError, require
 from t2t.models.config import ModelConfig
 
-MOST_EPOCHS = 100_000
-WITHIN_EPOCHS = ("warmup_epochs", "floor_epochs")
+MAX_EPOCHS = 100_000
+SCHEDULE_EPOCHS = ("warmup_epochs", "floor_epochs")
 """Fields of a schedule that must fit into the epochs of a run."""
 
 
@@ -64,7 +64,7 @@ class OptimizerConfig:
         ratio = batch_size / self.reference_batch_size
         return lr * {"linear": ratio, "sqrt": ratio**0.5, "none": 1.0}[self.scaling]
 
-    def for_all(self) -> "OptimizerConfig":
+    def as_adamw(self) -> "OptimizerConfig":
         """The settings of the AdamW that trains what Muon does not, for all weights."""
         lr = self.lr if self.adamw_lr is None else self.adamw_lr
         return replace(self, name="adamw", lr=lr, adamw_lr=None)
@@ -223,7 +223,7 @@ class Recipe:
     def __post_init__(self) -> None:
         """Checks the values before anything starts."""
         self.check_name()
-        require("epochs", self.epochs, 1, MOST_EPOCHS)
+        require("epochs", self.epochs, 1, MAX_EPOCHS)
         for name in ("batch_size", "repeats", "channels", "evaluate_every"):
             require(name, getattr(self, name), 1)
         for side in self.image_size:
@@ -308,7 +308,7 @@ class Recipe:
 
         Empty if they fit without scaling; `given` ones are never scaled.
         """
-        own = {name: getattr(self.schedule, name) for name in WITHIN_EPOCHS}
+        own = {name: getattr(self.schedule, name) for name in SCHEDULE_EPOCHS}
         if sum({**own, **(given or {})}.values()) <= epochs:
             return {}
         return {

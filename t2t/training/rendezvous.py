@@ -40,7 +40,7 @@ def rendezvous_store(rank: int, world_size: int, seconds: float = 300) -> Store:
             f"({first_line(error)}); give another MASTER_ADDR or MASTER_PORT, "
             "or start with torchrun."
         ) from error
-    return PrefixStore(agree(store, rank, world_size, seconds), store)
+    return PrefixStore(agree_on_prefix(store, rank, world_size, seconds), store)
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def count_errors(store: Store, more: int) -> int:
         return more
 
 
-def agree(store: Store, rank: int, world_size: int, seconds: float) -> str:
+def agree_on_prefix(store: Store, rank: int, world_size: int, seconds: float) -> str:
     """A name that the processes of this attempt share, and no earlier ones.
 
     Each writes a random word. Process 0 lists the words until every process has
