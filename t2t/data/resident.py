@@ -13,7 +13,7 @@ from t2t.data.loader import Loader, make_batch
 from t2t.data.sampler import Batch, BatchIndices, Sampler
 from t2t.data.sources.base import Indices, Source
 from t2t.data.streaming.stream import Decoded, ImageStream
-from t2t.ops.ragged import Ragged, roomy
+from t2t.ops.ragged import Ragged, empty_rounded_up
 
 # Images that the stream decodes in a step: more if they are small.
 _MIN_CHUNK, _MAX_CHUNK = 64, 2048
@@ -89,7 +89,7 @@ def _joined(parts: list[Ragged]) -> Ragged:
     sizes = [len(part.pixels) for part in parts]
     starts = (np.cumsum(sizes) - sizes).tolist()
     offsets = [part.offsets + start for part, start in zip(parts, starts, strict=True)]
-    pixels = roomy(sum(sizes), parts[0].pixels.device)
+    pixels = empty_rounded_up(sum(sizes), parts[0].pixels.device)
     return Ragged(
         torch.cat([part.pixels for part in parts], out=pixels),
         torch.cat(offsets),

@@ -13,7 +13,7 @@ from t2t.ops.attention_tiles import (
     backward_tiles,
     forward_tiles,
 )
-from t2t.ops.availability import runs_products
+from t2t.ops.availability import runs_matmul_kernels
 from t2t.shapes import Tokens
 
 PackedTokens = Float[Tensor, "batch tokens three_times_dim"]
@@ -43,7 +43,7 @@ def attention(qkv: PackedTokens, num_heads: int, scale: float) -> Tokens:
 def has_kernel(qkv: PackedTokens, num_heads: int) -> bool:
     """Whether the kernels take these tokens."""
     return (
-        runs_products(qkv, qkv.dtype)
+        runs_matmul_kernels(qkv, qkv.dtype)
         and qkv.shape[1] <= MAX_TOKENS
         and qkv.shape[2] // 3 // num_heads in HEAD_SIZES
     )
