@@ -72,10 +72,10 @@ def block_stack(
 ) -> Tokens:
     """The same, with each residual sum, LayerNorm and GELU in one pass over memory.
 
-    A branch with drop rate p is computed for the (1 − p) of the samples that keep it
-    and scaled to mean one; the last block's MLP for the tokens that are read. The
-    residual stream keeps the dtype of `tokens`; everything else is computed in `dtype`,
-    by default the same.
+    A branch with drop rate p is computed only for the samples that keep it, and scaled
+    by about 1 / (1 − p). The last block's MLP is computed only for the tokens that are
+    read. The residual stream keeps the dtype of `tokens`; everything else is computed
+    in `dtype`, by default the same.
     """
     dtype = tokens.dtype if dtype is None else dtype
     blocks = cast_matrices(blocks, dtype)
@@ -132,7 +132,7 @@ def block_stack(
 def attention_of_first(
     normed: Tokens, block: BlockWeights, num_heads: int, scale: float, num_read: int
 ) -> Tokens:
-    """Attention for the queries of the first `num_read` tokens only, in float32."""
+    """Attention with only the first `num_read` tokens as queries, in float32."""
     width = len(block.qkv) // 3
     by_head = (num_heads, width // num_heads)
     bias = block.qkv_bias
@@ -144,7 +144,7 @@ def attention_of_first(
         .unflatten(-1, (2, *by_head))
         .unbind(2)
     )
-    # Products and sums: a matrix product with one row would leave tensor cores idle.
+    # Elementwise, since matrix products of one row would leave tensor cores idle.
     wide = torch.promote_types(normed.dtype, torch.float32)
     query, key, value = query.to(wide), key.to(wide), value.to(wide)
     logits = (query[:, :, None] * key[:, None]).sum(-1) * scale

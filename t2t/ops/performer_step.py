@@ -18,7 +18,7 @@ from t2t.ops.window_projection import Moments, Windows, project_windows
 from t2t.shapes import FeatureMap
 
 MAX_FEATURES = 32
-"""More do not fit the shared memory that kernels may use."""
+"""More features do not fit into shared memory."""
 
 
 class StepWeights(NamedTuple):

@@ -1,11 +1,10 @@
 """Gradients of attention, tile by tile, for packed q, k, v.
 
-One kernel loops over all keys for a tile of queries, the other over all queries for a
-tile of keys. Weights are computed twice, but no two programs add to one sum, and a
-tile's sums are small enough for several programs to share a processor. The kernel of
-queries runs first and stores the sums of out·grad_out that the kernel of keys needs.
-Programs of one head follow each other, so that all but the first find its tokens in
-the cache.
+`query_gradients` loops over all keys for a tile of queries, `key_gradients` over all
+queries for a tile of keys. Attention weights are computed twice, but there are no
+atomic adds, and accumulators are small enough for several programs per multiprocessor.
+`query_gradients` runs first and stores the sums of out·grad_out that `key_gradients`
+needs. Programs of one head are launched together, so that its tokens stay in the cache.
 """
 
 # mypy: ignore-errors
