@@ -77,10 +77,10 @@ class ResidentImages:
                 if num_bytes > max_bytes:
                     raise TooLargeToKeep
         self.loaded: Indices = np.concatenate([part.loaded for part in parts])
-        """Which image is at each index: another one where it was damaged."""
+        """The index of the image at each position; another if it was damaged."""
         self.images = _joined([part.images for part in parts])
         if device.type == "cuda":
-            # A decoder on a stream of its own may get the parts' memory next.
+            # A decoder on another stream may get the parts' memory next.
             torch.cuda.synchronize(device)
 
 

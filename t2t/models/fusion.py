@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 FEWEST_DROPPED = 2
-"""If fewer samples are dropped per batch, whole counts are too coarse a rate."""
+"""With fewer dropped samples per batch, a fixed count rounds the rate too much."""
 
 
 def is_fused(x: Tensor) -> bool:

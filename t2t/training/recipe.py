@@ -65,7 +65,7 @@ class OptimizerConfig:
         return lr * {"linear": ratio, "sqrt": ratio**0.5, "none": 1.0}[self.scaling]
 
     def as_adamw(self) -> "OptimizerConfig":
-        """The same with AdamW for all weights, at the rate it has beside Muon."""
+        """The same with AdamW for all weights, at the rate that it has with Muon."""
         lr = self.lr if self.adamw_lr is None else self.adamw_lr
         return replace(self, name="adamw", lr=lr, adamw_lr=None)
 

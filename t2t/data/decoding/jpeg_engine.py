@@ -158,7 +158,7 @@ class JpegEngines:
 
     @contextmanager
     def borrowed(self) -> Iterator[JpegEngine]:
-        """An engine that no other thread uses meanwhile."""
+        """An engine that no other thread uses at the same time."""
         with torch.cuda.device(self.device):
             try:
                 engine = self._free.get_nowait()

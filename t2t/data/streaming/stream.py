@@ -156,7 +156,7 @@ class ImageStream:
 
     @contextmanager
     def borrow_cuda_stream(self) -> Iterator[torch.cuda.Stream]:
-        """A CUDA stream that no other step uses meanwhile."""
+        """A CUDA stream that no other step uses at the same time."""
         try:
             stream = self._cuda_streams.get_nowait()
         except queue.Empty:
