@@ -28,7 +28,7 @@ from t2t.ops import (
     residual_norm,
     token_transformer_triton,
 )
-from t2t.ops.availability import PRODUCT_SHARED_MEMORY
+from t2t.ops.availability import MATMUL_SHARED_MEMORY
 from t2t.ops.crop_resize import crop_resize_triton
 from t2t.ops.ragged import Ragged
 
@@ -79,8 +79,8 @@ class Case(NamedTuple):
     operation: str
     shape: str
     run: Callable[[torch.dtype], object]
-    has_products: bool = False
-    """Whether its kernels multiply matrices, and so need `runs_products`."""
+    has_matmuls: bool = False
+    """Whether its kernels multiply matrices, and so need `runs_matmul_kernels`."""
     is_half: bool = True
     """Whether its kernels depend on the dtype."""
 
@@ -89,7 +89,7 @@ class Case(NamedTuple):
 
     def runs_on(self, card: Card) -> bool:
         """Whether the package launches these kernels there, or takes the plain path."""
-        return not self.has_products or card.shared_memory >= PRODUCT_SHARED_MEMORY
+        return not self.has_matmuls or card.shared_memory >= MATMUL_SHARED_MEMORY
 
 
 def attention_case(tokens: int, head: int) -> Case:

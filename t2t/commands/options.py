@@ -20,7 +20,7 @@ INTERRUPTED = 130
 
 
 def option(help: str, default: str = "", metavar: str | None = None) -> Any:
-    """The help of an option; `default` is the note on its default value, if any."""
+    """An option's help; `default` is the note on its default value, if any."""
     return arg(help=help, help_behavior_hint=default, metavar=metavar)
 
 
@@ -58,7 +58,7 @@ JsonFlag = Annotated[bool, option("Print JSON, for programs.")]
 
 SetOption = Annotated[
     UseAppendAction[tuple[str, ...]],
-    option("Any field of the recipe.", "(repeatable)", "FIELD=VALUE"),
+    option("Set any field of the recipe.", "(repeatable)", "FIELD=VALUE"),
 ]
 
 CodeOption = Annotated[

@@ -62,10 +62,10 @@ def normalisation_for(recipe: "Recipe", channels: int) -> list[str]:
 
 def schedule_for(recipe: "Recipe", epochs: int, settings: tuple[str, ...]) -> list[str]:
     """Settings for another number of epochs; scales warm-up and floor to fit."""
-    from t2t.training.recipe import WITHIN_EPOCHS
+    from t2t.training.recipe import SCHEDULE_EPOCHS
 
     given: dict[str, float] = {}
-    for name in WITHIN_EPOCHS:
+    for name in SCHEDULE_EPOCHS:
         text = set_value(f"schedule.{name}", settings)
         if text is not None:
             with suppress(ValueError):  # checked later with all fields

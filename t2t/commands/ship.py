@@ -52,5 +52,5 @@ def ship(
     )
     print(
         f"{file}: {file.stat().st_size / 1e6:.2f} MB, top-1 {report.score.top1:.2f} % "
-        f"on {report.score.num_images:,} images; the card is beside it."
+        f"on {report.score.num_images:,} images; with MODEL_CARD.md."
     )

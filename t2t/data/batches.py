@@ -51,7 +51,7 @@ class LoaderOptions:
     num_workers: int | None = None
     """Threads or processes that read and decode; None: one per core of this process."""
     num_ahead: int = 3
-    """Steps prepared ahead."""
+    """Steps to prefetch."""
     nvjpeg: bool = True
     """Decode JPEGs on the GPU if it can; pixels differ by a few grey levels."""
     processes: bool | None = None

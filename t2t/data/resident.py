@@ -13,7 +13,7 @@ from t2t.data.loader import Loader, make_batch
 from t2t.data.sampler import Batch, BatchIndices, Sampler
 from t2t.data.sources.base import Indices, Source
 from t2t.data.streaming.stream import Decoded, ImageStream
-from t2t.ops.ragged import Ragged, roomy
+from t2t.ops.ragged import Ragged, empty_rounded_up
 
 # Images that the stream decodes in a step: more if they are small.
 _MIN_CHUNK, _MAX_CHUNK = 64, 2048
@@ -77,10 +77,10 @@ class ResidentImages:
                 if num_bytes > max_bytes:
                     raise TooLargeToKeep
         self.loaded: Indices = np.concatenate([part.loaded for part in parts])
-        """Which image is at each index: another one where it was damaged."""
+        """The index of the image at each position; another if it was damaged."""
         self.images = _joined([part.images for part in parts])
         if device.type == "cuda":
-            # A decoder on a stream of its own may get the parts' memory next.
+            # A decoder on another stream may get the parts' memory next.
             torch.cuda.synchronize(device)
 
 
@@ -89,7 +89,7 @@ def _joined(parts: list[Ragged]) -> Ragged:
     sizes = [len(part.pixels) for part in parts]
     starts = (np.cumsum(sizes) - sizes).tolist()
     offsets = [part.offsets + start for part, start in zip(parts, starts, strict=True)]
-    pixels = roomy(sum(sizes), parts[0].pixels.device)
+    pixels = empty_rounded_up(sum(sizes), parts[0].pixels.device)
     return Ragged(
         torch.cat([part.pixels for part in parts], out=pixels),
         torch.cat(offsets),

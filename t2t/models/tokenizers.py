@@ -88,7 +88,7 @@ class SoftmaxTokenTransformer(TokenTransformer):
 
 
 class PerformerTokenTransformer(TokenTransformer):
-    """Token transformer whose attention is linear in the number of tokens."""
+    """Token transformer with Performer attention, linear in the number of tokens."""
 
     qkv_bias = True
 

@@ -72,13 +72,13 @@ def block_stack(
 ) -> Tokens:
     """The same, with each residual sum, LayerNorm and GELU in one pass over memory.
 
-    A branch with drop rate p is computed for the (1 − p) of the samples that keep it
-    and scaled to mean one; the last block's MLP for the tokens that are read. The
-    residual stream keeps the dtype of `tokens`; everything else is computed in `dtype`,
-    by default the same.
+    A branch with drop rate p is computed only for the samples that keep it, and scaled
+    by about 1 / (1 − p). The last block's MLP is computed only for the tokens that are
+    read. The residual stream keeps the dtype of `tokens`; everything else is computed
+    in `dtype`, by default the same.
     """
     dtype = tokens.dtype if dtype is None else dtype
-    blocks = in_precision(blocks, dtype)
+    blocks = cast_matrices(blocks, dtype)
     batch = tokens.shape[0]
     rates = [0.0] * len(blocks) if drop_rates is None else drop_rates
     # Two branches per block, and the last norm, which takes every sample.
@@ -132,7 +132,7 @@ def block_stack(
 def attention_of_first(
     normed: Tokens, block: BlockWeights, num_heads: int, scale: float, num_read: int
 ) -> Tokens:
-    """Attention for the queries of the first `num_read` tokens only, in float32."""
+    """Attention with only the first `num_read` tokens as queries, in float32."""
     width = len(block.qkv) // 3
     by_head = (num_heads, width // num_heads)
     bias = block.qkv_bias
@@ -144,7 +144,7 @@ def attention_of_first(
         .unflatten(-1, (2, *by_head))
         .unbind(2)
     )
-    # Products and sums: a matrix product with one row would leave tensor cores idle.
+    # Elementwise, since matrix products of one row would leave tensor cores idle.
     wide = torch.promote_types(normed.dtype, torch.float32)
     query, key, value = query.to(wide), key.to(wide), value.to(wide)
     logits = (query[:, :, None] * key[:, None]).sum(-1) * scale
@@ -153,28 +153,28 @@ def attention_of_first(
     return mixed.flatten(2).to(normed.dtype)
 
 
-def in_precision(
+def cast_matrices(
     blocks: Sequence[BlockWeights], dtype: torch.dtype
 ) -> Sequence[BlockWeights]:
-    """The blocks with matrices of this dtype, all converted by one kernel."""
+    """The blocks with their matrices cast to this dtype, all by one kernel."""
     names = ("qkv", "proj", "fc1", "fc2")
     weights = [getattr(block, name) for block in blocks for name in names]
     # torch.compile fuses conversions by itself.
     if torch.compiler.is_compiling() or all(each.dtype == dtype for each in weights):
         return blocks
-    found = iter(Converted.apply(dtype, *weights))
+    found = iter(Cast.apply(dtype, *weights))
     return [block._replace(**dict(zip(names, found, strict=False))) for block in blocks]
 
 
-class Converted(torch.autograd.Function):
-    """Tensors in another dtype; their gradients are converted back."""
+class Cast(torch.autograd.Function):
+    """Casts tensors to another dtype, and their gradients back."""
 
     @staticmethod
     def forward(  # type: ignore[no-untyped-def]
         ctx, dtype: torch.dtype, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.dtypes = [tensor.dtype for tensor in tensors]
-        copies = converted(tensors, [dtype] * len(tensors))
+        copies = cast_copies(tensors, [dtype] * len(tensors))
         # Frozen weights stay frozen: blocks before the first trained one then keep no
         # activations.
         learned = ctx.needs_input_grad[1:]
@@ -186,13 +186,13 @@ class Converted(torch.autograd.Function):
     def backward(  # type: ignore[no-untyped-def]
         ctx, *grads: Tensor
     ) -> tuple[Tensor | None, ...]:
-        return None, *converted(grads, ctx.dtypes)
+        return None, *cast_copies(grads, ctx.dtypes)
 
 
-def converted(
+def cast_copies(
     tensors: Sequence[Tensor], dtypes: Sequence[torch.dtype]
 ) -> tuple[Tensor, ...]:
-    """Copies in other dtypes, written by one kernel."""
+    """Copies of tensors in other dtypes, all written by one kernel."""
     copies = [
         torch.empty_like(tensor, dtype=dtype)
         for tensor, dtype in zip(tensors, dtypes, strict=True)

@@ -1,4 +1,4 @@
-"""A strided convolution of few channels, in a form that tensor cores take."""
+"""A strided convolution of few channels, in a form that suits tensor cores."""
 
 import torch
 import torch.nn.functional as F

@@ -36,7 +36,7 @@ def linear_gelu(
 
 
 def fused_forward(inner: Tensor, bias: Tensor) -> Tensor:
-    """GELU of `inner`, which includes the bias; the bias is given for its gradient."""
+    """GELU of `inner`, which includes the bias; `bias` is an input for its gradient."""
     from t2t.ops.kernels.gelu import gelu_forward
     from t2t.ops.kernels.launch import launch
 

@@ -34,7 +34,7 @@ def draw_kept_indices(
 ) -> Int32[Tensor, "branches batch"]:
     """A random `KeptIndex` for each branch, which keeps `counts` samples."""
     rank = torch.rand(len(counts), batch, device=device).argsort(1).argsort(1)
-    # Filled one by one: a constant list would be copied to the device at every step.
+    # One `new_full` per branch: `torch.tensor(counts)` would copy from the host.
     limit = torch.stack([rank.new_full((), count) for count in counts])[:, None]
     return torch.where(rank < limit, rank, -1).to(torch.int32)
 
@@ -223,7 +223,7 @@ def launch_forward(
 def shares_gradient(
     total: Tensor, grad_normed: Tensor, branch_index: Tensor | None, scale: float
 ) -> bool:
-    """Whether branch and residual have one gradient: nothing dropped or scaled."""
+    """Whether branch and residual have the same gradient: nothing dropped or scaled."""
     return branch_index is None and scale == 1 and total.dtype == grad_normed.dtype
 
 

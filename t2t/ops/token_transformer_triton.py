@@ -1,4 +1,4 @@
-"""Launches the token transformer's kernels, in the order they run."""
+"""Launches the token transformer's kernels."""
 
 from functools import partial
 
@@ -11,15 +11,15 @@ TILE = 64
 """Tokens that a program computes at a time."""
 SQUARE = TOKEN_DIM * TOKEN_DIM
 MLP_SUMS = (SQUARE, SQUARE, TOKEN_DIM, TOKEN_DIM)
-"""Sizes of what a program of `mlp_backward` sums: fc1, fc2 and their biases."""
+"""Sizes of the gradients that `mlp_backward` sums: fc1, fc2 and their biases."""
 QUERY_SUMS = (SQUARE, TOKEN_DIM, TOKEN_DIM)
-"""Of `query_backward`: proj, its bias and the offset of queries."""
+"""The same for `query_backward`: proj, its bias and the offset of queries."""
 KEY_SUMS = (TOKEN_DIM, TOKEN_DIM)
-"""Of `key_backward`: the offsets of keys and of values."""
+"""The same for `key_backward`: the offsets of keys and of values."""
 
 
 def num_parts(batch: int, tokens: int) -> int:
-    """How many programs share a sample, to keep a large GPU busy."""
+    """Programs per sample, so that a small batch also fills a large GPU."""
     return max(1, min(-(-tokens // TILE), -(-1024 // batch)))
 
 

@@ -1,4 +1,4 @@
-"""Soft split, LayerNorm and linear layer, as the parts of their result."""
+"""The linear layer of normalised windows, as factors that kernels combine."""
 
 from typing import NamedTuple
 
@@ -39,7 +39,7 @@ def project_windows(
     bias: Float[Tensor, " width"] | None,
     dtype: torch.dtype,
 ) -> Windows:
-    """The parts, by one convolution in `dtype` and box filters over the moments.
+    """The factors, by one convolution in `dtype` and box filters over the moments.
 
     `moments` are the sums over the image's channels of values and squares, if an
     earlier step has computed them.

@@ -75,7 +75,7 @@ def with_model(recipe: Recipe, model: str) -> Recipe:
     recipe = replace(recipe, model=model, model_args={}, token_dropping=TokenDropping())
     if model in CONFIGS:
         return recipe
-    return replace(recipe, drop_path=0.0, optimizer=recipe.optimizer.for_all())
+    return replace(recipe, drop_path=0.0, optimizer=recipe.optimizer.as_adamw())
 
 
 def typical_side(source: Source) -> int:

@@ -20,7 +20,7 @@ Crops = tuple[RandomCrop | CenterCrop, ...]
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that an evaluation gives, and how to show it."""
+    """A number that an evaluation computes, and how to format it."""
 
     name: str
     """Its key in metrics.jsonl and result.json."""
@@ -71,10 +71,10 @@ class Task(nn.Module):
     needs_labels: ClassVar[bool] = True
     """Whether the data must have classes, and the model a head for them."""
     metrics: ClassVar[tuple[Metric, ...]] = (VAL_LOSS,)
-    """What an evaluation gives; the first is the primary metric."""
+    """What an evaluation computes; the first is the primary metric."""
 
     progress: Tensor
-    """Share of the training that is done, from 0 to 1."""
+    """Fraction of the training that is done, from 0 to 1."""
 
     def __init__(self, model: nn.Module, context: TaskContext, args: Any) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Task(nn.Module):
         self.register_buffer("progress", torch.zeros(()), persistent=False)
 
     def crops(self, crop: RandomCrop | CenterCrop) -> Crops:
-        """The crops of each image that make its views, given the recipe's crop."""
+        """The crops to take of each image, given the recipe's crop."""
         return (crop,)
 
     def views(
@@ -92,15 +92,15 @@ class Task(nn.Module):
         rng: CounterRng,
         augmentation: Augmentation,
     ) -> Views:
-        """What the loss sees of a batch, given one tensor of pixels per crop.
+        """The inputs of the loss, given one tensor of pixels per crop.
 
-        Runs on the device under `torch.compile(fullgraph=True)`; all randomness
-        comes from `rng`: a resumed run draws the same.
+        Runs on the device under `torch.compile(fullgraph=True)`. All random numbers
+        come from `rng`, so that a resumed run draws the same.
         """
         raise NotImplementedError
 
     def forward(self, views: Views) -> Numbers:
-        """Named numbers, means over the images; `loss` is what training minimises."""
+        """Numbers by name, each a mean over the images; `loss` is minimised."""
         raise NotImplementedError
 
     def after_step(self, applied: Tensor) -> None:
@@ -110,11 +110,11 @@ class Task(nn.Module):
         """
 
     def score(self, model: nn.Module, images: Images, labels: Labels) -> Views:
-        """Numbers of every image, to evaluate a model (the raw one, or the EMA)."""
+        """Numbers per image, by name, for an evaluation of the raw model or the EMA."""
         raise NotImplementedError
 
     def summarize(self, values: Views) -> dict[str, float]:
-        """The metrics of a whole validation set, given what `score` found."""
+        """The metrics of the validation set, given the numbers of all its images."""
         return {
             metric.name: values[metric.name].double().mean().item()
             for metric in self.metrics
@@ -132,7 +132,7 @@ def move_towards(
     tensors: list[Tensor], targets: list[Tensor], share: float | Tensor
 ) -> None:
     """Moves tensors by a share of the difference to their targets, in place."""
-    if isinstance(share, Tensor):  # which _foreach_lerp_ does not take
+    if isinstance(share, Tensor):  # _foreach_lerp_ takes only floats
         differences = torch._foreach_sub(targets, tensors)
         torch._foreach_mul_(differences, share)
         torch._foreach_add_(tensors, differences)

@@ -1,4 +1,4 @@
-"""Distillation: classification with the help of a trained, frozen teacher."""
+"""Distillation: classification that also learns from a trained, frozen teacher."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class DistillArgs:
     teacher: str | None = None
     """Weights or run folder of the trained teacher."""
     weight: float = 1.0
-    """Weight of the teacher's part of the loss."""
+    """Weight of the distillation loss."""
     temperature: float = 1.0
     """Temperature that softens the teacher's and the student's probabilities."""
 
@@ -71,7 +71,7 @@ class Distill(Classify):
 
 
 class DistillSoft(Distill):
-    """Cross-entropy, and the divergence from the teacher's softened probabilities."""
+    """Cross-entropy plus the KL divergence from the teacher's soft predictions."""
 
     def forward(self, views: Views) -> Numbers:
         """The loss and its two parts."""
@@ -91,7 +91,7 @@ class DistillSoft(Distill):
 
 
 class DistillTokenSoft(DistillSoft):
-    """The class token learns the labels, the distillation token the teacher's."""
+    """The class token learns the labels, the distillation token the teacher."""
 
     def __init__(self, model: nn.Module, context: TaskContext, args: Any) -> None:
         check_token(model, context.model_name)
@@ -110,7 +110,7 @@ class DistillTokenHard(DistillTokenSoft):
     """The distillation token learns the class that the teacher predicts."""
 
     def forward(self, views: Views) -> Numbers:
-        """The mean of two cross-entropies, and both."""
+        """The mean of two cross-entropies, and each of them."""
         logits, distilled = self.model(views["images"], separate_heads=True)
         predicted = self.teacher_logits(views["images"]).argmax(dim=1)
         label_loss = F.cross_entropy(logits, views["targets"])

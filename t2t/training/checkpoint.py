@@ -54,7 +54,7 @@ def recipe_to_resume(recipe: Recipe, checkpoint: Path) -> Recipe:
 def resume(
     state: TrainState, checkpoint: Path, world: World, warn: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Restores a checkpoint; returns its state of the log."""
+    """Restores a checkpoint; returns the logger's state in it."""
     check_data(checkpoint, state, warn)
     return load_checkpoint(checkpoint, state, world).get("log", {})
 
@@ -111,7 +111,7 @@ def load_checkpoint(path: Path, state: TrainState, world: World) -> dict[str, An
 
 
 def ignore_single_process_warning() -> None:
-    """Silences a warning: here one process saves and loads alone on purpose."""
+    """Silences a warning: here a single process saves and loads on purpose."""
     warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavail")
 
 

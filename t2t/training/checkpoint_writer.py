@@ -1,4 +1,4 @@
-"""Writes checkpoints in the background, each complete or not at all."""
+"""Writes checkpoints in a background thread, atomically."""
 
 import errno
 import json
@@ -136,7 +136,7 @@ class CheckpointWriter:
         """Writes a checkpoint under a temporary name."""
         self.check_folder()
         group = None if alone else self.world.control
-        # When this returns in the main process, all have written their shards.
+        # After this returns in the main process, every process has written its shard.
         save(snapshot.tensors, checkpoint_id=draft, process_group=group, no_dist=alone)
         if self.world.is_main:
             self.check_folder()

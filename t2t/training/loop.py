@@ -110,7 +110,7 @@ def train(
         trainer = Trainer(
             recipe, runtime, world, run_folder, splits, logger, checkpoint, compiling
         )
-        # All is built: from here on, no mistake in a recipe can stop the run.
+        # Everything is built: mistakes in the recipe have raised their errors by now.
         broadcast_from_main(
             world, lambda: run_folder.start(recipe, settings, world, fresh)
         )
@@ -124,7 +124,7 @@ def train(
                 known = isinstance(error, UserError | torch.OutOfMemoryError)
                 if known or is_peer_lost(error) or not stop.received:
                     raise
-                # Ctrl-C also ends compilers that the first step waits for.
+                # Ctrl-C also kills compiler processes that the first step waits for.
                 logger.warn(f"Stopped within a step ({type(error).__name__}).")
                 return Result(run_folder.path, False, logger.summary(trainer.state))
 
@@ -132,7 +132,7 @@ def train(
 def check_folder(
     run_folder: RunFolder, recipe: Recipe, fresh: bool
 ) -> dict[str, Any] | None:
-    """Checks that a recipe can be trained in a folder; the result if it was before."""
+    """Checks that a folder can hold this run; returns its result if it has finished."""
     run_folder.check(recipe, fresh)
     run_folder.remove_partial_files()
     if fresh or not run_folder.has_started():
@@ -145,7 +145,7 @@ def check_folder(
 
 @contextmanager
 def explain_out_of_memory(trainer: Trainer) -> Iterator[None]:
-    """Says what to do if the device's memory does not suffice."""
+    """Turns an out-of-memory error into advice."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -153,7 +153,7 @@ def explain_out_of_memory(trainer: Trainer) -> Iterator[None]:
         per_process = trainer.recipe.batch_size // world.size
         num_images = min(trainer.runtime.micro_batch or per_process, per_process)
         raise LocalError(
-            f"The memory of {world.device} does not suffice for {num_images} images "
+            f"{world.device} ran out of memory with {num_images} images "
             f"at once: add --micro-batch {max(1, num_images // 2)}, which computes "
             "the step in parts (the same except for dropout, stochastic depth "
             "and batch norm), or choose smaller images or a smaller model."

@@ -43,7 +43,7 @@ class TrainState:
     """Task with its model, EMA, optimizers and counters: what a checkpoint holds."""
 
     trained: nn.Module
-    """The task as it is trained: plain, or wrapped for several processes."""
+    """The task as it is trained: plain, sharded, or wrapped in DDP."""
     ema: nn.Module | None
     """The moving average of the model."""
     optimizers: list[Optimizer]
@@ -56,11 +56,11 @@ class TrainState:
     data: dict[str, Any] = field(default_factory=dict)
     """The training data: `classes`, `num_images` and `fingerprint`."""
     loaded: LoadReport | None = None
-    """The report on the weights it starts from, if it does."""
+    """The report on the initial weights, if there are any."""
 
     @property
     def task(self) -> Task:
-        """The task without what wraps it for several processes."""
+        """The task without its DDP wrapper."""
         inner = getattr(self.trained, "module", self.trained)
         assert isinstance(inner, Task)
         return inner
@@ -163,7 +163,7 @@ class TrainState:
         values = {**snapshot.tensors, **numbers["optimizers"]}
         for number, optimizer in enumerate(self.optimizers):
             self.restore_optimizer(optimizer, number, values)
-        if numbers["scaler"]:  # empty if the run was not in fp16 before
+        if numbers["scaler"]:  # empty unless the run was in fp16
             self.scaler.load_state_dict(numbers["scaler"])
         self.step = numbers["step"]
         self.num_skipped = numbers["num_skipped"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from t2t.ops.availability import HAS_TRITON, PRODUCT_SHARED_MEMORY
+from t2t.ops.availability import HAS_TRITON, MATMUL_SHARED_MEMORY
 
 pytestmark = pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
 ROOT = Path(__file__).parents[2]
@@ -25,13 +25,13 @@ def check(cards: ModuleType, case: Any, card: Any, dtype: torch.dtype) -> None:
     """Compiles what the case launches and compares its needs to the card's limit."""
     if not case.runs_on(card):
         return
-    limit = PRODUCT_SHARED_MEMORY if case.has_products else 64 << 10
+    limit = MATMUL_SHARED_MEMORY if case.has_matmuls else 64 << 10
     launches = cards.launches(case, dtype)
     assert launches
     for launch in launches:
         kernel = cards.compiled(launch, card)
         assert kernel.metadata.shared <= min(limit, card.shared_memory)
-        assert ("tt.dot" in kernel.asm["ttir"]) == case.has_products
+        assert ("tt.dot" in kernel.asm["ttir"]) == case.has_matmuls
         assert kernel.asm["cubin"]
 
 

@@ -16,7 +16,7 @@ import torch
 
 from t2t.ops.availability import (
     HAS_TRITON,
-    PRODUCT_SHARED_MEMORY,
+    MATMUL_SHARED_MEMORY,
     shared_memory,
 )
 
@@ -98,8 +98,8 @@ def test_interpreted_kernels_match_their_reference(interpreted, case):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("case", CASES)
 def test_compiled_kernels_match_their_reference(script, case, dtype):
-    has_products = case.startswith(("attention", "token_transformer"))
-    if has_products and shared_memory(torch.device("cuda")) < PRODUCT_SHARED_MEMORY:
+    has_matmuls = case.startswith(("attention", "token_transformer"))
+    if has_matmuls and shared_memory(torch.device("cuda")) < MATMUL_SHARED_MEMORY:
         pytest.skip("this GPU takes the plain path")
     torch.manual_seed(0)
     errors = script.CASES[case](script.Target("cuda", dtype))

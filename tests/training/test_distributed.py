@@ -29,7 +29,7 @@ from t2t.training.evaluation.evaluate_model import evaluate_model
 from t2t.training.logging.metrics import read_rows
 from t2t.training.loop import Runtime, train
 from t2t.training.recipe import OptimizerConfig, Recipe
-from t2t.training.rendezvous import agree, rendezvous_store, report_error_once
+from t2t.training.rendezvous import agree_on_prefix, rendezvous_store, report_error_once
 from t2t.training.run_files import write_json
 from t2t.training.runtime import shared_settings
 
@@ -519,7 +519,8 @@ def test_processes_agree_on_a_name_that_no_earlier_attempt_had() -> None:
         with ThreadPoolExecutor(world_size) as pool:
             names = set(
                 pool.map(
-                    lambda rank: agree(store, rank, world_size, 20), range(world_size)
+                    lambda rank: agree_on_prefix(store, rank, world_size, 20),
+                    range(world_size),
                 )
             )
         assert len(names) == 1
@@ -527,7 +528,7 @@ def test_processes_agree_on_a_name_that_no_earlier_attempt_had() -> None:
 
     assert len({attempt(world_size) for world_size in (3, 3, 2, 4)}) == 4
     with pytest.raises(UserError, match=r"Process 1 of 2 waited 0\.1 s"):
-        agree(store, 1, 2, 0.1)
+        agree_on_prefix(store, 1, 2, 0.1)
 
 
 def test_a_device_is_called_as_it_was_asked_for(

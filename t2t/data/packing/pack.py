@@ -67,7 +67,7 @@ def pack(
     """
     _check_numbers(short_side, quality, shard_size)
     folder = Path(destination).expanduser()
-    _check_apart(source_spec, folder)
+    _check_not_nested(source_spec, folder)
     splits = open_splits(source_spec, seed=seed, val_fraction=val_fraction)
     description = {
         "kind": KIND,
@@ -174,8 +174,8 @@ def _check_not_empty(
     )
 
 
-def _check_apart(source_spec: str | Path, folder: Path) -> None:
-    """Refuses to pack into the source, which would then contain its own pack."""
+def _check_not_nested(source_spec: str | Path, folder: Path) -> None:
+    """Raises an error if source and destination contain one another."""
     source = Path(source_spec).expanduser()
     if is_named(str(source_spec)) or not source.is_dir():
         return

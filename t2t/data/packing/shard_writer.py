@@ -1,4 +1,4 @@
-"""Writes tar shards, complete or not at all, from images that threads prepare."""
+"""Writes tar shards atomically, from images that threads prepare."""
 
 import hashlib
 import io

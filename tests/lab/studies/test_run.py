@@ -196,7 +196,7 @@ def test_a_run_that_fails_keeps_no_other_from_being_trained(
         "t2t": [1],
         "patches": [0, 1],
     }
-    reason = "The memory of cpu does not suffice for 16 images at once"
+    reason = "cpu ran out of memory with 16 images at once"
     assert told[1].startswith(f"tiny_tokens: arm t2t, seed 0 failed. {reason}")
     page = (tmp_path / "tiny_tokens/table.md").read_text()
     assert "Not complete: 1 of 4 runs are left, of `t2t`" in page
