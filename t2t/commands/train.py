@@ -1,6 +1,7 @@
 """`t2t train`: train a model."""
 
 import sys
+import time
 from typing import Annotated, Literal
 
 from tyro.conf import Positional
@@ -129,6 +130,7 @@ def train(
     chosen = apply_settings(base, epochs, set)
     notes = schedule_notes(base, chosen, set)
 
+    from t2t.process_age import process_age
     from t2t.training.loop import Runtime
     from t2t.training.loop import train as start
 
@@ -149,7 +151,14 @@ def train(
 
         print("\n".join([estimate(chosen, runtime), *notes]))
         return
-    result = start(chosen, folder=folder, runtime=runtime, fresh=fresh, notes=notes)
+    result = start(
+        chosen,
+        folder=folder,
+        runtime=runtime,
+        fresh=fresh,
+        notes=notes,
+        started=time.monotonic() - process_age(),
+    )
     if not result.finished:
         sys.exit(INTERRUPTED)
     if is_main():

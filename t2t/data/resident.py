@@ -18,6 +18,8 @@ from t2t.ops.ragged import Ragged, empty_rounded_up
 # Images that the stream decodes in a step: more if they are small.
 _MIN_CHUNK, _MAX_CHUNK = 64, 2048
 _CHUNK_BYTES = 1 << 24
+_PROCESSES_FROM = 20_000
+"""Images."""
 
 
 class TooLargeToKeep(Exception):  # noqa: N818 (it says what a source is)
@@ -66,7 +68,9 @@ class ResidentImages:
             device=device,
             num_workers=num_workers,
             nvjpeg=nvjpeg,
-            processes=False,
+            # Starting them takes longer than decoding a small set by threads.
+            processes=None if len(self.labels) >= _PROCESSES_FROM else False,
+            in_order=True,
         )
         parts: list[Decoded] = []
         num_bytes = 0

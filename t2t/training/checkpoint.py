@@ -7,13 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.tensor import DTensor
-
 from t2t.errors import UserError
 from t2t.models.checkpoint_io.published import POSITIONS
+from t2t.models.fusion import is_dtensor
 from t2t.models.zoo import CONFIGS
 from t2t.training.checkpoint_files import NUMBERS, newest_intact
 from t2t.training.distributed import World, broadcast_from_main
@@ -42,7 +38,7 @@ def recipe_to_resume(recipe: Recipe, checkpoint: Path) -> Recipe:
     """
     own = CONFIGS[recipe.model].positions if recipe.model in CONFIGS else ""
     model_args = dict(recipe.model_args)
-    stored = FileSystemReader(checkpoint).read_metadata().state_dict_metadata
+    stored = stored_entries(checkpoint)
     if (
         model_args.get("positions", own) == "sinusoid"
         and f"model/{POSITIONS}" in stored
@@ -85,9 +81,12 @@ def check_data(path: Path, state: TrainState, warn: Callable[[str], None]) -> No
 
 def load_checkpoint(path: Path, state: TrainState, world: World) -> dict[str, Any]:
     """Loads a checkpoint into a state, sharded as the state is; returns its numbers."""
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+    from torch.distributed.checkpoint.state_dict_loader import load
+
     numbers = json.loads((path / NUMBERS).read_text())
     tensors = state.weights()
-    stored = FileSystemReader(path).read_metadata().state_dict_metadata
+    stored = stored_entries(path)
     missing = [name for name in tensors if name not in stored]
     if missing:
         raise UserError(
@@ -110,6 +109,14 @@ def load_checkpoint(path: Path, state: TrainState, world: World) -> dict[str, An
     return numbers
 
 
+def stored_entries(path: Path) -> dict[str, Any]:
+    """What a checkpoint holds, by name."""
+    # Importing it takes longer than all of t2t, and a new run does not need it.
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+
+    return FileSystemReader(path).read_metadata().state_dict_metadata
+
+
 def ignore_single_process_warning() -> None:
     """Silences a warning: here a single process saves and loads on purpose."""
     warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavail")
@@ -117,4 +124,4 @@ def ignore_single_process_warning() -> None:
 
 def has_shards(snapshot: Snapshot) -> bool:
     """Whether each process holds only its part of the tensors."""
-    return any(isinstance(tensor, DTensor) for tensor in snapshot.tensors.values())
+    return any(is_dtensor(tensor) for tensor in snapshot.tensors.values())

@@ -7,6 +7,7 @@ from torch import nn
 
 from t2t.errors import UserError
 from t2t.models.vit import VisionTransformer
+from t2t.training.distributed import World
 from t2t.training.run_files import ENVIRONMENT, read_json
 from t2t.training.runtime import Runtime
 
@@ -33,10 +34,25 @@ class CompileDecision:
         return {COMPILED_FROM: self.from_step} if self.is_made else {}
 
 
-def earlier_decision(folder: Path, runtime: Runtime) -> CompileDecision:
+def compiles_at_once(runtime: Runtime, world: World) -> bool:
+    """Whether the first step is compiled already.
+
+    Several processes launch every kernel from the host: compiled steps have fewer.
+    """
+    if runtime.compile == "auto":
+        return world.device.type == "cuda" and world.is_distributed
+    return runtime.compile == "on"
+
+
+def first_decision(runtime: Runtime, world: World) -> CompileDecision:
+    """What is decided before the first step."""
+    if compiles_at_once(runtime, world):
+        return CompileDecision(True, 0)
+    return CompileDecision(is_made=runtime.compile == "off")
+
+
+def earlier_decision(folder: Path) -> CompileDecision:
     """The decision that a run has made, for its resume."""
-    if runtime.compile != "auto":
-        return CompileDecision(is_made=True)
     try:
         environment = read_json(folder / ENVIRONMENT)
     except UserError:  # missing or damaged

@@ -1,6 +1,7 @@
 """`train`: sets up a run, and trains it from its start or its last checkpoint."""
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -13,7 +14,7 @@ from t2t.data.augment.policies import RandAugment
 from t2t.data.sources import Splits
 from t2t.errors import LocalError, UserError
 from t2t.training.checkpoint import find_checkpoint
-from t2t.training.compile_policy import CompileDecision, earlier_decision
+from t2t.training.compile_policy import earlier_decision, first_decision
 from t2t.training.distributed import (
     PARALLELISMS,
     broadcast_from_main,
@@ -52,13 +53,16 @@ def train(
     quiet: bool = False,
     splits: Splits | None = None,
     notes: Sequence[str] = (),
+    started: float | None = None,
 ) -> Result:
     """Trains a recipe into a folder; the same call resumes an interrupted run.
 
     `runtime` sets device and precision, `fresh` starts over, `quiet` prints nothing,
-    `splits` are the recipe's images if the caller has opened them already, and `notes`
-    are sentences for the log at the start of the run.
+    `splits` are the recipe's images if the caller has opened them already, `notes`
+    are sentences for the log at the start of the run, and `started` is the time of the
+    command by `time.monotonic()`.
     """
+    started = time.monotonic() if started is None else started
     if data is not None:
         recipe = replace(recipe, data=str(data))
     path = folder or Path("runs") / run_name(recipe)
@@ -89,6 +93,7 @@ def train(
                 splits = local_main_first(world, lambda: open_data(recipe))
         check_same_on_all(world, shared_settings(recipe, runtime, world, splits, fresh))
         logger = exits.enter_context(RunLogger(run_folder, recipe, world, quiet=quiet))
+        logger.clock.started = started
         checkpoint = None
         if not fresh:
             checkpoint = find_checkpoint(run_folder.checkpoints, world, logger.warn)
@@ -97,9 +102,9 @@ def train(
                     f"There is no checkpoint in {run_folder.checkpoints}: training "
                     "starts again from step 0."
                 )
-        compiling = earlier_decision(run_folder.path, runtime)
-        if checkpoint is None and runtime.compile == "auto":
-            compiling = CompileDecision()
+        compiling = first_decision(runtime, world)
+        if checkpoint is not None and not compiling.is_made:
+            compiling = earlier_decision(run_folder.path)
         settings = {**runtime_settings(runtime), **compiling.settings()}
         if world.device.type == "cpu":
             before = threads_of_run(run_folder.path) if checkpoint else None

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
-from torch.distributed.tensor import DTensor
+
+from t2t.models.fusion import is_dtensor
 
 # Five quintic Newton-Schulz iterations, which bring singular values near 1.
 COEFFICIENTS = (3.4445, -4.775, 2.0315)
@@ -37,11 +38,11 @@ class Muon(torch.optim.Optimizer):
         """Updates every matrix that has a gradient."""
         for group in self.param_groups:
             trained = [each for each in group["params"] if each.grad is not None]
-            full = [each for each in trained if not isinstance(each, DTensor)]
+            full = [each for each in trained if not is_dtensor(each)]
             if full:
                 self.update(full, group)
             for shard in trained:  # foreach does not take DTensors in every torch
-                if isinstance(shard, DTensor):
+                if is_dtensor(shard):
                     self.update_shard(shard, group)
 
     def update(self, matrices: list[Tensor], group: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from t2t.data.sampler import Batch
 from t2t.errors import UserError
 from t2t.shapes import Labels, Pixels
 from t2t.tasks.base import Numbers, Task, Views
+from t2t.training.compile_policy import compiles_at_once
 from t2t.training.cuda_graph import GraphedFunction
 from t2t.training.distributed import (
     World,
@@ -87,7 +88,7 @@ class Stepper:
         self.set_phase(recipe.phase_at(0.0))
 
     def compile(self) -> None:
-        """Compiles the augmentation and the task for the next phases."""
+        """Compiles the augmentation and the task at their next call."""
         self.compiled = True
         self.augment_batch = torch.compile(augment_batch, fullgraph=True)
         self.forward = torch.compile(self.state.trained)
@@ -322,16 +323,6 @@ class Stepper:
         norm = nn.utils.clip_grad_norm_(parameters, limit, foreach=True)
         full = getattr(norm, "full_tensor", None)
         return full() if full is not None else norm
-
-
-def compiles_at_once(runtime: Runtime, world: World) -> bool:
-    """Whether the first step is compiled already.
-
-    Several processes launch every kernel from the host: compiled steps have fewer.
-    """
-    if runtime.compile == "auto":
-        return world.device.type == "cuda" and world.is_distributed
-    return runtime.compile == "on"
 
 
 @contextmanager

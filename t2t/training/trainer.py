@@ -275,7 +275,7 @@ class Trainer:
         if broadcast_from_main(self.world, lambda: bool(saver.unsaved)):
             self.writer.save(self.snapshot())
             self.writer.finish()
-        summary = self.logger.summary(self.state)
+        summary = {**self.logger.summary(self.state), **self.compiling.settings()}
         self.logger.flush()
         broadcast_from_main(self.world, lambda: saver.finish(summary, is_received))
         return Result(self.run_folder.path, True, summary)

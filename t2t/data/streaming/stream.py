@@ -76,6 +76,7 @@ class ImageStream:
         nvjpeg: bool = True,
         processes: bool | None = None,
         threads_first: bool = True,
+        in_order: bool = False,
     ) -> None:
         self.loader = loader
         self.sampler = sampler
@@ -85,7 +86,7 @@ class ImageStream:
         may_use_nvjpeg = nvjpeg and loader.channels in CHANNELS
         gpu_decoder = gpu_decoder_name(device) if may_use_nvjpeg else None
         self.uses_gpu_decoder = gpu_decoder is not None
-        self._processes, kind = uses_processes(loader, device, processes)
+        self._processes, kind = uses_processes(loader, device, processes, in_order)
         self._threads_first = threads_first and processes is None
         self.description = f"decoded by {self.num_workers} {kind}"
         if self.uses_gpu_decoder:
@@ -314,18 +315,21 @@ class _Iteration:
 
 
 def uses_processes(
-    loader: Loader, device: torch.device, asked: bool | None
+    loader: Loader, device: torch.device, asked: bool | None, in_order: bool = False
 ) -> tuple[bool, str]:
     """Whether workers are processes, and how to call them in the log."""
+    source = loader.source
     if asked is False or (asked is None and device.type != "cuda"):
         return False, "threads"
     if not (sys.executable and hasattr(os, "memfd_create")):
         reason = "processes need Linux"
-    elif asked is None and loader.source.is_in_memory:
+    elif asked is None and (
+        source.is_in_memory_in_order if in_order else source.is_in_memory
+    ):
         reason = "each process would need a copy of what the source keeps in memory"
     else:
         try:
-            pickled(loader.source, loader.decoding)
+            pickled(source, loader.decoding)
         except NotPicklable as error:
             reason = f"the source cannot be sent to processes: {error}"
         else:

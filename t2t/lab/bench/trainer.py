@@ -31,6 +31,7 @@ from t2t.lab.bench.timing import (
     matrix_rate,
     time_steps,
 )
+from t2t.training.compile_policy import compiles_at_once
 from t2t.training.distributed import World, training_stream
 from t2t.training.forecast.random_batch import random_batch
 from t2t.training.loaders import training_batches
@@ -38,7 +39,7 @@ from t2t.training.optim import lr_factor, set_lr
 from t2t.training.recipe import Phase, Recipe
 from t2t.training.runtime import Runtime, make_deterministic, resolve_runtime
 from t2t.training.state import build_model, new_state
-from t2t.training.step import Stepper, compiles_at_once, uses_cuda_graphs
+from t2t.training.step import Stepper, uses_cuda_graphs
 from t2t.training.step_result import PendingStep
 
 KINDS = {FileSource: "jpeg", ShardSource: "pack", ParquetSource: "parquet"}

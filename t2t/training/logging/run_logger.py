@@ -327,6 +327,7 @@ class RunLogger:
             **scores,
             "train_minutes": round(self.clock.seconds / 60, 3),
             "compile_minutes": round(self.clock.compile_seconds / 60, 3),
+            **self.clock.wall_times(),
             "images_per_second": round(rate, 1),
             "device": str(self.world.device),
             "command": command_line(),

@@ -60,6 +60,8 @@ def stage(
 def print_line(console: Console, line: str) -> None:
     """Prints a line as it is; a console that is gone stops no run."""
     try:
-        console.print(line, markup=False, soft_wrap=not console.is_terminal)
+        console.print(
+            line, markup=False, highlight=False, soft_wrap=not console.is_terminal
+        )
     except OSError:
         console.quiet = True
