@@ -102,9 +102,16 @@ def given_to(
             },
         ),
         (
-            "pack photos packed --short-side 0 --quality 70 --shard-size 9 --workers 3",
+            "pack photos packed --short-side 0 --quality 70 --shard-size 9 --workers 3 "
+            "--unlabelled",
             "t2t.data.packing.pack.pack",
-            {"short_side": None, "quality": 70, "shard_size": 9, "num_workers": 3},
+            {
+                "short_side": None,
+                "quality": 70,
+                "shard_size": 9,
+                "num_workers": 3,
+                "labels": False,
+            },
         ),
         (
             "plan digits --gpus 4 --gpu A100 --parallelism fsdp --per-node 2 "
