@@ -6,7 +6,14 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
-from t2t.commands.options import MaxPixelsOption, at_least, check_max_pixels, option
+from t2t.commands.options import (
+    CodeOption,
+    MaxPixelsOption,
+    at_least,
+    check_max_pixels,
+    option,
+    run_code,
+)
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 
 
@@ -40,6 +47,7 @@ def pack(
         bool,
         option("Images need no labels; those that every image has are kept."),
     ] = False,
+    code: CodeOption = (),
     max_pixels: MaxPixelsOption = DEFAULT_MAX_PIXELS,
 ) -> None:
     """Shrink images and pack them into tar shards, which load faster.
@@ -52,6 +60,7 @@ def pack(
     if workers is not None:
         at_least(1, "--workers", workers)
     check_max_pixels(max_pixels)
+    run_code(code)
 
     from rich.text import Text
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, UseAppendAction
 
-from t2t.commands.options import option
+from t2t.commands.options import CodeOption, option, run_code
 from t2t.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def record(
     held_out: Annotated[
         bool, option("Allow runs evaluated on held-out training images; labels them.")
     ] = False,
+    code: CodeOption = (),
 ) -> None:
     """Gather finished runs that differ in their seed, or studies, into a record.
 
@@ -47,6 +48,8 @@ def record(
     """
     if not runs:
         raise UserError("No runs are given; name the folders of finished runs.")
+
+    run_code(code)
 
     from pathlib import Path
 
