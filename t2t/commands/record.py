@@ -55,6 +55,8 @@ def record(
 
     from t2t.lab.records.record import record as gather
     from t2t.lab.records.study_record import is_studies, record_studies
+    from t2t.tasks.registry import primary_metric
+    from t2t.training.saved_run import read_recipe
 
     folders = [Path(run).expanduser() for run in runs]
     target = Path(into).expanduser()
@@ -77,8 +79,12 @@ def record(
         held_out=held_out,
         logs=[Path(each).expanduser() for each in log],
     )
-    top1 = ", ".join(f"{value:.2f}" for value in summary["top1"])
-    print(f"{into}: {summary['recipe']}, top-1 {top1} % (seeds {summary['seeds']})")
+    metric = primary_metric(read_recipe(folders[0]).task)
+    values = ", ".join(f"{value:.{metric.digits}f}" for value in summary[metric.name])
+    print(
+        f"{into}: {summary['recipe']}, {metric.label} {values}{metric.unit} "
+        f"(seeds {summary['seeds']})"
+    )
 
 
 def check_kind(folder: "Path", num_folders: int) -> None:

@@ -35,6 +35,11 @@ class Metric:
         """The value with its unit."""
         return f"{value:.{self.digits}f}{self.unit}"
 
+    @property
+    def heading(self) -> str:
+        """The label with the unit, for tables and axes."""
+        return f"{self.label}, {self.unit.strip()}" if self.unit else self.label
+
 
 VAL_LOSS = Metric("val_loss", "validation loss", digits=3, higher_is_better=False)
 
