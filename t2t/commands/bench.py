@@ -15,10 +15,12 @@ from t2t.commands.bench_options import (
     select_runtimes,
 )
 from t2t.commands.options import (
+    CodeOption,
     DeviceOption,
     JsonFlag,
     check_writable,
     option,
+    run_code,
     warn,
 )
 from t2t.errors import UserError
@@ -58,6 +60,7 @@ def bench(
             "(default: graph on CUDA, else eager)",
         ),
     ] = None,
+    code: CodeOption = (),
     device: DeviceOption = None,
     seconds: Annotated[
         float, option("Seconds to measure per row.", "(default: 3)", "N")
@@ -114,6 +117,8 @@ def bench(
             {"--repeat": repeat, "--resident": resident, "--workers": workers},
         )
     check_numbers(batch, image_size, seconds, repeat)
+
+    run_code(code)
 
     from t2t.lab.bench.cases import REPLAYED
     from t2t.lab.bench.rows import read_rows

@@ -79,7 +79,7 @@ def select_recipes(
     if name is None:
         chosen = [imagenet.published(model) for model in models]
     else:
-        recipe = open_recipe(name)
+        recipe = apply_settings(open_recipe(name), None, ())
         others = [apply_settings(recipe, None, (f"model={model}",)) for model in models]
         chosen = others or [recipe]
     return [

@@ -64,7 +64,7 @@ SetOption = Annotated[
 CodeOption = Annotated[
     UseAppendAction[tuple[str, ...]],
     option(
-        "Run your own file, which registers what the model or recipe needs.",
+        "Run your own file, which registers what the recipe, model or data needs.",
         "(repeatable)",
         "FILE.py",
     ),

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 def apply_settings(
     recipe: "Recipe", epochs: int | None, settings: tuple[str, ...]
 ) -> "Recipe":
-    """The recipe with other epochs and fields, and what depends on them."""
+    """The recipe with other epochs and fields, and what depends on them, checked."""
     from t2t.models.zoo import CONFIGS
     from t2t.recipes.default import with_model
+    from t2t.training.check_names import check_names
 
     adapted: list[str] = []
     model = set_value("model", settings)
@@ -32,6 +33,7 @@ def apply_settings(
     if channels is not None and channels.isdecimal():
         adapted += normalisation_for(recipe, int(channels))
     recipe = override(recipe, [*adapted, *settings])
+    check_names(recipe)
     if settings:
         check_model(recipe)
     return recipe

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
-from t2t.commands.options import DeviceOption, option
+from t2t.commands.options import CodeOption, DeviceOption, option, run_code
 from t2t.errors import UserError
 
 
@@ -25,6 +25,7 @@ def ship(
     megabytes: Annotated[
         float, option("Largest size allowed, in MB.", "(default: 10)", "N")
     ] = 10.0,
+    code: CodeOption = (),
     device: DeviceOption = None,
 ) -> None:
     """Write a run's model at half precision, with a model card.
@@ -37,6 +38,8 @@ def ship(
     """
     if not megabytes > 0:
         raise UserError(f"--megabytes {megabytes:g} is too small: give more than 0.")
+
+    run_code(code)
 
     from pathlib import Path
 

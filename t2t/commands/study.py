@@ -6,6 +6,7 @@ from tyro.conf import Positional
 
 from t2t.commands.options import (
     INTERRUPTED,
+    CodeOption,
     CompileOption,
     DeviceOption,
     JsonFlag,
@@ -15,6 +16,7 @@ from t2t.commands.options import (
     at_most,
     check_contradictions,
     option,
+    run_code,
     warn,
 )
 from t2t.errors import UserError
@@ -50,6 +52,7 @@ def study(
         str, option("Folder of runs and tables.", "(default: runs/studies)", "PATH")
     ] = "runs/studies",
     set: SetOption = (),
+    code: CodeOption = (),
     device: DeviceOption = None,
     precision: PrecisionOption = None,
     compile: CompileOption = "auto",
@@ -78,6 +81,8 @@ def study(
         raise UserError("--seeds takes one number or more, each once: --seeds 0 1 2.")
     for seed in seeds:
         at_most(2**32 - 1, "--seeds", at_least(0, "--seeds", seed))
+
+    run_code(code)
 
     from pathlib import Path
 

@@ -154,7 +154,11 @@ def num_bytes(tensors: Tensor | Sequence[Tensor]) -> int:
 
 def state_bytes(state: TrainState) -> int:
     """The bytes of a run's state in this process."""
-    tensors = state.snapshot().tensors.values()
+    kept_out = [state.task.own_modules()[name] for name in state.task.files]
+    tensors = [
+        *state.snapshot().tensors.values(),
+        *(each for module in kept_out for each in module.state_dict().values()),
+    ]
     return sum(
         num_bytes(tensor.to_local() if isinstance(tensor, DTensor) else tensor)
         for tensor in tensors

@@ -38,7 +38,8 @@ def default_recipe(
 
 def from_size(data: str) -> Recipe:
     """Trains T2T-ViT at 32, 64 or 224 px, the size nearest to the images."""
-    train = open_splits(data).train
+    # Labels do not matter yet: they are checked with the task.
+    train = open_splits(data, labels=False).train
     side = typical_side(train)
     batch_size = min(fitting_batch(len(train)), 512)
     if side <= 96:
@@ -62,7 +63,7 @@ def from_size(data: str) -> Recipe:
 
 def from_builtin(data: str) -> Recipe:
     """Fine-tunes the built-in model, with a batch size for the number of images."""
-    num_images = len(open_splits(data).train)
+    num_images = len(open_splits(data, labels=False).train)
     recipe = from_scratch("fine_tuned", "t2t_vit_7_32", data, 32, 100)
     return replace(recipe, batch_size=min(fitting_batch(num_images), 512))
 

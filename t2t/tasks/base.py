@@ -1,5 +1,6 @@
 """A task: what a run learns, with its own modules, its loss and its metrics."""
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from t2t.data.augment.config import Augmentation
 from t2t.data.crops import CenterCrop, RandomCrop
 from t2t.data.rng import CounterRng
+from t2t.models.checkpoint_io.resolve import resolve_file
 from t2t.shapes import Images, Labels, Pixels
 
 Views = dict[str, Tensor]
@@ -33,6 +35,11 @@ class Metric:
         """The value with its unit."""
         return f"{value:.{self.digits}f}{self.unit}"
 
+    @property
+    def heading(self) -> str:
+        """The label with the unit, for tables and axes."""
+        return f"{self.label}, {self.unit.strip()}" if self.unit else self.label
+
 
 VAL_LOSS = Metric("val_loss", "validation loss", digits=3, higher_is_better=False)
 
@@ -50,6 +57,21 @@ class TaskContext:
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
     model_name: str = "the model"
+
+
+@dataclass(frozen=True)
+class ModuleFile:
+    """The file that a module was loaded from."""
+
+    path: str
+    """As the user names it."""
+    sha256: str
+
+    @classmethod
+    def of(cls, path: str) -> "ModuleFile":
+        """The file, run folder or URL of that name, with its present checksum."""
+        with resolve_file(path).open("rb") as file:
+            return cls(path, hashlib.file_digest(file, "sha256").hexdigest())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,12 +95,16 @@ class Task(nn.Module):
     metrics: ClassVar[tuple[Metric, ...]] = (VAL_LOSS,)
     """What an evaluation computes; the first is the primary metric."""
 
+    files: dict[str, ModuleFile]
+    """The files of frozen modules that `__init__` loads unchanged: checkpoints hold
+    their checksums instead of their tensors."""
     progress: Tensor
     """Fraction of the training that is done, from 0 to 1."""
 
     def __init__(self, model: nn.Module, context: TaskContext, args: Any) -> None:
         super().__init__()
         self.model, self.context, self.args = model, context, args
+        self.files = {}
         self.register_buffer("progress", torch.zeros(()), persistent=False)
 
     def crops(self, crop: RandomCrop | CenterCrop) -> Crops:
@@ -125,6 +151,11 @@ class Task(nn.Module):
         return {
             name: module for name, module in self.named_children() if name != "model"
         }
+
+    def saved_modules(self) -> dict[str, nn.Module]:
+        """The modules beside the model that a checkpoint holds."""
+        own = self.own_modules().items()
+        return {name: module for name, module in own if name not in self.files}
 
 
 @torch.no_grad()

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from t2t.errors import UserError, require
 from t2t.models.vit import VisionTransformer
-from t2t.models.weights import load_with_report
+from t2t.models.weights import LoadReport, load_with_report
 from t2t.shapes import Images, Logits
-from t2t.tasks.base import Numbers, TaskContext, Views
+from t2t.tasks.base import ModuleFile, Numbers, TaskContext, Views
 from t2t.tasks.class_matching import match_classes
 from t2t.tasks.classify import Classify
 
@@ -49,8 +49,10 @@ class Distill(Classify):
                 "This task needs a teacher: set task_args.teacher=PATH to the weights "
                 "or the run folder of a trained model."
             )
-        teacher, loaded = load_with_report(args.teacher)
+        teacher, loaded, file = load_teacher(args.teacher)
         self.teacher = teacher.eval().requires_grad_(False)
+        if file is not None:
+            self.files["teacher"] = file
         check_teacher(args.teacher, teacher, loaded.class_names, context)
         scale, shift = renormalization(context, loaded.extra)
         self.register_buffer("scale", scale, persistent=False)
@@ -130,6 +132,17 @@ def soft_divergence(student: Logits, teacher: Logits, temperature: float) -> Ten
         reduction="batchmean",
         log_target=True,
     ) * (temperature**2)
+
+
+def load_teacher(path: str) -> tuple[nn.Module, LoadReport, ModuleFile | None]:
+    """The teacher, its report, and its file if that holds every tensor."""
+    try:
+        file = ModuleFile.of(path)
+        teacher, loaded = load_with_report(path)
+    except UserError as error:
+        raise UserError(f"The teacher {path} cannot be loaded: {error}") from error
+    taken, all_of_them = loaded.num_tensors
+    return teacher, loaded, file if taken == all_of_them else None
 
 
 def check_token(model: nn.Module, name: str) -> None:

@@ -52,6 +52,7 @@ def resume(
 ) -> dict[str, Any]:
     """Restores a checkpoint; returns the logger's state in it."""
     check_data(checkpoint, state, warn)
+    check_files(checkpoint, state)
     return load_checkpoint(checkpoint, state, world).get("log", {})
 
 
@@ -77,6 +78,18 @@ def check_data(path: Path, state: TrainState, warn: Callable[[str], None]) -> No
             "differ; if the data is split by a seed, it may be validated on images "
             "that it was trained on."
         )
+
+
+def check_files(path: Path, state: TrainState) -> None:
+    """Raises an error if a file that the checkpoint builds on has changed."""
+    before = json.loads((path / NUMBERS).read_text()).get("files", {})
+    for name, file in state.task.files.items():
+        known = before.get(name, {}).get("sha256", file.sha256)
+        if known != file.sha256:
+            raise UserError(
+                f"The {name} {file.path} has changed since {path} was written: restore "
+                f"the file with SHA-256 {known[:12]}…, or add --fresh to start over."
+            )
 
 
 def load_checkpoint(path: Path, state: TrainState, world: World) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from t2t.data.augment.policies import RandAugment
 from t2t.data.sources import Splits
 from t2t.errors import LocalError, UserError
+from t2t.training.check_names import check_names
 from t2t.training.checkpoint import find_checkpoint
 from t2t.training.compile_policy import earlier_decision, first_decision
 from t2t.training.distributed import (
@@ -76,8 +76,7 @@ def train(
     ):
         runtime = resolve_runtime(runtime, world)
         make_deterministic(runtime)
-        # Check the augmentation before building anything.
-        RandAugment.of(recipe.augmentation)
+        check_names(recipe)
         recipe.augmentation.mix_group_for(recipe.batch_size // world.size)
 
         def claim_folder() -> dict[str, Any] | None:

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -105,14 +105,16 @@ class TrainState:
                 "num_skipped": self.num_skipped,
                 "num_skipped_in_a_row": self.num_skipped_in_a_row,
                 "data": self.data,
+                "files": {n: asdict(file) for n, file in self.task.files.items()},
                 "scaler": self.scaler.state_dict(),
                 "optimizers": numbers,
             },
         )
 
     def weights(self) -> dict[str, Tensor]:
-        """The tensors of the model, of the EMA and of the task's own modules."""
-        own = {f"task.{name}": each for name, each in self.task.own_modules().items()}
+        """The tensors of the model, of the EMA and of the task that are saved."""
+        saved = self.task.saved_modules()
+        own = {f"task.{name}": each for name, each in saved.items()}
         parts = {"model": self.model, "ema": self.ema, **own}
         tensors = {
             f"{part}/{name}": tensor

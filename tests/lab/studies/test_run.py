@@ -275,5 +275,6 @@ def test_the_spread_is_the_sample_deviation() -> None:
     values = Values({0: 94.0, 1: 95.0, 2: 96.5})
     assert values.mean == pytest.approx(95.1667, abs=1e-4)
     assert values.std == pytest.approx(statistics.stdev([94.0, 95.0, 96.5]))
-    assert str(values) == "95.17 ± 1.26"
-    assert str(Values({0: 94.0})) == "94.00"
+    assert values.show() == "95.17 ± 1.26"
+    assert values.show(digits=3) == "95.167 ± 1.258"
+    assert Values({0: 94.0}).show() == "94.00"
