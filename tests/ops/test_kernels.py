@@ -70,7 +70,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def interpreted() -> dict[str, dict[str, list[float]]]:
+def interpreted(interpreter: None) -> dict[str, dict[str, list[float]]]:
     done = subprocess.run(
         [sys.executable, SCRIPT, "cpu", "float32"],
         env=os.environ | {"TRITON_INTERPRET": "1"},
