@@ -127,10 +127,12 @@ class MaskedPatches(PatchTask):
             model, self.corrupt(images, hidden), hidden.masked, hidden.chosen
         )
         colours = self.mean_colours(levels).gather(1, hidden.chosen)
-        losses = F.cross_entropy(logits.mT, colours, reduction="none")
+        losses = F.cross_entropy(
+            logits.flatten(0, 1), colours.flatten(), reduction="none"
+        )
         return {
             "masked_accuracy": 100 * (logits.argmax(2) == colours).float().mean(1),
-            "val_loss": losses.mean(1),
+            "val_loss": losses.unflatten(0, colours.shape).mean(1),
         }
 
     def predict(
