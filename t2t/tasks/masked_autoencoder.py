@@ -52,6 +52,11 @@ class MaskedAutoencoderArgs:
         require("task_args.mask_ratio", self.mask_ratio, 0, 1)
         for name in ("decoder_dim", "decoder_depth", "decoder_heads"):
             require(f"task_args.{name}", getattr(self, name), 1)
+        if self.decoder_dim % self.decoder_heads:
+            raise UserError(
+                f"task_args.decoder_dim={self.decoder_dim} is not divisible by "
+                f"decoder_heads={self.decoder_heads}; choose another number of heads."
+            )
 
 
 class Decoder(nn.Module):
@@ -202,5 +207,5 @@ class MaskedAutoencoder(PatchTask):
         return {
             "image": levels.to(torch.uint8),
             "visible": levels.masked_fill(where, 128).to(torch.uint8),
-            "reconstruction": rebuilt.clamp(0, 255).round().to(torch.uint8),
+            "reconstruction (true mean)": rebuilt.clamp(0, 255).round().to(torch.uint8),
         }

@@ -38,11 +38,6 @@ class PatchGrid(nn.Module):
         height, width = image_size
         self.rows, self.columns = height // self.side, width // self.side
         self.num_patches = self.rows * self.columns
-        if self.num_patches < 2:
-            raise UserError(
-                f"image_size={height}×{width} has one patch of {self.side} pixels; "
-                "choose larger images or a smaller task_args.patch_size."
-            )
         self.tokens_per_side = self.side // self.token_size
         numbers = torch.arange(grid[0] * grid[1]).view(1, 1, *grid)
         cells = self.cells(numbers, 1)[0].flatten(1)
@@ -117,8 +112,13 @@ def patch_size(image_size: tuple[int, int], token: int, given: int | None) -> in
     sides = [
         side
         for side in range(token, min(height, width) + 1, token)
-        if height % side == 0 and width % side == 0
+        if height % side == 0 and width % side == 0 and height * width > side**2
     ]
+    if not sides:
+        raise UserError(
+            f"image_size={height}×{width} is one token, and a part of an image is to "
+            "be masked; choose larger images or smaller strides."
+        )
     if given is None:
         return next((side for side in sides if side >= MIN_PATCH_SIZE), token)
     if given not in sides:

@@ -175,7 +175,7 @@ def test_pictures_show_the_reconstruction() -> None:
     pixels = pixels_of(2)
     images = normalise(pixels, MEAN, STD)
     shown = task.pictures(task.model, images)
-    assert [*shown] == ["image", "visible", "reconstruction"]
+    assert [*shown] == ["image", "visible", "reconstruction (true mean)"]
     assert torch.equal(shown["image"], pixels)
     where = (shown["visible"] == 128).all(1, keepdim=True).expand_as(pixels)
     assert where.double().mean().item() == pytest.approx(0.75, abs=0.01)
@@ -185,7 +185,8 @@ def test_pictures_show_the_reconstruction() -> None:
     task.predict = lambda model, images, order: task.targets(  # type: ignore[method-assign]
         task.levels(normalise(pixels, MEAN, STD)), order
     )[0]
-    assert torch.equal(task.pictures(task.model, images)["reconstruction"], pixels)
+    *_, rebuilt = task.pictures(task.model, images).values()
+    assert torch.equal(rebuilt, pixels)
 
 
 def test_views_compile_as_one_graph() -> None:
@@ -209,3 +210,8 @@ def test_models_that_need_all_tokens_are_refused(change: dict[str, str]) -> None
     with pytest.raises(UserError, match="the visible tokens only: it needs"):
         build_task("masked_autoencoder", {}, model, context)
     build_task("masked_patches", {}, model, context)
+
+
+def test_the_decoder_needs_heads_that_divide_its_width() -> None:
+    with pytest.raises(UserError, match=r"decoder_dim=16 .* decoder_heads=3"):
+        autoencoder(decoder_heads=3)

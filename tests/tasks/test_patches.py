@@ -77,10 +77,12 @@ def test_impossible_patches_are_refused() -> None:
         grid((33, 33), (17, 17))
     with pytest.raises(UserError, match="does not divide into squares"):
         grid((32, 64), (16, 16))
-    with pytest.raises(UserError, match=r"patch_size=5 .* choose one of 2, 4, 8"):
+    with pytest.raises(UserError, match=r"patch_size=5 .* choose one of 2, 4\."):
         grid((8, 8), (4, 4), 5)
-    with pytest.raises(UserError, match="has one patch of 8 pixels"):
+    with pytest.raises(UserError, match=r"patch_size=8 .* choose one of 2, 4\."):
         grid((8, 8), (4, 4), 8)
+    with pytest.raises(UserError, match="image_size=16×16 is one token"):
+        grid((16, 16), (1, 1))
 
 
 def test_orders_are_permutations_drawn_for_each_image() -> None:
