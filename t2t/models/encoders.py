@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from jaxtyping import Int64
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -18,6 +19,8 @@ from t2t.ops.block_stack import BlockWeights, block_stack
 from t2t.ops.performer_step import compute_dtype
 from t2t.shapes import Tokens
 
+Rows = Int64[Tensor, "batch rows"]
+"""Numbers of tokens of each image, without the prefix tokens."""
 POSITIONS_AT = ("stem", "every_layer", "shared")
 
 
@@ -126,12 +129,23 @@ class Encoder(nn.Module):
         self.out_dims = self.out_dims[:num_blocks]
 
     def forward(
-        self, tokens: Tokens, grid: Grid, norm: nn.Module, num_read: int | None = None
+        self,
+        tokens: Tokens,
+        grid: Grid,
+        norm: nn.Module,
+        num_read: int | None = None,
+        kept: Rows | None = None,
     ) -> Tokens:
-        """Normalised tokens after the last block: the first `num_read`, or all."""
+        """Normalised tokens after the last block: the first `num_read`, or all.
+
+        With `kept`, the blocks see only these of each image's tokens, in that order,
+        after the prefix tokens.
+        """
         stack = self.stack(tokens, norm)
         tokens = self.positions.add_to(tokens, 0, grid)
-        if self.training and self.token_share < 1:
+        if kept is not None:
+            tokens = keep_rows(tokens, self.num_prefix, kept)
+        elif self.training and self.token_share < 1:
             tokens = drop_tokens(tokens, self.num_prefix, self.token_share)
         if stack is None:
             for layer in range(len(self.blocks)):
@@ -206,12 +220,17 @@ class Encoder(nn.Module):
             return kept
         return block(tokens, grid, bias)
 
-    def keep_tokens(self, share: float) -> None:
-        """Sets the share of the image's tokens that the blocks see while training."""
+    @property
+    def works_on_parts(self) -> bool:
+        """Whether the blocks can run on a part of an image's tokens."""
         needs_all = any(
             getattr(part, "needs_all_tokens", False) for part in self.modules()
         )
-        if share < 1 and (needs_all or not self.positions.is_stem_only):
+        return self.positions.is_stem_only and not needs_all
+
+    def keep_tokens(self, share: float) -> None:
+        """Sets the share of the image's tokens that the blocks see while training."""
+        if share < 1 and not self.works_on_parts:
             raise UserError(
                 "Token dropping needs positions_at='stem', positions without an "
                 "attention bias (not 'relative') and a mixer that works on a part of "
@@ -222,13 +241,24 @@ class Encoder(nn.Module):
 
 def drop_tokens(tokens: Tokens, num_prefix: int, share: float) -> Tokens:
     """The prefix tokens and a random share of each image's other tokens."""
-    prefix, image = tokens[:, :num_prefix], tokens[:, num_prefix:]
-    batch, num_tokens, _ = image.shape
+    num_tokens = tokens.shape[1] - num_prefix
     count = max(1, round(num_tokens * share))
-    order = torch.rand(batch, num_tokens, device=tokens.device).argsort(1)[:, :count]
+    order = torch.rand(len(tokens), num_tokens, device=tokens.device).argsort(1)
+    return keep_rows(tokens, num_prefix, order[:, :count])
+
+
+def keep_rows(tokens: Tokens, num_prefix: int, kept: Rows) -> Tokens:
+    """The prefix tokens and the given ones of each image's other tokens."""
+    prefix, image = tokens[:, :num_prefix], tokens[:, num_prefix:]
+    return torch.cat([prefix, take_rows(image, kept)], dim=1)
+
+
+def take_rows(tokens: Tokens, rows: Rows) -> Tokens:
+    """Tokens of each image by their numbers, which must all be different."""
+    batch, num_tokens, _ = tokens.shape
     first = torch.arange(batch, device=tokens.device)[:, None] * num_tokens
-    kept = TakeRows.apply(image.flatten(0, 1), (first + order).flatten())
-    return torch.cat([prefix, kept.unflatten(0, (batch, count))], dim=1)
+    taken: Tensor = TakeRows.apply(tokens.flatten(0, 1), (first + rows).flatten())
+    return taken.unflatten(0, rows.shape)
 
 
 class TakeRows(torch.autograd.Function):

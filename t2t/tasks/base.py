@@ -57,6 +57,8 @@ class TaskContext:
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
     model_name: str = "the model"
+    keep_tokens: float = 1.0
+    """Share of the tokens that the blocks see at the start of training."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,13 @@ class Task(nn.Module):
             metric.name: values[metric.name].double().mean().item()
             for metric in self.metrics
         }
+
+    def pictures(self, model: nn.Module, images: Images) -> dict[str, Pixels]:
+        """Pictures by title of what the task does with images; empty for most tasks.
+
+        They are drawn into the run folder at the end of training.
+        """
+        return {}
 
     def own_modules(self) -> dict[str, nn.Module]:
         """The modules beside the model."""

@@ -11,6 +11,8 @@ from t2t.registry import Registry
 from t2t.tasks.base import Metric, Task, TaskContext
 from t2t.tasks.classify import Classify
 from t2t.tasks.distill import DistillSoft, DistillTokenHard, DistillTokenSoft
+from t2t.tasks.masked_autoencoder import MaskedAutoencoder
+from t2t.tasks.masked_patches import MaskedPatches
 
 TASKS: Registry[type[Task]] = Registry(
     "task",
@@ -19,6 +21,8 @@ TASKS: Registry[type[Task]] = Registry(
         "distill_soft": DistillSoft,
         "distill_token_soft": DistillTokenSoft,
         "distill_token_hard": DistillTokenHard,
+        "masked_patches": MaskedPatches,
+        "masked_autoencoder": MaskedAutoencoder,
     },
 )
 register_task = TASKS.register

@@ -26,6 +26,7 @@ from t2t.training.loaders import open_data
 from t2t.training.logging.console import RunConsole
 from t2t.training.logging.run_logger import RunLogger
 from t2t.training.logging.stage import stage
+from t2t.training.pictures import draw_pictures
 from t2t.training.recipe import Recipe
 from t2t.training.rendezvous import is_peer_lost
 from t2t.training.run_folder import RunFolder
@@ -123,6 +124,8 @@ def train(
         with trainer.writer, explain_out_of_memory(trainer):
             try:
                 result = trainer.run(stop, notes)
+                if result.finished:
+                    draw_pictures(trainer)
                 return replace(result, stop_requested=stop.received)
             except Exception as error:
                 known = isinstance(error, UserError | torch.OutOfMemoryError)

@@ -211,7 +211,7 @@ class Recipe:
     evaluate_every: int = 1
     """Epochs between evaluations; the last epoch is always evaluated."""
     task: str = "classify"
-    """What is learned: classify, distill_soft, distill_token_soft, …"""
+    """What is learned: classify, distill_soft, masked_autoencoder, …"""
     task_args: dict[str, Any] = field(default_factory=dict)
     """Settings of the task, such as the teacher of a distillation."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)

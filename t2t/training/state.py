@@ -226,6 +226,7 @@ def new_state(
         mean=recipe.augmentation.mean,
         std=recipe.augmentation.std,
         model_name=recipe.model,
+        keep_tokens=recipe.token_dropping.keep_at(0.0),
     )
     task = build_task(recipe.task, recipe.task_args, model, context).to(world.device)
     ema = new_ema(model, recipe.ema)

@@ -28,7 +28,7 @@ from t2t.training.state import new_state
 from t2t.training.step import Stepper
 
 Tiny = Callable[..., Recipe]
-NAMES = ["test_two_views", "test_masked"]
+NAMES = ["test_two_views", "test_masked", "masked_patches", "masked_autoencoder"]
 ALONE = World(0, 1, torch.device("cpu"))
 TIMES = {"images_per_second", "train_seconds", "compile_seconds"}
 
