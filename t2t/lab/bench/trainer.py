@@ -5,10 +5,11 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import product
+from itertools import product, repeat
 
 import numpy as np
 import torch
+from rich.console import Console
 
 from t2t.data.batches import LoaderOptions
 from t2t.data.sampler import Batch, steps_per_epoch
@@ -35,6 +36,7 @@ from t2t.training.compile_policy import compiles_at_once
 from t2t.training.distributed import World, training_stream
 from t2t.training.forecast.random_batch import random_batch
 from t2t.training.loaders import training_batches
+from t2t.training.logging.stage import stage
 from t2t.training.optim import lr_factor, set_lr
 from t2t.training.recipe import Phase, Recipe
 from t2t.training.runtime import Runtime, make_deterministic, resolve_runtime
@@ -119,10 +121,11 @@ class BenchTrainer:
         if len(self.in_flight) > 1:
             self.in_flight.popleft().result()
 
-    def synthetic_batch(self) -> Batch:
-        """Random pixels on the device."""
+    def synthetic_batches(self) -> Generator[Batch]:
+        """Random pixels on the device, the same for each step."""
         size = self.recipe.batch_size
-        return random_batch(self.recipe, size, self.state.task, self.device)
+        batch = random_batch(self.recipe, size, self.state.task, self.device)
+        yield from repeat(batch, LONGEST)
 
     def batches(self) -> Generator[Batch]:
         """Batches from the files, once the worker processes have started.
@@ -182,12 +185,14 @@ def measure_trainer(
     On random images every phase of the recipe is timed, from files the first one.
     """
     device, batch_size = trainer.device, trainer.recipe.batch_size
+    console = Console(stderr=True)
+    words = "Compiling" if trainer.is_compiled else "Preparing"
     peak = PeakMemory(device)
     trainer.start()
-    batch = trainer.synthetic_batch()
+    synthetic = trainer.stepper.load(trainer.synthetic_batches())
 
     def step() -> None:
-        trainer.step(batch)
+        trainer.step(next(synthetic))
 
     shares = trainer.recipe.phases()
     timings: dict[Phase, Timing] = {}
@@ -196,8 +201,9 @@ def measure_trainer(
     for phase in shares:
         trainer.set_phase(phase)
         started = time.perf_counter()
-        for _ in range(NUM_WARM_UPS.get(device.type, 1)):
-            step()
+        with stage(console, f"{words} {trainer.recipe.model}"):
+            for _ in range(NUM_WARM_UPS.get(device.type, 1)):
+                step()
         compiling += time.perf_counter() - started
         timings[phase] = time_steps(step, device, seconds)
         if profiled and profile is None:
@@ -220,13 +226,14 @@ def measure_trainer(
     first, alone = next(iter(timings.items()))
     peak.reset()  # excludes the matrix products of `matrix_rate`
     trainer.set_phase(first)
-    with closing(trainer.batches()) as batches:
+    with closing(trainer.stepper.load(trainer.batches())) as batches:
 
         def fed_step() -> None:
             trainer.step(next(batches))
 
-        for _ in range(NUM_FED_WARM_UPS.get(device.type, 1)):
-            fed_step()
+        with stage(console, "Starting to read the files"):
+            for _ in range(NUM_FED_WARM_UPS.get(device.type, 1)):
+                fed_step()
         fed = time_steps(fed_step, device, seconds)
         profile = None
         if profiled or device.type == "cuda":
