@@ -122,8 +122,9 @@ class Task(nn.Module):
     ) -> Views:
         """The inputs of the loss, given one tensor of pixels per crop.
 
-        Runs on the device under `torch.compile(fullgraph=True)`. All random numbers
-        come from `rng`, so that a resumed run draws the same.
+        Runs on the device, beside the step before and, if the run is compiled, under
+        `torch.compile(fullgraph=True)`. So it reads no weights and no `progress`. All
+        random numbers come from `rng`, so that a resumed run draws the same.
         """
         raise NotImplementedError
 
