@@ -6,6 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from t2t.ops.availability import runs_kernels
+from t2t.ops.partial_sums import sum_partials
 
 Bias = Float[Tensor, "hidden"]
 Hidden = Float[Tensor, "batch tokens hidden"]
@@ -74,4 +75,4 @@ def fused_backward(inner: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
         STAGES=2,
         num_warps=4,
     )
-    return grad_inner, partial.sum(0)
+    return grad_inner, sum_partials(partial)

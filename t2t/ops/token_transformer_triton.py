@@ -5,6 +5,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from t2t.ops.partial_sums import sum_partials
+
 TOKEN_DIM = 64
 """The width of tokens that the kernels are written for."""
 TILE = 64
@@ -215,9 +217,9 @@ def fused_backward(
         TILE=TILE,
         num_warps=4,
     )
-    fc1, fc2, *mlp_biases = mlp_partial.sum(0).split(MLP_SUMS)
-    proj, proj_bias, query_offset = query_partial.sum(0).split(QUERY_SUMS)
-    key_offset, value_offset = key_partial.sum(0).split(KEY_SUMS)
+    fc1, fc2, *mlp_biases = sum_partials(mlp_partial).split(MLP_SUMS)
+    proj, proj_bias, query_offset = sum_partials(query_partial).split(QUERY_SUMS)
+    key_offset, value_offset = sum_partials(key_partial).split(KEY_SUMS)
     grad_proj, grad_fc1, grad_fc2 = (
         grad.view(TOKEN_DIM, TOKEN_DIM).clone() for grad in (proj, fc1, fc2)
     )
