@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from t2t.ops.attention import attention
+from t2t.ops.first_attention import first_attention
 from t2t.ops.gelu import linear_gelu
 from t2t.ops.residual_norm import draw_kept_indices, kept_counts, norm, residual_norm
 from t2t.shapes import Tokens
@@ -100,7 +101,9 @@ def block_stack(
             qkv = linear(normed, block.qkv, block.qkv_bias)
             mixed = attention(qkv, num_heads, scale)
         else:
-            mixed = attention_of_first(normed, block, num_heads, scale, num_read)
+            mixed = first_attention(
+                normed, block.qkv, block.qkv_bias, num_heads, scale, num_read
+            )
             tokens = tokens[:, :num_read]
         tokens, normed = residual_norm(
             tokens,
@@ -127,30 +130,6 @@ def block_stack(
             eps,
         )
     return normed[:, :num_read]
-
-
-def attention_of_first(
-    normed: Tokens, block: BlockWeights, num_heads: int, scale: float, num_read: int
-) -> Tokens:
-    """Attention for the queries of the first `num_read` tokens only, in float32."""
-    width = len(block.qkv) // 3
-    by_head = (num_heads, width // num_heads)
-    bias = block.qkv_bias
-    query = linear(
-        normed[:, :num_read], block.qkv[:width], None if bias is None else bias[:width]
-    ).unflatten(-1, by_head)
-    key, value = (
-        linear(normed, block.qkv[width:], None if bias is None else bias[width:])
-        .unflatten(-1, (2, *by_head))
-        .unbind(2)
-    )
-    # Products and sums: a matrix product with one row would leave tensor cores idle.
-    wide = torch.promote_types(normed.dtype, torch.float32)
-    query, key, value = query.to(wide), key.to(wide), value.to(wide)
-    logits = (query[:, :, None] * key[:, None]).sum(-1) * scale
-    weights = logits.softmax(dim=2)
-    mixed = (weights[..., None] * value[:, None]).sum(2)
-    return mixed.flatten(2).to(normed.dtype)
 
 
 def in_precision(

@@ -6,7 +6,13 @@ where a kernel runs.
 
 import torch
 
-from t2t.ops import attention, gelu, residual_norm, token_transformer_triton
+from t2t.ops import (
+    attention,
+    first_attention,
+    gelu,
+    residual_norm,
+    token_transformer_triton,
+)
 
 packed_attention = torch.library.triton_op(
     "t2t::packed_attention", attention.packed_forward, mutates_args=()
@@ -31,6 +37,37 @@ def attention_gradients(ctx, grad_out, grad_log_sum):  # type: ignore[no-untyped
 
 torch.library.register_autograd(
     "t2t::packed_attention", attention_gradients, setup_context=save_attention
+)
+
+
+fused_first_attention = torch.library.triton_op(
+    "t2t::first_attention", first_attention.fused_forward, mutates_args=()
+)
+fused_first_attention_backward = torch.library.triton_op(
+    "t2t::first_attention_backward", first_attention.fused_backward, mutates_args=()
+)
+
+
+def save_first_attention(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    tokens, weight, bias, _, ctx.scale, _ = inputs
+    out, log_sum, query, kv = output
+    ctx.save_for_backward(tokens, weight, query, kv, out, log_sum)
+    ctx.bias_dtype = None if bias is None else bias.dtype
+
+
+def first_attention_gradients(ctx, grad_out, *_):  # type: ignore[no-untyped-def]
+    has_bias = ctx.bias_dtype is not None
+    tokens, weight, bias = fused_first_attention_backward(
+        *ctx.saved_tensors, grad_out, ctx.scale, has_bias
+    )
+    bias = bias.to(ctx.bias_dtype) if has_bias else None
+    return tokens, weight, bias, None, None, None
+
+
+torch.library.register_autograd(
+    "t2t::first_attention",
+    first_attention_gradients,
+    setup_context=save_first_attention,
 )
 
 

@@ -19,13 +19,16 @@ from torch._library.triton import set_wrap_triton_enabled
 
 from t2t.ops.attention import attention_reference, backward_by, forward_by
 from t2t.ops.attention_tiles import BackwardTiles, Tiles
+from t2t.ops.first_attention import first_attention_reference
 from t2t.ops.operators import (
+    fused_first_attention,
     fused_gelu,
     fused_norm,
     fused_residual_norm,
     fused_token_transformer,
     packed_attention,
 )
+from t2t.ops.partial_sums import sum_partials, sum_partials_reference
 from t2t.ops.residual_norm import (
     draw_kept_indices,
     norm_reference,
@@ -138,6 +141,33 @@ def attention_errors(
     return errors(target, fast, attention_reference, inputs, [0])
 
 
+def first_attention_errors(
+    target: Target, num_read: int, head: int = 64, with_bias: bool = False
+) -> Errors:
+    """Attention of the first tokens, with two heads."""
+    width = 2 * head
+    weight = torch.randn(3 * width, width) * width**-0.5
+    # The gradient of the keys' bias is zero, and that of a sum is not.
+    bias = torch.randn(3 * width) if with_bias else None
+    return errors(
+        target,
+        lambda tokens, weight, bias, *others: fused_first_attention(
+            tokens, weight.to(target.dtype), bias, *others
+        )[0],
+        first_attention_reference,
+        (torch.randn(3, 150, width), weight, bias, 2, 0.125, num_read),
+        [0, 1, 2] if with_bias else [0, 1],
+    )
+
+
+def sum_partials_errors(target: Target, parts: int) -> Errors:
+    """The sum over programs; it has no gradient of its own."""
+    partial = torch.randn(parts, 3, 70, device=target.device)
+    with set_wrap_triton_enabled(False):
+        found = sum_partials(partial)
+    return {"out": [relative(found, sum_partials_reference(partial.double()))]}
+
+
 def residual_norm_errors(
     target: Target, drops: bool, scale: float = 1.3, wide: bool = False
 ) -> Errors:
@@ -232,6 +262,12 @@ CASES: dict[str, Callable[[Target], Errors]] = {
         attention_errors, tokens=37, lowest=-400.0
     ),
     "attention in wide tiles": partial(attention_errors, tokens=150, tiles=WIDE_TILES),
+    "first_attention": partial(first_attention_errors, num_read=1),
+    "first_attention of two with bias": partial(
+        first_attention_errors, num_read=2, head=48, with_bias=True
+    ),
+    "sum_partials": partial(sum_partials_errors, parts=300),
+    "sum_partials of few": partial(sum_partials_errors, parts=3),
     "residual_norm": partial(residual_norm_errors, drops=False),
     "residual_norm of one gradient": partial(
         residual_norm_errors, drops=False, scale=1.0
