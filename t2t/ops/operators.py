@@ -10,6 +10,7 @@ from t2t.ops import (
     attention,
     first_attention,
     gelu,
+    image_windows,
     residual_norm,
     token_transformer_triton,
 )
@@ -180,4 +181,9 @@ torch.library.register_autograd(
     "t2t::token_transformer",
     token_transformer_gradients,
     setup_context=save_token_transformer,
+)
+
+
+fused_image_windows = torch.library.triton_op(
+    "t2t::image_windows", image_windows.fused_forward, mutates_args=()
 )

@@ -20,9 +20,11 @@ from torch._library.triton import set_wrap_triton_enabled
 from t2t.ops.attention import attention_reference, backward_by, forward_by
 from t2t.ops.attention_tiles import BackwardTiles, Tiles
 from t2t.ops.first_attention import first_attention_reference
+from t2t.ops.image_windows import image_windows_reference
 from t2t.ops.operators import (
     fused_first_attention,
     fused_gelu,
+    fused_image_windows,
     fused_norm,
     fused_residual_norm,
     fused_token_transformer,
@@ -34,6 +36,7 @@ from t2t.ops.residual_norm import (
     norm_reference,
     residual_norm_reference,
 )
+from t2t.ops.soft_split import Split
 from t2t.ops.token_transformer import TokenWeights, token_transformer_reference
 from t2t.ops.token_transformer_triton import TOKEN_DIM
 from t2t.ops.window_projection import Windows
@@ -160,6 +163,18 @@ def first_attention_errors(
     )
 
 
+def image_windows_errors(
+    target: Target, split: tuple[int, int, int], channels: int = 3, last: bool = False
+) -> Errors:
+    """Squares and statistics of the windows of an image, which gets no gradient."""
+    image = torch.randn(3, channels, 29, 150).to(target.device) + 0.3
+    if last:
+        image = image.contiguous(memory_format=torch.channels_last)
+    found = fused_image_windows(image, *split, 1e-5, target.dtype)
+    wanted = image_windows_reference(image.double(), Split(*split), 1e-5, torch.float64)
+    return {"out": [relative(*pair) for pair in zip(found, wanted, strict=True)]}
+
+
 def sum_partials_errors(target: Target, parts: int) -> Errors:
     """The sum over programs; it has no gradient of its own."""
     partial = torch.randn(parts, 3, 70, device=target.device)
@@ -265,6 +280,14 @@ CASES: dict[str, Callable[[Target], Errors]] = {
     "first_attention": partial(first_attention_errors, num_read=1),
     "first_attention of two with bias": partial(
         first_attention_errors, num_read=2, head=48, with_bias=True
+    ),
+    "image_windows": partial(image_windows_errors, split=(7, 4, 2)),
+    "image_windows of stride 1": partial(image_windows_errors, split=(3, 1, 1)),
+    "image_windows without overlap": partial(
+        image_windows_errors, split=(2, 2, 0), channels=1
+    ),
+    "image_windows of channels last": partial(
+        image_windows_errors, split=(3, 2, 1), last=True
     ),
     "sum_partials": partial(sum_partials_errors, parts=300),
     "sum_partials of few": partial(sum_partials_errors, parts=3),
