@@ -23,6 +23,7 @@ from triton.runtime.jit import JITFunction
 from t2t.ops import (
     attention,
     augment_triton,
+    embedding,
     first_attention,
     gelu,
     image_windows,
@@ -116,6 +117,22 @@ def first_attention_case(num_read: int, head: int) -> Case:
 
     shape = f"{num_read} tokens, heads of {head}"
     return Case("attention of the first tokens", shape, run)
+
+
+def embedding_case(dim: int, stream: torch.dtype | None, drops: bool) -> Case:
+    """Both ways, with all that is added."""
+
+    def run(dtype: torch.dtype) -> None:
+        features, vector = torch.empty(4, 196, dim, dtype=dtype), torch.empty(dim)
+        rank = torch.zeros(4, 196, dtype=torch.int64) if drops else None
+        added = (vector, vector.expand(1, 1, dim), vector.expand(197, dim))
+        kind = stream or dtype
+        out = embedding.fused_forward(features, *added, rank, 98 if drops else 196, kind)
+        embedding.fused_backward(out, rank, 196, 1, True, dtype)
+
+    shape = f"{dim} channels"
+    shape += " in float32" if stream else ""
+    return Case("embedding", shape + (", half of the tokens" if drops else ""), run)
 
 
 def image_windows_case(size: int, split: tuple[int, int, int], channels: int) -> Case:
@@ -222,6 +239,7 @@ def common_cases() -> list[Case]:
     return [
         *(attention_case(tokens, 64) for tokens in (128, 197, 256)),
         first_attention_case(1, 64),
+        embedding_case(384, None, True),
         image_windows_case(224, (7, 4, 2), 3),
         residual_norm_case(384, None, True),
         gelu_case(1152),
@@ -243,6 +261,12 @@ def all_cases() -> list[Case]:
             first_attention_case(num_read, head)
             for num_read in (1, first_attention.MAX_READ)
             for head in (16, 64, first_attention.MAX_HEAD)
+        ),
+        *(
+            embedding_case(dim, stream, drops)
+            for dim in (64, 384, 1024)
+            for stream in (None, torch.float32)
+            for drops in (False, True)
         ),
         *(
             image_windows_case(size, split, channels)

@@ -8,6 +8,7 @@ import torch
 
 from t2t.ops import (
     attention,
+    embedding,
     first_attention,
     gelu,
     image_windows,
@@ -186,4 +187,38 @@ torch.library.register_autograd(
 
 fused_image_windows = torch.library.triton_op(
     "t2t::image_windows", image_windows.fused_forward, mutates_args=()
+)
+
+
+fused_embedding = torch.library.triton_op(
+    "t2t::embedding", embedding.fused_forward, mutates_args=()
+)
+fused_embedding_backward = torch.library.triton_op(
+    "t2t::embedding_backward", embedding.fused_backward, mutates_args=()
+)
+
+
+def save_embedding(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    features, *added, rank, _, _ = inputs
+    ctx.save_for_backward(rank)
+    ctx.shape, ctx.dtype = features.shape, features.dtype
+    ctx.added = [None if each is None else each.dtype for each in added]
+    ctx.num_prefix = 0 if added[1] is None else added[1].shape[1]
+
+
+def embedding_gradients(ctx, grad):  # type: ignore[no-untyped-def]
+    (rank,) = ctx.saved_tensors
+    first = ctx.num_prefix
+    _, needs_bias, needs_prefix, needs_table, *_ = ctx.needs_input_grad
+    features, table, bias = fused_embedding_backward(
+        grad, rank, ctx.shape[1], first, needs_bias, ctx.dtype
+    )
+    bias = bias.to(ctx.added[0]) if needs_bias else None
+    prefix = table[None, :first].to(ctx.added[1]) if needs_prefix else None
+    table = table.to(ctx.added[2]) if needs_table else None
+    return features, bias, prefix, table, None, None, None
+
+
+torch.library.register_autograd(
+    "t2t::embedding", embedding_gradients, setup_context=save_embedding
 )

@@ -19,9 +19,11 @@ from torch._library.triton import set_wrap_triton_enabled
 
 from t2t.ops.attention import attention_reference, backward_by, forward_by
 from t2t.ops.attention_tiles import BackwardTiles, Tiles
+from t2t.ops.embedding import TokenParts, embed_reference
 from t2t.ops.first_attention import first_attention_reference
 from t2t.ops.image_windows import image_windows_reference
 from t2t.ops.operators import (
+    fused_embedding,
     fused_first_attention,
     fused_gelu,
     fused_image_windows,
@@ -163,6 +165,37 @@ def first_attention_errors(
     )
 
 
+def embedding_errors(
+    target: Target, num_prefix: int, has_table: bool, drops: bool
+) -> Errors:
+    """Bias, prefix tokens and positions of all tokens, or of some."""
+    batch, tokens, dim = 5, 10, 48
+    rank = torch.rand(batch, tokens).argsort(1).to(target.device) if drops else None
+    count = 4 if drops else tokens
+    prefix = torch.randn(num_prefix, dim) if num_prefix else None
+    table = torch.randn(num_prefix + tokens, dim) if has_table else None
+
+    def shaped(*tensors: Tensor) -> tuple[Any, ...]:
+        features, bias, *others = tensors
+        prefix = others.pop(0)[None] if num_prefix else None
+        return features, bias, prefix, *(others or [None]), rank, count
+
+    def reference(*tensors: Tensor) -> Tensor:
+        features, bias, prefix, *others = shaped(*tensors)
+        parts = TokenParts(features, bias, prefix)
+        return embed_reference(parts, *others, torch.float64)
+
+    given = (torch.randn(batch, tokens, dim), torch.randn(dim), prefix, table)
+    inputs = [each for each in given if each is not None]
+    return errors(
+        target,
+        lambda *tensors: fused_embedding(*shaped(*tensors), target.dtype),
+        reference,
+        inputs,
+        range(len(inputs)),
+    )
+
+
 def image_windows_errors(
     target: Target, split: tuple[int, int, int], channels: int = 3, last: bool = False
 ) -> Errors:
@@ -280,6 +313,13 @@ CASES: dict[str, Callable[[Target], Errors]] = {
     "first_attention": partial(first_attention_errors, num_read=1),
     "first_attention of two with bias": partial(
         first_attention_errors, num_read=2, head=48, with_bias=True
+    ),
+    "embedding": partial(embedding_errors, num_prefix=1, has_table=True, drops=False),
+    "embedding of some": partial(
+        embedding_errors, num_prefix=2, has_table=True, drops=True
+    ),
+    "embedding without positions": partial(
+        embedding_errors, num_prefix=0, has_table=False, drops=True
     ),
     "image_windows": partial(image_windows_errors, split=(7, 4, 2)),
     "image_windows of stride 1": partial(image_windows_errors, split=(3, 1, 1)),
