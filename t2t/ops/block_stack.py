@@ -34,6 +34,8 @@ class BlockWeights(NamedTuple):
     fc1_bias: Hidden
     fc2: Float[Tensor, "dim hidden"]
     fc2_bias: Vector
+    fc1_rounded: Hidden | None = None
+    """fc1's bias in the precision of products, without a gradient."""
 
 
 def block_stack_reference(
@@ -117,7 +119,7 @@ def block_stack(
             batch / counts[branch],
             eps,
         )
-        hidden = linear_gelu(normed, block.fc1, block.fc1_bias)
+        hidden = linear_gelu(normed, block.fc1, block.fc1_bias, block.fc1_rounded)
         tokens, normed = residual_norm(
             tokens,
             linear(hidden, block.fc2, None),
@@ -135,8 +137,12 @@ def block_stack(
 def in_precision(
     blocks: Sequence[BlockWeights], dtype: torch.dtype
 ) -> Sequence[BlockWeights]:
-    """The blocks with matrices of this dtype, all converted by one kernel."""
-    names = ("qkv", "proj", "fc1", "fc2")
+    """The blocks with what products read in this dtype, all converted by one kernel."""
+    names = ["qkv", "proj", "fc1", "fc2", "fc1_rounded"]
+    if blocks[0].qkv_bias is not None:
+        names.append("qkv_bias")
+    # The gradient of fc1's bias is summed in float32, by GELU's kernel.
+    blocks = [each._replace(fc1_rounded=each.fc1_bias.detach()) for each in blocks]
     weights = [getattr(block, name) for block in blocks for name in names]
     # torch.compile fuses conversions by itself.
     if torch.compiler.is_compiling() or all(each.dtype == dtype for each in weights):

@@ -25,14 +25,18 @@ def linear_gelu(
     x: Float[Tensor, "batch tokens dim"],
     weight: Float[Tensor, "hidden dim"],
     bias: Bias,
+    rounded: Bias | None = None,
 ) -> Hidden:
-    """The same, with GELU in one kernel forward and one backward."""
+    """The same, with GELU in one kernel forward and one backward.
+
+    `rounded` is the bias in the dtype of x, if it is known already.
+    """
     if runs_kernels(x, x.dtype):
         from t2t.ops.operators import fused_gelu
 
-        return fused_gelu(
-            F.linear(x, weight.to(x.dtype), bias.detach().to(x.dtype)), bias
-        )
+        rounded = bias.detach() if rounded is None else rounded
+        inner = F.linear(x, weight.to(x.dtype), rounded.to(x.dtype))
+        return fused_gelu(inner, bias)
     return linear_gelu_reference(x, weight, bias)
 
 

@@ -169,12 +169,13 @@ def save_token_transformer(ctx, inputs, output) -> None:  # type: ignore[no-unty
 
 def token_transformer_gradients(ctx, grad_out, grad_moments, *_):  # type: ignore[no-untyped-def]
     need_rstd = ctx.needs_input_grad[1]
-    product, rstd, offset, proj, fc1, fc2, biases = fused_token_transformer_backward(
+    product, rstd, *sums = fused_token_transformer_backward(
         *ctx.saved_tensors, grad_out, grad_moments, ctx.drop_rate, ctx.eps, need_rstd
     )
+    offset, *weights = token_transformer_triton.weight_gradients(*sums)
     return (
         *(product, rstd if need_rstd else None, None, None, offset, None),
-        *(proj, fc1, fc2, biases, None, None, None),
+        *(*weights, None, None, None),
     )
 
 

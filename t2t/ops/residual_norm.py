@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int32
 from torch import Tensor
+from torch._subclasses import FakeTensor
 
 from t2t.ops.attention_tiles import next_power_of_2
 from t2t.ops.availability import runs_kernels
@@ -54,9 +55,22 @@ def draw_kept_indices(
 ) -> Int32[Tensor, "branches batch"]:
     """A random `KeptIndex` for each branch, which keeps `counts` samples."""
     rank = torch.rand(len(counts), batch, device=device).argsort(1).argsort(1)
-    # Filled one by one: a constant list would be copied to the device at every step.
-    limit = torch.stack([rank.new_full((), count) for count in counts])[:, None]
+    limit = limits(tuple(counts), rank)[:, None]
     return torch.where(rank < limit, rank, -1).to(torch.int32)
+
+
+LIMITS: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}
+
+
+def limits(counts: tuple[int, ...], like: Tensor) -> Tensor:
+    """The counts as a tensor, copied to the device once."""
+    if torch.compiler.is_compiling() or isinstance(like, FakeTensor):
+        # Filled one by one: a list would be copied at every step.
+        return torch.stack([like.new_full((), count) for count in counts])
+    key = (counts, like.device)
+    if key not in LIMITS:
+        LIMITS[key] = torch.tensor(counts, device=like.device)
+    return LIMITS[key]
 
 
 def kept_samples(tokens: Tokens, index: KeptIndex, count: int) -> Tokens:
