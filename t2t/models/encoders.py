@@ -11,11 +11,19 @@ from torch.utils.checkpoint import checkpoint
 from t2t.errors import UserError, choose
 from t2t.models.blocks import Block, DenseBlock, DenseTransitionBlock
 from t2t.models.config import ModelConfig
-from t2t.models.fusion import FEWEST_DROPPED, are_plain, block_weights, is_fused
+from t2t.models.fusion import (
+    FEWEST_DROPPED,
+    are_plain,
+    block_weights,
+    is_fused,
+    is_wrapped,
+)
+from t2t.models.hooks import is_hooked
 from t2t.models.layers import SelfAttention
 from t2t.models.positions import POSITIONS, Positions
 from t2t.models.token_grid import Grid
 from t2t.ops.block_stack import BlockWeights, block_stack
+from t2t.ops.embedding import TokenParts, embed
 from t2t.ops.performer_step import compute_dtype
 from t2t.shapes import Tokens
 
@@ -59,6 +67,15 @@ class EncoderPositions(nn.Module):
         """Whether positions only add to the tokens before the first layer."""
         has_bias = any(table.has_bias for table in self.tables)
         return self.positions_at == "stem" and not has_bias
+
+    @property
+    def only_adds(self) -> bool:
+        """Whether all that is done before the first layer is to add a table."""
+        table: Any = self.tables[0]
+        hooked = any(is_hooked(part) for part in (self, table, self.drop))
+        drops = self.drop.training and self.drop.p > 0
+        own = type(table).add_to is Positions.add_to
+        return self.is_stem_only and own and not drops and not hooked
 
     def add_to(self, tokens: Tokens, layer: int, grid: Grid) -> Tokens:
         """Tokens with the positions of a layer added."""
@@ -130,7 +147,7 @@ class Encoder(nn.Module):
 
     def forward(
         self,
-        tokens: Tokens,
+        tokens: Tokens | TokenParts,
         grid: Grid,
         norm: nn.Module,
         num_read: int | None = None,
@@ -141,12 +158,16 @@ class Encoder(nn.Module):
         With `kept`, the blocks see only these of each image's tokens, in that order,
         after the prefix tokens.
         """
-        stack = self.stack(tokens, norm)
-        tokens = self.positions.add_to(tokens, 0, grid)
-        if kept is not None:
-            tokens = keep_rows(tokens, self.num_prefix, kept)
-        elif self.training and self.token_share < 1:
-            tokens = drop_tokens(tokens, self.num_prefix, self.token_share)
+        features = tokens.features if isinstance(tokens, TokenParts) else tokens
+        stack, dtype = self.stack(features, norm), compute_dtype(features)
+        stream = self.residual_dtype or dtype
+        if isinstance(tokens, TokenParts):
+            fused = None
+            if stack is not None and kept is None:
+                fused = self.embedded(tokens, grid, stream)
+            tokens = self.enter(tokens.joined(), grid, kept) if fused is None else fused
+        else:
+            tokens = self.enter(tokens, grid, kept)
         if stack is None:
             for layer in range(len(self.blocks)):
                 step = self.step if layer > 0 else self.apply_block
@@ -158,9 +179,8 @@ class Encoder(nn.Module):
         final = (norm.weight, norm.bias)
         heads = (mixer.num_heads, mixer.scale)
         num_read = tokens.shape[1] if num_read is None else num_read
-        dtype = compute_dtype(tokens)
         return block_stack(
-            tokens.to(self.residual_dtype or dtype),
+            tokens.to(stream),
             stack,
             final,
             *heads,
@@ -169,6 +189,31 @@ class Encoder(nn.Module):
             rates if max(rates) > 0 else None,
             dtype,
         )
+
+    def enter(self, tokens: Tokens, grid: Grid, kept: Rows | None) -> Tokens:
+        """The tokens that enter the first block, some of them dropped."""
+        tokens = self.positions.add_to(tokens, 0, grid)
+        if kept is not None:
+            return keep_rows(tokens, self.num_prefix, kept)
+        if self.training and self.token_share < 1:
+            return drop_tokens(tokens, self.num_prefix, self.token_share)
+        return tokens
+
+    def embedded(
+        self, parts: TokenParts, grid: Grid, dtype: torch.dtype
+    ) -> Tokens | None:
+        """The same in one pass over the features; None if a module changes more."""
+        if not self.positions.only_adds:
+            return None
+        first = self.positions.at(0)
+        table = None if first is None else first.embedding(grid)
+        if any(map(is_wrapped, (parts.bias, parts.prefix, table))):
+            return None
+        rank, (batch, count, _) = None, parts.features.shape
+        if self.training and self.token_share < 1:
+            order = draw_order(batch, count, parts.features.device)
+            rank, count = order.argsort(1), num_kept(count, self.token_share)
+        return embed(parts, table, rank, count, dtype)
 
     def stack(self, tokens: Tokens, norm: nn.Module) -> list[BlockWeights] | None:
         """The weights of all blocks if they can run fused, else None."""
@@ -242,8 +287,8 @@ class Encoder(nn.Module):
 def drop_tokens(tokens: Tokens, num_prefix: int, share: float) -> Tokens:
     """The prefix tokens and a random share of each image's other tokens."""
     num_tokens = tokens.shape[1] - num_prefix
-    count = max(1, round(num_tokens * share))
-    order = torch.rand(len(tokens), num_tokens, device=tokens.device).argsort(1)
+    count = num_kept(num_tokens, share)
+    order = draw_order(len(tokens), num_tokens, tokens.device)
     return keep_rows(tokens, num_prefix, order[:, :count])
 
 
@@ -259,6 +304,16 @@ def take_rows(tokens: Tokens, rows: Rows) -> Tokens:
     first = torch.arange(batch, device=tokens.device)[:, None] * num_tokens
     taken: Tensor = TakeRows.apply(tokens.flatten(0, 1), (first + rows).flatten())
     return taken.unflatten(0, rows.shape)
+
+
+def num_kept(num_tokens: int, share: float) -> int:
+    """How many of an image's tokens are kept."""
+    return max(1, round(num_tokens * share))
+
+
+def draw_order(batch: int, num_tokens: int, device: torch.device) -> Tensor:
+    """A random order of each image's tokens."""
+    return torch.rand(batch, num_tokens, device=device).argsort(1)
 
 
 class TakeRows(torch.autograd.Function):

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from t2t.ops.attention import attention
+from t2t.ops.first_attention import first_attention
 from t2t.ops.gelu import linear_gelu
 from t2t.ops.residual_norm import draw_kept_indices, kept_counts, norm, residual_norm
 from t2t.shapes import Tokens
@@ -33,6 +34,8 @@ class BlockWeights(NamedTuple):
     fc1_bias: Hidden
     fc2: Float[Tensor, "dim hidden"]
     fc2_bias: Vector
+    fc1_rounded: Hidden | None = None
+    """fc1's bias in the precision of products, without a gradient."""
 
 
 def block_stack_reference(
@@ -100,7 +103,9 @@ def block_stack(
             qkv = linear(normed, block.qkv, block.qkv_bias)
             mixed = attention(qkv, num_heads, scale)
         else:
-            mixed = attention_of_first(normed, block, num_heads, scale, num_read)
+            mixed = first_attention(
+                normed, block.qkv, block.qkv_bias, num_heads, scale, num_read
+            )
             tokens = tokens[:, :num_read]
         tokens, normed = residual_norm(
             tokens,
@@ -114,7 +119,7 @@ def block_stack(
             batch / counts[branch],
             eps,
         )
-        hidden = linear_gelu(normed, block.fc1, block.fc1_bias)
+        hidden = linear_gelu(normed, block.fc1, block.fc1_bias, block.fc1_rounded)
         tokens, normed = residual_norm(
             tokens,
             linear(hidden, block.fc2, None),
@@ -129,35 +134,15 @@ def block_stack(
     return normed[:, :num_read]
 
 
-def attention_of_first(
-    normed: Tokens, block: BlockWeights, num_heads: int, scale: float, num_read: int
-) -> Tokens:
-    """Attention with only the first `num_read` tokens as queries, in float32."""
-    width = len(block.qkv) // 3
-    by_head = (num_heads, width // num_heads)
-    bias = block.qkv_bias
-    query = linear(
-        normed[:, :num_read], block.qkv[:width], None if bias is None else bias[:width]
-    ).unflatten(-1, by_head)
-    key, value = (
-        linear(normed, block.qkv[width:], None if bias is None else bias[width:])
-        .unflatten(-1, (2, *by_head))
-        .unbind(2)
-    )
-    # Elementwise, since matrix products of one row would leave tensor cores idle.
-    wide = torch.promote_types(normed.dtype, torch.float32)
-    query, key, value = query.to(wide), key.to(wide), value.to(wide)
-    logits = (query[:, :, None] * key[:, None]).sum(-1) * scale
-    weights = logits.softmax(dim=2)
-    mixed = (weights[..., None] * value[:, None]).sum(2)
-    return mixed.flatten(2).to(normed.dtype)
-
-
 def cast_matrices(
     blocks: Sequence[BlockWeights], dtype: torch.dtype
 ) -> Sequence[BlockWeights]:
-    """The blocks with their matrices cast to this dtype, all by one kernel."""
-    names = ("qkv", "proj", "fc1", "fc2")
+    """The blocks with what products read cast to this dtype, all by one kernel."""
+    names = ["qkv", "proj", "fc1", "fc2", "fc1_rounded"]
+    if blocks[0].qkv_bias is not None:
+        names.append("qkv_bias")
+    # The gradient of fc1's bias is summed in float32, by GELU's kernel.
+    blocks = [each._replace(fc1_rounded=each.fc1_bias.detach()) for each in blocks]
     weights = [getattr(block, name) for block in blocks for name in names]
     # torch.compile fuses conversions by itself.
     if torch.compiler.is_compiling() or all(each.dtype == dtype for each in weights):

@@ -318,9 +318,12 @@ class Stepper:
         state = self.state
         for optimizer in state.optimizers:
             state.scaler.unscale_(optimizer)
-        limit = self.recipe.optimizer.clip_norm or float("inf")
-        parameters = state.trained.parameters()
-        norm = nn.utils.clip_grad_norm_(parameters, limit, foreach=True)
+        parameters = [p for p in state.trained.parameters() if p.grad is not None]
+        grads = [p.grad for p in parameters if p.grad is not None]
+        norm = nn.utils.get_total_norm(grads, foreach=True)
+        limit = self.recipe.optimizer.clip_norm
+        if limit:  # without one, torch would multiply by 1
+            nn.utils.clip_grads_with_norm_(parameters, limit, norm, foreach=True)
         full = getattr(norm, "full_tensor", None)
         return full() if full is not None else norm
 

@@ -28,11 +28,12 @@ def check(cards: ModuleType, case: Any, card: Any, dtype: torch.dtype) -> None:
     limit = MATMUL_SHARED_MEMORY if case.has_matmuls else 64 << 10
     launches = cards.launches(case, dtype)
     assert launches
-    for launch in launches:
-        kernel = cards.compiled(launch, card)
+    kernels = [cards.compiled(launch, card) for launch in launches]
+    for kernel in kernels:
         assert kernel.metadata.shared <= min(limit, card.shared_memory)
-        assert ("tt.dot" in kernel.asm["ttir"]) == case.has_matmuls
         assert kernel.asm["cubin"]
+    # Beside products, a case may only sum what its programs have summed.
+    assert any("tt.dot" in each.asm["ttir"] for each in kernels) == case.has_matmuls
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,33 @@ def query_backward(
 
 
 @triton.jit
+def merge_gradients(
+    part_means_ptr,
+    part_mass_ptr,
+    means_ptr,
+    grad_means_ptr,
+    grad_shift_ptr,
+    parts,
+    FEATURES: tl.constexpr,
+):
+    """One program: the gradients of a sample's key sums, over all parts."""
+    sample = tl.program_id(0)
+    feature = tl.arange(0, FEATURES)
+    channel = tl.arange(0, DIM)
+    mass = tl.zeros((FEATURES,), tl.float32)
+    grad = tl.zeros((FEATURES, DIM), tl.float32)
+    for part in range(parts):
+        at = (sample * parts + part) * FEATURES + feature
+        mass += tl.load(part_mass_ptr + at)
+        grad += tl.load(part_means_ptr + at[:, None] * DIM + channel[None, :])
+    at = sample * FEATURES + feature
+    matrix_at = at[:, None] * DIM + channel[None, :]
+    means = tl.load(means_ptr + matrix_at)
+    tl.store(grad_means_ptr + matrix_at, grad)
+    tl.store(grad_shift_ptr + at, mass - tl.sum(means * grad, 1))
+
+
+@triton.jit
 def key_backward(
     product_ptr,
     rstd_ptr,

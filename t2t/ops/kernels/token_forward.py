@@ -150,3 +150,35 @@ def token_forward(
         out = out.to(tl.float32)
         tl.store(moments_ptr + row * 2, tl.sum(out, 1), mask=real)
         tl.store(moments_ptr + row * 2 + 1, tl.sum(out * out, 1), mask=real)
+
+
+@triton.jit
+def merge_key_sums(
+    peak_ptr,
+    mass_ptr,
+    value_ptr,
+    log_mass_ptr,
+    means_ptr,
+    parts,
+    FEATURES: tl.constexpr,
+):
+    """One program: the sums over all parts of a sample, as log-mass and means."""
+    sample = tl.program_id(0)
+    feature = tl.arange(0, FEATURES)
+    channel = tl.arange(0, DIM)
+    highest = tl.full((FEATURES,), float("-inf"), tl.float32)
+    for part in range(parts):
+        at = (sample * parts + part) * FEATURES + feature
+        highest = tl.maximum(highest, tl.load(peak_ptr + at))
+    mass = tl.zeros((FEATURES,), tl.float32)
+    value = tl.zeros((FEATURES, DIM), tl.float32)
+    for part in range(parts):
+        at = (sample * parts + part) * FEATURES + feature
+        factor = tl.exp(tl.load(peak_ptr + at) - highest)
+        mass += tl.load(mass_ptr + at) * factor
+        here = value_ptr + at[:, None] * DIM + channel[None, :]
+        value += tl.load(here) * factor[:, None]
+    at = sample * FEATURES + feature
+    tl.store(log_mass_ptr + at, highest + tl.log(mass))
+    at = means_ptr + at[:, None] * DIM + channel[None, :]
+    tl.store(at, value / mass[:, None])
