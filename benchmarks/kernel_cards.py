@@ -127,7 +127,9 @@ def embedding_case(dim: int, stream: torch.dtype | None, drops: bool) -> Case:
         rank = torch.zeros(4, 196, dtype=torch.int64) if drops else None
         added = (vector, vector.expand(1, 1, dim), vector.expand(197, dim))
         kind = stream or dtype
-        out = embedding.fused_forward(features, *added, rank, 98 if drops else 196, kind)
+        out = embedding.fused_forward(
+            features, *added, rank, 98 if drops else 196, kind
+        )
         embedding.fused_backward(out, rank, 196, 1, True, dtype)
 
     shape = f"{dim} channels"

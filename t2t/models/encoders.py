@@ -69,6 +69,7 @@ class EncoderPositions(nn.Module):
     def only_adds(self) -> bool:
         """Whether all that is done before the first layer is to add a table."""
         table = self.tables[0]
+        assert isinstance(table, Positions)
         hooked = any(is_hooked(part) for part in (self, table, self.drop))
         drops = self.drop.training and self.drop.p > 0
         own = type(table).add_to is Positions.add_to

@@ -73,9 +73,7 @@ def convolve_squares(squares: Squares, weight: Kernel, stride: int) -> FeatureMa
     return F.conv2d(squares.permute(0, 3, 1, 2), weight.permute(0, 3, 1, 2))
 
 
-def image_squares(
-    image: FeatureMap, kernel: int, stride: int, padding: int
-) -> Squares:
+def image_squares(image: FeatureMap, kernel: int, stride: int, padding: int) -> Squares:
     """The pixels of each stride × stride square, in the order of the image's axes."""
     batch, channels, *size = image.shape
     rows, columns = (num_squares(each, kernel, stride, padding) for each in size)

@@ -66,7 +66,12 @@ def has_kernel(image: FeatureMap, split: Split, dtype: torch.dtype) -> bool:
 
 
 def fused_forward(
-    image: Tensor, kernel: int, stride: int, padding: int, eps: float, dtype: torch.dtype
+    image: Tensor,
+    kernel: int,
+    stride: int,
+    padding: int,
+    eps: float,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Squares, means and reciprocal deviations."""
     from t2t.ops.kernels.image_windows import image_squares, window_moments
@@ -75,7 +80,9 @@ def fused_forward(
     batch, channels, height, width = image.shape
     across = -(-kernel // stride)
     rest = kernel - (across - 1) * stride
-    rows, columns = (num_squares(each, kernel, stride, padding) for each in (height, width))
+    rows, columns = (
+        num_squares(each, kernel, stride, padding) for each in (height, width)
+    )
     depth = depth_of(channels, stride)
     squares = image.new_empty(batch, rows, columns, depth, dtype=dtype)
     num_sums = 2 if rest == stride else 8

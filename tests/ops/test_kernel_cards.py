@@ -28,11 +28,13 @@ def check(cards: ModuleType, case: Any, card: Any, dtype: torch.dtype) -> None:
     limit = PRODUCT_SHARED_MEMORY if case.has_products else 64 << 10
     launches = cards.launches(case, dtype)
     assert launches
+    have_products = []
     for launch in launches:
         kernel = cards.compiled(launch, card)
         assert kernel.metadata.shared <= min(limit, card.shared_memory)
-        assert ("tt.dot" in kernel.asm["ttir"]) == case.has_products
         assert kernel.asm["cubin"]
+        have_products.append("tt.dot" in kernel.asm["ttir"])
+    assert any(have_products) == case.has_products
 
 
 @pytest.mark.parametrize(
