@@ -96,7 +96,7 @@ def test_frozen_matrices_stay_frozen_in_another_precision():
     blocks = [random_block(16, 24, with_bias=True) for _ in range(2)]
     for weight in blocks[0]:
         weight.requires_grad_(False)
-    first, second = in_precision(blocks, torch.float32)
+    (first, second), _ = in_precision(blocks, torch.float32)
     for name in ("qkv", "proj", "fc1", "fc2"):
         assert not getattr(first, name).requires_grad
         assert getattr(second, name).requires_grad
