@@ -71,7 +71,8 @@ class EncoderPositions(nn.Module):
     @property
     def only_adds(self) -> bool:
         """Whether all that is done before the first layer is to add a table."""
-        table: Any = self.tables[0]
+        table = self.tables[0]
+        assert isinstance(table, Positions)
         hooked = any(is_hooked(part) for part in (self, table, self.drop))
         drops = self.drop.training and self.drop.p > 0
         own = type(table).add_to is Positions.add_to
@@ -159,7 +160,9 @@ class Encoder(nn.Module):
         after the prefix tokens.
         """
         features = tokens.features if isinstance(tokens, TokenParts) else tokens
-        stack, dtype = self.stack(features, norm), compute_dtype(features)
+        stack, dtype = self.stack(features, norm), features.dtype
+        if stack is not None:
+            dtype = compute_dtype(features)
         stream = self.residual_dtype or dtype
         if isinstance(tokens, TokenParts):
             fused = None

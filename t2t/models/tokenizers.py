@@ -98,8 +98,11 @@ class PerformerTokenTransformer(TokenTransformer):
     ) -> None:
         super().__init__(in_channels, split, dim, eps, dropout)
         num_features = dim // 2
-        features = nn.init.orthogonal_(torch.empty(num_features, dim))
-        self.register_buffer("features", features * num_features**0.5)
+        features = torch.empty(num_features, dim)
+        # On a meta device this would import the compiler, which takes seconds.
+        if not features.is_meta:
+            features = nn.init.orthogonal_(features) * num_features**0.5
+        self.register_buffer("features", features)
         self.features: Tensor
 
     def fused(

@@ -1,6 +1,7 @@
 """A stack of pre-norm blocks that computes only what its output needs."""
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -34,8 +35,6 @@ class BlockWeights(NamedTuple):
     fc1_bias: Hidden
     fc2: Float[Tensor, "dim hidden"]
     fc2_bias: Vector
-    fc1_rounded: Hidden | None = None
-    """fc1's bias in the precision of products, without a gradient."""
 
 
 def block_stack_reference(
@@ -81,7 +80,7 @@ def block_stack(
     in `dtype`, by default the same.
     """
     dtype = tokens.dtype if dtype is None else dtype
-    blocks = cast_matrices(blocks, dtype)
+    blocks, hidden_biases = cast_matrices(blocks, dtype)
     batch = tokens.shape[0]
     rates = [0.0] * len(blocks) if drop_rates is None else drop_rates
     # Two branches per block, and the last norm, which takes every sample.
@@ -119,7 +118,7 @@ def block_stack(
             batch / counts[branch],
             eps,
         )
-        hidden = linear_gelu(normed, block.fc1, block.fc1_bias, block.fc1_rounded)
+        hidden = linear_gelu(normed, block.fc1, block.fc1_bias, hidden_biases[index])
         tokens, normed = residual_norm(
             tokens,
             linear(hidden, block.fc2, None),
@@ -136,19 +135,26 @@ def block_stack(
 
 def cast_matrices(
     blocks: Sequence[BlockWeights], dtype: torch.dtype
-) -> Sequence[BlockWeights]:
-    """The blocks with what products read cast to this dtype, all by one kernel."""
-    names = ["qkv", "proj", "fc1", "fc2", "fc1_rounded"]
+) -> tuple[Sequence[BlockWeights], Sequence[Hidden]]:
+    """The blocks with what products read in this dtype, all cast by one kernel.
+
+    fc1's biases come beside, as the gradient of those in the blocks is summed in
+    float32.
+    """
+    names = ["qkv", "proj", "fc1", "fc2"]
     if blocks[0].qkv_bias is not None:
         names.append("qkv_bias")
-    # The gradient of fc1's bias is summed in float32, by GELU's kernel.
-    blocks = [each._replace(fc1_rounded=each.fc1_bias.detach()) for each in blocks]
     weights = [getattr(block, name) for block in blocks for name in names]
+    biases = [block.fc1_bias.detach() for block in blocks]
     # torch.compile fuses conversions by itself.
     if torch.compiler.is_compiling() or all(each.dtype == dtype for each in weights):
-        return blocks
-    found = iter(Cast.apply(dtype, *weights))
-    return [block._replace(**dict(zip(names, found, strict=False))) for block in blocks]
+        return blocks, biases
+    found = iter(Cast.apply(dtype, *weights, *biases))
+    blocks = [
+        block._replace(**dict(zip(names, islice(found, len(names)), strict=True)))
+        for block in blocks
+    ]
+    return blocks, [*found]
 
 
 class Cast(torch.autograd.Function):

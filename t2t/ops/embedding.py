@@ -11,6 +11,7 @@ from t2t.ops.availability import runs_kernels
 from t2t.ops.partial_sums import sum_partials
 from t2t.shapes import Tokens
 
+Vector = Float[Tensor, "dim"]
 Rank = Int64[Tensor, "batch tokens"]
 """Each image token's index in a random order; those below a count are kept."""
 VALUES = 2048
@@ -22,7 +23,7 @@ class TokenParts(NamedTuple):
     """The features of image tokens, and what is added before and to all of them."""
 
     features: Tokens
-    bias: Float[Tensor, " dim"] | None
+    bias: Vector | None
     """Of the layer that computed the features, which do not include it."""
     prefix: Float[Tensor, "one prefix dim"] | None
 

@@ -43,7 +43,7 @@ BFLOAT16 = {
     "attention": 6e-3,
     "attention far below zero": 5e-2,
     "attention of 37 far below zero": 5e-2,
-    "first_attention": 8e-3,
+    "first_attention": 1.6e-2,
     "embedding": 5e-3,
     "image_windows": 4e-3,
     "sum_partials": 4e-6,
