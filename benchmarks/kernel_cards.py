@@ -23,12 +23,15 @@ from triton.runtime.jit import JITFunction
 from t2t.ops import (
     attention,
     augment_triton,
+    embedding,
+    first_attention,
     gelu,
+    image_windows,
     performer_step,
     residual_norm,
     token_transformer_triton,
 )
-from t2t.ops.availability import PRODUCT_SHARED_MEMORY
+from t2t.ops.availability import MATMUL_SHARED_MEMORY
 from t2t.ops.crop_resize import crop_resize_triton
 from t2t.ops.ragged import Ragged
 
@@ -79,8 +82,8 @@ class Case(NamedTuple):
     operation: str
     shape: str
     run: Callable[[torch.dtype], object]
-    has_products: bool = False
-    """Whether its kernels multiply matrices, and so need `runs_products`."""
+    has_matmuls: bool = False
+    """Whether its kernels multiply matrices, and so need `runs_matmul_kernels`."""
     is_half: bool = True
     """Whether its kernels depend on the dtype."""
 
@@ -89,7 +92,7 @@ class Case(NamedTuple):
 
     def runs_on(self, card: Card) -> bool:
         """Whether the package launches these kernels there, or takes the plain path."""
-        return not self.has_products or card.shared_memory >= PRODUCT_SHARED_MEMORY
+        return not self.has_matmuls or card.shared_memory >= MATMUL_SHARED_MEMORY
 
 
 def attention_case(tokens: int, head: int) -> Case:
@@ -101,6 +104,49 @@ def attention_case(tokens: int, head: int) -> Case:
         attention.packed_backward(qkv, out, log_sum, out, 4, 0.125)
 
     return Case("attention", f"{tokens} tokens, heads of {head}", run, True)
+
+
+def first_attention_case(num_read: int, head: int) -> Case:
+    """Both ways, four heads."""
+
+    def run(dtype: torch.dtype) -> None:
+        query = torch.empty(2, num_read, 4 * head, dtype=dtype)
+        kv = torch.empty(2, 197, 8 * head, dtype=dtype)
+        out, log_sum = first_attention.forward_of(query, kv, 4, 0.125)
+        first_attention.backward_of(query, kv, out, log_sum, out, 0.125)
+
+    shape = f"{num_read} tokens, heads of {head}"
+    return Case("attention of the first tokens", shape, run)
+
+
+def embedding_case(dim: int, stream: torch.dtype | None, drops: bool) -> Case:
+    """Both ways, with all that is added."""
+
+    def run(dtype: torch.dtype) -> None:
+        features, vector = torch.empty(4, 196, dim, dtype=dtype), torch.empty(dim)
+        rank = torch.zeros(4, 196, dtype=torch.int64) if drops else None
+        added = (vector, vector.expand(1, 1, dim), vector.expand(197, dim))
+        kind = stream or dtype
+        out = embedding.fused_forward(
+            features, *added, rank, 98 if drops else 196, kind
+        )
+        embedding.fused_backward(out, rank, 196, 1, True, dtype)
+
+    shape = f"{dim} channels"
+    shape += " in float32" if stream else ""
+    return Case("embedding", shape + (", half of the tokens" if drops else ""), run)
+
+
+def image_windows_case(size: int, split: tuple[int, int, int], channels: int) -> Case:
+    """Squares and statistics, of both kinds of images."""
+
+    def run(dtype: torch.dtype) -> None:
+        for kind in (torch.float32, dtype):
+            image = torch.empty(2, channels, size, size, dtype=kind)
+            image_windows.fused_forward(image, *split, 1e-5, dtype)
+
+    shape = f"{size} px × {channels}, windows {split}"
+    return Case("image windows", shape, run)
 
 
 def residual_norm_case(dim: int, stream: torch.dtype | None, drops: bool) -> Case:
@@ -194,6 +240,9 @@ def common_cases() -> list[Case]:
     """What T2T-ViT-14 on ImageNet and the CIFAR recipes launch."""
     return [
         *(attention_case(tokens, 64) for tokens in (128, 197, 256)),
+        first_attention_case(1, 64),
+        embedding_case(384, None, True),
+        image_windows_case(224, (7, 4, 2), 3),
         residual_norm_case(384, None, True),
         gelu_case(1152),
         token_transformer_case(32, 0.1, True),
@@ -209,6 +258,27 @@ def all_cases() -> list[Case]:
             attention_case(tokens, head)
             for head in attention.HEAD_SIZES
             for tokens in (65, 128, 197, 256, attention.MAX_TOKENS)
+        ),
+        *(
+            first_attention_case(num_read, head)
+            for num_read in (1, first_attention.MAX_READ)
+            for head in (16, 64, first_attention.MAX_HEAD)
+        ),
+        *(
+            embedding_case(dim, stream, drops)
+            for dim in (64, 384, 1024)
+            for stream in (None, torch.float32)
+            for drops in (False, True)
+        ),
+        *(
+            image_windows_case(size, split, channels)
+            for channels in (1, 3)
+            for size, split in (
+                (32, (3, 1, 1)),
+                (64, (3, 2, 1)),
+                (224, (7, 4, 2)),
+                (384, (7, 4, 2)),
+            )
         ),
         *(
             residual_norm_case(dim, stream, drops)

@@ -103,7 +103,7 @@ def recipe_rows(seconds: float) -> list[dict[str, object]]:
     recipe = find_recipe("cifar10.t2t_vit_7")
     rows = []
     for name in RESIDUALS:
-        runtime = Runtime(device="cuda", compile=False, residual=name)  # type: ignore[arg-type]
+        runtime = Runtime(device="cuda", compile="off", residual=name)  # type: ignore[arg-type]
         for row, _ in measure_recipes(
             [recipe], [runtime], CUDA, None, "", seconds=seconds
         ):

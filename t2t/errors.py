@@ -29,7 +29,7 @@ class UserError(ValueError):
 
 
 class LocalError(UserError):
-    """An error of one process alone, which prints it whatever its rank."""
+    """An error of a single process, which prints it whatever its rank."""
 
 
 class ReportedError(UserError):
@@ -59,7 +59,7 @@ def machine_error(
 
 
 def suggest(word: str, allowed: Iterable[str]) -> str:
-    """A closing sentence, after a space, with the closest names or all of a few."""
+    """A sentence to append, with the closest names, or all names if they are few."""
     names = sorted({*allowed})
     if found := close_matches(word, names):
         return f" Did you mean {' or '.join(found)}?"

@@ -55,7 +55,7 @@ def find_models(pattern: str) -> dict[str, Entry]:
     if not found:
         raise UserError(
             f"No model matches {pattern!r}.{suggest(wanted, ZOO)} `t2t models` lists "
-            "all of ours; timm's names can be used too."
+            "ours; timm's names work too."
         )
     return found
 
@@ -82,11 +82,11 @@ def model_table(found: dict[str, Entry], width: int) -> RenderableType:
     needed = width_of(full)
     if needed <= width:
         return full
-    note = f"A terminal of {needed} columns says what each model is."
+    note = f"With {needed} columns, the terminal shows what each model is."
     table = model_columns(found, with_about=False)
     if width_of(table) > width:
         note = (
-            f"A terminal of {width_of(table)} columns also shows the paper's numbers."
+            f"With {width_of(table)} columns, the terminal shows the paper's numbers."
         )
         table = model_columns(found, with_about=False, with_paper=False)
     return Group(table, Text(), Text(note, style="dim"))
@@ -140,9 +140,11 @@ def recipe_table(rows: Sequence[tuple[Any, str]], width: int) -> RenderableType:
     needed = width_of(numbers) + MIN_TEXT_COLUMNS
     if needed <= width:
         return recipe_columns(rows, width, num_columns=5)
-    note = f"A terminal of {needed} columns says what each recipe is."
+    note = f"With {needed} columns, the terminal shows what each recipe is."
     if width_of(numbers) > width:
-        note = f"A terminal of {width_of(numbers)} columns shows px, epochs, batch."
+        note = (
+            f"With {width_of(numbers)} columns, the terminal shows px, epochs, batch."
+        )
         numbers = recipe_columns(rows, width, num_columns=1)
     return Group(numbers, Text(), Text(note, style="dim"))
 

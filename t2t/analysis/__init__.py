@@ -1,1 +1,1 @@
-"""Looking into models: what they cost, what they attend to, what they see."""
+"""Analysis of models: cost, attention, and the evidence for predictions."""

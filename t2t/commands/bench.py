@@ -15,10 +15,12 @@ from t2t.commands.bench_options import (
     select_runtimes,
 )
 from t2t.commands.options import (
+    CodeOption,
     DeviceOption,
     JsonFlag,
     check_writable,
     option,
+    run_code,
     warn,
 )
 from t2t.errors import UserError
@@ -58,6 +60,7 @@ def bench(
             "(default: graph on CUDA, else eager)",
         ),
     ] = None,
+    code: CodeOption = (),
     device: DeviceOption = None,
     seconds: Annotated[
         float, option("Seconds to measure per row.", "(default: 3)", "N")
@@ -115,6 +118,8 @@ def bench(
         )
     check_numbers(batch, image_size, seconds, repeat)
 
+    run_code(code)
+
     from t2t.lab.bench.cases import REPLAYED
     from t2t.lab.bench.rows import read_rows
     from t2t.training.distributed import find_device
@@ -136,7 +141,7 @@ def bench(
 
         measured = measure_recipes(
             select_recipes(models, recipe, image_size, batch),
-            select_runtimes(device, precisions, launch, workers),
+            select_runtimes(device, precisions, launch, workers, on_cuda),
             chosen,
             None if data is None else Files(data, repeat, resident),
             command,

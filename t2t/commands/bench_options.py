@@ -79,7 +79,7 @@ def select_recipes(
     if name is None:
         chosen = [imagenet.published(model) for model in models]
     else:
-        recipe = open_recipe(name)
+        recipe = apply_settings(open_recipe(name), None, ())
         others = [apply_settings(recipe, None, (f"model={model}",)) for model in models]
         chosen = others or [recipe]
     return [
@@ -99,20 +99,23 @@ def select_runtimes(
     precisions: Sequence[Precision],
     launch: str | None,
     workers: int | None,
+    on_cuda: bool,
 ) -> list["Runtime"]:
     """One runtime per precision."""
-    from t2t.training.runtime import Runtime
+    from t2t.lab.bench.cases import COMPILED, REPLAYED
+    from t2t.training.runtime import Compile, Runtime
 
-    if launch in ("graph", "compiled"):
+    if on_cuda and launch not in (None, *REPLAYED):
         raise UserError(
-            f"--launch {launch} is not allowed here: the trainer chooses how its step "
-            "runs; leave it out, or give eager_graph (on a CPU eager) not to compile."
+            f"--launch {launch} is not possible here: on CUDA the trainer's step is a "
+            "CUDA graph; give graph (compiled) or eager_graph, or leave it out."
         )
+    compiled: Compile = "on" if launch in COMPILED else "off"
     return [
         Runtime(
             device=device,
             precision=each,
-            compile=None if launch is None else False,
+            compile="auto" if launch is None else compiled,
             workers=workers,
         )
         for each in precisions

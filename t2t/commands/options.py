@@ -22,7 +22,7 @@ INTERRUPTED = 130
 def option(
     help: str, default: str = "", metavar: str | None = None, name: str | None = None
 ) -> Any:
-    """The help of an option; `default` is the note on its default value, if any.
+    """An option's help; `default` is the note on its default value, if any.
 
     `name` is the option's, if Python does not allow it for the parameter.
     """
@@ -37,8 +37,11 @@ PrecisionOption = Annotated[
     option("Precision: bf16, fp16 or fp32.", "(default: bf16 on CUDA, else fp32)"),
 ]
 CompileOption = Annotated[
-    Literal["on", "off"] | None,
-    option("Compile the model: on or off.", "(default: on with CUDA)"),
+    Literal["auto", "on", "off"],
+    option(
+        "Compile the step: on, off, or auto, once it saves more time than it costs.",
+        "(default: auto)",
+    ),
 ]
 MaxPixelsOption = Annotated[
     int,
@@ -60,22 +63,17 @@ JsonFlag = Annotated[bool, option("Print JSON, for programs.")]
 
 SetOption = Annotated[
     UseAppendAction[tuple[str, ...]],
-    option("Any field of the recipe.", "(repeatable)", "FIELD=VALUE"),
+    option("Set any field of the recipe.", "(repeatable)", "FIELD=VALUE"),
 ]
 
 CodeOption = Annotated[
     UseAppendAction[tuple[str, ...]],
     option(
-        "Run your own file, which registers what the model or recipe needs.",
+        "Run your own file, which registers what the recipe, model or data needs.",
         "(repeatable)",
         "FILE.py",
     ),
 ]
-
-
-def as_bool(choice: Literal["on", "off"] | None) -> bool | None:
-    """on as True, off as False."""
-    return None if choice is None else choice == "on"
 
 
 def run_code(files: Iterable[str]) -> None:

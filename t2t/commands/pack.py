@@ -1,10 +1,19 @@
 """`t2t pack`: pack images into tar shards."""
 
+import shlex
+from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import Positional
 
-from t2t.commands.options import MaxPixelsOption, at_least, check_max_pixels, option
+from t2t.commands.options import (
+    CodeOption,
+    MaxPixelsOption,
+    at_least,
+    check_max_pixels,
+    option,
+    run_code,
+)
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 
 
@@ -34,6 +43,11 @@ def pack(
     workers: Annotated[
         int | None, option("Worker threads.", "(default: all cores)", "N")
     ] = None,
+    unlabelled: Annotated[
+        bool,
+        option("Images need no labels; those that every image has are kept."),
+    ] = False,
+    code: CodeOption = (),
     max_pixels: MaxPixelsOption = DEFAULT_MAX_PIXELS,
 ) -> None:
     """Shrink images and pack them into tar shards, which load faster.
@@ -41,11 +55,12 @@ def pack(
     Examples:
       t2t pack path/to/imagenet packed/ --short-side 256
       t2t pack photos/ packed/
+      t2t pack unsorted/ packed/ --unlabelled
     """
     if workers is not None:
         at_least(1, "--workers", workers)
     check_max_pixels(max_pixels)
-    import shlex
+    run_code(code)
 
     from rich.text import Text
 
@@ -61,6 +76,7 @@ def pack(
             shard_size=shard_size,
             num_workers=workers,
             max_pixels=max_pixels,
+            labels=not unlabelled,
             progress=progress,
         )
     for note in done.notes:
@@ -71,6 +87,12 @@ def pack(
         lambda width: Text(
             f"{done.num_images:,} images in {done.num_shards} shards: "
             f"{done.bytes_before / 1e6:,.1f} MB → {done.bytes_after / 1e6:,.1f} MB\n"
-            f"Train on them: t2t train --data {shlex.quote(str(done.folder))}"
+            f"{how_to_train(done.folder, done.is_labelled)}"
         )
     )
+
+
+def how_to_train(folder: Path, is_labelled: bool) -> str:
+    """The command that trains on a pack."""
+    task = "" if is_labelled else " --set task=TASK, a task that needs no labels"
+    return f"Train on them: t2t train --data {shlex.quote(str(folder))}{task}"

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional
 
 from t2t.commands.options import (
+    CodeOption,
     JsonFlag,
     SetOption,
     at_least,
     option,
+    run_code,
 )
 from t2t.config import check_contradictions
 from t2t.errors import UserError
@@ -23,7 +25,7 @@ def plan(
     recipe: Annotated[
         Positional[str],
         option(
-            "A name from `t2t recipes`, a recipe.json, or a run folder.",
+            "A name from `t2t recipes`, FILE.py:NAME, a recipe.json or a run folder.",
             "(required)",
             "RECIPE",
         ),
@@ -46,6 +48,7 @@ def plan(
         option("Measured images/s of one GPU.", "", "IMAGES/S"),
     ] = None,
     set: SetOption = (),
+    code: CodeOption = (),
     rehearse: Annotated[
         bool, option("Also take one step as one of that many processes, on the CPU.")
     ] = False,
@@ -64,6 +67,8 @@ def plan(
         at_least(1, "--micro-batch", micro_batch)
     if rate is not None and not 0 < rate < math.inf:
         raise UserError(f"--rate {rate:g} must be more than 0, in images/s.")
+
+    run_code(code)
 
     import torch
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, UseAppendAction
 
-from t2t.commands.options import option
+from t2t.commands.options import CodeOption, option, run_code
 from t2t.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def record(
     held_out: Annotated[
         bool, option("Allow runs evaluated on held-out training images; labels them.")
     ] = False,
+    code: CodeOption = (),
 ) -> None:
     """Gather finished runs that differ in their seed, or studies, into a record.
 
@@ -48,10 +49,14 @@ def record(
     if not runs:
         raise UserError("No runs are given; name the folders of finished runs.")
 
+    run_code(code)
+
     from pathlib import Path
 
     from t2t.lab.records.record import record as gather
     from t2t.lab.records.study_record import is_studies, record_studies
+    from t2t.tasks.registry import primary_metric
+    from t2t.training.saved_run import read_recipe
 
     folders = [Path(run).expanduser() for run in runs]
     target = Path(into).expanduser()
@@ -74,8 +79,12 @@ def record(
         held_out=held_out,
         logs=[Path(each).expanduser() for each in log],
     )
-    top1 = ", ".join(f"{value:.2f}" for value in summary["top1"])
-    print(f"{into}: {summary['recipe']}, top-1 {top1} % (seeds {summary['seeds']})")
+    metric = primary_metric(read_recipe(folders[0]).task)
+    values = ", ".join(f"{value:.{metric.digits}f}" for value in summary[metric.name])
+    print(
+        f"{into}: {summary['recipe']}, {metric.label} {values}{metric.unit} "
+        f"(seeds {summary['seeds']})"
+    )
 
 
 def check_kind(folder: "Path", num_folders: int) -> None:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
-from t2t.commands.options import DeviceOption, option
+from t2t.commands.options import CodeOption, DeviceOption, option, run_code
 from t2t.errors import UserError
 
 
@@ -25,6 +25,7 @@ def ship(
     megabytes: Annotated[
         float, option("Largest size allowed, in MB.", "(default: 10)", "N")
     ] = 10.0,
+    code: CodeOption = (),
     device: DeviceOption = None,
 ) -> None:
     """Write a run's model at half precision, with a model card.
@@ -37,6 +38,8 @@ def ship(
     """
     if not megabytes > 0:
         raise UserError(f"--megabytes {megabytes:g} is too small: give more than 0.")
+
+    run_code(code)
 
     from pathlib import Path
 
@@ -52,5 +55,5 @@ def ship(
     )
     print(
         f"{file}: {file.stat().st_size / 1e6:.2f} MB, top-1 {report.score.top1:.2f} % "
-        f"on {report.score.num_images:,} images; the card is beside it."
+        f"on {report.score.num_images:,} images; with MODEL_CARD.md."
     )

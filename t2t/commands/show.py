@@ -36,7 +36,7 @@ def show(
     in_channels: Annotated[int, option("Channels per image.", "(default: 3)", "N")] = 3,
     set: Annotated[
         UseAppendAction[tuple[str, ...]],
-        option("Any model argument.", "(repeatable)", "NAME=VALUE"),
+        option("Set any model argument.", "(repeatable)", "NAME=VALUE"),
     ] = (),
     depth: Annotated[
         int | None,

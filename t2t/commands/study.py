@@ -6,15 +6,16 @@ from tyro.conf import Positional
 
 from t2t.commands.options import (
     INTERRUPTED,
+    CodeOption,
     CompileOption,
     DeviceOption,
     JsonFlag,
     PrecisionOption,
     SetOption,
-    as_bool,
     at_least,
     at_most,
     option,
+    run_code,
     warn,
 )
 from t2t.config import check_contradictions
@@ -51,9 +52,10 @@ def study(
         str, option("Folder of runs and tables.", "(default: runs/studies)", "PATH")
     ] = "runs/studies",
     set: SetOption = (),
+    code: CodeOption = (),
     device: DeviceOption = None,
     precision: PrecisionOption = None,
-    compile: CompileOption = None,
+    compile: CompileOption = "auto",
     dry_run: Annotated[
         bool, option("Print the arms, their cost and the time, without training.")
     ] = False,
@@ -80,6 +82,8 @@ def study(
     for seed in seeds:
         at_most(2**32 - 1, "--seeds", at_least(0, "--seeds", seed))
 
+    run_code(code)
+
     from pathlib import Path
 
     chosen = open_study(name, data, epochs, set)
@@ -100,7 +104,7 @@ def study(
     runtime = Runtime(
         device=device,
         precision=precision,  # type: ignore[arg-type]
-        compile=as_bool(compile),
+        compile=compile,
     )
     train_study(chosen, seeds, root, only, runtime, json)
 

@@ -1,6 +1,7 @@
 """`t2t train`: train a model."""
 
 import sys
+import time
 from typing import Annotated, Literal
 
 from tyro.conf import Positional
@@ -13,7 +14,6 @@ from t2t.commands.options import (
     MaxPixelsOption,
     PrecisionOption,
     SetOption,
-    as_bool,
     at_least,
     at_most,
     check_max_pixels,
@@ -94,7 +94,7 @@ def train(
         Literal["half", "fp32"],
         option("Residual stream: half precision (faster), or fp32.", "(default: half)"),
     ] = "half",
-    compile: CompileOption = None,
+    compile: CompileOption = "auto",
     micro_batch: Annotated[
         int | None,
         option(
@@ -160,6 +160,7 @@ def train(
 
     run_code(code)
 
+    from t2t.process_age import process_age
     from t2t.recipes.train import train as start
 
     result = start(
@@ -178,7 +179,7 @@ def train(
         device=device,
         precision=precision,  # type: ignore[arg-type]
         residual=residual,
-        compile=as_bool(compile),
+        compile=compile,
         micro_batch=micro_batch,
         parallelism=parallelism,
         workers=workers,
@@ -187,6 +188,7 @@ def train(
         checkpoint_minutes=checkpoint_minutes,
         fresh=fresh,
         dry_run=dry_run,
+        started=time.monotonic() - process_age(),
     )
     if dry_run:
         return

@@ -22,7 +22,7 @@ from t2t.training.forecast.advice import FEW_TO_VALIDATE, confidence_interval
 from t2t.training.loaders import open_data
 from t2t.training.logging.clock import duration, pace
 from t2t.training.logging.metrics import read_rows
-from t2t.training.run_files import CURVES, METRICS, MODEL
+from t2t.training.run_files import CURVES, METRICS, MODEL, PICTURES
 from t2t.training.saved_run import read_recipe
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -164,6 +164,7 @@ def files_and_commands(folder: Path, *, has_classes: bool = True) -> str:
         MODEL: "the model, ready to use",
         CURVES: "losses, metrics and learning rate over the steps",
         METRICS: "the same as numbers",
+        PICTURES: "what the task saw and predicted",
     }
     rows = {
         str(folder / name): what

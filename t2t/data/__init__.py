@@ -1,1 +1,1 @@
-"""Images in: sources, decoding, augmentation, batches."""
+"""The data pipeline: sources, decoding, augmentation, batches."""

@@ -1,7 +1,7 @@
 """Batches of a source on a device: from images kept there, or streamed to it."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,7 +39,7 @@ class Batches(Protocol):
         """How images reach the device, for the log."""
         ...
 
-    def steps(self, start: int, stop: int) -> Iterator[Batch]: ...
+    def steps(self, start: int, stop: int) -> Generator[Batch]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class LoaderOptions:
     num_workers: int | None = None
     """Threads or processes that read and decode; None: one per core of this process."""
     num_ahead: int = 3
-    """Steps prepared ahead."""
+    """Steps to prefetch."""
     nvjpeg: bool = True
     """Decode JPEGs on the GPU if it can; pixels differ by a few grey levels."""
     processes: bool | None = None

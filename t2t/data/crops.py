@@ -1,4 +1,4 @@
-"""Crops: the part of each image to show and its resizing, drawn on the host."""
+"""Crops: the box of each image and how it is resized, drawn on the host."""
 
 import math
 from collections.abc import Sequence
@@ -194,7 +194,7 @@ class RandomCrop:
 
 @dataclass(frozen=True, kw_only=True)
 class CenterCrop:
-    """The centre: as a resize to size / fraction and a crop to size give it."""
+    """The central box, as if resized to size / fraction and cropped to size."""
 
     size: tuple[int, int]
     fraction: float = 0.9

@@ -1,4 +1,4 @@
-"""Images of a source by index, others in place of damaged ones, and their batches."""
+"""Loads images of a source by index, replaces damaged ones, and makes batches."""
 
 import threading
 

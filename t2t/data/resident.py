@@ -1,7 +1,7 @@
 """Small sets: decoded once and kept on the device, where batches are gathered."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing
 from weakref import WeakKeyDictionary
 
@@ -13,11 +13,13 @@ from t2t.data.loader import Loader, make_batch
 from t2t.data.sampler import Batch, BatchIndices, Sampler
 from t2t.data.sources.base import Indices, Source
 from t2t.data.streaming.stream import Decoded, ImageStream
-from t2t.ops.ragged import Ragged, roomy
+from t2t.ops.ragged import Ragged, empty_rounded_up
 
 # Images that the stream decodes in a step: more if they are small.
 _MIN_CHUNK, _MAX_CHUNK = 64, 2048
 _CHUNK_BYTES = 1 << 24
+_PROCESSES_FROM = 20_000
+"""Images."""
 
 
 class TooLargeToKeep(Exception):  # noqa: N818 (it says what a source is)
@@ -66,7 +68,9 @@ class ResidentImages:
             device=device,
             num_workers=num_workers,
             nvjpeg=nvjpeg,
-            processes=False,
+            # Starting them takes longer than decoding a small set by threads.
+            processes=None if len(self.labels) >= _PROCESSES_FROM else False,
+            in_order=True,
         )
         parts: list[Decoded] = []
         num_bytes = 0
@@ -77,10 +81,10 @@ class ResidentImages:
                 if num_bytes > max_bytes:
                     raise TooLargeToKeep
         self.loaded: Indices = np.concatenate([part.loaded for part in parts])
-        """Which image is at each index: another one where it was damaged."""
+        """The index of the image at each position; another if it was damaged."""
         self.images = _joined([part.images for part in parts])
         if device.type == "cuda":
-            # A decoder on a stream of its own may get the parts' memory next.
+            # A decoder on another stream may get the parts' memory next.
             torch.cuda.synchronize(device)
 
 
@@ -89,7 +93,7 @@ def _joined(parts: list[Ragged]) -> Ragged:
     sizes = [len(part.pixels) for part in parts]
     starts = (np.cumsum(sizes) - sizes).tolist()
     offsets = [part.offsets + start for part, start in zip(parts, starts, strict=True)]
-    pixels = roomy(sum(sizes), parts[0].pixels.device)
+    pixels = empty_rounded_up(sum(sizes), parts[0].pixels.device)
     return Ragged(
         torch.cat([part.pixels for part in parts], out=pixels),
         torch.cat(offsets),
@@ -139,7 +143,7 @@ class ResidentBatches:
         if not crops:
             check_one_size(resident.images)
 
-    def steps(self, start: int, stop: int) -> Iterator[Batch]:
+    def steps(self, start: int, stop: int) -> Generator[Batch]:
         """The batches of these steps, in order."""
         for step in range(start, stop):
             wanted = self.sampler.batch_indices(step)

@@ -15,7 +15,7 @@ from t2t.errors import UserError
 from t2t.shapes import Labels, Pixels
 
 Shuffle = Callable[[int, int, int], Int64[np.ndarray, " images"]]
-"""From (seed, number of the pass, number of images) to a permutation."""
+"""Maps (seed, number of the pass, number of images) to a permutation."""
 
 
 class Batch(NamedTuple):
@@ -25,7 +25,7 @@ class Batch(NamedTuple):
     """The images once per crop, which may differ in size."""
     labels: Labels
     indices: Int64[Tensor, " batch"]
-    """Which image of the source each one is, after a damaged one was replaced."""
+    """The index of each image in the source, after damaged ones were replaced."""
     keys: Int64[Tensor, " batch"]
     """Keys of the random draws; the repeats of an image have different ones."""
     valid: Bool[Tensor, " batch"]
@@ -42,7 +42,7 @@ class Batch(NamedTuple):
 
 
 class BatchIndices(NamedTuple):
-    """One rank's share of a step, before any file is read."""
+    """The indices of one rank's share of a step, before any file is read."""
 
     indices: Int64[np.ndarray, " batch"]
     keys: Int64[np.ndarray, " batch"]

@@ -65,7 +65,7 @@ def rehearse(
     with fake_world(num_processes):
         world = World(0, num_processes, cpu, 0, per_node)
         runtime = resolve_runtime(
-            Runtime(device="cpu", compile=False, parallelism=parallelism), world
+            Runtime(device="cpu", compile="off", parallelism=parallelism), world
         )
         state = new_state(recipe, runtime, world, num_classes)
         stepper = Stepper(recipe, runtime, world, state)
@@ -154,7 +154,11 @@ def num_bytes(tensors: Tensor | Sequence[Tensor]) -> int:
 
 def state_bytes(state: TrainState) -> int:
     """The bytes of a run's state in this process."""
-    tensors = state.snapshot().tensors.values()
+    kept_out = [state.task.own_modules()[name] for name in state.task.files]
+    tensors = [
+        *state.snapshot().tensors.values(),
+        *(each for module in kept_out for each in module.state_dict().values()),
+    ]
     return sum(
         num_bytes(tensor.to_local() if isinstance(tensor, DTensor) else tensor)
         for tensor in tensors

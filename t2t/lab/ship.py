@@ -15,6 +15,7 @@ from t2t.models.builtin import CARD
 from t2t.models.checkpoint_io.checkpoints import Checkpoint, read_checkpoint
 from t2t.models.checkpoint_io.checksum import write_with_checksum
 from t2t.models.checkpoint_io.description import Description
+from t2t.tasks.registry import primary_metric, task_class
 from t2t.training.evaluation.evaluate_model import evaluate_model
 from t2t.training.evaluation.report import EvalReport
 from t2t.training.logging.clock import counted
@@ -38,6 +39,11 @@ def ship(
     of the data in the file and the card.
     """
     result, recipe = read_result(run), read_recipe(run)
+    if not task_class(recipe.task).needs_labels:
+        raise UserError(
+            f"{run} was trained without labels (task={recipe.task}) and cannot name "
+            "classes; fine-tune it on labelled images and ship that run."
+        )
     where = data or recipe.data
     name = data_name or recipe.data
     is_own = data_name is not None or same_data(where, recipe.data)
@@ -129,6 +135,7 @@ def card(
 ) -> str:
     """The model card: data, recipe, accuracy and limits."""
     trained, score = report.trained, report.score
+    metric = primary_metric(recipe.task)
     size = "×".join(map(str, trained.image_size))
     weights = "EMA" if recipe.ema.decay else "raw"
     held_out = f" on {recipe.holdout:,} held-out images" if recipe.holdout else ""
@@ -147,7 +154,8 @@ def card(
         "## Accuracy",
         f"Top-1 {score.top1:.2f} % on {score.num_images:,} images ({report.data}, "
         f"{report.split}), one view per image, measured with this file; "
-        f"{result['top1']:.2f} %{held_out} at the end of training, in full precision.",
+        f"{metric.show(result[metric.name])}{held_out} at the end of training, in full "
+        "precision.",
         class_table(report),
         "## Limits",
         limits(size, data),

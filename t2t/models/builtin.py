@@ -1,4 +1,4 @@
-"""The model that ships with the package."""
+"""The built-in model, which is part of the package."""
 
 from importlib import resources
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from t2t.errors import UserError
 
 NAME = "builtin"
-"""Its name wherever weights are named."""
+"""Its name, given instead of a path of weights."""
 FOLDER = Path(str(resources.files("t2t"))) / "builtin"
 CARD = "MODEL_CARD.md"
 

@@ -89,7 +89,7 @@ class ModelConfig:
     """Input of the head: class (the class token), mean (of the image's tokens), or
     none (every token by itself)."""
     distilled: bool = False
-    """Adds a distillation token with a head of its own."""
+    """Adds a distillation token with its own head."""
     norm_eps: float = 1e-5
     """Epsilon of every LayerNorm."""
 

@@ -4,20 +4,31 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from jaxtyping import Int64
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from t2t.errors import UserError, choose
 from t2t.models.blocks import Block, DenseBlock, DenseTransitionBlock
 from t2t.models.config import ModelConfig
-from t2t.models.fusion import FEWEST_DROPPED, are_plain, block_weights, is_fused
+from t2t.models.fusion import (
+    FEWEST_DROPPED,
+    are_plain,
+    block_weights,
+    is_fused,
+    is_wrapped,
+)
+from t2t.models.hooks import is_hooked
 from t2t.models.layers import SelfAttention
 from t2t.models.positions import POSITIONS, Positions
 from t2t.models.token_grid import Grid
 from t2t.ops.block_stack import BlockWeights, block_stack
+from t2t.ops.embedding import TokenParts, embed
 from t2t.ops.performer_step import compute_dtype
 from t2t.shapes import Tokens
 
+Rows = Int64[Tensor, "batch rows"]
+"""Numbers of tokens of each image, without the prefix tokens."""
 POSITIONS_AT = ("stem", "every_layer", "shared")
 
 
@@ -56,6 +67,16 @@ class EncoderPositions(nn.Module):
         """Whether positions only add to the tokens before the first layer."""
         has_bias = any(table.has_bias for table in self.tables)
         return self.positions_at == "stem" and not has_bias
+
+    @property
+    def only_adds(self) -> bool:
+        """Whether all that is done before the first layer is to add a table."""
+        table = self.tables[0]
+        assert isinstance(table, Positions)
+        hooked = any(is_hooked(part) for part in (self, table, self.drop))
+        drops = self.drop.training and self.drop.p > 0
+        own = type(table).add_to is Positions.add_to
+        return self.is_stem_only and own and not drops and not hooked
 
     def add_to(self, tokens: Tokens, layer: int, grid: Grid) -> Tokens:
         """Tokens with the positions of a layer added."""
@@ -126,13 +147,30 @@ class Encoder(nn.Module):
         self.out_dims = self.out_dims[:num_blocks]
 
     def forward(
-        self, tokens: Tokens, grid: Grid, norm: nn.Module, num_read: int | None = None
+        self,
+        tokens: Tokens | TokenParts,
+        grid: Grid,
+        norm: nn.Module,
+        num_read: int | None = None,
+        kept: Rows | None = None,
     ) -> Tokens:
-        """Normalised tokens after the last block: the first `num_read`, or all."""
-        stack = self.stack(tokens, norm)
-        tokens = self.positions.add_to(tokens, 0, grid)
-        if self.training and self.token_share < 1:
-            tokens = drop_tokens(tokens, self.num_prefix, self.token_share)
+        """Normalised tokens after the last block: the first `num_read`, or all.
+
+        With `kept`, the blocks see only these of each image's tokens, in that order,
+        after the prefix tokens.
+        """
+        features = tokens.features if isinstance(tokens, TokenParts) else tokens
+        stack, dtype = self.stack(features, norm), features.dtype
+        if stack is not None:
+            dtype = compute_dtype(features)
+        stream = self.residual_dtype or dtype
+        if isinstance(tokens, TokenParts):
+            fused = None
+            if stack is not None and kept is None:
+                fused = self.embedded(tokens, grid, stream)
+            tokens = self.enter(tokens.joined(), grid, kept) if fused is None else fused
+        else:
+            tokens = self.enter(tokens, grid, kept)
         if stack is None:
             for layer in range(len(self.blocks)):
                 step = self.step if layer > 0 else self.apply_block
@@ -144,9 +182,8 @@ class Encoder(nn.Module):
         final = (norm.weight, norm.bias)
         heads = (mixer.num_heads, mixer.scale)
         num_read = tokens.shape[1] if num_read is None else num_read
-        dtype = compute_dtype(tokens)
         return block_stack(
-            tokens.to(self.residual_dtype or dtype),
+            tokens.to(stream),
             stack,
             final,
             *heads,
@@ -155,6 +192,31 @@ class Encoder(nn.Module):
             rates if max(rates) > 0 else None,
             dtype,
         )
+
+    def enter(self, tokens: Tokens, grid: Grid, kept: Rows | None) -> Tokens:
+        """The tokens that enter the first block, some of them dropped."""
+        tokens = self.positions.add_to(tokens, 0, grid)
+        if kept is not None:
+            return keep_rows(tokens, self.num_prefix, kept)
+        if self.training and self.token_share < 1:
+            return drop_tokens(tokens, self.num_prefix, self.token_share)
+        return tokens
+
+    def embedded(
+        self, parts: TokenParts, grid: Grid, dtype: torch.dtype
+    ) -> Tokens | None:
+        """The same in one pass over the features; None if a module changes more."""
+        if not self.positions.only_adds:
+            return None
+        first = self.positions.at(0)
+        table = None if first is None else first.embedding(grid)
+        if any(map(is_wrapped, (parts.bias, parts.prefix, table))):
+            return None
+        rank, (batch, count, _) = None, parts.features.shape
+        if self.training and self.token_share < 1:
+            order = draw_order(batch, count, parts.features.device)
+            rank, count = order.argsort(1), num_kept(count, self.token_share)
+        return embed(parts, table, rank, count, dtype)
 
     def stack(self, tokens: Tokens, norm: nn.Module) -> list[BlockWeights] | None:
         """The weights of all blocks if they can run fused, else None."""
@@ -206,12 +268,17 @@ class Encoder(nn.Module):
             return kept
         return block(tokens, grid, bias)
 
-    def keep_tokens(self, share: float) -> None:
-        """Sets the share of the image's tokens that the blocks see while training."""
+    @property
+    def works_on_parts(self) -> bool:
+        """Whether the blocks can run on a part of an image's tokens."""
         needs_all = any(
             getattr(part, "needs_all_tokens", False) for part in self.modules()
         )
-        if share < 1 and (needs_all or not self.positions.is_stem_only):
+        return self.positions.is_stem_only and not needs_all
+
+    def keep_tokens(self, share: float) -> None:
+        """Sets the share of the image's tokens that the blocks see while training."""
+        if share < 1 and not self.works_on_parts:
             raise UserError(
                 "Token dropping needs positions_at='stem', positions without an "
                 "attention bias (not 'relative') and a mixer that works on a part of "
@@ -222,13 +289,34 @@ class Encoder(nn.Module):
 
 def drop_tokens(tokens: Tokens, num_prefix: int, share: float) -> Tokens:
     """The prefix tokens and a random share of each image's other tokens."""
+    num_tokens = tokens.shape[1] - num_prefix
+    count = num_kept(num_tokens, share)
+    order = draw_order(len(tokens), num_tokens, tokens.device)
+    return keep_rows(tokens, num_prefix, order[:, :count])
+
+
+def keep_rows(tokens: Tokens, num_prefix: int, kept: Rows) -> Tokens:
+    """The prefix tokens and the given ones of each image's other tokens."""
     prefix, image = tokens[:, :num_prefix], tokens[:, num_prefix:]
-    batch, num_tokens, _ = image.shape
-    count = max(1, round(num_tokens * share))
-    order = torch.rand(batch, num_tokens, device=tokens.device).argsort(1)[:, :count]
+    return torch.cat([prefix, take_rows(image, kept)], dim=1)
+
+
+def take_rows(tokens: Tokens, rows: Rows) -> Tokens:
+    """Tokens of each image by their numbers, which must all be different."""
+    batch, num_tokens, _ = tokens.shape
     first = torch.arange(batch, device=tokens.device)[:, None] * num_tokens
-    kept = TakeRows.apply(image.flatten(0, 1), (first + order).flatten())
-    return torch.cat([prefix, kept.unflatten(0, (batch, count))], dim=1)
+    taken: Tensor = TakeRows.apply(tokens.flatten(0, 1), (first + rows).flatten())
+    return taken.unflatten(0, rows.shape)
+
+
+def num_kept(num_tokens: int, share: float) -> int:
+    """How many of an image's tokens are kept."""
+    return max(1, round(num_tokens * share))
+
+
+def draw_order(batch: int, num_tokens: int, device: torch.device) -> Tensor:
+    """A random order of each image's tokens."""
+    return torch.rand(batch, num_tokens, device=device).argsort(1)
 
 
 class TakeRows(torch.autograd.Function):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 FEWEST_DROPPED = 2
-"""With fewer dropped samples in a batch, counts round the drop rate too coarsely."""
+"""With fewer dropped samples per batch, a fixed count rounds the rate too much."""
 
 
 def is_fused(x: Tensor) -> bool:
@@ -32,12 +32,12 @@ def is_fused(x: Tensor) -> bool:
 
 
 def are_plain(modules: Sequence[nn.Module]) -> bool:
-    """Whether these are nn.Linear or nn.LayerNorm with bias, not sharded or hooked."""
+    """Whether all are nn.Linear or nn.LayerNorm with bias, not sharded or hooked."""
     return all(is_plain(module) and module.bias is not None for module in modules)
 
 
 def is_plain(module: nn.Module) -> bool:
-    """The same for one layer, which may have no bias."""
+    """Whether a layer is nn.Linear or nn.LayerNorm, not sharded or hooked."""
     return (
         type(module) in (nn.Linear, nn.LayerNorm)
         and module.weight is not None

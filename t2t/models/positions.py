@@ -32,9 +32,14 @@ class Positions(nn.Module):
         """Whether `attention_bias` may return something."""
         return type(self).attention_bias is not Positions.attention_bias
 
+    def embedding(self, grid: Grid) -> Float[Tensor, "tokens dim"] | None:
+        """What is added to prefix and image tokens; None for nothing."""
+        return None
+
     def add_to(self, tokens: Tokens, grid: Grid) -> Tokens:
         """Tokens with their positions added."""
-        return tokens
+        table = self.embedding(grid)
+        return tokens if table is None else tokens + table
 
     def attention_bias(self, grid: Grid) -> Tensor | None:
         """The bias that is added to the attention logits."""
@@ -62,8 +67,8 @@ class SinusoidPositions(Positions):
         self.register_buffer("table", table, persistent=False)
         self.table: Tensor
 
-    def add_to(self, tokens: Tokens, grid: Grid) -> Tokens:
-        return tokens + resize_tokens(self.table, self.num_prefix, self.grid, grid)
+    def embedding(self, grid: Grid) -> Float[Tensor, "tokens dim"]:
+        return resize_tokens(self.table, self.num_prefix, self.grid, grid)
 
     def resize_state(self, state: dict[str, Tensor], likely: Grid) -> Grid | None:
         return resize_table(state, self, likely)
@@ -112,9 +117,9 @@ class PlaneSinusoidPositions(Positions):
         self.register_buffer("table", self.compute_table(grid), persistent=False)
         self.table: Tensor
 
-    def add_to(self, tokens: Tokens, grid: Grid) -> Tokens:
+    def embedding(self, grid: Grid) -> Float[Tensor, "tokens dim"]:
         own = grid == self.grid
-        return tokens + (self.table if own else self.compute_table(grid).to(self.table))
+        return self.table if own else self.compute_table(grid).to(self.table)
 
     def token_centres(self, num: int) -> Float[Tensor, " num"]:
         """The coordinates of tokens along a side: 0, 1, 2, … if there are `SIDE`."""
@@ -150,8 +155,8 @@ class FixedPositions(Positions):
         self.register_buffer("table", sinusoid(num_prefix + grid[0] * grid[1], dim))
         self.table: Tensor
 
-    def add_to(self, tokens: Tokens, grid: Grid) -> Tokens:
-        return tokens + resize_tokens(self.table, self.num_prefix, self.grid, grid)
+    def embedding(self, grid: Grid) -> Float[Tensor, "tokens dim"]:
+        return resize_tokens(self.table, self.num_prefix, self.grid, grid)
 
     def resize_state(self, state: dict[str, Tensor], likely: Grid) -> Grid | None:
         return resize_table(state, self, likely)
@@ -180,12 +185,10 @@ class AxisPositions(Positions):
         for table in self.parameters():
             nn.init.trunc_normal_(table, std=0.02)
 
-    def add_to(self, tokens: Tokens, grid: Grid) -> Tokens:
+    def embedding(self, grid: Grid) -> Float[Tensor, "tokens dim"]:
         rows = resize_axis(self.rows, grid[0])
         table = concat_axes(rows, resize_axis(self.columns, grid[1]))
-        if self.num_prefix:
-            table = torch.cat([self.prefix, table])
-        return tokens + table
+        return torch.cat([self.prefix, table]) if self.num_prefix else table
 
     def resize_state(self, state: dict[str, Tensor], likely: Grid) -> Grid | None:
         if "rows" not in state:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from t2t.errors import UserError
 from t2t.models.config import ModelConfig
-from t2t.models.fusion import is_fused, softmax_weights, step_weights
+from t2t.models.fusion import are_plain, is_fused, softmax_weights, step_weights
+from t2t.models.hooks import is_hooked
 from t2t.models.layers import Mlp
 from t2t.models.token_grid import Grid
 from t2t.ops.performer import performer_attention
@@ -88,7 +89,7 @@ class SoftmaxTokenTransformer(TokenTransformer):
 
 
 class PerformerTokenTransformer(TokenTransformer):
-    """Token transformer whose attention is linear in the number of tokens."""
+    """Token transformer with Performer attention, linear in the number of tokens."""
 
     qkv_bias = True
 
@@ -97,8 +98,11 @@ class PerformerTokenTransformer(TokenTransformer):
     ) -> None:
         super().__init__(in_channels, split, dim, eps, dropout)
         num_features = dim // 2
-        features = nn.init.orthogonal_(torch.empty(num_features, dim))
-        self.register_buffer("features", features * num_features**0.5)
+        features = torch.empty(num_features, dim)
+        # On a meta device this would import the compiler, which takes seconds.
+        if not features.is_meta:
+            features = nn.init.orthogonal_(features) * num_features**0.5
+        self.register_buffer("features", features)
         self.features: Tensor
 
     def fused(
@@ -136,6 +140,10 @@ class Tokenizer(nn.Module):
         """The token grid after each stage."""
         return split_grids(image_size, self.splits)
 
+    def without_bias(self, images: Images) -> tuple[FeatureMap, Tensor | None]:
+        """The tokens, and a bias that is still to be added to them, if there is one."""
+        return self(images), None
+
 
 class TokensToToken(Tokenizer):
     """Soft splits with a token transformer after each but the last."""
@@ -156,12 +164,25 @@ class TokensToToken(Tokenizer):
         self.project = nn.Linear(channels[-1] * self.splits[-1].kernel ** 2, config.dim)
 
     def forward(self, images: Images) -> FeatureMap:
+        images = self.stepwise(images)
+        return split_and_project(images, self.splits[-1], None, self.project)
+
+    def without_bias(self, images: Images) -> tuple[FeatureMap, Tensor | None]:
+        is_own = type(self) is TokensToToken and not is_hooked(self)
+        if not is_own or not is_fused(images) or not are_plain([self.project]):
+            return self(images), None
+        images = self.stepwise(images)
+        split, weight = self.splits[-1], self.project.weight
+        return soft_split(images, split, None, weight, None), self.project.bias
+
+    def stepwise(self, images: Images) -> FeatureMap:
+        """The tokens after all steps."""
         moments = None
         for step in self.steps:
             assert isinstance(step, TokenTransformer)
             fused = step.fused(images, moments)
             images, moments = (step(images), None) if fused is None else fused
-        return split_and_project(images, self.splits[-1], None, self.project)
+        return images
 
 
 def split_and_project(

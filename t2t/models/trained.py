@@ -41,6 +41,10 @@ class TrainedModel:
     """The seed that split the data, if it had no validation set."""
     evaluated_on: str | None = None
     """The fingerprint of the validation images, if the file has it."""
+    checksum: str = ""
+    """Of the file's tensors, if it was computed."""
+    is_complete: bool = True
+    """Whether every tensor of the model comes from the file."""
     notes: tuple[str, ...] = ()
     """Assumptions where the file says nothing, a sentence each."""
 
@@ -51,10 +55,13 @@ class TrainedModel:
 
 
 def load_trained(
-    path: str | os.PathLike[str], *, model: str | ModelConfig | None = None
+    path: str | os.PathLike[str],
+    *,
+    model: str | ModelConfig | None = None,
+    checksum: bool = False,
 ) -> TrainedModel:
     """The model in a file, run folder or URL, `hf-hub:owner/name` or `builtin`."""
-    network, loaded = load_with_report(path, model=model)
+    network, loaded = load_with_report(path, model=model, checksum=checksum)
     num_classes = num_outputs(network)
     if num_classes == 0:
         raise UserError(f"{path} has no head, so it cannot predict classes.")
@@ -68,6 +75,8 @@ def load_trained(
         data=loaded.extra.get("data"),
         seed=loaded.extra.get("seed", 0),
         evaluated_on=loaded.extra.get("evaluated_on"),
+        checksum=loaded.checksum,
+        is_complete=loaded.num_tensors[0] == loaded.num_tensors[1],
         notes=tuple(note for note in (names_note, pixels_note) if note),
         **pixels,
     )

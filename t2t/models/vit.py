@@ -8,12 +8,13 @@ from torch import Tensor, nn
 from t2t.errors import UserError, choose
 from t2t.models.config import MAX_TOKENS, ModelConfig
 from t2t.models.encoders import Encoder
-from t2t.models.hooks import is_traced
+from t2t.models.hooks import is_hooked, is_traced
 from t2t.models.timm_support.interface import TimmInterface
 from t2t.models.timm_support.tracing import traced
 from t2t.models.token_grid import Grid
 from t2t.models.tokenizers import TOKENIZERS, Tokenizer
-from t2t.shapes import Images, Logits, Tokens
+from t2t.ops.embedding import TokenParts
+from t2t.shapes import FeatureMap, Images, Logits, Tokens
 
 POOLS: dict[str, Callable[[Tokens, int], Tensor]] = {
     "class": lambda tokens, num_prefix: tokens[:, 0],
@@ -59,15 +60,24 @@ class VisionTransformer(TimmInterface, nn.Module):
         if is_traced(images):
             # `separate_heads` is a proxy too; the graph computes the default output.
             return self.forward_head(traced(self, images, num_read))
-        tokens = self.encoder(*self.tokenize(images), self.norm, num_read)
+        tokens = self.encode(images, num_read)
         return (
             self.forward_heads(tokens) if separate_heads else self.forward_head(tokens)
         )
 
     def forward_features(self, images: Images) -> Tokens:
         """Normalised tokens of the last layer, prefix tokens first."""
-        tokens, grid = self.tokenize(images)
-        return self.encoder(tokens, grid, self.norm)
+        return self.encode(images)
+
+    def encode(self, images: Images, num_read: int | None = None) -> Tokens:
+        """The same, or only the first `num_read`."""
+        # Who overrides or hooks what takes tokens gets them whole.
+        if type(self).tokenize is not VisionTransformer.tokenize or is_hooked(
+            self.encoder
+        ):
+            return self.encoder(*self.tokenize(images), self.norm, num_read)
+        parts, grid = self.token_parts(images)
+        return self.encoder(parts, grid, self.norm, num_read)
 
     def forward_head(self, tokens: Tokens, pre_logits: bool = False) -> Logits:
         """Logits from the tokens, or with `pre_logits` the input of the head."""
@@ -94,6 +104,11 @@ class VisionTransformer(TimmInterface, nn.Module):
 
     def tokenize(self, images: Images) -> tuple[Tokens, Grid]:
         """Tokens that enter the backbone, prefix tokens first, and their grid."""
+        parts, grid = self.token_parts(images)
+        return parts.joined(), grid
+
+    def token_parts(self, images: Images) -> tuple[TokenParts, Grid]:
+        """The parts of these tokens, and their grid."""
         check_images(images)
         channels, height, width = images.shape[-3:]
         if channels != self.config.in_channels:
@@ -103,14 +118,18 @@ class VisionTransformer(TimmInterface, nn.Module):
                 f"in_channels={channels}."
             )
         grid = self.tokenizer.grids((height, width))[-1]
-        features = self.tokenizer(images)
+        features, bias = self.features_of(images)
         if self.is_own_tokenizer:
             check_features(features, self.config, grid)
         tokens = features.flatten(2).transpose(1, 2)
-        if self.prefix is None:
-            return tokens, grid
-        prefix = self.prefix.to(tokens.dtype).expand(tokens.shape[0], -1, -1)
-        return torch.cat([prefix, tokens], dim=1), grid
+        return TokenParts(tokens, bias, self.prefix), grid
+
+    def features_of(self, images: Images) -> tuple[FeatureMap, Tensor | None]:
+        """The tokenizer's output, and a bias that it leaves to be added."""
+        tokenizer: nn.Module = self.tokenizer
+        if isinstance(tokenizer, Tokenizer):
+            return tokenizer.without_bias(images)
+        return tokenizer(images), None  # wrapped by torch.compile, for one
 
     def __prepare_scriptable__(self) -> nn.Module:
         """Called by `torch.jit.script`, which cannot compile this code."""

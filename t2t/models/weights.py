@@ -12,6 +12,7 @@ from torch import nn
 from t2t.errors import UserError, first_line
 from t2t.models.checkpoint_io.adapt import adapt_weights, shorten
 from t2t.models.checkpoint_io.checkpoints import Checkpoint, non_finite, read_checkpoint
+from t2t.models.checkpoint_io.checksum import tensors_checksum
 from t2t.models.checkpoint_io.description import Description
 from t2t.models.checkpoint_io.heads import Classes
 from t2t.models.checkpoint_io.identify import config_for_file, identify
@@ -101,6 +102,7 @@ def load_with_report(
     model: str | ModelConfig | None = None,
     class_names: Sequence[str] | None = None,
     ema: bool = True,
+    checksum: bool = False,
     **changes: Any,
 ) -> tuple[nn.Module, LoadReport]:
     """Like `load`, and also returns a report of what was loaded, kept and changed."""
@@ -115,6 +117,8 @@ def load_with_report(
     built = build(description, awaits_weights=True, **changes)
     note = note or code_note(description, path)
     report = put_weights(built, checkpoint, description, class_names, note)
+    if checksum:
+        report = replace(report, checksum=tensors_checksum(checkpoint.tensors))
     log_report(report)
     return built.eval(), report
 

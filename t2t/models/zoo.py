@@ -127,13 +127,13 @@ ZOO: dict[str, Entry] = {
         64_000_974, 13.692, "T2T-ViT, 24 layers", Paper(64.1, 13.8, 82.3)),
     "t2t_vit_t_14": Entry(
         softmax_tokens(T2T_14),
-        21_465_422, 6.106, "softmax among the tokens", Paper(21.5, 6.1, 81.7)),
+        21_465_422, 6.106, "softmax token transformers", Paper(21.5, 6.1, 81.7)),
     "t2t_vit_t_19": Entry(
         softmax_tokens(T2T_19),
-        39_084_686, 9.808, "softmax among the tokens", Paper(39.2, 9.8, 82.4)),
+        39_084_686, 9.808, "softmax token transformers", Paper(39.2, 9.8, 82.4)),
     "t2t_vit_t_24": Entry(
         softmax_tokens(T2T_24),
-        64_000_590, 14.998, "softmax among the tokens", Paper(64.1, 15.0, 82.6)),
+        64_000_590, 14.998, "softmax token transformers", Paper(64.1, 15.0, 82.6)),
     "t2t_vit_7_distilled": Entry(
         replace(T2T_7, distilled=True),
         4_512_950, 1.162, "with a distillation token", Paper(4.3, 1.1, 73.1)),

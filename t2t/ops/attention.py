@@ -1,4 +1,4 @@
-"""Softmax attention of packed q, k, v, as a linear layer gives them."""
+"""Softmax attention of packed q, k, v, as one linear layer outputs them."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ from t2t.ops.attention_tiles import (
     backward_tiles,
     forward_tiles,
 )
-from t2t.ops.availability import runs_products
+from t2t.ops.availability import runs_matmul_kernels
 from t2t.shapes import Tokens
 
 PackedTokens = Float[Tensor, "batch tokens three_times_dim"]
 MAX_TOKENS = 1056
-"""A grid of 32 × 32, a class token and registers."""
+"""A grid of 32 × 32 tokens, a class token and up to 31 registers."""
 HEAD_SIZES = (16, 32, 64)
 """Channels of a head; tiles of wider heads do not fit the shared memory."""
 
@@ -31,7 +31,7 @@ def attention_reference(qkv: PackedTokens, num_heads: int, scale: float) -> Toke
 
 
 def attention(qkv: PackedTokens, num_heads: int, scale: float) -> Tokens:
-    """The same by kernels for short sequences, which read and write packed tensors."""
+    """The same by Triton kernels for short sequences, which read packed tensors."""
     # The kernels take the largest logit before scaling: the scale must be positive.
     if scale > 0 and has_kernel(qkv, num_heads):
         from t2t.ops.operators import packed_attention
@@ -43,7 +43,7 @@ def attention(qkv: PackedTokens, num_heads: int, scale: float) -> Tokens:
 def has_kernel(qkv: PackedTokens, num_heads: int) -> bool:
     """Whether the kernels take these tokens."""
     return (
-        runs_products(qkv, qkv.dtype)
+        runs_matmul_kernels(qkv, qkv.dtype)
         and qkv.shape[1] <= MAX_TOKENS
         and qkv.shape[2] // 3 // num_heads in HEAD_SIZES
     )
@@ -92,7 +92,7 @@ def backward_by(
 
     qkv, grad_out = qkv.contiguous(), grad_out.contiguous()
     grad_qkv = torch.empty_like(qkv)
-    # The first launch computes sums that the second needs for all queries.
+    # Sums of out·grad_out per query: the first launch stores them for the second.
     inner = torch.empty_like(log_sum)
     tensors = (qkv, out, log_sum, grad_out, inner, grad_qkv)
     backward_launch(query_gradients, tiles.queries, tensors, scale)

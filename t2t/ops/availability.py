@@ -9,7 +9,7 @@ from torch.autograd import forward_ad
 # Looked up once: compiled code must not repeat it.
 HAS_TRITON = find_spec("triton") is not None
 
-PRODUCT_SHARED_MEMORY = 99 << 10
+MATMUL_SHARED_MEMORY = 99 << 10
 """Bytes of shared memory that kernels with matrix products may use.
 
 Every NVIDIA GPU since Ampere has them. Turing has 64 KiB, and Triton compiles matrix
@@ -23,15 +23,15 @@ def runs_kernels(x: Tensor, dtype: torch.dtype) -> bool:
     return HAS_TRITON and x.is_cuda and is_half and not needs_torch_ops()
 
 
-def runs_products(x: Tensor, dtype: torch.dtype) -> bool:
-    """The same for kernels with matrix products, which need more of the GPU."""
-    return runs_kernels(x, dtype) and shared_memory(x.device) >= PRODUCT_SHARED_MEMORY
+def runs_matmul_kernels(x: Tensor, dtype: torch.dtype) -> bool:
+    """The same for kernels with matrix products, which need more shared memory."""
+    return runs_kernels(x, dtype) and shared_memory(x.device) >= MATMUL_SHARED_MEMORY
 
 
 def shared_memory(device: torch.device) -> int:
     """Bytes of shared memory that one program of a kernel can use on a GPU."""
     if not torch.cuda.is_available():  # fake tensors of a GPU that is not here
-        return PRODUCT_SHARED_MEMORY
+        return MATMUL_SHARED_MEMORY
     properties = torch.cuda.get_device_properties(device)
     return int(properties.shared_memory_per_block_optin)
 

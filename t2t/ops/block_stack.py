@@ -1,6 +1,7 @@
 """A stack of pre-norm blocks that computes only what its output needs."""
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -9,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from t2t.ops.attention import attention
+from t2t.ops.first_attention import first_attention
 from t2t.ops.gelu import linear_gelu
 from t2t.ops.residual_norm import draw_kept_indices, kept_counts, norm, residual_norm
 from t2t.shapes import Tokens
@@ -72,13 +74,13 @@ def block_stack(
 ) -> Tokens:
     """The same, with each residual sum, LayerNorm and GELU in one pass over memory.
 
-    A branch with drop rate p is computed for the (1 − p) of the samples that keep it
-    and scaled to mean one; the last block's MLP for the tokens that are read. The
-    residual stream keeps the dtype of `tokens`; everything else is computed in `dtype`,
-    by default the same.
+    A branch with drop rate p is computed only for the samples that keep it, and scaled
+    by about 1 / (1 − p). The last block's MLP is computed only for the tokens that are
+    read. The residual stream keeps the dtype of `tokens`; everything else is computed
+    in `dtype`, by default the same.
     """
     dtype = tokens.dtype if dtype is None else dtype
-    blocks = in_precision(blocks, dtype)
+    blocks, hidden_biases = cast_matrices(blocks, dtype)
     batch = tokens.shape[0]
     rates = [0.0] * len(blocks) if drop_rates is None else drop_rates
     # Two branches per block, and the last norm, which takes every sample.
@@ -100,7 +102,9 @@ def block_stack(
             qkv = linear(normed, block.qkv, block.qkv_bias)
             mixed = attention(qkv, num_heads, scale)
         else:
-            mixed = attention_of_first(normed, block, num_heads, scale, num_read)
+            mixed = first_attention(
+                normed, block.qkv, block.qkv_bias, num_heads, scale, num_read
+            )
             tokens = tokens[:, :num_read]
         tokens, normed = residual_norm(
             tokens,
@@ -114,7 +118,7 @@ def block_stack(
             batch / counts[branch],
             eps,
         )
-        hidden = linear_gelu(normed, block.fc1, block.fc1_bias)
+        hidden = linear_gelu(normed, block.fc1, block.fc1_bias, hidden_biases[index])
         tokens, normed = residual_norm(
             tokens,
             linear(hidden, block.fc2, None),
@@ -129,52 +133,39 @@ def block_stack(
     return normed[:, :num_read]
 
 
-def attention_of_first(
-    normed: Tokens, block: BlockWeights, num_heads: int, scale: float, num_read: int
-) -> Tokens:
-    """Attention for the queries of the first `num_read` tokens only, in float32."""
-    width = len(block.qkv) // 3
-    by_head = (num_heads, width // num_heads)
-    bias = block.qkv_bias
-    query = linear(
-        normed[:, :num_read], block.qkv[:width], None if bias is None else bias[:width]
-    ).unflatten(-1, by_head)
-    key, value = (
-        linear(normed, block.qkv[width:], None if bias is None else bias[width:])
-        .unflatten(-1, (2, *by_head))
-        .unbind(2)
-    )
-    # Products and sums: a matrix product with one row would leave tensor cores idle.
-    wide = torch.promote_types(normed.dtype, torch.float32)
-    query, key, value = query.to(wide), key.to(wide), value.to(wide)
-    logits = (query[:, :, None] * key[:, None]).sum(-1) * scale
-    weights = logits.softmax(dim=2)
-    mixed = (weights[..., None] * value[:, None]).sum(2)
-    return mixed.flatten(2).to(normed.dtype)
-
-
-def in_precision(
+def cast_matrices(
     blocks: Sequence[BlockWeights], dtype: torch.dtype
-) -> Sequence[BlockWeights]:
-    """The blocks with matrices of this dtype, all converted by one kernel."""
-    names = ("qkv", "proj", "fc1", "fc2")
+) -> tuple[Sequence[BlockWeights], Sequence[Hidden]]:
+    """The blocks with what products read in this dtype, all cast by one kernel.
+
+    fc1's biases come beside, as the gradient of those in the blocks is summed in
+    float32.
+    """
+    names = ["qkv", "proj", "fc1", "fc2"]
+    if blocks[0].qkv_bias is not None:
+        names.append("qkv_bias")
     weights = [getattr(block, name) for block in blocks for name in names]
+    biases = [block.fc1_bias.detach() for block in blocks]
     # torch.compile fuses conversions by itself.
     if torch.compiler.is_compiling() or all(each.dtype == dtype for each in weights):
-        return blocks
-    found = iter(Converted.apply(dtype, *weights))
-    return [block._replace(**dict(zip(names, found, strict=False))) for block in blocks]
+        return blocks, biases
+    found = iter(Cast.apply(dtype, *weights, *biases))
+    blocks = [
+        block._replace(**dict(zip(names, islice(found, len(names)), strict=True)))
+        for block in blocks
+    ]
+    return blocks, [*found]
 
 
-class Converted(torch.autograd.Function):
-    """Tensors in another dtype; their gradients are converted back."""
+class Cast(torch.autograd.Function):
+    """Casts tensors to another dtype, and their gradients back."""
 
     @staticmethod
     def forward(  # type: ignore[no-untyped-def]
         ctx, dtype: torch.dtype, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.dtypes = [tensor.dtype for tensor in tensors]
-        copies = converted(tensors, [dtype] * len(tensors))
+        copies = cast_copies(tensors, [dtype] * len(tensors))
         # Frozen weights stay frozen: blocks before the first trained one then keep no
         # activations.
         learned = ctx.needs_input_grad[1:]
@@ -186,13 +177,13 @@ class Converted(torch.autograd.Function):
     def backward(  # type: ignore[no-untyped-def]
         ctx, *grads: Tensor
     ) -> tuple[Tensor | None, ...]:
-        return None, *converted(grads, ctx.dtypes)
+        return None, *cast_copies(grads, ctx.dtypes)
 
 
-def converted(
+def cast_copies(
     tensors: Sequence[Tensor], dtypes: Sequence[torch.dtype]
 ) -> tuple[Tensor, ...]:
-    """Copies in other dtypes, written by one kernel."""
+    """Copies of tensors in other dtypes, all written by one kernel."""
     copies = [
         torch.empty_like(tensor, dtype=dtype)
         for tensor, dtype in zip(tensors, dtypes, strict=True)

@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from t2t.ops.availability import HAS_TRITON
-from t2t.ops.ragged import Ragged, roomy
+from t2t.ops.ragged import Ragged, empty_rounded_up
 from t2t.shapes import Pixels
 
 # Lines per program of a kernel, and its warps: all lines share the filter's weights,
@@ -207,7 +207,7 @@ def crop_resize_triton(
     batch, channels = len(ragged), ragged.channels
     boxes = boxes.float()
     table, owners = _table(ragged, boxes, height, filters)
-    narrowed = roomy(int(table[:, 5].sum()) * channels * width, device)
+    narrowed = empty_rounded_up(int(table[:, 5].sum()) * channels * width, device)
     if device.type == "cuda":
         table, owners, boxes = (
             each.pin_memory().to(device, non_blocking=True)

@@ -44,7 +44,7 @@ def absorb(state: Tensor, word: Tensor | int) -> Tensor:
 def draw_keys_reference(
     seed: int, step: Int64[Tensor, ""], indices: Int64[Tensor, " batch"]
 ) -> Keys:
-    """The seed, then the step, then each index; and the state before the index."""
+    """A key per index, hashed from seed, step and index; and the key of the step."""
     start = torch.full((), INCREMENT, dtype=torch.int64, device=indices.device)
     step_key = absorb(absorb(start, seed), step)
     return absorb(step_key, indices), step_key

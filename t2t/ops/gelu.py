@@ -6,6 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from t2t.ops.availability import runs_kernels
+from t2t.ops.partial_sums import sum_partials
 
 Bias = Float[Tensor, "hidden"]
 Hidden = Float[Tensor, "batch tokens hidden"]
@@ -24,19 +25,23 @@ def linear_gelu(
     x: Float[Tensor, "batch tokens dim"],
     weight: Float[Tensor, "hidden dim"],
     bias: Bias,
+    rounded: Bias | None = None,
 ) -> Hidden:
-    """The same, with GELU in one kernel forward and one backward."""
+    """The same, with GELU in one kernel forward and one backward.
+
+    `rounded` is the bias in the dtype of x, if it is known already.
+    """
     if runs_kernels(x, x.dtype):
         from t2t.ops.operators import fused_gelu
 
-        return fused_gelu(
-            F.linear(x, weight.to(x.dtype), bias.detach().to(x.dtype)), bias
-        )
+        rounded = bias.detach() if rounded is None else rounded
+        inner = F.linear(x, weight.to(x.dtype), rounded.to(x.dtype))
+        return fused_gelu(inner, bias)
     return linear_gelu_reference(x, weight, bias)
 
 
 def fused_forward(inner: Tensor, bias: Tensor) -> Tensor:
-    """GELU of `inner`, which includes the bias; the bias is given for its gradient."""
+    """GELU of `inner`, which includes the bias; `bias` is an input for its gradient."""
     from t2t.ops.kernels.gelu import gelu_forward
     from t2t.ops.kernels.launch import launch
 
@@ -74,4 +79,4 @@ def fused_backward(inner: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
         STAGES=2,
         num_warps=4,
     )
-    return grad_inner, partial.sum(0)
+    return grad_inner, sum_partials(partial)

@@ -6,7 +6,15 @@ where a kernel runs.
 
 import torch
 
-from t2t.ops import attention, gelu, residual_norm, token_transformer_triton
+from t2t.ops import (
+    attention,
+    embedding,
+    first_attention,
+    gelu,
+    image_windows,
+    residual_norm,
+    token_transformer_triton,
+)
 
 packed_attention = torch.library.triton_op(
     "t2t::packed_attention", attention.packed_forward, mutates_args=()
@@ -31,6 +39,37 @@ def attention_gradients(ctx, grad_out, grad_log_sum):  # type: ignore[no-untyped
 
 torch.library.register_autograd(
     "t2t::packed_attention", attention_gradients, setup_context=save_attention
+)
+
+
+fused_first_attention = torch.library.triton_op(
+    "t2t::first_attention", first_attention.fused_forward, mutates_args=()
+)
+fused_first_attention_backward = torch.library.triton_op(
+    "t2t::first_attention_backward", first_attention.fused_backward, mutates_args=()
+)
+
+
+def save_first_attention(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    tokens, weight, bias, _, ctx.scale, _ = inputs
+    out, log_sum, query, kv = output
+    ctx.save_for_backward(tokens, weight, query, kv, out, log_sum)
+    ctx.bias_dtype = None if bias is None else bias.dtype
+
+
+def first_attention_gradients(ctx, grad_out, *_):  # type: ignore[no-untyped-def]
+    has_bias = ctx.bias_dtype is not None
+    tokens, weight, bias = fused_first_attention_backward(
+        *ctx.saved_tensors, grad_out, ctx.scale, has_bias
+    )
+    bias = bias.to(ctx.bias_dtype) if has_bias else None
+    return tokens, weight, bias, None, None, None
+
+
+torch.library.register_autograd(
+    "t2t::first_attention",
+    first_attention_gradients,
+    setup_context=save_first_attention,
 )
 
 
@@ -130,12 +169,13 @@ def save_token_transformer(ctx, inputs, output) -> None:  # type: ignore[no-unty
 
 def token_transformer_gradients(ctx, grad_out, grad_moments, *_):  # type: ignore[no-untyped-def]
     need_rstd = ctx.needs_input_grad[1]
-    product, rstd, offset, proj, fc1, fc2, biases = fused_token_transformer_backward(
+    product, rstd, *sums = fused_token_transformer_backward(
         *ctx.saved_tensors, grad_out, grad_moments, ctx.drop_rate, ctx.eps, need_rstd
     )
+    offset, *weights = token_transformer_triton.weight_gradients(*sums)
     return (
         *(product, rstd if need_rstd else None, None, None, offset, None),
-        *(proj, fc1, fc2, biases, None, None, None),
+        *(*weights, None, None, None),
     )
 
 
@@ -143,4 +183,43 @@ torch.library.register_autograd(
     "t2t::token_transformer",
     token_transformer_gradients,
     setup_context=save_token_transformer,
+)
+
+
+fused_image_windows = torch.library.triton_op(
+    "t2t::image_windows", image_windows.fused_forward, mutates_args=()
+)
+
+
+fused_embedding = torch.library.triton_op(
+    "t2t::embedding", embedding.fused_forward, mutates_args=()
+)
+fused_embedding_backward = torch.library.triton_op(
+    "t2t::embedding_backward", embedding.fused_backward, mutates_args=()
+)
+
+
+def save_embedding(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    features, *added, rank, _, _ = inputs
+    ctx.save_for_backward(rank)
+    ctx.shape, ctx.dtype = features.shape, features.dtype
+    ctx.added = [None if each is None else each.dtype for each in added]
+    ctx.num_prefix = 0 if added[1] is None else added[1].shape[1]
+
+
+def embedding_gradients(ctx, grad):  # type: ignore[no-untyped-def]
+    (rank,) = ctx.saved_tensors
+    first = ctx.num_prefix
+    _, needs_bias, needs_prefix, needs_table, *_ = ctx.needs_input_grad
+    features, table, bias = fused_embedding_backward(
+        grad, rank, ctx.shape[1], first, needs_bias, ctx.dtype
+    )
+    bias = bias.to(ctx.added[0]) if needs_bias else None
+    prefix = table[None, :first].to(ctx.added[1]) if needs_prefix else None
+    table = table.to(ctx.added[2]) if needs_table else None
+    return features, bias, prefix, table, None, None, None
+
+
+torch.library.register_autograd(
+    "t2t::embedding", embedding_gradients, setup_context=save_embedding
 )

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from t2t.ops.availability import runs_products
+from t2t.ops.availability import runs_matmul_kernels
 from t2t.ops.soft_split import Split, soft_split_reference
 from t2t.ops.token_transformer import (
     TokenWeights,
@@ -18,7 +18,7 @@ from t2t.ops.window_projection import Moments, Windows, project_windows
 from t2t.shapes import FeatureMap
 
 MAX_FEATURES = 32
-"""More do not fit the shared memory that kernels may use."""
+"""More features do not fit into shared memory."""
 
 
 class StepWeights(NamedTuple):
@@ -116,7 +116,7 @@ def has_kernel(image: FeatureMap, weights: StepWeights) -> bool:
     """Whether the kernels compute a step of this width on this device."""
     num_features = weights.features.shape[0]
     return (
-        runs_products(image, compute_dtype(image))
+        runs_matmul_kernels(image, compute_dtype(image))
         and weights.proj.shape == (TOKEN_DIM, TOKEN_DIM)
         and weights.proj.dtype == torch.float32
         and 16 <= num_features <= MAX_FEATURES

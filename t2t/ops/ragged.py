@@ -64,7 +64,7 @@ class Ragged:
         if len(parts) == 1:
             return parts[0]
         total = sum(len(part.pixels) for part in parts)
-        pixels = roomy(total, parts[0].pixels.device)
+        pixels = empty_rounded_up(total, parts[0].pixels.device)
         return cls.from_parts(
             torch.cat([part.pixels for part in parts], out=pixels),
             torch.cat([part.heights for part in parts]),
@@ -94,11 +94,11 @@ class Ragged:
         return flat.view(self.channels, height, width)
 
 
-def roomy(num_bytes: int, device: torch.device) -> UInt8[Tensor, " bytes"]:
-    """A buffer of `num_bytes` in memory of a few sizes, at most an eighth larger.
+def empty_rounded_up(num_bytes: int, device: torch.device) -> UInt8[Tensor, " bytes"]:
+    """An empty buffer whose memory is rounded up, by an eighth at most, to few sizes.
 
-    Batches differ a little in size. With exact sizes the allocator would often find no
-    free block for a larger batch and ask the driver for a new one.
+    Batches differ a little in size. With exact sizes the caching allocator would often
+    find no free block for a larger batch, and ask the driver for a new one.
     """
     step = 1 << max(num_bytes.bit_length() - 4, 9)
     size = -(-num_bytes // step) * step

@@ -3,19 +3,40 @@
 import math
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int32
 from torch import Tensor
+from torch._subclasses import FakeTensor
 
 from t2t.ops.attention_tiles import next_power_of_2
 from t2t.ops.availability import runs_kernels
+from t2t.ops.partial_sums import sum_partials
 from t2t.shapes import Tokens
 
 KeptIndex = Int32[Tensor, "batch"]
 """Each sample's index among the samples that a branch keeps; -1 if it is dropped."""
 Vector = Float[Tensor, "dim"]
+
+
+class NormTiles(NamedTuple):
+    """How the backward kernel is launched."""
+
+    values: int
+    """Of the rows that a program computes at a time."""
+    warps: int
+    programs: int
+    """At least; each writes sums of the parameters' gradients."""
+    stages: int
+
+    def rows(self, dim: int) -> int:
+        """Rows that a program computes at a time."""
+        return max(1, self.values // next_power_of_2(dim))
+
+
+NORM_TILES = NormTiles(values=2048, warps=4, programs=1024, stages=3)
 
 
 def kept_counts(batch: int, drop_rates: Sequence[float]) -> list[int]:
@@ -34,9 +55,22 @@ def draw_kept_indices(
 ) -> Int32[Tensor, "branches batch"]:
     """A random `KeptIndex` for each branch, which keeps `counts` samples."""
     rank = torch.rand(len(counts), batch, device=device).argsort(1).argsort(1)
-    # Filled one by one: a constant list would be copied to the device at every step.
-    limit = torch.stack([rank.new_full((), count) for count in counts])[:, None]
+    limit = limits(tuple(counts), rank)[:, None]
     return torch.where(rank < limit, rank, -1).to(torch.int32)
+
+
+LIMITS: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}
+
+
+def limits(counts: tuple[int, ...], like: Tensor) -> Tensor:
+    """The counts as a tensor, copied to the device once."""
+    if torch.compiler.is_compiling() or isinstance(like, FakeTensor):
+        # Filled one by one: a list would be copied at every step.
+        return torch.stack([like.new_full((), count) for count in counts])
+    key = (counts, like.device)
+    if key not in LIMITS:
+        LIMITS[key] = torch.tensor(counts, device=like.device)
+    return LIMITS[key]
 
 
 def kept_samples(tokens: Tokens, index: KeptIndex, count: int) -> Tokens:
@@ -223,7 +257,7 @@ def launch_forward(
 def shares_gradient(
     total: Tensor, grad_normed: Tensor, branch_index: Tensor | None, scale: float
 ) -> bool:
-    """Whether branch and residual have one gradient: nothing dropped or scaled."""
+    """Whether branch and residual have the same gradient: nothing dropped or scaled."""
     return branch_index is None and scale == 1 and total.dtype == grad_normed.dtype
 
 
@@ -266,6 +300,7 @@ def launch_backward(
     indices: tuple[Tensor | None, Tensor | None],
     scale: float,
     eps: float,
+    tiles: NormTiles = NORM_TILES,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of the residual, and of gain, shift and bias stacked.
 
@@ -279,8 +314,8 @@ def launch_backward(
     branch_index, normed_index = indices
     batch, tokens, dim = total.shape
     grad_residual = torch.empty_like(total)
-    tile = 1
-    parts = max(1, min(-(-tokens // tile), -(-4096 // batch)))
+    rows = tiles.rows(dim)
+    parts = max(1, min(-(-tokens // rows), -(-tiles.programs // batch)))
     partial = total.new_empty(batch * parts, 3, dim, dtype=torch.float32)
     launch(residual_norm_backward)[(batch, parts)](
         total,
@@ -300,9 +335,9 @@ def launch_backward(
         HAS_BRANCH_INDEX=branch_index is not None,
         HAS_NORMED_INDEX=normed_index is not None,
         WRITES_BRANCH=len(grad_branch) > 0,
-        ROWS=tile,
+        ROWS=rows,
         DIM=next_power_of_2(dim),
-        STAGES=3,
-        num_warps=1,
+        STAGES=tiles.stages,
+        num_warps=tiles.warps,
     )
-    return grad_residual, partial.sum(0)
+    return grad_residual, sum_partials(partial)

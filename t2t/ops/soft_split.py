@@ -22,7 +22,7 @@ class Split:
     padding: int
 
     def __post_init__(self) -> None:
-        """Refuses splits without windows, or with windows of padding only."""
+        """Raises an error for an empty kernel, or a window of padding only."""
         numbers = (self.kernel, self.stride, self.padding)
         if min(numbers[:2]) < 1 or not 0 <= 2 * self.padding <= self.kernel:
             raise UserError(

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from t2t.ops.availability import runs_products
+from t2t.ops.availability import runs_matmul_kernels
 from t2t.ops.performer import performer_attention
 from t2t.ops.token_transformer_triton import TOKEN_DIM, dropout_numbers
 from t2t.ops.window_projection import Windows
@@ -79,7 +79,7 @@ def token_transformer(
     eps: float,
 ) -> Result:
     """The same by two kernels forward and three backward."""
-    if runs_products(windows.product, windows.product.dtype):
+    if runs_matmul_kernels(windows.product, windows.product.dtype):
         from t2t.ops.operators import fused_token_transformer
 
         *tensors, _ = windows

@@ -1,9 +1,11 @@
-"""Launches the token transformer's kernels, in the order they run."""
+"""Launches the token transformer's kernels."""
 
 from functools import partial
 
 import torch
 from torch import Tensor
+
+from t2t.ops.partial_sums import sum_partials
 
 TOKEN_DIM = 64
 """The width of tokens that the kernels are written for."""
@@ -11,15 +13,15 @@ TILE = 64
 """Tokens that a program computes at a time."""
 SQUARE = TOKEN_DIM * TOKEN_DIM
 MLP_SUMS = (SQUARE, SQUARE, TOKEN_DIM, TOKEN_DIM)
-"""Sizes of what a program of `mlp_backward` sums: fc1, fc2 and their biases."""
+"""Sizes of the gradients that `mlp_backward` sums: fc1, fc2 and their biases."""
 QUERY_SUMS = (SQUARE, TOKEN_DIM, TOKEN_DIM)
-"""Of `query_backward`: proj, its bias and the offset of queries."""
+"""The same for `query_backward`: proj, its bias and the offset of queries."""
 KEY_SUMS = (TOKEN_DIM, TOKEN_DIM)
-"""Of `key_backward`: the offsets of keys and of values."""
+"""The same for `key_backward`: the offsets of keys and of values."""
 
 
 def num_parts(batch: int, tokens: int) -> int:
-    """How many programs share a sample, to keep a large GPU busy."""
+    """Programs per sample, so that a small batch also fills a large GPU."""
     return max(1, min(-(-tokens // TILE), -(-1024 // batch)))
 
 
@@ -49,7 +51,11 @@ def fused_forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Output, moments, and for the backward pass: hidden, features' log-mass, means."""
     from t2t.ops.kernels.launch import launch
-    from t2t.ops.kernels.token_forward import key_sums, token_forward
+    from t2t.ops.kernels.token_forward import (
+        key_sums,
+        merge_key_sums,
+        token_forward,
+    )
 
     product, rstd, mean, features, proj, fc1, fc2, biases = (
         tensor.contiguous()
@@ -73,11 +79,13 @@ def fused_forward(
         TILE=TILE,
         num_warps=4,
     )
-    highest = peak.amax(1, keepdim=True)
-    factor = torch.exp(peak - highest)
-    total = (mass * factor).sum(1)
-    log_mass = (highest.squeeze(1) + total.log()).contiguous()
-    means = ((value * factor[..., None]).sum(1) / total[..., None]).contiguous()
+    log_mass = single(batch, num_features)
+    means = single(batch, num_features, TOKEN_DIM)
+    launch(merge_key_sums)[(batch,)](
+        *(peak, mass, value, log_mass, means, parts),
+        FEATURES=num_features,
+        num_warps=4,
+    )
     hidden = product.new_empty(batch, tokens, TOKEN_DIM)
     out = product.new_empty(batch, tokens, TOKEN_DIM)
     moments = single(batch, tokens, 2)
@@ -128,11 +136,12 @@ def fused_backward(
     drop_rate: float,
     eps: float,
     need_rstd: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of product, rstd (if needed), offset, proj, fc1, fc2 and the biases."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of product, rstd (if needed), and the sums for `weight_gradients`."""
     from t2t.ops.kernels.launch import launch
     from t2t.ops.kernels.token_backward import (
         key_backward,
+        merge_gradients,
         mlp_backward,
         query_backward,
     )
@@ -174,8 +183,8 @@ def fused_backward(
     grad_product = torch.empty_like(product)
     grad_scale = single(batch, tokens)
     query_partial = single(batch * parts, sum(QUERY_SUMS))
-    grad_means = single(batch, parts, num_features, TOKEN_DIM)
-    grad_mass = single(batch, parts, num_features)
+    part_means = single(batch, parts, num_features, TOKEN_DIM)
+    part_mass = single(batch, parts, num_features)
     launch(query_backward)[(batch, parts)](
         *inputs,
         means,
@@ -185,8 +194,8 @@ def fused_backward(
         grad_product,
         grad_scale,
         query_partial,
-        grad_means,
-        grad_mass,
+        part_means,
+        part_mass,
         tokens,
         below,
         keep_scale,
@@ -196,8 +205,12 @@ def fused_backward(
         TILE=TILE,
         num_warps=4,
     )
-    grad_means = grad_means.sum(1).contiguous()
-    grad_shift = (grad_mass.sum(1) - (means * grad_means).sum(-1)).contiguous()
+    grad_means, grad_shift = torch.empty_like(means), torch.empty_like(log_mass)
+    launch(merge_gradients)[(batch,)](
+        *(part_means, part_mass, means, grad_means, grad_shift, parts),
+        FEATURES=num_features,
+        num_warps=4,
+    )
     grad_rstd = single(batch, tokens)
     key_partial = single(batch * parts, sum(KEY_SUMS))
     launch(key_backward)[(batch, parts)](
@@ -215,18 +228,24 @@ def fused_backward(
         TILE=TILE,
         num_warps=4,
     )
-    fc1, fc2, *mlp_biases = mlp_partial.sum(0).split(MLP_SUMS)
-    proj, proj_bias, query_offset = query_partial.sum(0).split(QUERY_SUMS)
-    key_offset, value_offset = key_partial.sum(0).split(KEY_SUMS)
-    grad_proj, grad_fc1, grad_fc2 = (
-        grad.view(TOKEN_DIM, TOKEN_DIM).clone() for grad in (proj, fc1, fc2)
-    )
     return (
         grad_product,
         grad_rstd,
+        sum_partials(mlp_partial),
+        sum_partials(query_partial),
+        sum_partials(key_partial),
+    )
+
+
+def weight_gradients(
+    mlp: Tensor, query: Tensor, key: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of offset, proj, fc1, fc2 and the biases, from the kernels' sums."""
+    fc1, fc2, *mlp_biases = mlp.split(MLP_SUMS)
+    proj, proj_bias, query_offset = query.split(QUERY_SUMS)
+    key_offset, value_offset = key.split(KEY_SUMS)
+    return (
         torch.cat([key_offset, query_offset, value_offset]),
-        grad_proj,
-        grad_fc1,
-        grad_fc2,
+        *(each.view(TOKEN_DIM, TOKEN_DIM) for each in (proj, fc1, fc2)),
         torch.stack([proj_bias, *mlp_biases]),
     )

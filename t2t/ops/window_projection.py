@@ -1,4 +1,4 @@
-"""Soft split, LayerNorm and linear layer, as the parts of their result."""
+"""The linear layer of normalised windows, as factors that kernels combine."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from t2t.ops.convolution import convolution
+from t2t.ops.convolution import convolution, convolve_squares
+from t2t.ops.image_windows import has_kernel, image_windows
 from t2t.ops.soft_split import Split
 from t2t.shapes import FeatureMap
 
@@ -39,7 +40,7 @@ def project_windows(
     bias: Float[Tensor, " width"] | None,
     dtype: torch.dtype,
 ) -> Windows:
-    """The parts, by one convolution in `dtype` and box filters over the moments.
+    """The factors, by one convolution in `dtype` and box filters over the moments.
 
     `moments` are the sums over the image's channels of values and squares, if an
     earlier step has computed them.
@@ -49,25 +50,15 @@ def project_windows(
     scaled = scaled - scaled.mean(dim=1, keepdim=True)
     offset = torch.mv(weight, shift)
     rounded = scaled.to(dtype)
-    product = convolution(
+    kernel = rounded.unflatten(1, (image.shape[1], split.kernel, split.kernel))
+    if moments is None and has_kernel(image, split, dtype):
+        squares, mean, rstd = image_windows(image, split, eps, dtype)
+        product = convolve_squares(squares, kernel, split.stride)
+    else:
         # The kernels read tokens whose channels are contiguous.
-        image.to(dtype, memory_format=torch.channels_last),
-        rounded.unflatten(1, (image.shape[1], split.kernel, split.kernel)),
-        split.stride,
-        split.padding,
-    )
-    if moments is None:
-        wide = image.float()
-        moments = torch.stack([wide.sum(1), wide.square().sum(1)], dim=1)
-    mean, mean_square = F.avg_pool2d(
-        moments,
-        split.kernel,
-        split.stride,
-        split.padding,
-        divisor_override=scaled.shape[1],
-    ).unbind(1)
-    # Rounding can make the variance of a flat window slightly negative.
-    rstd = torch.rsqrt((mean_square - mean.square()).clamp(min=0) + eps)
+        last = image.to(dtype, memory_format=torch.channels_last)
+        product = convolution(last, kernel, split.stride, split.padding)
+        mean, rstd = box_statistics(image, moments, split, eps)
     return Windows(
         product.permute(0, 2, 3, 1).flatten(1, 2),
         rstd.flatten(1),
@@ -76,3 +67,21 @@ def project_windows(
         offset if bias is None else offset + bias,
         product.shape[-2:],
     )
+
+
+def box_statistics(
+    image: FeatureMap, moments: Moments | None, split: Split, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Mean and reciprocal deviation of every window."""
+    if moments is None:
+        wide = image.float()
+        moments = torch.stack([wide.sum(1), wide.square().sum(1)], dim=1)
+    mean, mean_square = F.avg_pool2d(
+        moments,
+        split.kernel,
+        split.stride,
+        split.padding,
+        divisor_override=image.shape[1] * split.kernel**2,
+    ).unbind(1)
+    # Rounding can make the variance of a flat window slightly negative.
+    return mean, torch.rsqrt((mean_square - mean.square()).clamp(min=0) + eps)

@@ -16,7 +16,8 @@ from t2t.recipes.fine_tuning import (
     with_weights,
 )
 from t2t.recipes.open_recipe import DEFAULT, open_recipe
-from t2t.recipes.settings import apply_settings, check_model, schedule_notes
+from t2t.recipes.settings import check_model, schedule_notes, with_settings
+from t2t.training.check_names import check_names
 from t2t.training.recipe import Recipe
 
 SPELLED = {
@@ -73,12 +74,14 @@ def choose_recipe(
         words = (f"seed={options.seed}", *words)
     if options.image_size is not None:
         words = (f"image_size={list(options.image_size)}", *words)
-    chosen = apply_settings(base, options.epochs, words)
+    chosen = with_settings(base, options.epochs, words)
     notes = schedule_notes(base, chosen, words)
     distilled = with_teacher(
         chosen, options.teacher, options.distill, token=options.distill_token
     )
-    if distilled is not chosen:
+    # Settings such as task_args.temperature may be those of the teacher's task.
+    check_names(distilled)
+    if words or distilled is not chosen:
         check_model(distilled)
     return distilled, [*notes, *start_notes(distilled, start)]
 

@@ -30,7 +30,8 @@ def default_recipe(data: str, model: str | None = None) -> Recipe:
 
 def from_size(data: str) -> Recipe:
     """Trains T2T-ViT at 32, 64 or 224 px, the size nearest to the images."""
-    train = open_splits(data).train
+    # Labels do not matter yet: they are checked with the task.
+    train = open_splits(data, labels=False).train
     side = typical_side(train)
     batch_size = min(fitting_batch(len(train)), 512)
     if side <= 96:
@@ -60,7 +61,7 @@ def with_model(recipe: Recipe, model: str) -> Recipe:
     recipe = replace(recipe, model=model, model_args={}, token_dropping=TokenDropping())
     if model in CONFIGS:
         return recipe
-    return replace(recipe, drop_path=0.0, optimizer=recipe.optimizer.for_all())
+    return replace(recipe, drop_path=0.0, optimizer=recipe.optimizer.as_adamw())
 
 
 def typical_side(source: Source) -> int:

@@ -33,7 +33,7 @@ def fine_tuning(
     epochs: int | None = None,
 ) -> Recipe:
     """Fine-tunes weights on other images, with defaults by the number of images."""
-    num_images = len(open_splits(data).train)
+    num_images = len(open_splits(data, labels=False).train)
     size = image_size or start.image_size
     epochs = epochs or num_epochs(num_images)
     is_small = min(size) <= SMALL_SIDE
@@ -97,7 +97,7 @@ def head_alone(recipe: Recipe) -> Recipe:
     return replace(
         recipe,
         freeze=True,
-        optimizer=recipe.optimizer.for_all(),  # Muon does not train heads
+        optimizer=recipe.optimizer.as_adamw(),  # Muon does not train heads
         token_dropping=TokenDropping(),
     )
 

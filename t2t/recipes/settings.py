@@ -9,11 +9,23 @@ from t2t.config import override, set_value
 from t2t.errors import UserError
 from t2t.models.zoo import CONFIGS
 from t2t.recipes.default import with_model
-from t2t.training.recipe import WITHIN_EPOCHS, Recipe
+from t2t.training.check_names import check_names
+from t2t.training.recipe import SCHEDULE_EPOCHS, Recipe
 from t2t.training.state import build_model
 
 
 def apply_settings(
+    recipe: Recipe, epochs: int | None, settings: tuple[str, ...]
+) -> Recipe:
+    """The recipe with other epochs and fields, and what depends on them, checked."""
+    recipe = with_settings(recipe, epochs, settings)
+    check_names(recipe)
+    if settings:
+        check_model(recipe)
+    return recipe
+
+
+def with_settings(
     recipe: Recipe, epochs: int | None, settings: tuple[str, ...]
 ) -> Recipe:
     """The recipe with other epochs and fields, and what depends on them."""
@@ -31,10 +43,7 @@ def apply_settings(
     channels = set_value("channels", settings)
     if channels is not None and channels.isdecimal():
         adapted += normalisation_for(recipe, int(channels))
-    recipe = override(recipe, [*adapted, *settings])
-    if settings:
-        check_model(recipe)
-    return recipe
+    return override(recipe, [*adapted, *settings])
 
 
 def check_model(recipe: Recipe) -> None:
@@ -59,7 +68,7 @@ def normalisation_for(recipe: Recipe, channels: int) -> list[str]:
 def schedule_for(recipe: Recipe, epochs: int, settings: tuple[str, ...]) -> list[str]:
     """Settings for another number of epochs; scales warm-up and floor to fit."""
     given: dict[str, float] = {}
-    for name in WITHIN_EPOCHS:
+    for name in SCHEDULE_EPOCHS:
         text = set_value(f"schedule.{name}", settings)
         if text is not None:
             with suppress(ValueError):  # checked later with all fields

@@ -16,7 +16,7 @@ from t2t.recipes.open_recipe import DEFAULT
 from t2t.training import loop
 from t2t.training.distributed import Parallelism
 from t2t.training.recipe import Recipe
-from t2t.training.runtime import Precision, Runtime
+from t2t.training.runtime import Compile, Precision, Runtime
 from t2t.training.trainer import Result
 from t2t.user_code import load_code
 
@@ -41,7 +41,7 @@ def train(
     device: str | None = None,
     precision: Precision | None = None,
     residual: Literal["half", "fp32"] = "half",
-    compile: bool | None = None,
+    compile: Compile = "auto",
     micro_batch: int | None = None,
     parallelism: Parallelism = "ddp",
     workers: int | None = None,
@@ -54,6 +54,7 @@ def train(
     quiet: bool = False,
     splits: Splits | None = None,
     notes: Sequence[str] = (),
+    started: float | None = None,
 ) -> Result:
     """Trains a model; the same call resumes an interrupted run.
 
@@ -61,8 +62,9 @@ def train(
     decide. Keywords are the options of `t2t train`, where docs/guide.md explains them;
     `set` maps fields of the recipe to values. `dry_run` prints the estimate and trains
     nothing. `runtime` holds all settings of the machine at once, `quiet` prints
-    nothing, `splits` are the recipe's images if they are open already, and `notes` are
-    sentences for the log.
+    nothing, `splits` are the recipe's images if they are open already, `notes` are
+    sentences for the log, and `started` is the time of the command by
+    `time.monotonic()`.
     """
     for file in code:
         load_code(file)
@@ -107,6 +109,7 @@ def train(
         quiet=quiet,
         splits=splits,
         notes=[*notes, *own_notes],
+        started=started,
     )
 
 

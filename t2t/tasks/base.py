@@ -20,7 +20,7 @@ Crops = tuple[RandomCrop | CenterCrop, ...]
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that an evaluation gives, and how to show it."""
+    """A number that an evaluation computes, and how to format it."""
 
     name: str
     """Its key in metrics.jsonl and result.json."""
@@ -32,6 +32,11 @@ class Metric:
     def show(self, value: float) -> str:
         """The value with its unit."""
         return f"{value:.{self.digits}f}{self.unit}"
+
+    @property
+    def heading(self) -> str:
+        """The label with the unit, for tables and axes."""
+        return f"{self.label}, {self.unit.strip()}" if self.unit else self.label
 
 
 VAL_LOSS = Metric("val_loss", "validation loss", digits=3, higher_is_better=False)
@@ -52,6 +57,18 @@ class TaskContext:
     model_name: str = "the model"
     freeze: bool = False
     """Whether only the model's head is trained."""
+    keep_tokens: float = 1.0
+    """Share of the tokens that the blocks see at the start of training."""
+
+
+@dataclass(frozen=True)
+class ModuleFile:
+    """The weights that a module was loaded from: a file, or a timm model's."""
+
+    path: str
+    """As the user names them."""
+    checksum: str
+    """Of their tensors, as in a recipe's `weights_checksum`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,14 +90,18 @@ class Task(nn.Module):
     needs_labels: ClassVar[bool] = True
     """Whether the data must have classes, and the model a head for them."""
     metrics: ClassVar[tuple[Metric, ...]] = (VAL_LOSS,)
-    """What an evaluation gives; the first is the primary metric."""
+    """What an evaluation computes; the first is the primary metric."""
 
+    files: dict[str, ModuleFile]
+    """The files of frozen modules that `__init__` loads unchanged: checkpoints hold
+    their checksums instead of their tensors."""
     progress: Tensor
-    """Share of the training that is done, from 0 to 1."""
+    """Fraction of the training that is done, from 0 to 1."""
 
     def __init__(self, model: nn.Module, context: TaskContext, args: Any) -> None:
         super().__init__()
         self.model, self.context, self.args = model, context, args
+        self.files = {}
         self.register_buffer("progress", torch.zeros(()), persistent=False)
 
     def train(self, mode: bool = True) -> Self:
@@ -93,7 +114,7 @@ class Task(nn.Module):
         return self
 
     def crops(self, crop: RandomCrop | CenterCrop) -> Crops:
-        """The crops of each image that make its views, given the recipe's crop."""
+        """The crops to take of each image, given the recipe's crop."""
         return (crop,)
 
     def views(
@@ -103,15 +124,16 @@ class Task(nn.Module):
         rng: CounterRng,
         augmentation: Augmentation,
     ) -> Views:
-        """What the loss sees of a batch, given one tensor of pixels per crop.
+        """The inputs of the loss, given one tensor of pixels per crop.
 
-        Runs on the device under `torch.compile(fullgraph=True)`; all randomness
-        comes from `rng`: a resumed run draws the same.
+        Runs on the device, beside the step before and, if the run is compiled, under
+        `torch.compile(fullgraph=True)`. So it reads no weights and no `progress`. All
+        random numbers come from `rng`, so that a resumed run draws the same.
         """
         raise NotImplementedError
 
     def forward(self, views: Views) -> Numbers:
-        """Named numbers, means over the images; `loss` is what training minimises."""
+        """Numbers by name, each a mean over the images; `loss` is minimised."""
         raise NotImplementedError
 
     def after_step(self, applied: Tensor) -> None:
@@ -121,21 +143,33 @@ class Task(nn.Module):
         """
 
     def score(self, model: nn.Module, images: Images, labels: Labels) -> Views:
-        """Numbers of every image, to evaluate a model (the raw one, or the EMA)."""
+        """Numbers per image, by name, for an evaluation of the raw model or the EMA."""
         raise NotImplementedError
 
     def summarize(self, values: Views) -> dict[str, float]:
-        """The metrics of a whole validation set, given what `score` found."""
+        """The metrics of the validation set, given the numbers of all its images."""
         return {
             metric.name: values[metric.name].double().mean().item()
             for metric in self.metrics
         }
+
+    def pictures(self, model: nn.Module, images: Images) -> dict[str, Pixels]:
+        """Pictures by title of what the task does with images; empty for most tasks.
+
+        They are drawn into the run folder at the end of training.
+        """
+        return {}
 
     def own_modules(self) -> dict[str, nn.Module]:
         """The modules beside the model."""
         return {
             name: module for name, module in self.named_children() if name != "model"
         }
+
+    def saved_modules(self) -> dict[str, nn.Module]:
+        """The modules beside the model that a checkpoint holds."""
+        own = self.own_modules().items()
+        return {name: module for name, module in own if name not in self.files}
 
 
 def heads_of(model: nn.Module) -> tuple[nn.Module, ...]:
@@ -149,7 +183,7 @@ def move_towards(
     tensors: list[Tensor], targets: list[Tensor], share: float | Tensor
 ) -> None:
     """Moves tensors by a share of the difference to their targets, in place."""
-    if isinstance(share, Tensor):  # which _foreach_lerp_ does not take
+    if isinstance(share, Tensor):  # _foreach_lerp_ takes only floats
         differences = torch._foreach_sub(targets, tensors)
         torch._foreach_mul_(differences, share)
         torch._foreach_add_(tensors, differences)

@@ -50,7 +50,7 @@ def match_classes(
 
 
 def note_on_order(names: Sequence[str], classes: Sequence[str], where: str) -> str:
-    """A note if classes are matched by their order; empty if they are not."""
+    """A note if classes can be matched by order or number; empty if they cannot."""
     if len(names) <= len(classes) and list(names) == list(map(str, range(len(names)))):
         return f"The classes of {where} are matched by number."
     numbered = [f"class {number}" for number in range(len(names))]

@@ -35,12 +35,12 @@ class Classify(Task):
         return {"loss": F.cross_entropy(self.model(views["images"]), views["targets"])}
 
     def score(self, model: nn.Module, images: Images, labels: Labels) -> Views:
-        """Whether the label is the first guess, or among five; the loss."""
+        """Top-1 and top-5 hits, loss and predicted class of each image."""
         return score_classifier(model, images, labels)
 
 
 def score_classifier(model: nn.Module, images: Images, labels: Labels) -> Views:
-    """Per image: 100 or 0 for a correct guess, the loss and the predicted class."""
+    """Per image: top-1 and top-5 as 100 or 0, the loss and the predicted class."""
     logits = model(images).float()
     order = logits.topk(min(5, logits.shape[1]), dim=1).indices
     hits = order == labels[:, None]

@@ -1,4 +1,4 @@
-"""Distillation: classification with the help of a trained, frozen teacher."""
+"""Distillation: classification that also learns from a trained, frozen teacher."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from t2t.models.config import Size
 from t2t.models.trained import TrainedModel, load_trained
 from t2t.models.vit import VisionTransformer
 from t2t.shapes import Images, Logits
-from t2t.tasks.base import Numbers, TaskContext, Views
+from t2t.tasks.base import ModuleFile, Numbers, TaskContext, Views
 from t2t.tasks.class_matching import match_classes
 from t2t.tasks.classify import Classify
 
@@ -68,8 +68,10 @@ class Distill(Classify):
                 "This task needs a teacher: add --teacher with a run folder, weights "
                 "or the name of a timm model, or set task_args.teacher."
             )
-        teacher = load_trained(args.teacher, model=args.teacher_model)
+        teacher = load_teacher(args.teacher, args.teacher_model)
         self.teacher = teacher.model.eval().requires_grad_(False)
+        if teacher.is_complete:
+            self.files["teacher"] = ModuleFile(teacher.path, teacher.checksum)
         self.teacher_size = teacher.image_size
         scale, shift = renormalization(context, teacher)
         self.register_buffer("outputs", outputs_of(teacher, context), persistent=False)
@@ -100,7 +102,7 @@ class Distill(Classify):
 
 
 class DistillSoft(Distill):
-    """Cross-entropy, and the divergence from the teacher's softened probabilities."""
+    """Cross-entropy plus the KL divergence from the teacher's soft predictions."""
 
     Args = SoftArgs
 
@@ -132,7 +134,7 @@ class DistillHard(Distill):
 
 
 class DistillTokenSoft(DistillSoft):
-    """The class token learns the labels, the distillation token the teacher's."""
+    """The class token learns the labels, the distillation token the teacher."""
 
     def __init__(self, model: nn.Module, context: TaskContext, args: Any) -> None:
         check_token(model, context.model_name)
@@ -172,6 +174,14 @@ def soft_divergence(student: Logits, teacher: Logits, temperature: float) -> Ten
         reduction="batchmean",
         log_target=True,
     ) * (temperature**2)
+
+
+def load_teacher(path: str, model: str | None) -> TrainedModel:
+    """The teacher, with the checksum of its weights."""
+    try:
+        return load_trained(path, model=model, checksum=True)
+    except UserError as error:
+        raise UserError(f"The teacher {path} cannot be loaded: {error}") from error
 
 
 def check_token(model: nn.Module, name: str) -> None:

@@ -8,7 +8,7 @@ from torch import nn
 from t2t.config import from_json
 from t2t.errors import UserError
 from t2t.registry import Registry
-from t2t.tasks.base import Task, TaskContext
+from t2t.tasks.base import Metric, Task, TaskContext
 from t2t.tasks.classify import Classify
 from t2t.tasks.distill import (
     DistillHard,
@@ -16,6 +16,8 @@ from t2t.tasks.distill import (
     DistillTokenHard,
     DistillTokenSoft,
 )
+from t2t.tasks.masked_autoencoder import MaskedAutoencoder
+from t2t.tasks.masked_patches import MaskedPatches
 
 TASKS: Registry[type[Task]] = Registry(
     "task",
@@ -25,10 +27,17 @@ TASKS: Registry[type[Task]] = Registry(
         "distill_hard": DistillHard,
         "distill_token_soft": DistillTokenSoft,
         "distill_token_hard": DistillTokenHard,
+        "masked_patches": MaskedPatches,
+        "masked_autoencoder": MaskedAutoencoder,
     },
 )
 register_task = TASKS.register
 task_class = TASKS.choose
+
+
+def primary_metric(task: str) -> Metric:
+    """The first metric of a task."""
+    return task_class(task).metrics[0]
 
 
 def read_args(name: str, args: Mapping[str, Any]) -> Any:

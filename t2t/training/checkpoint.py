@@ -7,13 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.tensor import DTensor
-
 from t2t.errors import UserError
 from t2t.models.checkpoint_io.published import POSITIONS
+from t2t.models.fusion import is_dtensor
 from t2t.models.zoo import CONFIGS
 from t2t.training.checkpoint_files import NUMBERS, newest_intact
 from t2t.training.distributed import World, broadcast_from_main
@@ -42,7 +38,7 @@ def recipe_to_resume(recipe: Recipe, checkpoint: Path) -> Recipe:
     """
     own = CONFIGS[recipe.model].positions if recipe.model in CONFIGS else ""
     model_args = dict(recipe.model_args)
-    stored = FileSystemReader(checkpoint).read_metadata().state_dict_metadata
+    stored = stored_entries(checkpoint)
     if (
         model_args.get("positions", own) == "sinusoid"
         and f"model/{POSITIONS}" in stored
@@ -54,8 +50,9 @@ def recipe_to_resume(recipe: Recipe, checkpoint: Path) -> Recipe:
 def resume(
     state: TrainState, checkpoint: Path, world: World, warn: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Restores a checkpoint; returns its state of the log."""
+    """Restores a checkpoint; returns the logger's state in it."""
     check_data(checkpoint, state, warn)
+    check_files(checkpoint, state)
     return load_checkpoint(checkpoint, state, world).get("log", {})
 
 
@@ -83,11 +80,26 @@ def check_data(path: Path, state: TrainState, warn: Callable[[str], None]) -> No
         )
 
 
+def check_files(path: Path, state: TrainState) -> None:
+    """Raises an error if a file that the checkpoint builds on has changed."""
+    before = json.loads((path / NUMBERS).read_text()).get("files", {})
+    for name, file in state.task.files.items():
+        known = before.get(name, {}).get("checksum", file.checksum)
+        if known != file.checksum:
+            raise UserError(
+                f"The {name} {file.path} has changed since {path} was written: restore "
+                f"the weights with the checksum {known}, or add --fresh to start over."
+            )
+
+
 def load_checkpoint(path: Path, state: TrainState, world: World) -> dict[str, Any]:
     """Loads a checkpoint into a state, sharded as the state is; returns its numbers."""
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+    from torch.distributed.checkpoint.state_dict_loader import load
+
     numbers = json.loads((path / NUMBERS).read_text())
     tensors = state.weights()
-    stored = FileSystemReader(path).read_metadata().state_dict_metadata
+    stored = stored_entries(path)
     missing = [name for name in tensors if name not in stored]
     if missing:
         raise UserError(
@@ -110,11 +122,19 @@ def load_checkpoint(path: Path, state: TrainState, world: World) -> dict[str, An
     return numbers
 
 
+def stored_entries(path: Path) -> dict[str, Any]:
+    """What a checkpoint holds, by name."""
+    # Importing it takes longer than all of t2t, and a new run does not need it.
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+
+    return FileSystemReader(path).read_metadata().state_dict_metadata
+
+
 def ignore_single_process_warning() -> None:
-    """Silences a warning: here one process saves and loads alone on purpose."""
+    """Silences a warning: here a single process saves and loads on purpose."""
     warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavail")
 
 
 def has_shards(snapshot: Snapshot) -> bool:
     """Whether each process holds only its part of the tensors."""
-    return any(isinstance(tensor, DTensor) for tensor in snapshot.tensors.values())
+    return any(is_dtensor(tensor) for tensor in snapshot.tensors.values())

@@ -1,4 +1,4 @@
-"""Writes checkpoints in the background, each complete or not at all."""
+"""Writes checkpoints in a background thread, atomically."""
 
 import errno
 import json
@@ -9,8 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict_saver import save
 
 from t2t.errors import first_line
 from t2t.training.checkpoint import has_shards, ignore_single_process_warning
@@ -108,7 +106,7 @@ class CheckpointWriter:
                     shutil.rmtree(old, ignore_errors=True)
             self.failed = False
             self.failures.recovered(FAILED)
-        except (Exception, CheckpointException) as error:
+        except checkpoint_errors() as error:
             self.failed = True
             if self.world.is_main:
                 self.discard(step)
@@ -123,7 +121,7 @@ class CheckpointWriter:
         draft = self.draft_of(snapshot.numbers["step"])
         try:
             self.write_draft(snapshot, alone, draft)
-        except (Exception, CheckpointException) as error:
+        except checkpoint_errors() as error:
             if not (self.world.is_main and self.would_fit(error, snapshot)):
                 raise
             shutil.rmtree(draft, ignore_errors=True)
@@ -134,9 +132,11 @@ class CheckpointWriter:
 
     def write_draft(self, snapshot: Snapshot, alone: bool, draft: Path) -> None:
         """Writes a checkpoint under a temporary name."""
+        from torch.distributed.checkpoint.state_dict_saver import save  # slow to import
+
         self.check_folder()
         group = None if alone else self.world.control
-        # When this returns in the main process, all have written their shards.
+        # After this returns in the main process, every process has written its shard.
         save(snapshot.tensors, checkpoint_id=draft, process_group=group, no_dist=alone)
         if self.world.is_main:
             self.check_folder()
@@ -196,9 +196,16 @@ def num_bytes(snapshot: Snapshot) -> int:
 
 def first_failure(error: BaseException) -> BaseException:
     """The error of the first process that failed."""
-    if isinstance(error, CheckpointException):
-        return next(iter(error.failures.values()))[0]
-    return error
+    # Of several processes: a CheckpointException.
+    failures = getattr(error, "failures", None)
+    return next(iter(failures.values()))[0] if failures else error
+
+
+def checkpoint_errors() -> tuple[type[BaseException], ...]:
+    """What writing a checkpoint raises."""
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    return Exception, CheckpointException
 
 
 def copy_to_cpu(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

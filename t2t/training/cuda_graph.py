@@ -1,35 +1,39 @@
 """CUDA graphs: a function whose kernels are captured once and then replayed."""
 
 from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+Result = TypeVar("Result", Tensor, tuple[Tensor, ...])
 
-class GraphedFunction:
-    """A function of tensors that runs normally twice, then as a CUDA graph.
+
+class GraphedFunction(Generic[Result]):
+    """A function of tensors that runs normally at first, then as a CUDA graph.
 
     Launching the kernels of a step one by one can take longer than running them. The
     function must launch the same kernels at every call, and must not wait for the
     device. Its result is overwritten by the next call.
     """
 
-    # Compilation, the choice of algorithms and the first memory of an optimizer must be
-    # over before a graph is captured.
-    NUM_WARMUPS = 2
-
-    def __init__(self, function: Callable[..., Tensor]) -> None:
-        self.function = function
+    def __init__(self, function: Callable[..., Result], num_warmups: int = 2) -> None:
+        # Compilation, the choice of algorithms and the first memory of an optimizer
+        # must be over before a graph is captured.
+        self.num_warmups = num_warmups
+        self.function: Callable[..., Result] = function
         self.num_calls = 0
         self.inputs: list[Tensor] = []
-        self.result: Tensor | None = None
+        self.result: Result | None = None
         self.graph: torch.cuda.CUDAGraph | None = None
         self.stream: torch.cuda.Stream | None = None
+        self.has_read: torch.cuda.Event | None = None
+        """After it, the inputs of the last call may be overwritten."""
 
-    def __call__(self, *inputs: Tensor) -> Tensor:
+    def __call__(self, *inputs: Tensor) -> Result:
         self.copy_inputs(inputs)
         self.num_calls += 1
-        if self.num_calls <= self.NUM_WARMUPS:
+        if self.num_calls <= self.num_warmups:
             return self.launch()
         if self.graph is None:
             self.capture()
@@ -44,8 +48,10 @@ class GraphedFunction:
             self.inputs = [torch.empty_like(each) for each in inputs]
         for own, new in zip(self.inputs, inputs, strict=True):
             own.copy_(new, non_blocking=True)
+        self.has_read = torch.cuda.Event()
+        self.has_read.record()
 
-    def launch(self) -> Tensor:
+    def launch(self) -> Result:
         """One call without a graph, on the stream of the capture."""
         current = torch.cuda.current_stream()
         if self.stream is None:

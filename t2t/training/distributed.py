@@ -32,10 +32,10 @@ PARALLELISMS = {"ddp": False, "fsdp": True, "hybrid": True}
 """Whether each process holds only a shard of the weights."""
 Found = TypeVar("Found")
 
-# Training's kernels run before a decoder's, and after those that crop the next batch.
+# CUDA priority: above nvJPEG's streams, below the stream that crops the next batch.
 PRIORITY = -1
-# The maximum. Steps from JPEGs reached 0.65 of full speed with the default of eight and
-# priorities, 0.72 with 32 alone, 0.93 with both.
+# The maximum. Steps from JPEGs reached 0.65 of full speed with the default of eight
+# queues and priorities, 0.72 with 32 queues and no priorities, 0.93 with both.
 NUM_QUEUES = "32"
 
 
@@ -50,7 +50,7 @@ class World:
     local_size: int = 1
     """Processes on this node."""
     control: Any = None
-    """A gloo group for objects and files, which do not wait for the devices."""
+    """A gloo group for objects and files, which does not wait for the GPUs."""
 
     @property
     def is_main(self) -> bool:
@@ -65,7 +65,7 @@ class World:
 
 @contextmanager
 def init_distributed(device: str | None) -> Iterator[World]:
-    """Joins the processes that torchrun started, if it did; leaves them at the end."""
+    """Sets up the process group under torchrun; destroys it at the end."""
     rank, world_size, local_rank, local_size = read_environment_ranks()
     chosen = find_device(device, local_rank)
     if chosen.type == "cuda":
@@ -85,8 +85,8 @@ def init_distributed(device: str | None) -> Iterator[World]:
                 world_size=world_size,
                 device_id=chosen if on_cuda else None,
             )
-            # Gloo's threads live as long as their group is referenced. One that frees a
-            # tensor while Python shuts down would abort the process.
+            # Gloo's threads live as long as their group is referenced. A thread that
+            # frees a tensor while Python shuts down would abort the process.
             atexit.register(gc.collect)
             exits.callback(dist.destroy_process_group)
             exits.enter_context(report_error_once(store))
@@ -103,10 +103,10 @@ def init_distributed(device: str | None) -> Iterator[World]:
 
 @contextmanager
 def training_stream(device: torch.device) -> Iterator[None]:
-    """Runs CUDA work on a stream of its own, with a priority of its own.
+    """Runs CUDA work on its own stream, with its own priority.
 
-    nvJPEG's streams wait for the default stream. Streams of one priority share the
-    device's queues: behind a step in the same queue, decoding would wait for its end.
+    nvJPEG's streams wait for the default stream. Streams of one priority share hardware
+    queues: decoding in the same queue as a step would wait for the end of the step.
     """
     if device.type != "cuda":
         yield
@@ -118,7 +118,7 @@ def training_stream(device: torch.device) -> Iterator[None]:
         with torch.cuda.stream(own):
             yield
     finally:
-        # The other stream may read the results next.
+        # Work on the previous stream may read the results.
         before.wait_stream(own)
 
 
@@ -142,7 +142,7 @@ def find_device(name: str | None, local_rank: int = 0) -> torch.device:
 
 
 def parallelize(task: nn.Module, parallelism: Parallelism, world: World) -> nn.Module:
-    """The task for training by all processes: wrapped, or sharded in place."""
+    """The task wrapped in DDP, or sharded in place."""
     shards = choose("parallelism", parallelism, PARALLELISMS)
     if not world.is_distributed:
         return task
@@ -208,7 +208,7 @@ def num_parameters(parts: list[nn.Module]) -> int:
 
 
 def is_sharded(model: nn.Module) -> TypeGuard["FSDPModule"]:
-    """Whether a model was sharded; FSDP is not imported for that."""
+    """Whether a model was sharded, without importing FSDP."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     return fsdp is not None and isinstance(model, fsdp.FSDPModule)
 
@@ -238,9 +238,9 @@ def unsharded(module: nn.Module) -> Iterator[None]:
 
 
 def batch_norm_buffers(model: nn.Module, only_training: bool = False) -> list[Tensor]:
-    """The running statistics of batch norms: all that a forward pass changes.
+    """The running statistics of batch norms, the only buffers that training changes.
 
-    With `only_training`, without those in eval mode, which it does not change.
+    With `only_training`, leaves out norms in eval mode, which do not change.
     """
     norms = [part for part in model.modules() if isinstance(part, _BatchNorm)]
     return [
@@ -259,7 +259,7 @@ def broadcast_tensors(tensors: list[Tensor], world: World) -> None:
 
 
 def full_state_dict(model: nn.Module, world: World) -> dict[str, Tensor]:
-    """Unsharded weights in main memory, in the main process; empty in the others."""
+    """Unsharded weights on the CPU, in the main process; empty in the others."""
     state: dict[str, Tensor] = {}
     for name, tensor in model.state_dict().items():
         full = tensor.full_tensor() if is_dtensor(tensor) else tensor

@@ -1,4 +1,4 @@
-"""Advice after divergence: commands with a lower learning rate or more precision."""
+"""Advice after divergence: commands with a lower learning rate or fp32."""
 
 import shlex
 import sys

@@ -9,7 +9,7 @@ from t2t.training.state import TrainState
 
 
 class FolderGuard:
-    """Looks after the run folder; all processes call it together."""
+    """Checks that the run folder still exists; all processes call it together."""
 
     def __init__(
         self,

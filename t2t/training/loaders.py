@@ -21,7 +21,7 @@ from t2t.training.recipe import Recipe
 
 
 def open_data(recipe: Recipe) -> Splits:
-    """The images of a recipe, with a part of the training set held out if it asks."""
+    """The images of a recipe; `holdout` of them are validated on instead."""
     labels = task_class(recipe.task).needs_labels
     splits = open_splits(recipe.data, seed=recipe.seed, labels=labels)
     if labels and len(splits.train.classes) < 2:

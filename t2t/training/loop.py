@@ -1,6 +1,7 @@
 """`train`: sets up a run, and trains it from its start or its last checkpoint."""
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -9,10 +10,11 @@ from typing import Any
 
 import torch
 
-from t2t.data.augment.policies import RandAugment
 from t2t.data.sources import Splits
 from t2t.errors import LocalError, UserError
+from t2t.training.check_names import check_names
 from t2t.training.checkpoint import find_checkpoint
+from t2t.training.compile_policy import earlier_decision, first_decision
 from t2t.training.distributed import (
     PARALLELISMS,
     broadcast_from_main,
@@ -21,7 +23,10 @@ from t2t.training.distributed import (
     local_main_first,
 )
 from t2t.training.loaders import open_data
+from t2t.training.logging.console import RunConsole
 from t2t.training.logging.run_logger import RunLogger
+from t2t.training.logging.stage import stage
+from t2t.training.pictures import draw_pictures
 from t2t.training.recipe import Recipe
 from t2t.training.rendezvous import is_peer_lost
 from t2t.training.run_folder import RunFolder
@@ -49,13 +54,16 @@ def train(
     quiet: bool = False,
     splits: Splits | None = None,
     notes: Sequence[str] = (),
+    started: float | None = None,
 ) -> Result:
     """Trains a recipe into a folder; the same call resumes an interrupted run.
 
     `runtime` sets device and precision, `fresh` starts over, `quiet` prints nothing,
-    `splits` are the recipe's images if the caller has opened them already, and `notes`
-    are sentences for the log at the start of the run.
+    `splits` are the recipe's images if the caller has opened them already, `notes`
+    are sentences for the log at the start of the run, and `started` is the time of the
+    command by `time.monotonic()`.
     """
+    started = time.monotonic() if started is None else started
     if data is not None:
         recipe = replace(recipe, data=str(data))
     path = folder or Path("runs") / run_name(recipe)
@@ -69,8 +77,7 @@ def train(
     ):
         runtime = resolve_runtime(runtime, world)
         make_deterministic(runtime)
-        # Check the augmentation before building anything.
-        RandAugment.of(recipe.augmentation)
+        check_names(recipe)
         recipe.augmentation.mix_group_for(recipe.batch_size // world.size)
 
         def claim_folder() -> dict[str, Any] | None:
@@ -80,10 +87,13 @@ def train(
         finished = broadcast_from_main(world, claim_folder)
         if finished is not None:
             return Result(run_folder.path, True, finished, already_finished=True)
+        console = RunConsole(quiet=quiet or not world.is_main, highlight=False)
         if splits is None:
-            splits = local_main_first(world, lambda: open_data(recipe))
+            with stage(console, f"Reading {recipe.data}"):
+                splits = local_main_first(world, lambda: open_data(recipe))
         check_same_on_all(world, shared_settings(recipe, runtime, world, splits, fresh))
         logger = exits.enter_context(RunLogger(run_folder, recipe, world, quiet=quiet))
+        logger.clock.started = started
         checkpoint = None
         if not fresh:
             checkpoint = find_checkpoint(run_folder.checkpoints, world, logger.warn)
@@ -92,7 +102,10 @@ def train(
                     f"There is no checkpoint in {run_folder.checkpoints}: training "
                     "starts again from step 0."
                 )
-        settings = runtime_settings(runtime)
+        compiling = first_decision(runtime, world)
+        if checkpoint is not None and not compiling.is_made:
+            compiling = earlier_decision(run_folder.path)
+        settings = {**runtime_settings(runtime), **compiling.settings()}
         if world.device.type == "cpu":
             before = threads_of_run(run_folder.path) if checkpoint else None
             threads = choose_threads(runtime.threads, before)
@@ -100,7 +113,7 @@ def train(
             settings["threads"] = threads.number
             notes = (*notes, str(threads))
         trainer = Trainer(
-            recipe, runtime, world, run_folder, splits, logger, checkpoint
+            recipe, runtime, world, run_folder, splits, logger, checkpoint, compiling
         )
         loaded = trainer.state.loaded
 
@@ -109,19 +122,21 @@ def train(
             kept = run_folder.with_checksum(recipe, checksum)
             run_folder.start(kept, settings, world, fresh)
 
-        # All is built: from here on, no mistake in a recipe can stop the run.
+        # Everything is built: mistakes in the recipe have raised their errors by now.
         broadcast_from_main(world, write_start)
         if PARALLELISMS[runtime.parallelism]:
             run_folder.check_visible(world)
         with trainer.writer, explain_out_of_memory(trainer):
             try:
                 result = trainer.run(stop, notes)
+                if result.finished:
+                    draw_pictures(trainer)
                 return replace(result, stop_requested=stop.received)
             except Exception as error:
                 known = isinstance(error, UserError | torch.OutOfMemoryError)
                 if known or is_peer_lost(error) or not stop.received:
                     raise
-                # Ctrl-C also ends compilers that the first step waits for.
+                # Ctrl-C also kills compiler processes that the first step waits for.
                 logger.warn(f"Stopped within a step ({type(error).__name__}).")
                 return Result(run_folder.path, False, logger.summary(trainer.state))
 
@@ -129,7 +144,7 @@ def train(
 def check_folder(
     run_folder: RunFolder, recipe: Recipe, fresh: bool
 ) -> dict[str, Any] | None:
-    """Checks that a recipe can be trained in a folder; the result if it was before."""
+    """Checks that a folder can hold this run; returns its result if it has finished."""
     run_folder.check(recipe, fresh)
     run_folder.remove_partial_files()
     if fresh or not run_folder.has_started():
@@ -142,7 +157,7 @@ def check_folder(
 
 @contextmanager
 def explain_out_of_memory(trainer: Trainer) -> Iterator[None]:
-    """Says what to do if the device's memory does not suffice."""
+    """Turns an out-of-memory error into advice."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -150,7 +165,7 @@ def explain_out_of_memory(trainer: Trainer) -> Iterator[None]:
         per_process = trainer.recipe.batch_size // world.size
         num_images = min(trainer.runtime.micro_batch or per_process, per_process)
         raise LocalError(
-            f"The memory of {world.device} does not suffice for {num_images} images "
+            f"{world.device} ran out of memory with {num_images} images "
             f"at once: add --micro-batch {max(1, num_images // 2)}, which computes "
             "the step in parts (the same except for dropout, stochastic depth "
             "and batch norm), or choose smaller images or a smaller model."

@@ -31,7 +31,7 @@ RETRY_SECONDS = 5.0
 
 
 class ModelSaver:
-    """Writes model and result into the run's folder, or elsewhere if that fails."""
+    """Writes model and result into the run folder, or elsewhere if that fails."""
 
     def __init__(
         self,
@@ -74,7 +74,9 @@ class ModelSaver:
             return None
         with torch.device("meta"):
             full = (
-                VisionTransformer(model.config)  # its positions may be from weights
+                VisionTransformer(
+                    model.config
+                )  # `positions` may differ from the recipe's
                 if isinstance(model, VisionTransformer)
                 else build_model(self.recipe, len(self.class_names))
             )
@@ -189,7 +191,7 @@ class ModelSaver:
         ) from error
 
     def where_to_find(self, num_steps: int) -> str:
-        """Says where the model is, if it was saved, and how to resume."""
+        """Where the model is, if it was saved, and how to resume."""
         sentences = []
         model = self.elsewhere or (None if self.unsaved else self.run_folder.model)
         if model is not None:

@@ -11,16 +11,17 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
-# Five quintic iterations that bring every singular value near 1.
+from t2t.models.fusion import is_dtensor
+
+# Five quintic Newton-Schulz iterations, which bring singular values near 1.
 COEFFICIENTS = (3.4445, -4.775, 2.0315)
 NUM_ITERATIONS = 5
 MIN_NORM = 1e-7
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon over many matrices at once; updates have the size of AdamW's."""
+    """Muon, batched over matrices; its updates are scaled to the size of AdamW's."""
 
     def __init__(
         self,
@@ -37,11 +38,11 @@ class Muon(torch.optim.Optimizer):
         """Updates every matrix that has a gradient."""
         for group in self.param_groups:
             trained = [each for each in group["params"] if each.grad is not None]
-            full = [each for each in trained if not isinstance(each, DTensor)]
+            full = [each for each in trained if not is_dtensor(each)]
             if full:
                 self.update(full, group)
             for shard in trained:  # foreach does not take DTensors in every torch
-                if isinstance(shard, DTensor):
+                if is_dtensor(shard):
                     self.update_shard(shard, group)
 
     def update(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
@@ -51,7 +52,7 @@ class Muon(torch.optim.Optimizer):
         momentum, lr = group["momentum"], group["lr"]
         weight = 1 - momentum
         found_inf: Tensor | None = getattr(self, "found_inf", None)
-        if found_inf is not None:  # if it is 1, nothing may change
+        if found_inf is not None:  # 1 skips the update
             skips = found_inf > 0
             gradients = [torch.where(skips, 0, each) for each in gradients]
             weight, lr = weight * (1 - found_inf), lr * (1 - found_inf)
@@ -113,10 +114,10 @@ def as_filters(rows: Float[Tensor, "rows columns"], like: Tensor) -> Tensor:
 
 
 def orthogonalize_all(updates: Sequence[Tensor]) -> list[Tensor]:
-    """Orthogonalizes matrices; those with the same shorter side in one batch.
+    """Orthogonalizes matrices, batching those with the same shorter side.
 
     Padding the longer side with zeros changes nothing, and a GPU multiplies many small
-    matrices as fast as one.
+    matrices in the time of one.
     """
     by_shape: dict[tuple[int, int], list[int]] = defaultdict(list)
     for number, update in enumerate(updates):
@@ -165,7 +166,7 @@ def orthogonalize(
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=MIN_NORM)
     for _ in range(NUM_ITERATIONS):
         square = x @ x.mT
-        if x.ndim == 3:  # sums within the products: a third of the kernels
+        if x.ndim == 3:  # baddbmm adds within the product: a third of the kernels
             square = torch.baddbmm(square, square, square, beta=third, alpha=fifth)
             x = torch.baddbmm(x, square, x, beta=first)
         else:

@@ -33,20 +33,20 @@ def build_optimizers(
     settings = recipe.optimizer
     lr = settings.scaled(settings.lr, recipe.batch_size)
     if settings.name == "muon":
-        rest_lr = settings.scaled(settings.for_all().lr, recipe.batch_size)
-        own = plain_groups(others, settings, rest_lr)
+        rest_lr = settings.scaled(settings.as_adamw().lr, recipe.batch_size)
+        own = groups_of_own_modules(others, settings, rest_lr)
         return muon_and_adamw(model, recipe, own)
     groups = parameter_groups(model, settings, lr)
-    groups += plain_groups(others, settings, lr)
+    groups += groups_of_own_modules(others, settings, lr)
     if settings.name in OPTIMIZERS:
         return [OPTIMIZERS.build(settings.name, Optimizer, groups, settings)]
     return [timm_optimizer(groups, settings, lr)]
 
 
-def plain_groups(
+def groups_of_own_modules(
     modules: Iterable[nn.Module], settings: OptimizerConfig, lr: float
 ) -> Groups:
-    """Groups of a task's own modules: matrices decay, all else does not."""
+    """Groups of a task's own modules: matrices have weight decay, the rest none."""
     groups: dict[float, list[Tensor]] = {}
     for module in modules:
         for parameter in module.parameters():
@@ -61,7 +61,7 @@ def plain_groups(
 
 def timm_optimizer(groups: Groups, settings: OptimizerConfig, lr: float) -> Optimizer:
     """An optimizer by its name in timm."""
-    import timm.optim  # slow to import, and needed for other names only
+    import timm.optim  # slow to import, and only needed for timm's names
 
     name, known = settings.name, timm.optim.list_optimizers()
     if name not in known:
@@ -98,17 +98,17 @@ def timm_optimizer(groups: Groups, settings: OptimizerConfig, lr: float) -> Opti
 
 
 def muon_and_adamw(model: nn.Module, recipe: Recipe, own: Groups) -> list[Optimizer]:
-    """Muon for the matrices inside the model, AdamW for all else."""
+    """Muon for the hidden matrices of the model, AdamW for the rest."""
     settings = recipe.optimizer
     hidden = hidden_weights(model, first_too=settings.muon_on == "tokens_too")
     if not hidden:
         raise UserError(
             "optimizer.name=muon needs a model with layers between its first and its "
             "head; use --set optimizer.name=adamw --set "
-            f"optimizer.lr={settings.for_all().lr:g}."
+            f"optimizer.lr={settings.as_adamw().lr:g}."
         )
     lr = settings.scaled(settings.lr, recipe.batch_size)
-    rest_lr = settings.scaled(settings.for_all().lr, recipe.batch_size)
+    rest_lr = settings.scaled(settings.as_adamw().lr, recipe.batch_size)
     muon = Muon(parameter_groups(model, settings, lr, only=hidden), lr=lr)
     others = {name for name, _ in model.named_parameters()} - hidden
     groups = parameter_groups(model, settings, rest_lr, only=others)
@@ -116,7 +116,7 @@ def muon_and_adamw(model: nn.Module, recipe: Recipe, own: Groups) -> list[Optimi
 
 
 def hidden_weights(model: nn.Module, *, first_too: bool) -> set[str]:
-    """Names of matrices and filters behind the first layer and before the head."""
+    """Names of matrices and filters between the first layer and the head."""
     layers = layers_of(model, "optimizer.name=muon", "use optimizer.name=adamw")
     heads = {id(parameter) for parameter in head_parameters(model)}
     return {
@@ -167,7 +167,7 @@ def sgd(groups: Groups, settings: OptimizerConfig) -> torch.optim.SGD:
 
 
 OPTIMIZERS: Registry[Builder] = Registry("optimizer.name", {"adamw": adamw, "sgd": sgd})
-"""Optimizers by name, without muon, which also reads the model, and timm's."""
+"""Optimizers by name, except Muon, which needs the model, and timm's."""
 
 
 def register_optimizer(name: str) -> Callable[[Added], Added]:
@@ -189,7 +189,7 @@ def register_optimizer(name: str) -> Callable[[Added], Added]:
 def parameter_groups(
     model: nn.Module, settings: OptimizerConfig, lr: float, only: set[str] | None = None
 ) -> Groups:
-    """Parameters by learning rate and decay; the schedule scales `peak`."""
+    """Parameters grouped by learning rate and decay; the schedule scales `peak`."""
     exempt: set[str] = getattr(model, "no_weight_decay", set)()
     scales = layer_scales(model, settings.layer_decay)
     heads = {id(parameter) for parameter in head_parameters(model)}
@@ -271,7 +271,7 @@ def all_groups(optimizers: list[Optimizer]) -> Iterator[dict[str, Any]]:
 def device_learning_rates(
     rates: Sequence[Tensor], found_inf: Tensor, optimizers: list[Optimizer]
 ) -> Iterator[None]:
-    """Uses learning rates on the device; steps change nothing if `found_inf` is 1."""
+    """Makes optimizers read learning rates on the device, and skip if `found_inf`."""
     groups = list(all_groups(optimizers))
     before = [group["lr"] for group in groups]
     for group, rate in zip(groups, rates, strict=True):

@@ -10,9 +10,9 @@ from t2t.data.augment.config import Augmentation
 from t2t.errors import UserError, require
 from t2t.models.config import ModelConfig
 
-MOST_EPOCHS = 100_000
-WITHIN_EPOCHS = ("warmup_epochs", "floor_epochs")
-"""Fields of a schedule that must fit into the epochs of a run."""
+MAX_EPOCHS = 100_000
+SCHEDULE_EPOCHS = ("warmup_epochs", "floor_epochs")
+"""Fields of a schedule that count epochs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +33,13 @@ class OptimizerConfig:
     momentum: float = 0.9
     """For sgd; Muon uses 0.95."""
     muon_on: Literal["blocks", "tokens_too"] = "blocks"
-    """What Muon trains: the blocks, or the tokenizer and the first layer too."""
+    """What Muon trains: the blocks, or also the tokenizer with the first layer."""
     adamw_lr: float | None = None
     """With Muon: learning rate of the rest; None takes `lr`."""
     body_lr: float | None = None
     """Learning rate of everything but the head, for fine-tuning; None takes `lr`."""
     layer_decay: float = 1.0
-    """Factor of the learning rate from each layer to the one below it."""
+    """Factor of the learning rate per layer, from the head down."""
     clip_norm: float = 0.0
     """Largest norm of the gradient; 0 does not clip."""
 
@@ -64,8 +64,8 @@ class OptimizerConfig:
         ratio = batch_size / self.reference_batch_size
         return lr * {"linear": ratio, "sqrt": ratio**0.5, "none": 1.0}[self.scaling]
 
-    def for_all(self) -> "OptimizerConfig":
-        """Instead of Muon, for all weights the AdamW that trains the rest."""
+    def as_adamw(self) -> "OptimizerConfig":
+        """Instead of Muon, AdamW for all weights at the rate that it has with Muon."""
         if self.name != "muon":
             return self
         lr = self.lr if self.adamw_lr is None else self.adamw_lr
@@ -104,7 +104,7 @@ class EMA:
     decay: float = 0.9998
     """Share that is kept at each step, after the warm-up; 0 turns the EMA off."""
     warmup: bool = True
-    """Starts with a lower decay, to forget the random initial weights."""
+    """Whether the decay starts low and rises, to forget the random initial weights."""
 
     def __post_init__(self) -> None:
         """Checks the range of the decay."""
@@ -159,7 +159,7 @@ class CropConfig:
 
 
 class Phase(NamedTuple):
-    """A part of the training whose steps are one compiled program."""
+    """A part of the training whose steps are compiled together."""
 
     keep: float
     """Share of the tokens that the blocks see."""
@@ -206,18 +206,18 @@ class Recipe:
     batch_size: int = 512
     """Images per step, over all devices and micro-batches together."""
     repeats: int = 1
-    """Repeated augmentation: how often an image is in a batch."""
+    """Repeated augmentation: copies of each image in a batch."""
     drop_path: float = 0.0
     token_dropping: TokenDropping = field(default_factory=TokenDropping)
     light_augment_share: float = 0.0
-    """Share of the epochs, at the end, whose images are only cropped and flipped."""
+    """Share of the epochs, at the end, in which images are only cropped and flipped."""
     seed: int = 0
     holdout: int = 0
     """Training images to evaluate on instead of the validation set."""
     evaluate_every: int = 1
     """Epochs between evaluations; the last epoch is always evaluated."""
     task: str = "classify"
-    """What is learned: classify, distill_soft, distill_hard, distill_token_soft, …"""
+    """What is learned: classify, distill_soft, masked_autoencoder, …"""
     task_args: dict[str, Any] = field(default_factory=dict)
     """Settings of the task, such as the teacher of a distillation."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -229,7 +229,7 @@ class Recipe:
     def __post_init__(self) -> None:
         """Checks the values before anything starts."""
         self.check_name()
-        require("epochs", self.epochs, 1, MOST_EPOCHS)
+        require("epochs", self.epochs, 1, MAX_EPOCHS)
         for name in ("batch_size", "repeats", "channels", "evaluate_every"):
             require(name, getattr(self, name), 1)
         for side in self.image_size:
@@ -319,7 +319,7 @@ class Recipe:
 
         Empty if they fit without scaling; `given` ones are never scaled.
         """
-        own = {name: getattr(self.schedule, name) for name in WITHIN_EPOCHS}
+        own = {name: getattr(self.schedule, name) for name in SCHEDULE_EPOCHS}
         if sum({**own, **(given or {})}.values()) <= epochs:
             return {}
         return {

@@ -1,7 +1,7 @@
 """Rendezvous: a store that holds nothing of an earlier attempt.
 
 torchrun keeps one store over all restarts. A restarted process could read the address
-of a process that has died, and fail to reach it. So all agree on a new prefix first.
+of a process that has died, and fail to reach it. So processes first agree on a prefix.
 """
 
 import hashlib
@@ -40,12 +40,12 @@ def rendezvous_store(rank: int, world_size: int, seconds: float = 300) -> Store:
             f"({first_line(error)}); give another MASTER_ADDR or MASTER_PORT, "
             "or start with torchrun."
         ) from error
-    return PrefixStore(agree(store, rank, world_size, seconds), store)
+    return PrefixStore(agree_on_prefix(store, rank, world_size, seconds), store)
 
 
 @contextmanager
 def report_error_once(store: Store) -> Iterator[None]:
-    """Lets the first process that fails report its error; the others exit quietly."""
+    """Makes only the first process that fails report its error."""
     try:
         yield
     except KeyboardInterrupt:
@@ -77,12 +77,12 @@ def count_errors(store: Store, more: int) -> int:
     """Adds to the number of processes that ended with an error; returns it."""
     try:
         return store.add("t2t/errors", more)
-    except RuntimeError:  # process 0 held the store, and is gone
+    except RuntimeError:  # process 0, which hosted the store, is gone
         return more
 
 
-def agree(store: Store, rank: int, world_size: int, seconds: float) -> str:
-    """A name that the processes of this attempt share, and no earlier ones.
+def agree_on_prefix(store: Store, rank: int, world_size: int, seconds: float) -> str:
+    """A store prefix that only the processes of this attempt share.
 
     Each writes a random word. Process 0 lists the words until every process has
     confirmed a list with its own word, which no process of an earlier attempt can.

@@ -1,4 +1,4 @@
-"""A run folder: who may write into it, and what a run writes there."""
+"""A run folder: which run may write into it, and what it writes there."""
 
 import os
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ class RunFolder:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Locks the folder; a run that was refused leaves no files behind."""
+        """Locks the folder; a run that is refused leaves no files behind."""
         try:
             os.fsencode(self.path).decode()
         except UnicodeDecodeError:
@@ -220,15 +220,24 @@ class RunFolder:
         except OSError as error:
             raise self.unwritable(error) from error
 
+    def record(self, settings: dict[str, Any]) -> None:
+        """Adds settings to environment.json."""
+        try:
+            content = {**self.json_files[ENVIRONMENT], **settings}
+            write_json(self.path / ENVIRONMENT, content)
+            self.json_files[ENVIRONMENT] = content
+        except OSError as error:
+            raise self.unwritable(error) from error
+
     def write_code(self) -> None:
-        """Keeps the user's own files as they were run."""
-        # Of two files of one name, the first is the one that was named.
+        """Writes copies of the user's own files as they were run."""
+        # If two files have the same name, the first one loaded is kept.
         for file in reversed(LOADED):
             (self.path / CODE).mkdir(exist_ok=True)
             write_atomically(self.path / CODE / file.path.name, file.text)
 
     def check_visible(self, world: World) -> None:
-        """Raises an error if a node does not see the folder: shards need it."""
+        """Raises an error if a node does not see the folder, which shards need."""
         (is_missing,) = all_reduce_any((not self.is_run(),), world)
         if is_missing:
             raise UserError(
@@ -281,7 +290,7 @@ class RunFolder:
             ) from error
 
     def finish(self, result: dict[str, Any]) -> None:
-        """Writes the result, and removes the checkpoints, which are needed no more."""
+        """Writes the result; removes the checkpoints, which are no longer needed."""
         write_json(self.path / RESULT, result)
         with suppress(OSError):
             remove_files(self.path, CHECKPOINT_FILES)

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -19,6 +19,8 @@ from t2t.training.recipe import Recipe
 from t2t.user_code import digests
 
 Precision = Literal["bf16", "fp16", "fp32"]
+Compile = Literal["auto", "on", "off"]
+COMPILE_CHOICES = get_args(Compile)
 PRECISIONS = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
@@ -38,8 +40,9 @@ class Runtime:
     """None is bf16 on CUDA, fp16 on GPUs before Ampere, and fp32 elsewhere."""
     residual: Literal["half", "fp32"] = "half"
     """Precision of the residual stream in fused blocks: half follows `precision`."""
-    compile: bool | None = None
-    """torch.compile of the model; None compiles on CUDA."""
+    compile: Compile = "auto"
+    """torch.compile of a step: from the first, never, or once it saves more than it
+    costs (auto; with several GPUs, from the first)."""
     micro_batch: int | None = None
     """Images per forward pass on a device; gradients are accumulated over the batch.
 
@@ -80,14 +83,11 @@ def default_precision(device: torch.device) -> Precision:
 
 def resolve_runtime(runtime: Runtime, world: World) -> Runtime:
     """The runtime with every None replaced by the default of the device."""
-    on_cuda = world.device.type == "cuda"
     precision = runtime.precision or default_precision(world.device)
     choose("precision", precision, PRECISIONS)
     choose("residual", runtime.residual, RESIDUALS)
-    compiled = on_cuda if runtime.compile is None else runtime.compile
-    return replace(
-        runtime, precision=precision, compile=compiled, device=world.device.type
-    )
+    choose("compile", runtime.compile, dict.fromkeys(COMPILE_CHOICES))
+    return replace(runtime, precision=precision, device=world.device.type)
 
 
 @contextmanager

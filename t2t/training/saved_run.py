@@ -29,7 +29,7 @@ RENAMED_FIELDS = {
     "distillation_weight": "task_args",
     "distillation_temperature": "task_args",
 }
-"""Fields of recipes by earlier versions, and their names today."""
+"""Recipe fields of earlier versions, and their names today."""
 RESULT_TYPES = {
     **dict.fromkeys(("recipe", "model", "metric", "command"), str),
     **dict.fromkeys(("parameters", "epochs", "skipped_steps"), int),

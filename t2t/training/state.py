@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -45,7 +45,7 @@ class TrainState:
     """Task with its model, EMA, optimizers and counters: what a checkpoint holds."""
 
     trained: nn.Module
-    """The task as it is trained: plain, or wrapped for several processes."""
+    """The task as it is trained: plain, sharded, or wrapped in DDP."""
     ema: nn.Module | None
     """The moving average of the model."""
     optimizers: list[Optimizer]
@@ -58,13 +58,13 @@ class TrainState:
     data: dict[str, Any] = field(default_factory=dict)
     """The training data: `classes`, `num_images` and `fingerprint`."""
     loaded: LoadReport | None = None
-    """The report on the weights it starts from, if it does."""
+    """The report on the initial weights, if there are any."""
     num_frozen: int = 0
     """Parameters of the model that would be trained without `freeze`."""
 
     @property
     def task(self) -> Task:
-        """The task without what wraps it for several processes."""
+        """The task without its DDP wrapper."""
         inner = getattr(self.trained, "module", self.trained)
         assert isinstance(inner, Task)
         return inner
@@ -114,14 +114,16 @@ class TrainState:
                 "num_skipped": self.num_skipped,
                 "num_skipped_in_a_row": self.num_skipped_in_a_row,
                 "data": self.data,
+                "files": {n: asdict(file) for n, file in self.task.files.items()},
                 "scaler": self.scaler.state_dict(),
                 "optimizers": numbers,
             },
         )
 
     def weights(self) -> dict[str, Tensor]:
-        """The tensors of the model, of the EMA and of the task's own modules."""
-        own = {f"task.{name}": each for name, each in self.task.own_modules().items()}
+        """The tensors of the model, of the EMA and of the task that are saved."""
+        saved = self.task.saved_modules()
+        own = {f"task.{name}": each for name, each in saved.items()}
         parts = {"model": self.model, "ema": self.ema, **own}
         tensors = {
             f"{part}/{name}": tensor
@@ -172,7 +174,7 @@ class TrainState:
         values = {**snapshot.tensors, **numbers["optimizers"]}
         for number, optimizer in enumerate(self.optimizers):
             self.restore_optimizer(optimizer, number, values)
-        if numbers["scaler"]:  # empty if the run was not in fp16 before
+        if numbers["scaler"]:  # empty unless the run was in fp16
             self.scaler.load_state_dict(numbers["scaler"])
         self.step = numbers["step"]
         self.num_skipped = numbers["num_skipped"]
@@ -235,6 +237,7 @@ def new_state(
         std=recipe.augmentation.std,
         model_name=recipe.model,
         freeze=recipe.freeze,
+        keep_tokens=recipe.token_dropping.keep_at(0.0),
     )
     task = build_task(recipe.task, recipe.task_args, model, context).to(world.device)
     ema = new_ema(model, recipe.ema)

@@ -1,6 +1,7 @@
 """One training step: from a batch to updated weights, or to unchanged ones."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from t2t.data.sampler import Batch
 from t2t.errors import UserError
 from t2t.shapes import Labels, Pixels
 from t2t.tasks.base import Numbers, Task, Views
+from t2t.training.compile_policy import compiles_at_once
 from t2t.training.cuda_graph import GraphedFunction
 from t2t.training.distributed import (
     World,
@@ -30,6 +32,8 @@ from t2t.training.step_result import PendingStep, StepResult
 NOT_DETERMINISTIC = "use_deterministic_algorithms"
 # Part of the error of a batch norm with one value per channel.
 ONE_VALUE = "Expected more than 1 value per channel"
+# Before training's own kernels: augmentation has few, which would wait for large ones.
+AUGMENT_PRIORITY = -2
 # Optimizers whose learning rate can be a tensor on the device.
 CAPTURABLE = (torch.optim.AdamW, torch.optim.SGD, Muon)
 
@@ -43,8 +47,9 @@ def uses_cuda_graphs(runtime: Runtime, world: World) -> bool:
 class Stepper:
     """Runs the steps of a task, each a function of the state, the batch, (seed, step).
 
-    On one CUDA device a step is one CUDA graph. The graph itself changes nothing if
-    the gradient is not finite: the host does not have to wait and check.
+    On one CUDA device a step is two CUDA graphs: one augments the batch, on a stream of
+    its own beside the step before; the other trains on it. The graph itself changes
+    nothing if the gradient is not finite: the host does not have to wait and check.
     """
 
     def __init__(
@@ -58,15 +63,11 @@ class Stepper:
         self.recipe, self.runtime, self.world = recipe, runtime, world
         self.state, self.warn = state, warn
         self.precision = PRECISIONS[runtime.precision or "fp32"]
-        on_cuda = world.device.type == "cuda"
-        # Fuses hundreds of passes over the images: always faster on a GPU.
+        self.forward: Callable[[Views], Numbers] = state.trained
         self.augment_batch = augment_batch
-        if on_cuda or runtime.compile:
-            self.augment_batch = torch.compile(augment_batch, fullgraph=True)
-        compiled = torch.compile(state.trained) if runtime.compile else state.trained
-        self.forward: Callable[[Views], Numbers] = compiled
         self.names: list[str] = ["loss"]
         """The names of a step's numbers, `loss` first; known after the first step."""
+        self.view_names: tuple[str, ...] = ()
         # A frozen teacher's stay as they are, so they are neither copied nor restored.
         self.statistics = batch_norm_buffers(state.task.train(), only_training=True)
         self.statistics_before: list[Tensor] = []
@@ -74,30 +75,88 @@ class Stepper:
         # Several processes sum gradients in no fixed order.
         self.is_strict = not world.is_distributed
         self.uses_graphs = uses_cuda_graphs(runtime, world)
+        self.augment_stream: torch.cuda.Stream | None = None
+        if self.uses_graphs:
+            self.augment_stream = torch.cuda.Stream(world.device, AUGMENT_PRIORITY)
+        self.loaded_beside: Batch | None = None
+        """The batch that was made on the stream of the augmentation."""
+        self.num_started = 0
+        """Steps started by this process."""
+        self.is_rehearsed = self.compiled = False
+        if compiles_at_once(runtime, world):
+            self.compile()
         self.set_phase(recipe.phase_at(0.0))
 
+    def compile(self) -> None:
+        """Compiles the augmentation and the task at their next call."""
+        self.compiled = True
+        self.augment_batch = torch.compile(augment_batch, fullgraph=True)
+        self.forward = torch.compile(self.state.trained)
+
     def set_phase(self, phase: Phase) -> None:
-        """Switches to a phase, whose steps are compiled and captured on their own."""
+        """Switches to a phase, whose steps are captured on their own."""
+        self.synchronize()
+        self.enter_phase(phase)
+        self.captured: GraphedFunction[Tensor] | None = None
+        self.gradient: Callable[..., Tensor] = self.find_gradient
+        self.augment: Callable[..., tuple[Tensor, ...]] = self.make_views
+        if not self.uses_graphs:
+            return
+        # Once a step was taken, the optimizers have their memory.
+        num_warmups = 1 if self.is_rehearsed and self.num_started else 2
+        self.augment = GraphedFunction(self.make_views, num_warmups)
+        if all(type(each) in CAPTURABLE for each in self.state.optimizers):
+            self.captured = GraphedFunction(self.captured_step, num_warmups)
+        else:
+            self.gradient = GraphedFunction(self.find_gradient, num_warmups)
+
+    def enter_phase(self, phase: Phase) -> None:
+        """Sets the share of tokens and the augmentation of a phase."""
         self.phase = phase
         keep_tokens(self.state.model, self.recipe.model, phase.keep)
         augmentation = self.recipe.augmentation
         self.augmentation = (
             augmentation.light() if phase.light_augment else augmentation
         )
-        self.synchronize()
-        self.captured: GraphedFunction | None = None
-        self.gradient: Callable[..., Tensor] = self.find_gradient
-        if not self.uses_graphs:
-            return
-        if all(type(each) in CAPTURABLE for each in self.state.optimizers):
-            self.captured = GraphedFunction(self.captured_step)
-        else:
-            self.gradient = GraphedFunction(self.find_gradient)
+
+    def rehearse(self, batch: Batch, phases: Iterable[Phase]) -> None:
+        """Computes the gradient of a batch in each phase, and changes nothing.
+
+        So everything is compiled, chosen and allocated before it is needed.
+        """
+        now = self.phase
+        with unchanged_buffers(self.state.task):
+            for phase in phases:
+                self.enter_phase(phase)
+                step = on_device(self.state.step, self.world.device)
+                inputs = (batch.labels, batch.keys, step, *batch.views)
+                self.find_gradient(*self.make_views(*inputs))
+        for optimizer in self.state.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        self.statistics_before = []
+        self.enter_phase(now)
+        self.is_rehearsed = True
 
     def synchronize(self) -> None:
         """Waits for CUDA graphs that are about to be freed."""
         if self.uses_graphs:
             torch.cuda.synchronize(self.world.device)
+
+    def load(self, batches: Generator[Batch]) -> Generator[Batch]:
+        """The batches, each made on the device while the step before it still runs."""
+        stream = self.augment_stream
+        with closing(batches):
+            if stream is None:
+                yield from batches
+                return
+            stream.wait_stream(torch.cuda.current_stream(self.world.device))
+            while True:
+                with torch.cuda.stream(stream):
+                    batch = next(batches, None)
+                if batch is None:
+                    return
+                self.loaded_beside = batch
+                yield batch
 
     def train_step(self, batch: Batch, progress: float = 0.0) -> StepResult:
         """One step of the optimizers; skipped if the gradient is not finite."""
@@ -110,18 +169,18 @@ class Stepper:
         """
         state, recipe, world = self.state, self.recipe, self.world
         self.seed_step()
-        step = on_device(state.step, world.device)
-        inputs = (batch.labels, batch.keys, step, *batch.views)
+        self.num_started += 1
+        views = self.augmented(batch)
         share = 1 - recipe.ema.decay_at(state.step + 1)
         rates = [group["lr"] for group in all_groups(state.optimizers)]
         lr = max(rates)
         if self.captured is not None:
             numbers = on_device([*rates, share, progress], world.device)
-            found = self.captured(numbers, *inputs)
+            found = self.captured(numbers, *views)
             state.step += 1
             return PendingStep(state, found, self.names, lr)
         state.task.progress.fill_(progress)
-        found = self.gradient(*inputs).cpu()
+        found = self.gradient(*views).cpu()
         state.step += 1
         applied = bool(found[:2].isfinite().all())
         if applied:
@@ -134,14 +193,39 @@ class Stepper:
         state.scaler.update()
         return PendingStep(state, found, self.names, lr)
 
-    def captured_step(
-        self,
-        numbers: Tensor,
-        labels: Labels,
-        keys: Tensor,
-        step: Tensor,
-        *pixels: Pixels,
-    ) -> Tensor:
+    def augmented(self, batch: Batch) -> tuple[Tensor, ...]:
+        """The views of a batch, for this step's training on the current stream."""
+        step, stream = self.state.step, self.augment_stream
+        if stream is None:
+            inputs = (batch.labels, batch.keys, on_device(step, self.world.device))
+            return self.augment(*inputs, *batch.views)
+        training = torch.cuda.current_stream(self.world.device)
+        if batch is not self.loaded_beside:
+            stream.wait_stream(training)
+        with torch.cuda.stream(stream):
+            # The step before has to read its views before they are overwritten.
+            reader = self.captured or self.gradient
+            assert isinstance(reader, GraphedFunction)
+            if reader.has_read is not None:
+                stream.wait_event(reader.has_read)
+            inputs = (batch.labels, batch.keys, on_device(step, self.world.device))
+            views = self.augment(*inputs, *batch.views)
+        training.wait_stream(stream)
+        return views
+
+    def make_views(
+        self, labels: Labels, keys: Tensor, step: Tensor, *pixels: Pixels
+    ) -> tuple[Tensor, ...]:
+        """Augments a batch."""
+        # Not compiled: a compiled function would be recompiled for every seed.
+        rng = CounterRng.of(self.recipe.seed, step, keys)
+        views = self.augment_batch(
+            self.state.task, pixels, labels, rng.keys, rng.step_key, self.augmentation
+        )
+        self.view_names = tuple(views)
+        return tuple(views.values())
+
+    def captured_step(self, numbers: Tensor, *views: Tensor) -> Tensor:
         """A step for CUDA graphs: it changes nothing if its gradient is not finite.
 
         The numbers are every group's learning rate, the EMA's share and the progress.
@@ -149,7 +233,7 @@ class Stepper:
         state = self.state
         *rates, share, progress = numbers.unbind()
         state.task.progress.copy_(progress)
-        found = self.find_gradient(labels, keys, step, *pixels)
+        found = self.find_gradient(*views)
         found_inf = 1 - found[:2].isfinite().all().float()
         with device_learning_rates(rates, found_inf, state.optimizers):
             for optimizer in state.optimizers:
@@ -161,21 +245,14 @@ class Stepper:
         state.task.after_step(1 - found_inf)
         return found
 
-    def find_gradient(
-        self, labels: Labels, keys: Tensor, step: Tensor, *pixels: Pixels
-    ) -> Tensor:
+    def find_gradient(self, *views: Tensor) -> Tensor:
         """Computes the gradient; returns the loss, the norm and the other numbers."""
-        state, recipe, world = self.state, self.recipe, self.world
+        state, world = self.state, self.world
         for optimizer in state.optimizers:
             optimizer.zero_grad(set_to_none=True)
-        # Not compiled: a compiled function would be recompiled for every seed.
-        rng = CounterRng.of(recipe.seed, step, keys)
-        views = self.augment_batch(
-            state.task, pixels, labels, rng.keys, rng.step_key, self.augmentation
-        )
-        num_images = len(labels)
+        num_images = len(views[0])
         size = self.runtime.micro_batch or num_images
-        parts = split_views(views, size)
+        parts = split_views(dict(zip(self.view_names, views, strict=True)), size)
         state.trained.train()
         self.statistics_before = [each.clone() for each in self.statistics]
         totals: dict[str, Tensor] = {}
@@ -241,11 +318,26 @@ class Stepper:
         state = self.state
         for optimizer in state.optimizers:
             state.scaler.unscale_(optimizer)
-        limit = self.recipe.optimizer.clip_norm or float("inf")
-        parameters = state.trained.parameters()
-        norm = nn.utils.clip_grad_norm_(parameters, limit, foreach=True)
+        parameters = [p for p in state.trained.parameters() if p.grad is not None]
+        grads = [p.grad for p in parameters if p.grad is not None]
+        norm = nn.utils.get_total_norm(grads, foreach=True)
+        limit = self.recipe.optimizer.clip_norm
+        if limit:  # without one, torch would multiply by 1
+            nn.utils.clip_grads_with_norm_(parameters, limit, norm, foreach=True)
         full = getattr(norm, "full_tensor", None)
         return full() if full is not None else norm
+
+
+@contextmanager
+def unchanged_buffers(module: nn.Module) -> Iterator[None]:
+    """Restores the buffers of a module afterwards."""
+    before = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in before:
+                buffer.copy_(value)
 
 
 def keep_tokens(model: nn.Module, name: str, share: float) -> None:

@@ -15,7 +15,7 @@ class StepResult(NamedTuple):
     step: int
     """Counted from 1."""
     numbers: dict[str, float]
-    """What the task returned; `loss` is among them."""
+    """The task's numbers, such as `loss`."""
     gradient_norm: float
     lr: float
     applied: bool
@@ -31,22 +31,22 @@ class PendingStep:
     """A step that the device may still be computing."""
 
     def __init__(
-        self, state: TrainState, found: Tensor, names: list[str], lr: float
+        self, state: TrainState, values: Tensor, names: list[str], lr: float
     ) -> None:
         self.state, self.step, self.names, self.lr = state, state.step, names, lr
         self.done: torch.cuda.Event | None = None
-        self.found = found
-        if found.is_cuda:
-            self.found = torch.empty(found.shape, pin_memory=True)
-            self.found.copy_(found, non_blocking=True)
+        self.values = values
+        if values.is_cuda:
+            self.values = torch.empty(values.shape, pin_memory=True)
+            self.values.copy_(values, non_blocking=True)
             self.done = torch.cuda.Event()
             self.done.record()
 
     def result(self) -> StepResult:
-        """Waits for the step; call it once."""
+        """Waits for the step, and counts it if it was skipped; call it once."""
         if self.done is not None:
             self.done.synchronize()
-        loss, norm, *others = self.found.tolist()
+        loss, norm, *others = self.values.tolist()
         applied = math.isfinite(loss) and math.isfinite(norm)
         state = self.state
         state.num_skipped += not applied

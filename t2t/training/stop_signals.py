@@ -16,7 +16,7 @@ class StopSignals:
     def __init__(self) -> None:
         self.received = False
         self.handlers: dict[int, Any] = {}
-        """The handlers of before."""
+        """The previous handlers."""
         self.warn: Callable[[str], None] | None = None
 
     def defer(self, warn: Callable[[str], None]) -> None:
@@ -38,7 +38,7 @@ class StopSignals:
             signal.signal(number, handler)
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Records the first signal, and obeys a second Ctrl-C."""
+        """Records the first signal; a second Ctrl-C raises KeyboardInterrupt."""
         if self.warn is None or (self.received and number == signal.SIGINT):
             raise KeyboardInterrupt
         if not self.received:

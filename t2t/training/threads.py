@@ -1,4 +1,4 @@
-"""Sets the number of CPU threads: the idle cores, and the same after a resume."""
+"""Sets the number of CPU threads: one per idle core, and the same after a resume."""
 
 import os
 from collections.abc import Iterator

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from t2t.data.batches import EvaluationBatches, LoaderOptions
+from t2t.data.batches import EvaluationBatches
 from t2t.data.decoding.damage import Damage, DamagedImage
 from t2t.data.sampler import steps_per_epoch
 from t2t.data.sources import Splits
@@ -15,6 +15,7 @@ from t2t.errors import UserError
 from t2t.training.checkpoint import recipe_to_resume, resume
 from t2t.training.checkpoint_files import checkpoints
 from t2t.training.checkpoint_writer import CheckpointWriter
+from t2t.training.compile_policy import CompileDecision, seconds_saved
 from t2t.training.distributed import (
     World,
     all_gather_union,
@@ -28,10 +29,13 @@ from t2t.training.divergence import MAX_SKIPPED, divergence_advice
 from t2t.training.evaluation.evaluate import Normalize, evaluate
 from t2t.training.folder_guard import FolderGuard
 from t2t.training.forecast.advice import advice
-from t2t.training.loaders import training_batches, validation_batches
+from t2t.training.kernel_compiling import KernelCompiler
+from t2t.training.logging.clock import duration
 from t2t.training.logging.run_logger import RunLogger
+from t2t.training.logging.stage import stage
 from t2t.training.model_saver import ModelSaver
 from t2t.training.optim import lr_factor, set_lr
+from t2t.training.prepare import prepare, rehearse
 from t2t.training.recipe import Recipe
 from t2t.training.run_folder import RunFolder
 from t2t.training.runtime import Runtime
@@ -66,15 +70,16 @@ class Trainer:
         splits: Splits,
         logger: RunLogger,
         checkpoint: Path | None,
+        compiling: CompileDecision,
     ) -> None:
         self.recipe, self.runtime, self.world = recipe, runtime, world
         self.run_folder, self.splits, self.logger = run_folder, splits, logger
-        self.checkpoint = checkpoint
+        self.checkpoint, self.compiling = checkpoint, compiling
         self.per_epoch = steps_per_epoch(len(splits.train), recipe.batch_size)
         self.num_steps = self.per_epoch * recipe.epochs
         self.damage = Damage(runtime.damage_limit, logger.warn)
         self.in_flight: deque[PendingStep] = deque()
-        if world.device.type == "cpu" and not runtime.compile:
+        if world.device.type == "cpu" and runtime.compile != "on":
             logger.clock.skip_warmup()
         self.writer = CheckpointWriter(
             run_folder.checkpoints, world, logger.warn, run_folder.is_lost
@@ -101,20 +106,23 @@ class Trainer:
             saved_log = resume(state, self.checkpoint, self.world, logger.warn)
             logger.load_state_dict(saved_log)
         logger.resume(state.step, self.num_steps)
-        loader_options = LoaderOptions(
-            num_workers=self.runtime.workers, max_pixels=self.runtime.max_pixels
+        from_step = self.compiling.from_step
+        if from_step is not None and state.step >= from_step:
+            self.stepper.compile()
+        batches, validation = prepare(
+            self.stepper,
+            recipe.phases(state.step / self.num_steps),
+            self.splits,
+            self.damage,
+            logger.console,
         )
-        common = (self.world, loader_options, self.damage)
-        batches = training_batches(recipe, self.splits.train, *common, self.task)
-        micro_batch = self.runtime.micro_batch
-        validation = validation_batches(recipe, self.splits.val, *common, micro_batch)
         self.log_start(batches.description, notes)
         stop.defer(logger.warn)
         # Only the result could not be written, or there are fewer images now.
         if state.step >= self.num_steps:
             self.evaluate(validation, recipe.epochs)
         saved_at = time.monotonic()
-        for batch in batches.steps(state.step, self.num_steps):
+        for batch in self.stepper.load(batches.steps(state.step, self.num_steps)):
             epoch = state.step / self.per_epoch
             set_lr(state.optimizers, lr_factor(recipe.schedule, epoch, recipe.epochs))
             progress = state.step / self.num_steps
@@ -141,6 +149,9 @@ class Trainer:
                 self.broadcast_batch_norms()
             if evaluates:
                 self.evaluate(validation, num_epochs)
+            if rest == 0 and num_epochs == 1 and not is_last:
+                self.drain()
+                self.compile_if_it_pays()
             if pauses and not is_last:
                 self.writer.save(self.snapshot())
                 saved_at = time.monotonic()
@@ -149,6 +160,25 @@ class Trainer:
                 logger.interrupted(state.step, has_checkpoint=not self.writer.failed)
                 return Result(self.run_folder.path, False, logger.summary(state))
         return self.finish(stop)
+
+    def compile_if_it_pays(self) -> None:
+        """After the first epoch, compiles the rest of a run if that saves time."""
+        if self.compiling.is_made or not self.stepper.uses_graphs:
+            return
+        logger, step = self.logger, self.state.step
+        left = logger.seconds_left(step)
+        saved = seconds_saved(self.state.model, left)
+        self.compiling = CompileDecision(True, step if saved > 0 else None)
+        # Before the next step, so that a resumed run computes each step the same way.
+        self.run_folder.record(self.compiling.settings())
+        if saved > 0:
+            words = f"Compiling, to save about {duration(saved)} of {duration(left)}"
+            with stage(logger.console, words):
+                self.stepper.compile()
+                phases = self.recipe.phases(step / self.num_steps)
+                rehearse(self.stepper, phases, KernelCompiler())
+                self.stepper.set_phase(self.stepper.phase)
+            logger.clock.restart_warmup()
 
     def log_start(self, description: str, notes: Sequence[str]) -> None:
         """Logs what is trained, and advice on it."""
@@ -245,7 +275,7 @@ class Trainer:
         if broadcast_from_main(self.world, lambda: bool(saver.unsaved)):
             self.writer.save(self.snapshot())
             self.writer.finish()
-        summary = self.logger.summary(self.state)
+        summary = {**self.logger.summary(self.state), **self.compiling.settings()}
         self.logger.flush()
         broadcast_from_main(self.world, lambda: saver.finish(summary, is_received))
         return Result(self.run_folder.path, True, summary)

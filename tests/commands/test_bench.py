@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from t2t.cli import main
-from t2t.commands.bench_options import select_recipes
+from t2t.commands.bench_options import select_recipes, select_runtimes
 from t2t.config import to_json
+from t2t.errors import UserError
 from t2t.recipes import find_recipe
 from t2t.recipes.default import with_model
 from t2t.training.run_files import write_json
@@ -96,7 +97,6 @@ def test_a_file_that_cannot_be_written_is_told_before_measuring(
         (["--recipe", "cifar10.t2t_vit_8"], "There is no recipe"),
         (["t2t_vit_7", "--data", "nowhere"], "no file or folder nowhere"),
         (["t2t_vit_7", "--data", "digits", "--mode", "infer"], "leave --mode"),
-        (["--recipe", "digits", "--launch", "compiled"], "leave it out"),
         (["t2t_vit_7", "--repeat", "2", "--resident"], "Leave --repeat and --resident"),
         (["--recipe", "digits", "--workers", "2"], "without --data no files are read"),
         (["t2t_vit_7", "--grow", "size", "--out", "a.png"], "give --out PATH.json"),
@@ -111,3 +111,13 @@ def test_mistakes_are_told_in_one_sentence(
     told = capsys.readouterr().err
     assert sentence in told
     assert told.count("\n") == 1
+
+
+def test_the_trainers_step_on_cuda_is_always_a_graph() -> None:
+    for launch, compiled in (("graph", "on"), ("eager_graph", "off"), (None, "auto")):
+        (runtime,) = select_runtimes("cuda", ("bf16",), launch, None, on_cuda=True)
+        assert runtime.compile == compiled
+    with pytest.raises(UserError, match="give graph"):
+        select_runtimes("cuda", ("bf16",), "eager", None, on_cuda=True)
+    (runtime,) = select_runtimes("cpu", ("fp32",), "compiled", None, on_cuda=False)
+    assert runtime.compile == "on"

@@ -1,5 +1,6 @@
 """Every option of a command reaches what it is for."""
 
+import inspect
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from t2t import cli
 from t2t.analysis.cost import count
 from t2t.cli import main
+from t2t.commands import COMMANDS
 from t2t.errors import UserError
 from t2t.models.create import create_model
 from t2t.models.weights import save
@@ -16,6 +18,7 @@ from t2t.recipes import find_recipe
 from t2t.training.loop import Result, Runtime
 from t2t.training.state import build_model
 
+Output = pytest.CaptureFixture[str]
 TRAIN = "t2t.training.loop.train"
 
 
@@ -50,7 +53,7 @@ def given_to(
                     device="cpu",
                     precision="bf16",
                     residual="fp32",
-                    compile=True,
+                    compile="on",
                     micro_batch=3,
                     parallelism="fsdp",
                     workers=2,
@@ -63,7 +66,7 @@ def given_to(
             "t2t.lab.studies.run.run_study",
             {
                 "only": ("mean",),
-                "runtime": Runtime(device="cpu", precision="bf16", compile=False),
+                "runtime": Runtime(device="cpu", precision="bf16", compile="off"),
                 "quiet": True,
             },
         ),
@@ -102,9 +105,16 @@ def given_to(
             },
         ),
         (
-            "pack photos packed --short-side 0 --quality 70 --shard-size 9 --workers 3",
+            "pack photos packed --short-side 0 --quality 70 --shard-size 9 --workers 3 "
+            "--unlabelled",
             "t2t.data.packing.pack.pack",
-            {"short_side": None, "quality": 70, "shard_size": 9, "num_workers": 3},
+            {
+                "short_side": None,
+                "quality": 70,
+                "shard_size": 9,
+                "num_workers": 3,
+                "labels": False,
+            },
         ),
         (
             "plan digits --gpus 4 --gpu A100 --parallelism fsdp --per-node 2 "
@@ -226,3 +236,38 @@ def test_one_of_many_processes_tells_a_mistake(
         monkeypatch.setenv("RANK", rank)
         assert main(["shwo"]) == 2
         assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "train digits",
+        "eval builtin",
+        "predict a.png",
+        "show t2t_vit_7",
+        "plan digits",
+        "bench --recipe digits",
+        "study tokens",
+        "record runs/a --into here",
+        "ship runs/a --into here",
+        "pack digits packed",
+    ],
+    ids=lambda words: words.split()[0],
+)
+def test_code_is_run_before_names_are_looked_up(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.png").touch()
+    Path("mine.py").write_text("raise ValueError('it ran')")
+    assert main([*words.split(), "--code", "mine.py"]) == 2
+    assert "mine.py, line 1: ValueError: it ran." in capsys.readouterr().err
+
+
+def test_code_is_an_option_of_all_commands_but_those_that_list() -> None:
+    without = [
+        name
+        for name, command in COMMANDS.items()
+        if "code" not in inspect.signature(command).parameters
+    ]
+    assert without == ["recipes", "models"]

@@ -24,7 +24,7 @@ from t2t.commands.parse import parse
         ("train --epochs 2.5", "--epochs takes whole numbers; got 2.5."),
         ("train --epochs=two", "--epochs takes whole numbers; got two."),
         ("train --checkpoint-minutes x", "--checkpoint-minutes takes numbers; got x."),
-        ("train --compile maybe", "--compile takes off, on; got maybe."),
+        ("train --compile maybe", "--compile takes auto, off, on; got maybe."),
         ("train --epochs", "--epochs needs a value; `t2t train --help` explains"),
         ("train --epochs --fresh", "--epochs needs a value;"),
         ("study tokens --only --dry-run", "--only needs a value;"),

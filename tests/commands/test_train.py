@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -98,6 +99,35 @@ def test_a_mistake_is_one_sentence(
     assert told.err.count("\n") == 1
     assert sentence in told.err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["train {} --dry-run", "train {}", "plan {}", "bench --recipe {}", "study tokens"],
+)
+def test_an_unknown_augmentation_or_task_is_one_sentence(
+    command: str, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plain = to_json(find_recipe("cifar10.sprint"))
+    for name, sentence in {
+        "rand_augment_operations": "t2t: augmentation='wobble' is not known; allowed:",
+        "task": "t2t: task='wobble' is not known; allowed: classify,",
+    }.items():
+        changes: dict[str, Any] = {"task": "wobble"}
+        settings = ["--set", "task=wobble"]
+        if name != "task":
+            own = {"rand_augment": "rand-m9", name: ["invert", "wobble"]}
+            changes = {"augmentation": {**plain["augmentation"], **own}}
+            settings = ["--set", "augmentation.rand_augment=rand-m9"]
+            settings += ["--set", f"augmentation.{name}='invert','wobble'"]
+        write_json(tmp_path / "mine.json", {**plain, **changes})
+        words = command.format("mine.json").split()
+        assert main([*words, *(settings if "study" in words else [])]) == 2
+        told = capsys.readouterr()
+        assert told.out == ""
+        assert told.err.count("\n") == 1
+        assert told.err.startswith(sentence)
 
 
 def test_a_misspelt_choice_deletes_nothing(tmp_path: Path, capsys: Output) -> None:

@@ -81,7 +81,7 @@ def run(folder: Path, **changes: Any) -> dict[str, Any]:
         "augmentation": Augmentation(),
     }
     recipe = Recipe(**given | changes)
-    runtime = Runtime(device="cpu", compile=False, workers=1)
+    runtime = Runtime(device="cpu", compile="off", workers=1)
     result = train(recipe, folder=folder, runtime=runtime, quiet=True)
     assert result.finished
     return result.summary

@@ -24,7 +24,7 @@ from t2t.training.evaluation.evaluate_model import evaluate_model
 from t2t.training.loop import Runtime, train
 from t2t.training.saved_run import read_recipe
 
-CPU = Runtime(device="cpu", compile=False, workers=1)
+CPU = Runtime(device="cpu", compile="off", workers=1)
 Output = pytest.CaptureFixture[str]
 
 

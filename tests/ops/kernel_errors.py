@@ -19,18 +19,26 @@ from torch._library.triton import set_wrap_triton_enabled
 
 from t2t.ops.attention import attention_reference, backward_by, forward_by
 from t2t.ops.attention_tiles import BackwardTiles, Tiles
+from t2t.ops.embedding import TokenParts, embed_reference
+from t2t.ops.first_attention import first_attention_reference
+from t2t.ops.image_windows import image_windows_reference
 from t2t.ops.operators import (
+    fused_embedding,
+    fused_first_attention,
     fused_gelu,
+    fused_image_windows,
     fused_norm,
     fused_residual_norm,
     fused_token_transformer,
     packed_attention,
 )
+from t2t.ops.partial_sums import sum_partials, sum_partials_reference
 from t2t.ops.residual_norm import (
     draw_kept_indices,
     norm_reference,
     residual_norm_reference,
 )
+from t2t.ops.soft_split import Split
 from t2t.ops.token_transformer import TokenWeights, token_transformer_reference
 from t2t.ops.token_transformer_triton import TOKEN_DIM
 from t2t.ops.window_projection import Windows
@@ -138,6 +146,76 @@ def attention_errors(
     return errors(target, fast, attention_reference, inputs, [0])
 
 
+def first_attention_errors(
+    target: Target, num_read: int, head: int = 64, with_bias: bool = False
+) -> Errors:
+    """Attention of the first tokens, with two heads."""
+    width = 2 * head
+    weight = torch.randn(3 * width, width) * width**-0.5
+    # The gradient of the keys' bias is zero, and that of a sum is not.
+    bias = torch.randn(3 * width) if with_bias else None
+    return errors(
+        target,
+        lambda tokens, weight, bias, *others: fused_first_attention(
+            tokens, weight.to(target.dtype), bias, *others
+        )[0],
+        first_attention_reference,
+        (torch.randn(3, 150, width), weight, bias, 2, 0.125, num_read),
+        [0, 1, 2] if with_bias else [0, 1],
+    )
+
+
+def embedding_errors(
+    target: Target, num_prefix: int, has_table: bool, drops: bool
+) -> Errors:
+    """Bias, prefix tokens and positions of all tokens, or of some."""
+    batch, tokens, dim = 5, 10, 48
+    rank = torch.rand(batch, tokens).argsort(1).to(target.device) if drops else None
+    count = 4 if drops else tokens
+    prefix = torch.randn(num_prefix, dim) if num_prefix else None
+    table = torch.randn(num_prefix + tokens, dim) if has_table else None
+
+    def shaped(*tensors: Tensor) -> tuple[Any, ...]:
+        features, bias, *others = tensors
+        prefix = others.pop(0)[None] if num_prefix else None
+        return features, bias, prefix, *(others or [None]), rank, count
+
+    def reference(*tensors: Tensor) -> Tensor:
+        features, bias, prefix, *others = shaped(*tensors)
+        parts = TokenParts(features, bias, prefix)
+        return embed_reference(parts, *others, torch.float64)
+
+    given = (torch.randn(batch, tokens, dim), torch.randn(dim), prefix, table)
+    inputs = [each for each in given if each is not None]
+    return errors(
+        target,
+        lambda *tensors: fused_embedding(*shaped(*tensors), target.dtype),
+        reference,
+        inputs,
+        range(len(inputs)),
+    )
+
+
+def image_windows_errors(
+    target: Target, split: tuple[int, int, int], channels: int = 3, last: bool = False
+) -> Errors:
+    """Squares and statistics of the windows of an image, which gets no gradient."""
+    image = torch.randn(3, channels, 29, 150).to(target.device) + 0.3
+    if last:
+        image = image.contiguous(memory_format=torch.channels_last)
+    found = fused_image_windows(image, *split, 1e-5, target.dtype)
+    wanted = image_windows_reference(image.double(), Split(*split), 1e-5, torch.float64)
+    return {"out": [relative(*pair) for pair in zip(found, wanted, strict=True)]}
+
+
+def sum_partials_errors(target: Target, parts: int) -> Errors:
+    """The sum over programs; it has no gradient of its own."""
+    partial = torch.randn(parts, 3, 70, device=target.device)
+    with set_wrap_triton_enabled(False):
+        found = sum_partials(partial)
+    return {"out": [relative(found, sum_partials_reference(partial.double()))]}
+
+
 def residual_norm_errors(
     target: Target, drops: bool, scale: float = 1.3, wide: bool = False
 ) -> Errors:
@@ -232,6 +310,27 @@ CASES: dict[str, Callable[[Target], Errors]] = {
         attention_errors, tokens=37, lowest=-400.0
     ),
     "attention in wide tiles": partial(attention_errors, tokens=150, tiles=WIDE_TILES),
+    "first_attention": partial(first_attention_errors, num_read=1),
+    "first_attention of two with bias": partial(
+        first_attention_errors, num_read=2, head=48, with_bias=True
+    ),
+    "embedding": partial(embedding_errors, num_prefix=1, has_table=True, drops=False),
+    "embedding of some": partial(
+        embedding_errors, num_prefix=2, has_table=True, drops=True
+    ),
+    "embedding without positions": partial(
+        embedding_errors, num_prefix=0, has_table=False, drops=True
+    ),
+    "image_windows": partial(image_windows_errors, split=(7, 4, 2)),
+    "image_windows of stride 1": partial(image_windows_errors, split=(3, 1, 1)),
+    "image_windows without overlap": partial(
+        image_windows_errors, split=(2, 2, 0), channels=1
+    ),
+    "image_windows of channels last": partial(
+        image_windows_errors, split=(3, 2, 1), last=True
+    ),
+    "sum_partials": partial(sum_partials_errors, parts=300),
+    "sum_partials of few": partial(sum_partials_errors, parts=3),
     "residual_norm": partial(residual_norm_errors, drops=False),
     "residual_norm of one gradient": partial(
         residual_norm_errors, drops=False, scale=1.0

@@ -53,7 +53,7 @@ def test_tiles_hold_all_tokens():
     ],
 )
 def test_kernels_take_supported_shapes(monkeypatch, tokens, head, taken):
-    monkeypatch.setattr("t2t.ops.attention.runs_products", lambda x, dtype: True)
+    monkeypatch.setattr("t2t.ops.attention.runs_matmul_kernels", lambda x, dtype: True)
     qkv = torch.empty(1, tokens, 3 * 6 * head, device="meta")
     assert has_kernel(qkv, 6) is taken
 

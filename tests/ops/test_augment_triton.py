@@ -29,6 +29,7 @@ def differences(device: str, **environment: str) -> dict[str, list[float]]:
 
 
 @pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
+@pytest.mark.usefixtures("interpreter")
 def test_kernels_agree_with_plain_code_in_the_interpreter():
     found = differences("cpu", TRITON_INTERPRET="1")
     assert set(found) >= {name for name, each in OPERATIONS.items() if each.kernel}

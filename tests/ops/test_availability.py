@@ -5,7 +5,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from t2t.ops import availability
-from t2t.ops.availability import HAS_TRITON, runs_kernels, runs_products
+from t2t.ops.availability import HAS_TRITON, runs_kernels, runs_matmul_kernels
 
 
 @pytest.mark.parametrize(("kib", "runs"), [(64, False), (99, True), (227, True)])
@@ -15,7 +15,7 @@ def test_products_need_shared_memory(
     monkeypatch.setattr(availability, "shared_memory", lambda device: kib << 10)
     with FakeTensorMode():
         x = torch.empty(2, 3, dtype=torch.float16, device="cuda")
-        assert runs_products(x, x.dtype) == (runs and HAS_TRITON)
+        assert runs_matmul_kernels(x, x.dtype) == (runs and HAS_TRITON)
         assert runs_kernels(x, x.dtype) == HAS_TRITON
 
 

@@ -186,6 +186,7 @@ print("agree")
 
 
 @pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
+@pytest.mark.usefixtures("interpreter")
 def test_kernels_agree_with_the_plain_path_in_the_interpreter(tmp_path: Path) -> None:
     images = photographs([(12, 9), (7, 21), (4, 4)], channels=2)
     images[0] = interleaved(images[0])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from t2t.ops.ragged import Ragged, roomy
+from t2t.ops.ragged import Ragged, empty_rounded_up
 
 
 def image(height, width, start):
@@ -27,8 +27,8 @@ def test_a_single_part_is_not_copied():
 
 
 @pytest.mark.parametrize("num_bytes", [1, 512, 513, 150_000_001, 2**28 - 1])
-def test_roomy_memory_comes_in_few_sizes_and_wastes_little(num_bytes):
-    given = roomy(num_bytes, torch.device("meta"))
+def test_rounded_buffers_have_few_sizes_and_waste_little(num_bytes):
+    given = empty_rounded_up(num_bytes, torch.device("meta"))
     assert given.shape == (num_bytes,)
     taken = given.untyped_storage().nbytes()
     assert num_bytes <= taken < num_bytes + max(num_bytes / 8, 512)
@@ -36,5 +36,8 @@ def test_roomy_memory_comes_in_few_sizes_and_wastes_little(num_bytes):
 
 def test_batches_of_about_one_size_take_the_same_memory():
     sizes = range(150_000_000, 158_000_000, 100_000)
-    taken = {roomy(n, torch.device("meta")).untyped_storage().nbytes() for n in sizes}
+    taken = {
+        empty_rounded_up(n, torch.device("meta")).untyped_storage().nbytes()
+        for n in sizes
+    }
     assert len(taken) <= 2

@@ -187,7 +187,7 @@ def test_a_frozen_body_stays_bit_equal(
         folder=tmp_path / "run",
         set=settings,
         device="cpu",
-        compile=False,
+        compile="off",
         workers=1,
         quiet=True,
         **size,
@@ -251,7 +251,7 @@ def test_an_interrupted_run_resumes_bit_for_bit(
             epochs=2,
             folder=tmp_path / folder,
             device="cpu",
-            compile=False,
+            compile="off",
             workers=1,
             quiet=True,
         )

@@ -133,6 +133,10 @@ def test_the_command_line_adds_parts_to_a_built_in_recipe() -> None:
     assert main([*command, "--code", "my_runs.py"]) == 0
     run = Path("runs", "digits.t2t_vit")
     assert (run / "code" / "my_runs.py").read_text() == TOKENIZER
+    forget()
+    plan = ["plan", "digits.t2t_vit", "--set", "model_args.tokenizer=overlapping"]
+    assert main(plan) == 2
+    assert main([*plan, "--code", "my_runs.py"]) == 0
 
 
 def test_a_run_with_another_version_of_the_file_is_noted(

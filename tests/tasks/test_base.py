@@ -12,8 +12,10 @@ import torch
 from example_tasks import Masked, TwoViews
 from PIL import Image
 
+from t2t.cli import main
 from t2t.errors import UserError
 from t2t.models.weights import load
+from t2t.recipes.open_recipe import open_recipe
 from t2t.tasks import TASKS, Task, register_task
 from t2t.training.checkpoint_files import checkpoints
 from t2t.training.distributed import World
@@ -26,7 +28,7 @@ from t2t.training.state import new_state
 from t2t.training.step import Stepper
 
 Tiny = Callable[..., Recipe]
-NAMES = ["test_two_views", "test_masked"]
+NAMES = ["test_two_views", "test_masked", "masked_patches", "masked_autoencoder"]
 ALONE = World(0, 1, torch.device("cpu"))
 TIMES = {"images_per_second", "train_seconds", "compile_seconds"}
 
@@ -196,6 +198,22 @@ def test_labelled_data_serves_a_task_without_labels(
     assert train(recipe, folder=tmp_path / "run", runtime=cpu, quiet=True).finished
 
 
+def test_a_pack_without_labels_serves_a_task_without_labels(
+    tiny: Tiny, cpu: Runtime, flat: Path, tmp_path: Path, capsys: Any
+) -> None:
+    packed = tmp_path / "packed"
+    assert main(["pack", str(flat), str(packed), "--unlabelled"]) == 0
+    assert "--set task=TASK, a task that needs no labels" in capsys.readouterr().out
+    recipe = replace(unlabelled(tiny, "test_masked", packed), epochs=1)
+    assert train(recipe, folder=tmp_path / "run", runtime=cpu, quiet=True).finished
+    with pytest.raises(UserError, match="has no labels: add them, or train with"):
+        train(tiny(data=str(packed)), folder=tmp_path / "other", runtime=cpu)
+
+
+def test_the_default_recipe_needs_no_labels(flat: Path) -> None:
+    assert open_recipe("digits", str(flat)).data == str(flat)
+
+
 def test_a_name_is_registered_once() -> None:
     assert register_task("test_masked")(Masked) is Masked
 
@@ -229,7 +247,7 @@ def test_any_task_is_a_cuda_graph_that_resumes_bit_for_bit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recipe = unlabelled(tiny, name, flat)
-    runtime = Runtime(device="cuda", compile=False, workers=1)
+    runtime = Runtime(device="cuda", compile="off", workers=1)
     graphs = []
     replay = Stepper.start_step
 

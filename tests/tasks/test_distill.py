@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from t2t.errors import UserError
 from t2t.models.create import create_model
-from t2t.models.weights import save
+from t2t.models.trained import load_trained
+from t2t.models.weights import load, save
 from t2t.tasks import Task, TaskContext, build_task, distill
 from t2t.tasks.distill import Distill, soft_divergence
+from t2t.training.checkpoint_files import checkpoints
 from t2t.training.distributed import World, batch_norm_buffers
 from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
@@ -30,7 +33,7 @@ CPU = torch.device("cpu")
 def build(recipe: Recipe, num_classes: int, classes: Sequence[str] = ()) -> Task:
     """The task of a recipe."""
     world = World(0, 1, CPU)
-    runtime = resolve_runtime(Runtime(device="cpu", compile=False), world)
+    runtime = resolve_runtime(Runtime(device="cpu", compile="off"), world)
     return new_state(recipe, runtime, world, num_classes, classes).task
 
 
@@ -93,8 +96,9 @@ def test_loss_and_gradient(
         channels=3,
         mean=context.mean,
         std=context.std,
+        is_complete=False,
     )
-    monkeypatch.setattr(distill, "load_trained", lambda path, model: trained)
+    monkeypatch.setattr(distill, "load_trained", lambda *_, **__: trained)
     monkeypatch.setattr(distill, "check_token", lambda *_: None)
     kind, expected = {
         "classify": ("classify", entropy(first, targets)),
@@ -294,3 +298,59 @@ def test_mistakes_are_reported(
     with pytest.raises(UserError, match="does not fit"):
         train(recipe, folder=tmp_path / "run", runtime=cpu, quiet=True)
     assert not (tmp_path / "run").exists()
+
+
+def newest(folder: Path) -> Path:
+    return checkpoints(folder / "last")[0]
+
+
+def test_a_checkpoint_holds_the_teachers_checksum_instead_of_its_tensors(
+    tiny: Tiny,
+    cpu: Runtime,
+    teacher: Path,
+    tmp_path: Path,
+    interrupt_after: Callable[[int | None], None],
+) -> None:
+    path = tmp_path / "teacher.safetensors"
+    shutil.copy(teacher / "model.safetensors", path)
+    recipe = tiny(task="distill_soft", task_args={"teacher": str(path)})
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train(recipe, folder=whole, runtime=cpu, quiet=True)
+    interrupt_after(3)
+    train(recipe, folder=parts, runtime=cpu, quiet=True)
+    stored = FileSystemReader(newest(parts)).read_metadata().state_dict_metadata
+    assert any(name.startswith("model/") for name in stored)
+    assert not [name for name in stored if "teacher" in name]
+    interrupt_after(None)
+
+    path.rename(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"^The teacher .* cannot be loaded: There is"):
+        train(recipe, folder=parts, runtime=cpu, quiet=True)
+    model = load(tmp_path / "elsewhere")
+    with torch.no_grad():
+        next(model.parameters()).add_(1)
+    names = ("a", "b", "c")
+    save(model, path, name="t2t_vit_7_32", class_names=names)
+    with pytest.raises(UserError, match=r"^The teacher .* has changed .* restore"):
+        train(recipe, folder=parts, runtime=cpu, quiet=True)
+
+    (tmp_path / "elsewhere").replace(path)
+    assert train(recipe, folder=parts, runtime=cpu, quiet=True).finished
+    ours, theirs = (
+        (folder / "model.safetensors").read_bytes() for folder in (parts, whole)
+    )
+    assert ours == theirs
+
+
+def test_a_teacher_that_its_file_does_not_hold_is_saved(
+    tiny: Tiny, teacher: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tiny(task="distill_soft", task_args={"teacher": str(teacher)})
+    task = build(recipe, 3)
+    assert [*task.files] == ["teacher"]
+    assert task.saved_modules() == {}
+    trained = replace(load_trained(teacher), is_complete=False)
+    monkeypatch.setattr(distill, "load_trained", lambda *_, **__: trained)
+    task = build(recipe, 3)
+    assert task.files == {}
+    assert [*task.saved_modules()] == ["teacher"]

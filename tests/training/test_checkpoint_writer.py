@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.checkpoint import state_dict_saver
 
 from t2t.training import checkpoint_writer
 from t2t.training.checkpoint_files import checkpoints, is_intact, newest_intact
@@ -102,7 +103,7 @@ def test_where_only_one_checkpoint_fits_the_older_gives_way(
     quota: bool, saved: tuple[TrainState, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, folder = saved
-    plain = checkpoint_writer.save
+    plain = state_dict_saver.save
     size = sum(tensor.nbytes for tensor in run.snapshot().tensors.values())
 
     def usage(path: object) -> SimpleNamespace:
@@ -115,7 +116,7 @@ def test_where_only_one_checkpoint_fits_the_older_gives_way(
             raise OSError(number, os.strerror(number))
         plain(*arguments, **options)
 
-    monkeypatch.setattr(checkpoint_writer, "save", full)
+    monkeypatch.setattr(state_dict_saver, "save", full)
     monkeypatch.setattr(checkpoint_writer.shutil, "disk_usage", usage)
     reported: list[str] = []
     writer = CheckpointWriter(folder, ALONE, reported.append)

@@ -29,7 +29,7 @@ from t2t.training.evaluation.evaluate_model import evaluate_model
 from t2t.training.logging.metrics import read_rows
 from t2t.training.loop import Runtime, train
 from t2t.training.recipe import OptimizerConfig, Recipe
-from t2t.training.rendezvous import agree, rendezvous_store, report_error_once
+from t2t.training.rendezvous import agree_on_prefix, rendezvous_store, report_error_once
 from t2t.training.run_files import write_json
 from t2t.training.runtime import shared_settings
 
@@ -156,7 +156,9 @@ def test_two_processes_train_what_one_does(
 
 
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])
-@pytest.mark.parametrize("name", ["test_masked", "test_two_views"])
+@pytest.mark.parametrize(
+    "name", ["test_masked", "test_two_views", "masked_patches", "masked_autoencoder"]
+)
 def test_any_task_is_trained_by_two_processes(
     name: str,
     way: str,
@@ -174,7 +176,7 @@ def test_any_task_is_trained_by_two_processes(
     one, two = (read_rows(folder / "metrics.jsonl")[-1] for folder in folders)
     assert two["step"] == one["step"] == 6
     # Batch norms of the two views see the images of one process, in parts.
-    close = 2e-3 if name == "test_masked" else 0.5
+    close = 0.5 if name == "test_two_views" else 2e-3
     assert two["val_loss"] == pytest.approx(one["val_loss"], abs=close)
 
 
@@ -519,7 +521,8 @@ def test_processes_agree_on_a_name_that_no_earlier_attempt_had() -> None:
         with ThreadPoolExecutor(world_size) as pool:
             names = set(
                 pool.map(
-                    lambda rank: agree(store, rank, world_size, 20), range(world_size)
+                    lambda rank: agree_on_prefix(store, rank, world_size, 20),
+                    range(world_size),
                 )
             )
         assert len(names) == 1
@@ -527,7 +530,7 @@ def test_processes_agree_on_a_name_that_no_earlier_attempt_had() -> None:
 
     assert len({attempt(world_size) for world_size in (3, 3, 2, 4)}) == 4
     with pytest.raises(UserError, match=r"Process 1 of 2 waited 0\.1 s"):
-        agree(store, 1, 2, 0.1)
+        agree_on_prefix(store, 1, 2, 0.1)
 
 
 def test_a_device_is_called_as_it_was_asked_for(

@@ -99,7 +99,7 @@ def test_no_more_images_are_evaluated_at_once_than_a_device_computes(
         return evaluate(model, batches, *arguments)
 
     monkeypatch.setattr(trainer, "evaluate", noting)
-    runtime = Runtime(device="cpu", compile=False, micro_batch=100)
+    runtime = Runtime(device="cpu", compile="off", micro_batch=100)
     recipe = replace(tiny(), epochs=1)
     train(recipe, folder=tmp_path / "run", runtime=runtime, quiet=True)
     assert judged == [100] * 8  # 360 images, by raw and by averaged weights
@@ -210,7 +210,7 @@ def test_writing_a_model_is_no_time_of_training(
 
     monkeypatch.setattr(model_saver, "save", slowly)
     monkeypatch.setattr(time, "monotonic", lambda: now() + late[0])
-    runtime = Runtime(device="cpu", compile=False)
+    runtime = Runtime(device="cpu", compile="off")
     train(tiny(), folder=tmp_path / "run", runtime=runtime, quiet=True)
     rows = read_rows(tmp_path / "run" / "metrics.jsonl")
     first, second = (row["train_seconds"] for row in rows if "top1" in row)
@@ -233,7 +233,7 @@ def test_checkpoints_are_written_every_few_minutes(
     monkeypatch.setattr(Stepper, "start_step", slowly)
     monkeypatch.setattr(time, "monotonic", lambda: now() + late[0])
     monkeypatch.setattr(CheckpointWriter, "save", note)
-    runtime = Runtime(device="cpu", compile=False, checkpoint_minutes=1)
+    runtime = Runtime(device="cpu", compile="off", checkpoint_minutes=1)
     recipe = replace(tiny(), epochs=3, evaluate_every=3)
     train(recipe, folder=tmp_path / "run", runtime=runtime, quiet=True)
     assert saved == [2, 4]

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from t2t.errors import UserError
+from t2t.models.create import create_model
 from t2t.recipes import find_recipe
 from t2t.training.muon import Muon
 from t2t.training.optim import (
@@ -16,6 +17,7 @@ from t2t.training.optim import (
     build_optimizers,
     hidden_weights,
     lr_factor,
+    parameter_groups,
     register_optimizer,
     set_lr,
 )
@@ -58,6 +60,37 @@ def test_norms_biases_tokens_and_positions_do_not_decay(name: str, tiny: Tiny) -
     assert {groups[name]["weight_decay"] for name in matrices} == {0.3}
     assert {"head.weight", "encoder.blocks.0.mixer.qkv.weight"} <= matrices
     assert bare | matrices == groups.keys()
+
+
+@pytest.mark.parametrize(
+    "name", ["t2t_vit_7_32", "deit_tiny_distilled", "t2t_vit_dense", "test_vit"]
+)
+def test_groups_are_timms(name: str) -> None:
+    import timm.optim
+
+    model = create_model(name, num_classes=3)
+    exempt = model.no_weight_decay()  # type: ignore[operator]
+    for layer_decay in (1.0, 0.75):
+        settings = {"weight_decay": 0.05, "no_weight_decay_list": exempt}
+        if layer_decay == 1:
+            theirs = timm.optim.param_groups_weight_decay(model, **settings)
+        else:
+            theirs = timm.optim.param_groups_layer_decay(
+                model, layer_decay=layer_decay, **settings
+            )
+        config = OptimizerConfig(weight_decay=0.05, layer_decay=layer_decay)
+        ours = parameter_groups(model, config, lr=1.0)
+        expected, found = (
+            {
+                parameter: (group["weight_decay"], group.get(scale, 1.0))
+                for group in groups
+                for parameter in group["params"]
+            }
+            for groups, scale in ((theirs, "lr_scale"), (ours, "peak"))
+        )
+        assert found.keys() == expected.keys()
+        for parameter, (decay, scale) in expected.items():
+            assert found[parameter] == (decay, pytest.approx(scale))
 
 
 def test_muon_takes_the_matrices_of_the_blocks(tiny: Tiny) -> None:
@@ -177,6 +210,35 @@ def test_imagenet_recipes_move_the_rate_as_the_reference_does() -> None:
         for into in (0.0, 0.5, 0.999):
             share = lr_factor(recipe.schedule, epoch + into, recipe.epochs)
             assert peak * share == pytest.approx(expected, rel=1e-9), epoch
+
+
+@pytest.mark.parametrize("by_epoch", [True, False])
+@pytest.mark.parametrize("prefix", [True, False])
+def test_cosine_is_timms_at_every_step(by_epoch: bool, prefix: bool) -> None:
+    from timm.scheduler import CosineLRScheduler
+
+    epochs, floor_epochs, warmup, per_epoch = 20, 3, 4, 7
+    unit = 1 if by_epoch else per_epoch
+    theirs = CosineLRScheduler(
+        torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0),
+        t_initial=(epochs - floor_epochs - warmup * prefix) * unit,
+        lr_min=0.02,
+        warmup_t=warmup * unit,
+        warmup_lr_init=0.001,
+        warmup_prefix=prefix,
+    )
+    schedule = Schedule(
+        warmup_epochs=warmup,
+        warmup_prefix=prefix,
+        update_every="epoch" if by_epoch else "step",
+        start=0.001,
+        floor=0.02,
+        floor_epochs=floor_epochs,
+    )
+    for step in range(epochs * per_epoch):
+        (expected,) = theirs._get_lr(step // per_epoch if by_epoch else step)
+        ours = lr_factor(schedule, step / per_epoch, epochs)
+        assert ours == pytest.approx(expected, rel=1e-9)
 
 
 def test_other_schedules() -> None:

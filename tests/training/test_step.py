@@ -3,7 +3,7 @@
 import copy
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -371,7 +371,8 @@ def step_without_the_host(one: Stepper, batch: Batch) -> None:
     share = 1 - recipe.ema.decay_at(state.step + 1)
     rates = [group["lr"] for group in all_groups(state.optimizers)]
     inputs = (batch.labels, batch.keys, torch.tensor(state.step), *batch.views)
-    one.captured_step(torch.tensor([*rates, share, 0.0]), *inputs)
+    views = one.make_views(*inputs)
+    one.captured_step(torch.tensor([*rates, share, 0.0]), *views)
     state.step += 1
 
 
@@ -509,3 +510,41 @@ def test_batch_norms_of_one_value_are_reported(
     with pytest.raises(ValueError, match="another mistake"):
         one.train_step(batch)
     one.forward = plain
+
+
+def test_a_rehearsal_changes_nothing(
+    tiny: Tiny, cpu: Runtime, batches: Batches
+) -> None:
+    (batch,) = batches.steps(0, 1)
+    dropping = TokenDropping(keep=0.5, until=0.5)
+    recipes = [
+        tiny(random=True, token_dropping=dropping, light_augment_share=0.25),
+        tiny(model="test_resnet", model_args={}),  # with batch norms
+    ]
+    for recipe in recipes:
+        plain, rehearsed = stepper(recipe, cpu), stepper(recipe, cpu)
+        before = snapshot(rehearsed)
+        rehearsed.rehearse(batch, recipe.phases())
+        after = snapshot(rehearsed)
+        assert after.pop("numbers") == before.pop("numbers")
+        assert all(torch.equal(after[name], before[name]) for name in before)
+        assert rehearsed.phase == plain.phase
+        assert rehearsed.train_step(batch) == plain.train_step(batch)
+
+
+def test_a_stepper_closes_the_batches_it_loads(
+    tiny: Tiny, cpu: Runtime, batches: Batches
+) -> None:
+    closed = []
+
+    def counted() -> Generator[Batch]:
+        try:
+            yield from batches.steps(0, 5)
+        finally:
+            closed.append(True)
+
+    loaded = stepper(tiny(), cpu).load(counted())
+    next(loaded)
+    assert not closed
+    loaded.close()
+    assert closed

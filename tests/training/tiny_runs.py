@@ -79,7 +79,7 @@ def tiny(images: Path) -> Callable[..., Recipe]:
 
 @pytest.fixture
 def cpu() -> Runtime:
-    return Runtime(device="cpu", compile=False, workers=1)
+    return Runtime(device="cpu", compile="off", workers=1)
 
 
 @pytest.fixture

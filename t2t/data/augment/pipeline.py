@@ -63,6 +63,14 @@ def normalise(
     return images.float() * scale + shift
 
 
+def levels_of(
+    images: Images, mean: tuple[float, ...], std: tuple[float, ...]
+) -> Float[Tensor, "batch channels height width"]:
+    """The whole levels from 0 to 255 that were normalised."""
+    scale, shift = scale_and_shift(images, mean, std)
+    return ((images.float() - shift) / scale).round()
+
+
 def mix_normalise_erase(
     pixels: Pixels,
     mixture: Mixture | None,
@@ -105,13 +113,22 @@ def augment_images(
     Each image depends on its own draws alone, unless a mixture is given: `mixup`,
     `cutmix` and `smoothing` of the config concern `augment` only.
     """
-    height, width = images.shape[2:]
+    return normalise_and_erase(distort(images, rng, config), rng, config, mixture)
+
+
+def normalise_and_erase(
+    pixels: Pixels,
+    rng: CounterRng,
+    config: Augmentation,
+    mixture: Mixture | None = None,
+) -> Images:
+    """What `augment_images` does after `distort`."""
+    height, width = pixels.shape[2:]
     box = None
     if config.erase > 0:
         box = draw_erase_box(
             rng, height, width, config.erase, config.erase_area, config.erase_aspect
         )
-    pixels = distort(images, rng, config)
     return mix_normalise_erase(pixels, mixture, box, rng, config)
 
 

@@ -95,7 +95,7 @@ def _webp_size(data: bytes) -> tuple[int, int] | None:
 
 
 def webp_has_exif(data: bytes) -> bool:
-    """Whether an extended WebP declares Exif metadata, which may turn it."""
+    """Whether an extended WebP declares Exif metadata, such as an orientation."""
     return data[12:16] == b"VP8X" and bool(data[20] & 0x08)
 
 

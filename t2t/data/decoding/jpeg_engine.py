@@ -22,7 +22,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from t2t.data.decoding.jpegs import Jpegs
-from t2t.ops.ragged import Ragged, roomy
+from t2t.ops.ragged import Ragged, empty_rounded_up
 
 # Numbers of the library's enumerations.
 _HARDWARE = 3
@@ -104,7 +104,7 @@ class JpegEngine:
         """Pixels as stored, in one buffer; raises RuntimeError if one is damaged."""
         sizes = jpegs.heights * jpegs.widths
         total = int(sizes.sum()) * channels
-        pixels = roomy(total, device)
+        pixels = empty_rounded_up(total, device)
         stream = torch.cuda.current_stream(device)
         inputs = (jpegs.buffer.data_ptr() + jpegs.starts).astype(np.uint64)
         lengths = jpegs.lengths.astype(np.uint64)
@@ -158,7 +158,7 @@ class JpegEngines:
 
     @contextmanager
     def borrowed(self) -> Iterator[JpegEngine]:
-        """An engine that no other thread uses meanwhile."""
+        """An engine that no other thread uses at the same time."""
         with torch.cuda.device(self.device):
             try:
                 engine = self._free.get_nowait()

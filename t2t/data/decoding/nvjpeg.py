@@ -67,7 +67,7 @@ class LibraryDecoder:
         mode = "RGB" if channels == 3 else "GRAY"
         if device.type == "cuda":
             # Memory that work of the caller's stream still reads may be given to the
-            # library, which writes to it on a stream of its own.
+            # library, which writes to it on another stream.
             torch.cuda.current_stream(device).synchronize()
         return Ragged.from_images(self.function(jpegs.encoded(), mode, device))
 
@@ -133,7 +133,7 @@ def _pinned(device: torch.device) -> bool:
 
 
 def gpu_decoder_name(device: torch.device | str) -> str | None:
-    """What decodes JPEGs on this device; None if the CPU does."""
+    """The name of the GPU decoder for JPEGs; None if the CPU decodes."""
     device = torch.device(device)
     found = _gpu_decoder(device) if device.type == "cuda" else None
     return found.name if found else None
@@ -145,7 +145,7 @@ def as_tensor(data: bytes) -> UInt8[Tensor, "bytes"]:
 
 
 def upright(pixels: Tensor, orientation: int) -> Tensor:
-    """Pixels rotated and flipped as their Exif orientation, 1 to 8, asks."""
+    """Pixels rotated and flipped by their Exif orientation, 1 to 8."""
     if orientation == 1:
         return pixels
     if orientation >= 5:
@@ -166,7 +166,7 @@ def torchvision_decodes() -> bool:
 def _decode_or_halve(
     jpegs: Jpegs, decoder: Decoder, channels: int, device: torch.device
 ) -> list[tuple[Jpegs, Ragged]]:
-    """All that decode. One bad image fails a whole batch; then halves are tried."""
+    """All images that can be decoded; a batch that fails is retried in halves."""
     if not len(jpegs):
         return []
     try:

@@ -17,7 +17,7 @@ from t2t.data.decoding.damage import Damage, DamagedImage
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.packing.shard_writer import Settings, Shard, verified_index, write_shard
 from t2t.data.resources import num_cores
-from t2t.data.sources.base import Source
+from t2t.data.sources.base import Source, Splits, no_labels
 from t2t.data.sources.opening import is_named, open_splits
 from t2t.data.sources.shard_index import SUFFIX, ShardIndex
 from t2t.data.sources.shards import PACK_FILE, ShardSource, pack_description
@@ -37,6 +37,7 @@ class PackResult:
     num_shards: int
     bytes_before: int
     bytes_after: int
+    is_labelled: bool
     damaged: tuple[DamagedImage, ...]
     """Images left out, and why."""
     num_resumed: int
@@ -57,18 +58,20 @@ def pack(
     val_fraction: float = 0.1,
     damage_limit: int = 100,
     max_pixels: int = DEFAULT_MAX_PIXELS,
+    labels: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> PackResult:
     """Packs the training and validation images of any data into WebDataset shards.
 
     Images larger than `short_side` are shrunk to it and become JPEGs of this quality;
     others, or all if it is None, keep their bytes. The same call resumes an
-    interrupted pack. `progress` is called with the number of images done and in all.
+    interrupted pack. Without `labels`, images need none, as for `open_splits`.
+    `progress` is called with the number of images done and in all.
     """
     _check_numbers(short_side, quality, shard_size)
     folder = Path(destination).expanduser()
-    _check_apart(source_spec, folder)
-    splits = open_splits(source_spec, seed=seed, val_fraction=val_fraction)
+    _check_not_nested(source_spec, folder)
+    splits = _open(source_spec, seed, val_fraction, labels)
     description = {
         "kind": KIND,
         "source": str(source_spec),
@@ -102,6 +105,29 @@ def pack(
         raise UserError(
             f"Another process is packing into {folder}: wait for it to end."
         ) from error
+
+
+def _open(
+    source_spec: str | Path, seed: int, val_fraction: float, labels: bool
+) -> Splits:
+    """The images to pack; an error names `--unlabelled` if that would help."""
+    try:
+        return open_splits(
+            source_spec, seed=seed, val_fraction=val_fraction, labels=labels
+        )
+    except UserError as error:
+        if labels and _is_unlabelled(source_spec):
+            raise UserError(
+                f"{error} To pack the images without labels, add --unlabelled."
+            ) from error
+        raise
+
+
+def _is_unlabelled(source_spec: str | Path) -> bool:
+    """Whether these are images that have no labels."""
+    with suppress(UserError):
+        return not open_splits(source_spec, labels=False).train.is_labelled
+    return False
 
 
 def _write(
@@ -141,6 +167,7 @@ def _write(
         num_shards=len(shards),
         bytes_before=sum(index.checked["bytes_before"] for index in indexes),
         bytes_after=sum(int(index.sizes.sum()) for index in indexes),
+        is_labelled=shards[0].source.is_labelled,
         damaged=tuple(each for index in indexes for each in _damaged(index)),
         num_resumed=num_resumed,
     )
@@ -174,8 +201,8 @@ def _check_not_empty(
     )
 
 
-def _check_apart(source_spec: str | Path, folder: Path) -> None:
-    """Refuses to pack into the source, which would then contain its own pack."""
+def _check_not_nested(source_spec: str | Path, folder: Path) -> None:
+    """Raises an error if source and destination contain one another."""
     source = Path(source_spec).expanduser()
     if is_named(str(source_spec)) or not source.is_dir():
         return
@@ -248,8 +275,10 @@ def _shards(
 
 def _check_as_read(shards: list[Shard], indexes: list[ShardIndex]) -> None:
     """Opens the pack and compares its labels with the source's."""
-    whole = ShardSource([str(shard.path) for shard in shards])
-    expected = np.concatenate([np.array(index.labels, np.int64) for index in indexes])
+    is_labelled = shards[0].source.is_labelled
+    whole = ShardSource([str(shard.path) for shard in shards], labels=is_labelled)
+    written = [label for index in indexes for label in index.labels]
+    expected = np.array(written, np.int64) if is_labelled else no_labels(len(written))
     if not np.array_equal(whole.labels, expected):
         raise UserError(
             f"{shards[0].path.parent} reads back different labels than were written: "

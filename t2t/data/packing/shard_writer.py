@@ -1,4 +1,4 @@
-"""Writes tar shards, complete or not at all, from images that threads prepare."""
+"""Writes tar shards atomically, from images that threads prepare."""
 
 import hashlib
 import io
@@ -72,7 +72,9 @@ def write_shard(
                     damage.record(damaged)
                     written.damaged.append((damaged.name, damaged.reason))
                 else:
-                    label = int(shard.source.labels[shard.images[position]])
+                    label = None
+                    if shard.source.is_labelled:
+                        label = int(shard.source.labels[shard.images[position]])
                     written.add(file, f"{shard.first + position:09d}", image, label)
                 advance(1)
             file.write(bytes(2 * tarfile.BLOCKSIZE))
@@ -97,18 +99,19 @@ class _Written:
 
     offsets: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
-    labels: list[int] = field(default_factory=list)
+    labels: list[int | None] = field(default_factory=list)
     checksums: list[int] = field(default_factory=list)
     damaged: list[tuple[str, str]] = field(default_factory=list)
     """Names of the images left out, and why."""
     bytes_before: int = 0
 
     def add(
-        self, file: io.BufferedWriter, key: str, image: "Prepared", label: int
+        self, file: io.BufferedWriter, key: str, image: "Prepared", label: int | None
     ) -> None:
-        """Appends an image and its label, as WebDataset pairs them."""
+        """Appends an image and its label, if any, as WebDataset pairs them."""
         self.offsets.append(_add_member(file, key + image.suffix, image.data))
-        _add_member(file, f"{key}.cls", str(label).encode())
+        if label is not None:
+            _add_member(file, f"{key}.cls", str(label).encode())
         self.sizes.append(len(image.data))
         self.labels.append(label)
         self.checksums.append(zlib.crc32(image.data))

@@ -74,6 +74,11 @@ class Source(ABC):
         """Whether it holds images in memory, which each process would need again."""
         return False
 
+    @property
+    def is_in_memory_in_order(self) -> bool:
+        """The same if images are read in their order."""
+        return self.is_in_memory
+
 
 Openers = Mapping[str, Callable[[], Source]]
 """What opens each split: train, val, test, or all where the data is not split."""
@@ -128,6 +133,10 @@ class Subset(Source):
     @property
     def is_in_memory(self) -> bool:
         return self.source.is_in_memory
+
+    @property
+    def is_in_memory_in_order(self) -> bool:
+        return self.source.is_in_memory_in_order
 
 
 class FileSource(Source):

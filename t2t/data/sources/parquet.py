@@ -181,6 +181,10 @@ class ParquetSource(Source):
     def is_in_memory(self) -> bool:
         return True
 
+    @property
+    def is_in_memory_in_order(self) -> bool:
+        return False  # a row group at a time
+
 
 def import_pyarrow() -> Any:
     """The pyarrow package with its parquet part."""

@@ -68,7 +68,7 @@ class ShardIndex:
             )
 
     def write(self, path: Path) -> None:
-        """Writes the file, whole or not at all."""
+        """Writes the file atomically."""
         content = {
             "kind": KIND,
             "stamp": self.stamp,

@@ -90,6 +90,8 @@ class ShardSource(Source):
         self._sizes = np.concatenate([index.sizes for index in indexes])
         classes = _class_names(root or os.path.dirname(self.shards[0]))
         values = [label for index in indexes for label in index.labels]
+        if classes == () and all(value is None for value in values):
+            labels = False  # an unlabelled pack, which one sentence refuses as a whole
         if labels and None in values:
             self._refuse_unlabelled(values.index(None))
         number_labels = labels_and_classes if labels else labels_if_any

@@ -98,7 +98,7 @@ class RemoteFile:
 
 
 def _retry(request: Callable[[], Any], url: str) -> Any:
-    """The answer to a request, retried if the network fails."""
+    """The response to a request, retried if the network fails."""
     for pause in (*PAUSES, None):
         try:
             return request()

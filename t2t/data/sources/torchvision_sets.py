@@ -140,7 +140,7 @@ def _make(
 
 
 def _download(folder: Path, make: Callable[[Path, bool], Any]) -> None:
-    """Downloads a data set, whole or not at all."""
+    """Downloads a data set atomically."""
     from filelock import FileLock
 
     folder.parent.mkdir(parents=True, exist_ok=True)

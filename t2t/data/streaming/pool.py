@@ -13,9 +13,9 @@
                   │
                   └─► nvJPEG or copy ─► Ragged on the device ─► crops ─► Batch
 
-Only numbers travel through queue and sockets; pixels are written once, to a block. A
-process has at most `_NUM_GIVEN` tasks and answers them in order. A task whose block was
-too small comes back with the images that did not fit, to be done with a larger one.
+Only indices and rows travel through queue and sockets; pixels are written once, to a
+block. A process has at most `_MAX_TASKS_PER_PROCESS` tasks and replies in order. If a
+block is too small, the images that did not fit become a task with a larger block.
 """
 
 import pickle
@@ -39,45 +39,45 @@ from t2t.data.streaming.shared_memory import Arena, Block, Request
 from t2t.data.streaming.worker import (
     MAX_MESSAGE,
     ImageReader,
+    ImagesToRead,
     ReadResult,
-    Wanted,
     pickled,
     start_workers,
 )
 from t2t.errors import LocalError, on_one_line
 
-# Images of a task: enough that handing it out costs little. More are decoded in one if
-# they are so small that all together have fewer bytes than this.
-_NUM_DECODED = 8
-_SMALL_TASK = 1 << 20
-_MAX_READ = 64
-# One thread reads all files of a batch: more would wait for the GIL at every system
-# call. Only if the storage is slow, this many read at once.
-_MAX_READ_BY_THREAD = 1 << 30
+# Images per task that are decoded: at least 8, so that dispatching costs little, and
+# more if they are small, up to a total of 1 MiB or 64 images.
+_MIN_DECODED = 8
+_SMALL_TASK_BYTES = 1 << 20
+_MAX_IMAGES = 64
+# One thread reads all files of a batch, since several would wait for the GIL at every
+# system call. If the storage is slow, this many threads read at once.
+_MAX_IMAGES_PER_THREAD = 1 << 30
 _NUM_READERS = 64
-# Tasks that a process has at once: the current one and the next.
-_NUM_GIVEN = 2
+# The current task of a process, and the next.
+_MAX_TASKS_PER_PROCESS = 2
 # Processes that may die over one task before it fails.
 _MAX_DEATHS = 2
-# A block is this much larger than recent images would need.
-_ROOM = 1.4
+# The ratio of a block's size to what recent images would need.
+_HEADROOM = 1.4
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class ReadTask:
     """Some images of a request, for one worker."""
 
     request: Request
     positions: Indices
     decodes: bool
     is_read: bool
-    """Whether the files are already in memory, where the request's rows say."""
+    """Whether the files are in the arena already, at the offsets in the rows."""
     num_bytes: int
     num_deaths: int = 0
-    """How many processes died while they did it."""
+    """How many processes died while running it."""
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> ImagesToRead:
         wanted = np.zeros((len(self.positions), 3), dtype=np.int64)
         wanted[:, 0] = self.request.indices[self.positions]
         if self.is_read:
@@ -90,7 +90,7 @@ class WorkerProcess:
     """A worker process, as the pool sees it."""
 
     socket: socket.socket
-    tasks: deque[tuple[Task, Block]] = field(default_factory=deque)
+    tasks: deque[tuple[ReadTask, Block]] = field(default_factory=deque)
     pid: int | None = None
 
 
@@ -99,7 +99,7 @@ class WorkerPool:
 
     By processes if `processes`, else by threads of this process. Threads also do the
     work after the last process has died and, with `threads_first`, until the first one
-    has started, which takes seconds. `warn` is told of a process that dies; the others
+    has started, which takes seconds. If a process dies, `warn` is called and the others
     do its work.
     """
 
@@ -127,9 +127,9 @@ class WorkerPool:
         self._have_started = not threads_first
         self._reader = ImageReader(source, decoding, self.arena.array, _NUM_READERS)
         self._threads: ThreadPoolExecutor | None = None
-        self._max_read = _MAX_READ if processes else _MAX_READ_BY_THREAD
+        self._max_images = _MAX_IMAGES if processes else _MAX_IMAGES_PER_THREAD
         self._mean_bytes = {False: 2.0**17, True: 2.0**19}
-        self._queue: deque[Task] = deque()
+        self._queue: deque[ReadTask] = deque()
         self._buffer = bytearray(MAX_MESSAGE)
         self._lock = threading.RLock()
         self._is_running = False
@@ -139,7 +139,7 @@ class WorkerPool:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """A context in which tasks are done."""
+        """Runs tasks inside this context."""
         self._error = None
         self._reader.is_stopped = False
         self._is_running = True
@@ -164,14 +164,14 @@ class WorkerPool:
         decodes: bool,
         is_read: bool = False,
     ) -> None:
-        """Has images of a request read and, if `decodes`, decoded."""
+        """Queues images of a request to be read and, if `decodes`, decoded."""
         mean = self._mean_bytes[decodes]
-        most = self._max_read
+        most = self._max_images
         if decodes:
-            most = min(max(int(_SMALL_TASK / mean), _NUM_DECODED), _MAX_READ)
+            most = min(max(int(_SMALL_TASK_BYTES / mean), _MIN_DECODED), _MAX_IMAGES)
         num_tasks = -(-len(positions) // most)
         tasks = [
-            Task(request, some, decodes, is_read, int(_ROOM * mean * len(some)))
+            ReadTask(request, some, decodes, is_read, int(_HEADROOM * mean * len(some)))
             for some in (np.array_split(positions, num_tasks) if num_tasks else ())
         ]
         request.add_tasks(num_tasks)
@@ -179,7 +179,7 @@ class WorkerPool:
             if self._error is not None:
                 raise self._error
             self._requests.add(request)
-            # What a batch that is nearly made still needs goes first.
+            # The last images that a batch needs go first.
             if is_read:
                 self._queue.extendleft(reversed(tasks))
             else:
@@ -194,34 +194,34 @@ class WorkerPool:
                     self._run_in_thread(self._queue.popleft())
                     continue
                 worker = min(self.workers, key=lambda worker: len(worker.tasks))
-                if len(worker.tasks) >= _NUM_GIVEN:
+                if len(worker.tasks) >= _MAX_TASKS_PER_PROCESS:
                     return
                 task = self._queue.popleft()
                 if not task.request.is_released:
                     self._send(worker, task)
 
-    def _send(self, worker: WorkerProcess, task: Task) -> None:
+    def _send(self, worker: WorkerProcess, task: ReadTask) -> None:
         try:
             block = self.arena.allocate(task.num_bytes + 1)
         except Exception as error:
             task.request.fail(error)
             return
-        self.arena.array[block.end - 1] = 0  # the worker sets it when it begins
+        self.arena.array[block.end - 1] = 0  # the worker sets this when it starts
         worker.tasks.append((task, block))
         message = *block, task.decodes, task.wanted.tobytes()
-        with suppress(OSError):  # it has died, as the listener will notice
+        with suppress(OSError):  # it has died; the listener will notice
             worker.socket.send(pickle.dumps(message))
 
-    def _run_in_thread(self, task: Task) -> None:
+    def _run_in_thread(self, task: ReadTask) -> None:
         if not self._is_running:
             task.request.fail(CancelledError())
             return
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._num_workers, "t2t-decode")
-        self._threads.submit(self._do, task)
+        self._threads.submit(self._run_task, task)
 
-    def _do(self, task: Task) -> None:
-        """A task done by this thread."""
+    def _run_task(self, task: ReadTask) -> None:
+        """Runs a task in this thread."""
         if task.request.is_released:
             return
         try:
@@ -229,22 +229,22 @@ class WorkerPool:
         except BaseException as error:
             task.request.fail(error)
             return
-        answer: ReadResult | BaseException
+        reply: ReadResult | BaseException
         try:
-            answer = self._reader.read_into(block, task.wanted, task.decodes)
+            reply = self._reader.read_into(block, task.wanted, task.decodes)
         except BaseException as error:
-            answer = error
-        self._finish(task, block, answer)
+            reply = error
+        self._complete(task, block, reply)
 
-    def _finish(
-        self, task: Task, block: Block, answer: ReadResult | BaseException
+    def _complete(
+        self, task: ReadTask, block: Block, reply: ReadResult | BaseException
     ) -> None:
         """Hands a task's result to its request; queues the images that did not fit."""
-        if isinstance(answer, BaseException):
+        if isinstance(reply, BaseException):
             self.arena.free(block)
-            task.request.fail(answer)
+            task.request.fail(reply)
             return
-        rows, reasons, num_bytes_missing = answer
+        rows, reasons, num_bytes_missing = reply
         # The mean of recent images; a single huge one changes it little.
         num_images = len(rows) + (num_bytes_missing > 0)
         mean = (int(rows[:, 2].sum()) + num_bytes_missing) / max(num_images, 1)
@@ -262,7 +262,7 @@ class WorkerPool:
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
-        """A context in which a thread receives what processes answer."""
+        """Receives the processes' replies in a thread, inside this context."""
         ours, theirs = socket.socketpair()
         listener = threading.Thread(
             target=self._listen, args=(theirs,), name="t2t-listen", daemon=True
@@ -276,7 +276,7 @@ class WorkerPool:
                 listener.join()
 
     def _listen(self, stop: socket.socket) -> None:
-        """Receives answers until `stop` is closed; an error fails all requests."""
+        """Receives replies until `stop` is closed; an error fails all requests."""
         try:
             with selectors.DefaultSelector() as selector:
                 selector.register(stop, selectors.EVENT_READ)
@@ -306,39 +306,39 @@ class WorkerPool:
                 self._dispatch()
             return False
         try:
-            answer = pickle.loads(memoryview(self._buffer)[:length])
+            reply = pickle.loads(memoryview(self._buffer)[:length])
         except Exception as error:
-            answer = RuntimeError(f"A worker's answer cannot be read: {error}")
-        if isinstance(answer, int):
-            worker.pid = answer
+            reply = RuntimeError(f"A worker's reply cannot be read: {error}")
+        if isinstance(reply, int):
+            worker.pid = reply
             self._have_started = True
-        elif isinstance(answer, str):
-            self._start_error = f" ({answer})"
+        elif isinstance(reply, str):
+            self._start_error = f" ({reply})"
         else:
             with self._lock:
                 task, block = worker.tasks.popleft()
-            self._finish(task, block, answer)
+            self._complete(task, block, reply)
             self._dispatch()
         return True
 
     def _remove(self, worker: WorkerProcess) -> None:
-        """Queues what a dead process had to do; the caller holds the lock."""
+        """Queues the tasks of a dead process again; the caller holds the lock."""
         self.workers.remove(worker)
         worker.socket.close()
-        # What killed one process after the other would kill this one next.
+        # Threads run next, and must not get a task that has killed two processes.
         max_deaths = _MAX_DEATHS if self.workers else 1
         for task, block in worker.tasks:
-            had_begun = bool(self.arena.array[block.end - 1])
+            had_started = bool(self.arena.array[block.end - 1])
             self.arena.free(block)
-            again = replace(task, num_deaths=task.num_deaths + had_begun)
+            again = replace(task, num_deaths=task.num_deaths + had_started)
             if again.num_deaths <= max_deaths:
                 self._queue.appendleft(again)
             else:
-                task.request.fail(self._deadly(again))
+                task.request.fail(self._fatal_error(again))
         self._warn_of_death(worker)
 
-    def _deadly(self, task: Task) -> LocalError:
-        """Ends the run: a lack of memory must not change what it trains on."""
+    def _fatal_error(self, task: ReadTask) -> LocalError:
+        """The error that ends the run: skipping the images would change the result."""
         indices = task.request.indices[task.positions].tolist()
         names = [f"  {on_one_line(self._source.name(index))}" for index in indices]
         return LocalError(
@@ -357,4 +357,4 @@ class WorkerPool:
             self._warn(f"Worker process {worker.pid} died, {why}; {others}.")
         elif not num_left:
             error = self._start_error
-            self._warn(f"Worker processes could not start{error}: threads do it.")
+            self._warn(f"Worker processes could not start{error}; using threads.")

@@ -1,4 +1,4 @@
-"""Memory that workers write images to, and the images that a batch waits for there."""
+"""The arena that workers write images to, and requests for the images of a batch."""
 
 import mmap
 import os
@@ -19,7 +19,7 @@ from t2t.data.decoding.jpegs import Jpegs
 from t2t.data.resources import half_of_all_memory
 from t2t.data.sources.base import Indices
 from t2t.errors import LocalError
-from t2t.ops.ragged import Ragged, roomy
+from t2t.ops.ragged import Ragged, empty_rounded_up
 
 Bytes = UInt8[np.ndarray, " bytes"]
 Rows = Int64[np.ndarray, "images 6"]
@@ -28,13 +28,13 @@ NUM_COLUMNS = 6
 
 _MIN_ARENA = 1 << 28
 _MIN_BLOCK = 1 << 16
-_PORTABLE = 1  # page-locked for every device, as CUDA numbers it
-# Seconds between checks whether a waiting thread is still needed.
+_REGISTER_PORTABLE = 1  # cudaHostRegisterPortable: page-locked for every device
+# Seconds between checks for cancellation while waiting.
 _CHECK_EVERY = 0.5
 
 
 class ImageKind(IntEnum):
-    """The form in which an image is stored."""
+    """How an image is stored."""
 
     JPEG = 0
     """A whole file that nvJPEG may decode."""
@@ -56,11 +56,11 @@ class Block(NamedTuple):
 
 
 class Arena:
-    """A large range of addresses; pages get memory when a block first uses them.
+    """A large address range; its pages get memory when a block first uses them.
 
-    Freed blocks are used again, so that their pages are touched, and page-locked for a
-    CUDA device, only once. A shared arena is an anonymous file (memfd) that exists as
-    long as a process has it open.
+    Freed blocks are reused, so their pages are allocated, and page-locked for a CUDA
+    device, only once. A shared arena is an anonymous file (memfd), which exists while
+    any process has it open.
     """
 
     def __init__(self, device: torch.device, *, shared: bool = False) -> None:
@@ -68,12 +68,12 @@ class Arena:
         self.array = self._reserve(half_of_all_memory())
         self.tensor = torch.from_numpy(self.array)
         self._device = device
-        self._locked_pages: list[int] = []
+        self._page_locked: list[int] = []
         self._free: list[Block] = []
         self._end = 0
         self._lock = threading.Lock()
         weakref.finalize(
-            self, _close, self.descriptor, self._locked_pages, device, os.getpid()
+            self, _close, self.descriptor, self._page_locked, device, os.getpid()
         )
 
     def _reserve(self, num_bytes: int) -> Bytes:
@@ -104,19 +104,19 @@ class Arena:
             fitting = [block for block in self._free if block.size >= size]
             block = min(fitting, key=lambda block: block.size, default=None)
             is_full = self._end + size > len(self.array)
-            # A much larger block is kept for larger requests.
+            # A block more than twice as large is kept for larger requests.
             if block is not None and (block.size <= 2 * size or is_full):
                 self._free.remove(block)
                 return block
             if is_full:
                 raise LocalError(
-                    f"Images prepared ahead need more than {len(self.array):,} bytes, "
-                    "which is all there is for them: choose a smaller batch size."
+                    f"Prefetched images need more than the {len(self.array):,} bytes "
+                    "reserved for them: choose a smaller batch size."
                 )
             block = Block(self._end, size)
             self._end += size
         if self._device.type == "cuda":
-            self._lock_pages(block)
+            self._page_lock(block)
         return block
 
     def free(self, block: Block) -> None:
@@ -124,23 +124,23 @@ class Arena:
         with self._lock:
             self._free.append(block)
 
-    def _lock_pages(self, block: Block) -> None:
-        """Page-locks a block, so that the GPU copies from it by itself."""
+    def _page_lock(self, block: Block) -> None:
+        """Page-locks a block, for asynchronous copies to the GPU."""
         address = self.array.ctypes.data + block.start
-        # A context on a device that is not ours would take its memory.
+        # A CUDA context on another device would take memory there.
         with torch.cuda.device(self._device):
             status = torch.cuda.cudart().cudaHostRegister(
-                address, block.size, _PORTABLE
+                address, block.size, _REGISTER_PORTABLE
             )
         if int(status) == 0:
-            self._locked_pages.append(address)
+            self._page_locked.append(address)
             return
-        # The error would be raised by this thread's next launch; this one clears it.
+        # The next CUDA call in this thread raises the error: make one to clear it.
         with suppress(RuntimeError):
             torch.zeros(1, device=self._device)
         warnings.warn(
-            f"CUDA cannot page-lock memory (status {int(status)}): images reach "
-            "the GPU more slowly.",
+            f"CUDA cannot page-lock memory (status {int(status)}): copying images to "
+            "the GPU is slower.",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -149,7 +149,7 @@ class Arena:
 class Request:
     """The images of a batch: a row per image, filled in as workers finish.
 
-    Its blocks are not used by others until it is released.
+    Its blocks are not reused until it is released.
     """
 
     def __init__(self, indices: Indices, arena: Arena) -> None:
@@ -165,14 +165,14 @@ class Request:
         self._changed = threading.Condition()
 
     def add_tasks(self, num_tasks: int) -> None:
-        """Waits for `num_tasks` tasks more."""
+        """Makes `wait` wait for so many more tasks."""
         with self._changed:
             self._num_tasks += num_tasks
 
     def add_rows(
         self, positions: Indices, block: Block, rows: Rows, reasons: dict[int, str]
     ) -> bool:
-        """Stores what a worker wrote to a block; False if nobody waits for it."""
+        """Adds the rows of images in a block; False if the request was released."""
         with self._changed:
             if self.is_released:
                 self._arena.free(block)
@@ -207,7 +207,7 @@ class Request:
                 raise self._error
 
     def release(self) -> None:
-        """Frees its blocks, those that are still written to when they are done."""
+        """Frees its blocks; one that is still written to is freed after that."""
         with self._changed:
             self.is_released = True
             self._error = self._error or CancelledError()
@@ -221,7 +221,7 @@ class Request:
         return np.flatnonzero(np.isin(self.rows[:, 0], kinds))
 
     def jpegs(self) -> Jpegs:
-        """The files that nvJPEG may decode, where they are."""
+        """The files in the arena that nvJPEG may decode."""
         positions = self.positions_of(ImageKind.JPEG)
         columns = self.rows[positions, 1:].T.copy()
         return Jpegs(self._arena.tensor, positions, *columns)
@@ -229,16 +229,16 @@ class Request:
     def pixels(self, device: torch.device, channels: int) -> tuple[Indices, Ragged]:
         """The positions of decoded images, and their pixels copied to the device."""
         positions = self.positions_of(ImageKind.PLANAR, ImageKind.INTERLEAVED)
-        # In the order of their addresses, so that neighbours are copied together.
+        # Sorted by address, so that adjacent images are copied together.
         positions = positions[np.argsort(self.rows[positions, 1])]
         kinds, starts, lengths, heights, widths, _ = self.rows[positions].T.copy()
-        pixels = roomy(int(lengths.sum()), device)
+        pixels = empty_rounded_up(int(lengths.sum()), device)
         block_starts = np.array([block.start for block in self._blocks], dtype=np.int64)
         target = 0
         for first, last in contiguous_runs(starts, starts + lengths, block_starts):
             run = pixels[target : target + last - first]
             if device.type == "cpu":
-                # NumPy copies in this thread; torch would start others.
+                # NumPy copies in this thread; torch would use several.
                 run.numpy()[:] = self._arena.array[first:last]
             else:
                 run.copy_(self._arena.tensor[first:last], non_blocking=True)
@@ -251,9 +251,9 @@ class Request:
 def contiguous_runs(
     starts: Indices, ends: Indices, block_starts: Indices
 ) -> list[tuple[int, int]]:
-    """The ranges to copy: images next to each other in a block form one.
+    """The ranges to copy, each of adjacent images in one block.
 
-    Blocks are page-locked one by one, and no copy may cross from one to the next.
+    Blocks are page-locked one by one, so no copy may cross a block's end.
     """
     is_cut = (starts[1:] != ends[:-1]) | np.isin(starts[1:], block_starts)
     cuts = np.flatnonzero(is_cut)
@@ -279,6 +279,6 @@ def _close(
 
 
 def _rounded_up(num_bytes: int) -> int:
-    """At most an eighth more, in few distinct sizes, so that blocks are used again."""
+    """Rounded up by an eighth at most, to few sizes, so that blocks can be reused."""
     step = max(1 << max(num_bytes.bit_length() - 4, 0), _MIN_BLOCK)
     return max(-(-num_bytes // step), 1) * step

@@ -1,4 +1,4 @@
-"""Images and batches made several steps ahead; pool.py has the picture."""
+"""Images and batches, prepared several steps ahead; pool.py has a diagram."""
 
 import itertools
 import os
@@ -23,19 +23,19 @@ from t2t.data.sampler import Batch, BatchIndices, Sampler
 from t2t.data.sources.base import Indices
 from t2t.data.streaming.pool import WorkerPool
 from t2t.data.streaming.shared_memory import ImageKind, Request
-from t2t.data.streaming.worker import NotPortable, pickled
+from t2t.data.streaming.worker import NotPicklable, pickled
 from t2t.errors import UserError
 from t2t.ops.ragged import Ragged
 
-# Before training's own kernels, whose priority is the next: the few that crop a batch
-# would each wait for many large ones, and training then for its input.
-_PRIORITY = -2
-# Steps whose files are read before a thread is free to make their batch.
+# Above training's priority (`distributed.PRIORITY`): otherwise each of the few kernels
+# that crop a batch waits for many large ones, and training for its batch.
+_INPUT_PRIORITY = -2
+# Steps whose files are read while all batch threads are busy.
 _NUM_READ_AHEAD = 2
 
 
-class OnDevice(Protocol):
-    """What a step makes of its images."""
+class HasTensors(Protocol):
+    """The result of a step, which lists its tensors."""
 
     @property
     def tensors(self) -> tuple[Tensor, ...]: ...
@@ -46,23 +46,23 @@ class Decoded(NamedTuple):
 
     images: Ragged
     loaded: Indices
-    """Which image of the source each one is, after a damaged one was replaced."""
-    wanted: BatchIndices
+    """The index of each image in the source, after damaged ones were replaced."""
+    batch_indices: BatchIndices
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.images.pixels,)
 
 
-Finish = Callable[[int, Decoded], Any]
+MakeResult = Callable[[int, Decoded], Any]
 
 
 class ImageStream:
     """The images of steps, the same whatever the number of workers.
 
-    Workers read the files. On a CUDA device nvJPEG decodes the JPEGs that it can, and
-    workers all else. Pixels travel as uint8. Workers are processes for a CUDA device,
-    since threads would take the GIL from the training thread, else threads.
+    Workers read the files. On a CUDA device nvJPEG decodes the JPEGs that it supports,
+    and workers all others. Pixels are copied as uint8. Workers are processes for a CUDA
+    device, since threads would take the GIL from the training thread, else threads.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class ImageStream:
         nvjpeg: bool = True,
         processes: bool | None = None,
         threads_first: bool = True,
+        in_order: bool = False,
     ) -> None:
         self.loader = loader
         self.sampler = sampler
@@ -85,7 +86,7 @@ class ImageStream:
         may_use_nvjpeg = nvjpeg and loader.channels in CHANNELS
         gpu_decoder = gpu_decoder_name(device) if may_use_nvjpeg else None
         self.uses_gpu_decoder = gpu_decoder is not None
-        self._processes, kind = uses_processes(loader, device, processes)
+        self._processes, kind = uses_processes(loader, device, processes, in_order)
         self._threads_first = threads_first and processes is None
         self.description = f"decoded by {self.num_workers} {kind}"
         if self.uses_gpu_decoder:
@@ -95,40 +96,42 @@ class ImageStream:
         self.idle_pools: list[WorkerPool] = []
         self._cuda_streams: queue.SimpleQueue[torch.cuda.Stream] = queue.SimpleQueue()
 
-    def steps(self, start: int, stop: int, finish: Finish) -> Generator[Any]:
-        """What `finish(step, decoded)` returns for each step, in order.
+    def steps(self, start: int, stop: int, make_result: MakeResult) -> Generator[Any]:
+        """Yields `make_result(step, decoded)` for each step, in order.
 
-        It is called in another thread, on a CUDA stream of its own.
+        The function is called in another thread, on its own CUDA stream.
         """
         with self._pool() as pool, pool.running():
-            requesting = ThreadPoolExecutor(1, "t2t-request")
-            making = ThreadPoolExecutor(self.num_ahead, "t2t-batch")
-            iteration = _Iteration(self, pool, finish)
+            request_thread = ThreadPoolExecutor(1, "t2t-request")
+            batch_threads = ThreadPoolExecutor(self.num_ahead, "t2t-batch")
+            iteration = _Iteration(self, pool, make_result)
             upcoming = iter(range(start, stop))
-            requests: deque[Future[Requested]] = deque()
-            pending: deque[Future[Made]] = deque()
+            requests: deque[Future[PendingRead]] = deque()
+            pending: deque[Future[PendingResult]] = deque()
 
-            def begin(num_steps: int) -> None:
+            def submit(num_steps: int) -> None:
                 for step in itertools.islice(upcoming, num_steps):
-                    requests.append(requesting.submit(iteration.request, step))
-                    pending.append(making.submit(iteration.make, step, requests[-1]))
+                    requests.append(request_thread.submit(iteration.request, step))
+                    pending.append(
+                        batch_threads.submit(iteration.make, step, requests[-1])
+                    )
 
             try:
-                begin(self.num_ahead + _NUM_READ_AHEAD)
+                submit(self.num_ahead + _NUM_READ_AHEAD)
                 while pending:
-                    made = pending.popleft().result()
+                    pending_result = pending.popleft().result()
                     requests.popleft()
-                    begin(1)
-                    yield self._hand_over(made)
+                    submit(1)
+                    yield self._synchronized(pending_result)
             finally:
-                # All before any wait: a second Ctrl-C ends the waiting, and a thread
-                # would wait for ever for what nobody brings. The first line is the one
-                # that no Ctrl-C can come before.
+                # Cancel everything before waiting: a second Ctrl-C ends the wait, and
+                # must leave no thread that waits for ever. The flag is set first, since
+                # Ctrl-C can interrupt before any later line.
                 iteration.is_cancelled = True
                 for each in requests:
                     each.add_done_callback(_release)
-                requesting.shutdown(wait=True, cancel_futures=True)
-                making.shutdown(wait=True, cancel_futures=True)
+                request_thread.shutdown(wait=True, cancel_futures=True)
+                batch_threads.shutdown(wait=True, cancel_futures=True)
 
     @contextmanager
     def _pool(self) -> Iterator[WorkerPool]:
@@ -149,29 +152,29 @@ class ImageStream:
                     *options, processes=True, threads_first=self._threads_first
                 )
             except OSError as error:  # too few processes, files or memory allowed
-                warn(f"Worker processes could not start ({error}): threads do it.")
+                warn(f"Worker processes could not start ({error}); using threads.")
         return WorkerPool(*options, processes=False)
 
     @contextmanager
     def borrow_cuda_stream(self) -> Iterator[torch.cuda.Stream]:
-        """A CUDA stream that no other step uses meanwhile."""
+        """A CUDA stream that no other step uses at the same time."""
         try:
             stream = self._cuda_streams.get_nowait()
         except queue.Empty:
-            stream = torch.cuda.Stream(self.device, _PRIORITY)
+            stream = torch.cuda.Stream(self.device, _INPUT_PRIORITY)
         try:
             yield stream
         finally:
             self._cuda_streams.put(stream)
 
-    def _hand_over(self, made: "Made") -> OnDevice:
-        """The result, ordered before what the caller's CUDA stream does next."""
-        if made.event is not None:
+    def _synchronized(self, pending_result: "PendingResult") -> HasTensors:
+        """The result, which the caller's CUDA stream waits for."""
+        if pending_result.event is not None:
             current = torch.cuda.current_stream(self.device)
-            current.wait_event(made.event)
-            for tensor in made.result.tensors:
+            current.wait_event(pending_result.event)
+            for tensor in pending_result.result.tensors:
                 tensor.record_stream(current)
-        return made.result
+        return pending_result.result
 
 
 class StreamBatches:
@@ -188,7 +191,7 @@ class StreamBatches:
         self.crops = crops
         self.description = description
 
-    def steps(self, start: int, stop: int) -> Iterator[Batch]:
+    def steps(self, start: int, stop: int) -> Generator[Batch]:
         """The batches of these steps, in order; threads end with the iterator."""
         return self.stream.steps(start, stop, self._batch)
 
@@ -197,7 +200,7 @@ class StreamBatches:
         return make_batch(
             decoded.images,
             decoded.loaded,
-            decoded.wanted,
+            decoded.batch_indices,
             stream.loader.source.labels,
             self.crops,
             seed=stream.sampler.seed,
@@ -205,43 +208,45 @@ class StreamBatches:
         )
 
 
-class Requested(NamedTuple):
+class PendingRead(NamedTuple):
     """A step whose images are being read."""
 
-    wanted: BatchIndices
+    batch_indices: BatchIndices
     request: Request
 
 
-class Made(NamedTuple):
+class PendingResult(NamedTuple):
     """A result that its CUDA stream may still be working on."""
 
-    result: OnDevice
+    result: HasTensors
     event: torch.cuda.Event | None
 
 
-def _release(requested: Future[Requested]) -> None:
+def _release(requested: Future[PendingRead]) -> None:
     if not requested.cancelled() and requested.exception() is None:
         requested.result().request.release()
 
 
 class _Iteration:
-    """What the threads of one iteration do."""
+    """One iteration over the steps; its methods run in threads."""
 
-    def __init__(self, stream: ImageStream, pool: WorkerPool, finish: Finish) -> None:
+    def __init__(
+        self, stream: ImageStream, pool: WorkerPool, make_result: MakeResult
+    ) -> None:
         self.stream = stream
         self.pool = pool
-        self.finish = finish
+        self.make_result = make_result
         self.loader = stream.loader
         self.device = stream.device
         self.is_cancelled = False
 
-    def request(self, step: int) -> Requested:
-        """Has workers read the images of a step, and decode those not for nvJPEG."""
-        wanted = self.stream.sampler.batch_indices(step)
-        indices = self.loader.replace_damaged(wanted.indices)
-        # A replacement is always decoded by a worker, so that it looks the same when
-        # the damage is found and when it is known.
-        on_gpu = (indices == wanted.indices) & self.stream.uses_gpu_decoder
+    def request(self, step: int) -> PendingRead:
+        """Requests the images of a step; workers decode what nvJPEG does not."""
+        batch_indices = self.stream.sampler.batch_indices(step)
+        indices = self.loader.replace_damaged(batch_indices.indices)
+        # A replacement is always decoded by a worker: its pixels must not depend on
+        # whether the damage was known before.
+        on_gpu = (indices == batch_indices.indices) & self.stream.uses_gpu_decoder
         request = Request(indices, self.pool.arena)
         try:
             self.pool.submit(request, np.flatnonzero(~on_gpu), decodes=True)
@@ -249,30 +254,32 @@ class _Iteration:
         except BaseException:
             request.release()
             raise
-        return Requested(wanted, request)
+        return PendingRead(batch_indices, request)
 
-    def make(self, step: int, requested: Future[Requested]) -> Made:
-        """The result of a step, made on a CUDA stream of its own."""
-        wanted, request = requested.result()
+    def make(self, step: int, requested: Future[PendingRead]) -> PendingResult:
+        """The result of a step, computed on its own CUDA stream."""
+        batch_indices, request = requested.result()
         try:
             request.wait(lambda: self.is_cancelled)
             if self.device.type != "cuda":
-                return Made(self.finish(step, self._decoded(wanted, request)), None)
+                return PendingResult(
+                    self.make_result(step, self._decoded(batch_indices, request)), None
+                )
             with (
                 self.stream.borrow_cuda_stream() as stream,
                 torch.cuda.stream(stream),
             ):
-                # Memory that earlier work of this stream still reads may be given to
-                # the decoder, which writes to it on a stream of its own.
+                # The allocator may give the decoder memory that earlier work of this
+                # stream still reads, and the decoder writes on another stream.
                 stream.synchronize()
-                result = self.finish(step, self._decoded(wanted, request))
+                result = self.make_result(step, self._decoded(batch_indices, request))
                 event = torch.cuda.Event()
                 event.record(stream)
-            return Made(result, event)
+            return PendingResult(result, event)
         finally:
             request.release()
 
-    def _decoded(self, wanted: BatchIndices, request: Request) -> Decoded:
+    def _decoded(self, batch_indices: BatchIndices, request: Request) -> Decoded:
         decoding = self.loader.decoding
         parts: list[tuple[Indices, Ragged]] = []
         undecoded = request.positions_of(ImageKind.JPEG, ImageKind.FILE)
@@ -282,7 +289,7 @@ class _Iteration:
         if found is not None:
             parts.append(found)
             undecoded = np.setdiff1d(undecoded, found[0])
-        # Workers decode what nvJPEG does not read, from the files in memory.
+        # Workers decode what nvJPEG could not, from the files in the arena.
         self.pool.submit(request, undecoded, decodes=True, is_read=True)
         request.wait(lambda: self.is_cancelled)
         if len(request.positions_of(ImageKind.PLANAR, ImageKind.INTERLEAVED)):
@@ -296,7 +303,7 @@ class _Iteration:
         order = np.argsort(np.concatenate([positions for positions, _ in parts]))
         images = Ragged.joined([images for _, images in parts])
         self._release_after_copies(request)
-        return Decoded(images.select(torch.from_numpy(order)), loaded, wanted)
+        return Decoded(images.select(torch.from_numpy(order)), loaded, batch_indices)
 
     def _release_after_copies(self, request: Request) -> None:
         """Releases the request's memory once the device has copied all of it."""
@@ -308,19 +315,22 @@ class _Iteration:
 
 
 def uses_processes(
-    loader: Loader, device: torch.device, asked: bool | None
+    loader: Loader, device: torch.device, asked: bool | None, in_order: bool = False
 ) -> tuple[bool, str]:
-    """Whether processes, not threads, read and decode; and the words to say it."""
+    """Whether workers are processes, and how to call them in the log."""
+    source = loader.source
     if asked is False or (asked is None and device.type != "cuda"):
         return False, "threads"
     if not (sys.executable and hasattr(os, "memfd_create")):
         reason = "processes need Linux"
-    elif asked is None and loader.source.is_in_memory:
+    elif asked is None and (
+        source.is_in_memory_in_order if in_order else source.is_in_memory
+    ):
         reason = "each process would need a copy of what the source keeps in memory"
     else:
         try:
-            pickled(loader.source, loader.decoding)
-        except NotPortable as error:
+            pickled(source, loader.decoding)
+        except NotPicklable as error:
             reason = f"the source cannot be sent to processes: {error}"
         else:
             return True, "processes"

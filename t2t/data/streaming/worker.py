@@ -1,9 +1,9 @@
 """What a worker does, thread or process, and how worker processes start and end.
 
 One process is started, the launcher. It imports and unpickles what all workers need,
-then forks them: they share that memory, and a hundred start as fast as one. Nothing of
-the training process is forked, nothing here touches CUDA, and all processes end when
-the training process ends, even if it is killed.
+then forks them: they share that memory, and a hundred start as fast as one. The
+training process itself is never forked, workers do not use CUDA, and all of them end
+when the training process ends, even if it is killed.
 """
 
 import ctypes
@@ -43,29 +43,29 @@ from t2t.data.streaming.shared_memory import (
 )
 from t2t.user_code import files_for, run_files
 
-Wanted = Int64[np.ndarray, "images 3"]
-"""Per image: its index; start and length of its file if that is in memory, else 0."""
+ImagesToRead = Int64[np.ndarray, "images 3"]
+"""Per image: index; start and length of its file in the arena, 0 if not read yet."""
 
 MAX_MESSAGE = 1 << 16
 # The part of a message that an error or the reasons for damage may take.
 _MAX_TEXT = MAX_MESSAGE // 8
 
 # If most of the last reads took longer than `_SLOW_READ` seconds, the storage is slow
-# (a network), and many threads read at once. For files in the page cache they would
-# only wait for the GIL.
+# (a network), and many threads read at once. With files in the page cache, threads
+# would only wait for the GIL.
 _SLOW_READ = 5e-4
 _NUM_TIMED = 4
-# Reads at once of a worker process whose storage is slow.
+# Threads that read in a worker process if the storage is slow.
 _NUM_READERS = 16
-# The training process has priority where there are not enough cores.
+# The training process has priority if there are too few cores.
 _NICENESS = 5
-_KILL_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_PR_SET_PDEATHSIG = 1
 _CHECK_EVERY = 1.0
-# Not `-m`: what a worker sends must not be of a class of `__main__`.
+# Not `-m`: workers would then send objects whose classes are in `__main__`.
 _PROGRAM = f"import sys; from {__name__} import main; main(sys.argv[1:])"
 _ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",
-    # A process with threads must not fork, and each worker is one thread among many.
+    # A process with threads must not fork, and each worker needs one thread only.
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -73,7 +73,7 @@ _ENVIRONMENT = {
 
 
 class ReadResult(NamedTuple):
-    """Rows of the first images of a task, or of all."""
+    """The rows of a task's images, up to the first that did not fit."""
 
     rows: Rows
     reasons: dict[int, str]
@@ -97,7 +97,9 @@ class ImageReader:
         self._readers: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
-    def read_into(self, block: Block, wanted: Wanted, decodes: bool) -> ReadResult:
+    def read_into(
+        self, block: Block, wanted: ImagesToRead, decodes: bool
+    ) -> ReadResult:
         """Writes images to a block one after the other, until it is full."""
         rows: list[tuple[int, ...]] = []
         reasons: dict[int, str] = {}
@@ -108,7 +110,7 @@ class ImageReader:
             try:
                 if isinstance(data, DamagedImage):
                     raise data
-                (kind, *sizes), stored = self._stored(data, decodes)
+                (kind, *sizes), stored = self._to_store(data, decodes)
             except DamagedImage as damaged:
                 reasons[len(rows)] = damaged.reason
                 rows.append((ImageKind.DAMAGED, 0, 0, 0, 0, 1))
@@ -123,16 +125,16 @@ class ImageReader:
         return ReadResult(table, reasons, num_bytes_missing)
 
     def close(self) -> None:
-        """Ends its threads; the next slow read would start others."""
+        """Ends the reading threads; the next slow read starts new ones."""
         with self._lock:
             readers, self._readers = self._readers, None
         if readers is not None:
             readers.shutdown(wait=True, cancel_futures=True)
 
-    def _stored(
+    def _to_store(
         self, data: bytes | Tensor, decodes: bool
     ) -> tuple[tuple[int, int, int, int], np.ndarray]:
-        """An image's kind, height, width and orientation, and the bytes to write."""
+        """Kind, height, width and orientation of an image, and the bytes to store."""
         if isinstance(data, bytes) and not decodes:
             header = header_for_gpu(data, self.options["max_pixels"])
             array = np.frombuffer(data, dtype=np.uint8)
@@ -147,19 +149,19 @@ class ImageReader:
             return (ImageKind.INTERLEAVED, height, width, 1), rows
         return (ImageKind.PLANAR, height, width, 1), array
 
-    def _read_all(self, wanted: Wanted) -> list[bytes | Tensor | DamagedImage]:
-        """All files, read by this thread or, if that is slow, by many."""
-        datas: list[bytes | Tensor | DamagedImage] = []
+    def _read_all(self, wanted: ImagesToRead) -> list[bytes | Tensor | DamagedImage]:
+        """The images, read by this thread or, if the storage is slow, by several."""
+        files: list[bytes | Tensor | DamagedImage] = []
         each = wanted.tolist()
-        # These are timed one at a time: many at once look slow on any storage.
+        # Timed one at a time: parallel reads are slow on any storage.
         for number in range(min(_NUM_TIMED, len(each))):
             started = time.perf_counter()
-            datas.append(self._read(each[number]))
+            files.append(self._read(each[number]))
             self._seconds.append(time.perf_counter() - started)
             if self._is_slow():
                 rest = each[number + 1 :]
-                return datas + list(self._slow_readers().map(self._read, rest))
-        return datas + [self._read(one) for one in each[_NUM_TIMED:]]
+                return files + list(self._slow_readers().map(self._read, rest))
+        return files + [self._read(one) for one in each[_NUM_TIMED:]]
 
     def _read(self, wanted: tuple[int, int, int]) -> bytes | Tensor | DamagedImage:
         self._check_stopped()
@@ -186,7 +188,7 @@ class ImageReader:
             raise CancelledError
 
 
-class NotPortable(Exception):  # noqa: N818 (it says what a source is)
+class NotPicklable(Exception):  # noqa: N818 (it says what a source is)
     """A source that cannot be sent to another process, and why."""
 
 
@@ -201,12 +203,12 @@ class _Pickler(pickle.Pickler):
 
 
 def pickled(source: Source, decoding: DecodeOptions) -> bytes:
-    """What the launcher is sent."""
+    """The source, the options and the user's files, as bytes for the launcher."""
     file = io.BytesIO()
     try:
         _Pickler(file, pickle.HIGHEST_PROTOCOL).dump((source, decoding))
     except Exception as error:  # objects refuse in many ways
-        raise NotPortable(str(error)) from error
+        raise NotPicklable(str(error)) from error
     return pickle.dumps(files_for(file.getvalue())) + file.getvalue()
 
 
@@ -239,20 +241,20 @@ def start_workers(
             },
             process_group=0,  # Ctrl-C is for the training process alone
         )
-        ours.pop_all()  # they stay open until the owner's end
+        ours.pop_all()  # keep them open until the owner ends
     sockets = [one for one, _ in pairs]
-    weakref.finalize(owner, _end, launcher, sockets, os.getpid())
+    weakref.finalize(owner, _stop_workers, launcher, sockets, os.getpid())
     return launcher, sockets
 
 
-def _end(
+def _stop_workers(
     launcher: subprocess.Popen[bytes], sockets: list[socket.socket], owner: int
 ) -> None:
     for each in sockets:
         each.close()
     assert launcher.stdin is not None
     launcher.stdin.close()
-    if os.getpid() == owner:  # and not a fork of it
+    if os.getpid() == owner:  # not in a forked copy
         try:
             launcher.wait(timeout=1)
         except subprocess.TimeoutExpired:  # still importing
@@ -261,11 +263,11 @@ def _end(
 
 
 def main(arguments: list[str]) -> None:
-    """The launcher: forks the workers, then waits for the training process's end."""
-    # Only the training process ends them: it may need them to write a checkpoint.
+    """The launcher: forks the workers, then waits until the training process ends."""
+    # Only the training process ends workers: after Ctrl-C it still finishes a step.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # workers are not waited for
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # leaves no zombies
     parent, source_file, arena_file, *descriptors = map(int, arguments)
     sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
     try:
@@ -287,50 +289,56 @@ def main(arguments: list[str]) -> None:
             for other in sockets:
                 if other is not each:
                     other.close()
-            serve(each, ImageReader(source, decoding, array, _NUM_READERS), launcher)
+            worker_loop(
+                each, ImageReader(source, decoding, array, _NUM_READERS), launcher
+            )
     for each in sockets:
         each.close()
-    # Another process may hold the other end of the pipe, so the parent is checked too.
+    # Another process may have inherited the pipe's other end, so check the parent too.
     while os.getppid() == parent and not select.select([0], [], [], _CHECK_EVERY)[0]:
         pass
-    os._exit(0)  # cleaning up would only delay the process that waits for us
+    os._exit(0)  # without cleanup, for which the training process would wait
 
 
-def serve(connection: socket.socket, reader: ImageReader, launcher: int) -> NoReturn:
-    """A worker process: sends its id, then does tasks in order until the socket ends.
+def worker_loop(
+    connection: socket.socket, reader: ImageReader, launcher: int
+) -> NoReturn:
+    """A worker process: sends its id, then runs tasks until the socket is closed.
 
-    The answer to a task is a `ReadResult` or the exception it raised.
+    The reply to a task is a `ReadResult` or the exception it raised.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    ctypes.CDLL(None).prctl(_KILL_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     try:
         os.nice(_NICENESS)
         connection.send(pickle.dumps(os.getpid()))
         while os.getppid() == launcher and (message := connection.recv(MAX_MESSAGE)):
             start, size, decodes, numbers = pickle.loads(message)
             wanted = np.frombuffer(numbers, dtype=np.int64).reshape(-1, 3)
-            # The block's last byte records that the task has begun.
+            # The block's last byte records that the task has started.
             reader.array[start + size - 1] = 1
-            answer: ReadResult | Exception
+            reply: ReadResult | Exception
             try:
-                answer = _cut(reader.read_into(Block(start, size - 1), wanted, decodes))
+                reply = _truncate_reasons(
+                    reader.read_into(Block(start, size - 1), wanted, decodes)
+                )
             except Exception as error:
-                answer = _portable(error)
-            connection.send(pickle.dumps(answer))
+                reply = _picklable(error)
+            connection.send(pickle.dumps(reply))
     except OSError:
-        pass  # the other end is gone
+        pass  # the training process has ended
     finally:
         os._exit(0)
 
 
-def _cut(result: ReadResult) -> ReadResult:
-    """The same, its reasons cut to fit into a message."""
+def _truncate_reasons(result: ReadResult) -> ReadResult:
+    """The result with its reasons shortened to fit into a message."""
     longest = _MAX_TEXT // max(len(result.reasons), 1)
     reasons = {row: reason[:longest] for row, reason in result.reasons.items()}
     return result._replace(reasons=reasons)
 
 
-def _portable(error: Exception) -> Exception:
+def _picklable(error: Exception) -> Exception:
     """The same exception, or a RuntimeError with its text if it cannot be sent."""
     try:
         message = pickle.dumps(error)

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
+from rich.console import Console
 
 from t2t.lab.bench.cases import COMPILED, REPLAYED, Case, case_flops
 from t2t.lab.bench.profiling import Profile, profile_steps
@@ -19,6 +20,7 @@ from t2t.lab.bench.timing import (
     synchronise,
     time_steps,
 )
+from t2t.training.logging.stage import stage
 
 Row = dict[str, Any]
 NUM_WARM_UPS = 3
@@ -45,7 +47,10 @@ def measure(
     """The row of a case, and its profile if requested."""
     flops = case_flops(case)
     torch.manual_seed(0)
-    prepared = prepare_step(case, device)
+    compiles = case.launch in COMPILED
+    words = f"{'Compiling' if compiles else 'Preparing'} {case.model}"
+    with stage(Console(stderr=True), words):
+        prepared = prepare_step(case, device)
     timing = time_steps(prepared.step, device, seconds)
     rate = case.batch / timing.seconds
     # Measured last, when the hardware is as warm as during the steps.

@@ -5,10 +5,11 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import product
+from itertools import product, repeat
 
 import numpy as np
 import torch
+from rich.console import Console
 
 from t2t.data.batches import LoaderOptions
 from t2t.data.sampler import Batch, steps_per_epoch
@@ -31,9 +32,11 @@ from t2t.lab.bench.timing import (
     matrix_rate,
     time_steps,
 )
+from t2t.training.compile_policy import compiles_at_once
 from t2t.training.distributed import World, training_stream
 from t2t.training.forecast.random_batch import random_batch
 from t2t.training.loaders import training_batches
+from t2t.training.logging.stage import stage
 from t2t.training.optim import lr_factor, set_lr
 from t2t.training.recipe import Phase, Recipe
 from t2t.training.runtime import Runtime, make_deterministic, resolve_runtime
@@ -93,8 +96,13 @@ class BenchTrainer:
     def launch(self) -> str:
         """How the trainer runs its step, as in `Case.launch`."""
         if uses_cuda_graphs(self.runtime, self.world):
-            return "graph" if self.runtime.compile else "eager_graph"
-        return "compiled" if self.runtime.compile else "eager"
+            return "graph" if self.is_compiled else "eager_graph"
+        return "compiled" if self.is_compiled else "eager"
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the first step is compiled."""
+        return compiles_at_once(self.runtime, self.world)
 
     def set_phase(self, phase: Phase) -> None:
         """Switches to a phase of the training."""
@@ -113,10 +121,11 @@ class BenchTrainer:
         if len(self.in_flight) > 1:
             self.in_flight.popleft().result()
 
-    def synthetic_batch(self) -> Batch:
-        """Random pixels on the device."""
+    def synthetic_batches(self) -> Generator[Batch]:
+        """Random pixels on the device, the same for each step."""
         size = self.recipe.batch_size
-        return random_batch(self.recipe, size, self.state.task, self.device)
+        batch = random_batch(self.recipe, size, self.state.task, self.device)
+        yield from repeat(batch, LONGEST)
 
     def batches(self) -> Generator[Batch]:
         """Batches from the files, once the worker processes have started.
@@ -176,12 +185,14 @@ def measure_trainer(
     On random images every phase of the recipe is timed, from files the first one.
     """
     device, batch_size = trainer.device, trainer.recipe.batch_size
+    console = Console(stderr=True)
+    words = "Compiling" if trainer.is_compiled else "Preparing"
     peak = PeakMemory(device)
     trainer.start()
-    batch = trainer.synthetic_batch()
+    synthetic = trainer.stepper.load(trainer.synthetic_batches())
 
     def step() -> None:
-        trainer.step(batch)
+        trainer.step(next(synthetic))
 
     shares = trainer.recipe.phases()
     timings: dict[Phase, Timing] = {}
@@ -190,15 +201,16 @@ def measure_trainer(
     for phase in shares:
         trainer.set_phase(phase)
         started = time.perf_counter()
-        for _ in range(NUM_WARM_UPS.get(device.type, 1)):
-            step()
+        with stage(console, f"{words} {trainer.recipe.model}"):
+            for _ in range(NUM_WARM_UPS.get(device.type, 1)):
+                step()
         compiling += time.perf_counter() - started
         timings[phase] = time_steps(step, device, seconds)
         if profiled and profile is None:
             profile = profile_steps(step, device)
     memory = peak.gib()
     row = figures(trainer, whole_run(timings, shares), memory)
-    row["compile_seconds"] = round(compiling if trainer.runtime.compile else 0.0, 1)
+    row["compile_seconds"] = round(compiling if trainer.is_compiled else 0.0, 1)
     if len(timings) > 1:
         row["phases"] = [
             {
@@ -214,13 +226,14 @@ def measure_trainer(
     first, alone = next(iter(timings.items()))
     peak.reset()  # excludes the matrix products of `matrix_rate`
     trainer.set_phase(first)
-    with closing(trainer.batches()) as batches:
+    with closing(trainer.stepper.load(trainer.batches())) as batches:
 
         def fed_step() -> None:
             trainer.step(next(batches))
 
-        for _ in range(NUM_FED_WARM_UPS.get(device.type, 1)):
-            fed_step()
+        with stage(console, "Starting to read the files"):
+            for _ in range(NUM_FED_WARM_UPS.get(device.type, 1)):
+                fed_step()
         fed = time_steps(fed_step, device, seconds)
         profile = None
         if profiled or device.type == "cuda":

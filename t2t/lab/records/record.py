@@ -13,6 +13,8 @@ from t2t.config import differences, few, to_json
 from t2t.errors import UserError
 from t2t.lab.output_dir import file_names, renamed, writing_into
 from t2t.lab.studies.figures import draw_seeds
+from t2t.tasks.base import Metric
+from t2t.tasks.registry import primary_metric
 from t2t.training.environment import read_environment
 from t2t.training.logging.clock import counted
 from t2t.training.logging.metrics import read_rows
@@ -51,7 +53,8 @@ SUMMARY_KEYS = (
     "gpu",
     "command",
 )
-"""The keys of a record's summary: top-1 has a value per seed, minutes are means."""
+"""The keys of a record's summary; instead of top1, the task's primary metric. The
+metric has a value per seed, minutes are means."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +162,8 @@ def write_record(
             )
     draw_seeds(runs, into / CURVES)
     if not (into / PAGE).exists():
-        write_text(into / PAGE, first_page(summary))
+        metric = primary_metric(runs[0].recipe["task"])
+        write_text(into / PAGE, first_page(summary, metric))
 
 
 def open_run(folder: Path, log: Path | None) -> FinishedRun:
@@ -176,8 +180,9 @@ def open_run(folder: Path, log: Path | None) -> FinishedRun:
             f"{folder / METRICS} cannot be read ({error.strerror}): check its "
             "permissions."
         ) from error
-    evaluations = [row["top1"] for row in rows if "top1" in row]
-    if evaluations[-1:] != [result["top1"]]:
+    metric = result["metric"]
+    evaluations = [row[metric] for row in rows if metric in row]
+    if evaluations[-1:] != [result[metric]]:
         raise UserError(
             f"{folder / METRICS} does not end in the run's result: the disk was full, "
             "or the file was changed; train the run again."
@@ -241,6 +246,7 @@ def summarise(runs: Sequence[FinishedRun]) -> dict[str, Any]:
     """The summary of a record."""
     first = runs[0]
     results = [run.result for run in runs]
+    metric = results[0]["metric"]
     number = first.recipe["holdout"]
     evaluated_on = (
         f", evaluated on {number:,} held-out training images" if number else ""
@@ -251,8 +257,10 @@ def summarise(runs: Sequence[FinishedRun]) -> dict[str, Any]:
         **{key: results[0][key] for key in ("recipe", "model", "parameters", "epochs")},
         "data": f"{first.recipe['data']}{evaluated_on}",
         "seeds": [run.seed for run in runs],
-        "top1": [result["top1"] for result in results],
-        "top1_raw": [result["top1_raw"] for result in results],
+        **{
+            key: [result[key] for result in results]
+            for key in (metric, f"{metric}_raw")
+        },
         "gpu": name if kind == "cuda" else f"none ({device})",
         "command": results[0]["command"],
         **{
@@ -260,12 +268,14 @@ def summarise(runs: Sequence[FinishedRun]) -> dict[str, Any]:
             for key in ("train_minutes", "compile_minutes")
         },
     }
-    return {key: values[key] for key in SUMMARY_KEYS}
+    keys = [key.replace("top1", metric) for key in SUMMARY_KEYS]
+    return {key: values[key] for key in keys}
 
 
-def first_page(summary: dict[str, Any]) -> str:
+def first_page(summary: dict[str, Any], metric: Metric) -> str:
     """A first README with the command and the results."""
-    rows = zip(summary["seeds"], summary["top1"], summary["top1_raw"], strict=True)
+    name, digits = metric.name, metric.digits
+    rows = zip(summary["seeds"], summary[name], summary[f"{name}_raw"], strict=True)
     lines = [
         f"# {summary['recipe']}",
         "",
@@ -279,8 +289,11 @@ def first_page(summary: dict[str, Any]) -> str:
         f"$ {summary['command']}",
         "```",
         "",
-        "| seed | top-1 (EMA) | top-1 (raw) |",
+        f"| seed | {metric.label} (EMA) | {metric.label} (raw) |",
         "|---|---|---|",
-        *(f"| {seed} | {top1:.2f} | {raw:.2f} |" for seed, top1, raw in rows),
+        *(
+            f"| {seed} | {ema:.{digits}f} | {raw:.{digits}f} |"
+            for seed, ema, raw in rows
+        ),
     ]
     return "\n".join(lines) + "\n"

@@ -102,7 +102,7 @@ def is_table(table: Mapping[str, Any]) -> bool:
     """Whether a study's numbers have all keys that a record reads."""
     try:
         for arm in table["arms"]:
-            arm["arm"], arm["data"], arm["recipe"], arm["top1"]["by_seed"].items()
+            arm["arm"], arm["data"], arm["recipe"], by_seed(table, arm).items()
         sentences = [finding["sentence"] for finding in table["findings"]]
         words = [table["study"], table["question"], *sentences]
     except (KeyError, TypeError, AttributeError):
@@ -110,12 +110,19 @@ def is_table(table: Mapping[str, Any]) -> bool:
     return all(isinstance(word, str) for word in words)
 
 
+def by_seed(table: Mapping[str, Any], arm: Mapping[str, Any]) -> dict[str, float]:
+    """The primary metric of an arm's seeds, top-1 in tables of earlier versions."""
+    values: dict[str, float] = arm[table.get("metric", "top1")]["by_seed"]
+    return values
+
+
 def check_up_to_date(study: Path, runs: Mapping[str, Sequence[FinishedRun]]) -> None:
     """Raises an error if a study's table differs from its runs."""
-    for arm in read_json(study / NUMBERS)["arms"]:
+    table = read_json(study / NUMBERS)
+    for arm in table["arms"]:
         some = runs.get(arm["recipe"], ())
-        now = {str(run.seed): run.result["top1"] for run in some}
-        if not arm["top1"]["by_seed"].items() <= now.items():
+        now = {str(run.seed): run.result[run.result["metric"]] for run in some}
+        if not by_seed(table, arm).items() <= now.items():
             raise UserError(
                 f"{study / NUMBERS} differs from the runs of {arm['arm']}; run the "
                 "same `t2t study` command to write it again."

@@ -11,6 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from t2t.atomic import atomic_file
 from t2t.lab.studies.results import Arm, StudyResult
+from t2t.tasks.registry import primary_metric
 
 if TYPE_CHECKING:
     from t2t.lab.records.record import FinishedRun
@@ -24,7 +25,7 @@ COSTS: dict[str, Callable[[Arm], float]] = {
 
 
 def draw_study(result: StudyResult, path: Path) -> None:
-    """Draw the accuracy of the arms, or accuracy against cost."""
+    """Draw the primary metric of the arms, or the metric against cost."""
     arms = list(result.arms.values())
     figure = draw_costs(arms) if result.study.against_cost else draw_arms(arms)
     figure.suptitle(result.study.question)
@@ -41,12 +42,13 @@ def draw_arms(arms: Sequence[Arm]) -> Figure:
     axes = figure.subplots()
     rows = list(range(len(arms)))
     for row, arm in zip(rows, arms, strict=True):
-        seeds = list(arm.top1.by_seed.values())
+        values = arm.primary
+        seeds = list(values.by_seed.values())
         axes.plot(seeds, [row] * len(seeds), "o", color=DOTS, markersize=6)
-        draw_mean_and_std(axes, arm.top1.mean, row, along_x=arm.top1.std)
+        draw_mean_and_std(axes, values.mean, row, along_x=values.std)
         axes.annotate(
-            f"{arm.top1.mean:.2f}",
-            (arm.top1.mean, row),
+            f"{values.mean:.{arm.metric.digits}f}",
+            (values.mean, row),
             (0, 8),
             textcoords="offset points",
             ha="center",
@@ -54,24 +56,25 @@ def draw_arms(arms: Sequence[Arm]) -> Figure:
         )
     axes.set_yticks(rows, [arm.name for arm in arms])
     axes.set_ylim(len(arms) - 0.4, -0.7)
-    axes.set_xlabel("top-1, %: mean ± standard deviation, and the seeds")
+    heading = arms[0].metric.heading
+    axes.set_xlabel(f"{heading}: mean ± standard deviation, and the seeds")
     axes.grid(axis="x", alpha=0.3)
     return figure
 
 
 def draw_costs(arms: Sequence[Arm]) -> Figure:
-    """Accuracy against parameters, MACs and speed, a panel each."""
+    """The metric against parameters, MACs and speed, a panel each."""
     figure = Figure(figsize=(14, 4.6), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(COSTS), sharey=True)
     for axes, (label, cost) in zip(panels, COSTS.items(), strict=True):
         for number, arm in enumerate(arms):
-            top1 = arm.top1
+            values = arm.primary
             draw_mean_and_std(
                 axes,
                 cost(arm),
-                top1.mean,
-                along_y=top1.std,
+                values.mean,
+                along_y=values.std,
                 colour=f"C{number}",
                 label=arm.name,
             )
@@ -82,7 +85,7 @@ def draw_costs(arms: Sequence[Arm]) -> Figure:
         axes.margins(x=0.15, y=0.12)
         axes.set_xlabel(label)
         axes.grid(alpha=0.3)
-    panels[0].set_ylabel("top-1, %")
+    panels[0].set_ylabel(arms[0].metric.heading)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False)
     return figure
@@ -113,15 +116,16 @@ def draw_mean_and_std(
 
 
 def draw_seeds(runs: "Sequence[FinishedRun]", path: Path) -> None:
-    """Draw training loss and accuracy (EMA and raw) of every seed over the steps."""
+    """Draw training loss and metric (EMA and raw) of every seed over the steps."""
+    metric = primary_metric(runs[0].recipe["task"])
     figure = Figure(figsize=(11, 3.8), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, 3, sharex=True)
     panels[2].sharey(panels[1])  # to compare EMA and raw
     titles = {
         "loss": "training loss",
-        "top1": "top-1, % (EMA)",
-        "top1_raw": "top-1, % (raw)",
+        metric.name: f"{metric.heading} (EMA)",
+        f"{metric.name}_raw": f"{metric.heading} (raw)",
     }
     for axes, (key, title) in zip(panels, titles.items(), strict=True):
         for run in runs:
@@ -138,7 +142,8 @@ def draw_seeds(runs: "Sequence[FinishedRun]", path: Path) -> None:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.9g}"))
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
         axes.grid(alpha=0.3)
-    panels[1].set_ylim(top=min(panels[1].get_ylim()[1], 100))
+    if metric.unit.strip() == "%":
+        panels[1].set_ylim(top=min(panels[1].get_ylim()[1], 100))
     panels[0].legend(frameon=False, fontsize="small")
     figure.suptitle(runs[0].result["recipe"], parse_math=False)
     with atomic_file(path) as part:

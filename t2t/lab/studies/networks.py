@@ -46,7 +46,7 @@ def networks() -> Study:
     }
     return Study(
         name="networks",
-        question="How does T2T-ViT fare beside ViT, DeiT and CNNs under one recipe?",
+        question="How does T2T-ViT compare with ViT, DeiT and CNNs under one recipe?",
         paper="On ImageNet T2T-ViT-14 (81.5 %) leads ViT-S/16 (78.1), DeiT-small "
         "(79.9) and ResNet-50 by the same recipe (79.1); T2T-ViT-7 (71.7) comes close "
         "to MobileNetV2 (72.8).",

@@ -29,14 +29,15 @@ def write(result: StudyResult, folder: Path) -> Path:
 
 def markdown(result: StudyResult) -> str:
     """The results as a Markdown page."""
-    study = result.study
+    study, heading = result.study, result.study.metric.heading
+    raw = heading.replace(result.study.metric.label, "raw", 1)
     parts = [
         f"# {study.name}",
         study.question,
         conditions(result),
         "\n".join(
             [
-                "| arm | parameters, M | MACs, G | images/s | top-1, % | raw, % "
+                f"| arm | parameters, M | MACs, G | images/s | {heading} | {raw} "
                 "| seeds |",
                 "|---|---|---|---|---|---|---|",
                 *(row(arm) for arm in result.arms.values()),
@@ -56,13 +57,14 @@ def markdown(result: StudyResult) -> str:
 
 def row(arm: Arm) -> str:
     """A table row of an arm."""
+    metric = arm.metric
     cells = [
         f"`{arm.name}`",
         f"{arm.cost.parameters / 1e6:.2f}",
         f"{arm.cost.macs / 1e9:.3f}",
         f"{arm.values('images_per_second').mean:,.0f}",
-        str(arm.top1),
-        str(arm.values("top1_raw")),
+        arm.primary.show(metric.digits),
+        arm.values(f"{metric.name}_raw").show(metric.digits),
         ", ".join(map(str, arm.results)),
     ]
     return f"| {' | '.join(cells)} |"
@@ -117,6 +119,7 @@ def as_json(result: StudyResult) -> dict[str, Any]:
         "study": study.name,
         "question": study.question,
         "paper": study.paper,
+        "metric": study.metric.name,
         "seeds": list(result.seeds),
         "missing_runs": result.num_missing,
         "failed_runs": list(result.failed),
@@ -139,7 +142,7 @@ def as_json(result: StudyResult) -> dict[str, Any]:
 
 def arm_json(arm: Arm) -> dict[str, Any]:
     """An arm as JSON."""
-    recipe = arm.recipe
+    recipe, metric = arm.recipe, arm.metric.name
     return {
         "arm": arm.name,
         "recipe": recipe.name,
@@ -152,7 +155,7 @@ def arm_json(arm: Arm) -> dict[str, Any]:
         "macs": arm.cost.macs,
         **{
             key: values_json(arm.values(key))
-            for key in ("top1", "top1_raw", "images_per_second", "train_minutes")
+            for key in (metric, f"{metric}_raw", "images_per_second", "train_minutes")
         },
         "devices": list(dict.fromkeys(each["device"] for each in arm.environments)),
     }

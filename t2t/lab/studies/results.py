@@ -11,6 +11,9 @@ import torch
 
 from t2t.analysis.meter import macs_by_module
 from t2t.lab.studies.study import ALIKE, Claim, Study
+from t2t.tasks.base import Metric
+from t2t.tasks.classify import TOP1
+from t2t.tasks.registry import primary_metric, task_class
 from t2t.training.environment import read_environment
 from t2t.training.recipe import Recipe
 from t2t.training.run_folder import RunFolder
@@ -46,9 +49,10 @@ class Values:
             return None
         return statistics.stdev(self.by_seed.values())
 
-    def __str__(self) -> str:
-        std = "" if self.std is None else f" ± {self.std:.2f}"
-        return f"{self.mean:.2f}{std}"
+    def show(self, digits: int = 2) -> str:
+        """The mean, and the standard deviation if there is one."""
+        std = "" if self.std is None else f" ± {self.std:.{digits}f}"
+        return f"{self.mean:.{digits}f}{std}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +64,12 @@ class Cost:
 
 
 def costs_of(study: Study, num_classes: int) -> dict[str, Cost]:
-    """The cost of every arm's model."""
+    """The cost of every arm's model; tasks without labels need no classes."""
     costs = {}
     for name, recipe in study.arms.items():
+        needs_labels = task_class(recipe.task).needs_labels
         with torch.device("meta"):
-            model = build_model(recipe, num_classes)
+            model = build_model(recipe, num_classes if needs_labels else 0)
         macs = macs_by_module(model, (recipe.channels, *recipe.image_size))
         costs[name] = Cost(
             parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
@@ -89,9 +94,14 @@ class Arm:
         return Values({seed: run[key] for seed, run in self.results.items()})
 
     @property
-    def top1(self) -> Values:
-        """Accuracy of the EMA weights."""
-        return self.values("top1")
+    def metric(self) -> Metric:
+        """The primary metric of its task."""
+        return primary_metric(self.recipe.task)
+
+    @property
+    def primary(self) -> Values:
+        """The primary metric of the EMA weights."""
+        return self.values(self.metric.name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,11 +110,12 @@ class Finding:
 
     claim: Claim
     difference: float
-    """Accuracy of the first arm minus the second, in percentage points."""
+    """The first arm's primary metric minus the second's."""
     error: float | None
     """Twice the standard error of the difference; None with too few seeds."""
     at_chance: bool = False
     """Whether both arms are so near chance that their difference means nothing."""
+    metric: Metric = TOP1
 
     @property
     def verdict(self) -> Verdict:
@@ -113,32 +124,44 @@ class Finding:
             return "undecided"
         if self.claim.relation == "alike":
             off = self.difference - self.claim.difference
+            # Published numbers are accuracies: other metrics can only be alike.
+            off = off if self.is_accuracy else self.difference
             nearer = min(abs(self.difference), abs(off))
             return "agrees" if nearer <= self.bound else "disagrees"
         sign = 1 if self.claim.relation == "better" else -1
+        sign *= 1 if self.metric.higher_is_better else -1
         if abs(self.difference) <= self.error:
             return "undecided"
         return "agrees" if sign * self.difference > 0 else "disagrees"
 
     @property
+    def is_accuracy(self) -> bool:
+        """Whether the metric is an accuracy in per cent, as the published numbers."""
+        return self.metric.name == TOP1.name
+
+    @property
     def bound(self) -> float:
         """The difference up to which our arms count as alike."""
-        return max(ALIKE, self.error or 0.0)
+        return max(ALIKE if self.is_accuracy else 0.0, self.error or 0.0)
 
     def __str__(self) -> str:
-        claim, ours = self.claim, self.difference
+        claim, digits = self.claim, self.metric.digits
+        ours = signed(self.difference, digits)
+        points = "points" if self.is_accuracy else f"in {self.metric.heading}"
         if claim.published is None:
             published = f"published as alike ({claim.where})"
         else:
-            published = f"published {signed(claim.difference, 1)} ({claim.where})"
-        found = f"`{claim.first}` − `{claim.second}` is {signed(ours)}"
+            unit = "" if self.is_accuracy else " points of accuracy"
+            difference = f"{signed(claim.difference, 1)}{unit}"
+            published = f"published {difference} ({claim.where})"
+        found = f"`{claim.first}` − `{claim.second}` is {ours}"
         if self.at_chance:
             why = "but both are near chance: train for longer"
-            return f"Undecided: {found} points, {why}; {published}."
+            return f"Undecided: {found} {points}, {why}; {published}."
         if self.error is None:
             why = "but one seed has no standard deviation"
-            return f"Undecided: {found} points, {why}; {published}."
-        found = f"{found} ± {self.error:.2f} points"
+            return f"Undecided: {found} {points}, {why}; {published}."
+        found = f"{found} ± {self.error:.{digits}f} {points}"
         if self.verdict == "undecided":
             return f"Undecided: {found}, which is not significant; {published}."
         return f"{self.verdict.capitalize()}: {found}; {published}."
@@ -155,7 +178,8 @@ def compare_claim(
     """A claim compared with our results; None until both arms have some."""
     if not {claim.first, claim.second} <= arms.keys():
         return None
-    first, second = arms[claim.first].top1, arms[claim.second].top1
+    metric = arms[claim.first].metric
+    first, second = arms[claim.first].primary, arms[claim.second].primary
     error = None
     if first.std is not None and second.std is not None:
         variance = sum(
@@ -164,11 +188,16 @@ def compare_claim(
             if each.std is not None
         )
         error = NUM_ERRORS * math.sqrt(variance)
+    at_chance = False
+    if metric.name == TOP1.name:
+        chance = 100 / num_classes
+        at_chance = max(first.mean, second.mean) <= ABOVE_CHANCE * chance
     return Finding(
         claim=claim,
         difference=first.mean - second.mean,
         error=error,
-        at_chance=max(first.mean, second.mean) <= ABOVE_CHANCE * 100 / num_classes,
+        at_chance=at_chance,
+        metric=metric,
     )
 
 

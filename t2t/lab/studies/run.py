@@ -39,6 +39,7 @@ def run_study(
     fails is reported and skipped.
     """
     names = study.chosen(only)
+    _ = study.metric  # an error before training, if the arms cannot be compared
     num_classes = len(open_data(study.arms[names[0]]).train.classes)
     costs = costs_of(study, num_classes)
     errors: dict[tuple[str, int], str] = {}

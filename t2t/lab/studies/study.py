@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from t2t.errors import UserError, suggest
+from t2t.tasks.base import Metric
+from t2t.tasks.registry import primary_metric
 from t2t.training.recipe import Recipe
 
 ALIKE = 0.3
@@ -65,6 +67,21 @@ class Study:
                     f"The recipe of {self.name}'s arm {arm} is named {recipe.name}, "
                     "like another arm's; run folders are named by it, so rename it."
                 )
+
+    @property
+    def metric(self) -> Metric:
+        """What the arms are compared by: the primary metric of their tasks."""
+        metrics = {
+            metric.name: metric
+            for metric in (primary_metric(each.task) for each in self.arms.values())
+        }
+        if len(metrics) > 1:
+            raise UserError(
+                f"The arms of {self.name} have different primary metrics "
+                f"({', '.join(metrics)}) and cannot be compared; give them tasks with "
+                "the same one."
+            )
+        return next(iter(metrics.values()))
 
     def changed(self, change: Callable[[Recipe], Recipe]) -> "Study":
         """The same study with every arm's recipe changed."""

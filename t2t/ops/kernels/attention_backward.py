@@ -1,11 +1,10 @@
 """Gradients of attention, tile by tile, for packed q, k, v.
 
-One kernel loops over all keys for a tile of queries, the other over all queries for a
-tile of keys. Weights are computed twice, but no two programs add to one sum, and a
-tile's sums are small enough for several programs to share a processor. The kernel of
-queries runs first and stores the sums of out·grad_out that the kernel of keys needs.
-Programs of one head follow each other, so that all but the first find its tokens in
-the cache.
+`query_gradients` loops over all keys for a tile of queries, `key_gradients` over all
+queries for a tile of keys. Attention weights are computed twice, but there are no
+atomic adds, and accumulators are small enough for several programs per multiprocessor.
+`query_gradients` runs first and stores the sums of out·grad_out that `key_gradients`
+needs. Programs of one head are launched together, so that its tokens stay in the cache.
 """
 
 # mypy: ignore-errors
@@ -16,10 +15,10 @@ import triton.language as tl
 
 from t2t.ops.kernels.attention_parts import (
     LOG2_E,
+    exact_dot,
     head_offsets,
-    numbers_of,
-    product_of,
-    rows_of,
+    load_numbers,
+    load_rows,
     store_numbers,
     store_rows,
 )
@@ -43,13 +42,13 @@ def add_queries(
     base, _, grad_out_base, log_sum_base, inner_base, _ = pointers
     HEAD: tl.constexpr = k.shape[1]
     WIDTH: tl.constexpr = HEADS * HEAD
-    q = rows_of(base, start, 3 * WIDTH, QUERIES, HEAD, TOKENS, MASKED)
-    grad_out = rows_of(grad_out_base, start, WIDTH, QUERIES, HEAD, TOKENS, MASKED)
+    q = load_rows(base, start, 3 * WIDTH, QUERIES, HEAD, TOKENS, MASKED)
+    grad_out = load_rows(grad_out_base, start, WIDTH, QUERIES, HEAD, TOKENS, MASKED)
     # Keys × queries: both sums over queries then read the weights without transposing.
-    logits = product_of(k, tl.trans(q))
-    grad_weights = product_of(v, tl.trans(grad_out))
-    log_sum = numbers_of(log_sum_base, start, QUERIES, TOKENS, MASKED)
-    inner = numbers_of(inner_base, start, QUERIES, TOKENS, MASKED)
+    logits = exact_dot(k, tl.trans(q))
+    grad_weights = exact_dot(v, tl.trans(grad_out))
+    log_sum = load_numbers(log_sum_base, start, QUERIES, TOKENS, MASKED)
+    inner = load_numbers(inner_base, start, QUERIES, TOKENS, MASKED)
     # Past the last query q and grad_out are zero: they add nothing.
     weights = tl.exp2(logits * factor - log_sum[None, :])
     grad_v = tl.dot(weights.to(v.dtype), grad_out, grad_v, input_precision="ieee")
@@ -77,8 +76,8 @@ def gradients_of_keys(
     WIDTH: tl.constexpr = HEADS * HEAD
     STRIDE: tl.constexpr = 3 * WIDTH
     factor = scale * LOG2_E
-    k = rows_of(base + WIDTH, first, STRIDE, KEYS, HEAD, TOKENS, MASKED)
-    v = rows_of(base + 2 * WIDTH, first, STRIDE, KEYS, HEAD, TOKENS, MASKED)
+    k = load_rows(base + WIDTH, first, STRIDE, KEYS, HEAD, TOKENS, MASKED)
+    v = load_rows(base + 2 * WIDTH, first, STRIDE, KEYS, HEAD, TOKENS, MASKED)
     grad_k = tl.zeros((KEYS, HEAD), tl.float32)
     grad_v = tl.zeros((KEYS, HEAD), tl.float32)
     WHOLE: tl.constexpr = TOKENS // QUERIES * QUERIES
@@ -114,10 +113,10 @@ def add_keys(
     """Adds the contribution of KEYS keys to the gradient of queries."""
     HEAD: tl.constexpr = q.shape[1]
     WIDTH: tl.constexpr = HEADS * HEAD
-    k = rows_of(base + WIDTH, first, 3 * WIDTH, KEYS, HEAD, TOKENS, MASKED)
-    v = rows_of(base + 2 * WIDTH, first, 3 * WIDTH, KEYS, HEAD, TOKENS, MASKED)
-    logits = product_of(q, tl.trans(k))
-    grad_weights = product_of(grad_out, tl.trans(v))
+    k = load_rows(base + WIDTH, first, 3 * WIDTH, KEYS, HEAD, TOKENS, MASKED)
+    v = load_rows(base + 2 * WIDTH, first, 3 * WIDTH, KEYS, HEAD, TOKENS, MASKED)
+    logits = exact_dot(q, tl.trans(k))
+    grad_weights = exact_dot(grad_out, tl.trans(v))
     weights = tl.exp2(logits * factor - log_sum[:, None])
     if MASKED:
         # Keys past the last are zero, but their weights may be infinite.
@@ -145,10 +144,10 @@ def gradients_of_queries(
     base, out_base, grad_out_base, log_sum_base, inner_base, grad_base = pointers
     WIDTH: tl.constexpr = HEADS * HEAD
     factor = scale * LOG2_E
-    q = rows_of(base, start, 3 * WIDTH, QUERIES, HEAD, TOKENS, MASKED)
-    out = rows_of(out_base, start, WIDTH, QUERIES, HEAD, TOKENS, MASKED)
-    grad_out = rows_of(grad_out_base, start, WIDTH, QUERIES, HEAD, TOKENS, MASKED)
-    log_sum = numbers_of(log_sum_base, start, QUERIES, TOKENS, MASKED)
+    q = load_rows(base, start, 3 * WIDTH, QUERIES, HEAD, TOKENS, MASKED)
+    out = load_rows(out_base, start, WIDTH, QUERIES, HEAD, TOKENS, MASKED)
+    grad_out = load_rows(grad_out_base, start, WIDTH, QUERIES, HEAD, TOKENS, MASKED)
+    log_sum = load_numbers(log_sum_base, start, QUERIES, TOKENS, MASKED)
     inner = tl.sum(out.to(tl.float32) * grad_out.to(tl.float32), 1)
     store_numbers(inner_base, inner, start, TOKENS, MASKED)
     grad_q = tl.zeros((QUERIES, HEAD), tl.float32)
@@ -190,11 +189,11 @@ def query_gradients(
     TILES: tl.constexpr = (TOKENS + ROWS - 1) // ROWS
     which = tl.program_id(0) // TILES
     part = tl.program_id(0) % TILES
-    packed, alone, number = head_offsets(which, TOKENS, HEADS, HEAD)
+    packed, unpacked, number = head_offsets(which, TOKENS, HEADS, HEAD)
     pointers = (
         qkv_ptr + packed,
-        out_ptr + alone,
-        grad_out_ptr + alone,
+        out_ptr + unpacked,
+        grad_out_ptr + unpacked,
         log_sum_ptr + number,
         inner_ptr + number,
         grad_qkv_ptr + packed,
@@ -235,11 +234,11 @@ def key_gradients(
     TILES: tl.constexpr = (TOKENS + ROWS - 1) // ROWS
     which = tl.program_id(0) // TILES
     part = tl.program_id(0) % TILES
-    packed, alone, number = head_offsets(which, TOKENS, HEADS, HEAD)
+    packed, unpacked, number = head_offsets(which, TOKENS, HEADS, HEAD)
     pointers = (
         qkv_ptr + packed,
-        out_ptr + alone,
-        grad_out_ptr + alone,
+        out_ptr + unpacked,
+        grad_out_ptr + unpacked,
         log_sum_ptr + number,
         inner_ptr + number,
         grad_qkv_ptr + packed,

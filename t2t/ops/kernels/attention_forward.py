@@ -8,16 +8,16 @@ import triton.language as tl
 
 from t2t.ops.kernels.attention_parts import (
     LOG2_E,
+    exact_dot,
     head_offsets,
-    product_of,
-    rows_of,
+    load_rows,
     store_numbers,
     store_rows,
 )
 
 
 @triton.jit
-def mix_more(
+def online_softmax_update(
     sums,
     q,
     bases,
@@ -28,12 +28,12 @@ def mix_more(
     KEYS: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Adds KEYS keys to the sums, rescaling them where the maximum rises."""
+    """Adds KEYS keys to the running sums, rescaled if the maximum rises."""
     mixed, total, peak = sums
     HEAD: tl.constexpr = q.shape[1]
-    k = rows_of(bases[0], first, stride, KEYS, HEAD, TOKENS, MASKED)
-    v = rows_of(bases[1], first, stride, KEYS, HEAD, TOKENS, MASKED)
-    logits = product_of(q, tl.trans(k))
+    k = load_rows(bases[0], first, stride, KEYS, HEAD, TOKENS, MASKED)
+    v = load_rows(bases[1], first, stride, KEYS, HEAD, TOKENS, MASKED)
+    logits = exact_dot(q, tl.trans(k))
     if MASKED:
         real = first + tl.arange(0, KEYS) < TOKENS
         logits = tl.where(real[None, :], logits, float("-inf"))
@@ -47,7 +47,7 @@ def mix_more(
 
 
 @triton.jit
-def store_mixed(
+def store_output(
     out_base,
     log_sum_base,
     sums,
@@ -82,22 +82,22 @@ def attend(
     WIDTH: tl.constexpr = HEADS * HEAD
     STRIDE: tl.constexpr = 3 * WIDTH
     bases = (base + WIDTH, base + 2 * WIDTH)
-    q = rows_of(base, start, STRIDE, QUERIES, HEAD, TOKENS, MASKED)
+    q = load_rows(base, start, STRIDE, QUERIES, HEAD, TOKENS, MASKED)
     mixed = tl.zeros(q.shape, tl.float32)
     total = tl.zeros((QUERIES,), tl.float32)
     peak = tl.full((QUERIES,), float("-inf"), tl.float32)
     WHOLE: tl.constexpr = TOKENS // KEYS * KEYS
     for first in tl.range(0, WHOLE, KEYS, num_stages=STAGES):
-        mixed, total, peak = mix_more(
+        mixed, total, peak = online_softmax_update(
             (mixed, total, peak), q, bases, first, STRIDE, factor, TOKENS, KEYS, False
         )
     if WHOLE < TOKENS:
-        mixed, total, peak = mix_more(
+        mixed, total, peak = online_softmax_update(
             *((mixed, total, peak), q, bases, WHOLE, STRIDE, factor, TOKENS),
             *(LAST_KEYS, True),
         )
     sums = (mixed, total, peak)
-    store_mixed(out_base, log_sum_base, sums, start, WIDTH, TOKENS, MASKED)
+    store_output(out_base, log_sum_base, sums, start, WIDTH, TOKENS, MASKED)
 
 
 @triton.jit
@@ -121,8 +121,8 @@ def attention_forward(
     PARTS: tl.constexpr = (TOKENS + QUERIES - 1) // QUERIES
     which = tl.program_id(0) // PARTS
     part = tl.program_id(0) % PARTS
-    packed, alone, number = head_offsets(which, TOKENS, HEADS, HEAD)
-    pointers = (qkv_ptr + packed, out_ptr + alone, log_sum_ptr + number)
+    packed, unpacked, number = head_offsets(which, TOKENS, HEADS, HEAD)
+    pointers = (qkv_ptr + packed, out_ptr + unpacked, log_sum_ptr + number)
     start = part * QUERIES
     if part < WHOLE:
         attend(

@@ -16,17 +16,17 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def head_offsets(which, TOKENS: tl.constexpr, HEADS: tl.constexpr, HEAD: tl.constexpr):
-    """Offsets of one head of one sample in packed tokens, in tokens and per query."""
+    """Offsets of a head of a sample: in packed q, k, v; in the output; in log-sums."""
     # Offsets, not pointers: torch.compile finds out which tensors a kernel writes to by
     # tracing pointers, and cannot trace those that a function returns.
     sample = (which // HEADS).to(tl.int64)
     head = which % HEADS * HEAD
-    alone = sample * (TOKENS * HEADS * HEAD)
-    return 3 * alone + head, alone + head, which * TOKENS
+    unpacked = sample * (TOKENS * HEADS * HEAD)
+    return 3 * unpacked + head, unpacked + head, which * TOKENS
 
 
 @triton.jit
-def rows_of(
+def load_rows(
     pointer,
     first,
     stride,
@@ -65,7 +65,7 @@ def store_rows(
 
 
 @triton.jit
-def numbers_of(
+def load_numbers(
     pointer, first, ROWS: tl.constexpr, TOKENS: tl.constexpr, MASKED: tl.constexpr
 ):
     """One number for each of ROWS tokens, zero past the last."""
@@ -88,6 +88,6 @@ def store_numbers(pointer, numbers, first, TOKENS: tl.constexpr, MASKED: tl.cons
 
 
 @triton.jit
-def product_of(left, right):
+def exact_dot(left, right):
     """A matrix product whose float32 operands, used only by tests, are not rounded."""
     return tl.dot(left, right, input_precision="ieee")

@@ -14,7 +14,7 @@ SECOND = tl.constexpr(0x94D049BB133111EB)
 
 @triton.jit
 def absorb(state, word):
-    """The next state after a word, both of 64 bits: the hash behind every draw."""
+    """The next 64-bit state after a word: the hash that all draws use."""
     mixed = (state ^ word).to(tl.uint64, bitcast=True) * INCREMENT
     mixed = (mixed ^ (mixed >> 30)) * FIRST
     mixed = (mixed ^ (mixed >> 27)) * SECOND
@@ -67,7 +67,7 @@ def mix_normalise_erase(
     NOISE: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """A tile of a plane, mixed with that of its partner."""
+    """A tile of a plane: mixed with its partner's, normalised, erased."""
     num_pixels: tl.constexpr = HEIGHT * WIDTH
     num_tiles: tl.constexpr = (num_pixels + TILE - 1) // TILE
     plane = tl.program_id(0) // num_tiles

@@ -38,9 +38,9 @@ def narrow_columns(
     LINES: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Columns of the rows that matter: source C×H×W → C×rows×columns."""
-    # Each sample has as many programs as it needs for its lines: with a common number,
-    # one large image would give all others programs with nothing to do.
+    """Resizes columns, in the rows that are needed: C×H×W → C×rows×columns."""
+    # Each sample has as many programs as its lines need. With the same number for all,
+    # one large image would leave most programs of the others idle.
     program = tl.program_id(0)
     sample = tl.load(owners_ptr + program)
     entry = table_ptr + sample * 9
@@ -106,7 +106,7 @@ def shorten_rows(
     LINES: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Rows: C×rows×columns → one image of the batch."""
+    """Resizes rows: C×rows×columns → one image of the batch."""
     sample = tl.program_id(1)
     entry = table_ptr + sample * 9
     height = tl.load(entry + 1).to(tl.int32)

@@ -11,10 +11,10 @@ from t2t.ops.kernels.token_parts import (
     DIM,
     SUM_ROWS,
     column_sums,
+    exact_dot,
     key_exponents,
     matrix,
     part_vectors,
-    product_of,
     projected,
     query_weights,
     random_bits,
@@ -75,15 +75,15 @@ def mlp_backward(
         grad_fc2_bias = column_sums(grad_fc2_bias, grad_tail)
         unit, rstd = standardised(hidden, EPS)
         rounded = unit.to(KIND)
-        inner = product_of(rounded, tl.trans(fc1)) + fc1_bias[None, :]
+        inner = exact_dot(rounded, tl.trans(fc1)) + fc1_bias[None, :]
         below = normal_cdf(inner)
-        grad_fc2 += product_of(tl.trans(grad_tail), (inner * below).to(KIND))
-        grad_inner = product_of(grad_tail, fc2)
+        grad_fc2 += exact_dot(tl.trans(grad_tail), (inner * below).to(KIND))
+        grad_inner = exact_dot(grad_tail, fc2)
         grad_inner *= below + inner * normal_density(inner)
         grad_inner = grad_inner.to(KIND)
         grad_fc1_bias = column_sums(grad_fc1_bias, grad_inner)
-        grad_fc1 += product_of(tl.trans(grad_inner), rounded)
-        grad_unit = product_of(grad_inner, fc1)
+        grad_fc1 += exact_dot(tl.trans(grad_inner), rounded)
+        grad_unit = exact_dot(grad_inner, fc1)
         along = tl.sum(grad_unit * unit, 1) / DIM
         level = tl.sum(grad_unit, 1) / DIM
         grad += (grad_unit - level[:, None] - unit * along[:, None]) * rstd[:, None]
@@ -152,7 +152,7 @@ def query_backward(
         query = projected(product_ptr, row, real, scales, vectors, 1).to(KIND)
         weight = query_weights(query, features, log_mass)
         rounded = weight.to(KIND)
-        mixed = product_of(rounded, means).to(KIND)
+        mixed = exact_dot(rounded, means).to(KIND)
         at = row[:, None] * DIM + channel[None, :]
         grad = tl.load(grad_hidden_ptr + at, mask=real[:, None], other=0.0)
         grad = grad.to(tl.float32)
@@ -162,14 +162,14 @@ def query_backward(
             grad = tl.where(kept, grad * keep_scale, 0.0)
         grad = grad.to(KIND)
         grad_proj_bias = column_sums(grad_proj_bias, grad)
-        grad_proj += product_of(tl.trans(grad), mixed)
-        grad_mixed = product_of(grad, proj).to(KIND)
-        grad_means += product_of(tl.trans(rounded), grad_mixed)
-        grad_weight = product_of(grad_mixed, tl.trans(means))
+        grad_proj += exact_dot(tl.trans(grad), mixed)
+        grad_mixed = exact_dot(grad, proj).to(KIND)
+        grad_means += exact_dot(tl.trans(rounded), grad_mixed)
+        grad_weight = exact_dot(grad_mixed, tl.trans(means))
         inner = tl.sum(grad_weight * weight, 1)
         grad_exponent = weight * (grad_weight - inner[:, None])
         grad_mass += tl.sum(grad_exponent, 0)
-        grad_query = product_of(grad_exponent.to(KIND), features[0])
+        grad_query = exact_dot(grad_exponent.to(KIND), features[0])
         grad_offset = column_sums(grad_offset, grad_query.to(KIND))
         if NEED_RSTD:
             scaled = query.to(tl.float32) - vectors[1][None, :]
@@ -187,6 +187,33 @@ def query_backward(
     tl.store(grad_mass_ptr + part * FEATURES + feature, grad_mass)
     at = (part * FEATURES + feature)[:, None] * DIM + channel[None, :]
     tl.store(grad_means_ptr + at, grad_means)
+
+
+@triton.jit
+def merge_gradients(
+    part_means_ptr,
+    part_mass_ptr,
+    means_ptr,
+    grad_means_ptr,
+    grad_shift_ptr,
+    parts,
+    FEATURES: tl.constexpr,
+):
+    """One program: the gradients of a sample's key sums, over all parts."""
+    sample = tl.program_id(0)
+    feature = tl.arange(0, FEATURES)
+    channel = tl.arange(0, DIM)
+    mass = tl.zeros((FEATURES,), tl.float32)
+    grad = tl.zeros((FEATURES, DIM), tl.float32)
+    for part in range(parts):
+        at = (sample * parts + part) * FEATURES + feature
+        mass += tl.load(part_mass_ptr + at)
+        grad += tl.load(part_means_ptr + at[:, None] * DIM + channel[None, :])
+    at = sample * FEATURES + feature
+    matrix_at = at[:, None] * DIM + channel[None, :]
+    means = tl.load(means_ptr + matrix_at)
+    tl.store(grad_means_ptr + matrix_at, grad)
+    tl.store(grad_shift_ptr + at, mass - tl.sum(means * grad, 1))
 
 
 @triton.jit
@@ -241,7 +268,7 @@ def key_backward(
         value = projected(product_ptr, row, real, scales, value_vectors, 2).to(KIND)
         exponent = key_exponents(key, features) - log_mass[None, :]
         weight = tl.exp(tl.where(real[:, None], exponent, float("-inf")))
-        grad_value = product_of(weight.to(KIND), grad_means)
+        grad_value = exact_dot(weight.to(KIND), grad_means)
         at = row[:, None] * DIM + channel[None, :]
         skip = tl.load(grad_hidden_ptr + at, mask=real[:, None], other=0.0)
         grad_value += skip.to(tl.float32)
@@ -252,9 +279,9 @@ def key_backward(
             (grad_value * scales[0][:, None]).to(KIND),
             mask=real[:, None],
         )
-        grad_exponent = product_of(value, tl.trans(grad_means))
+        grad_exponent = exact_dot(value, tl.trans(grad_means))
         grad_exponent = weight * (grad_exponent + grad_shift[None, :])
-        grad_key = product_of(grad_exponent.to(KIND), features[0])
+        grad_key = exact_dot(grad_exponent.to(KIND), features[0])
         grad_key -= key.to(tl.float32) * tl.sum(grad_exponent, 1)[:, None]
         key_offset = column_sums(key_offset, grad_key.to(KIND))
         tl.store(out_at, (grad_key * scales[0][:, None]).to(KIND), mask=real[:, None])

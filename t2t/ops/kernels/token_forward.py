@@ -9,10 +9,10 @@ import triton.language as tl
 from t2t.ops.kernels.gelu import gelu
 from t2t.ops.kernels.token_parts import (
     DIM,
+    exact_dot,
     key_exponents,
     matrix,
     part_vectors,
-    product_of,
     projected,
     query_weights,
     random_bits,
@@ -63,7 +63,7 @@ def key_sums(
         shrink = tl.exp(peak - new_peak)
         mass = mass * shrink + tl.sum(weight, 0)
         values = values * shrink[:, None]
-        values += product_of(tl.trans(weight.to(KIND)), value)
+        values += exact_dot(tl.trans(weight.to(KIND)), value)
         peak = new_peak
     feature = tl.arange(0, FEATURES)
     part = sample * tl.num_programs(1) + tl.program_id(1)
@@ -129,8 +129,8 @@ def token_forward(
         query = projected(product_ptr, row, real, scales, query_vectors, 1).to(KIND)
         value = projected(product_ptr, row, real, scales, value_vectors, 2)
         weight = query_weights(query, features, log_mass)
-        mixed = product_of(weight.to(KIND), means)
-        hidden = product_of(mixed.to(KIND), proj) + proj_bias[None, :]
+        mixed = exact_dot(weight.to(KIND), means)
+        hidden = exact_dot(mixed.to(KIND), proj) + proj_bias[None, :]
         if DROPOUT:
             bits = random_bits(tl.load(seed_ptr), sample * tokens + row)
             kept = (bits & 0xFFFF).to(tl.int32) >= drop_below
@@ -140,8 +140,8 @@ def token_forward(
         tl.store(hidden_ptr + at, hidden, mask=real[:, None])
         hidden = hidden.to(tl.float32)
         unit, _ = standardised(hidden, EPS)
-        inner = product_of(unit.to(KIND), fc1) + fc1_bias[None, :]
-        out = product_of(gelu(inner).to(KIND), fc2) + fc2_bias[None, :]
+        inner = exact_dot(unit.to(KIND), fc1) + fc1_bias[None, :]
+        out = exact_dot(gelu(inner).to(KIND), fc2) + fc2_bias[None, :]
         if DROPOUT:
             kept = (bits >> 16).to(tl.int32) >= drop_below
             out = tl.where(kept, out * keep_scale, 0.0)
@@ -150,3 +150,35 @@ def token_forward(
         out = out.to(tl.float32)
         tl.store(moments_ptr + row * 2, tl.sum(out, 1), mask=real)
         tl.store(moments_ptr + row * 2 + 1, tl.sum(out * out, 1), mask=real)
+
+
+@triton.jit
+def merge_key_sums(
+    peak_ptr,
+    mass_ptr,
+    value_ptr,
+    log_mass_ptr,
+    means_ptr,
+    parts,
+    FEATURES: tl.constexpr,
+):
+    """One program: the sums over all parts of a sample, as log-mass and means."""
+    sample = tl.program_id(0)
+    feature = tl.arange(0, FEATURES)
+    channel = tl.arange(0, DIM)
+    highest = tl.full((FEATURES,), float("-inf"), tl.float32)
+    for part in range(parts):
+        at = (sample * parts + part) * FEATURES + feature
+        highest = tl.maximum(highest, tl.load(peak_ptr + at))
+    mass = tl.zeros((FEATURES,), tl.float32)
+    value = tl.zeros((FEATURES, DIM), tl.float32)
+    for part in range(parts):
+        at = (sample * parts + part) * FEATURES + feature
+        factor = tl.exp(tl.load(peak_ptr + at) - highest)
+        mass += tl.load(mass_ptr + at) * factor
+        here = value_ptr + at[:, None] * DIM + channel[None, :]
+        value += tl.load(here) * factor[:, None]
+    at = sample * FEATURES + feature
+    tl.store(log_mass_ptr + at, highest + tl.log(mass))
+    at = means_ptr + at[:, None] * DIM + channel[None, :]
+    tl.store(at, value / mass[:, None])

@@ -53,7 +53,7 @@ def matrix(pointer, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def product_of(left, right):
+def exact_dot(left, right):
     """A matrix product whose float32 operands, used only by tests, are not rounded."""
     return tl.dot(left, right, input_precision="ieee")
 

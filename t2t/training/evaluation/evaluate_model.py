@@ -51,7 +51,7 @@ def evaluate_model(
     max_pixels: int = DEFAULT_MAX_PIXELS,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> EvalReport | None:
-    """Evaluates a run or weights on their own data or on other.
+    """Evaluates a run or weights on their own or other data.
 
     Under torchrun all processes share the work; the main process gets the report, the
     others None. `progress` is called with the number of images done and their total.

@@ -1,4 +1,4 @@
-"""ReaL: the reassessed labels of ImageNet's validation images, of 2020."""
+"""ReaL: the reassessed labels (2020) of ImageNet's validation images."""
 
 import re
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ def real_labels() -> list[list[int]]:
 
 @dataclass(frozen=True)
 class RealScore:
-    """How often the first guess is one of an image's reassessed labels."""
+    """ReaL top-1: how often the prediction is one of an image's reassessed labels."""
 
     top1: float
     num_images: int
@@ -47,7 +47,7 @@ class RealLabels:
         self.numbers, _ = match_classes(class_names, imagenet_classes(), "The model")
 
     def score(self, predictions: Int64[Tensor, "images 3"]) -> RealScore:
-        """How often the predictions are among the reassessed labels."""
+        """The ReaL accuracy of some predictions."""
         labels = real_labels()
         hits = num_images = 0
         for index, _, predicted in predictions.tolist():

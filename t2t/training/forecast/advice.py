@@ -123,7 +123,7 @@ def step_seconds(
     recipe: Recipe, runtime: Runtime, world: World, classes: Sequence[str]
 ) -> float:
     """Seconds of a step without token dropping, timed on a separate model and noise."""
-    runtime = replace(runtime, compile=False)
+    runtime = replace(runtime, compile="off")
     plain = replace(recipe, weights=None)
     state = new_state(plain, runtime, world, len(classes) or 10, classes)
 

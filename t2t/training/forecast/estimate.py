@@ -16,6 +16,7 @@ from t2t.data.sources.torchvision_sets import no_downloads
 from t2t.errors import UserError
 from t2t.models.config import ModelConfig
 from t2t.tasks.base import Task, Views
+from t2t.training.check_names import check_names
 from t2t.training.distributed import World, find_device
 from t2t.training.evaluation.evaluate import autocast
 from t2t.training.forecast.plan import values_per_parameter
@@ -38,6 +39,7 @@ def estimate(recipe: Recipe, runtime: Runtime) -> str:
     Without the data, steps and time are unknown.
     """
     recipe.check_weights()
+    check_names(recipe)
     world = World(0, 1, find_device(runtime.device))
     runtime = resolve_runtime(runtime, world)
     splits, missing = None, ""

@@ -113,8 +113,8 @@ class Plan:
                 f"{self.sent_bytes / 2**20:,.0f} MiB per GPU, "
                 f"{self.network_seconds * 1e3:.1f} ms, partly overlapped",
             ),
-            ("images per second", f"{self.images_per_second:,.0f} to read"),
-            ("memory per GPU", f"{memory}; the GPU has {self.memory_gib:.0f}"),
+            ("data loading", f"{self.images_per_second:,.0f} images/s"),
+            ("memory per GPU", f"{memory}; the GPU has {self.memory_gib:.0f} GiB"),
         ]
 
     def as_json(self) -> dict[str, Any]:

@@ -19,7 +19,11 @@ class Clock:
         self.num_compiled = self.num_warm = 0
         self.recent: deque[float] = deque(maxlen=self.NUM_RECENT)
         self.evaluation_seconds = 0.0
-        self.last = time.monotonic()
+        self.last = self.started = time.monotonic()
+        self.first_step_seconds: float | None = None
+        """From the command to the end of the first step of this process."""
+        self.longest_pause = 0.0
+        """The longest time between two steps of this process, without evaluations."""
 
     def skip_warmup(self) -> None:
         """Times the first steps like all others, since nothing is compiled."""
@@ -52,6 +56,10 @@ class Clock:
         """Counts a finished step."""
         now = time.monotonic()
         took, self.last = now - self.last, now
+        if self.first_step_seconds is None:
+            self.first_step_seconds = now - self.started
+        else:
+            self.longest_pause = max(self.longest_pause, took)
         if self.num_warmup_left > 0:
             self.num_warmup_left -= 1
             self.num_compiled += 1
@@ -82,6 +90,15 @@ class Clock:
         """The time left, estimated from the last steps and the last evaluation."""
         steps = num_steps / self.recent_steps_per_second
         return steps + num_evaluations * self.evaluation_seconds
+
+    def wall_times(self) -> dict[str, float | None]:
+        """Times of this process since the command, for result.json."""
+        first = self.first_step_seconds
+        return {
+            "first_step_seconds": None if first is None else round(first, 2),
+            "longest_pause_seconds": round(self.longest_pause, 2),
+            "total_seconds": round(time.monotonic() - self.started, 2),
+        }
 
     def row(self) -> dict[str, float]:
         """The times, for the metrics."""

@@ -33,7 +33,7 @@ def draw_curves(
     line(score, scores, f"{metric.name}_raw", "raw")
     line(rate, steps, "lr", "learning rate")
     loss.set_title("loss")
-    score.set_title(metric.label + (f", {metric.unit.strip()}" if metric.unit else ""))
+    score.set_title(metric.heading)
     rate.set_title("learning rate")
     for axes in (loss, score, rate):
         axes.set_xlabel("step")

@@ -217,6 +217,10 @@ class RunLogger:
             f"{self.remaining.speed_and_time_left(self.clock, step)}"
         )
 
+    def seconds_left(self, step: int) -> float:
+        """The estimated time of the steps left."""
+        return self.clock.seconds_left(self.remaining.num_steps_left(step), 0)
+
     def show_progress(self, step: int) -> None:
         """Updates the progress bar, if there is one."""
         self.shown_at = time.monotonic()
@@ -325,6 +329,7 @@ class RunLogger:
             **scores,
             "train_minutes": round(self.clock.seconds / 60, 3),
             "compile_minutes": round(self.clock.compile_seconds / 60, 3),
+            **self.clock.wall_times(),
             "images_per_second": round(rate, 1),
             "device": str(self.world.device),
             "command": command_line(),

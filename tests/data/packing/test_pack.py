@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
@@ -429,3 +431,58 @@ def test_a_pack_says_what_it_is(folder, tmp_path):
     assert description["classes"] == ["cat", "dog"]
     assert description["short_side"] == 32
     assert description["images"] == {"train": 22, "val": 2}
+
+
+def unlabelled_data(kind: str, root: Path, folder: Path) -> Path:
+    """The fixture's images without labels, as a folder, parquet or tar shards."""
+    files = sorted(folder.rglob("*.jpg"))
+    path = root / f"unlabelled-{kind}"
+    path.mkdir()
+    if kind == "folder":
+        for file in files:
+            (path / file.name).write_bytes(file.read_bytes())
+    elif kind == "parquet":
+        rows = [{"bytes": file.read_bytes(), "path": file.name} for file in files]
+        pq.write_table(pa.table({"image": rows}), path / "all.parquet")
+    else:
+        with tarfile.open(path / "all.tar", "w") as tar:
+            for file in files:
+                tar.add(file, file.name)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["folder", "parquet", "tar"])
+def test_images_without_labels_are_packed(folder, tmp_path, kind):
+    data, packed = unlabelled_data(kind, tmp_path, folder), tmp_path / "packed"
+    with pytest.raises(UserError, match=r"without labels, add --unlabelled\.$"):
+        pack(data, packed)
+    assert not packed.exists()
+    for num_resumed in (0, 3):
+        result = pack(data, packed, short_side=20, shard_size=12, labels=False)
+        assert (result.num_images, result.num_shards) == (24, 3)
+        assert result.num_resumed == num_resumed
+        assert not result.is_labelled
+    with tarfile.open(packed / "train-000000.tar") as tar:
+        assert {Path(name).suffix for name in tar.getnames()} == {".jpg"}
+
+    with pytest.raises(UserError, match="has no labels: add them, or train with a"):
+        open_splits(packed)
+    for file in packed.glob("*.index.json"):  # as after a copy of the shards alone
+        file.unlink()
+    before = open_splits(data, labels=False)
+    after = open_splits(packed, labels=False)
+    assert (len(after.train), len(after.val)) == (len(before.train), len(before.val))
+    assert not after.train.is_labelled
+    assert decode(after.train.read(0)).shape == (3, 20, 30)
+
+
+def test_labels_that_every_image_has_are_kept(folder, tmp_path):
+    result = pack(folder, tmp_path / "packed", labels=False)
+    assert result.is_labelled
+    assert open_splits(tmp_path / "packed").train.classes == ("cat", "dog")
+
+
+def test_a_damaged_folder_is_not_taken_for_images_without_labels(tmp_path):
+    with pytest.raises(UserError) as caught:
+        pack(tmp_path / "missing", tmp_path / "packed")
+    assert "--unlabelled" not in str(caught.value)

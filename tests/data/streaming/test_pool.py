@@ -415,7 +415,7 @@ def test_a_folder_that_is_gone_stops_nothing(
     (batch,) = batches.steps(0, 1)
     assert batch.images[:, 0, 0, 0].tolist() == batch.indices.tolist()
     # Some libraries do not start there.
-    assert set(told) <= {"Worker processes could not start: threads do it."}
+    assert set(told) <= {"Worker processes could not start; using threads."}
 
 
 def test_where_processes_cannot_start_threads_do_it_and_it_is_said(
@@ -426,7 +426,7 @@ def test_where_processes_cannot_start_threads_do_it_and_it_is_said(
     (batch,) = batches.steps(0, 1)
     assert batch.images[:, 0, 0, 0].tolist() == batch.indices.tolist()
     reason = "ValueError: no network here"
-    assert told == [f"Worker processes could not start ({reason}): threads do it."]
+    assert told == [f"Worker processes could not start ({reason}); using threads."]
 
 
 def test_what_ended_all_workers_is_not_tried_here(odd: Callable[..., Source]) -> None:
@@ -457,7 +457,7 @@ def test_where_no_process_can_be_started_threads_do_it_and_it_is_said(
     monkeypatch.setattr(subprocess, "Popen", refuse)
     assert_same(wanted, list(batches.steps(0, 3)))
     reason = "Resource temporarily unavailable"
-    assert f"Worker processes could not start ({reason}): threads do it." in told
+    assert f"Worker processes could not start ({reason}); using threads." in told
 
 
 class Local(ArraySource):

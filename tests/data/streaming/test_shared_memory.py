@@ -67,7 +67,7 @@ def test_memory_that_cannot_be_page_locked_is_told_of_and_stops_nothing() -> Non
     arena = Arena(torch.device("cuda:0"), shared=True)
     block = arena.allocate(1 << 20)
     with pytest.warns(RuntimeWarning, match="cannot page-lock"):
-        arena._lock_pages(block)  # a second time
+        arena._page_lock(block)  # a second time
     assert torch.ones(3, device="cuda").sum() == 3
 
 

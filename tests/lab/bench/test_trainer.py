@@ -64,7 +64,7 @@ def test_a_step_is_that_of_the_training_loop(photos: Path, recipe: Recipe) -> No
     assert trainer.num_classes == 3
     before = [weight.clone() for weight in trainer.state.model.parameters()]
     with_files = next(trainer.batches())
-    assert with_files.images.shape == trainer.synthetic_batch().images.shape
+    assert with_files.images.shape == next(trainer.synthetic_batches()).images.shape
     trainer.step(with_files)
     assert trainer.state.step == 1
     after = trainer.state.model.parameters()

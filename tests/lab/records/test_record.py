@@ -17,7 +17,7 @@ from t2t.lab.records.record import SUMMARY_KEYS, record
 from t2t.lab.studies.study import Study
 from t2t.training.loop import Runtime, train
 
-CPU = Runtime(device="cpu", compile=False, workers=1)
+CPU = Runtime(device="cpu", compile="off", workers=1)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from t2t.lab.studies.run import run_study
 from t2t.lab.studies.study import Study
 from t2t.training.loop import Runtime
 
-CPU = Runtime(device="cpu", compile=False, workers=1)
+CPU = Runtime(device="cpu", compile="off", workers=1)
 
 
 @pytest.fixture(scope="module")

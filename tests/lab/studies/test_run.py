@@ -26,7 +26,7 @@ from t2t.training.loop import Result, Runtime
 from t2t.training.recipe import Recipe
 from t2t.training.run_folder import RunFolder
 
-CPU = Runtime(device="cpu", compile=False, workers=1)
+CPU = Runtime(device="cpu", compile="off", workers=1)
 
 DYING = """
 import os, pickle, signal, sys
@@ -196,7 +196,7 @@ def test_a_run_that_fails_keeps_no_other_from_being_trained(
         "t2t": [1],
         "patches": [0, 1],
     }
-    reason = "The memory of cpu does not suffice for 16 images at once"
+    reason = "cpu ran out of memory with 16 images at once"
     assert told[1].startswith(f"tiny_tokens: arm t2t, seed 0 failed. {reason}")
     page = (tmp_path / "tiny_tokens/table.md").read_text()
     assert "Not complete: 1 of 4 runs are left, of `t2t`" in page
@@ -275,5 +275,6 @@ def test_the_spread_is_the_sample_deviation() -> None:
     values = Values({0: 94.0, 1: 95.0, 2: 96.5})
     assert values.mean == pytest.approx(95.1667, abs=1e-4)
     assert values.std == pytest.approx(statistics.stdev([94.0, 95.0, 96.5]))
-    assert str(values) == "95.17 ± 1.26"
-    assert str(Values({0: 94.0})) == "94.00"
+    assert values.show() == "95.17 ± 1.26"
+    assert values.show(digits=3) == "95.167 ± 1.258"
+    assert Values({0: 94.0}).show() == "94.00"

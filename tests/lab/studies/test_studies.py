@@ -356,7 +356,7 @@ def test_seeds_are_drawn_by_averaged_and_raw_weights_on_one_scale(
     ]
     run = FinishedRun(
         folder=tmp_path,
-        recipe={"seed": 0},
+        recipe={"seed": 0, "task": "classify"},
         environment={},
         result={"recipe": "cifar10.long"},
         rows=rows,

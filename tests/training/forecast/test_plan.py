@@ -73,7 +73,7 @@ def test_memory_counts_the_images_computed_at_once() -> None:
     huge = replace(found, state_gib=80.0)
     assert "too much: shard it" in dict(huge.rows())["memory per GPU"]
     assert (
-        "64.0 GiB for activations; the GPU has 79"
+        "64.0 GiB for activations; the GPU has 79 GiB"
         in dict(small.rows())["memory per GPU"]
     )
     bare = replace(PUBLISHED, ema=EMA(decay=0), optimizer=OptimizerConfig(name="sgd"))

@@ -1,0 +1,71 @@
+"""Compiles Triton kernels in parallel, before a run needs them."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from t2t.data.resources import num_cores
+from t2t.ops.availability import HAS_TRITON
+
+
+class KernelCompiler:
+    """Kernels that are compiled by threads while the run goes on.
+
+    Triton compiles a kernel at its first launch, one after the other. Within
+    `collect`, launches only submit their kernels; the device runs none of them.
+    """
+
+    def __init__(self, mode: Any = None) -> None:
+        self.mode = mode
+
+    def progress(self) -> str:
+        """How many kernels are compiled, of how many."""
+        futures = [] if self.mode is None else self.mode.raw_futures
+        return f"{sum(each.done() for each in futures)} of {len(futures)}"
+
+    @contextmanager
+    def collect(self) -> Iterator[None]:
+        """Submits the kernels of all launches, and skips the launches."""
+        if self.mode is None:
+            yield
+            return
+        from triton.runtime import _async_compile
+        from triton.runtime.jit import JITFunction
+
+        launch, mode = JITFunction.run, self.mode
+
+        def submit(kernel: Any, *arguments: Any, **options: Any) -> Any:
+            # Backward passes launch from threads of torch's, each with its own context.
+            _async_compile.active_mode.set(mode)
+            try:
+                return launch(kernel, *arguments, **{**options, "warmup": True})
+            finally:
+                _async_compile.active_mode.set(None)
+
+        with mock.patch.object(JITFunction, "run", submit):
+            yield
+
+    def wait(self) -> None:
+        """Waits until all are compiled; an error is raised where its kernel is used."""
+        if self.mode is not None:
+            self.mode.__exit__(None, None, None)
+
+
+@contextmanager
+def compile_in_parallel(is_needed: bool) -> Iterator[KernelCompiler]:
+    """A compiler with a thread per core; does nothing unless it is needed."""
+    if not (is_needed and HAS_TRITON):
+        yield KernelCompiler()
+        return
+    from triton import AsyncCompileMode
+
+    with ThreadPoolExecutor(num_cores(), "t2t-compile") as executor:
+        compiler = KernelCompiler(AsyncCompileMode(executor, ignore_errors=True))
+        try:
+            yield compiler
+            compiler.wait()
+        except BaseException:  # Ctrl-C too
+            executor.shutdown(wait=False, cancel_futures=True)
+            raise

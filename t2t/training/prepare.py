@@ -1,0 +1,64 @@
+"""What a run prepares before its first step: kernels, compiled code and batches."""
+
+from collections.abc import Iterable
+from contextlib import nullcontext
+
+import torch
+
+from t2t.data.augment.pipeline import normalise
+from t2t.data.batches import Batches, EvaluationBatches, LoaderOptions
+from t2t.data.decoding.damage import Damage
+from t2t.data.sources import Splits
+from t2t.training.evaluation.evaluate import autocast
+from t2t.training.forecast.random_batch import random_batch
+from t2t.training.kernel_compiling import KernelCompiler, compile_in_parallel
+from t2t.training.loaders import training_batches, validation_batches
+from t2t.training.logging.console import RunConsole
+from t2t.training.logging.stage import stage
+from t2t.training.recipe import Phase
+from t2t.training.step import Stepper
+
+
+def prepare(
+    stepper: Stepper,
+    phases: Iterable[Phase],
+    splits: Splits,
+    damage: Damage,
+    console: RunConsole,
+) -> tuple[Batches, EvaluationBatches]:
+    """Opens the images for training and validation, while kernels are compiled."""
+    recipe, runtime, world = stepper.recipe, stepper.runtime, stepper.world
+    options = LoaderOptions(num_workers=runtime.workers, max_pixels=runtime.max_pixels)
+    common = (world, options, damage)
+    train, val = splits.train, splits.val
+    with compile_in_parallel(stepper.uses_graphs) as kernels:
+        if stepper.uses_graphs:
+            with stage(console, "Preparing the steps"):
+                rehearse(stepper, phases, kernels)
+        with stage(console, f"Opening {len(train):,} training images"):
+            batches = training_batches(recipe, train, *common, stepper.state.task)
+        with stage(console, f"Opening {len(val):,} validation images"):
+            validation = validation_batches(recipe, val, *common, runtime.micro_batch)
+        with stage(console, "Compiling kernels", kernels.progress):
+            kernels.wait()
+    return batches, validation
+
+
+def rehearse(
+    stepper: Stepper, phases: Iterable[Phase], kernels: KernelCompiler
+) -> None:
+    """Takes a step of each phase, and an evaluation, on noise; nothing is changed.
+
+    Triton kernels are only submitted to the compiler, unless the step is compiled.
+    """
+    recipe, world, task = stepper.recipe, stepper.world, stepper.state.task
+    batch = random_batch(recipe, recipe.batch_size, task, world.device)
+    augmentation = recipe.augmentation
+    with nullcontext() if stepper.compiled else kernels.collect():
+        stepper.rehearse(batch, phases)
+        pixels = batch.views[0][: stepper.runtime.micro_batch]
+        images = normalise(pixels, augmentation.mean, augmentation.std)
+        task.eval()
+        with torch.no_grad(), autocast(world.device, stepper.precision):
+            task.score(stepper.state.model, images, batch.labels[: len(images)])
+        task.train()

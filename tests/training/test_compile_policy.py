@@ -1,0 +1,123 @@
+"""When a run is compiled, and that its resume does the same."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from t2t.models.create import create_model
+from t2t.training import trainer as trainer_module
+from t2t.training.compile_policy import (
+    CompileDecision,
+    compiles_at_once,
+    earlier_decision,
+    first_decision,
+    seconds_saved,
+)
+from t2t.training.distributed import World
+from t2t.training.loop import Runtime, train
+from t2t.training.recipe import Recipe
+from t2t.training.run_files import read_json
+from t2t.training.step import Stepper
+
+Tiny = Callable[..., Recipe]
+ALONE = World(0, 1, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("choice", "device", "size", "expected"),
+    [
+        ("on", "cpu", 1, True),
+        ("off", "cuda", 4, False),
+        ("auto", "cpu", 2, False),
+        ("auto", "cuda", 1, False),
+        ("auto", "cuda", 4, True),
+    ],
+)
+def test_what_is_compiled_from_the_first_step(
+    choice: Any, device: str, size: int, expected: bool
+) -> None:
+    world = World(0, size, torch.device(device))
+    assert compiles_at_once(Runtime(compile=choice), world) is expected
+
+
+def test_compiling_pays_in_long_runs_and_sooner_for_other_models() -> None:
+    ours = create_model("t2t_vit_7_32")
+    other = create_model("test_resnet")
+    assert seconds_saved(ours, 40 * 60) < 0 < seconds_saved(ours, 2 * 3600)
+    assert seconds_saved(other, 5 * 60) < 0 < seconds_saved(other, 15 * 60)
+
+
+@pytest.fixture
+def compiles(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The steps at which a run that could use CUDA graphs would be compiled."""
+    found: list[int] = []
+
+    def compile_(stepper: Stepper) -> None:
+        stepper.compiled = True
+        found.append(stepper.state.step)
+
+    monkeypatch.setattr(Stepper, "compile", compile_)
+    plain = Stepper.__init__
+
+    def init(stepper: Stepper, *given: Any) -> None:
+        plain(stepper, *given)
+        stepper.uses_graphs = True
+        monkeypatch.setattr(stepper, "set_phase", stepper.enter_phase)
+
+    monkeypatch.setattr(Stepper, "__init__", init)
+    return found
+
+
+@pytest.mark.parametrize("saved", [100.0, -1.0])
+def test_the_decision_of_the_first_epoch_is_kept(
+    saved: float,
+    tiny: Tiny,
+    compiles: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trainer_module, "seconds_saved", lambda *given: saved)
+    runtime = Runtime(device="cpu", workers=1)
+    recipe = tiny(epochs=3)
+    train(recipe, folder=tmp_path, runtime=runtime, quiet=True)
+    per_epoch = 3
+    from_step = per_epoch if saved > 0 else None
+    assert compiles == ([per_epoch] if saved > 0 else [])
+    environment = read_json(tmp_path / "environment.json")
+    assert environment["compiled_from_step"] == from_step
+    assert earlier_decision(tmp_path) == CompileDecision(True, from_step)
+
+
+def test_decisions_before_the_first_step(
+    tiny: Tiny, tmp_path: Path, cpu: Runtime
+) -> None:
+    assert first_decision(Runtime(), ALONE) == CompileDecision()
+    assert first_decision(Runtime(compile="on"), ALONE) == CompileDecision(True, 0)
+    assert first_decision(cpu, ALONE) == CompileDecision(True, None)
+    assert earlier_decision(tmp_path) == CompileDecision()
+    result = train(tiny(epochs=1), folder=tmp_path, runtime=cpu, quiet=True)
+    assert result.summary["compiled_from_step"] is None
+    assert earlier_decision(tmp_path) == CompileDecision(True, None)
+
+
+def test_a_resumed_run_compiles_from_the_step_that_was_decided(
+    tiny: Tiny,
+    compiles: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    interrupt_after: Callable[[int | None], None],
+) -> None:
+    monkeypatch.setattr(trainer_module, "seconds_saved", lambda *given: 1.0)
+    runtime = Runtime(device="cpu", workers=1)
+    interrupt_after(7)
+    train(tiny(epochs=4), folder=tmp_path, runtime=runtime, quiet=True)
+    interrupt_after(None)
+    assert compiles == [3]
+    monkeypatch.setattr(trainer_module, "seconds_saved", pytest.fail)
+    result = train(tiny(epochs=4), folder=tmp_path, runtime=runtime, quiet=True)
+    assert result.finished
+    assert compiles == [3, 7]
+    assert read_json(tmp_path / "environment.json")["compiled_from_step"] == 3
