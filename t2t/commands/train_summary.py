@@ -35,11 +35,12 @@ def train_summary(folder: Path, summary: dict[str, Any]) -> RenderableType:
     recipe = read_recipe(folder)
     task = task_class(recipe.task)
     has_ema = recipe.ema.decay > 0
+    primary = next(each for each in task.metrics if each.name == summary["metric"])
     return Group(
         Text(),
-        Text(result_line(summary, task.metrics[0], has_ema=has_ema)),
+        Text(result_line(summary, primary, has_ema=has_ema)),
         Text(),
-        curves(folder / METRICS, task.metrics[0]),
+        curves(folder / METRICS, primary),
         *(examples(folder) if task.needs_labels else []),
         *(Text(f"{note}\n") for note in notes(folder, summary)),
         Text(files_and_commands(folder, has_classes=task.needs_labels)),

@@ -9,8 +9,12 @@ from t2t.config import from_json
 from t2t.errors import UserError
 from t2t.registry import Registry
 from t2t.tasks.base import Task, TaskContext
+from t2t.tasks.byol import BYOL
 from t2t.tasks.classify import Classify
+from t2t.tasks.dino import DINO
 from t2t.tasks.distill import DistillSoft, DistillTokenHard, DistillTokenSoft
+from t2t.tasks.moco_v3 import MoCoV3
+from t2t.tasks.simclr import SimCLR
 
 TASKS: Registry[type[Task]] = Registry(
     "task",
@@ -19,6 +23,10 @@ TASKS: Registry[type[Task]] = Registry(
         "distill_soft": DistillSoft,
         "distill_token_soft": DistillTokenSoft,
         "distill_token_hard": DistillTokenHard,
+        "simclr": SimCLR,
+        "byol": BYOL,
+        "moco_v3": MoCoV3,
+        "dino": DINO,
     },
 )
 register_task = TASKS.register
