@@ -8,7 +8,15 @@ from t2t.errors import UserError, suggest
 from t2t.recipes.from_file import is_in_file, recipe_in_file
 from t2t.training.recipe import Recipe
 
-MODULES = ("digits", "cifar10", "cifar100", "tiny_imagenet", "imagenet", "transfer")
+MODULES = (
+    "digits",
+    "cifar10",
+    "cifar100",
+    "tiny_imagenet",
+    "imagenet",
+    "transfer",
+    "pretrain",
+)
 
 
 def all_recipes() -> dict[str, Callable[[], Recipe]]:

@@ -181,10 +181,10 @@ def feature_std(features: Features) -> Tensor:
 
 
 def fixed_views(images: Images) -> tuple[Images, Images]:
-    """The upper left of each image, and the lower right mirrored."""
+    """The upper left of each image, and the lower right."""
     height, width = images.shape[2:]
     rows, columns = round(CROP_SHARE * height), round(CROP_SHARE * width)
-    parts = (images[:, :, :rows, :columns], images[:, :, -rows:, -columns:].flip(3))
+    parts = (images[:, :, :rows, :columns], images[:, :, -rows:, -columns:])
     first, second = (
         F.interpolate(part, (height, width), mode="bilinear", antialias=True)
         for part in parts
