@@ -63,11 +63,10 @@ class PrototypeHead(nn.Module):
             nn.Linear(hidden_dim, bottleneck_dim),
         )
         self.prototypes = nn.Linear(bottleneck_dim, num_prototypes, bias=False)
-        for part in self.modules():
+        for part in self.mlp:
             if isinstance(part, nn.Linear):
                 nn.init.trunc_normal_(part.weight, std=0.02)
-                if part.bias is not None:
-                    nn.init.zeros_(part.bias)
+                nn.init.zeros_(part.bias)
 
     def forward(
         self, features: Features, trains_prototypes: Tensor | None = None
