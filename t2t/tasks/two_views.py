@@ -20,7 +20,7 @@ from t2t.tasks.heads import Features, MomentumTeacher, feature_width, momentum_a
 from t2t.tasks.knn import leave_one_out_knn
 
 KNN_TOP1 = Metric("knn_top1", "kNN top-1", " %")
-COLLAPSED = 0.02
+COLLAPSED = 0.01
 """Features with a smaller deviation are equal for all images."""
 WARMUP = 0.1
 """Share of the training before which small deviations are normal."""
