@@ -56,7 +56,7 @@ def record(
     from t2t.lab.records.record import record as gather
     from t2t.lab.records.study_record import is_studies, record_studies
     from t2t.tasks.registry import primary_metric
-    from t2t.training.saved_run import read_recipe
+    from t2t.training.saved_run import read_recipe, read_result
 
     folders = [Path(run).expanduser() for run in runs]
     target = Path(into).expanduser()
@@ -79,7 +79,9 @@ def record(
         held_out=held_out,
         logs=[Path(each).expanduser() for each in log],
     )
-    metric = primary_metric(read_recipe(folders[0]).task)
+    metric = primary_metric(
+        read_recipe(folders[0]).task, read_result(folders[0])["metric"]
+    )
     values = ", ".join(f"{value:.{metric.digits}f}" for value in summary[metric.name])
     print(
         f"{into}: {summary['recipe']}, {metric.label} {values}{metric.unit} "

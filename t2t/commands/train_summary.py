@@ -18,6 +18,7 @@ from t2t.models.trained import load_trained
 from t2t.serving.predictor import Predictor
 from t2t.tasks import Metric, task_class
 from t2t.tasks.base import VAL_LOSS
+from t2t.tasks.registry import primary_metric
 from t2t.training.forecast.advice import FEW_TO_VALIDATE, confidence_interval
 from t2t.training.loaders import open_data
 from t2t.training.logging.clock import duration, pace
@@ -35,11 +36,12 @@ def train_summary(folder: Path, summary: dict[str, Any]) -> RenderableType:
     recipe = read_recipe(folder)
     task = task_class(recipe.task)
     has_ema = recipe.ema.decay > 0
+    primary = primary_metric(recipe.task, summary["metric"])
     return Group(
         Text(),
-        Text(result_line(summary, task.metrics[0], has_ema=has_ema)),
+        Text(result_line(summary, primary, has_ema=has_ema)),
         Text(),
-        curves(folder / METRICS, task.metrics[0]),
+        curves(folder / METRICS, primary),
         *(examples(folder) if task.needs_labels else []),
         *(Text(f"{note}\n") for note in notes(folder, summary)),
         Text(files_and_commands(folder, has_classes=task.needs_labels)),

@@ -1,5 +1,6 @@
 """A task: what a run learns, with its own modules, its loss and its metrics."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -47,7 +48,9 @@ class TaskContext:
     """The data and the model that a task is built for."""
 
     num_classes: int
-    """0 if the data has no labels."""
+    """Outputs of the model's head; 0 for a task without labels."""
+    has_labels: bool = True
+    """Whether the data has labels, to score with."""
     class_names: tuple[str, ...] = ()
     """Empty if they are not known."""
     data: str = "the data"
@@ -91,6 +94,8 @@ class Task(nn.Module):
     """Whether the data must have classes, and the model a head for them."""
     metrics: ClassVar[tuple[Metric, ...]] = (VAL_LOSS,)
     """What an evaluation computes; the first is the primary metric."""
+    needs_whole_batch: ClassVar[bool] = False
+    """Whether the loss compares all images of a batch: it takes no micro-batches."""
 
     files: dict[str, ModuleFile]
     """The files of frozen modules that `__init__` loads unchanged: checkpoints hold
@@ -112,6 +117,19 @@ class Task(nn.Module):
             for head in heads_of(self.model):
                 head.train()
         return self
+
+    @classmethod
+    def metrics_for(cls, has_labels: bool) -> tuple[Metric, ...]:
+        """Those of the metrics that such data has; the first is the primary metric."""
+        return cls.metrics
+
+    @classmethod
+    def warning(cls, numbers: Mapping[str, float], progress: float) -> str:
+        """A sentence on what the means of the last steps' numbers show; or nothing.
+
+        `progress` is the share of the training that is done. It is logged once.
+        """
+        return ""
 
     def crops(self, crop: RandomCrop | CenterCrop) -> Crops:
         """The crops to take of each image, given the recipe's crop."""

@@ -9,7 +9,9 @@ from t2t.config import from_json
 from t2t.errors import UserError
 from t2t.registry import Registry
 from t2t.tasks.base import Metric, Task, TaskContext
+from t2t.tasks.byol import BYOL
 from t2t.tasks.classify import Classify
+from t2t.tasks.dino import DINO
 from t2t.tasks.distill import (
     DistillHard,
     DistillSoft,
@@ -18,6 +20,8 @@ from t2t.tasks.distill import (
 )
 from t2t.tasks.masked_autoencoder import MaskedAutoencoder
 from t2t.tasks.masked_patches import MaskedPatches
+from t2t.tasks.moco_v3 import MoCoV3
+from t2t.tasks.simclr import SimCLR
 
 TASKS: Registry[type[Task]] = Registry(
     "task",
@@ -29,15 +33,23 @@ TASKS: Registry[type[Task]] = Registry(
         "distill_token_hard": DistillTokenHard,
         "masked_patches": MaskedPatches,
         "masked_autoencoder": MaskedAutoencoder,
+        "simclr": SimCLR,
+        "byol": BYOL,
+        "moco_v3": MoCoV3,
+        "dino": DINO,
     },
 )
 register_task = TASKS.register
 task_class = TASKS.choose
 
 
-def primary_metric(task: str) -> Metric:
-    """The first metric of a task."""
-    return task_class(task).metrics[0]
+def primary_metric(task: str, name: str | None = None) -> Metric:
+    """The first metric of a task; for a finished run, that of the name in its result.
+
+    Data without labels may have another one than data with labels.
+    """
+    metrics = task_class(task).metrics
+    return next((each for each in metrics if each.name == name), metrics[0])
 
 
 def read_args(name: str, args: Mapping[str, Any]) -> Any:

@@ -92,7 +92,10 @@ def train(
             with stage(console, f"Reading {recipe.data}"):
                 splits = local_main_first(world, lambda: open_data(recipe))
         check_same_on_all(world, shared_settings(recipe, runtime, world, splits, fresh))
-        logger = exits.enter_context(RunLogger(run_folder, recipe, world, quiet=quiet))
+        has_labels = splits.val.is_labelled
+        logger = exits.enter_context(
+            RunLogger(run_folder, recipe, world, quiet=quiet, has_labels=has_labels)
+        )
         logger.clock.started = started
         checkpoint = None
         if not fresh:
@@ -164,11 +167,16 @@ def explain_out_of_memory(trainer: Trainer) -> Iterator[None]:
         world = trainer.world
         per_process = trainer.recipe.batch_size // world.size
         num_images = min(trainer.runtime.micro_batch or per_process, per_process)
+        advice = (
+            f"add --micro-batch {max(1, num_images // 2)}, which computes "
+            "the step in parts (the same except for dropout, stochastic depth "
+            "and batch norm)"
+        )
+        if trainer.task.needs_whole_batch:
+            advice = f"set batch_size={trainer.recipe.batch_size // 2}"
         raise LocalError(
             f"{world.device} ran out of memory with {num_images} images "
-            f"at once: add --micro-batch {max(1, num_images // 2)}, which computes "
-            "the step in parts (the same except for dropout, stochastic depth "
-            "and batch norm), or choose smaller images or a smaller model."
+            f"at once: {advice}, or choose smaller images or a smaller model."
             + (" Its checkpoints are kept." * bool(trainer.last_checkpoint))
         ) from error
 

@@ -287,6 +287,7 @@ class Recipe:
             "rand_augment=none": augmentation.rand_augment is not None,
             "three_augment=false": augmentation.three_augment,
             "colour_jitter=0,0,0,0": any(augmentation.colour_jitter),
+            "grayscale=0": any(augmentation.grayscale),
         }
         if self.channels not in (1, 3) and any(colour.values()):
             off = " and ".join(

@@ -218,7 +218,9 @@ def new_state(
 
     The data's `class_names` decide whether the head of the recipe's weights is kept.
     """
+    check_micro_batch(recipe, runtime, world)
     torch.manual_seed(recipe.seed)
+    has_labels = num_classes > 0
     if not task_class(recipe.task).needs_labels:
         num_classes, class_names = 0, None
     model = build_model(recipe, num_classes).to(world.device)
@@ -230,6 +232,7 @@ def new_state(
     num_frozen = freeze_body(model, recipe) if recipe.freeze else 0
     context = TaskContext(
         num_classes=num_classes,
+        has_labels=has_labels,
         class_names=tuple(class_names or ()),
         data=recipe.data,
         image_size=recipe.image_size,
@@ -252,6 +255,19 @@ def new_state(
         model, recipe, others=task.own_modules().values()
     )
     return state
+
+
+def check_micro_batch(recipe: Recipe, runtime: Runtime, world: World) -> None:
+    """Raises an error for micro-batches of a task that compares all images."""
+    per_process = recipe.batch_size // world.size
+    num_images = runtime.micro_batch or per_process
+    if task_class(recipe.task).needs_whole_batch and num_images < per_process:
+        raise UserError(
+            f"task={recipe.task} compares all images of a batch, so --micro-batch "
+            f"{num_images} would change its loss; leave it out, and if the memory does "
+            f"not suffice, set batch_size lower than {recipe.batch_size} or use more "
+            "processes."
+        )
 
 
 def load_initial_weights(

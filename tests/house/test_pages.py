@@ -34,8 +34,11 @@ def test_anchors_lead_somewhere() -> None:
         for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
             text = (page.parent / target if target else page).read_text()
             titles = re.findall(r"^#+ (.*)", text, flags=re.MULTILINE)
-            anchors = {re.sub(r"[^\w -]", "", each.lower()) for each in titles}
-            if anchor.replace("-", " ") not in anchors:
+            anchors = {
+                re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-")
+                for each in titles
+            }
+            if anchor not in anchors:
                 wrong.append(f"{page.relative_to(ROOT)}: {target}#{anchor}")
     assert wrong == []
 

@@ -6,7 +6,6 @@ from torch import Tensor
 
 from t2t.shapes import Pixels
 
-MAX_SIGMA = 2.0
 _REACH = 2  # how far a box filter reaches at the largest sigma
 _ONE = 1 << 24  # PIL's fixed point
 

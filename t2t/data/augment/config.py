@@ -29,6 +29,10 @@ RAND_AUGMENT_OPERATIONS = (
     "translate_x",
     "translate_y",
 )
+MAX_SIGMA = 2.0
+"""The largest standard deviation of a blur, in pixels."""
+BY_VIEW = ("grayscale", "blur", "solarize")
+"""Settings with a probability for each view of an image."""
 _KEYS = {
     "m": "magnitude",
     "n": "number of operations",
@@ -102,9 +106,12 @@ class RandAugmentSettings:
 class Augmentation:
     """The augmentation of training images after cropping; all off by default.
 
-    In this order: padded crop, flip, RandAugment, three-augment, colour jitter, mixing,
-    normalising, erasing. Erasing follows mixing as in the published recipe: a noise box
-    covers both images of a mixture.
+    In this order: padded crop, flip, RandAugment, three-augment, colour jitter,
+    grayscale, blur, solarize, mixing, normalising, erasing. Erasing follows mixing as
+    in the published recipe: a noise box covers both images of a mixture.
+
+    `grayscale`, `blur` and `solarize` are probabilities: one for all views of an image,
+    or one for each view. The last also holds for the views after it.
     """
 
     crop_padding: int = 0
@@ -117,6 +124,12 @@ class Augmentation:
     interpolation: Interpolation = "random"
     three_augment: bool = False
     colour_jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    jitter_probability: float = 1.0
+    grayscale: tuple[float, ...] = (0.0,)
+    blur: tuple[float, ...] = (0.0,)
+    blur_sigma: tuple[float, float] = (0.1, 2.0)
+    """Smallest and largest standard deviation of the Gaussian, in pixels."""
+    solarize: tuple[float, ...] = (0.0,)
     mixup: float = 0.0
     cutmix: float = 0.0
     cutmix_even: bool = False
@@ -138,8 +151,10 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         """Refuses invalid values before a run starts."""
-        for name in ("flip", "mix_probability", "mix_switch", "smoothing", "erase"):
+        names = ("flip", "jitter_probability", "mix_probability", "mix_switch")
+        for name in (*names, "smoothing", "erase"):
             require(name, getattr(self, name), 0.0, 1.0)
+        self.check_views()
         for name in ("crop_padding", "mixup", "cutmix"):
             require(name, getattr(self, name), 0.0)
         for number, strength in enumerate(self.colour_jitter):
@@ -169,6 +184,16 @@ class Augmentation:
         if self.rand_augment is not None:
             RandAugmentSettings.parse(self.rand_augment)
 
+    def check_views(self) -> None:
+        """Refuses invalid probabilities of single views, and invalid blurs."""
+        for name in BY_VIEW:
+            if not getattr(self, name):
+                raise UserError(f"{name} is empty: give a probability from 0 to 1.")
+            for number, probability in enumerate(getattr(self, name)):
+                require(f"{name}[{number}]", probability, 0.0, 1.0)
+        require("blur_sigma[0]", self.blur_sigma[0], 0.0, self.blur_sigma[1])
+        require("blur_sigma[1]", self.blur_sigma[1], 0.0, MAX_SIGMA)
+
     def mix_group_for(self, num_images: int) -> int | None:
         """The group size for a process's images; None: all of them, with one draw.
 
@@ -197,6 +222,9 @@ class Augmentation:
             rand_augment=None,
             three_augment=False,
             colour_jitter=(0.0, 0.0, 0.0, 0.0),
+            grayscale=(0.0,),
+            blur=(0.0,),
+            solarize=(0.0,),
             mixup=0.0,
             cutmix=0.0,
             erase=0.0,

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from t2t.data.augment import blur, colour, geometry, tables
 from t2t.data.augment.colour import Values
+from t2t.data.augment.config import MAX_SIGMA
 from t2t.errors import UserError
 from t2t.registry import Registry
 from t2t.shapes import Pixels
@@ -127,7 +128,7 @@ OPERATIONS: Registry[Operation] = Registry(
         # No kernels: a blur is six passes, and hue is rare.
         "hue": Operation("pixels", colour.hue, by_sign(0.5)),
         "gaussian_blur": Operation(
-            "pixels", blur.gaussian_blur, lambda given: given.level * blur.MAX_SIGMA
+            "pixels", blur.gaussian_blur, lambda given: given.level * MAX_SIGMA
         ),
     },
 )

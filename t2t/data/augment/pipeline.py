@@ -17,6 +17,7 @@ from t2t.data.augment.mix import (
 from t2t.data.augment.policies import (
     RandAugment,
     colour_jitter,
+    grayscale_blur_solarize,
     three_augment,
 )
 from t2t.data.rng import CounterRng, stream_word
@@ -24,7 +25,9 @@ from t2t.ops import augment_triton
 from t2t.shapes import Images, Labels, Pixels
 
 
-def distort(images: Pixels, rng: CounterRng, config: Augmentation) -> Pixels:
+def distort(
+    images: Pixels, rng: CounterRng, config: Augmentation, view: int = 0
+) -> Pixels:
     """Cropped, flipped, moved and recoloured images, each by its own draws."""
     offset = is_flipped = None
     padding = config.crop_padding
@@ -38,7 +41,8 @@ def distort(images: Pixels, rng: CounterRng, config: Augmentation) -> Pixels:
         images = policy(images, rng, config.fill, config.interpolation)
     if config.three_augment:
         images = three_augment(images, rng)
-    return colour_jitter(images, rng, config.colour_jitter)
+    images = colour_jitter(images, rng, config.colour_jitter, config.jitter_probability)
+    return grayscale_blur_solarize(images, rng, config, view)
 
 
 def scale_and_shift(
@@ -107,13 +111,15 @@ def augment_images(
     rng: CounterRng,
     config: Augmentation,
     mixture: Mixture | None = None,
+    view: int = 0,
 ) -> Images:
     """Augmented, normalised images to train on, for tasks with or without labels.
 
     Each image depends on its own draws alone, unless a mixture is given: `mixup`,
-    `cutmix` and `smoothing` of the config concern `augment` only.
+    `cutmix` and `smoothing` of the config concern `augment` only. The number of the
+    view selects probabilities; give `rng.for_view(view)` too.
     """
-    return normalise_and_erase(distort(images, rng, config), rng, config, mixture)
+    return normalise_and_erase(distort(images, rng, config, view), rng, config, mixture)
 
 
 def normalise_and_erase(

@@ -7,8 +7,8 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from t2t.data.augment.apply import apply_chosen
-from t2t.data.augment.blur import MAX_SIGMA
 from t2t.data.augment.config import (
+    MAX_SIGMA,
     Augmentation,
     Interpolation,
     RandAugmentSettings,
@@ -121,12 +121,16 @@ def three_augment(images: Pixels, rng: CounterRng) -> Pixels:
 
 
 def colour_jitter(
-    images: Pixels, rng: CounterRng, strength: tuple[float, float, float, float]
+    images: Pixels,
+    rng: CounterRng,
+    strength: tuple[float, float, float, float],
+    probability: float = 1.0,
 ) -> Pixels:
     """Brightness, contrast, saturation and hue, by random factors in a random order.
 
     A strength s draws a factor in [max(0, 1 − s), 1 + s], for hue a turn in [−s, s];
-    operations of strength 0 are skipped.
+    operations of strength 0 are skipped. An image gets all of them, with the
+    probability, or none.
     """
     active = [
         (name, amount)
@@ -138,6 +142,9 @@ def colour_jitter(
     names = [name for name, _ in active]
     unit = rng.uniform("colour_jitter.factor", len(JITTER_OPERATIONS))
     order = rng.permutation("colour_jitter.order", len(active))
+    if probability < 1:
+        is_changed = rng.bernoulli("colour_jitter.apply", probability)
+        order = torch.where(is_changed, order, -1)
     for position in range(len(active)):
         choice = order[:, position]
         value = torch.zeros_like(unit[:, 0])
@@ -147,4 +154,26 @@ def colour_jitter(
             drawn = low + (high - low) * unit[:, JITTER_OPERATIONS.index(name)]
             value = torch.where(choice == number, drawn, value)
         images = apply_chosen(images, names, choice, value)
+    return images
+
+
+def grayscale_blur_solarize(
+    images: Pixels, rng: CounterRng, config: Augmentation, view: int = 0
+) -> Pixels:
+    """Each image turned grey, blurred and solarized at 128, by independent draws."""
+    low, high = config.blur_sigma
+    for name, probabilities in (
+        ("grayscale", config.grayscale),
+        ("gaussian_blur", config.blur),
+        ("solarize", config.solarize),
+    ):
+        probability = probabilities[min(view, len(probabilities) - 1)]
+        if probability == 0:
+            continue
+        value = torch.full_like(rng.keys, 128, dtype=torch.float32)
+        if name == "gaussian_blur":
+            value = rng.uniform("blur.sigma", low=low, high=high)[:, 0]
+        is_changed = rng.bernoulli(f"{name}.apply", probability)[:, 0]
+        choice = torch.where(is_changed, 0, -1)
+        images = apply_chosen(images, (name,), choice, value)
     return images

@@ -162,7 +162,7 @@ def write_record(
             )
     draw_seeds(runs, into / CURVES)
     if not (into / PAGE).exists():
-        metric = primary_metric(runs[0].recipe["task"])
+        metric = primary_metric(runs[0].recipe["task"], runs[0].result["metric"])
         write_text(into / PAGE, first_page(summary, metric))
 
 

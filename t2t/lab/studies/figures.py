@@ -117,7 +117,7 @@ def draw_mean_and_std(
 
 def draw_seeds(runs: "Sequence[FinishedRun]", path: Path) -> None:
     """Draw training loss and metric (EMA and raw) of every seed over the steps."""
-    metric = primary_metric(runs[0].recipe["task"])
+    metric = primary_metric(runs[0].recipe["task"], runs[0].result["metric"])
     figure = Figure(figsize=(11, 3.8), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, 3, sharex=True)

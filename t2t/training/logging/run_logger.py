@@ -50,9 +50,11 @@ class RunLogger:
         world: World,
         *,
         quiet: bool = False,
+        has_labels: bool = True,
     ) -> None:
         self.run_folder, self.recipe, self.world = run_folder, recipe, world
-        self.metrics: tuple[Metric, ...] = task_class(recipe.task).metrics
+        self.task = task_class(recipe.task)
+        self.metrics: tuple[Metric, ...] = self.task.metrics_for(has_labels)
         self.messages = Messages(run_folder, world, quiet)
         self.console = self.messages.console
         self.warn, self.info = self.messages.warn, self.messages.info
@@ -67,6 +69,8 @@ class RunLogger:
         self.bar: ProgressBar | None = None
         self.num_steps = self.per_epoch = 0
         self.logged_at = self.drawn_at = self.shown_at = -math.inf
+        self.has_warned = False
+        """Whether the task's warning was logged."""
 
     def __enter__(self) -> "RunLogger":
         return self
@@ -166,8 +170,8 @@ class RunLogger:
         step = result.step
         if result.applied:
             for name, value in result.numbers.items():
-                recent = self.numbers.setdefault(name, deque(maxlen=WINDOW))
-                recent.append(value)
+                values = self.numbers.setdefault(name, deque(maxlen=WINDOW))
+                values.append(value)
         else:
             self.failures.failed(
                 STEPS_SKIPPED, f"Step {step} was skipped: its gradient is not finite."
@@ -177,10 +181,12 @@ class RunLogger:
         if step == 1 or last or step % self.row_every == 0:
             rate = self.clock.steps_per_second * self.recipe.batch_size
             names = list(dict.fromkeys(["loss", *self.numbers]))
+            recent = {name: self.recent(name) for name in names}
+            self.warn_once(self.task.warning(recent, step / self.num_steps))
             self.write(
                 step,
                 {
-                    **{name: rounded(self.recent(name), 5) for name in names},
+                    **{name: rounded(value, 5) for name, value in recent.items()},
                     "gradient_norm": rounded(result.gradient_norm, 4),
                     "lr": result.lr,
                     "images_per_second": round(rate, 1),
@@ -195,6 +201,12 @@ class RunLogger:
                 self.messages.note(self.progress_line(step))
             elif not last:
                 self.info(self.progress_line(step))
+
+    def warn_once(self, sentence: str) -> None:
+        """Logs the first warning of the task."""
+        if sentence and not self.has_warned:
+            self.has_warned = True
+            self.warn(sentence)
 
     @property
     def row_every(self) -> int:

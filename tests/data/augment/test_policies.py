@@ -9,11 +9,12 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from timm.data import auto_augment as timm_ops
 
 from t2t.data.augment.apply import apply_chosen, apply_torch
-from t2t.data.augment.config import RAND_AUGMENT_OPERATIONS
+from t2t.data.augment.config import RAND_AUGMENT_OPERATIONS, Augmentation
 from t2t.data.augment.operations import OPERATIONS
 from t2t.data.augment.policies import (
     RandAugment,
     colour_jitter,
+    grayscale_blur_solarize,
     three_augment,
 )
 from t2t.data.rng import CounterRng
@@ -237,3 +238,58 @@ def test_samples_without_an_operation_stay():
         images, RAND_AUGMENT_OPERATIONS, none, torch.zeros(4), FILL, none > 0
     )
     assert torch.equal(result, images)
+
+
+def test_colour_jitter_changes_a_share_of_the_images():
+    images = pictures(400, (4, 4))
+    rng = CounterRng.of(0, 0, torch.arange(len(images)))
+    strength = (0.4, 0.4, 0.2, 0.1)
+    always = colour_jitter(images, rng, strength)
+    some = colour_jitter(images, rng, strength, 0.8)
+    is_kept = (some == images).flatten(1).all(1)
+    assert torch.equal(some[~is_kept], always[~is_kept])
+    assert is_kept.float().mean() == pytest.approx(0.2, abs=0.05)
+
+
+def test_views_are_turned_grey_blurred_and_solarized():
+    images = pictures(400, (8, 8))
+    rng = CounterRng.of(0, 0, torch.arange(len(images)))
+
+    def share(view: int, **changes: object) -> tuple[torch.Tensor, float]:
+        config = Augmentation(**changes)
+        changed = grayscale_blur_solarize(images, rng, config, view)
+        is_changed = (changed != images).flatten(1).any(1)
+        return changed[is_changed], is_changed.float().mean().item()
+
+    grey, num_grey = share(0, grayscale=(0.2,))
+    assert num_grey == pytest.approx(0.2, abs=0.05)
+    assert torch.equal(grey[:, 0], grey[:, 2])
+    for view, expected in enumerate((1.0, 0.1, 0.5, 0.5)):
+        _, num_blurred = share(view, blur=(1.0, 0.1, 0.5), blur_sigma=(1.0, 2.0))
+        assert num_blurred == pytest.approx(expected, abs=0.06)
+    _, num_solarized = share(0, solarize=(0.0, 0.2))
+    assert num_solarized == 0
+    solarized = grayscale_blur_solarize(images, rng, Augmentation(solarize=(1.0,)))
+    expected = torch.where(images < 128, images, 255 - images)
+    assert torch.equal(solarized, expected)
+    blurred = grayscale_blur_solarize(
+        images, rng, Augmentation(blur=(1.0,), blur_sigma=(1.5, 1.5))
+    )
+    one = Image.fromarray(images[0].permute(1, 2, 0).numpy())
+    one = one.filter(ImageFilter.GaussianBlur(1.5))
+    assert torch.equal(blurred[0], TF.pil_to_tensor(one))
+    assert torch.equal(grayscale_blur_solarize(images, rng, Augmentation()), images)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"blur": ()}, "blur is empty"),
+        ({"solarize": (0.0, 1.2)}, r"solarize\[1\]"),
+        ({"jitter_probability": -1.0}, "jitter_probability"),
+        ({"blur_sigma": (1.0, 3.0)}, "blur_sigma"),
+    ],
+)
+def test_impossible_views_are_refused(changes, message):
+    with pytest.raises(UserError, match=message):
+        Augmentation(**changes)

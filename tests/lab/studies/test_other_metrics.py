@@ -65,7 +65,7 @@ def test_a_study_without_labels_is_trained_tabled_and_recorded(
         return replace(recipe, task="test_mean_colour", data=str(flat), epochs=1)
 
     study = tiny_study.changed(without_labels)
-    runtime = Runtime(device="cpu", compile=False, workers=1)
+    runtime = Runtime(device="cpu", compile="off", workers=1)
     folder = tmp_path / "studies"
     result = run_study(study, (0, 1), folder, runtime=runtime, quiet=True)
     assert not result.failed
