@@ -56,8 +56,13 @@ def probe(
         option("Neighbors of kNN.", "(default: chosen on training images)", "N"),
     ] = None,
     shots: Annotated[
-        str, option("Images per class of few-shot.", "(default: 1,5,10)", "N,...")
-    ] = "1,5,10",
+        str | None,
+        option(
+            "Images per class of few-shot; several with commas.",
+            "(default: 1,5,10)",
+            "N",
+        ),
+    ] = None,
     draws: Annotated[
         int, option("How often few-shot draws its images.", "(default: 10)", "N")
     ] = 10,
@@ -103,7 +108,7 @@ def probe(
       t2t probe runs/pretrained --data photos/ --method all --json
     """
     methods = methods_in(method)
-    numbers = shots_in(shots)
+    numbers = None if shots is None else shots_in(shots)
     positive = {"--draws": draws, "--examples": examples, "--epochs": epochs}
     optional = {"--k": k, "--train-images": train_images, "--val-images": val_images}
     for name, number in {**positive, **optional, "--batch-size": batch_size}.items():
@@ -123,6 +128,9 @@ def probe(
     folder = weights_folder(weights) or Path()
     file = folder / FILE_NAME if out is None else Path(out).expanduser()
     check_writable("--out", file)
+    if "finetune" in methods:
+        runs = weights_folder(weights) or Path("runs")
+        warn(f"Fine-tuning comes last and takes longest; its log will be in {runs}.")
     with show_progress("extracting features") as progress:
         report = score(
             weights,
@@ -142,7 +150,6 @@ def probe(
             device=device,
             precision=precision,
             max_pixels=max_pixels,
-            folder=file.parent,
             progress=progress,
         )
     warn(*report.notes)

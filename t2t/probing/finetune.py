@@ -1,12 +1,14 @@
 """Fine-tuning on a few examples, as the last and dearest probe."""
 
 import hashlib
+import json
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from t2t.config import to_json
 from t2t.data.augment.config import Augmentation
 from t2t.data.sources import Splits
 from t2t.models.trained import TrainedModel
@@ -31,6 +33,7 @@ def finetune_recipe(
     trained: TrainedModel, data: str, num_images: int, epochs: int, seed: int
 ) -> Recipe:
     """AdamW with layer-wise decay and light augmentation, for any weights."""
+    model, model_args = starting_model(trained)
     height, width = trained.image_size
     small = max(height, width) <= LARGEST_PADDED
     if small:
@@ -40,9 +43,9 @@ def finetune_recipe(
             kind="random", scale=(0.5, 1.0), evaluation_fraction=trained.crop_fraction
         )
     return Recipe(
-        name=f"finetune_{num_images}",
-        model=trained.name,
-        model_args=model_args(trained.model, trained.name),
+        name=f"finetuned_{num_images}",
+        model=model,
+        model_args=model_args,
         weights=trained.path,
         data=data,
         image_size=trained.image_size,
@@ -59,7 +62,7 @@ def finetune_recipe(
         crop=crop,
         augmentation=Augmentation(
             crop_padding=min(height, width) // 8 if small else 0,
-            flip=0.5,
+            flip=0.0,  # digits and letters must not be mirrored
             smoothing=0.1,
             mean=trained.mean,
             std=trained.std,
@@ -67,12 +70,16 @@ def finetune_recipe(
     )
 
 
-def model_args(model: nn.Module, name: str) -> dict[str, Any]:
-    """How a model of ours differs from the one of its name; empty for timm's."""
-    if not isinstance(model, VisionTransformer):
-        return {}
-    own, named = model.config, CONFIGS[name]
-    return {
+def starting_model(trained: TrainedModel) -> tuple[str, dict[str, Any]]:
+    """The name of a model, and how it differs from the model of that name.
+
+    A model of ours that was saved without a name starts from any name.
+    """
+    if not isinstance(trained.model, VisionTransformer):
+        return trained.name, {}
+    name = trained.name if trained.name in CONFIGS else next(iter(CONFIGS))
+    own, named = trained.model.config, CONFIGS[name]
+    return name, {
         field.name: getattr(own, field.name)
         for field in fields(own)
         if field.name not in SET_ELSEWHERE
@@ -83,28 +90,33 @@ def model_args(model: nn.Module, name: str) -> dict[str, Any]:
 def finetune(
     trained: TrainedModel,
     splits: Splits,
+    *,
     num: int,
     epochs: int,
     seed: int,
-    folder: Path,
+    parent: Path,
     runtime: Runtime,
 ) -> Result:
-    """Fine-tunes on some of the training images; the same call resumes."""
+    """Fine-tunes on some of the training images; the same call resumes.
+
+    The run folder's name differs for other weights, images and settings.
+    """
+    data = splits.description
     drawn = some_of(splits.train, num, seed)
-    recipe = finetune_recipe(trained, splits.description, len(drawn), epochs, seed)
+    splits = Splits(drawn, splits.val, data)
+    recipe = finetune_recipe(trained, data, len(drawn), epochs, seed)
+    name = f"{recipe.name}-seed{seed}-{digest(trained.model, recipe, splits)}"
     return train(
-        recipe,
-        folder=folder,
-        runtime=runtime,
-        quiet=True,
-        splits=Splits(drawn, splits.val, splits.description),
+        recipe, folder=parent / name, runtime=runtime, quiet=True, splits=splits
     )
 
 
-def weights_digest(model: nn.Module) -> str:
-    """A few letters that differ for other weights, for a folder's name."""
-    digest = hashlib.sha256()
+def digest(model: nn.Module, recipe: Recipe, splits: Splits) -> str:
+    """A few letters that differ for other weights, settings or images."""
+    sha256 = hashlib.sha256(json.dumps(to_json(recipe), sort_keys=True).encode())
+    for source in (splits.train, splits.val):
+        sha256.update(source.fingerprint().encode())
     for name, tensor in sorted(model.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:8]
+        sha256.update(name.encode())
+        sha256.update(tensor.detach().cpu().float().numpy().tobytes())
+    return sha256.hexdigest()[:8]

@@ -59,6 +59,11 @@ class FrozenFeatures:
         """Per cent of the evaluated images whose prediction is their label."""
         return 100 * float((predictions == self.val_labels).double().mean())
 
+    @property
+    def fewest(self) -> int:
+        """How many training images the smallest class has."""
+        return int(self.train_labels.bincount(minlength=self.num_classes).min())
+
     def rows(self, indices: Tensor) -> Labelled:
         """Some of the training features and their labels."""
         return self.train[indices], self.train_labels[indices]
@@ -87,7 +92,8 @@ def score_frozen(
         "linear": lambda: [score_linear(found, options)],
         "knn": lambda: [score_knn(found, options)],
         "few-shot": lambda: [
-            score_few_shot(found, shots, options) for shots in sorted({*options.shots})
+            score_few_shot(found, shots, options)
+            for shots in options.shots_for(found.fewest)
         ],
     }
     results: list[ProbeResult] = []
@@ -150,9 +156,10 @@ def score_few_shot(
     """Least squares on a few images per class: mean and spread over the draws."""
     labels = found.train_labels.cpu().numpy()
     seeds = [options.seed + draw for draw in range(options.draws)]
-    scores = []
+    scores, num_drawn = [], 0
     for seed in seeds:
         drawn = torch.from_numpy(draw_shots(labels, shots, seed))
+        num_drawn = len(drawn)
         rows = found.rows(drawn.to(found.train.device))
         predicted = least_squares_scores(found.val, *rows, found.num_classes).argmax(1)
         scores.append(found.accuracy(predicted))
@@ -162,7 +169,7 @@ def score_few_shot(
         label=f"{METHODS['few-shot']}, {shots} per class",
         top1=statistics.mean(scores),
         std=statistics.stdev(scores) if is_plural else None,
-        num_images=shots * found.num_classes,
+        num_images=num_drawn,
         setting=f"{len(seeds)} draw{'s' * is_plural}",
         details={
             "shots": shots,

@@ -102,10 +102,13 @@ def _whereabouts(
     seed = trained.seed if recipe is None else recipe.seed
     where = own if data is None else os.fspath(data)
     if where is None:
-        raise UserError(f"{trained.path} does not name its training data: name data.")
+        raise UserError(
+            f"{trained.path} does not name its training data: say which images to use."
+        )
     if data is None and own is not None and not _can_open(where):
         raise UserError(
-            f"{trained.path} was trained on {where}, which is not here: name data."
+            f"{trained.path} was trained on {where}, which is not here: say which "
+            "images to use."
         )
     is_own = recipe is not None and same_data(str(where), recipe.data)
     return str(where), recipe if is_own else None, seed

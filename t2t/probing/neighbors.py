@@ -132,7 +132,7 @@ class NeighborReport:
         """Draws the first images, each in a row with its nearest ones."""
         rows = [
             (
-                CaptionedImage(each.pixels, Path(each.image).name, "searched for"),
+                CaptionedImage(each.pixels, Path(each.image).name, "query"),
                 [self.captioned(neighbor) for neighbor in each.neighbors],
             )
             for each in self.found[:MOST_DRAWN]

@@ -13,6 +13,8 @@ METHODS = {
 }
 """The methods and their names in a table."""
 
+DEFAULT_SHOTS = (1, 5, 10)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeOptions:
@@ -22,8 +24,8 @@ class ProbeOptions:
     """linear, knn, few-shot, finetune."""
     k: int | None = None
     """Neighbors of kNN; None chooses on held-out training images."""
-    shots: Sequence[int] = (1, 5, 10)
-    """Images per class of few-shot."""
+    shots: Sequence[int] | None = None
+    """Images per class of few-shot; None takes 1, 5 and 10 where there are so many."""
     draws: int = 10
     """How often few-shot draws its images."""
     examples: int = 1000
@@ -40,8 +42,8 @@ class ProbeOptions:
         """Checks the values before anything is read."""
         for method in self.methods:
             choose("method", method, METHODS)
-        if not self.methods or not self.shots:
-            raise UserError("Name at least one method and one number of shots.")
+        if not self.methods:
+            raise UserError(f"Name at least one method of {', '.join(METHODS)}.")
         numbers = {
             "k": self.k,
             "draws": self.draws,
@@ -49,8 +51,14 @@ class ProbeOptions:
             "epochs": self.epochs,
             "train_images": self.train_images,
             "val_images": self.val_images,
-            "shots": min(self.shots),
+            "shots": min(self.shots or (1,)),
         }
         for name, number in numbers.items():
             if number is not None and number < 1:
                 raise UserError(f"{name}={number} is too small: give 1 or more.")
+
+    def shots_for(self, fewest: int) -> tuple[int, ...]:
+        """The numbers of shots if the smallest class has so many images."""
+        if self.shots is not None:
+            return tuple(sorted({*self.shots}))
+        return tuple(each for each in DEFAULT_SHOTS if each <= fewest)

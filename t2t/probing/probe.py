@@ -19,7 +19,7 @@ from t2t.probing.features import (
     extract,
     no_progress,
 )
-from t2t.probing.finetune import finetune, weights_digest
+from t2t.probing.finetune import finetune
 from t2t.probing.frozen import FrozenFeatures, score_frozen
 from t2t.probing.images import ImagesOfSplit, find_labelled, some_of, weights_folder
 from t2t.probing.options import METHODS, ProbeOptions
@@ -38,7 +38,7 @@ def probe(
     methods: Sequence[str] = ("linear", "knn"),
     split: str | None = None,
     k: int | None = None,
-    shots: Sequence[int] = (1, 5, 10),
+    shots: Sequence[int] | None = None,
     draws: int = 10,
     examples: int = 1000,
     epochs: int = 40,
@@ -56,7 +56,7 @@ def probe(
     """Scores the features of any weights on labelled images, as `t2t probe` does.
 
     Features are extracted once for all methods. `folder` is where a fine-tuning has its
-    run folder; None is the folder of the weights' run, or the current one.
+    run folder; None is the folder of the weights' run, or `runs`.
     """
     options = ProbeOptions(
         methods=methods,
@@ -102,7 +102,7 @@ def probe(
                 trained,
                 Splits(train.source, evaluated_on.source, train.where),
                 options,
-                parent or Path(),
+                parent or Path("runs"),
                 runtime,
             ),
         )
@@ -133,7 +133,7 @@ def check_counts(train: Source, options: ProbeOptions, where: str) -> None:
     """Raises an error if there are too few training images of a class."""
     counts = np.bincount(train.labels, minlength=len(train.classes))
     smallest = int(counts.argmin())
-    most = max(options.shots)
+    most = max(options.shots or (1,))
     if "few-shot" in options.methods and counts[smallest] < most:
         raise UserError(
             f"{most} shots need as many training images of every class, and "
@@ -176,11 +176,15 @@ def score_finetuned(
 ) -> ProbeResult:
     """Fine-tunes all weights on a few examples; the same call resumes."""
     num = min(options.examples, len(splits.train))
-    digest = weights_digest(trained.model)
-    folder = parent / f"finetuned-{digest}-{num}-seed{options.seed}"
     started = time.perf_counter()
     result = finetune(
-        trained, splits, num, options.epochs, options.seed, folder, runtime
+        trained,
+        splits,
+        num=num,
+        epochs=options.epochs,
+        seed=options.seed,
+        parent=parent,
+        runtime=runtime,
     )
     if not result.finished:
         raise KeyboardInterrupt  # the same command resumes
@@ -189,11 +193,11 @@ def score_finetuned(
         label=METHODS["finetune"],
         top1=result.summary["top1"],
         num_images=num,
-        setting=f"{options.epochs} epochs, in {folder}",
+        setting=f"{options.epochs} epochs, in {result.folder}",
         details={
             "seeds": [options.seed],
             "epochs": options.epochs,
-            "folder": str(folder),
+            "folder": str(result.folder),
         },
         seconds=time.perf_counter() - started,
     )
