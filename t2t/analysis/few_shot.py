@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from t2t.analysis.linear_probe import ClassNumbers, FeatureRows
+from t2t.analysis.linear_probe import ClassNumbers, FeatureRows, mean_and_std
 from t2t.data.sources.base import Indices
 from t2t.data.sources.splitting import permutation
 
@@ -30,15 +30,14 @@ def least_squares_scores(
 ) -> Tensor:
     """Scores of the classes by ridge regression onto targets of −1 and 1, as for ViT.
 
-    The regression has an intercept. Features are centred and divided by one number,
-    their mean length, so that a penalty means the same for any model. None chooses the
+    The regression has an intercept. Features are standardised and divided by the root
+    of their number, so that a penalty means the same for any width. None chooses the
     penalty with the smallest squared error on each image when it is left out.
     """
     rows, others = features.double(), queries.double()
-    mean = rows.mean(0)
-    rows, others = rows - mean, others - mean
-    length = rows.square().sum(1).mean().sqrt().clamp_min(1e-12)
-    rows, others = rows / length, others / length
+    mean, std = mean_and_std(rows)
+    scale = std * rows.shape[1] ** 0.5
+    rows, others = (rows - mean) / scale, (others - mean) / scale
     targets = rows.new_full((len(rows), num_classes), -1.0)
     targets[torch.arange(len(rows), device=rows.device), labels] = 1.0
     intercept = targets.mean(0)

@@ -58,10 +58,7 @@ def fit_linear_probe(
     scikit-learn's `LogisticRegression` with C = 1 / (penalty · images) minimises the
     same. The bias has no penalty.
     """
-    mean = features.mean(0)
-    std = features.std(0, correction=0)
-    # A feature that is constant says nothing, and is not divided by zero.
-    std = torch.where(std > 1e-6 * std.max(), std, torch.ones_like(std))
+    mean, std = mean_and_std(features)
     standardised = (features - mean) / std
     if start is None:
         weights = features.new_zeros(features.shape[1] + 1, num_classes)
@@ -82,6 +79,13 @@ def fit_linear_probe(
 
     optimizer.step(closure)
     return LinearProbe(mean, std, weights)
+
+
+def mean_and_std(features: FeatureRows) -> tuple[Tensor, Tensor]:
+    """What standardises features; a constant one is not divided by zero."""
+    std = features.std(0, correction=0)
+    is_constant = std <= 1e-6 * std.max()
+    return features.mean(0), torch.where(is_constant, torch.ones_like(std), std)
 
 
 def _loss_and_gradient(

@@ -83,13 +83,27 @@ def probe(
         evaluated_on, source=some_of(evaluated_on.source, val_images, seed)
     )
     check_counts(train.source, options, train.where)
+    runs = parent or Path("runs")
+    return score_all(trained, (train, evaluated_on), options, how, runs, progress)
+
+
+def score_all(
+    trained: TrainedModel,
+    images: tuple[ImagesOfSplit, ImagesOfSplit],
+    options: ProbeOptions,
+    how: ExtractOptions,
+    runs: Path,
+    progress: Progress,
+) -> ProbeReport:
+    """The results of all methods on training and evaluation images."""
     with init_distributed(how.device) as world, use_free_cores(world.device):
         precision = how.precision or default_precision(world.device)
         started = time.perf_counter()
-        both = extract_both(trained, (train, evaluated_on), world, how, progress)
+        both = extract_both(trained, images, world, how, progress)
         seconds = time.perf_counter() - started
         device = device_name(world)
         results = score_frozen(FrozenFeatures.of(*both, world.device), options)
+    train, evaluated_on = images
     if "finetune" in options.methods:
         runtime = Runtime(
             device=world.device.type,
@@ -97,18 +111,10 @@ def probe(
             compile=False,  # which would take longer than the run
             max_pixels=how.max_pixels,
         )
-        results += (
-            score_finetuned(
-                trained,
-                Splits(train.source, evaluated_on.source, train.where),
-                options,
-                parent or Path("runs"),
-                runtime,
-            ),
-        )
-    notes = (*trained.notes, *train.notes, *evaluated_on.notes)
+        splits = Splits(train.source, evaluated_on.source, train.where)
+        results += (score_finetuned(trained, splits, options, runs, runtime),)
     return ProbeReport(
-        weights=str(weights),
+        weights=trained.path,
         model=trained.name,
         data=train.where,
         split=evaluated_on.split,
@@ -125,7 +131,7 @@ def probe(
         results=results,
         seconds=seconds,
         damaged=(*both[0].damaged, *both[1].damaged),
-        notes=tuple(dict.fromkeys(notes)),
+        notes=tuple(dict.fromkeys((*trained.notes, *train.notes, *evaluated_on.notes))),
     )
 
 

@@ -20,12 +20,11 @@ def reference(
     features: np.ndarray, labels: np.ndarray, queries: np.ndarray, penalty: float
 ) -> np.ndarray:
     """scikit-learn's ridge regression with an intercept, onto −1 and 1."""
-    mean = features.mean(0)
-    length = np.sqrt(((features - mean) ** 2).sum(1).mean())
+    mean, scale = features.mean(0), np.sqrt(features.shape[1]) * features.std(0)
     ridge = Ridge(alpha=penalty).fit(
-        (features - mean) / length, 2.0 * np.eye(3)[labels] - 1
+        (features - mean) / scale, 2.0 * np.eye(3)[labels] - 1
     )
-    return np.asarray(ridge.predict((queries - mean) / length))
+    return np.asarray(ridge.predict((queries - mean) / scale))
 
 
 @pytest.mark.parametrize("num", [6, 30], ids=["fewer than features", "more"])
@@ -44,7 +43,7 @@ def test_the_penalty_is_chosen_by_leaving_each_image_out(
 ) -> None:
     features, labels = draw(15, 0)
     rows = features.double() - features.double().mean(0)
-    rows /= rows.square().sum(1).mean().sqrt()
+    rows /= rows.std(0, correction=0) * rows.shape[1] ** 0.5
     targets = 2.0 * torch.eye(3, dtype=torch.float64)[labels] - 1
     errors = {}
     for penalty in PENALTIES:
