@@ -15,7 +15,7 @@ from t2t.data.sources.splitting import permutation
 
 MOST_POINTS = 5000
 """Images in the figure; of more, so many are drawn at random."""
-MOST_COLOURS = 20
+MOST_COLOURS = 18
 """Classes with a colour, those with most images; the others are grey."""
 _PCA_WIDTH = 50
 _PERPLEXITY = 30
@@ -88,11 +88,14 @@ def draw_classes(
         num = int((counts > 0).sum()) - len(named)
         label = f"{num} other class{'es' if num > 1 else ''}"
         axes.scatter(*points[others].T, s=size, color=_GREY, linewidths=0, label=label)
-    colours = colormaps["tab10" if len(named) <= 10 else "tab20"]
+    palette = [colormaps["tab10"](place) for place in range(10)]
+    if len(named) > len(palette):
+        palette = [colormaps["tab20"](place) for place in range(20)]
+        del palette[14:16]  # greys, which stand for the other classes
     # In random order, so that no class lies on top of the others.
     drawn = permutation(len(points), 1)
     drawn = drawn[~others[drawn]]
-    colour_of = {number: colours(place) for place, number in enumerate(named.tolist())}
+    colour_of = dict(zip(named.tolist(), palette, strict=False))
     colour = [colour_of[number] for number in labels[drawn].tolist()]
     axes.scatter(*points[drawn].T, s=size, c=colour, linewidths=0, alpha=0.8)
     for number in named.tolist():

@@ -119,7 +119,7 @@ def extract(
     """The features of every image, in one pass, on the CPU."""
     source = images.source
     precision = options.precision or default_precision(world.device)
-    choose("precision", precision, PRECISIONS)
+    kind = choose("precision", precision, PRECISIONS)
     damage = Damage(options.damage_limit)
     batches = evaluation_batches(
         source,
@@ -143,7 +143,7 @@ def extract(
         Normalize(trained.mean, trained.std),
         score_features,
         world,
-        PRECISIONS[precision],
+        kind,
         advance,
     )
     check_finite(found["features"], trained)

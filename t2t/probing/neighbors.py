@@ -16,7 +16,7 @@ from t2t.analysis.knn import nearest
 from t2t.analysis.neighbors_figure import CaptionedImage, draw_neighbors
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.sources import Source
-from t2t.errors import UserError, on_one_line
+from t2t.errors import UserError, choose, on_one_line
 from t2t.models.trained import load_trained
 from t2t.probing.features import (
     ExtractOptions,
@@ -183,7 +183,9 @@ def neighbors(
         predictor = Predictor(trained, world.device, max_pixels)
         # Before the search, which takes longer: an image may be damaged.
         pixels = [predictor.model_input(image) for image in several]
-        kind = PRECISIONS[precision or default_precision(world.device)]
+        kind = choose(
+            "precision", precision or default_precision(world.device), PRECISIONS
+        )
         with torch.inference_mode(), autocast(world.device, kind):
             queries = [
                 pooled_features(predictor.model, predictor.normalised(each))

@@ -67,9 +67,11 @@ def test_of_many_classes_the_largest_are_named(figures: list[Figure]) -> None:
     legend = figures[0].axes[0].get_legend()
     assert legend is not None
     words = [text.get_text() for text in legend.get_texts()]
-    assert len(words) == 21
-    assert words[0] == "4 other classes"
+    assert len(words) == 19
+    assert words[0] == "6 other classes"
     assert "c3 (8)" in words
+    colours = {tuple(each.get_facecolor()[0][:3]) for each in legend.legend_handles}
+    assert len(colours) == 19
 
 
 def test_without_labels_there_is_no_legend(

@@ -94,5 +94,7 @@ def test_a_damaged_image_is_an_error(weights: Path, own_images: Path) -> None:
     broken.write_bytes(b"nothing")
     with pytest.raises(UserError, match=r"broken\.png cannot be read"):
         found(weights, str(broken), own_images)
+    with pytest.raises(UserError, match="precision='fp8' is not known"):
+        found(weights, str(own_images / "a" / "00.png"), own_images, precision="fp8")
     with pytest.raises(UserError, match="num=0 is too small"):
         found(weights, str(own_images / "a" / "00.png"), own_images, num=0)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
@@ -284,4 +283,14 @@ def test_classes_are_matched_by_name(
     _, test = find_labelled(load_trained(weights), tmp_path, "test")
     assert test.source.classes == ("a", "b", "c")
     assert {*test.source.labels.tolist()} == {1, 2}
-    assert isinstance(torch.from_numpy(test.source.labels), torch.Tensor)
+
+
+def test_a_timm_model_is_probed_and_fine_tuned(images: Path, tmp_path: Path) -> None:
+    model = create_model("test_vit", num_classes=4)
+    path = save(model, tmp_path / "timm.safetensors", name="test_vit")
+    report = probed(
+        path, images, "knn", "finetune", epochs=1, examples=12, folder=tmp_path
+    )
+    assert report.width == model.num_features
+    assert report.result("finetune").num_images == 12
+    assert any("does not state its preprocessing" in note for note in report.notes)
