@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from t2t.models.positions import Positions, register_positions
     from t2t.models.tokenizers import Tokenizer, register_tokenizer
     from t2t.models.weights import load, save
+    from t2t.probing.features import features
+    from t2t.probing.neighbors import neighbors
+    from t2t.probing.probe import probe
     from t2t.recipes import find_recipe
     from t2t.recipes.train import train
     from t2t.tasks import Metric, Task, TaskContext, register_task
@@ -57,10 +60,13 @@ __all__ = [
     "Tokenizer",
     "UserError",
     "create_model",
+    "features",
     "find_recipe",
     "list_models",
     "load",
     "load_code",
+    "neighbors",
+    "probe",
     "register_augmentation",
     "register_mixer",
     "register_mlp",
@@ -91,9 +97,12 @@ LAZY = {
     "TokenDropping": "t2t.training.recipe",
     "Tokenizer": "t2t.models.tokenizers",
     "create_model": "t2t.models.create",
+    "features": "t2t.probing.features",
     "find_recipe": "t2t.recipes",
     "load": "t2t.models.weights",
     "load_code": "t2t.user_code",
+    "neighbors": "t2t.probing.neighbors",
+    "probe": "t2t.probing.probe",
     "register_augmentation": "t2t.data.augment.operations",
     "register_mixer": "t2t.models.blocks",
     "register_mlp": "t2t.models.blocks",

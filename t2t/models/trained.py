@@ -58,12 +58,16 @@ def load_trained(
     path: str | os.PathLike[str],
     *,
     model: str | ModelConfig | None = None,
+    needs_head: bool = True,
     checksum: bool = False,
 ) -> TrainedModel:
-    """The model in a file, run folder or URL, `hf-hub:owner/name` or `builtin`."""
+    """The model in a file, run folder or URL, `hf-hub:owner/name` or `builtin`.
+
+    Features need no head: without `needs_head`, a model trained without labels will do.
+    """
     network, loaded = load_with_report(path, model=model, checksum=checksum)
     num_classes = num_outputs(network)
-    if num_classes == 0:
+    if num_classes == 0 and needs_head:
         raise UserError(f"{path} has no head, so it cannot predict classes.")
     class_names, names_note = names_of(loaded, num_classes)
     pixels, pixels_note = pixels_of(network, loaded)
@@ -91,8 +95,8 @@ def num_outputs(network: nn.Module) -> int:
 
 def names_of(loaded: LoadReport, num_classes: int) -> tuple[tuple[str, ...], str]:
     """The class names, and a note if they are assumed."""
-    if len(loaded.class_names) == num_classes:
-        return loaded.class_names, ""
+    if len(loaded.class_names) == num_classes or not num_classes:
+        return loaded.class_names[:num_classes], ""
     names = len(loaded.class_names)
     lacks = f"names {names} classes and has" if names else "does not name its"
     note = f"{loaded.path} {lacks} {num_classes}{'' if names else ' classes'}; "

@@ -13,6 +13,7 @@ import torch
 import torch._dynamo  # torch's optimizers import it: here it is shared by all forks
 import torch.distributed as dist
 from example_tasks import TwoViews
+from torch.distributed.checkpoint import state_dict_saver
 
 from t2t.config import from_json
 from t2t.data import batches
@@ -118,7 +119,7 @@ def train_without_room(
     recipe: Recipe, folder: Path, runtime: Runtime, environment: dict[str, str]
 ) -> None:
     """Trains where shards are written slowly, and the model not at all at the end."""
-    write = checkpoint_writer.save
+    write = state_dict_saver.save
 
     def refuse(*_: object, **options: object) -> None:
         raise UserError("There is no room for the model.")
@@ -128,7 +129,7 @@ def train_without_room(
         return write(*arguments, **options)
 
     model_saver.save = refuse  # type: ignore[assignment]
-    checkpoint_writer.save = slowly  # type: ignore[assignment]
+    state_dict_saver.save = slowly  # type: ignore[assignment]
     note_mistake(recipe, folder, runtime, environment)
 
 

@@ -1,0 +1,152 @@
+"""`t2t features`: write the features of images."""
+
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional
+
+from t2t.commands.options import (
+    CodeOption,
+    DeviceOption,
+    JsonFlag,
+    MaxPixelsOption,
+    ModelOption,
+    PrecisionOption,
+    at_least,
+    check_max_pixels,
+    check_picture,
+    check_writable,
+    option,
+    run_code,
+    warn,
+)
+from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
+from t2t.errors import UserError, on_one_line
+
+
+def features(
+    weights: Annotated[
+        Positional[str],
+        option(
+            "A run folder, weights, a URL, hf-hub:owner/name, or builtin.",
+            "(required)",
+            "WEIGHTS",
+        ),
+    ],
+    data: Annotated[
+        Positional[str],
+        option("Images, with labels or without.", "(default: the run's own)", "DATA"),
+    ] = "",
+    *,
+    out: Annotated[
+        str | None,
+        option(
+            "Write them as float32; names and labels go into a .csv beside.",
+            "",
+            "FILE.npy",
+        ),
+    ] = None,
+    picture: Annotated[
+        str | None,
+        option("Draw a t-SNE by class: a .png, .pdf or .svg.", "", "PATH"),
+    ] = None,
+    split: Annotated[
+        str | None,
+        option("val, test, train or all.", "(default: val, else all)", "SPLIT"),
+    ] = None,
+    num_images: Annotated[
+        int | None, option("So many images, drawn at random.", "(default: all)", "N")
+    ] = None,
+    seed: Annotated[int, option("Seed of draw and t-SNE.", "(default: 0)", "N")] = 0,
+    batch_size: Annotated[
+        int, option("Images per forward pass.", "(default: 256)", "N")
+    ] = 256,
+    device: DeviceOption = None,
+    precision: PrecisionOption = None,
+    max_pixels: MaxPixelsOption = DEFAULT_MAX_PIXELS,
+    model: ModelOption = None,
+    code: CodeOption = (),
+    json: JsonFlag = False,
+) -> None:
+    """Write the features of images to a file, or draw them.
+
+    A feature is what the model's head reads: the class token, or the mean of the
+    tokens, after the last norm.
+
+    Examples:
+      t2t features builtin photos/ --out features.npy
+      t2t features runs/mine --split train --out features.npy
+      t2t features runs/mine photos/ --picture tsne.png
+    """
+    if out is None and picture is None:
+        raise UserError(
+            "Say where to write: --out features.npy, --picture tsne.png, or both."
+        )
+    if num_images is not None:
+        at_least(1, "--num-images", num_images)
+    at_least(1, "--batch-size", batch_size)
+    at_least(0, "--seed", seed)
+    check_max_pixels(max_pixels)
+    check_picture(picture)
+    if out is not None:
+        if not out.lower().endswith(".npy"):
+            raise UserError(f"--out {out} must end in .npy.")
+        for file in (Path(out), Path(out).with_suffix(".csv")):
+            check_writable("--out", file.expanduser())
+    run_code(code)
+
+    from t2t.probing.features import features as extract
+    from t2t.probing.features import save_features
+    from t2t.screen import print_json, show_progress
+
+    with show_progress("extracting features") as progress:
+        found = extract(
+            weights,
+            data or None,
+            split=split,
+            num_images=num_images,
+            seed=seed,
+            model=model,
+            batch_size=batch_size,
+            device=device,
+            precision=precision,
+            max_pixels=max_pixels,
+            progress=progress,
+        )
+    warn(*found.notes)
+    warn(*(f"Skipped a damaged image: {on_one_line(n)}" for n in found.damaged))
+    num, width = found.values.shape
+    files = [] if out is None else [str(file) for file in save_features(found, out)]
+    if picture is not None:
+        from t2t.analysis.tsne_figure import draw_tsne
+
+        drawn = draw_tsne(
+            found.values.numpy(),
+            found.labels.numpy(),
+            found.readable_classes,
+            picture,
+            f"{found.model} ({weights}), {found.data} ({found.split})",
+            seed,
+        )
+        files.append(str(drawn))
+    if json:
+        print_json(
+            {
+                "weights": weights,
+                "model": found.model,
+                "data": found.data,
+                "split": found.split,
+                "num_images": num,
+                "width": width,
+                "classes": list(found.classes),
+                "files": files,
+                "damaged": list(found.damaged),
+                "notes": list(found.notes),
+            }
+        )
+    else:
+        labels = f"{len(found.classes)} classes" if found.classes else "no labels"
+        print(
+            f"{num:,} features of width {width}, of {found.data} ({found.split}, "
+            f"{labels}), by {found.model}: {', '.join(files)}"
+        )

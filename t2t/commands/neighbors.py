@@ -1,0 +1,131 @@
+"""`t2t neighbors`: find the nearest images of an image."""
+
+import sys
+from typing import Annotated
+
+from tyro.conf import Positional
+
+from t2t.commands.options import (
+    CodeOption,
+    DeviceOption,
+    JsonFlag,
+    MaxPixelsOption,
+    ModelOption,
+    PrecisionOption,
+    at_least,
+    check_max_pixels,
+    check_picture,
+    option,
+    run_code,
+    warn,
+)
+from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
+from t2t.errors import UserError, on_one_line
+
+
+def neighbors(
+    weights: Annotated[
+        Positional[str],
+        option(
+            "A run folder, weights, a URL, hf-hub:owner/name, or builtin.",
+            "(required)",
+            "WEIGHTS",
+        ),
+    ],
+    images: Annotated[
+        Positional[tuple[str, ...]],
+        option("Image files, folders, or - for a list of paths.", "", "IMAGE..."),
+    ] = (),
+    *,
+    data: Annotated[
+        str | None,
+        option("The images to search.", "(default: the run's own)", "SOURCE"),
+    ] = None,
+    num: Annotated[int, option("Nearest images of each.", "(default: 8)", "N")] = 8,
+    picture: Annotated[
+        str | None,
+        option(
+            "Draw the images and their nearest ones: a .png, .pdf or .svg.", "", "PATH"
+        ),
+    ] = None,
+    split: Annotated[
+        str | None,
+        option("train, val, test or all.", "(default: train, else all)", "SPLIT"),
+    ] = None,
+    num_images: Annotated[
+        int | None,
+        option("Search so many images, drawn at random.", "(default: all)", "N"),
+    ] = None,
+    seed: Annotated[int, option("Seed of the draw.", "(default: 0)", "N")] = 0,
+    batch_size: Annotated[
+        int, option("Images per forward pass.", "(default: 256)", "N")
+    ] = 256,
+    device: DeviceOption = None,
+    precision: PrecisionOption = None,
+    max_pixels: MaxPixelsOption = DEFAULT_MAX_PIXELS,
+    model: ModelOption = None,
+    code: CodeOption = (),
+    json: JsonFlag = False,
+) -> None:
+    """Find the nearest images of an image, by the cosine similarity of features.
+
+    Examples:
+      t2t neighbors builtin cat.jpg --data photos/
+      t2t neighbors runs/mine cat.jpg dog.jpg --picture nearest.png
+      t2t neighbors runs/mine cat.jpg --data photos/ --num 20 --json
+    """
+    if not images:
+        raise UserError(
+            f"No image is given beside {weights}: t2t neighbors {weights} cat.jpg "
+            "--data photos/."
+        )
+    at_least(1, "--num", num)
+    if num_images is not None:
+        at_least(1, "--num-images", num_images)
+    at_least(1, "--batch-size", batch_size)
+    at_least(0, "--seed", seed)
+    check_max_pixels(max_pixels)
+    check_picture(picture)
+    run_code(code)
+
+    from t2t.data.decoding.damage import DamagedImage
+    from t2t.probing.neighbors import MOST_DRAWN
+    from t2t.probing.neighbors import neighbors as search
+    from t2t.screen import print_json, print_page, show_progress
+    from t2t.serving.inputs import find_images
+
+    paths = []
+    for found in find_images(images, sys.stdin):
+        if isinstance(found, DamagedImage):
+            raise UserError(
+                f"{on_one_line(found.name)} cannot be read: {found.reason}."
+            )
+        paths.append(found)
+    if not paths:
+        raise UserError("The list on standard input is empty; give one path per line.")
+    with show_progress("extracting features") as progress:
+        report = search(
+            weights,
+            paths,
+            data,
+            num=num,
+            split=split,
+            num_images=num_images,
+            seed=seed,
+            model=model,
+            batch_size=batch_size,
+            device=device,
+            precision=precision,
+            max_pixels=max_pixels,
+            progress=progress,
+        )
+    warn(*report.notes)
+    warn(*(f"Skipped a damaged image: {on_one_line(n)}" for n in report.damaged))
+    if json:
+        print_json(report.as_json())
+    else:
+        print_page(lambda width: report.render())
+    if picture is not None:
+        warn(f"Picture: {report.draw(picture)}")
+        if len(report.found) > MOST_DRAWN:
+            warn(f"It shows the first {MOST_DRAWN} of {len(report.found):,} images.")

@@ -1,0 +1,1 @@
+"""What features are worth: probes, nearest neighbors and pictures of any weights."""

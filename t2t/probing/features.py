@@ -1,0 +1,222 @@
+"""Features: what the head of a model reads, for every image."""
+
+import csv
+import io
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from t2t.atomic import atomic_file, write_atomically
+from t2t.data.batches import LoaderOptions, evaluation_batches
+from t2t.data.crops import CenterCrop
+from t2t.data.decoding.damage import Damage
+from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
+from t2t.errors import UserError, choose, first_line
+from t2t.models.class_names import readable_names
+from t2t.models.trained import TrainedModel, load_trained
+from t2t.models.vit import VisionTransformer
+from t2t.probing.images import ImagesOfSplit, find_images, some_of
+from t2t.shapes import Images, Labels
+from t2t.training.distributed import World, init_distributed
+from t2t.training.evaluation.evaluate import Normalize, evaluate
+from t2t.training.runtime import PRECISIONS, default_precision
+from t2t.training.threads import use_free_cores
+
+Progress = Callable[[int, int], None]
+"""Called with the number of images done and their total."""
+
+
+def no_progress(done: int, total: int) -> None:
+    """Shows nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractOptions:
+    """How features are extracted; only the precision can change them."""
+
+    batch_size: int = 256
+    device: str | None = None
+    """cuda, mps or cpu; None takes the best available."""
+    precision: str | None = None
+    """bf16, fp16 or fp32; None is bf16 on CUDA, else fp32."""
+    max_pixels: int = DEFAULT_MAX_PIXELS
+    damage_limit: int = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """The features of images, with names and labels."""
+
+    values: Float[Tensor, "images width"]
+    labels: Int64[Tensor, " images"]
+    """Class numbers; all zero if the images have no labels."""
+    names: tuple[str, ...]
+    """Files, or what else names an image in its source."""
+    classes: tuple[str, ...]
+    """Empty if the images have no labels."""
+    model: str
+    data: str
+    split: str
+    indices: Int64[Tensor, " images"]
+    """Which image of the source each one is: damaged ones are missing."""
+    damaged: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def readable_classes(self) -> tuple[str, ...]:
+        """Class names in words."""
+        return readable_names(self.classes)
+
+
+def features(
+    weights: str | os.PathLike[str],
+    data: str | os.PathLike[str] | None = None,
+    *,
+    split: str | None = None,
+    num_images: int | None = None,
+    seed: int = 0,
+    model: str | None = None,
+    batch_size: int = 256,
+    device: str | None = None,
+    precision: str | None = None,
+    max_pixels: int = DEFAULT_MAX_PIXELS,
+    progress: Progress = no_progress,
+) -> Features:
+    """The features of every image of a split.
+
+    `weights` and `data` are named as for `t2t features`. A feature is what the head of
+    the model reads: its class token, or the mean of its tokens, after the last norm.
+    """
+    options = ExtractOptions(
+        batch_size=batch_size,
+        device=device,
+        precision=precision,
+        max_pixels=max_pixels,
+    )
+    trained = load_trained(weights, model=model, needs_head=False)
+    images = find_images(trained, data, split)
+    images = replace(images, source=some_of(images.source, num_images, seed))
+    with init_distributed(options.device) as world, use_free_cores(world.device):
+        return extract(trained, images, world, options, progress)
+
+
+def extract(
+    trained: TrainedModel,
+    images: ImagesOfSplit,
+    world: World,
+    options: ExtractOptions,
+    progress: Progress = no_progress,
+) -> Features:
+    """The features of every image, in one pass, on the CPU."""
+    source = images.source
+    precision = options.precision or default_precision(world.device)
+    kind = choose("precision", precision, PRECISIONS)
+    damage = Damage(options.damage_limit)
+    batches = evaluation_batches(
+        source,
+        batch_size=min(options.batch_size, len(source)),
+        crop=CenterCrop(size=trained.image_size, fraction=trained.crop_fraction),
+        device=world.device,
+        channels=trained.channels,
+        damage=damage,
+        loader_options=LoaderOptions(max_pixels=options.max_pixels),
+    )
+    done = 0
+
+    def advance(num_images: int) -> None:
+        nonlocal done
+        done = min(done + num_images, len(source))  # the last batch is padded
+        progress(done, len(source))
+
+    found = evaluate(
+        trained.model.to(world.device),
+        batches,
+        Normalize(trained.mean, trained.std),
+        score_features,
+        world,
+        kind,
+        advance,
+    )
+    check_finite(found["features"], trained)
+    return Features(
+        values=found["features"],
+        labels=found["label"],
+        names=tuple(source.name(index) for index in found["index"].tolist()),
+        classes=source.classes,
+        model=trained.name,
+        data=images.where,
+        split=images.split,
+        indices=found["index"],
+        damaged=damage.names,
+        notes=(*trained.notes, *source.notes),
+    )
+
+
+def score_features(
+    model: nn.Module, images: Images, labels: Labels
+) -> dict[str, Tensor]:
+    """The feature of each image, as a value of an evaluation."""
+    return {"features": pooled_features(model, images)}
+
+
+def pooled_features(model: Any, images: Images) -> Float[Tensor, "batch width"]:
+    """The input of a model's head, in float32: ours, or a timm model's."""
+    if not hasattr(model, "forward_features"):
+        raise UserError(
+            f"{type(model).__name__} has no forward_features, which features come "
+            "from; use one of our models or timm's."
+        )
+    pooled: Tensor = model.forward_head(model.forward_features(images), pre_logits=True)
+    if isinstance(model, VisionTransformer) and model.config.pool == "none":
+        pooled = pooled[:, model.config.num_prefix_tokens :].mean(1)
+    if pooled.ndim != 2:
+        raise UserError(
+            f"{type(model).__name__} pools its tokens to the shape "
+            f"{tuple(pooled.shape)}, not to one feature per image; use another model."
+        )
+    return pooled.float()
+
+
+def check_finite(values: Tensor, trained: TrainedModel) -> None:
+    """Raises an error for features that are NaN or infinite."""
+    if not values.isfinite().all():
+        raise UserError(
+            f"{trained.path} gives NaN or infinity: its weights are damaged; name "
+            "others."
+        )
+
+
+def table_beside(file: Path) -> Path:
+    """The file of names and labels for a file of features."""
+    return file.with_suffix(".csv")
+
+
+def save_features(found: Features, path: str | os.PathLike[str]) -> tuple[Path, Path]:
+    """Writes an .npy of float32, and a .csv with path, label and class of each row."""
+    file = Path(path).expanduser()
+    table = table_beside(file)
+    text = io.StringIO(newline="")
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["path", "label", "class"])
+    for name, label in zip(found.names, found.labels.tolist(), strict=True):
+        known = (label, found.classes[label]) if found.classes else ("", "")
+        rows.writerow([name, *known])
+    try:
+        # File names may be any bytes; programs get them unchanged.
+        write_atomically(table, text.getvalue().encode(errors="surrogateescape"))
+        with atomic_file(file) as part, part.open("wb") as out:
+            np.save(out, found.values.numpy())
+    except OSError as error:
+        raise UserError(
+            f"{file} could not be written ({first_line(error)})."
+        ) from error
+    return file, table

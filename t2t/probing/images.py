@@ -1,0 +1,140 @@
+"""The images that features are extracted from."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from t2t.data.sources import Source, Splits, Subset, open_source, open_splits
+from t2t.data.sources.opening import find_splits
+from t2t.data.sources.splitting import held_out_indices
+from t2t.errors import UserError, suggest
+from t2t.models.trained import TrainedModel
+from t2t.tasks.class_matching import match_classes, relabelled
+from t2t.training.evaluation.evaluate_model import recipe_beside
+from t2t.training.loaders import open_data
+from t2t.training.recipe import Recipe
+from t2t.training.saved_run import same_data
+
+EVALUATION_SPLITS = ("val", "test")
+"""Splits that a probe may be evaluated on."""
+
+
+@dataclass(frozen=True)
+class ImagesOfSplit:
+    """Some images, and where they come from."""
+
+    source: Source
+    where: str
+    split: str
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Messages for the user, such as which files were skipped."""
+        return self.source.notes
+
+
+def find_images(
+    trained: TrainedModel,
+    data: str | os.PathLike[str] | None,
+    split: str | None,
+    preferred: str = "val",
+) -> ImagesOfSplit:
+    """The images of a split, with or without labels.
+
+    Without `split`, data in one piece is used whole, and of other data the preferred
+    split. A run's own data is split as in its training.
+    """
+    where, recipe, seed = _whereabouts(trained, data)
+    openers = find_splits(where, labels=False).openers
+    split = split or ("all" if "all" in openers and recipe is None else preferred)
+    if recipe is not None and split in ("train", "val"):
+        held = open_data(recipe)
+        source = held.train if split == "train" else held.val
+    elif split == "train":
+        source = open_splits(where, seed=seed, labels=False).train
+    else:
+        source = open_source(where, split, seed=seed, labels=False)
+    if not len(source):
+        raise UserError(f"{where} has no images in its split {split}; name another.")
+    return ImagesOfSplit(source, where, split)
+
+
+def find_labelled(
+    trained: TrainedModel, data: str | os.PathLike[str] | None, split: str | None
+) -> tuple[ImagesOfSplit, ImagesOfSplit]:
+    """The training images of a probe and those to evaluate it on.
+
+    They never overlap: data without a validation set is split by the run's seed.
+    """
+    if split not in (None, *EVALUATION_SPLITS):
+        raise UserError(
+            f"A probe cannot be evaluated on the split {split!r}."
+            f"{suggest(str(split), EVALUATION_SPLITS)}"
+        )
+    where, recipe, seed = _whereabouts(trained, data)
+    if recipe is None:
+        splits: Splits = open_splits(where, seed=seed)
+    else:  # a run without labels may be probed on its images all the same
+        splits = open_data(replace(recipe, task="classify", task_args={}))
+    train, evaluated_on = splits.train, splits.val
+    if split == "test":
+        evaluated_on = open_source(where, "test", seed=seed)
+    if len(train.classes) < 2:
+        raise UserError(
+            f"{where} has images of one class only ({train.classes[0]}), and a probe "
+            "tells classes apart: add a folder of images of another class."
+        )
+    if evaluated_on.classes != train.classes:
+        numbers, _ = match_classes(evaluated_on.classes, train.classes, where)
+        evaluated_on = relabelled(evaluated_on, numbers, train.classes)
+    return (
+        ImagesOfSplit(train, where, "train"),
+        ImagesOfSplit(evaluated_on, where, split or "val"),
+    )
+
+
+def _whereabouts(
+    trained: TrainedModel, data: str | os.PathLike[str] | None
+) -> tuple[str, Recipe | None, int]:
+    """The data, the recipe if it is the data of the run, and the seed of its split."""
+    recipe = recipe_beside(trained.path)
+    own = trained.data if recipe is None else recipe.data
+    seed = trained.seed if recipe is None else recipe.seed
+    where = own if data is None else os.fspath(data)
+    if where is None:
+        raise UserError(
+            f"{trained.path} does not name its training data: say which images to use."
+        )
+    if data is None and own is not None and not _can_open(where):
+        raise UserError(
+            f"{trained.path} was trained on {where}, which is not here: say which "
+            "images to use."
+        )
+    is_own = recipe is not None and same_data(str(where), recipe.data)
+    return str(where), recipe if is_own else None, seed
+
+
+def _can_open(where: str) -> bool:
+    try:
+        find_splits(where, labels=False)
+    except UserError:
+        return False
+    return True
+
+
+def weights_folder(path: str | os.PathLike[str]) -> Path | None:
+    """The run folder of these weights, if they are a run's."""
+    folder = Path(path).expanduser()
+    folder = folder if folder.is_dir() else folder.parent
+    return folder if recipe_beside(path) is not None else None
+
+
+def some_of(source: Source, num: int | None, seed: int) -> Source:
+    """So many images drawn by a seed, each class in proportion and at least once.
+
+    None, or more than there are, takes all.
+    """
+    if num is None or num >= len(source):
+        return source
+    drawn = held_out_indices(source.labels, num, seed, minimum=1)
+    return Subset(source, drawn)
