@@ -29,6 +29,8 @@ from t2t.errors import require
 # Of the free memory; the rest is for the model and its activations.
 RESIDENT_SHARE = 0.25
 _NUM_PROBED = 32
+_AHEAD_FROM = 5_000
+"""Images from which starting processes pays."""
 
 
 class Batches(Protocol):
@@ -152,24 +154,14 @@ def _open(
     """Resident if a quarter of the free memory holds all images, else streamed."""
     options = options or LoaderOptions()
     device = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
-    loader = Loader(
-        source,
-        channels=channels,
-        damage=damage,
-        min_side=min_side_for(*crops),
-        max_pixels=options.max_pixels,
-    )
-    resident, reason, max_bytes = options.resident, "as asked", math.inf
-    if resident is None:
-        max_bytes = RESIDENT_SHARE * free_bytes(device)
-        needed = decoded_bytes(loader)
-        resident = needed <= max_bytes
-        reason = f"about {format_bytes(needed)}, more than a quarter of free memory"
+    loader = _loader(source, crops, channels, damage, options)
+    resident, reason, max_bytes = _is_resident(loader, device, options)
     num_images = f"{len(source):,} images"
     if resident:
         workers, nvjpeg = options.num_workers, options.nvjpeg
         try:
-            kept = resident_images(loader, device, workers, nvjpeg, max_bytes)
+            kept = resident_images(loader, device, workers, nvjpeg)
+            kept.load(max_bytes)
         except TooLargeToKeep:
             limit = format_bytes(int(max_bytes))
             reason = f"more than {limit}, a quarter of free memory"
@@ -189,6 +181,57 @@ def _open(
     )
     description = f"{num_images} streamed to {device}, {stream.description}: {reason}"
     return StreamBatches(stream, crops, description=description)
+
+
+def start_reading(
+    source: Source,
+    *,
+    crops: tuple[Crop, ...],
+    device: torch.device,
+    channels: int = 3,
+    damage: Damage | None = None,
+    loader_options: LoaderOptions | None = None,
+) -> None:
+    """Starts the processes that decode a large set to keep, which takes seconds.
+
+    Opening the batches with the same arguments waits for them.
+    """
+    options = loader_options or LoaderOptions()
+    if device.type != "cuda" or len(source) < _AHEAD_FROM:
+        return
+    loader = _loader(source, crops, channels, damage, options)
+    device = torch.empty(0, device=device).device
+    if _is_resident(loader, device, options)[0]:
+        workers, nvjpeg = options.num_workers, options.nvjpeg
+        resident_images(loader, device, workers, nvjpeg, ahead=True)
+
+
+def _loader(
+    source: Source,
+    crops: tuple[Crop, ...],
+    channels: int,
+    damage: Damage | None,
+    options: LoaderOptions,
+) -> Loader:
+    return Loader(
+        source,
+        channels=channels,
+        damage=damage,
+        min_side=min_side_for(*crops),
+        max_pixels=options.max_pixels,
+    )
+
+
+def _is_resident(
+    loader: Loader, device: torch.device, options: LoaderOptions
+) -> tuple[bool, str, float]:
+    """Whether the images are kept on the device, else why not; the most bytes."""
+    if options.resident is not None:
+        return options.resident, "as asked", math.inf
+    max_bytes = RESIDENT_SHARE * free_bytes(device)
+    needed = decoded_bytes(loader)
+    reason = f"about {format_bytes(needed)}, more than a quarter of free memory"
+    return needed <= max_bytes, reason, max_bytes
 
 
 def decoded_bytes(loader: Loader) -> int:

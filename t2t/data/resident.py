@@ -18,8 +18,6 @@ from t2t.ops.ragged import Ragged, empty_rounded_up
 # Images that the stream decodes in a step: more if they are small.
 _MIN_CHUNK, _MAX_CHUNK = 64, 2048
 _CHUNK_BYTES = 1 << 24
-_PROCESSES_FROM = 20_000
-"""Images."""
 
 
 class TooLargeToKeep(Exception):  # noqa: N818 (it says what a source is)
@@ -56,25 +54,35 @@ class ResidentImages:
         *,
         num_workers: int | None = None,
         nvjpeg: bool = True,
-        max_bytes: float = math.inf,
+        ahead: bool = False,
     ) -> None:
         self.labels = loader.source.labels
+        self.device = device
         chunk = _CHUNK_BYTES // loader.load(0)[1].numel()
         chunk = min(max(chunk, _MIN_CHUNK), _MAX_CHUNK)
-        sampler = _InOrder(len(self.labels), chunk)
-        stream = ImageStream(
+        self._sampler = _InOrder(len(self.labels), chunk)
+        self._stream = ImageStream(
             loader,
-            sampler,
+            self._sampler,
             device=device,
             num_workers=num_workers,
             nvjpeg=nvjpeg,
-            # Starting them takes longer than decoding a small set by threads.
-            processes=None if len(self.labels) >= _PROCESSES_FROM else False,
+            processes=None if ahead else False,
+            threads_first=not ahead,
             in_order=True,
         )
+        self.is_loaded = False
+        if ahead:
+            self._stream.start_workers()
+
+    def load(self, max_bytes: float = math.inf) -> None:
+        """Decodes all images, unless that is done."""
+        if self.is_loaded:
+            return
+        stream, num_steps = self._stream, self._sampler.num_steps
         parts: list[Decoded] = []
         num_bytes = 0
-        with closing(stream.steps(0, sampler.num_steps, lambda _, part: part)) as steps:
+        with closing(stream.steps(0, num_steps, lambda _, part: part)) as steps:
             for part in steps:
                 parts.append(part)
                 num_bytes += part.images.pixels.numel()
@@ -83,9 +91,11 @@ class ResidentImages:
         self.loaded: Indices = np.concatenate([part.loaded for part in parts])
         """The index of the image at each position; another if it was damaged."""
         self.images = _joined([part.images for part in parts])
-        if device.type == "cuda":
+        if self.device.type == "cuda":
             # A decoder on another stream may get the parts' memory next.
-            torch.cuda.synchronize(device)
+            torch.cuda.synchronize(self.device)
+        self.is_loaded = True
+        del self._stream  # its workers end
 
 
 def _joined(parts: list[Ragged]) -> Ragged:
@@ -113,14 +123,18 @@ def resident_images(
     device: torch.device,
     num_workers: int | None,
     nvjpeg: bool,
-    max_bytes: float = math.inf,
+    ahead: bool = False,
 ) -> ResidentImages:
-    """All images of a source, decoded once however often the source is opened."""
+    """All images of a source, decoded once however often the source is opened.
+
+    They still have to be loaded. `ahead` starts processes for that, if they can read
+    the source.
+    """
     cached = _CACHE.setdefault(loader.source, {})
     key = (device, loader.decoding, nvjpeg)
     if key not in cached:
         cached[key] = ResidentImages(
-            loader, device, num_workers=num_workers, nvjpeg=nvjpeg, max_bytes=max_bytes
+            loader, device, num_workers=num_workers, nvjpeg=nvjpeg, ahead=ahead
         )
     return cached[key]
 

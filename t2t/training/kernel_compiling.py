@@ -1,8 +1,8 @@
 """Compiles Triton kernels in parallel, before a run needs them."""
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import Any
 from unittest import mock
 
@@ -53,6 +53,25 @@ class KernelCompiler:
             self.mode.__exit__(None, None, None)
 
 
+class CompilingThreads(ThreadPoolExecutor):
+    """Threads that compile a kernel, and the C function that launches it."""
+
+    def submit(  # type: ignore[override]
+        self, compile_kernel: Callable[[], Any]
+    ) -> "Future[Any]":
+        return super().submit(self.compile_with_launcher, compile_kernel)
+
+    @staticmethod
+    def compile_with_launcher(compile_kernel: Callable[[], Any]) -> Any:
+        """The kernel; its launcher is left in Triton's cache for the first launch."""
+        from triton.runtime import driver
+
+        kernel = compile_kernel()
+        with suppress(Exception):  # then the first launch compiles it
+            driver.active.launcher_cls(kernel.src, kernel.metadata)
+        return kernel
+
+
 @contextmanager
 def compile_in_parallel(is_needed: bool) -> Iterator[KernelCompiler]:
     """A compiler with a thread per core; does nothing unless it is needed."""
@@ -61,7 +80,7 @@ def compile_in_parallel(is_needed: bool) -> Iterator[KernelCompiler]:
         return
     from triton import AsyncCompileMode
 
-    with ThreadPoolExecutor(num_cores(), "t2t-compile") as executor:
+    with CompilingThreads(num_cores(), "t2t-compile") as executor:
         compiler = KernelCompiler(AsyncCompileMode(executor, ignore_errors=True))
         try:
             yield compiler

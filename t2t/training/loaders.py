@@ -9,6 +9,7 @@ from t2t.data.batches import (
     LoaderOptions,
     evaluation_batches,
     open_batches,
+    start_reading,
 )
 from t2t.data.crops import CenterCrop, RandomCrop
 from t2t.data.decoding.damage import Damage
@@ -16,6 +17,7 @@ from t2t.data.sources import Source, Splits, holdout, open_splits
 from t2t.data.sources.labels import folder_meant
 from t2t.errors import UserError
 from t2t.tasks import Task, task_class
+from t2t.tasks.base import Crops
 from t2t.training.distributed import World
 from t2t.training.recipe import Recipe
 
@@ -48,17 +50,10 @@ def training_batches(
 
     A task may ask for several crops of each image.
     """
-    random_crop = RandomCrop(
-        size=recipe.image_size,
-        scale=recipe.crop.scale,
-        ratio=recipe.crop.ratio,
-        interpolation=recipe.crop.interpolation,
-    )
-    crop = random_crop if recipe.crop.kind == "random" else center_crop(recipe)
     return open_batches(
         source,
         batch_size=recipe.batch_size,
-        crops=(crop,) if task is None else task.crops(crop),
+        crops=training_crops(recipe, task),
         seed=recipe.seed,
         repeats=recipe.repeats,
         **common_options(recipe, world, loader_options, damage),
@@ -83,6 +78,37 @@ def validation_batches(
         crop=center_crop(recipe),
         **common_options(recipe, world, loader_options, damage),
     )
+
+
+def start_reading_images(
+    recipe: Recipe,
+    splits: Splits,
+    world: World,
+    loader_options: LoaderOptions,
+    damage: Damage,
+    task: Task,
+) -> None:
+    """Starts the processes that decode the images, where that takes long."""
+    common: dict[str, Any] = {
+        "device": world.device,
+        "channels": recipe.channels,
+        "damage": damage,
+        "loader_options": loader_options,
+    }
+    start_reading(splits.train, crops=training_crops(recipe, task), **common)
+    start_reading(splits.val, crops=(center_crop(recipe),), **common)
+
+
+def training_crops(recipe: Recipe, task: Task | None) -> Crops:
+    """The crops of an image that a task trains on."""
+    random_crop = RandomCrop(
+        size=recipe.image_size,
+        scale=recipe.crop.scale,
+        ratio=recipe.crop.ratio,
+        interpolation=recipe.crop.interpolation,
+    )
+    crop = random_crop if recipe.crop.kind == "random" else center_crop(recipe)
+    return (crop,) if task is None else task.crops(crop)
 
 
 def center_crop(recipe: Recipe) -> CenterCrop:

@@ -12,7 +12,11 @@ from t2t.data.sources import Splits
 from t2t.training.evaluation.evaluate import autocast
 from t2t.training.forecast.random_batch import random_batch
 from t2t.training.kernel_compiling import KernelCompiler, compile_in_parallel
-from t2t.training.loaders import training_batches, validation_batches
+from t2t.training.loaders import (
+    start_reading_images,
+    training_batches,
+    validation_batches,
+)
 from t2t.training.logging.console import RunConsole
 from t2t.training.logging.stage import stage
 from t2t.training.recipe import Phase
@@ -31,12 +35,15 @@ def prepare(
     options = LoaderOptions(num_workers=runtime.workers, max_pixels=runtime.max_pixels)
     common = (world, options, damage)
     train, val = splits.train, splits.val
+    task = stepper.state.task
+    if not world.is_distributed:
+        start_reading_images(recipe, splits, *common, task)
     with compile_in_parallel(stepper.uses_graphs) as kernels:
         if stepper.uses_graphs:
             with stage(console, "Preparing the steps"):
                 rehearse(stepper, phases, kernels)
         with stage(console, f"Opening {len(train):,} training images"):
-            batches = training_batches(recipe, train, *common, stepper.state.task)
+            batches = training_batches(recipe, train, *common, task)
         with stage(console, f"Opening {len(val):,} validation images"):
             validation = validation_batches(recipe, val, *common, runtime.micro_batch)
         with stage(console, "Compiling kernels", kernels.progress):

@@ -634,3 +634,45 @@ def test_an_image_of_too_many_pixels_is_named_and_skipped(resident: bool) -> Non
     list(batches.steps(0, 2))
     assert sorted(damage.names) == ["photograph-1", "photograph-2"]
     assert "× 1,000 pixels exceed the limit of 700,000" in damage.reasons[0][1]
+
+
+class OnCuda:
+    """Looks like a CUDA device to what decides how images are read."""
+
+    type = "cuda"
+
+
+def test_reading_ahead_starts_the_processes_that_loading_uses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = Pictures(9, size=(16, 16))
+    started: list[object] = []
+    plain = stream_module.ImageStream.start_workers
+
+    def start(stream: Any) -> None:
+        plain(stream)
+        started.append(stream.idle_pools[0])
+
+    monkeypatch.setattr(stream_module.ImageStream, "start_workers", start)
+    options = LoaderOptions(num_workers=1)
+    loader = Loader(source, max_pixels=options.max_pixels)
+    ahead = resident_module.resident_images(
+        loader, torch.device("cpu"), 1, True, ahead=True
+    )
+    assert len(started) == 1
+    assert not ahead.is_loaded
+    batches = open_batches(
+        source, batch_size=4, crops=(), device="cpu", loader_options=options
+    )
+    assert isinstance(batches, resident_module.ResidentBatches)
+    assert batches.resident is ahead
+    assert ahead.is_loaded
+    assert len(ahead.loaded) == len(source)
+
+
+def test_small_sets_and_cpus_start_no_processes() -> None:
+    source = Pictures(9, size=(16, 16))
+    for device in (torch.device("cpu"), OnCuda()):
+        batches_module.start_reading(source, crops=(), device=device)  # type: ignore[arg-type]
+    kept = resident_module.resident_images(Loader(source), torch.device("cpu"), 1, True)
+    assert kept._stream.idle_pools == []

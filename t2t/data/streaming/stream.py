@@ -87,7 +87,7 @@ class ImageStream:
         gpu_decoder = gpu_decoder_name(device) if may_use_nvjpeg else None
         self.uses_gpu_decoder = gpu_decoder is not None
         self._processes, kind = uses_processes(loader, device, processes, in_order)
-        self._threads_first = threads_first and processes is None
+        self._threads_first = threads_first and not processes
         self.description = f"decoded by {self.num_workers} {kind}"
         if self.uses_gpu_decoder:
             self.description = (
@@ -95,6 +95,11 @@ class ImageStream:
             )
         self.idle_pools: list[WorkerPool] = []
         self._cuda_streams: queue.SimpleQueue[torch.cuda.Stream] = queue.SimpleQueue()
+
+    def start_workers(self) -> None:
+        """Starts the workers of the first iteration; processes take seconds."""
+        if not self.idle_pools:
+            self.idle_pools.append(self._new_pool())
 
     def steps(self, start: int, stop: int, make_result: MakeResult) -> Generator[Any]:
         """Yields `make_result(step, decoded)` for each step, in order.
