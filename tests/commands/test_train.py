@@ -112,7 +112,7 @@ def test_an_unknown_augmentation_or_task_is_one_sentence(
     plain = to_json(find_recipe("cifar10.sprint"))
     for name, sentence in {
         "rand_augment_operations": "t2t: augmentation='wobble' is not known; allowed:",
-        "task": "t2t: task='wobble' is not known; allowed: classify,",
+        "task": "t2t: task='wobble' is not known; allowed: byol,",
     }.items():
         changes: dict[str, Any] = {"task": "wobble"}
         settings = ["--set", "task=wobble"]

@@ -14,6 +14,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from t2t.errors import UserError
 from t2t.models.create import create_model
+from t2t.models.pretrained import read_pretrained
 from t2t.models.trained import load_trained
 from t2t.models.weights import load, save
 from t2t.tasks import Task, TaskContext, build_task, distill
@@ -348,6 +349,7 @@ def test_a_teacher_that_its_file_does_not_hold_is_saved(
     recipe = tiny(task="distill_soft", task_args={"teacher": str(teacher)})
     task = build(recipe, 3)
     assert [*task.files] == ["teacher"]
+    assert task.files["teacher"].checksum == read_pretrained(teacher).checksum
     assert task.saved_modules() == {}
     trained = replace(load_trained(teacher), is_complete=False)
     monkeypatch.setattr(distill, "load_trained", lambda *_, **__: trained)

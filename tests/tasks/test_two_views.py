@@ -20,6 +20,7 @@ from t2t.tasks import two_views
 from t2t.tasks.byol import BYOL, squared_distance
 from t2t.tasks.dino import DINO, entropies
 from t2t.tasks.moco_v3 import info_nce
+from t2t.tasks.registry import primary_metric
 from t2t.tasks.simclr import SimCLR, nt_xent
 from t2t.tasks.two_views import feature_std, fixed_views
 from t2t.training.distributed import World
@@ -344,3 +345,8 @@ def test_byol_adds_both_views(tiny: Tiny) -> None:
         taught = task.teacher.head(task.teacher.encoder(pair[other]))
         expected += (unit(predicted) - unit(taught)).square().sum(1)
     torch.testing.assert_close(found, expected)
+
+
+def test_a_finished_run_names_its_primary_metric() -> None:
+    assert primary_metric("simclr").name == "knn_top1"
+    assert primary_metric("simclr", "val_loss").name == "val_loss"
