@@ -9,6 +9,8 @@ import numpy as np
 import torch
 
 from t2t.data.crops import Crop, check_one_size
+from t2t.data.decoding.damage import DamagedImage
+from t2t.data.decoding.headers import image_format
 from t2t.data.loader import Loader, make_batch
 from t2t.data.sampler import Batch, BatchIndices, Sampler
 from t2t.data.sources.base import Indices, Source
@@ -66,7 +68,7 @@ class ResidentImages:
             self._sampler,
             device=device,
             num_workers=num_workers,
-            nvjpeg=nvjpeg,
+            nvjpeg=nvjpeg and starts_with_jpeg(loader.source),
             processes=None if ahead else False,
             threads_first=not ahead,
             in_order=True,
@@ -96,6 +98,15 @@ class ResidentImages:
             torch.cuda.synchronize(self.device)
         self.is_loaded = True
         del self._stream  # its workers end
+
+
+def starts_with_jpeg(source: Source) -> bool:
+    """Whether the first image is a JPEG: others are decoded without a GPU's decoder."""
+    try:
+        data = source.read(0)
+    except DamagedImage:
+        return True
+    return isinstance(data, bytes) and image_format(data) == "jpeg"
 
 
 def _joined(parts: list[Ragged]) -> Ragged:

@@ -34,7 +34,7 @@ def attention(qkv: PackedTokens, num_heads: int, scale: float) -> Tokens:
     """The same by Triton kernels for short sequences, which read packed tensors."""
     # The kernels take the largest logit before scaling: the scale must be positive.
     if scale > 0 and has_kernel(qkv, num_heads):
-        from t2t.ops.operators import packed_attention
+        from t2t.ops.operations import packed_attention
 
         return packed_attention(qkv, num_heads, scale)[0]
     return attention_reference(qkv, num_heads, scale)

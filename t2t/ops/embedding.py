@@ -67,7 +67,7 @@ def embed(
     """The same by one kernel forward and one backward."""
     features, bias, prefix = parts
     if runs_kernels(features, features.dtype) and features.shape[2] <= VALUES:
-        from t2t.ops.operators import fused_embedding
+        from t2t.ops.operations import fused_embedding
 
         tokens: Tokens = fused_embedding(
             features, bias, prefix, table, rank, count, dtype

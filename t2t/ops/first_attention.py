@@ -59,7 +59,7 @@ def first_attention(
         and 1 <= num_read <= MAX_READ
         and len(weight) // 3 // num_heads <= MAX_HEAD
     ):
-        from t2t.ops.operators import fused_first_attention
+        from t2t.ops.operations import fused_first_attention
 
         mixed: Tokens = fused_first_attention(*arguments)[0]
         return mixed

@@ -32,7 +32,7 @@ def linear_gelu(
     `rounded` is the bias in the dtype of x, if it is known already.
     """
     if runs_kernels(x, x.dtype):
-        from t2t.ops.operators import fused_gelu
+        from t2t.ops.operations import fused_gelu
 
         rounded = bias.detach() if rounded is None else rounded
         inner = F.linear(x, weight.to(x.dtype), rounded.to(x.dtype))

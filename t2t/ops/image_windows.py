@@ -47,7 +47,7 @@ def image_windows(
     image: FeatureMap, split: Split, eps: float, dtype: torch.dtype
 ) -> ImageWindows:
     """The same by two kernels; `has_kernel` must be true."""
-    from t2t.ops.operators import fused_image_windows
+    from t2t.ops.operations import fused_image_windows
 
     numbers = (split.kernel, split.stride, split.padding)
     return ImageWindows(*fused_image_windows(image, *numbers, eps, dtype))

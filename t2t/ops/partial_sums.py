@@ -17,7 +17,7 @@ class SumTiles(NamedTuple):
     warps: int
 
 
-SUM_TILES = SumTiles(rows=128, columns=16, warps=4)
+SUM_TILES = SumTiles(rows=256, columns=8, warps=8)
 
 
 def sum_partials_reference(partial: Partial) -> Float[Tensor, "*columns"]:

@@ -80,7 +80,7 @@ def token_transformer(
 ) -> Result:
     """The same by two kernels forward and three backward."""
     if runs_matmul_kernels(windows.product, windows.product.dtype):
-        from t2t.ops.operators import fused_token_transformer
+        from t2t.ops.operations import fused_token_transformer
 
         *tensors, _ = windows
         out, moments, *_ = fused_token_transformer(

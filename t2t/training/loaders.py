@@ -86,16 +86,17 @@ def start_reading_images(
     world: World,
     loader_options: LoaderOptions,
     damage: Damage,
-    task: Task,
 ) -> None:
     """Starts the processes that decode the images, where that takes long."""
+    if world.is_distributed or task_class(recipe.task).crops is not Task.crops:
+        return  # the crops are known once the task is built
     common: dict[str, Any] = {
         "device": world.device,
         "channels": recipe.channels,
         "damage": damage,
         "loader_options": loader_options,
     }
-    start_reading(splits.train, crops=training_crops(recipe, task), **common)
+    start_reading(splits.train, crops=training_crops(recipe, None), **common)
     start_reading(splits.val, crops=(center_crop(recipe),), **common)
 
 

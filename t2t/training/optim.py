@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from t2t.errors import UserError, first_line, suggest
+from t2t.models.vit import VisionTransformer
 from t2t.registry import Registry
 from t2t.tasks.base import heads_of
 from t2t.training.muon import Muon
@@ -225,16 +226,33 @@ def layer_scales(model: nn.Module, layer_decay: float) -> dict[str, float]:
 
 def layers_of(model: nn.Module, needed_by: str, otherwise: str) -> dict[str, int]:
     """The layer of every parameter; 0 is the one that sees the image."""
-    import timm.models  # slow to import
-
     matcher = getattr(model, "group_matcher", None)
     if matcher is None:
         raise UserError(
             f"{needed_by} needs a model that names its layers, which "
             f"{type(model).__name__} does not; {otherwise}."
         )
+    if isinstance(model, VisionTransformer):
+        return own_layers(model)
+    import timm.models  # slow to import
+
     found: dict[str, int] = timm.models.group_parameters(model, matcher(), reverse=True)
     return found
+
+
+def own_layers(model: VisionTransformer) -> dict[str, int]:
+    """What timm finds with the model's `group_matcher`, without importing timm."""
+    num_blocks = len(model.encoder.blocks)
+
+    def layer(name: str) -> int:
+        """The stem, each block, the last of them with the norm, then the heads."""
+        if name.startswith(("prefix", "tokenizer", "encoder.positions")):
+            return 0
+        if name.startswith("encoder.blocks."):
+            return 1 + int(name.split(".")[2])
+        return num_blocks + (not name.startswith("norm."))
+
+    return {name: layer(name) for name, _ in model.named_parameters()}
 
 
 def lr_factor(schedule: Schedule, epoch: float, epochs: int) -> float:

@@ -12,14 +12,11 @@ from t2t.data.sources import Splits
 from t2t.training.evaluation.evaluate import autocast
 from t2t.training.forecast.random_batch import random_batch
 from t2t.training.kernel_compiling import KernelCompiler, compile_in_parallel
-from t2t.training.loaders import (
-    start_reading_images,
-    training_batches,
-    validation_batches,
-)
+from t2t.training.loaders import training_batches, validation_batches
 from t2t.training.logging.console import RunConsole
 from t2t.training.logging.stage import stage
 from t2t.training.recipe import Phase
+from t2t.training.runtime import Runtime
 from t2t.training.step import Stepper
 
 
@@ -32,12 +29,9 @@ def prepare(
 ) -> tuple[Batches, EvaluationBatches]:
     """Opens the images for training and validation, while kernels are compiled."""
     recipe, runtime, world = stepper.recipe, stepper.runtime, stepper.world
-    options = LoaderOptions(num_workers=runtime.workers, max_pixels=runtime.max_pixels)
-    common = (world, options, damage)
+    common = (world, loader_options(runtime), damage)
     train, val = splits.train, splits.val
     task = stepper.state.task
-    if not world.is_distributed:
-        start_reading_images(recipe, splits, *common, task)
     with compile_in_parallel(stepper.uses_graphs) as kernels:
         if stepper.uses_graphs:
             with stage(console, "Preparing the steps"):
@@ -49,6 +43,11 @@ def prepare(
         with stage(console, "Compiling kernels", kernels.progress):
             kernels.wait()
     return batches, validation
+
+
+def loader_options(runtime: Runtime) -> LoaderOptions:
+    """What the runtime says on how images are read."""
+    return LoaderOptions(num_workers=runtime.workers, max_pixels=runtime.max_pixels)
 
 
 def rehearse(

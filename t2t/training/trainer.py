@@ -30,12 +30,13 @@ from t2t.training.evaluation.evaluate import Normalize, evaluate
 from t2t.training.folder_guard import FolderGuard
 from t2t.training.forecast.advice import advice
 from t2t.training.kernel_compiling import KernelCompiler
+from t2t.training.loaders import start_reading_images
 from t2t.training.logging.clock import duration
 from t2t.training.logging.run_logger import RunLogger
 from t2t.training.logging.stage import stage
 from t2t.training.model_saver import ModelSaver
 from t2t.training.optim import lr_factor, set_lr
-from t2t.training.prepare import prepare, rehearse
+from t2t.training.prepare import loader_options, prepare, rehearse
 from t2t.training.recipe import Recipe
 from t2t.training.run_folder import RunFolder
 from t2t.training.runtime import Runtime
@@ -86,6 +87,9 @@ class Trainer:
         )
         self.model_saver = ModelSaver(recipe, world, run_folder, splits, logger.warn)
         self.guard = FolderGuard(run_folder, world, logger, self.model_saver)
+        start_reading_images(
+            recipe, splits, world, loader_options(runtime), self.damage
+        )
         initial = recipe if checkpoint is None else recipe_to_resume(recipe, checkpoint)
         classes = splits.train.classes
         self.state = new_state(initial, runtime, world, len(classes), classes)

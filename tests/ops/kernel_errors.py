@@ -22,7 +22,7 @@ from t2t.ops.attention_tiles import BackwardTiles, Tiles
 from t2t.ops.embedding import TokenParts, embed_reference
 from t2t.ops.first_attention import first_attention_reference
 from t2t.ops.image_windows import image_windows_reference
-from t2t.ops.operators import (
+from t2t.ops.operations import (
     fused_embedding,
     fused_first_attention,
     fused_gelu,

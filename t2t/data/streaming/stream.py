@@ -288,8 +288,12 @@ class _Iteration:
         decoding = self.loader.decoding
         parts: list[tuple[Indices, Ragged]] = []
         undecoded = request.positions_of(ImageKind.JPEG, ImageKind.FILE)
-        found = decode_gathered(
-            request.jpegs(), decoding.channels, self.device, decoding.min_side
+        found = (
+            None
+            if not self.stream.uses_gpu_decoder
+            else decode_gathered(
+                request.jpegs(), decoding.channels, self.device, decoding.min_side
+            )
         )
         if found is not None:
             parts.append(found)

@@ -20,7 +20,7 @@ import time
 import weakref
 from collections import deque
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -28,7 +28,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from t2t.data.decoding.damage import DamagedImage
-from t2t.data.decoding.decode import DecodeOptions, decode, decoder_name
+from t2t.data.decoding.decode import DecodeOptions, decode
 from t2t.data.decoding.jpegs import header_for_gpu
 from t2t.data.decoding.pixel_budget import BUDGET
 from t2t.data.sources.base import Source
@@ -276,7 +276,7 @@ def main(arguments: list[str]) -> None:
             file.seek(0)
             run_files(pickle.load(file))
             source, decoding = pickle.load(file)
-        decoder_name()  # imports it
+        import_decoder(source, decoding)
         BUDGET.share(arena_file)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"[:_MAX_TEXT]
@@ -298,6 +298,12 @@ def main(arguments: list[str]) -> None:
     while os.getppid() == parent and not select.select([0], [], [], _CHECK_EVERY)[0]:
         pass
     os._exit(0)  # without cleanup, for which the training process would wait
+
+
+def import_decoder(source: Source, decoding: DecodeOptions) -> None:
+    """Imports what decodes the source's images, before workers are forked."""
+    with suppress(Exception):  # reported where the image is needed
+        decode(source.read(0), **decoding._asdict())
 
 
 def worker_loop(

@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from torch.library import wrap_triton
+import torch
 
 # Fused multiply-add, unless the user sets it: Triton 3.9 warns without a choice, and
 # the default of later releases is slower.
@@ -11,7 +11,19 @@ os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
+def is_traced() -> bool:
+    """Whether calls are recorded, by torch.compile or a dispatch mode, not just run."""
+    if torch.compiler.is_compiling():
+        return True
+    return bool(torch._C._len_torch_dispatch_stack() > 0)
+
+
 def launch(kernel: Any) -> Any:
-    """The kernel, to be launched with `[grid](...)`, traceable by torch.compile."""
-    # wrap_triton takes JIT functions only, which the interpreter's are not.
-    return kernel if INTERPRETED else wrap_triton(kernel)
+    """The kernel, to be launched with `[grid](...)`; torch sees it where it traces."""
+    # wrap_triton takes JIT functions only, which the interpreter's are not. It imports
+    # the compiler, which takes seconds.
+    if INTERPRETED or not is_traced():
+        return kernel
+    from torch.library import wrap_triton
+
+    return wrap_triton(kernel)

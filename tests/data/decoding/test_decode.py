@@ -227,6 +227,7 @@ def test_images_come_out_upright(orientation, kind, decoder):
 def test_a_webp_comes_out_upright_where_torchvision_would_not_turn_it(
     orientation, monkeypatch
 ):
+    monkeypatch.setattr(decoding, "_SMALL", 0)
     image = picture()
     stored = pixels_of(image)
     calls = []
@@ -455,6 +456,7 @@ def test_too_many_pixels_are_told_before_any_is_decoded(monkeypatch, kind):
 
 
 def test_what_pillow_keeps_three_times_may_have_a_third_of_the_pixels(monkeypatch):
+    monkeypatch.setattr(decoding, "_SMALL", 0)
     data = encoded(picture(), "WEBP")
     assert decode(data, max_pixels=24 * 40).shape == (3, 24, 40)
     monkeypatch.setattr(decoding, "_fast_decoder", lambda: None)
@@ -465,6 +467,7 @@ def test_what_pillow_keeps_three_times_may_have_a_third_of_the_pixels(monkeypatc
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP"])
 def test_the_pixels_in_flight_are_counted(monkeypatch, kind):
+    monkeypatch.setattr(decoding, "_SMALL", 0)
     budget = PixelBudget(1 << 20)
     seen = []
     monkeypatch.setattr(pixel_budget, "_MIN_COUNTED", 1)
@@ -630,3 +633,16 @@ def test_damage_counts_across_threads():
 
 def test_the_decoder_in_use_has_a_name():
     assert decoder_name() in ("torchcodec", "torchvision", "pillow")
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP"])
+def test_small_lossless_images_need_no_other_library(monkeypatch, kind):
+    image = picture()
+    data = encoded(image, kind, **({"lossless": True} if kind == "WEBP" else {}))
+    asked = []
+    monkeypatch.setattr(decoding, "_fast_decoder", lambda: asked.append(kind))
+    assert torch.equal(decode(data), pixels_of(image))
+    assert not asked
+    monkeypatch.setattr(decoding, "_SMALL_PIXELS", 24 * 40 - 1)
+    assert torch.equal(decode(data), pixels_of(image))
+    assert asked == [kind]
