@@ -4,8 +4,6 @@ Each process has the same number of images, and DDP and FSDP average the gradien
 loss of these rows is trained as by one process with all images.
 """
 
-from typing import Any
-
 import torch
 import torch.distributed as dist
 from jaxtyping import Float, Int64
@@ -19,48 +17,13 @@ def num_processes() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-class Sum(torch.autograd.Function):
-    """The sum of a tensor over all processes."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor) -> Tensor:
-        total = tensor.clone()
-        dist.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        total = gradient.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total)
-        return total
-
-
-class Gather(torch.autograd.Function):
-    """The rows of all processes, in the order of ranks."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Rows) -> Rows:
-        gathered = rows.new_empty(dist.get_world_size(), *rows.shape)
-        dist.all_gather([*gathered], rows.contiguous())
-        return gathered.flatten(0, 1)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Rows) -> Rows:
-        total = gradient.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total)
-        return total.chunk(dist.get_world_size())[dist.get_rank()]
-
-
-# A compiler would trace into the collectives.
-sum_over_processes = torch.compiler.disable(Sum.apply)
-gather_over_processes = torch.compiler.disable(Gather.apply)
-
-
 def mean_of_all(tensor: Tensor) -> Tensor:
     """The mean of a tensor over all processes."""
     num = num_processes()
     if num == 1:
         return tensor
+    from t2t.tasks.collectives import sum_over_processes  # imports the compiler
+
     total: Tensor = sum_over_processes(tensor)
     return total / num
 
@@ -69,6 +32,8 @@ def rows_of_all(rows: Rows) -> Rows:
     """The rows of all processes."""
     if num_processes() == 1:
         return rows
+    from t2t.tasks.collectives import gather_over_processes  # imports the compiler
+
     gathered: Tensor = gather_over_processes(rows)
     return gathered
 

@@ -1,6 +1,8 @@
 """`t2t.train` in Python: the same as the command."""
 
 import inspect
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,3 +78,13 @@ def test_a_dry_run_trains_nothing(
     assert (result.finished, result.folder) == (False, folder)
     assert not folder.exists()
     assert "4 epochs of 3 steps of 16 images" in capsys.readouterr().out
+
+
+def test_no_compiler_or_other_library_is_imported_to_start() -> None:
+    script = (
+        "import sys, t2t.recipes.train; "
+        "heavy = {'torch._dynamo', 'timm', 'torchvision', 'sklearn'}; "
+        "sys.exit(' '.join(heavy & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True)
+    assert done.returncode == 0, done.stderr
