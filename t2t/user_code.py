@@ -134,6 +134,15 @@ def describe_error(error: BaseException, module: ModuleType) -> str:
     return f"{at_line(lines)}: {what.rstrip('.')}.{hint}"
 
 
+def explain(error: BaseException) -> str:
+    """`FILE, line N: ERROR` for an error from a user's file; empty for others."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        for code in LOADED:
+            if frame.filename == code.module.__file__:
+                return f"{code.path}{describe_error(error, code.module)}"
+    return ""
+
+
 def at_line(numbers: list[int | None]) -> str:
     """`, line N` for the innermost line, if known."""
     return f", line {numbers[-1]}" if numbers and numbers[-1] else ""
