@@ -16,6 +16,7 @@ from t2t.data.sources import Source, Splits, holdout, open_splits
 from t2t.data.sources.labels import folder_meant
 from t2t.errors import UserError
 from t2t.tasks import Task, task_class
+from t2t.tasks.checks import checked_crops
 from t2t.training.distributed import World
 from t2t.training.recipe import Recipe
 
@@ -58,7 +59,7 @@ def training_batches(
     return open_batches(
         source,
         batch_size=recipe.batch_size,
-        crops=(crop,) if task is None else task.crops(crop),
+        crops=(crop,) if task is None else checked_crops(task, task.crops(crop)),
         seed=recipe.seed,
         repeats=recipe.repeats,
         **common_options(recipe, world, loader_options, damage),

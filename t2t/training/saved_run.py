@@ -87,6 +87,11 @@ def read_result(folder: Path) -> dict[str, Any]:
             f"{folder} has not finished training; run the same `t2t train` command to "
             "resume."
         )
+    if result[result["metric"]] is None:
+        raise UserError(
+            f"{folder} has finished training, but its {result['metric']} is not a "
+            "finite number; train again, with a lower learning rate if it diverged."
+        )
     return result
 
 
@@ -97,7 +102,9 @@ def find_result(folder: Path) -> dict[str, Any] | None:
         return None
     result = read_json(path, RESULT_TYPES)
     metric = result["metric"]
-    check_types(path, result, {metric: float, f"{metric}_raw": float})
+    # What was not finite is null.
+    names = [key for key in (metric, f"{metric}_raw") if result.get(key, 0) is not None]
+    check_types(path, result, dict.fromkeys(names, float))
     return result
 
 

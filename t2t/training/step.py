@@ -11,6 +11,7 @@ from t2t.data.sampler import Batch
 from t2t.errors import UserError
 from t2t.shapes import Labels, Pixels
 from t2t.tasks.base import Numbers, Task, Views
+from t2t.tasks.checks import checked_numbers, checked_views
 from t2t.training.cuda_graph import GraphedFunction
 from t2t.training.distributed import (
     World,
@@ -174,6 +175,7 @@ class Stepper:
             state.task, pixels, labels, rng.keys, rng.step_key, self.augmentation
         )
         num_images = len(labels)
+        views = checked_views(state.task, views, num_images)
         size = self.runtime.micro_batch or num_images
         parts = split_views(views, size)
         state.trained.train()
@@ -204,7 +206,7 @@ class Stepper:
         try:
             with deterministic(self.is_strict):
                 with autocast(self.world.device, self.precision):
-                    numbers = self.forward(views)
+                    numbers = checked_numbers(self.state.task, self.forward(views))
                 self.state.scaler.scale(numbers["loss"] * share).backward()
         except ValueError as error:
             if ONE_VALUE not in str(error):

@@ -14,7 +14,7 @@ from PIL import Image
 
 from t2t.errors import UserError
 from t2t.models.weights import load
-from t2t.tasks import TASKS, Task, register_task
+from t2t.tasks import TASKS, register_task
 from t2t.training.checkpoint_files import checkpoints
 from t2t.training.distributed import World
 from t2t.training.forecast.estimate import estimate
@@ -199,7 +199,7 @@ def test_labelled_data_serves_a_task_without_labels(
 def test_a_name_is_registered_once() -> None:
     assert register_task("test_masked")(Masked) is Masked
 
-    class Other(Task): ...
+    class Other(Masked): ...
 
     with pytest.raises(UserError, match="'test_masked' is registered already"):
         register_task("test_masked")(Other)

@@ -71,7 +71,7 @@ def test_a_file_that_is_not_a_runs_own_is_named(recipe: Recipe, name: str) -> No
 @pytest.mark.parametrize(
     ("changes", "reported"),
     [
-        ({"top1": None}, "its 'top1' should be a number and is null"),
+        ({"top1": "high"}, "its 'top1' should be a number and is \"high\""),
         ({"parameters": 2.5}, "its 'parameters' should be a whole number and is 2.5"),
         ({"skipped_steps": True}, "'skipped_steps' should be a whole number and is tr"),
         ({"command": ["t2t"]}, "its 'command' should be a text and is"),
