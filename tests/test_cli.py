@@ -73,6 +73,19 @@ else:
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
+def test_ctrl_c_while_python_ends_is_quiet() -> None:
+    script = """
+import atexit, os, runpy, signal, sys
+
+sys.orig_argv = ["python", "-m", "t2t"]
+sys.argv = ["t2t", "--version"]
+atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
+runpy.run_module("t2t", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True)
+    assert (done.returncode, done.stderr) == (130, b"")
+
+
 def test_an_import_of_the_package_leaves_ctrl_c_alone() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
