@@ -4,11 +4,13 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from t2t.data.augment.config import Augmentation
 from t2t.data.rng import CounterRng
 from t2t.data.sampler import Batch
 from t2t.errors import UserError
+from t2t.models.checkpoint_io.adapt import shorten
 from t2t.shapes import Labels, Pixels
 from t2t.tasks.base import Numbers, Task, Views
 from t2t.tasks.checks import checked_numbers, checked_views
@@ -74,6 +76,8 @@ class Stepper:
         """Copies from before the step."""
         # Several processes sum gradients in no fixed order.
         self.is_strict = not world.is_distributed
+        self.to_check = isinstance(state.trained, DistributedDataParallel)
+        """Whether a weight may still turn out to have no gradient."""
         self.uses_graphs = uses_cuda_graphs(runtime, world)
         self.set_phase(recipe.phase_at(0.0))
 
@@ -194,6 +198,9 @@ class Stepper:
                 numbers = self.add_gradient(part, share)
             for name, value in numbers.items():
                 totals[name] = totals.get(name, 0) + value.detach().float() * share
+        if self.to_check:
+            check_all_used(state.task)
+            self.to_check = False
         norm = self.gradient_norm()
         others = [name for name in totals if name != "loss"]
         self.names = ["loss", *others]
@@ -248,6 +255,21 @@ class Stepper:
         norm = nn.utils.clip_grad_norm_(parameters, limit, foreach=True)
         full = getattr(norm, "full_tensor", None)
         return full() if full is not None else norm
+
+
+def check_all_used(task: Task) -> None:
+    """Raises an error for a weight without gradient: processes would wait for it."""
+    unused = [
+        name
+        for name, parameter in task.named_parameters()
+        if parameter.requires_grad and parameter.grad is None
+    ]
+    if unused:
+        raise UserError(
+            f"{shorten(unused)} of {type(task).__name__} have no part in the loss, "
+            "which several processes do not allow; freeze them with "
+            "requires_grad_(False), or remove them."
+        )
 
 
 def keep_tokens(model: nn.Module, name: str, share: float) -> None:
