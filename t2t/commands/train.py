@@ -1,6 +1,7 @@
 """`t2t train`: train a model."""
 
 import sys
+from pathlib import Path
 from typing import Annotated, Literal
 
 from tyro.conf import Positional
@@ -150,6 +151,8 @@ def train(
 
         print("\n".join([estimate(chosen, runtime), *notes]))
         return
+    if folder is None and data is None and chosen == base and is_started_run(recipe):
+        folder = recipe  # whatever its name: it may have been moved
     result = start(chosen, folder=folder, runtime=runtime, fresh=fresh, notes=notes)
     if not result.finished:
         sys.exit(INTERRUPTED)
@@ -160,3 +163,11 @@ def train(
         if result.already_finished:
             print(f"{result.folder} is already trained; --fresh trains it again.")
         print_page(lambda width: train_summary(result.folder, result.summary))
+
+
+def is_started_run(recipe: str) -> bool:
+    """Whether a recipe is given as the folder of a run, to resume it there."""
+    from t2t.training.run_folder import RunFolder
+
+    run_folder = RunFolder(Path(recipe).expanduser())
+    return run_folder.is_run() and run_folder.has_started()
