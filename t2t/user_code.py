@@ -140,6 +140,9 @@ def explain(error: BaseException) -> str:
         for code in LOADED:
             if frame.filename == code.module.__file__:
                 return f"{code.path}{describe_error(error, code.module)}"
+    # PyTorch raises this where a module is called, not where it is defined.
+    if LOADED and isinstance(error, NotImplementedError) and "forward" in str(error):
+        return f"{first_line(error).rstrip('.')}."
     return ""
 
 

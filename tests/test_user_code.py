@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from torch import nn
 
 from t2t import user_code
 from t2t.errors import UserError
@@ -160,6 +161,10 @@ def test_an_error_in_a_file_is_explained_where_it_happened(tmp_path: Path) -> No
     expected = f"{tmp_path / 'mine.py'}, line 6: ZeroDivisionError: division by zero."
     assert user_code.explain(caught.value) == expected
     assert user_code.explain(ValueError("elsewhere")) == ""
+    with pytest.raises(NotImplementedError) as missing:
+        nn.Module()(1)
+    expected = 'Module [Module] is missing the required "forward" function.'
+    assert user_code.explain(missing.value) == expected
 
 
 def test_what_a_file_loads_is_taken_back_apart_from_it(tmp_path: Path) -> None:
