@@ -100,7 +100,13 @@ def find_result(folder: Path) -> dict[str, Any] | None:
     path = folder / RESULT
     if not path.exists():
         return None
-    result = read_json(path, RESULT_TYPES)
+    try:
+        result = read_json(path)
+    except UserError as error:
+        raise UserError(
+            f"{error} Restore it, or remove {folder} and train again."
+        ) from error
+    check_types(path, result, RESULT_TYPES)
     metric = result["metric"]
     # What was not finite is null.
     names = [key for key in (metric, f"{metric}_raw") if result.get(key, 0) is not None]
