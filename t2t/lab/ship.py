@@ -20,7 +20,7 @@ from t2t.training.evaluation.report import EvalReport
 from t2t.training.logging.clock import counted
 from t2t.training.recipe import Recipe
 from t2t.training.run_files import write_text
-from t2t.training.saved_run import read_recipe, read_result, same_data
+from t2t.training.saved_run import read_classifier_result, read_recipe, same_data
 
 
 def ship(
@@ -37,7 +37,7 @@ def ship(
     The accuracies in the card are those of the written file. `data_name` is the name
     of the data in the file and the card.
     """
-    result, recipe = read_result(run), read_recipe(run)
+    result, recipe = read_classifier_result(run), read_recipe(run)
     where = data or recipe.data
     name = data_name or recipe.data
     is_own = data_name is not None or same_data(where, recipe.data)

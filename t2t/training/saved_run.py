@@ -95,6 +95,17 @@ def read_result(folder: Path) -> dict[str, Any]:
     return result
 
 
+def read_classifier_result(folder: Path) -> dict[str, Any]:
+    """The result of a finished run that learned to classify."""
+    result = read_result(folder)
+    if "top1" not in result:
+        raise UserError(
+            f"{folder} has no top-1 accuracy: its task is {result.get('task')}, and "
+            "only a run that learned to classify can be recorded or shipped."
+        )
+    return result
+
+
 def find_result(folder: Path) -> dict[str, Any] | None:
     """The result in a run folder; None if the run is not finished."""
     path = folder / RESULT
