@@ -2,7 +2,7 @@
 
 import sys
 
-from t2t.sigint import INTERRUPTED, restore_sigint
+from t2t.sigint import INTERRUPTED, exit_quietly_on_sigint, restore_sigint
 
 
 def main() -> int:
@@ -14,6 +14,8 @@ def main() -> int:
         return run()
     except KeyboardInterrupt:
         return INTERRUPTED
+    finally:
+        exit_quietly_on_sigint()  # once more, while Python ends
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from t2t.commands.options import check_single_process
 from t2t.commands.parse import PARSING, parse
 from t2t.errors import LocalError, ReportedError, UserError, machine_error, suggest
 from t2t.torchrun import is_main
+from t2t.user_code import explain
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 UNREADABLE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EIO)
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             # A character that the font lacks is drawn as a box.
             warnings.filterwarnings("ignore", "Glyph .* missing from font")
-            run(words)
+            run_explained(words)
         # A closed pipe shows only when the last output is flushed.
         sys.stdout.flush()
     except UserError as error:
@@ -102,6 +103,18 @@ def widen_terminal() -> None:
     """Lets a narrow terminal wrap the help itself: tyro would never finish."""
     if shutil.get_terminal_size().columns < MIN_COLUMNS:
         os.environ["COLUMNS"] = str(MIN_COLUMNS)
+
+
+def run_explained(words: list[str]) -> None:
+    """Runs a command; an error in a user's file is one sentence."""
+    try:
+        run(words)
+    except (UserError, BrokenPipeError):
+        raise
+    except Exception as error:
+        if where_and_what := explain(error):
+            raise UserError(where_and_what) from error
+        raise
 
 
 def run(words: list[str]) -> None:

@@ -241,6 +241,20 @@ def describe(hint: Any) -> str:
     return names.get(hint, f"a {getattr(hint, '__name__', str(hint))}")
 
 
+def check_plain(value: Any, name: str) -> None:
+    """Raises an error for settings that JSON cannot hold."""
+    if not isinstance(value, Mapping):
+        return
+    for key, each in value.items():
+        try:
+            json.dumps({key: each})
+        except (TypeError, ValueError):
+            raise UserError(
+                f"{name}.{key} is a {type(each).__name__}, which recipe.json cannot "
+                "hold; give a number, a word, true or false, or a tuple of these."
+            ) from None
+
+
 def differences(
     old: Mapping[str, Any], new: Mapping[str, Any], at: str = ""
 ) -> list[str]:

@@ -86,13 +86,28 @@ class Registry(dict[str, Choice]):
     def build(self, name: str, kind: type[Part], *arguments: Any) -> Part:
         """What a choice returns for these arguments, which must be a `kind`."""
         choice: Any = self.choose(name)
-        built = choice(*arguments)
+        built = call(f"{self.slot}={name!r}", choice, *arguments)
         if not isinstance(built, kind):
             raise UserError(
                 f"{self.slot}={name!r} returns a {type(built).__name__}, not a "
                 f"{kind.__name__}; derive its class from {kind.__name__}."
             )
         return built
+
+
+def call(what: str, function: Callable[..., Added], *arguments: Any) -> Added:
+    """What a user's function or class returns; it may not take these arguments."""
+    try:
+        return function(*arguments)
+    except TypeError as error:
+        trace = error.__traceback__
+        if trace is not None and trace.tb_next is not None:
+            raise  # not by the call, but within it
+        given = ", ".join(type(each).__name__ for each in arguments)
+        raise UserError(
+            f"{what} is called with {len(arguments)} argument"
+            f"{'s' * (len(arguments) != 1)} ({given}), and does not take them: {error}."
+        ) from error
 
 
 def is_defined_again(old: object, new: object) -> bool:

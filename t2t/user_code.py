@@ -134,6 +134,18 @@ def describe_error(error: BaseException, module: ModuleType) -> str:
     return f"{at_line(lines)}: {what.rstrip('.')}.{hint}"
 
 
+def explain(error: BaseException) -> str:
+    """`FILE, line N: ERROR` for an error from a user's file; empty for others."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        for code in LOADED:
+            if frame.filename == code.module.__file__:
+                return f"{code.path}{describe_error(error, code.module)}"
+    # PyTorch raises this where a module is called, not where it is defined.
+    if LOADED and isinstance(error, NotImplementedError) and "forward" in str(error):
+        return f"{first_line(error).rstrip('.')}."
+    return ""
+
+
 def at_line(numbers: list[int | None]) -> str:
     """`, line N` for the innermost line, if known."""
     return f", line {numbers[-1]}" if numbers and numbers[-1] else ""

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -21,6 +22,7 @@ from t2t.errors import ReportedError, UserError
 from t2t.models.zoo import ZOO
 from t2t.recipes import about, all_recipes
 from t2t.screen import find_models, model_table, print_json, recipe_table, show_progress
+from t2t.user_code import LOADED, load_code, unload
 
 Output = pytest.CaptureFixture[str]
 HEAVY = ("torch", "timm", "torchvision", "matplotlib", "sklearn", "scipy")
@@ -69,6 +71,19 @@ else:
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_ctrl_c_while_python_ends_is_quiet() -> None:
+    script = """
+import atexit, os, runpy, signal, sys
+
+sys.orig_argv = ["python", "-m", "t2t"]
+sys.argv = ["t2t", "--version"]
+atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
+runpy.run_module("t2t", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True)
+    assert (done.returncode, done.stderr) == (130, b"")
 
 
 def test_an_import_of_the_package_leaves_ctrl_c_alone() -> None:
@@ -331,6 +346,19 @@ def test_exit_codes(
 ) -> None:
     monkeypatch.setitem(cli.COMMANDS, "fail", raising(error))
     assert main(["fail"]) == code
+
+
+def test_an_error_in_a_users_file_is_one_sentence(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("T2T_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "mine.py"
+    file.write_text("def f():\n    raise OSError(28, 'no room')")
+    monkeypatch.setitem(cli.COMMANDS, "fail", load_code(file).f)
+    assert main(["fail"]) == 2
+    expected = f"t2t: {file}, line 2: OSError: [Errno 28] no room.\n"
+    assert capsys.readouterr().err == expected
+    unload(LOADED[-1])
 
 
 @pytest.mark.parametrize(

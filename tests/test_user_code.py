@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from torch import nn
 
 from t2t import user_code
 from t2t.errors import UserError
@@ -147,3 +148,57 @@ def test_another_process_can_unpickle_what_a_file_defines(tmp_path: Path) -> Non
         [sys.executable, "-c", program], input=sent, capture_output=True, check=True
     )
     assert answer.stdout == b"3\n"
+
+
+def test_an_error_in_a_file_is_explained_where_it_happened(tmp_path: Path) -> None:
+    module = load_code(
+        write(
+            tmp_path / "mine.py", "def f(x):\n    return g(x)\n\n\ndef g(x):\n    1 / x"
+        )
+    )
+    with pytest.raises(ZeroDivisionError) as caught:
+        module.f(0)
+    expected = f"{tmp_path / 'mine.py'}, line 6: ZeroDivisionError: division by zero."
+    assert user_code.explain(caught.value) == expected
+    assert user_code.explain(ValueError("elsewhere")) == ""
+    with pytest.raises(NotImplementedError) as missing:
+        nn.Module()(1)
+    expected = 'Module [Module] is missing the required "forward" function.'
+    assert user_code.explain(missing.value) == expected
+
+
+def test_what_a_file_loads_is_taken_back_apart_from_it(tmp_path: Path) -> None:
+    inner = write(tmp_path / "inner.py", REGISTER.format(name="round"))
+    text = f"import t2t\nt2t.load_code({str(inner)!r})\n1 / 0"
+    with pytest.raises(UserError, match="ZeroDivisionError"):
+        load_code(write(tmp_path / "outer.py", text))
+    assert "round" in SHAPES
+    user_code.unload(user_code.LOADED[0])
+    assert "round" not in SHAPES
+
+
+def test_every_file_of_a_run_is_offered_and_one_process_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        kept = write(
+            tmp_path / "code" / f"{name}.py", REGISTER.format(name=f"new_{name}")
+        )
+        load_code(kept)
+        user_code.unload(user_code.LOADED[0])
+    offer(tmp_path)
+    monkeypatch.setattr(user_code, "is_main", lambda: False)
+    assert SHAPES.choose("new_b").__name__ == "Own"
+    assert caplog.text == ""
+
+
+def test_arguments_that_do_not_fit_are_named() -> None:
+    SHAPES["none"] = lambda: None  # type: ignore[assignment]
+    with pytest.raises(
+        UserError, match=r"shape='none' is called with 1 argument \(int"
+    ):
+        SHAPES.build("none", object, 3)
+    SHAPES["none"] = lambda number: len(number)  # type: ignore[assignment]
+    with pytest.raises(TypeError, match="object of type 'int' has no len"):
+        SHAPES.build("none", object, 3)
+    del SHAPES["none"]

@@ -15,13 +15,13 @@ from t2t.models.builtin import CARD
 from t2t.models.checkpoint_io.checkpoints import Checkpoint, read_checkpoint
 from t2t.models.checkpoint_io.checksum import write_with_checksum
 from t2t.models.checkpoint_io.description import Description
-from t2t.tasks.registry import primary_metric, task_class
+from t2t.tasks.registry import primary_metric
 from t2t.training.evaluation.evaluate_model import evaluate_model
 from t2t.training.evaluation.report import EvalReport
 from t2t.training.logging.clock import counted
 from t2t.training.recipe import Recipe
 from t2t.training.run_files import write_text
-from t2t.training.saved_run import read_recipe, read_result, same_data
+from t2t.training.saved_run import read_classifier_result, read_recipe, same_data
 
 
 def ship(
@@ -38,12 +38,7 @@ def ship(
     The accuracies in the card are those of the written file. `data_name` is the name
     of the data in the file and the card.
     """
-    result, recipe = read_result(run), read_recipe(run)
-    if not task_class(recipe.task).needs_labels:
-        raise UserError(
-            f"{run} was trained without labels (task={recipe.task}) and cannot name "
-            "classes; fine-tune it on labelled images and ship that run."
-        )
+    result, recipe = read_classifier_result(run), read_recipe(run)
     where = data or recipe.data
     name = data_name or recipe.data
     is_own = data_name is not None or same_data(where, recipe.data)

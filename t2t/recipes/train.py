@@ -16,6 +16,7 @@ from t2t.recipes.open_recipe import DEFAULT
 from t2t.training import loop
 from t2t.training.distributed import Parallelism
 from t2t.training.recipe import Recipe
+from t2t.training.run_folder import RunFolder
 from t2t.training.runtime import Compile, Precision, Runtime
 from t2t.training.trainer import Result
 from t2t.user_code import load_code
@@ -80,6 +81,10 @@ def train(
         seed=seed,
     )
     chosen, own_notes = choose_recipe(recipe, options, as_words(set))
+    if folder is None and isinstance(recipe, str) and is_started_run(recipe):
+        own, _ = choose_recipe(recipe, RecipeOptions(), ())
+        if chosen == own:
+            folder = recipe  # whatever its name: it may have been moved
     runtime = one_runtime(
         runtime,
         Runtime(
@@ -111,6 +116,12 @@ def train(
         notes=[*notes, *own_notes],
         started=started,
     )
+
+
+def is_started_run(recipe: str) -> bool:
+    """Whether a recipe is given as the folder of a run, to resume it there."""
+    run_folder = RunFolder(Path(recipe).expanduser())
+    return run_folder.is_run() and run_folder.has_started()
 
 
 def as_text(path: PathLike | None) -> str | None:

@@ -1,5 +1,6 @@
 """A task: what a run learns, with its own modules, its loss and its metrics."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from t2t.data.augment.config import Augmentation
 from t2t.data.crops import CenterCrop, RandomCrop
 from t2t.data.rng import CounterRng
+from t2t.errors import UserError
 from t2t.shapes import Images, Labels, Pixels
 
 Views = dict[str, Tensor]
@@ -30,8 +32,10 @@ class Metric:
     digits: int = 2
     higher_is_better: bool = True
 
-    def show(self, value: float) -> str:
-        """The value with its unit."""
+    def show(self, value: float | None) -> str:
+        """The value with its unit; None is one that is not finite."""
+        if value is None or not math.isfinite(value):
+            return "not finite"
         return f"{value:.{self.digits}f}{self.unit}"
 
     @property
@@ -166,6 +170,12 @@ class Task(nn.Module):
 
     def summarize(self, values: Views) -> dict[str, float]:
         """The metrics of the validation set, given the numbers of all its images."""
+        for metric in self.metrics:
+            if metric.name not in values:
+                raise UserError(
+                    f"{type(self).__name__}.score returns no {metric.name!r}, which is "
+                    "a metric of the task."
+                )
         return {
             metric.name: values[metric.name].double().mean().item()
             for metric in self.metrics

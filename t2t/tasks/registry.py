@@ -1,7 +1,7 @@
 """Tasks by name."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -10,6 +10,7 @@ from t2t.errors import UserError
 from t2t.registry import Registry
 from t2t.tasks.base import Metric, Task, TaskContext
 from t2t.tasks.byol import BYOL
+from t2t.tasks.checks import check_class, check_parameters
 from t2t.tasks.classify import Classify
 from t2t.tasks.dino import DINO
 from t2t.tasks.distill import (
@@ -39,8 +40,18 @@ TASKS: Registry[type[Task]] = Registry(
         "dino": DINO,
     },
 )
-register_task = TASKS.register
 task_class = TASKS.choose
+Added = TypeVar("Added", bound=type[Task])
+
+
+def register_task(name: str) -> Callable[[Added], Added]:
+    """A decorator that adds a class derived from Task under a name that is free."""
+
+    def add(kind: Added) -> Added:
+        check_class(name, kind)
+        return TASKS.register(name)(kind)
+
+    return add
 
 
 def primary_metric(task: str, name: str | None = None) -> Metric:
@@ -67,4 +78,6 @@ def build_task(
     name: str, args: Mapping[str, Any], model: nn.Module, context: TaskContext
 ) -> Task:
     """The task of a recipe around its model."""
-    return task_class(name)(model, context, read_args(name, args))
+    task = TASKS.build(name, Task, model, context, read_args(name, args))
+    check_parameters(task)
+    return task

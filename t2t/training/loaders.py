@@ -18,6 +18,7 @@ from t2t.data.sources.labels import folder_meant
 from t2t.errors import UserError
 from t2t.tasks import Task, task_class
 from t2t.tasks.base import Crops
+from t2t.tasks.checks import checked_crops
 from t2t.training.distributed import World
 from t2t.training.recipe import Recipe
 
@@ -109,7 +110,7 @@ def training_crops(recipe: Recipe, task: Task | None) -> Crops:
         interpolation=recipe.crop.interpolation,
     )
     crop = random_crop if recipe.crop.kind == "random" else center_crop(recipe)
-    return (crop,) if task is None else task.crops(crop)
+    return (crop,) if task is None else checked_crops(task, task.crops(crop))
 
 
 def center_crop(recipe: Recipe) -> CenterCrop:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from inspect import unwrap
 from typing import Any, TypeVar
 
 import torch
@@ -35,29 +36,49 @@ def build_optimizers(
     lr = settings.scaled(settings.lr, recipe.batch_size)
     if settings.name == "muon":
         rest_lr = settings.scaled(settings.as_adamw().lr, recipe.batch_size)
-        own = groups_of_own_modules(others, settings, rest_lr)
+        own = groups_of_own_modules(model, others, settings, rest_lr)
         return muon_and_adamw(model, recipe, own)
     groups = parameter_groups(model, settings, lr)
-    groups += groups_of_own_modules(others, settings, lr)
+    groups += groups_of_own_modules(model, others, settings, lr)
     if settings.name in OPTIMIZERS:
-        return [OPTIMIZERS.build(settings.name, Optimizer, groups, settings)]
+        return [registered_optimizer(settings.name, groups, settings)]
     return [timm_optimizer(groups, settings, lr)]
 
 
 def groups_of_own_modules(
-    modules: Iterable[nn.Module], settings: OptimizerConfig, lr: float
+    model: nn.Module, modules: Iterable[nn.Module], settings: OptimizerConfig, lr: float
 ) -> Groups:
     """Groups of a task's own modules: matrices have weight decay, the rest none."""
     groups: dict[float, list[Tensor]] = {}
+    seen = {*model.parameters()}  # a task may name a part of the model once more
     for module in modules:
         for parameter in module.parameters():
-            if parameter.requires_grad:
+            if parameter.requires_grad and parameter not in seen:
+                seen.add(parameter)
                 decay = 0.0 if parameter.ndim < 2 else settings.weight_decay
                 groups.setdefault(decay, []).append(parameter)
     return [
         {"params": parameters, "lr": lr, "peak": lr, "weight_decay": decay}
         for decay, parameters in groups.items()
     ]
+
+
+def registered_optimizer(
+    name: str, groups: Groups, settings: OptimizerConfig
+) -> Optimizer:
+    """An optimizer that a user registered, or one of OPTIMIZERS."""
+    wanted = {parameter for group in groups for parameter in group["params"]}
+    optimizer = OPTIMIZERS.build(name, Optimizer, groups, settings)
+    trained = {each for group in optimizer.param_groups for each in group["params"]}
+    if trained != wanted or not all("peak" in each for each in optimizer.param_groups):
+        raise UserError(
+            f"optimizer.name={name!r} trains {len(trained)} of {len(wanted)} weights, "
+            "or has lost their settings; pass it all groups as they are given."
+        )
+    # Both are wrapped by torch's profiler.
+    if unwrap(type(optimizer).step) is unwrap(Optimizer.step):
+        raise UserError(f"optimizer.name={name!r} defines no step: add it.")
+    return optimizer
 
 
 def timm_optimizer(groups: Groups, settings: OptimizerConfig, lr: float) -> Optimizer:
@@ -68,7 +89,7 @@ def timm_optimizer(groups: Groups, settings: OptimizerConfig, lr: float) -> Opti
     if name not in known:
         hint = OPTIMIZERS.provide(name)
         if name in OPTIMIZERS:
-            return OPTIMIZERS.build(name, Optimizer, groups, settings)
+            return registered_optimizer(name, groups, settings)
         ours = ("muon", *OPTIMIZERS)
         allowed = f" Allowed: {', '.join(sorted(ours))} and those of timm."
         raise UserError(

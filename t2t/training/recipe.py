@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_type_hints
 
-from t2t.config import MAX_IMAGE_SIDE
+from t2t.config import MAX_IMAGE_SIDE, check_plain, convert
 from t2t.data.augment.config import Augmentation
 from t2t.errors import UserError, require
 from t2t.models.config import ModelConfig
@@ -228,6 +228,10 @@ class Recipe:
 
     def __post_init__(self) -> None:
         """Checks the values before anything starts."""
+        for name, hint in get_type_hints(Recipe).items():
+            value = convert(getattr(self, name), hint, name)
+            check_plain(value, name)
+            object.__setattr__(self, name, value)  # 224 becomes (224, 224)
         self.check_name()
         require("epochs", self.epochs, 1, MAX_EPOCHS)
         for name in ("batch_size", "repeats", "channels", "evaluate_every"):

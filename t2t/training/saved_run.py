@@ -87,6 +87,22 @@ def read_result(folder: Path) -> dict[str, Any]:
             f"{folder} has not finished training; run the same `t2t train` command to "
             "resume."
         )
+    if result[result["metric"]] is None:
+        raise UserError(
+            f"{folder} has finished training, but its {result['metric']} is not a "
+            "finite number; train again, with a lower learning rate if it diverged."
+        )
+    return result
+
+
+def read_classifier_result(folder: Path) -> dict[str, Any]:
+    """The result of a finished run that learned to classify."""
+    result = read_result(folder)
+    if "top1" not in result:
+        raise UserError(
+            f"{folder} has no top-1 accuracy: its task is {result.get('task')}, and "
+            "only a run that learned to classify can be recorded or shipped."
+        )
     return result
 
 
@@ -95,9 +111,17 @@ def find_result(folder: Path) -> dict[str, Any] | None:
     path = folder / RESULT
     if not path.exists():
         return None
-    result = read_json(path, RESULT_TYPES)
+    try:
+        result = read_json(path)
+    except UserError as error:
+        raise UserError(
+            f"{error} Restore it, or remove {folder} and train again."
+        ) from error
+    check_types(path, result, RESULT_TYPES)
     metric = result["metric"]
-    check_types(path, result, {metric: float, f"{metric}_raw": float})
+    # What was not finite is null.
+    names = [key for key in (metric, f"{metric}_raw") if result.get(key, 0) is not None]
+    check_types(path, result, dict.fromkeys(names, float))
     return result
 
 

@@ -5,13 +5,16 @@ from contextlib import closing, contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from t2t.data.augment.config import Augmentation
 from t2t.data.rng import CounterRng
 from t2t.data.sampler import Batch
 from t2t.errors import UserError
+from t2t.models.checkpoint_io.adapt import shorten
 from t2t.shapes import Labels, Pixels
 from t2t.tasks.base import Numbers, Task, Views
+from t2t.tasks.checks import checked_numbers, checked_views
 from t2t.training.compile_policy import compiles_at_once
 from t2t.training.cuda_graph import GraphedFunction
 from t2t.training.distributed import (
@@ -74,6 +77,8 @@ class Stepper:
         """Copies from before the step."""
         # Several processes sum gradients in no fixed order.
         self.is_strict = not world.is_distributed
+        self.to_check = isinstance(state.trained, DistributedDataParallel)
+        """Whether a weight may still turn out to have no gradient."""
         self.uses_graphs = uses_cuda_graphs(runtime, world)
         self.augment_stream: torch.cuda.Stream | None = None
         if self.uses_graphs:
@@ -222,6 +227,7 @@ class Stepper:
         views = self.augment_batch(
             self.state.task, pixels, labels, rng.keys, rng.step_key, self.augmentation
         )
+        views = checked_views(self.state.task, views, len(labels))
         self.view_names = tuple(views)
         return tuple(views.values())
 
@@ -269,6 +275,9 @@ class Stepper:
                 numbers = self.add_gradient(part, share)
             for name, value in numbers.items():
                 totals[name] = totals.get(name, 0) + value.detach().float() * share
+        if self.to_check:
+            check_all_used(state.task)
+            self.to_check = False
         norm = self.gradient_norm()
         others = [name for name in totals if name != "loss"]
         self.names = ["loss", *others]
@@ -281,7 +290,7 @@ class Stepper:
         try:
             with deterministic(self.is_strict):
                 with autocast(self.world.device, self.precision):
-                    numbers = self.forward(views)
+                    numbers = checked_numbers(self.state.task, self.forward(views))
                 self.state.scaler.scale(numbers["loss"] * share).backward()
         except ValueError as error:
             if ONE_VALUE not in str(error):
@@ -338,6 +347,21 @@ def unchanged_buffers(module: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for buffer, value in before:
                 buffer.copy_(value)
+
+
+def check_all_used(task: Task) -> None:
+    """Raises an error for a weight without gradient: processes would wait for it."""
+    unused = [
+        name
+        for name, parameter in task.named_parameters()
+        if parameter.requires_grad and parameter.grad is None
+    ]
+    if unused:
+        raise UserError(
+            f"{shorten(unused)} of {type(task).__name__} have no part in the loss, "
+            "which several processes do not allow; freeze them with "
+            "requires_grad_(False), or remove them."
+        )
 
 
 def keep_tokens(model: nn.Module, name: str, share: float) -> None:

@@ -12,6 +12,7 @@ from t2t.data.decoding.damage import Damage, DamagedImage
 from t2t.data.sampler import steps_per_epoch
 from t2t.data.sources import Splits
 from t2t.errors import UserError
+from t2t.tasks.checks import checked_metrics
 from t2t.training.checkpoint import recipe_to_resume, resume
 from t2t.training.checkpoint_files import checkpoints
 from t2t.training.checkpoint_writer import CheckpointWriter
@@ -229,7 +230,7 @@ class Trainer:
                         self.world,
                         self.stepper.precision,
                     )
-                scores[name] = self.task.summarize(values)
+                scores[name] = checked_metrics(self.task, values)
                 num_images = len(values["index"])
         self.gather_damage()
         self.logger.log_evaluation(state.step, epoch, scores, num_images)

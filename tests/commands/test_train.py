@@ -24,6 +24,7 @@ from t2t.recipes.choose import RecipeOptions, choose_recipe
 from t2t.recipes.open_recipe import open_recipe
 from t2t.recipes.settings import apply_settings, schedule_notes
 from t2t.tasks.classify import TOP1
+from t2t.training import loop
 from t2t.training.run_files import write_json
 from t2t.training.state import build_model
 
@@ -166,6 +167,27 @@ def test_a_recipe_is_read_from_any_file(tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text("[1, 2]")
     with pytest.raises(UserError, match="should hold a JSON object, and holds a list"):
         open_recipe(str(tmp_path / "list.json"), None)
+
+
+def test_a_run_that_was_moved_resumes_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders: list[str | None] = []
+
+    def start(*_: object, folder: str | None, **__: object) -> None:
+        folders.append(folder)
+        raise UserError("No more.")
+
+    monkeypatch.setattr(loop, "train", start)
+    run = tmp_path / "moved"
+    run.mkdir()
+    write_json(run / "recipe.json", to_json(find_recipe("digits")))
+    assert main(["train", str(run)]) == 2
+    (run / "metrics.jsonl").write_text('{"step": 1}\n')
+    file = str(run / "recipe.json")
+    for words in ([str(run)], [str(run), "--epochs", "3"], [file], ["digits"]):
+        assert main(["train", *words]) == 2
+    assert folders == [None, str(run), None, None, None]
 
 
 def test_a_file_that_is_no_whole_recipe_is_named(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ def test_numbers_are_taken_for_numbers_and_told() -> None:
     numbers, notes = match_classes(("0", "1"), ANIMALS, "shards")
     assert numbers.tolist() == [0, 1]
     assert notes == ("The classes of shards are matched by number.",)
+    assert match_classes(("0", "1", "2"), ANIMALS, "x")[0].tolist() == [0, 1, 2]
     numbers, notes = match_classes(ANIMALS, ("class 0", "class 1", "class 2"), "photos")
     assert numbers.tolist() == [0, 1, 2]
     assert "have no names" in notes[0]

@@ -13,6 +13,7 @@ from t2t.models.create import create_model
 from t2t.recipes import find_recipe
 from t2t.training.muon import Muon
 from t2t.training.optim import (
+    OPTIMIZERS,
     all_groups,
     build_optimizers,
     hidden_weights,
@@ -359,3 +360,43 @@ def test_a_body_cannot_be_trained_beside_a_rate_of_0() -> None:
 def test_a_name_of_t2t_or_timm_is_not_registered_again(name: str) -> None:
     with pytest.raises(UserError, match=f"{name}.* choose another name"):
         register_optimizer(name)
+
+
+def flattened(groups: list[dict[str, Any]], _: OptimizerConfig) -> torch.optim.SGD:
+    return torch.optim.SGD([each for group in groups for each in group["params"]])
+
+
+class Unfinished(torch.optim.Optimizer): ...
+
+
+@pytest.mark.parametrize(
+    ("builder", "sentence"),
+    [
+        (lambda groups, _: torch.optim.SGD(groups[:1]), r"trains \d+ of \d+ weights"),
+        (flattened, "has lost their settings"),
+        (lambda groups, _: Unfinished(groups, {}), "defines no step"),
+        (lambda groups: None, "is called with 2 arguments"),
+    ],
+)
+def test_an_optimizer_of_ones_own_is_checked(
+    builder: Any, sentence: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(OPTIMIZERS, "own", builder)
+    recipe = tiny(optimizer=OptimizerConfig(name="own"))
+    with pytest.raises(UserError, match=sentence):
+        build_optimizers(build_model(recipe, 3), recipe)
+
+
+def test_vectors_of_a_tasks_own_modules_do_not_decay(tiny: Tiny) -> None:
+    recipe = tiny(optimizer=OptimizerConfig(weight_decay=0.3))
+    own = nn.Linear(3, 3)
+    model = build_model(recipe, 3)
+    others = [own, own, model.head]
+    groups = [*all_groups(build_optimizers(model, recipe, others))]
+    decay = {
+        parameter: group["weight_decay"]
+        for group in groups
+        for parameter in group["params"]
+    }
+    assert (decay[own.weight], decay[own.bias]) == (0.3, 0.0)
+    assert sum(len(group["params"]) for group in groups) == len(decay)

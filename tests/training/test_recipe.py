@@ -1,5 +1,9 @@
 """A recipe refuses what could not be meant, before anything starts."""
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from t2t.config import override
@@ -59,6 +63,27 @@ def test_a_name_is_a_plain_one(name: str) -> None:
     with pytest.raises(UserError, match="must be a plain name"):
         override(RECIPE, [f"name={name}"] if name.strip() else ["name="])
     assert override(RECIPE, ["name=größe 2.b"]).name == "größe 2.b"
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"name": 5}, "name=5 is not allowed: name takes a word"),
+        ({"epochs": 2.5}, "epochs=2.5 is not allowed: epochs takes a whole number"),
+        ({"data": Path("x")}, "data takes a word"),
+        ({"model_args": None}, "model_args=null is not allowed"),
+        ({"model_args": {"dim": range(3)}}, "model_args.dim is a range, which recipe."),
+    ],
+)
+def test_values_of_another_type_are_refused(
+    changes: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        replace(RECIPE, **changes)
+
+
+def test_one_number_is_the_side_of_a_square() -> None:
+    assert replace(RECIPE, image_size=32).image_size == (32, 32)  # type: ignore[arg-type]
 
 
 def test_a_task_has_settings_of_its_own() -> None:

@@ -16,6 +16,7 @@ from t2t.training.recipe import Recipe
 from t2t.training.run_files import ALL_FILES, RECIPE, RESULT, remove_files, write_json
 from t2t.training.run_folder import RunFolder
 from t2t.training.saved_run import RESULT_TYPES
+from t2t.user_code import LOADED, load_code, unload
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_a_file_that_is_not_a_runs_own_is_named(recipe: Recipe, name: str) -> No
 @pytest.mark.parametrize(
     ("changes", "reported"),
     [
-        ({"top1": None}, "its 'top1' should be a number and is null"),
+        ({"top1": "high"}, "its 'top1' should be a number and is \"high\""),
         ({"parameters": 2.5}, "its 'parameters' should be a whole number and is 2.5"),
         ({"skipped_steps": True}, "'skipped_steps' should be a whole number and is tr"),
         ({"command": ["t2t"]}, "its 'command' should be a text and is"),
@@ -180,3 +181,18 @@ def test_what_a_killed_process_had_begun_is_swept(
     with pytest.raises(UserError, match="photos"):  # which are none
         train(recipe, folder=run_folder.path, quiet=True)
     assert not part.exists()
+
+
+def test_of_two_files_of_one_name_the_first_is_kept(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("T2T_CACHE", str(tmp_path / "cache"))
+    run_folder = begun(recipe)
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine.py").write_text(f"name = {name!r}")
+        load_code(tmp_path / name / "mine.py")
+    run_folder.write_code()
+    assert (run_folder.path / "code" / "mine.py").read_text() == "name = 'one'"
+    for code in [*LOADED]:
+        unload(code)

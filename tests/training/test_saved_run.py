@@ -14,7 +14,7 @@ from t2t.training.evaluation.evaluate_model import evaluate_model
 from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
 from t2t.training.run_files import ENVIRONMENT, RECIPE, write_json
-from t2t.training.saved_run import read_recipe
+from t2t.training.saved_run import find_result, read_recipe
 
 Tiny = Callable[..., Recipe]
 
@@ -80,3 +80,10 @@ def test_a_model_of_an_earlier_version_is_evaluated(
     report = evaluate_model(tmp_path / "old.safetensors", device="cpu")
     assert report is not None
     assert report.score.num_images == 13
+
+
+def test_a_damaged_result_says_what_to_do(tmp_path: Path) -> None:
+    assert find_result(tmp_path) is None
+    (tmp_path / "result.json").write_text('{"recipe": ')
+    with pytest.raises(UserError, match=rf"Restore it, or remove {tmp_path} and train"):
+        find_result(tmp_path)

@@ -8,10 +8,11 @@ import torch
 
 from t2t.errors import UserError
 from t2t.models.weights import save
+from t2t.training.distributed import World
 from t2t.training.forecast.estimate import estimate
 from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
-from t2t.training.state import build_model
+from t2t.training.state import build_model, new_state
 
 
 def saved(recipe: Recipe, file: Path, class_names: tuple[str, ...]) -> str:
@@ -57,3 +58,12 @@ def test_nothing_is_learned_from_nan(tiny, cpu: Runtime, tmp_path: Path) -> None
             runtime=cpu,
             quiet=True,
         )
+
+
+def test_skipped_steps_are_counted_on_after_a_resume(tiny, cpu: Runtime) -> None:
+    before, after = (
+        new_state(tiny(), cpu, World(0, 1, torch.device("cpu")), 3) for _ in range(2)
+    )
+    before.step, before.num_skipped, before.num_skipped_in_a_row = 9, 4, 3
+    after.restore(before.snapshot())
+    assert (after.step, after.num_skipped, after.num_skipped_in_a_row) == (9, 4, 3)

@@ -28,7 +28,7 @@ from t2t.training.optim import all_groups
 from t2t.training.recipe import EMA, OptimizerConfig, Recipe, TokenDropping
 from t2t.training.runtime import deterministic, make_deterministic, resolve_runtime
 from t2t.training.state import new_state
-from t2t.training.step import Stepper, step_seed
+from t2t.training.step import Stepper, check_all_used, step_seed
 
 Tiny = Callable[..., Recipe]
 ALONE = World(0, 1, torch.device("cpu"))
@@ -296,7 +296,7 @@ def test_a_calm_phase_crops_and_flips_alone(tiny: Tiny) -> None:
     light_augment = recipe.augmentation.light()
     left = Augmentation(crop_padding=1, flip=0.5, smoothing=0.1)
     assert light_augment == left
-    with pytest.raises(UserError, match="light_augment_share=2 must be from 0 to 1"):
+    with pytest.raises(UserError, match=r"light_augment_share=2\.0 must be from 0"):
         tiny(light_augment_share=2)
 
 
@@ -548,3 +548,14 @@ def test_a_stepper_closes_the_batches_it_loads(
     assert not closed
     loaded.close()
     assert closed
+
+
+def test_several_processes_need_all_weights(tiny: Tiny, cpu: Runtime) -> None:
+    state = new_state(tiny(), cpu, ALONE, 3)
+    for parameter in state.task.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    state.model.norm.weight.requires_grad_(False).grad = None  # type: ignore[union-attr]
+    check_all_used(state.task)
+    state.model.head.bias.grad = None  # type: ignore[union-attr]
+    with pytest.raises(UserError, match=r"^model.head.bias of Classify have no part"):
+        check_all_used(state.task)

@@ -149,6 +149,12 @@ def register_augmentation(
     default the value is the level, from 0 to 1. With None, the value is 0.
     """
 
+    if magnitude is not None and not callable(magnitude):
+        raise UserError(
+            f"magnitude={magnitude!r} of {name!r} should be a function from the "
+            "strength to the value, or None."
+        )
+
     def add(function: Function) -> Function:
         OPERATIONS.add(name, Operation("pixels", function, magnitude), function)
         return function
@@ -166,8 +172,24 @@ def check_operations(names: tuple[str, ...]) -> None:
             raise UserError(f"rand_augment_operations names {name!r} twice.")
 
 
-def checked_pixels(images: Pixels, result: Tensor, name: str) -> Pixels:
+def checked_values(values: Any, strengths: Tensor, name: str) -> Tensor:
+    """What a magnitude rule returns, or an error if it is not a number per image."""
+    if not isinstance(values, Tensor) or values.shape != strengths.shape:
+        found = tuple(values.shape) if isinstance(values, Tensor) else repr(values)
+        raise UserError(
+            f"The magnitude of augmentation operation {name!r} returned {found}: it "
+            f"should return a tensor of shape {tuple(strengths.shape)}."
+        )
+    return values
+
+
+def checked_pixels(images: Pixels, result: Any, name: str) -> Pixels:
     """The result of an operation, or an error if it has another shape or type."""
+    if not isinstance(result, Tensor):
+        raise UserError(
+            f"Augmentation operation {name!r} returned a {type(result).__name__}: it "
+            f"should return torch.uint8 of shape {tuple(images.shape)}."
+        )
     if result.dtype != torch.uint8 or result.shape != images.shape:
         raise UserError(
             f"Augmentation operation {name!r} returned {result.dtype} of shape "

@@ -18,6 +18,7 @@ from t2t.data.augment.operations import (
     Magnitude,
     MagnitudeRule,
     check_operations,
+    checked_values,
 )
 from t2t.data.rng import CounterRng
 from t2t.shapes import Pixels
@@ -64,7 +65,7 @@ class RandAugment(RandAugmentSettings):
             if rule is None:
                 continue
             if rule not in by_rule:
-                by_rule[rule] = rule(given)
+                by_rule[rule] = checked_values(rule(given), magnitude, name)
             value = torch.where(choice == number, by_rule[rule], value)
         return value
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import cache
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from PIL import Image, UnidentifiedImageError
@@ -86,8 +86,8 @@ def decode(
     """
     if channels not in _MODES:
         raise UserError(f"Images decode to 1, 3 or 4 channels, not {channels}.")
-    if isinstance(data, Tensor):
-        return with_channels(data, channels, name)
+    if not isinstance(data, bytes):
+        return with_channels(checked_pixels(data, name), channels, name)
     kind = image_format(data)
     size = stored_size(data)
     if size is None:
@@ -118,6 +118,21 @@ def decode(
                 if pixels.dtype == torch.uint8 and pixels.ndim == 3:
                     return shrunk(pixels, factor)
     return _decode_with_pillow(data, channels, name, min_side, max_pixels)
+
+
+def checked_pixels(pixels: Any, name: str) -> ImagePixels:
+    """The pixels that a source reads; raises an error for anything else."""
+    if not isinstance(pixels, Tensor):
+        found = type(pixels).__name__
+    elif pixels.dtype != torch.uint8 or pixels.ndim != 3:
+        found = f"{pixels.dtype} of shape {tuple(pixels.shape)}"
+    else:
+        return pixels
+    raise UserError(
+        f"The source reads {name or 'an image'} as {found}; its read(index) must "
+        "return the bytes of an image file, or a torch.uint8 tensor of shape "
+        "(channels, height, width)."
+    )
 
 
 def image_size(data: bytes) -> tuple[int, int]:

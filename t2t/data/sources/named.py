@@ -11,7 +11,7 @@ from t2t.data.sources.base import ArraySource, Openers, Source, Subset
 from t2t.data.sources.splitting import held_out_indices
 from t2t.data.sources.torchvision_sets import TORCHVISION_SETS, open_torchvision
 from t2t.errors import UserError
-from t2t.registry import Registry
+from t2t.registry import Registry, call
 
 NUM_DIGITS_HELD_OUT = 360
 Opener = TypeVar("Opener", bound=Callable[[str], Source])
@@ -50,6 +50,39 @@ NAMES = tuple(NAMED)
 """The names of the built-in data sets."""
 
 
+def open_registered(name: str, opener: Callable[[str], Source], split: str) -> Source:
+    """The source that a user's function returns, checked."""
+    what = f"data={name!r}"
+    source = call(what, opener, split)
+    if not isinstance(source, Source):
+        raise UserError(
+            f"{what} returns a {type(source).__name__}, not a Source; derive its class "
+            "from t2t.Source."
+        )
+    for field in ("classes", "labels"):
+        if not hasattr(source, field):
+            raise UserError(
+                f"{what} returns a source without {field}; without labels, classes is "
+                "() and labels are zeros."
+            )
+    labels, classes = np.asarray(source.labels), tuple(source.classes)
+    num_classes = max(len(classes), 1)
+    whole = labels.ndim == 1 and (not labels.size or labels.dtype.kind in "iu")
+    if not whole or (
+        labels.size and not 0 <= labels.min() <= labels.max() < num_classes
+    ):
+        raise UserError(
+            f"{what} returns a source with the labels {np.unique(labels)[:9].tolist()}"
+            f"; give every image a whole number from 0 to {num_classes - 1}, the index "
+            "of its class in classes."
+        )
+    if source.labels is not labels or labels.dtype != np.int64:
+        source.labels = labels.astype(np.int64)
+    if source.classes != classes:
+        source.classes = classes
+    return source
+
+
 def register_source(
     name: str, *, splits: Sequence[str] = ("all",)
 ) -> Callable[[Opener], Opener]:
@@ -64,7 +97,9 @@ def register_source(
         )
 
     def add(opener: Opener) -> Opener:
-        openers = {split: partial(opener, split) for split in splits}
+        openers = {
+            split: partial(open_registered, name, opener, split) for split in splits
+        }
         NAMED.add(name, openers, opener)
         return opener
 

@@ -11,6 +11,7 @@ from t2t.data.batches import EvaluationBatches
 from t2t.data.sampler import Batch
 from t2t.errors import UserError
 from t2t.shapes import Images, Labels
+from t2t.tasks.checks import checked_rows
 from t2t.training.distributed import World, all_gather_rows
 
 Scoring = Callable[[nn.Module, Images, Labels], dict[str, Tensor]]
@@ -42,12 +43,15 @@ def evaluate(
 
     They are in the order of the source; damaged images are skipped.
     """
+    owner = getattr(score, "__self__", None)
+    what = "score" if owner is None else f"{type(owner).__name__}.score"
     was_training = model.training
     model.eval()
     rows: dict[str, list[Tensor]] = {}
     for batch in batches:
         with autocast(world.device, precision):
             values = score(model, normalize(batch), batch.labels)
+        values = checked_rows(what, values, len(batch.labels))
         index = torch.where(batch.valid, batch.indices, -1)
         for name, value in {"index": index, "label": batch.labels, **values}.items():
             rows.setdefault(name, []).append(value)

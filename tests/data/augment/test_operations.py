@@ -115,7 +115,12 @@ def test_names_are_checked():
 
 
 @pytest.mark.parametrize(
-    "wrong", [lambda images, values: images / 2, lambda images, values: images[:, :1]]
+    "wrong",
+    [
+        lambda images, values: images / 2,
+        lambda images, values: images[:, :1],
+        lambda images, values: None,
+    ],
 )
 def test_results_are_checked(wrong):
     register_augmentation("wrong")(wrong)
@@ -123,6 +128,16 @@ def test_results_are_checked(wrong):
     choice, values = torch.zeros(24, dtype=torch.int64), torch.zeros(24)
     with pytest.raises(UserError, match=r"'wrong' returned .* should return"):
         apply_chosen(images, ("wrong",), choice, values)
+
+
+def test_magnitudes_are_checked():
+    with pytest.raises(UserError, match="magnitude=3 of 'wrong' should be a function"):
+        register_augmentation("wrong", magnitude=3)
+    register_augmentation("wrong", magnitude=lambda given: "x")(darken)
+    images, rng = batch()
+    config = Augmentation(rand_augment="rand-m9", rand_augment_operations=("wrong",))
+    with pytest.raises(UserError, match=r"'wrong' returned 'x': it should return a te"):
+        distort(images, rng, config)
 
 
 def test_operations_are_set_from_text():

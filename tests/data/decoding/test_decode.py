@@ -646,3 +646,17 @@ def test_small_lossless_images_need_no_other_library(monkeypatch, kind):
     monkeypatch.setattr(decoding, "_SMALL_PIXELS", 24 * 40 - 1)
     assert torch.equal(decode(data), pixels_of(image))
     assert asked == [kind]
+
+
+@pytest.mark.parametrize(
+    ("read", "found"),
+    [
+        (None, "NoneType"),
+        (np.zeros((8, 8, 3), np.uint8), "ndarray"),
+        (torch.zeros(3, 8, 8), r"torch.float32 of shape \(3, 8, 8\)"),
+        (torch.zeros(8, 8, dtype=torch.uint8), r"torch.uint8 of shape \(8, 8\)"),
+    ],
+)
+def test_what_a_source_reads_is_checked(read, found):
+    with pytest.raises(UserError, match=f"reads x.png as {found}; its read"):
+        decode(read, name="x.png")

@@ -10,6 +10,7 @@ from PIL import Image
 from t2t.data.decoding.decode import decode
 from t2t.data.sources import (
     ArraySource,
+    Source,
     open_source,
     open_splits,
     register_source,
@@ -102,3 +103,43 @@ def test_names_and_splits_of_a_users_source_are_checked(own_names):
     register_source("wildlife")(lambda split: array_source([0, 1]))
     with pytest.raises(UserError, match=r"Did you mean wildlife\?"):
         open_splits("wildlif")
+
+
+class Bare(Source):
+    """A source with the fields that are given."""
+
+    def __init__(self, **fields):
+        vars(self).update(fields)
+
+    def read(self, index): ...
+
+    def name(self, index): ...
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (None, "returns a NoneType, not a Source"),
+        (Bare(labels=[0]), "returns a source without classes"),
+        (Bare(classes="ab"), "returns a source without labels"),
+        (Bare(classes="ab", labels=[1, 2]), r"labels \[1, 2\]; .* from 0 to 1"),
+        (Bare(classes="ab", labels=[-1, 0]), r"labels \[-1, 0\]"),
+        (Bare(classes="ab", labels=["a", "b"]), r"labels \['a', 'b'\]"),
+        (Bare(classes="ab", labels=[0.5, 1.0]), r"labels \[0.5, 1.0\]"),
+        (Bare(classes=(), labels=[0, 1]), "from 0 to 0"),
+    ],
+)
+def test_what_a_users_function_returns_is_checked(own_names, source, message):
+    register_source("mine")(lambda split: source)
+    with pytest.raises(UserError, match=f"data='mine' {message}|{message}"):
+        open_source("mine", "all")
+
+
+def test_lists_of_labels_and_classes_will_do(own_names):
+    register_source("mine")(lambda split: Bare(classes=["a", "b"], labels=[0, 1] * 10))
+    splits = open_splits("mine")
+    assert splits.train.classes == ("a", "b")
+    assert splits.train.labels.dtype == np.int64
+    register_source("other")(lambda: None)
+    with pytest.raises(UserError, match=r"is called with 1 argument \(str\), and"):
+        open_splits("other")
