@@ -4,7 +4,6 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.grad import conv2d_weight
 
 from t2t.shapes import FeatureMap
 
@@ -71,49 +70,7 @@ def convolve_squares(squares: Squares, weight: Kernel, stride: int) -> FeatureMa
     weight = weight.reshape(-1, channels, across, stride, across, stride)
     weight = weight.permute(0, 2, 4, 1, 3, 5).flatten(3)
     weight = F.pad(weight, (0, squares.shape[-1] - weight.shape[-1]))
-    squares, weight = squares.permute(0, 3, 1, 2), weight.permute(0, 3, 1, 2)
-    if splits_gradient(squares):
-        product: FeatureMap = SplitGradient.apply(squares, weight)
-        return product
-    return F.conv2d(squares, weight)
-
-
-MOST_POSITIONS = 1 << 19
-"""Windows over which cuDNN sums a gradient at once."""
-
-
-def splits_gradient(squares: FeatureMap) -> bool:
-    """Whether the gradient of the kernel is faster for a part of the batch at a time.
-
-    With eight channels cuDNN's choice for a million windows takes six times as long as
-    two halves do one after the other.
-    """
-    windows = squares.shape[0] * squares.shape[2] * squares.shape[3]
-    few = squares.shape[1] == 8 and not squares.requires_grad
-    return few and windows > MOST_POSITIONS and not torch.compiler.is_compiling()
-
-
-class SplitGradient(torch.autograd.Function):
-    """A convolution whose kernel's gradient is computed for parts of the batch."""
-
-    @staticmethod
-    def forward(  # type: ignore[no-untyped-def]
-        ctx, squares: FeatureMap, weight: Kernel
-    ) -> FeatureMap:
-        ctx.save_for_backward(squares, weight)
-        return F.conv2d(squares, weight)
-
-    @staticmethod
-    def backward(  # type: ignore[no-untyped-def]
-        ctx, grad: FeatureMap
-    ) -> tuple[None, Tensor]:
-        squares, weight = ctx.saved_tensors
-        area = squares.shape[2] * squares.shape[3]
-        size = max(1, MOST_POSITIONS // area)
-        total = torch.zeros_like(weight, dtype=torch.float32)
-        for part, part_grad in zip(squares.split(size), grad.split(size), strict=True):
-            total += conv2d_weight(part, weight.shape, part_grad)
-        return None, total.to(weight.dtype)
+    return F.conv2d(squares.permute(0, 3, 1, 2), weight.permute(0, 3, 1, 2))
 
 
 def image_squares(image: FeatureMap, kernel: int, stride: int, padding: int) -> Squares:
