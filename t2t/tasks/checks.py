@@ -156,7 +156,7 @@ def checked_metrics(task: Task, values: Views) -> dict[str, float]:
     what = f"{type(task).__name__}.summarize"
     if not isinstance(found, dict):
         raise UserError(f"{what} returns {kind_of(found)}, not a dict of metrics.")
-    for metric in task.metrics:
+    for metric in task.metrics_for(task.context.has_labels):
         if metric.name not in found:
             raise UserError(f"{what} returns no {metric.name!r}, a metric of the task.")
     for name, value in found.items():

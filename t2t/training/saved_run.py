@@ -101,7 +101,7 @@ def read_classifier_result(folder: Path) -> dict[str, Any]:
     if "top1" not in result:
         raise UserError(
             f"{folder} has no top-1 accuracy: its task is {result.get('task')}, and "
-            "only a run that learned to classify can be recorded or shipped."
+            "only a run that learned to classify can be shipped."
         )
     return result
 

@@ -94,7 +94,9 @@ def test_a_task_has_settings_of_its_own() -> None:
     assert (args.teacher, args.temperature) == ("runs/best", 2.0)
     with pytest.raises(UserError, match="task=classify has no setting task_args"):
         read_args("classify", recipe.task_args)
-    with pytest.raises(UserError, match="it has teacher, weight, temperature"):
+    with pytest.raises(
+        UserError, match="it has teacher, teacher_model, weight, temperature"
+    ):
         read_args("distill_soft", {"temprature": 2})
     with pytest.raises(UserError, match=r"task_args\.temperature=0.0 must be 0.01"):
         read_args("distill_soft", {"temperature": 0})

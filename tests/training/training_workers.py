@@ -42,7 +42,8 @@ def train_alone(recipe: Recipe, folder: Path, runtime: Runtime) -> None:
 
 def train_and_die(recipe: Recipe, folder: Path, runtime: Runtime, at: str) -> None:
     """Trains until the second checkpoint comes to a function, and is killed in it."""
-    plain = getattr(checkpoint_writer, at)
+    module = state_dict_saver if at == "save" else checkpoint_writer
+    plain = getattr(module, at)
     calls = []
 
     def die(*arguments: Any, **options: Any) -> Any:
@@ -51,7 +52,7 @@ def train_and_die(recipe: Recipe, folder: Path, runtime: Runtime, at: str) -> No
             os.kill(os.getpid(), signal.SIGKILL)
         return plain(*arguments, **options)
 
-    setattr(checkpoint_writer, at, die)
+    setattr(module, at, die)
     train_alone(recipe, folder, runtime)
 
 

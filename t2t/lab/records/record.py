@@ -27,7 +27,7 @@ from t2t.training.run_files import (
     write_json,
     write_text,
 )
-from t2t.training.saved_run import read_classifier_result, read_recipe
+from t2t.training.saved_run import read_recipe, read_result
 
 SUMMARY, LOG, PAGE = "summary.json", "log.txt", "README.md"
 SAME_RUNTIME = (
@@ -168,7 +168,7 @@ def write_record(
 
 def open_run(folder: Path, log: Path | None) -> FinishedRun:
     """A run folder; raises an error unless it is finished."""
-    result = read_classifier_result(folder)
+    result = read_result(folder)
     if log is None and (folder / LOG).exists():
         log = folder / LOG
     if log is not None and not log.is_file():

@@ -358,7 +358,7 @@ def test_seeds_are_drawn_by_averaged_and_raw_weights_on_one_scale(
         folder=tmp_path,
         recipe={"seed": 0, "task": "classify"},
         environment={},
-        result={"recipe": "cifar10.long"},
+        result={"recipe": "cifar10.long", "metric": "top1"},
         rows=rows,
         log=None,
     )
