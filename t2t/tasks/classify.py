@@ -35,18 +35,21 @@ class Classify(Task):
         return {"loss": F.cross_entropy(self.model(views["images"]), views["targets"])}
 
     def score(self, model: nn.Module, images: Images, labels: Labels) -> Views:
-        """Top-1 and top-5 hits, loss and predicted class of each image."""
+        """Hits, loss, predicted class and probabilities of each image."""
         return score_classifier(model, images, labels)
 
 
 def score_classifier(model: nn.Module, images: Images, labels: Labels) -> Views:
-    """Per image: top-1 and top-5 as 100 or 0, the loss and the predicted class."""
+    """Per image: hits as 100 or 0, the loss, the predicted class and probabilities."""
     logits = model(images).float()
     order = logits.topk(min(5, logits.shape[1]), dim=1).indices
     hits = order == labels[:, None]
+    losses = F.cross_entropy(logits, labels, reduction="none")
     return {
         "top1": 100.0 * hits[:, 0],
         "top5": 100.0 * hits.any(1),
-        "val_loss": F.cross_entropy(logits, labels, reduction="none"),
+        "val_loss": losses,
         "predicted": order[:, 0],
+        "confidence": logits.softmax(1).amax(1),
+        "label_probability": (-losses).exp(),
     }
