@@ -1,0 +1,122 @@
+"""One self-contained HTML page: text, tables and pictures, without outside requests."""
+
+import base64
+import html
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from PIL import Image
+
+from t2t.atomic import write_atomically
+
+STYLE = """
+:root { color-scheme: light dark; --line: #8884; --soft: #8881; --quiet: #777; }
+* { box-sizing: border-box; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 0 auto;
+  padding: 1.5rem 1rem 4rem; }
+h1 { font-size: 1.6rem; line-height: 1.25; } h2 { font-size: 1.25rem;
+  margin: 2.5rem 0 .5rem; }
+p { max-width: 46rem; } .quiet { color: var(--quiet); }
+nav { display: flex; flex-wrap: wrap; gap: .25rem 1rem; }
+.table { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: .25rem .75rem .25rem 0; text-align: left; vertical-align: top;
+  border-bottom: 1px solid var(--line); }
+.grid { display: grid; gap: 1rem .75rem;
+  grid-template-columns: repeat(auto-fill, minmax(min(var(--width), 100%), 1fr)); }
+figure { margin: 0; } figure img { display: block; width: 100%; border-radius: 4px;
+  background: var(--soft); }
+.pixelated img { image-rendering: pixelated; }
+figcaption { font-size: .85rem; margin-top: .25rem; overflow-wrap: anywhere; }
+"""
+
+
+class HtmlPage:
+    """A page that is built top to bottom and written as one file."""
+
+    def __init__(self, title: str, introduction: str = "") -> None:
+        self.title = title
+        self._introduction = introduction
+        self._sections: list[str] = []
+        self._parts: list[str] = []
+
+    def section(self, heading: str, text: str = "") -> None:
+        """Starts a section; the page links to it from its top."""
+        number = len(self._sections) + 1
+        self._sections.append(heading)
+        self._parts.append(f'<h2 id="section-{number}">{html.escape(heading)}</h2>')
+        if text:
+            self.paragraph(text)
+
+    def paragraph(self, text: str, *, quiet: bool = False) -> None:
+        """A paragraph of plain text."""
+        kind = ' class="quiet"' if quiet else ""
+        self._parts.append(f"<p{kind}>{html.escape(text)}</p>")
+
+    def table(self, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """A table of plain values."""
+        head = "".join(f"<th>{html.escape(each)}</th>" for each in headings)
+        body = "".join(
+            "<tr>"
+            + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row)
+            + "</tr>"
+            for row in rows
+        )
+        self._parts.append(
+            f'<div class="table"><table><thead><tr>{head}</tr></thead>'
+            f"<tbody>{body}</tbody></table></div>"
+        )
+
+    def pictures(
+        self,
+        images: Iterable[tuple[Image.Image, str]],
+        *,
+        width: int = 160,
+        pixelated: bool = False,
+    ) -> None:
+        """A grid of pictures with captions, each at least `width` pixels wide."""
+        figures = "".join(
+            f'<figure><img loading="lazy" alt="{html.escape(caption)}" '
+            f'src="{data_url(image)}"><figcaption>{html.escape(caption)}</figcaption>'
+            "</figure>"
+            for image, caption in images
+        )
+        kind = "grid pixelated" if pixelated else "grid"
+        self._parts.append(
+            f'<div class="{kind}" style="--width: {width}px">{figures}</div>'
+        )
+
+    def render(self) -> str:
+        """The whole page."""
+        title = html.escape(self.title)
+        links = "".join(
+            f'<a href="#section-{number}">{html.escape(heading)}</a>'
+            for number, heading in enumerate(self._sections, 1)
+        )
+        introduction = html.escape(self._introduction)
+        return (
+            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<title>{title}</title><style>{STYLE}</style></head><body>"
+            f"<h1>{title}</h1><p>{introduction}</p><nav>{links}</nav>"
+            + "\n".join(self._parts)
+            + "</body></html>\n"
+        )
+
+    def write(self, path: Path) -> Path:
+        """Writes the page whole or not at all."""
+        write_atomically(path, self.render().encode())
+        return path
+
+
+def data_url(image: Image.Image) -> str:
+    """An image as a data: URL; as PNG if it is small or has few colours, else JPEG."""
+    file = io.BytesIO()
+    if image.mode == "RGB" and image.width * image.height > 64 * 64:
+        kind = "jpeg"
+        image.save(file, "JPEG", quality=88)
+    else:
+        kind = "png"
+        image.save(file, "PNG", optimize=True)
+    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"

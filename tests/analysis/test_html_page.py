@@ -1,0 +1,40 @@
+"""The page: whole, without outside requests, and with every text escaped."""
+
+import re
+from pathlib import Path
+
+from PIL import Image
+
+from t2t.analysis.html_page import HtmlPage
+
+
+def a_page() -> HtmlPage:
+    page = HtmlPage("Mistakes <of> a model", "What it got & why")
+    page.section("Pictures", "Two of them.")
+    small, large = Image.new("L", (8, 8)), Image.new("RGB", (200, 100), "red")
+    page.pictures([(small, 'cat "a"'), (large, "dog <b>")], pixelated=True)
+    page.section("Table")
+    page.table(["class", "images"], [("cat & dog", 3)])
+    page.paragraph("The end.", quiet=True)
+    return page
+
+
+def test_texts_are_escaped_and_sections_linked() -> None:
+    text = a_page().render()
+    assert "Mistakes &lt;of&gt; a model" in text
+    assert "<td>cat &amp; dog</td><td>3</td>" in text
+    assert 'alt="cat &quot;a&quot;"' in text
+    assert "dog &lt;b&gt;" in text
+    assert '<a href="#section-2">Table</a>' in text
+    assert '<h2 id="section-2">Table</h2>' in text
+
+
+def test_the_page_makes_no_requests(tmp_path: Path) -> None:
+    file = a_page().write(tmp_path / "page.html")
+    text = file.read_text()
+    addresses = re.findall(r'(?:src|href)="([^"]*)"', text)
+    assert [each.split(",")[0] for each in addresses if each[0] != "#"] == [
+        "data:image/png;base64",
+        "data:image/jpeg;base64",
+    ]
+    assert "http" not in text
