@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from errno import ENOSPC
 from pathlib import Path
@@ -17,7 +16,6 @@ from safetensors.torch import load_file
 import t2t
 from t2t.cli import main
 from t2t.errors import UserError
-from t2t.lab.records.record import record
 from t2t.lab.ship import card, data_sentence, half, ship
 from t2t.lab.studies.study import Study
 from t2t.models import builtin
@@ -184,10 +182,7 @@ def test_what_cannot_ship_is_refused(run: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize("use", [ship, lambda run, into: record([run], into)])
-def test_only_classifiers_are_shipped_and_recorded(
-    use: Callable[..., object], run: Path, tmp_path: Path
-) -> None:
+def test_only_classifiers_are_shipped(run: Path, tmp_path: Path) -> None:
     other = tmp_path / "run"
     shutil.copytree(run, other)
     result = json.loads((other / "result.json").read_text())
@@ -195,7 +190,7 @@ def test_only_classifiers_are_shipped_and_recorded(
     result |= {"metric": "likeness", "likeness": 1.0, "likeness_raw": 1.0}
     (other / "result.json").write_text(json.dumps(result | {"task": "mine"}))
     with pytest.raises(UserError, match="its task is mine, and only a run that learn"):
-        use(other, tmp_path / "into")
+        ship(other, tmp_path / "into")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 

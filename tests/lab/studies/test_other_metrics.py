@@ -93,7 +93,7 @@ def test_a_study_without_labels_is_trained_tabled_and_recorded(
     shown = f"tiny, colour error {summary['colour_error'][0]:.3f} (seeds [0])"
     assert shown in capsys.readouterr().out
     assert main(["ship", str(run), "--into", str(tmp_path / "shipped")]) == 2
-    assert "was trained without labels (task=test_mean_colour)" in (
+    assert "its task is test_mean_colour, and only a run that learned to classify" in (
         capsys.readouterr().err
     )
 
