@@ -165,7 +165,7 @@ class Predictor:
         pixels: list[Pixels] = []
         for indices in decoding_groups(read, min_side_for(self.crop)):
             pixels += self._pixels(indices, read, names, damaged, pool)
-        classes = iter(self.classify(torch.cat(pixels), top) if pixels else [])
+        classes = iter(self._classify(torch.cat(pixels), top) if pixels else [])
         for index, name in enumerate(names):
             yield damaged.get(index) or Prediction(name, next(classes))
 
@@ -206,10 +206,7 @@ class Predictor:
         return [apply_crop(self.crop, Ragged.from_images(images), rng)]
 
     @torch.inference_mode()
-    def classify(
-        self, pixels: Pixels, top: int
-    ) -> list[tuple[ClassProbability, ...]]:
-        """The most probable classes of each image of a batch."""
+    def _classify(self, pixels: Pixels, top: int) -> list[tuple[ClassProbability, ...]]:
         trained = self.trained
         logits = self.model(self.normalised(pixels)).float()
         if not logits.isfinite().all():

@@ -13,7 +13,8 @@ LEVELS = [
     {"probing"},
     {"recipes"},
     {"training"},
-    {"tasks", "analysis", "serving"},
+    {"serving"},
+    {"tasks", "analysis"},
     {"models", "data"},
     {"ops"},
     {"config", "shapes", "errors", "atomic", "cache", "registry", "user_code"}

@@ -76,17 +76,17 @@ def test_the_pixels_are_evaluations(predictor: Predictor, photos: Path) -> None:
         loader_options=LoaderOptions(resident=False, num_workers=1),
     )
     seen = []
-    original = predictor.classify
+    original = predictor._classify
 
     def watched(pixels: torch.Tensor, top: int) -> object:
         seen.append(pixels)
         return original(pixels, top)
 
-    predictor.classify = watched  # type: ignore[method-assign, assignment]
+    predictor._classify = watched  # type: ignore[method-assign, assignment]
     try:
         predictor.predict([source.name(i) for i in range(len(source))], batch_size=20)
     finally:
-        del predictor.classify
+        del predictor._classify
     expected = torch.cat([batch.images[batch.valid] for batch in batches])
     assert torch.equal(torch.cat(seen), expected)
     alone = [predictor.model_input(source.name(i)) for i in range(len(source))]

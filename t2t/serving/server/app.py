@@ -13,13 +13,12 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from t2t import __version__
-from t2t.serving.predictor import ClassProbability, Predictor
+from t2t.serving.predictor import Predictor
 from t2t.serving.server.explain import PARTS, Explainer
 from t2t.serving.server.gate import Gate
-from t2t.serving.server.metrics import CONTENT_TYPE, Metrics
-from t2t.serving.server.options import ServerOptions
+from t2t.serving.server.metrics import CONTENT_TYPE
 from t2t.serving.server.problem import Problem, json_response, problem_response
-from t2t.serving.server.service import Service
+from t2t.serving.server.service import Service, classes_json
 
 DEFAULT_TOP = 5
 PAGE = {
@@ -85,7 +84,7 @@ def create_app(service: Service) -> ASGIApp:
 def add_api(app: FastAPI, service: Service) -> None:
     """Adds the endpoints."""
     explainer = Explainer(service)
-    model = model_json(service.predictor)
+    model = model_json(service.predictor, service.options)
 
     @app.post("/predict", openapi_extra=UPLOAD, response_class=Response)
     async def predict(request: Request, top: TopParameter = DEFAULT_TOP) -> Response:
@@ -147,7 +146,7 @@ def page_file(content: bytes, media_type: str) -> Callable[[Request], Response]:
     return serve
 
 
-def model_json(predictor: Predictor) -> dict[str, Any]:
+def model_json(predictor: Predictor, options: ServerOptions) -> dict[str, Any]:
     """What a client may want to know of a model."""
     trained = predictor.trained
     return {
@@ -159,21 +158,12 @@ def model_json(predictor: Predictor) -> dict[str, Any]:
         "num_classes": len(trained.class_names),
         "classes": list(predictor.readable_names),
         "notes": list(trained.notes),
+        "limits": {
+            "max_upload_bytes": options.max_upload_bytes,
+            "max_pixels": options.max_pixels,
+        },
         "version": __version__,
     }
-
-
-def classes_json(classes: Iterable[ClassProbability]) -> list[dict[str, Any]]:
-    """Predicted classes as JSON, with the names that `t2t predict --json` gives."""
-    return [
-        {
-            "index": each.index,
-            "class": each.class_name,
-            "name": each.name,
-            "probability": round(each.probability, 6),
-        }
-        for each in classes
-    ]
 
 
 def check_parameters(request: Request, allowed: Iterable[str]) -> None:
@@ -182,8 +172,7 @@ def check_parameters(request: Request, allowed: Iterable[str]) -> None:
         if name not in allowed:
             raise Problem(
                 400,
-                f"There is no parameter {ascii(name[:40])}; allowed: "
-                f"{', '.join(allowed)}.",
+                f"There is no parameter {name[:40]!a}; allowed: {', '.join(allowed)}.",
             )
 
 
@@ -207,5 +196,3 @@ async def on_invalid_parameter(request: Request, error: Exception) -> Response:
     return problem_response(
         Problem(400, f"{name}={given} is not allowed: {first['msg']}.")
     )
-
-

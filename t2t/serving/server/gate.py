@@ -6,10 +6,11 @@ import ipaddress
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from t2t.errors import on_one_line
@@ -60,12 +61,14 @@ class Gate:
         try:
             self.check(scope)
             await self.app(scope, reply.receive, reply.send)
+        except ClientDisconnect:
+            pass
         except Problem as problem:
             await self.refuse(problem, scope, reply)
         except Exception:
             print(traceback.format_exc(), file=sys.stderr, end="")
-            problem = Problem(500, "The server failed; its log says why.")
-            await self.refuse(problem, scope, reply)
+            failure = Problem(500, "The server failed; its log says why.")
+            await self.refuse(failure, scope, reply)
         finally:
             self.log(scope, reply.status, time.perf_counter() - started)
 
@@ -95,8 +98,9 @@ class Gate:
             # A client that still sends would not see a reply on a connection that is
             # closed: what comes is read and dropped for a while.
             response.headers["Connection"] = "close"
-            await reply.send_and_drain(response.raw_headers, response.status_code,
-                                       bytes(response.body))
+            await reply.send_and_drain(
+                response.raw_headers, response.status_code, bytes(response.body)
+            )
         else:
             await response(scope, reply.receive, reply.send)
 
@@ -216,8 +220,8 @@ def same_address(origin: str, host: str) -> bool:
         ports = page.port or default, own.port or default
     except ValueError:
         return False
-    return default is not None and page.hostname == own.hostname and (
-        ports[0] == ports[1]
+    return (
+        default is not None and page.hostname == own.hostname and (ports[0] == ports[1])
     )
 
 
@@ -232,5 +236,3 @@ def check_token(headers: Mapping[str, str], token: str) -> None:
             "'Authorization: Bearer TOKEN'.",
             {"WWW-Authenticate": "Bearer"},
         )
-
-

@@ -71,12 +71,18 @@ class Metrics:
         yield from _header(name, "counter", "Requests whose client left early.")
         yield f"{name} {self.cancelled}"
         for name, help, histogram in (
-            ("t2t_request_seconds", "From the headers to the reply.",
-             self.request_seconds),
+            (
+                "t2t_request_seconds",
+                "From the headers to the reply.",
+                self.request_seconds,
+            ),
             ("t2t_decode_seconds", "Decoding an image.", self.decode_seconds),
             ("t2t_wait_seconds", "Waiting for the model.", self.wait_seconds),
-            ("t2t_model_seconds", "The model, for the batch of an image.",
-             self.model_seconds),
+            (
+                "t2t_model_seconds",
+                "The model, for the batch of an image.",
+                self.model_seconds,
+            ),
             ("t2t_batch_size", "Images in the batch of an image.", self.batch_size),
         ):
             yield from _header(name, "histogram", help)

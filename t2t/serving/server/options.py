@@ -34,7 +34,7 @@ class ServerOptions:
     stall_seconds: float = 10.0
     """Without any byte of a body, or without the client reading the reply."""
     body_seconds: float = 60.0
-    keep_alive_seconds: float = 15.0
+    keep_alive_seconds: int = 15
 
     @property
     def max_held_bytes(self) -> int:

@@ -30,6 +30,4 @@ def json_response(
 
 def problem_response(problem: Problem) -> Response:
     """The reply to a refused request."""
-    return json_response(
-        {"error": problem.sentence}, problem.status, problem.headers
-    )
+    return json_response({"error": problem.sentence}, problem.status, problem.headers)

@@ -8,18 +8,25 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from dataclasses import replace
 from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from t2t.errors import UserError
+from t2t.serving.predictor import Predictor
+from t2t.serving.server.app import create_app
+from t2t.serving.server.metrics import Metrics
 from t2t.serving.server.options import ServerOptions
 from t2t.serving.server.protocol import guarded
+from t2t.serving.server.service import Service
 
-GRACE_SECONDS = 1.0
+GRACE_SECONDS = 1
 """What requests that are under way have to end, once the server is asked to."""
+CLOSE_SECONDS = 0.5
+"""What the threads have to end after that."""
 
 FILES_FOR_OTHERS = 64
 """Open files that are not connections."""
@@ -124,8 +131,27 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
-def run(app: ASGIApp, listener: socket.socket, options: ServerOptions) -> None:
-    """Serves until Ctrl-C."""
+def run(
+    predictor: Predictor,
+    listener: socket.socket,
+    options: ServerOptions,
+    say_ready: Callable[[], None],
+) -> None:
+    """Serves a model until Ctrl-C."""
+    options = replace(
+        options, max_connections=most_connections(options.max_connections)
+    )
+    service = Service(predictor, options, Metrics())
+    service.warm_up()
+    say_ready()
+    try:
+        serve_app(create_app(service), listener, options)
+    finally:
+        service.close(CLOSE_SECONDS)
+
+
+def serve_app(app: ASGIApp, listener: socket.socket, options: ServerOptions) -> None:
+    """Serves an application until Ctrl-C."""
     config = uvicorn.Config(
         app,
         http=guarded(options),
@@ -136,17 +162,18 @@ def run(app: ASGIApp, listener: socket.socket, options: ServerOptions) -> None:
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        timeout_keep_alive=options.keep_alive_seconds,  # type: ignore[arg-type]
-        timeout_graceful_shutdown=GRACE_SECONDS,  # type: ignore[arg-type]
+        timeout_keep_alive=options.keep_alive_seconds,
+        timeout_graceful_shutdown=GRACE_SECONDS,
         h11_max_incomplete_event_size=options.max_header_bytes,
     )
-    server = Server(config)
-    asyncio.run(server.serve(sockets=[listener]))
+    asyncio.run(Server(config).serve(sockets=[listener]))
 
 
-def leave(ended: bool) -> None:
-    """Ends the program at once if a thread of it still works."""
-    if not ended:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+def leave() -> None:
+    """Ends the program at once.
+
+    Python would wait for threads that still decode, and take seconds to clear PyTorch.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
@@ -113,8 +113,11 @@ class Service:
     ) -> tuple[Computed[Classes], float]:
         pixels = await self.in_pool(lambda: self.model_input(data))
         decoded = time.perf_counter()
-        computed = await asyncio.wrap_future(self.thread.submit(Item(pixels, top)))
-        return computed, decoded
+        return await self.compute(pixels, top), decoded
+
+    async def compute(self, pixels: Pixels, top: int) -> Computed[Classes]:
+        """The most probable classes of an image, from the next batch."""
+        return await asyncio.wrap_future(self.thread.submit(Item(pixels, top)))
 
     async def in_pool(self, function: Callable[[], Value]) -> Value:
         """The value of a function that a decoding thread calls."""
@@ -173,7 +176,7 @@ class Service:
 
     def _classify(self, items: Sequence[Item]) -> list[Classes]:
         pixels = torch.cat([item.pixels for item in items]).to(self.predictor.device)
-        return self.predictor.classify(pixels, max(item.top for item in items))
+        return self.predictor._classify(pixels, max(item.top for item in items))
 
 
 def is_image(data: bytes) -> bool:
@@ -204,6 +207,19 @@ async def left(request: Request) -> None:
     """Returns when the client has left."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def classes_json(classes: Iterable[ClassProbability]) -> list[dict[str, Any]]:
+    """Predicted classes as JSON, with the names that `t2t predict --json` gives."""
+    return [
+        {
+            "index": each.index,
+            "class": each.class_name,
+            "name": each.name,
+            "probability": round(each.probability, 6),
+        }
+        for each in classes
+    ]
 
 
 def milliseconds(seconds: float) -> float:
