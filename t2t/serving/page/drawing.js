@@ -35,7 +35,7 @@ function drawOverlay(canvas, picture, map, ramp, position) {
     pixels.data.fill(0.3 * red + 0.59 * green + 0.11 * blue, i, i + 3);
   }
   context.putImageData(pixels, 0, 0);
-  context.globalAlpha = 0.62;
+  context.globalAlpha = 0.55;
   context.imageSmoothingEnabled = true;
   context.imageSmoothingQuality = "high";
   context.drawImage(coloured(map, ramp, position), 0, 0, canvas.width, canvas.height);

@@ -86,7 +86,7 @@ async function describeModel() {
   const parts = [
     model.data && `trained on ${model.data}`,
     `${model.num_classes.toLocaleString("en")} classes`,
-    `${height} × ${width} pixels`,
+    `${height}\u00a0×\u00a0${width} pixels`,
     model.device.toUpperCase(),
   ];
   get("model").textContent = model.name;
@@ -242,7 +242,7 @@ async function explain(signal) {
 function showInput(input) {
   get("input").src = input.picture;
   get("input").alt = "The image as the model gets it";
-  get("input-text").textContent = `The model gets the centre at ${input.height} × ${input.width} pixels.`;
+  get("input-text").textContent = `The model gets the centre at ${input.height}\u00a0×\u00a0${input.width} pixels.`;
   get("seen").hidden = false;
 }
 
@@ -324,7 +324,7 @@ async function offerOcclusion(signal) {
   const seconds = (OCCLUDED * current.perImage) / 1000;
   const { chosen } = current;
   get("occlusion").hidden = false;
-  get("occlusion-text").textContent = `The probability of ${chosen.name} is measured again with each part of the image hidden.`;
+  get("occlusion-text").textContent = `The probability of “${chosen.name}” is measured again with each part of the image hidden.`;
   if (seconds > QUICK_SECONDS && !current.measured) {
     drawOcclusion(get("occlusion-map"), current.view, { rows: 1, columns: 1, values: [0] }, 1);
     get("occlusion-map").setAttribute("aria-label", "Not measured yet");
@@ -340,7 +340,7 @@ async function measure(signal) {
   const { chosen } = current;
   get("measure-box").hidden = true;
   get("occlusion").classList.add("waiting");
-  get("occlusion-text").textContent = `Measuring what hiding each part costs ${chosen.name} …`;
+  get("occlusion-text").textContent = `Measuring what hiding each part costs “${chosen.name}” …`;
   try {
     const found = await post(`explain?parts=occlusion&class=${chosen.index}`, current.image, signal);
     if (chosen !== current.chosen) return; // another class was chosen meanwhile
@@ -359,8 +359,8 @@ function showOcclusion({ rows, columns, points }, chosen) {
   get("occlusion-most").textContent = `costs ${most.toFixed(1)} points`;
   const worst = Math.max(...points);
   const text = worst < 0.05
-    ? `Hiding no part costs ${chosen.name} anything.`
-    : `Hiding the ${whereMost(map)} costs ${chosen.name} the most: ${worst.toFixed(1)} percentage points.`;
+    ? `Hiding no part costs “${chosen.name}” anything.`
+    : `Hiding the ${whereMost(map)} costs “${chosen.name}” the most: ${worst.toFixed(1)} percentage points.`;
   get("occlusion-text").textContent = text;
   get("occlusion-map").setAttribute("aria-label", text);
 }

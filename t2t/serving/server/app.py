@@ -8,16 +8,22 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Query
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from t2t import __version__
 from t2t.serving.predictor import Predictor
 from t2t.serving.server.explain import PARTS, Explainer
-from t2t.serving.server.gate import Gate
+from t2t.serving.server.gate import CLIENT_LEFT, Gate
 from t2t.serving.server.metrics import CONTENT_TYPE
-from t2t.serving.server.problem import Problem, json_response, problem_response
+from t2t.serving.server.options import ServerOptions
+from t2t.serving.server.problem import (
+    Problem,
+    failure,
+    json_response,
+    problem_response,
+)
 from t2t.serving.server.service import Service, classes_json
 
 DEFAULT_TOP = 5
@@ -72,11 +78,15 @@ def create_app(service: Service) -> ASGIApp:
         # Their pages would load scripts from elsewhere.
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
     )
     add_api(app, service)
     add_page(app)
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_exception_handler(RequestValidationError, on_invalid_parameter)
+    app.add_exception_handler(Problem, on_problem)
+    app.add_exception_handler(ClientDisconnect, on_client_left)
+    app.add_exception_handler(Exception, on_failure)
     open_paths = (*PAGE, "/health", "/favicon.ico")
     return Gate(app, service.options, service.metrics, open_paths)
 
@@ -196,3 +206,19 @@ async def on_invalid_parameter(request: Request, error: Exception) -> Response:
     return problem_response(
         Problem(400, f"{name}={given} is not allowed: {first['msg']}.")
     )
+
+
+async def on_problem(request: Request, error: Exception) -> Response:
+    """A refusal, in a sentence."""
+    assert isinstance(error, Problem)
+    return problem_response(error)
+
+
+async def on_client_left(request: Request, error: Exception) -> Response:
+    """What nobody reads; the log shows its status."""
+    return Response(status_code=CLIENT_LEFT)
+
+
+async def on_failure(request: Request, error: Exception) -> Response:
+    """The reply to an error of the server; the gate prints it."""
+    return failure

@@ -7,16 +7,16 @@ import sys
 import time
 import traceback
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from t2t.errors import on_one_line
 from t2t.serving.server.metrics import Metrics
 from t2t.serving.server.options import ServerOptions
-from t2t.serving.server.problem import Problem, problem_response
+from t2t.serving.server.problem import Problem, failure, problem_response
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -30,6 +30,9 @@ SECURITY_HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+CLIENT_LEFT = 499
+"""The status in the log of a request whose client did not wait for the reply."""
+
 LINGER_SECONDS = 2.0
 LINGER_BYTES = 1 << 26
 
@@ -54,21 +57,20 @@ class Gate:
         self.open_paths = frozenset(open_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http":  # the server's own start and end
+            await self.app(scope, receive, send)
             return
-        reply = Reply(receive, send)
+        reply = Reply(receive, send, may_have_body(Headers(scope=scope)))
         started = time.perf_counter()
         try:
             self.check(scope)
             await self.app(scope, reply.receive, reply.send)
-        except ClientDisconnect:
-            pass
         except Problem as problem:
-            await self.refuse(problem, scope, reply)
+            await problem_response(problem)(scope, reply.receive, reply.send)
         except Exception:
-            print(traceback.format_exc(), file=sys.stderr, end="")
-            failure = Problem(500, "The server failed; its log says why.")
-            await self.refuse(failure, scope, reply)
+            print(traceback.format_exc(), file=sys.stderr, end="", flush=True)
+            if not reply.status:
+                await failure(scope, reply.receive, reply.send)
         finally:
             self.log(scope, reply.status, time.perf_counter() - started)
 
@@ -89,26 +91,11 @@ class Gate:
         if token and scope["path"] not in self.open_paths:
             check_token(headers, token)
 
-    async def refuse(self, problem: Problem, scope: Scope, reply: "Reply") -> None:
-        """Answers with the problem, unless an answer has begun."""
-        if reply.status:
-            return
-        response = problem_response(problem)
-        if not reply.is_read and may_have_body(Headers(scope=scope)):
-            # A client that still sends would not see a reply on a connection that is
-            # closed: what comes is read and dropped for a while.
-            response.headers["Connection"] = "close"
-            await reply.send_and_drain(
-                response.raw_headers, response.status_code, bytes(response.body)
-            )
-        else:
-            await response(scope, reply.receive, reply.send)
-
     def log(self, scope: Scope, status: int, seconds: float) -> None:
         """Counts a request, and prints it if asked to."""
         route = scope.get("route")
         path = getattr(route, "path", "other")
-        if status:
+        if status not in (0, CLIENT_LEFT):
             self.metrics.requests[path, status] += 1
             self.metrics.request_seconds.observe(seconds)
         else:
@@ -119,7 +106,7 @@ class Gate:
             shown = on_one_line(scope["path"][:200])
             print(
                 f"{moment} {client[0]} {scope['method'][:10]} {shown} "
-                f"{status or 'left'} {1000 * seconds:.0f} ms",
+                f"{status or CLIENT_LEFT} {1000 * seconds:.0f} ms",
                 file=sys.stderr,
                 flush=True,
             )
@@ -128,47 +115,49 @@ class Gate:
 class Reply:
     """The reply to one request as it goes out."""
 
-    def __init__(self, receive: Receive, send: Send) -> None:
+    def __init__(self, receive: Receive, send: Send, has_body: bool) -> None:
         self._receive = receive
         self._send = send
+        self._is_unread = has_body
+        self._drains = False
         self.status = 0
-        self.is_read = False
-        """Whether the request's body was read to its end."""
 
     async def receive(self) -> Message:
         """The next piece of the body."""
         message = await self._receive()
         if message["type"] == "http.disconnect" or not message.get("more_body"):
-            self.is_read = True
+            self._is_unread = False
         return message
 
     async def send(self, message: Message) -> None:
-        """Adds the headers that every reply has."""
+        """Sends a part of the reply, with the headers that every reply has."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = MutableHeaders(raw=list(message.get("headers", ())))
             for name, value in SECURITY_HEADERS.items():
                 headers.setdefault(name, value)
             headers.setdefault("Cache-Control", "no-store")
-            message = {**message, "headers": headers.raw}
-        await self._send(message)
+            if self._is_unread:
+                headers["Connection"] = "close"
+                self._drains = True
+            await self._send({**message, "headers": headers.raw})
+        elif self._drains and not message.get("more_body"):
+            await self._send({**message, "more_body": True})
+            await self._drain()
+            await self._send({"type": "http.response.body", "body": b""})
+        else:
+            await self._send(message)
 
-    async def send_and_drain(
-        self, headers: list[tuple[bytes, bytes]], status: int, body: bytes
-    ) -> None:
-        """Sends a whole reply, then drops what the client still sends, then closes."""
-        await self.send(
-            {"type": "http.response.start", "status": status, "headers": headers}
-        )
-        await self.send({"type": "http.response.body", "body": body, "more_body": True})
+    async def _drain(self) -> None:
+        """Reads and drops what the client still sends, for a while.
+
+        If its connection were closed at once, it would not see the reply.
+        """
         num = 0
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(LINGER_SECONDS):
-                while not self.is_read and num < LINGER_BYTES:
+                while self._is_unread and num < LINGER_BYTES:
                     num += len((await self.receive()).get("body", b""))
-        except TimeoutError:
-            pass
-        await self.send({"type": "http.response.body", "body": b""})
 
 
 def may_have_body(headers: Mapping[str, str]) -> bool:

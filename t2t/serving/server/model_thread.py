@@ -78,13 +78,12 @@ class ModelThread(Generic[Item, Result]):
             self._changed.notify()
         return future
 
-    def close(self, timeout: float) -> bool:
-        """Stops after the current batch; whether that came within the time."""
+    def close(self, seconds: float) -> None:
+        """Stops after the current batch, and waits so long for it."""
         with self._changed:
             self._closing = True
             self._changed.notify()
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
+        self._thread.join(seconds)
 
     def _run(self) -> None:
         while True:

@@ -31,3 +31,7 @@ def json_response(
 def problem_response(problem: Problem) -> Response:
     """The reply to a refused request."""
     return json_response({"error": problem.sentence}, problem.status, problem.headers)
+
+
+failure = problem_response(Problem(500, "The server failed; its log says why."))
+"""The reply where the server itself is wrong."""

@@ -145,13 +145,14 @@ def run(
     service.warm_up()
     say_ready()
     try:
-        serve_app(create_app(service), listener, options)
+        server = make_server(create_app(service), options)
+        asyncio.run(server.serve(sockets=[listener]))
     finally:
         service.close(CLOSE_SECONDS)
 
 
-def serve_app(app: ASGIApp, listener: socket.socket, options: ServerOptions) -> None:
-    """Serves an application until Ctrl-C."""
+def make_server(app: ASGIApp, options: ServerOptions) -> Server:
+    """uvicorn's server with these limits."""
     config = uvicorn.Config(
         app,
         http=guarded(options),
@@ -166,7 +167,7 @@ def serve_app(app: ASGIApp, listener: socket.socket, options: ServerOptions) -> 
         timeout_graceful_shutdown=GRACE_SECONDS,
         h11_max_incomplete_event_size=options.max_header_bytes,
     )
-    asyncio.run(Server(config).serve(sockets=[listener]))
+    return Server(config)
 
 
 def leave() -> None:

@@ -1,6 +1,7 @@
 """Predicts uploads: decodes them in threads, and computes them in batches."""
 
 import asyncio
+import io
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+from PIL import Image
 from starlette.requests import ClientDisconnect, Request
 
 from t2t.data.crops import CenterCrop, apply_crop, min_side_for
@@ -64,20 +66,19 @@ class Service:
         metrics.gauge("t2t_upload_bytes", held, lambda: self.held.num)
 
     def warm_up(self) -> None:
-        """Predicts a grey image; raises an error for weights that give NaN."""
-        size = self.trained.image_size
-        grey = torch.full((1, self.trained.channels, *size), 128, dtype=torch.uint8)
-        self.thread.submit(Item(grey, 1)).result()
+        """Predicts a grey image; raises an error for weights that give NaN.
 
-    def close(self, seconds: float) -> bool:
-        """Ends the threads; whether they ended within the time."""
-        until = time.monotonic() + seconds
+        The first image takes long, since decoders are imported then.
+        """
+        file = io.BytesIO()
+        Image.new("RGB", (64, 64), "grey").save(file, "JPEG")
+        pixels = self.pool.submit(self.model_input, file.getvalue()).result()
+        self.thread.submit(Item(pixels, 1)).result()
+
+    def close(self, seconds: float) -> None:
+        """Ends the threads once they have done what they do, or the time is over."""
         self.pool.shutdown(wait=False, cancel_futures=True)
-        ended = self.thread.close(seconds)
-        for thread in self.pool._threads:
-            thread.join(max(until - time.monotonic(), 0.0))
-            ended = ended and not thread.is_alive()
-        return ended
+        self.thread.close(seconds)
 
     async def predict(
         self, request: Request, top: int
