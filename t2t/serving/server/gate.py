@@ -77,6 +77,13 @@ class Gate:
     def check(self, scope: Scope) -> None:
         """Refuses what is not for this server, or comes without its token."""
         headers = Headers(scope=scope)
+        # What comes in one piece passes the limit of the connection.
+        if num_bytes(scope) > self.options.max_header_bytes:
+            raise Problem(
+                431,
+                "The address and headers are longer than "
+                f"{self.options.max_header_bytes:,} bytes.",
+            )
         host = headers.get("host", "")
         if not is_own_host(host, self.options.hosts):
             shown = ascii(host[:80])
@@ -158,6 +165,12 @@ class Reply:
             async with asyncio.timeout(LINGER_SECONDS):
                 while self._is_unread and num < LINGER_BYTES:
                     num += len((await self.receive()).get("body", b""))
+
+
+def num_bytes(scope: Scope) -> int:
+    """The length of a request's address and headers."""
+    address = len(scope["path"]) + len(scope["query_string"])
+    return address + sum(len(name) + len(value) + 4 for name, value in scope["headers"])
 
 
 def may_have_body(headers: Mapping[str, str]) -> bool:

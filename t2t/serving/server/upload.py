@@ -1,6 +1,7 @@
 """Reads an uploaded image into memory, never to disk, within limits."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 
@@ -15,6 +16,10 @@ from t2t.serving.server.problem import Problem
 MAX_PARTS = 8
 FIELD = "image"
 NOT_IMAGES = ("application/json", "application/xml", "text/")
+# It would print a line for every malformed form, which the client is told.
+logging.getLogger("python_multipart").addHandler(logging.NullHandler())
+logging.getLogger("python_multipart").propagate = False
+
 HOW = f"send the image as the body, or as the part {FIELD!r} of a form"
 
 

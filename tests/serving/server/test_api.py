@@ -97,7 +97,7 @@ def test_what_is_not_an_image_is_refused(client: TestClient, encode: Encode) -> 
     assert "HEIC" in refused(b"\0\0\0\x18ftypheic" + bytes(100), 422)
     assert "larger than 0.1 MB" in refused(bytes(100_001), 413)
     large = encode("JPEG", (1002, 1000))
-    assert "1,000 × 1,002 pixels; at most 1,000,000" in refused(large, 413)
+    assert "1,002 × 1,000 pixels; at most 1,000,000" in refused(large, 413)
     json_type = {"Content-Type": "application/json"}
     response = client.post("/predict", content=b"{}", headers=json_type)
     assert "application/json is not an image" in error(response, 415)
