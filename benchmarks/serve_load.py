@@ -221,8 +221,8 @@ def main() -> None:
             client_cpu += time.process_time() - before[1]
             while len(memory) <= len(latencies) // MEMORY_EVERY:
                 memory.append(round(resident_megabytes(process.pid), 1))
-        alone = client_alone(port, images)
         sizes = mean_batch(port)
+        alone = client_alone(port, images)
     finally:
         process.terminate()
         process.wait()

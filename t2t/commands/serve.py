@@ -108,46 +108,47 @@ def serve(
     from t2t.serving.server.options import MEGABYTE, ServerOptions
     from t2t.serving.server.run import is_local, listen
 
-    listener = listen(host, port)
-    outward = not is_local(listener)
-    options = ServerOptions(
-        token=token,
-        hosts=(*allow_host, *own_names()) if outward else allow_host,
-        access_log=access_log,
-        max_upload_bytes=round(max_upload_mb * MEGABYTE),
-        max_pixels=max_pixels,
-        max_batch=max_batch,
-        max_wait_ms=max_wait_ms,
-        queue_size=queue_size,
-    )
-    run_code(code)
-
-    from t2t.models.trained import load_trained
-    from t2t.serving.predictor import Predictor
-    from t2t.serving.server.run import leave, run, url_of
-    from t2t.training.distributed import find_device
-    from t2t.training.threads import use_free_cores
-
-    chosen_device = find_device(device)
-    trained = load_trained(weights, model=model)
-    warn(*trained.notes)
-    predictor = Predictor(trained, chosen_device, max_pixels)
-    if outward:
-        warn(advice(token))
-    url = url_of(listener)
-    if given_token == "new":
-        url += f"#token={token}"
-
-    def say_ready() -> None:
-        height, width = trained.image_size
-        print(
-            f"{trained.name} ({len(trained.class_names)} classes, {height}×{width} "
-            f"pixels, {chosen_device.type}) is served at {url}\nPress Ctrl-C to stop.",
-            flush=True,
+    with listen(host, port) as listener:
+        outward = not is_local(listener)
+        options = ServerOptions(
+            token=token,
+            hosts=(*allow_host, *own_names()) if outward else allow_host,
+            access_log=access_log,
+            max_upload_bytes=round(max_upload_mb * MEGABYTE),
+            max_pixels=max_pixels,
+            max_batch=max_batch,
+            max_wait_ms=max_wait_ms,
+            queue_size=queue_size,
         )
+        run_code(code)
 
-    with use_free_cores(chosen_device):
-        run(predictor, listener, options, say_ready)
+        from t2t.models.trained import load_trained
+        from t2t.serving.predictor import Predictor
+        from t2t.serving.server.run import leave, run, url_of
+        from t2t.training.distributed import find_device
+        from t2t.training.threads import use_free_cores
+
+        chosen_device = find_device(device)
+        trained = load_trained(weights, model=model)
+        predictor = Predictor(trained, chosen_device, max_pixels)
+        warn(*trained.notes)
+        if outward:
+            warn(advice(token))
+        url = url_of(listener)
+        if given_token == "new":
+            url += f"#token={token}"
+
+        def say_ready() -> None:
+            height, width = trained.image_size
+            print(
+                f"{trained.name} ({len(trained.class_names)} classes, "
+                f"{height}×{width} pixels, {chosen_device.type}) is served at {url}\n"
+                "Press Ctrl-C to stop.",
+                flush=True,
+            )
+
+        with use_free_cores(chosen_device):
+            run(predictor, listener, options, say_ready)
     leave()
 
 

@@ -26,7 +26,7 @@ function drawOverlay(canvas, picture, map, ramp, position) {
   const scale = Math.max(1, Math.ceil(448 / Math.max(picture.width, picture.height)));
   canvas.width = picture.width * scale;
   canvas.height = picture.height * scale;
-  const context = canvas.getContext("2d");
+  const context = canvas.getContext("2d", { willReadFrequently: true });
   context.imageSmoothingEnabled = scale === 1;
   context.drawImage(picture, 0, 0, canvas.width, canvas.height);
   const pixels = context.getImageData(0, 0, canvas.width, canvas.height);

@@ -109,6 +109,15 @@ def most_connections(wanted: int) -> int:
 class Server(uvicorn.Server):
     """uvicorn's server, which ends without raising its signals again."""
 
+    def __init__(self, config: uvicorn.Config, say_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self.say_ready = say_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Says when clients and signals are served."""
+        await super().startup(sockets)
+        self.say_ready()
+
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         """Ends on Ctrl-C, SIGTERM, and where the terminal closes."""
@@ -143,15 +152,16 @@ def run(
     )
     service = Service(predictor, options, Metrics())
     service.warm_up()
-    say_ready()
     try:
-        server = make_server(create_app(service), options)
+        server = make_server(create_app(service), options, say_ready)
         asyncio.run(server.serve(sockets=[listener]))
     finally:
         service.close(CLOSE_SECONDS)
 
 
-def make_server(app: ASGIApp, options: ServerOptions) -> Server:
+def make_server(
+    app: ASGIApp, options: ServerOptions, say_ready: Callable[[], None]
+) -> Server:
     """uvicorn's server with these limits."""
     config = uvicorn.Config(
         app,
@@ -167,7 +177,7 @@ def make_server(app: ASGIApp, options: ServerOptions) -> Server:
         timeout_graceful_shutdown=GRACE_SECONDS,
         h11_max_incomplete_event_size=options.max_header_bytes,
     )
-    return Server(config)
+    return Server(config, say_ready)
 
 
 def leave() -> None:

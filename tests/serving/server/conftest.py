@@ -3,11 +3,7 @@
 import asyncio
 import contextlib
 import io
-import os
-import re
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -107,13 +103,15 @@ def at_port(predictor: Predictor, **given: Any) -> Iterator[AtPort]:
     options = ServerOptions(**given)
     service = Service(predictor, options, Metrics())
     listener = listen("127.0.0.1", 0)
-    server = make_server(create_app(service), options)
+    started = threading.Event()
+    server = make_server(create_app(service), options, started.set)
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
     thread = threading.Thread(
         target=lambda: asyncio.run(server.serve(sockets=[listener]))
     )
     thread.start()
     try:
+        assert started.wait(20)
         yield AtPort(service, listener.getsockname()[1])
     finally:
         server.should_exit = True
@@ -141,39 +139,3 @@ def server(predictor: Predictor) -> Iterator[AtPort]:
         max_upload_bytes=200_000,
     ) as server:
         yield server
-
-
-@dataclass
-class Command:
-    """`t2t serve` as a process."""
-
-    process: subprocess.Popen[str]
-    url: str
-
-
-@contextmanager
-def command(*words: str, **environment: str) -> Iterator[Command]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "t2t", "serve", "--port", "0", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment},
-    )
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        found = re.search(r"http://\S+", line)
-        if found is None:
-            pytest.fail(f"{line}{process.communicate()}")
-        yield Command(process, found[0])
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate(timeout=20)
-
-
-@pytest.fixture(scope="session")
-def start_command() -> Callable[..., AbstractContextManager[Command]]:
-    """Starts the command with other words."""
-    return command
