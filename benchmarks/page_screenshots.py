@@ -64,7 +64,7 @@ def take(browser: Browser, url: str, image: bytes, folder: Path) -> None:
                 is_mobile=size == "phone",
             )
             page.goto(url)
-            page.wait_for_function("document.title != 't2t'")
+            page.wait_for_selector("#about:has-text('classes')")
             page.screenshot(path=folder / f"{size}-{scheme}-empty.png")
             upload = {"name": "ship.jpg", "mimeType": "image/jpeg", "buffer": image}
             page.set_input_files("#file", upload)  # type: ignore[arg-type]

@@ -107,7 +107,9 @@ def upload(number: int, originals: list[tuple[str, bytes]]) -> tuple[str, bytes,
         if rng.random() < 0.5:
             data = rng.choice(DAMAGES)(data, rng)
     path = "/explain" if number % 11 == 10 else "/predict"
-    top = rng.choice(("", "", "?top=3", "?top=99", "?top=0", "?tip=1"))
+    top = rng.choice(("", "", "?top=3", "?top=99"))
+    if number % 25 == 24:
+        top = rng.choice(("?top=0", "?tip=1", "?top=%00", "?top"))
     return path + top, data, kind
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,17 @@ class Visit:
         found: str = self.page.inner_text(selector)
         return found
 
+    def wait_for(self, expression: str) -> None:
+        """Waits until an expression holds; the page's policy forbids it to poll."""
+        until = time.monotonic() + 30
+        while not self.page.evaluate(expression):
+            assert time.monotonic() < until, expression
+            self.page.wait_for_timeout(20)
+
+    def wait_for_model(self) -> None:
+        """Waits until the page knows the model."""
+        self.wait_for("document.title.includes('t2t_vit_7_32')")
+
     def wait_for_evidence(self) -> None:
         """Waits until everything about an image is there."""
         self.page.wait_for_selector("#attention:visible")
@@ -80,7 +92,7 @@ def visit(browser: Any, served: str) -> Iterator[Visit]:
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     found = Visit(page, served)
     page.goto(served)
-    page.wait_for_function("document.title.includes('t2t_vit_7_32')")
+    found.wait_for_model()
     yield found
     page.close()
     assert found.wrong == []
@@ -114,10 +126,9 @@ def test_an_image_is_predicted_and_explained(
     second = page.locator("#predictions button").nth(1)
     second.click()
     name = expected.classes[1].name
-    page.wait_for_function(
-        "name => !document.querySelector('#occlusion.waiting') && "
-        "document.querySelector('#occlusion-text').textContent.includes(name)",
-        arg=name,
+    visit.wait_for(
+        "!document.querySelector('#occlusion.waiting') && "
+        f"document.querySelector('#occlusion-text').textContent.includes('{name}')"
     )
     pressed = page.locator("#predictions button[aria-pressed=true]")
     assert pressed.inner_text().startswith(name)
@@ -180,7 +191,7 @@ def test_images_are_dropped_and_pasted(visit: Visit, encode: Encode) -> None:
     visit.wait_for_evidence()
     other = base64.b64encode(encode("PNG", (64, 64))).decode()
     page.evaluate(send, ["paste", other])
-    page.wait_for_function("document.querySelector('#preview').naturalWidth === 64")
+    visit.wait_for("document.querySelector('#preview').naturalWidth === 64")
     visit.wait_for_evidence()
 
 
@@ -210,7 +221,7 @@ def test_the_token_is_taken_from_the_address_or_asked_for(
         page = browser.new_page()
         visit = Visit(page, url)
         page.goto(f"{url}#token=open%20sesame")
-        page.wait_for_function("document.title.includes('t2t_vit_7_32')")
+        visit.wait_for_model()
         assert page.url == url
         visit.upload(encode())
         visit.wait_for_evidence()
@@ -222,7 +233,7 @@ def test_the_token_is_taken_from_the_address_or_asked_for(
             page.wait_for_selector("#token-dialog[open]")
             page.fill("#token", given)
             page.keyboard.press("Enter")
-        page.wait_for_function("document.title.includes('t2t_vit_7_32')")
+        asked.wait_for_model()
         page.close()
     assert visit.wrong + asked.wrong == []
 
@@ -244,6 +255,7 @@ def test_phones_have_a_camera_and_no_sideways_scrolling(
     visit.upload(encode())
     visit.wait_for_evidence()
     assert page.evaluate("document.documentElement.scrollWidth") == 360
+    assert page.is_visible("text=Take a photo")
     small = page.eval_on_selector_all(
         "main button, main .button, select, input[type=range], .segmented span",
         """all => all.filter(each => each.checkVisibility())
