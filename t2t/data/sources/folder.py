@@ -15,6 +15,7 @@ from t2t.data.decoding.headers import (
 )
 from t2t.data.sources.base import FileSource, Openers, no_labels
 from t2t.data.sources.filenames import SPLIT_NAMES
+from t2t.data.sources.label_patterns import suggestion
 from t2t.errors import UserError, on_one_line
 
 _SHARDS = frozenset((".tar",))
@@ -71,6 +72,7 @@ def open_folder(root: Path, labels: bool = True) -> FileSource:
                 f"{root} holds images but no class folders: put the images of each "
                 f"class into a folder named for it, as in {root}/cat/1.jpg, or train "
                 f"with a task that needs no labels.{_if_a_class(root)}"
+                f"{suggestion(loose)}"
             )
         raise UserError(
             f"{root} holds no folders: it should hold one folder of images per class. "

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from t2t.data.sources.base import FileSource, Indices, Source, Subset, no_labels
+from t2t.data.sources.label_sets import class_counts
 from t2t.errors import UserError
 
 # A larger number is no class but something else, such as a date.
@@ -86,13 +87,21 @@ def _is_class_number(value: Any) -> bool:
 
 def check_no_empty_class(source: Source, where: str) -> None:
     """Refuses a training set that lacks images of a class."""
-    counts = np.bincount(source.labels, minlength=len(source.classes))
+    counts = counts_of(source)
     empty = [source.classes[number] for number in np.flatnonzero(counts == 0)]
     if empty:
         raise UserError(
             f"{where} has no training image of {_listed(empty)}: add images or remove "
             f"the class{'es' if len(empty) > 1 else ''}."
         )
+
+
+def counts_of(source: Source) -> Indices:
+    """How many images have each class."""
+    num_classes = len(source.classes)
+    if source.label_sets is None:
+        return np.bincount(source.labels, minlength=num_classes)
+    return class_counts(source.labels, source.label_sets, num_classes)
 
 
 def folder_meant(source: Source) -> str:
