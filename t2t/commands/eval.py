@@ -8,6 +8,9 @@ from t2t.commands.options import (
     CodeOption,
     DeviceOption,
     JsonFlag,
+    LabelColumnsOption,
+    LabelPatternOption,
+    LabelsOption,
     MaxPixelsOption,
     ModelOption,
     PrecisionOption,
@@ -40,6 +43,9 @@ def eval(
             "Images to evaluate on.", "(default: the run's validation images)", "SOURCE"
         ),
     ] = None,
+    labels: LabelsOption = (),
+    label_columns: LabelColumnsOption = None,
+    label_pattern: LabelPatternOption = None,
     split: Annotated[
         str | None,
         option("val, test, train or all.", "(default: val, else all)", "SPLIT"),
@@ -80,6 +86,7 @@ def eval(
     check_picture(picture)
     run_code(code)
 
+    from t2t.data.sources.label_config import label_config
     from t2t.screen import print_json, print_page, show_progress
     from t2t.training.evaluation.evaluate_model import evaluate_model
 
@@ -87,6 +94,7 @@ def eval(
         report = evaluate_model(
             weights or run,
             data=data,
+            label_config=label_config(labels, label_columns, label_pattern),
             split=split,
             batch_size=batch_size,
             device=device,

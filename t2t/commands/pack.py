@@ -8,6 +8,9 @@ from tyro.conf import Positional
 
 from t2t.commands.options import (
     CodeOption,
+    LabelColumnsOption,
+    LabelPatternOption,
+    LabelsOption,
     MaxPixelsOption,
     at_least,
     check_max_pixels,
@@ -26,6 +29,9 @@ def pack(
         Positional[str], option("Folder for the shards; must be new.", "", "DEST")
     ],
     *,
+    labels: LabelsOption = (),
+    label_columns: LabelColumnsOption = None,
+    label_pattern: LabelPatternOption = None,
     short_side: Annotated[
         int,
         option(
@@ -65,6 +71,7 @@ def pack(
     from rich.text import Text
 
     from t2t.data.packing.pack import pack as start
+    from t2t.data.sources.label_config import label_config
     from t2t.screen import print_page, show_progress
 
     with show_progress("packing") as progress:
@@ -77,6 +84,7 @@ def pack(
             num_workers=workers,
             max_pixels=max_pixels,
             labels=not unlabelled,
+            label_config=label_config(labels, label_columns, label_pattern),
             progress=progress,
         )
     for note in done.notes:

@@ -27,6 +27,7 @@ from t2t.data.sources.labels import (
     check_no_empty_class,
     check_same_classes,
     drop_unequal_labels,
+    share_label_sets,
 )
 from t2t.data.sources.named import NAMED, NAMES
 from t2t.data.sources.parquet import find_parquet_splits
@@ -119,6 +120,7 @@ def splits_of(
             check_same_classes(train, val, found.title)
         else:
             drop_unequal_labels(train, val)
+        share_label_sets(train, val)
         how = f"evaluated on its {evaluated_on} split"
     classes = f"{len(train.classes)} classes" if train.is_labelled else "no labels"
     classes += ", several labels an image" * train.is_multilabel
