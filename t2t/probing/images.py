@@ -4,7 +4,6 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from t2t.config import from_json
 from t2t.data.sources import Source, Splits, Subset, open_source, open_splits
 from t2t.data.sources.label_config import (
     NO_LABEL_CONFIG,
@@ -16,7 +15,7 @@ from t2t.data.sources.splitting import held_out_indices, strata_of
 from t2t.errors import UserError, suggest
 from t2t.models.trained import TrainedModel
 from t2t.tasks.class_matching import match_classes, relabelled
-from t2t.training.evaluation.evaluate_model import recipe_beside
+from t2t.training.evaluation.evaluate_model import labels_of, recipe_beside
 from t2t.training.loaders import open_data
 from t2t.training.recipe import Recipe
 from t2t.training.saved_run import same_data
@@ -124,9 +123,7 @@ def _whereabouts(
             f"{trained.path} does not name its training data: say which images to use."
         )
     is_own = own is not None and same_data(str(where), own)
-    own_labels = from_json(LabelConfig, trained.labels)
-    own_labels = own_labels if recipe is None else recipe.labels
-    config = own_labels if is_own and not differs_from_default(given) else given
+    config = labels_of(trained) if is_own and not differs_from_default(given) else given
     if data is None and own is not None and not _can_open(where, config):
         raise UserError(
             f"{trained.path} was trained on {where}, which is not here: say which "

@@ -98,10 +98,8 @@ def label_of(source: Source, index: int) -> PackedLabel:
     """The label of an image as a pack stores it."""
     if not source.is_labelled:
         return None
-    label = int(source.labels[index])
-    if source.label_sets is None:
-        return label
-    return [number for number in source.label_sets[label].tolist() if number >= 0]
+    classes = source.classes_of(index)
+    return [*classes] if source.is_multilabel else classes[0]
 
 
 @dataclass

@@ -71,6 +71,17 @@ class Source(ABC):
             return digest(*self.labels_to_hash())
         return digest(*(self.name(index).encode() for index in range(len(self))))
 
+    def classes_of(self, index: int) -> tuple[int, ...]:
+        """The numbers of an image's classes; empty without labels."""
+        if not self.is_labelled:
+            return ()
+        label = int(self.labels[index])
+        if self.label_sets is None:
+            return (label,)
+        return tuple(
+            number for number in self.label_sets[label].tolist() if number >= 0
+        )
+
     def labels_to_hash(self) -> tuple[npt.NDArray[Any], ...]:
         """What of a source's labels its fingerprint depends on."""
         if self.label_sets is None:

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
+from t2t.data.sources import Source
 from t2t.errors import on_one_line
 from t2t.models.trained import TrainedModel
 from t2t.tasks.multilabel_scores import THRESHOLD, MultilabelScores
@@ -23,11 +24,11 @@ class MultilabelReport:
     trained: TrainedModel
     data: str
     split: str
+    source: Source
+    """The images, with the classes of the model."""
     scores: MultilabelScores
-    loss: float
-    num_images: int
-    probabilities: Tensor
-    """Of each image and class, in the order of the evaluated images."""
+    values: dict[str, Tensor]
+    """Of each image: index, label, val_loss and the probabilities of all classes."""
     images_per_second: float | None
     """From the second batch on; None if there is only one."""
     device: str
@@ -35,6 +36,16 @@ class MultilabelReport:
     batch_size: int
     damaged: tuple[str, ...]
     notes: tuple[str, ...]
+
+    @property
+    def num_images(self) -> int:
+        """How many images were evaluated."""
+        return len(self.values["index"])
+
+    @property
+    def loss(self) -> float:
+        """The mean binary cross-entropy."""
+        return self.values["val_loss"].double().mean().item()
 
     def as_json(self) -> dict[str, Any]:
         """The report as JSON."""
