@@ -19,6 +19,8 @@ from t2t.data.sampler import (
     BlockShuffle,
     EvaluationSampler,
     Sampler,
+    Shuffle,
+    ShuffleAhead,
     TrainingSampler,
     shuffled,
 )
@@ -31,6 +33,8 @@ RESIDENT_SHARE = 0.25
 _NUM_PROBED = 32
 _AHEAD_FROM = 5_000
 """Images from which starting processes pays."""
+_SHUFFLED_AHEAD_FROM = 100_000
+"""Images from which shuffling takes noticeable time."""
 
 
 class Batches(Protocol):
@@ -97,10 +101,16 @@ def open_batches(
         rank=rank,
         world_size=world_size,
         repeats=repeats,
-        shuffle=shuffled if source.blocks is None else BlockShuffle(source),
+        shuffle=shuffle_of(source, -(-batch_size // repeats)),
     )
     sampler.batch_indices(0)  # refuses an impossible batch size before reading
     return _open(source, sampler, crops, device, channels, damage, loader_options)
+
+
+def shuffle_of(source: Source, num_distinct: int) -> Shuffle:
+    """How a source is shuffled for batches of so many different images."""
+    shuffle = shuffled if source.blocks is None else BlockShuffle(source, num_distinct)
+    return ShuffleAhead(shuffle) if len(source) >= _SHUFFLED_AHEAD_FROM else shuffle
 
 
 @dataclass(frozen=True)
