@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from t2t.data.batches import EvaluationBatches
-from t2t.data.decoding.damage import Damage, DamagedImage
+from t2t.data.decoding.damage import Damage, DamagedImage, damage_limit
 from t2t.data.sampler import steps_per_epoch
 from t2t.data.sources import Splits
 from t2t.errors import UserError
@@ -79,7 +79,9 @@ class Trainer:
         self.checkpoint, self.compiling = checkpoint, compiling
         self.per_epoch = steps_per_epoch(len(splits.train), recipe.batch_size)
         self.num_steps = self.per_epoch * recipe.epochs
-        self.damage = Damage(runtime.damage_limit, logger.warn)
+        num_images = len(splits.train) + len(splits.val)
+        limit = damage_limit(runtime.max_damaged, num_images)
+        self.damage = Damage(limit, logger.warn)
         self.in_flight: deque[PendingStep] = deque()
         if world.device.type == "cpu" and runtime.compile != "on":
             logger.clock.skip_warmup()
