@@ -1,6 +1,7 @@
 """Batches of a source on a device: from images kept there, or streamed to it."""
 
 import math
+import warnings
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,6 +19,7 @@ from t2t.data.sampler import (
     Batch,
     BlockShuffle,
     EvaluationSampler,
+    ReadAhead,
     Sampler,
     Shuffle,
     ShuffleAhead,
@@ -154,7 +156,7 @@ def evaluation_batches(
 
 def _open(
     source: Source,
-    sampler: Sampler,
+    sampler: TrainingSampler | EvaluationSampler,
     crops: tuple[Crop, ...],
     device: torch.device | str,
     channels: int,
@@ -181,7 +183,7 @@ def _open(
             return ResidentBatches(kept, sampler, crops, description=description)
     stream = ImageStream(
         loader,
-        sampler,
+        _downloading_ahead(sampler, loader),
         device=device,
         num_workers=options.num_workers,
         num_ahead=options.num_ahead,
@@ -191,6 +193,20 @@ def _open(
     )
     description = f"{num_images} streamed to {device}, {stream.description}: {reason}"
     return StreamBatches(stream, crops, description=description)
+
+
+def _downloading_ahead(
+    sampler: TrainingSampler | EvaluationSampler, loader: Loader
+) -> Sampler:
+    """The sampler; if blocks are downloaded, half of those at once ahead of need."""
+    source = loader.source
+    if not source.has_remote_blocks or source.blocks is None:
+        return sampler
+    num_blocks = int(source.blocks.max()) + 1
+    num_images = len(source) * min(source.num_blocks_at_once // 2, num_blocks)
+    num_steps = -(-num_images // (num_blocks * sampler.batch_size))
+    warn = loader.damage.warn or warnings.warn
+    return ReadAhead(sampler, source, num_steps, warn)
 
 
 def start_reading(

@@ -3,6 +3,7 @@
 import functools
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -15,6 +16,7 @@ from t2t.data.sources.splitting import dealt_order, permutation
 from t2t.errors import UserError
 from t2t.shapes import Labels, Pixels
 
+_NUM_DOWNLOADS = 4
 Shuffle = Callable[[int, int, int], Int64[np.ndarray, " images"]]
 """Maps (seed, number of the pass, number of images) to a permutation."""
 
@@ -168,6 +170,52 @@ class TrainingSampler:
         indices = chosen[which]
         keys = indices + copy * self.num_images
         return BatchIndices(indices, keys, np.ones(share, dtype=bool))
+
+
+class ReadAhead:
+    """A sampler that downloads the blocks of later steps ahead of need."""
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        source: Source,
+        num_steps: int,
+        warn: Callable[[str], None],
+    ) -> None:
+        assert source.blocks is not None
+        self._sampler, self._source, self._warn = sampler, source, warn
+        self._blocks = source.blocks
+        self._num_steps = num_steps
+        self._next = 0
+        self._free = threading.Semaphore(_NUM_DOWNLOADS)
+        self._running: dict[int, threading.Thread] = {}
+
+    @property
+    def seed(self) -> int:
+        return self._sampler.seed
+
+    def batch_indices(self, step: int) -> BatchIndices:
+        if not self._next - self._num_steps <= step + 1 <= self._next:
+            self._next = step  # another iteration
+        for ahead in range(self._next, step + self._num_steps + 1):
+            self._start(self._sampler.batch_indices(ahead).indices)
+        self._next = step + self._num_steps + 1
+        return self._sampler.batch_indices(step)
+
+    def _start(self, indices: Int64[np.ndarray, " batch"]) -> None:
+        for block in np.unique(self._blocks[indices]).tolist():
+            running = self._running.get(block)
+            if running is None or not running.is_alive():
+                # A daemon, which an ending program does not wait for.
+                self._running[block] = threading.Thread(
+                    target=self._fetch, args=(block,), daemon=True
+                )
+                self._running[block].start()
+
+    def _fetch(self, block: int) -> None:
+        # An error is raised where the block is read.
+        with self._free, suppress(UserError, OSError):
+            self._source.fetch_block(block, self._warn)
 
 
 @dataclass(frozen=True, kw_only=True)
