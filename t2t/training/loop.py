@@ -136,6 +136,8 @@ def train(
                     draw_pictures(trainer)
                 return replace(result, stop_requested=stop.received)
             except Exception as error:
+                if isinstance(error, LocalError):
+                    trainer.save_before_giving_up()
                 known = isinstance(error, UserError | torch.OutOfMemoryError)
                 if known or is_peer_lost(error) or not stop.received:
                     raise
