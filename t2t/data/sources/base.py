@@ -174,10 +174,11 @@ class FileSource(Source):
         notes: tuple[str, ...] = (),
     ) -> None:
         self.root = str(root)
-        # One block of bytes: a million Python strings cost ten times the memory
-        # and are copied into every worker process by reference counting.
+        # One array of bytes: a million Python strings cost ten times the memory, are
+        # copied into every worker process by reference counting, and cannot be shared
+        # by the processes of a machine.
         encoded = [os.fsencode(name) for name in names]
-        self._names = b"".join(encoded)
+        self._names = np.frombuffer(b"".join(encoded), np.uint8)
         self._ends = np.cumsum([len(name) for name in encoded], dtype=np.int64)
         self.labels = labels
         self.classes = classes
@@ -185,7 +186,7 @@ class FileSource(Source):
 
     def name(self, index: int) -> str:
         start = int(self._ends[index - 1]) if index else 0
-        name = os.fsdecode(self._names[start : int(self._ends[index])])
+        name = os.fsdecode(self._names[start : int(self._ends[index])].tobytes())
         return os.path.join(self.root, name)
 
     def fingerprint(self) -> str:
