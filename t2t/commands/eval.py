@@ -12,6 +12,7 @@ from t2t.commands.options import (
     LabelColumnsOption,
     LabelPatternOption,
     LabelsOption,
+    MaxDamagedOption,
     MaxPixelsOption,
     ModelOption,
     PrecisionOption,
@@ -23,6 +24,7 @@ from t2t.commands.options import (
     run_code,
     warn,
 )
+from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, damage_limit
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.errors import UserError, on_one_line
 
@@ -60,6 +62,7 @@ def eval(
     device: DeviceOption = None,
     precision: PrecisionOption = None,
     max_pixels: MaxPixelsOption = DEFAULT_MAX_PIXELS,
+    max_damaged: MaxDamagedOption = DEFAULT_MAX_DAMAGED,
     real: Annotated[
         bool, option("Also score on ImageNet's reassessed (ReaL) labels.")
     ] = False,
@@ -87,6 +90,7 @@ def eval(
         )
     at_least(1, "--batch-size", batch_size)
     check_max_pixels(max_pixels)
+    damage_limit(max_damaged, 0)
     check_picture(picture)
     run_code(code)
 
@@ -104,6 +108,7 @@ def eval(
         "device": device,
         "precision": precision,
         "max_pixels": max_pixels,
+        "max_damaged": max_damaged,
     }
     if trained.is_multilabel:
         refused = {"--picture": picture is not None, "--real": real}

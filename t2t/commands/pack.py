@@ -11,12 +11,14 @@ from t2t.commands.options import (
     LabelColumnsOption,
     LabelPatternOption,
     LabelsOption,
+    MaxDamagedOption,
     MaxPixelsOption,
     at_least,
     check_max_pixels,
     option,
     run_code,
 )
+from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, damage_limit
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 
 
@@ -55,6 +57,7 @@ def pack(
     ] = False,
     code: CodeOption = (),
     max_pixels: MaxPixelsOption = DEFAULT_MAX_PIXELS,
+    max_damaged: MaxDamagedOption = DEFAULT_MAX_DAMAGED,
 ) -> None:
     """Shrink images and pack them into tar shards, which load faster.
 
@@ -66,6 +69,7 @@ def pack(
     if workers is not None:
         at_least(1, "--workers", workers)
     check_max_pixels(max_pixels)
+    damage_limit(max_damaged, 0)
     run_code(code)
 
     from rich.text import Text
@@ -83,6 +87,7 @@ def pack(
             shard_size=shard_size,
             num_workers=workers,
             max_pixels=max_pixels,
+            max_damaged=max_damaged,
             labels=not unlabelled,
             label_config=label_config(labels, label_columns, label_pattern),
             progress=progress,

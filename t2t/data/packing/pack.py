@@ -12,7 +12,12 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from t2t.atomic import write_atomically
-from t2t.data.decoding.damage import Damage, DamagedImage
+from t2t.data.decoding.damage import (
+    DEFAULT_MAX_DAMAGED,
+    Damage,
+    DamagedImage,
+    damage_limit,
+)
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.packing.shard_writer import (
     Settings,
@@ -66,7 +71,7 @@ def pack(
     num_workers: int | None = None,
     seed: int = 0,
     val_fraction: float = 0.1,
-    damage_limit: int = 100,
+    max_damaged: str = DEFAULT_MAX_DAMAGED,
     max_pixels: int = DEFAULT_MAX_PIXELS,
     labels: bool = True,
     label_config: LabelConfig = NO_LABEL_CONFIG,
@@ -83,6 +88,7 @@ def pack(
     folder = Path(destination).expanduser()
     _check_not_nested(source_spec, folder)
     splits = _open(source_spec, seed, val_fraction, labels, label_config)
+    limit = damage_limit(max_damaged, len(splits.train) + len(splits.val))
     description = {
         "kind": KIND,
         "source": str(source_spec),
@@ -109,7 +115,7 @@ def pack(
                 shards,
                 Settings(short_side, quality, max_pixels),
                 num_workers or num_cores(),
-                Damage(damage_limit),
+                Damage(limit),
                 progress or (lambda done, total: None),
             )
             (folder / LOCK_FILE).unlink(missing_ok=True)

@@ -99,6 +99,19 @@ class Source(ABC):
         return 1
 
     @property
+    def has_remote_blocks(self) -> bool:
+        """Whether blocks are downloaded: `fetch_block` then does so ahead of need."""
+        return False
+
+    def fetch_block(  # noqa: B027 (most sources have nothing to download)
+        self, block: int, warn: Callable[[str], None]
+    ) -> None:
+        """Downloads a block, unless it is on this machine already."""
+
+    def stop_waiting(self) -> None:  # noqa: B027
+        """Ends the waiting of all reads for the network."""
+
+    @property
     def is_in_memory(self) -> bool:
         """Whether it holds images in memory, which each process would need again."""
         return False
@@ -159,6 +172,16 @@ class Subset(Source):
     @property
     def num_blocks_at_once(self) -> int:
         return self.source.num_blocks_at_once
+
+    @property
+    def has_remote_blocks(self) -> bool:
+        return self.source.has_remote_blocks
+
+    def fetch_block(self, block: int, warn: Callable[[str], None]) -> None:
+        self.source.fetch_block(block, warn)
+
+    def stop_waiting(self) -> None:
+        self.source.stop_waiting()
 
     @property
     def is_in_memory(self) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from t2t.data.decoding.damage import Damage
+from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, Damage, damage_limit
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.sources import Source
 from t2t.data.sources.label_config import NO_LABEL_CONFIG, LabelConfig
@@ -39,7 +39,7 @@ def evaluate_multilabel(
     batch_size: int = 256,
     device: str | None = None,
     precision: str | None = None,
-    damage_limit: int = 100,
+    max_damaged: str = DEFAULT_MAX_DAMAGED,
     max_pixels: int = DEFAULT_MAX_PIXELS,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> MultilabelReport | None:
@@ -59,7 +59,7 @@ def evaluate_multilabel(
         )
         source = relabelled(selected.source, numbers, trained.class_names)
         table = label_table(source)
-        damage = Damage(damage_limit)
+        damage = Damage(damage_limit(max_damaged, len(source)))
         batch_size = min(batch_size, len(source))
         watch = Stopwatch(world, len(source), progress)
         values = evaluate(
