@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -214,17 +215,13 @@ def discover(root: Path, config: LabelConfig) -> FoundLabels | None:
 
     In folders called train, val and test, or named for them, there may be one for each.
     """
-    groups = [_in_splits(root, config), _named_for_splits(root, config)]
-    own = _there(root, (*_STEMS, root.resolve().name))
-    found = [files for files in groups if files]
-    found += [[file] for file in own if _fits(file, root, config)]
+    candidates = _Candidates(root, config)
+    found = candidates.inside()
     if not found and _is_flat(root):
-        found = [[file] for file in _beside(root) if _fits(file, root, config)]
+        found = candidates.beside()
     if not found:
         return None
     if len(found) > 1:
-        if holds_images_by_class(root):
-            return None
         names = ", ".join(file for files in found for file in files)
         raise UserError(
             f"{root} has several tables of labels ({names}): name one with --labels."
@@ -238,38 +235,68 @@ def _is_flat(root: Path) -> bool:
     return bool(images) and not folders
 
 
-def _beside(root: Path) -> list[str]:
-    """Files beside the folder that are called like it, or labels.csv and the like."""
-    name = root.resolve().name
-    return _there(root.parent, (*_STEMS, name, f"{name}_labels", f"labels_{name}"))
+class _Candidates:
+    """The tables of usual names in and beside a folder, if they fit its images."""
 
+    def __init__(self, root: Path, config: LabelConfig) -> None:
+        self.root, self.config = root, config
+        self.name = root.resolve().name
 
-def _in_splits(root: Path, config: LabelConfig) -> list[str]:
-    """A table in the folder train, and in val and test if they have labels too."""
-    folders = [(_there(root / folder, _STEMS), s) for folder, s in split_folders(root)]
-    return _those_of_splits(root, folders, config)
+    @cached_property
+    def is_by_class(self) -> bool:
+        """Whether there are class folders: other tables may be beside them."""
+        return holds_images_by_class(self.root)
 
+    def inside(self) -> list[list[str]]:
+        """Tables in the folder; several for the splits of one data set."""
+        found = [self.in_splits(), self.named_for_splits()]
+        own = _there(self.root, (*_STEMS, self.name))
+        return [files for files in (*found, *self.each(own)) if files]
 
-def _named_for_splits(root: Path, config: LabelConfig) -> list[str]:
-    """train.csv, and val.csv and test.csv if they have labels too."""
-    tables = []
-    for split, names in SPLIT_NAMES.items():
-        stems = [stem.format(name) for name in names for stem in _SPLIT_STEMS]
-        tables.append((_there(root, stems), split))
-    return _those_of_splits(root, tables, config)
+    def beside(self) -> list[list[str]]:
+        """Tables beside the folder."""
+        stems = (*_STEMS, self.name, f"{self.name}_labels", f"labels_{self.name}")
+        return self.each(_there(self.root.parent, stems))
 
+    def each(self, files: Iterable[str]) -> list[list[str]]:
+        """Those that fit, each for itself."""
+        return [[file] for file in files if self.fits(file)]
 
-def _those_of_splits(
-    root: Path, tables: list[tuple[list[str], str]], config: LabelConfig
-) -> list[str]:
-    """The first table of each split that has labels; none if there is no train."""
-    files: list[str] = []
-    for found, split in tables:
-        fitting = [file for file in found if _fits(file, root, config, split)]
-        if split == "train" and not fitting:
-            return []
-        files += fitting[:1]
-    return files
+    def in_splits(self) -> list[str]:
+        """A table in the folder train, and in val and test if they have labels too."""
+        folders = split_folders(self.root)
+        return self.those_of_splits(
+            [(_there(self.root / folder, _STEMS), split) for folder, split in folders]
+        )
+
+    def named_for_splits(self) -> list[str]:
+        """train.csv, and val.csv and test.csv if they have labels too."""
+        tables = []
+        for split, names in SPLIT_NAMES.items():
+            stems = [stem.format(name) for name in names for stem in _SPLIT_STEMS]
+            tables.append((_there(self.root, stems), split))
+        return self.those_of_splits(tables)
+
+    def those_of_splits(self, tables: list[tuple[list[str], str]]) -> list[str]:
+        """The first table of each split that fits; none if there is no train."""
+        files: list[str] = []
+        for found, split in tables:
+            fitting = [file for file in found if self.fits(file, split)]
+            if split == "train" and not fitting:
+                return []
+            files += fitting[:1]
+        return files
+
+    def fits(self, file: str, split: str = "") -> bool:
+        """Whether a table has paths and labels, and most of its first paths exist."""
+        with suppress(UserError):
+            read = read_file(file, self.config, guess=not self.is_by_class)
+            rows, base = _with_base(read, self.root, file, split)
+            path = read.columns.path
+            some = [(row[path] or "?", "", "") for row in islice(rows, _NUM_TRIED)]
+            find_files(read_rows(some, file), base)
+            return True
+        return False
 
 
 def _there(folder: Path, stems: Iterable[str]) -> list[str]:
@@ -278,15 +305,3 @@ def _there(folder: Path, stems: Iterable[str]) -> list[str]:
     wanted = (f"{stem}{suffix}".lower() for stem in stems for suffix in TABLE_SUFFIXES)
     names = dict.fromkeys(there[name] for name in wanted if name in there)
     return [str(folder / name) for name in names]
-
-
-def _fits(file: str, root: Path, config: LabelConfig, split: str = "") -> bool:
-    """Whether a table has paths and labels, and most of its first paths exist."""
-    with suppress(UserError):
-        read = read_file(file, config)
-        rows, base = _with_base(read, root, file, split)
-        path = read.columns.path
-        some = [(row[path] or "?", "", "") for row in islice(rows, _NUM_TRIED)]
-        find_files(read_rows(some, file), base)
-        return True
-    return False
