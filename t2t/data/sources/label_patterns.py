@@ -64,7 +64,7 @@ def suggest_pattern(names: Sequence[str]) -> tuple[str, list[str]] | None:
 def is_likely(counts: Counter[str]) -> bool:
     """Whether these look like the labels of images, and not like numbers or cameras."""
     are_words = all(re.search(r"[^\W\d_]", label) for label in counts)
-    are_cameras = all(label.lower() in _CAMERAS for label in counts)
+    are_cameras = all(label.lower().strip("_- ") in _CAMERAS for label in counts)
     several = sum(num > 1 for num in counts.values()) > len(counts) / 2
     return len(counts) > 1 and are_words and several and not are_cameras
 

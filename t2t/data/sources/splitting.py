@@ -74,7 +74,7 @@ def held_out_indices(
 ) -> Indices:
     """`num` sorted indices, stratified by class.
 
-    At least `minimum` images of each class are taken, and `left` are not.
+    At least `minimum` images of each class are taken, if `left` of them are not.
     """
     counts = np.bincount(labels)
     quotas = _share_out(counts, num, minimum, left)
@@ -90,7 +90,7 @@ def held_out_indices(
 def _share_out(counts: Indices, num: int, minimum: int, left: int) -> Indices:
     """Integers that add up to `num`, in proportion to the counts."""
     exact = counts * (num / counts.sum())
-    low = np.minimum(minimum, counts)
+    low = np.minimum(minimum, np.maximum(counts - left, 0))
     high = np.maximum(counts - left, low)
     quotas: Indices = np.clip(np.floor(exact).astype(np.int64), low, high)
     while (missing := num - int(quotas.sum())) != 0:
