@@ -94,7 +94,7 @@ def eval(
     check_picture(picture)
     run_code(code)
 
-    from t2t.data.sources.label_config import label_config
+    from t2t.data.label_config import label_config
     from t2t.models.trained import load_trained
     from t2t.screen import print_json, print_page, show_progress
     from t2t.training.evaluation.evaluate_model import evaluate_model

@@ -101,7 +101,7 @@ def features(
             check_writable("--out", file.expanduser())
     run_code(code)
 
-    from t2t.data.sources.label_config import label_config
+    from t2t.data.label_config import label_config
     from t2t.probing.features import features as extract
     from t2t.probing.features import save_features
     from t2t.screen import print_json, show_progress

@@ -95,7 +95,7 @@ def neighbors(
     run_code(code)
 
     from t2t.data.decoding.damage import DamagedImage
-    from t2t.data.sources.label_config import label_config
+    from t2t.data.label_config import label_config
     from t2t.probing.neighbors import MOST_DRAWN
     from t2t.probing.neighbors import neighbors as search
     from t2t.screen import print_json, print_page, show_progress

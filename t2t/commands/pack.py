@@ -74,8 +74,8 @@ def pack(
 
     from rich.text import Text
 
+    from t2t.data.label_config import label_config
     from t2t.data.packing.pack import pack as start
-    from t2t.data.sources.label_config import label_config
     from t2t.screen import print_page, show_progress
 
     with show_progress("packing") as progress:

@@ -126,7 +126,7 @@ def probe(
         raise UserError(f"--out {out} must end in .json.")
     run_code(code)
 
-    from t2t.data.sources.label_config import label_config
+    from t2t.data.label_config import label_config
     from t2t.probing.images import weights_folder
     from t2t.probing.probe import probe as score
     from t2t.screen import print_json, print_page, show_progress

@@ -21,8 +21,8 @@ from t2t.data.decoding.damage import (
     damage_limit,
 )
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
+from t2t.data.label_config import NO_LABEL_CONFIG, LabelConfig
 from t2t.data.sources import Source
-from t2t.data.sources.label_config import NO_LABEL_CONFIG, LabelConfig
 from t2t.errors import UserError, choose, first_line
 from t2t.models.class_names import readable_names
 from t2t.models.trained import TrainedModel, load_trained

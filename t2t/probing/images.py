@@ -4,12 +4,12 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from t2t.data.sources import Source, Splits, Subset, open_source, open_splits
-from t2t.data.sources.label_config import (
+from t2t.data.label_config import (
     NO_LABEL_CONFIG,
     LabelConfig,
     differs_from_default,
 )
+from t2t.data.sources import Source, Splits, Subset, open_source, open_splits
 from t2t.data.sources.opening import find_splits
 from t2t.data.sources.splitting import held_out_indices, strata_of
 from t2t.errors import UserError, suggest

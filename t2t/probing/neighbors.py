@@ -15,8 +15,8 @@ from rich.text import Text
 from t2t.analysis.knn import nearest
 from t2t.analysis.neighbors_figure import CaptionedImage, draw_neighbors
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
+from t2t.data.label_config import NO_LABEL_CONFIG, LabelConfig
 from t2t.data.sources import Source
-from t2t.data.sources.label_config import NO_LABEL_CONFIG, LabelConfig
 from t2t.errors import UserError, choose, on_one_line
 from t2t.models.trained import load_trained
 from t2t.probing.features import (

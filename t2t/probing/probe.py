@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
+from t2t.data.label_config import NO_LABEL_CONFIG, LabelConfig
 from t2t.data.sources import Source, Splits
-from t2t.data.sources.label_config import NO_LABEL_CONFIG, LabelConfig
 from t2t.errors import UserError
 from t2t.models.trained import TrainedModel, load_trained
 from t2t.probing.features import (

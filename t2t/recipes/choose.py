@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from t2t.config import check_contradictions, set_value, value_of
-from t2t.data.sources.label_config import (
+from t2t.data.label_config import (
     NO_LABEL_CONFIG,
     LabelConfig,
 )

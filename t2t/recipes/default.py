@@ -6,8 +6,8 @@ import numpy as np
 
 from t2t.data.decoding.damage import DamagedImage
 from t2t.data.decoding.decode import image_size
+from t2t.data.label_config import NO_LABEL_CONFIG, LabelConfig
 from t2t.data.sources import Source, open_splits
-from t2t.data.sources.label_config import NO_LABEL_CONFIG, LabelConfig
 from t2t.models.zoo import CONFIGS
 from t2t.recipes.imagenet import AUGMENTATION
 from t2t.recipes.small_images import from_scratch

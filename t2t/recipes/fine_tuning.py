@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from t2t.data.augment.config import Augmentation
+from t2t.data.label_config import NO_LABEL_CONFIG, LabelConfig
 from t2t.data.sources import open_splits
-from t2t.data.sources.label_config import NO_LABEL_CONFIG, LabelConfig
 from t2t.models.config import Size
 from t2t.models.pretrained import Pretrained
 from t2t.recipes.default import fitting_batch, with_model

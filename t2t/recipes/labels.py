@@ -22,15 +22,16 @@ def with_labels_found(recipe: Recipe) -> tuple[Recipe, list[str]]:
         return recipe, []
     if task.takes_label_sets:
         config = replace(config, several=True)
+    notes: list[str] = []
     with suppress(UserError):  # which is raised where the images are opened
-        config = find_splits(recipe.data, task.needs_labels, config).label_config
+        found = find_splits(recipe.data, task.needs_labels, config)
+        config, notes = found.label_config, [*found.notes]
     if config == recipe.labels:
         return recipe, []
-    found = replace(recipe, labels=config)
     if config.several and recipe.task == SINGLE:
-        note = (
+        notes.append(
             "Images have several labels, so task=multilabel: the model gives a "
             "probability for every class, and is scored by mean average precision."
         )
-        return replace(found, task=SEVERAL), [note]
-    return found, []
+        recipe = replace(recipe, task=SEVERAL)
+    return replace(recipe, labels=config), notes

@@ -4,7 +4,7 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
-from t2t.data.sources.label_config import (
+from t2t.data.label_config import (
     NO_LABEL_CONFIG,
     LabelConfig,
     differs_from_default,

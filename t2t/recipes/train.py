@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
+from t2t.data.label_config import label_config
 from t2t.data.sources import Splits
-from t2t.data.sources.label_config import label_config
 from t2t.errors import UserError
 from t2t.models.config import Size
 from t2t.models.create import as_size

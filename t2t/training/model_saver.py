@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from t2t.config import to_json
+from t2t.data.label_config import differs_from_default
 from t2t.data.sources import Splits
-from t2t.data.sources.label_config import differs_from_default
 from t2t.errors import UserError
 from t2t.models.vit import VisionTransformer
 from t2t.models.weights import save

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, get_type_hints
 
 from t2t.config import MAX_IMAGE_SIDE, check_plain, convert
 from t2t.data.augment.config import Augmentation
-from t2t.data.sources.label_config import LabelConfig
+from t2t.data.label_config import LabelConfig
 from t2t.errors import UserError, require
 from t2t.models.config import ModelConfig
 

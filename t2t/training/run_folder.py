@@ -9,7 +9,7 @@ from typing import Any
 
 from t2t.atomic import write_atomically
 from t2t.config import differences, few, to_json
-from t2t.data.sources.label_config import LabelConfig
+from t2t.data.label_config import LabelConfig
 from t2t.errors import UserError
 from t2t.models.checkpoint_io.checkpoints import read_checkpoint
 from t2t.training.distributed import World, all_reduce_any

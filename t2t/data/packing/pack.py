@@ -19,6 +19,11 @@ from t2t.data.decoding.damage import (
     damage_limit,
 )
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
+from t2t.data.label_config import (
+    NO_LABEL_CONFIG,
+    LabelConfig,
+    differs_from_default,
+)
 from t2t.data.packing.shard_writer import (
     Settings,
     Shard,
@@ -28,11 +33,6 @@ from t2t.data.packing.shard_writer import (
 )
 from t2t.data.resources import num_cores
 from t2t.data.sources.base import Source, Splits
-from t2t.data.sources.label_config import (
-    NO_LABEL_CONFIG,
-    LabelConfig,
-    differs_from_default,
-)
 from t2t.data.sources.opening import is_named, open_splits
 from t2t.data.sources.shard_index import SUFFIX, ShardIndex
 from t2t.data.sources.shards import PACK_FILE, ShardSource, pack_description

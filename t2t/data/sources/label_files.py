@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from itertools import chain, islice, repeat
 from typing import Any
 
+from t2t.data.label_config import LabelConfig
 from t2t.data.sources.base import Openers
 from t2t.data.sources.folder import is_image_name
 from t2t.data.sources.label_columns import Columns, find_columns, is_header
-from t2t.data.sources.label_config import LabelConfig
 from t2t.data.sources.label_table import Row, read_rows
 from t2t.data.sources.storage import unopened
 from t2t.data.sources.table_labels import images_of_table

@@ -6,6 +6,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from t2t.data.label_config import (
+    NO_LABEL_CONFIG,
+    LabelConfig,
+)
 from t2t.data.sources.base import Openers, Source, Splits
 from t2t.data.sources.filenames import SPLIT_NAMES, has_braces, num_missing
 from t2t.data.sources.find_labels import discover, open_labelled
@@ -15,11 +19,6 @@ from t2t.data.sources.folder import (
     holds_images_by_class,
     is_dir,
     is_image_name,
-)
-from t2t.data.sources.label_config import (
-    NO_LABEL_CONFIG,
-    LabelConfig,
-    differs_from_default,
 )
 from t2t.data.sources.label_files import is_table_name
 from t2t.data.sources.labels import (
@@ -175,7 +174,7 @@ def find_splits(
     text = str(spec)
     if not text.strip():  # as a path it would be the current folder
         raise UserError(f"The name of the data is empty: {WHAT_TO_GIVE}")
-    if differs_from_default(label_config):
+    if label_config.is_given or label_config.columns:
         return _find_labelled(text, label_config, labels)
     hint = "" if os.path.exists(os.path.expanduser(text)) else NAMED.provide(text)
     if is_named(text):

@@ -17,12 +17,12 @@ from t2t.data.decoding.damage import (
     damage_limit,
 )
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
-from t2t.data.sources import Source, Subset, open_source
-from t2t.data.sources.label_config import (
+from t2t.data.label_config import (
     NO_LABEL_CONFIG,
     LabelConfig,
     differs_from_default,
 )
+from t2t.data.sources import Source, Subset, open_source
 from t2t.data.sources.opening import find_splits
 from t2t.errors import UserError, choose
 from t2t.models.checkpoint_io.resolve import FILE_NAME

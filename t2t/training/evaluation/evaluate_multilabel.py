@@ -8,8 +8,8 @@ import torch
 
 from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, Damage, damage_limit
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
+from t2t.data.label_config import NO_LABEL_CONFIG, LabelConfig
 from t2t.data.sources import Source
-from t2t.data.sources.label_config import NO_LABEL_CONFIG, LabelConfig
 from t2t.data.sources.label_sets import sets_of_classes
 from t2t.errors import UserError, choose
 from t2t.models.trained import TrainedModel

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from label_layouts import images, labels_by_name, numbered, table
 
+from t2t.data.label_config import LabelConfig
 from t2t.data.sources import Splits, open_source, open_splits
-from t2t.data.sources.label_config import LabelConfig
 from t2t.errors import UserError
 
 LABELS = numbered(12, "cat", "dog", "owl")

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from label_layouts import images, labels_by_name
 
+from t2t.data.label_config import LabelConfig
 from t2t.data.sources import Splits, open_splits
-from t2t.data.sources.label_config import LabelConfig
 from t2t.data.sources.label_patterns import compile_pattern, suggest_pattern
 from t2t.errors import UserError
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from label_layouts import images, labels_by_name, table
 
+from t2t.data.label_config import LabelConfig
 from t2t.data.sources import Splits, holdout, open_splits
-from t2t.data.sources.label_config import LabelConfig
 from t2t.data.sources.label_sets import (
     as_label_sets,
     class_counts,
