@@ -28,6 +28,8 @@ th, td { padding: .25rem .75rem .25rem 0; text-align: left; vertical-align: top;
 figure { margin: 0; } figure img { display: block; width: 100%; border-radius: 4px;
   background: var(--soft); }
 .pixelated img { image-rendering: pixelated; }
+figure.drawing { overflow-x: auto; } .drawing svg { display: block; width: 100%;
+  height: auto; min-width: min(var(--least), 60rem); font-family: inherit; }
 figcaption { font-size: .85rem; margin-top: .25rem; overflow-wrap: anywhere; }
 """
 
@@ -85,6 +87,23 @@ class HtmlPage:
         kind = "grid pixelated" if pixelated else "grid"
         self._parts.append(
             f'<div class="{kind}" style="--width: {width}px">{figures}</div>'
+        )
+
+    def drawings(
+        self, drawings: Iterable[tuple[str, str]], *, width: int, least: int = 0
+    ) -> None:
+        """A grid of SVG drawings with captions, each at least `width` pixels wide.
+
+        They scroll sideways on a screen that is narrower than `least` pixels.
+        """
+        figures = "".join(
+            f'<figure class="drawing">{svg}<figcaption>{html.escape(caption)}'
+            "</figcaption></figure>"
+            for svg, caption in drawings
+        )
+        self._parts.append(
+            f'<div class="grid" style="--width: {width}px; --least: {least}px">'
+            f"{figures}</div>"
         )
 
     def render(self) -> str:
