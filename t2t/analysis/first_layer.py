@@ -83,7 +83,7 @@ def position_maps(model: nn.Module, image_size: Size) -> PositionMaps | None:
     """
     if isinstance(model, VisionTransformer):
         grid = model.tokenizer.grids(image_size)[-1]
-        positions = model.encoder.positions.tables[0]
+        positions: Any = model.encoder.positions.tables[0]
         kind = model.config.positions
         num_prefix = model.config.num_prefix_tokens
         if positions.has_bias:

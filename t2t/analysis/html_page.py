@@ -28,8 +28,8 @@ th, td { padding: .25rem .75rem .25rem 0; text-align: left; vertical-align: top;
 figure { margin: 0; } figure img { display: block; width: 100%; border-radius: 4px;
   background: var(--soft); }
 .pixelated img { image-rendering: pixelated; }
-figure.drawing { overflow-x: auto; } .drawing svg { display: block; width: 100%;
-  height: auto; min-width: min(var(--least), 60rem); font-family: inherit; }
+.drawings { display: flex; flex-wrap: wrap; gap: 1rem 2rem; margin: .75rem 0; }
+.drawing { max-width: 100%; overflow-x: auto; } .drawing svg { display: block; }
 figcaption { font-size: .85rem; margin-top: .25rem; overflow-wrap: anywhere; }
 """
 
@@ -89,22 +89,17 @@ class HtmlPage:
             f'<div class="{kind}" style="--width: {width}px">{figures}</div>'
         )
 
-    def drawings(
-        self, drawings: Iterable[tuple[str, str]], *, width: int, least: int = 0
-    ) -> None:
-        """A grid of SVG drawings with captions, each at least `width` pixels wide.
+    def drawings(self, drawings: Iterable[tuple[str, str]]) -> None:
+        """SVG drawings with captions, side by side as the screen allows.
 
-        They scroll sideways on a screen that is narrower than `least` pixels.
+        They keep their size, and scroll sideways on a screen that is narrower.
         """
         figures = "".join(
             f'<figure class="drawing">{svg}<figcaption>{html.escape(caption)}'
             "</figcaption></figure>"
             for svg, caption in drawings
         )
-        self._parts.append(
-            f'<div class="grid" style="--width: {width}px; --least: {least}px">'
-            f"{figures}</div>"
-        )
+        self._parts.append(f'<div class="drawings">{figures}</div>')
 
     def render(self) -> str:
         """The whole page."""

@@ -26,8 +26,8 @@ def look(
     inputs: Annotated[
         Positional[tuple[str, ...]],
         option(
-            "A run folder, weights or a timm model's name (default: the built-in model), "
-            "then image files, folders, or - for paths on standard input.",
+            "A run folder, weights or a timm model's name (default: the built-in "
+            "model), then image files, folders, or - for paths on standard input.",
             "",
             "[WEIGHTS] IMAGE...",
         ),
@@ -102,8 +102,8 @@ def look(
             max_pixels=max_pixels,
             progress=progress,
         )
-    for each in seen.models:
-        warn(*(f"{each.title}: {note}" for note in each.notes))
+    for looked in seen.models:
+        warn(*(f"{looked.title}: {note}" for note in looked.notes))
     warn(*seen.skipped)
     report = seen.write(folder)
     if json:

@@ -5,11 +5,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from PIL import Image
 from torch import Tensor
 
 from t2t.analysis.attention_rollout import shared_pca_colours
@@ -17,44 +14,51 @@ from t2t.analysis.confusion_figure import shortened
 from t2t.analysis.feature_maps import DEAD_BELOW, ChannelStatistics
 from t2t.analysis.first_layer import FirstFilters, PositionMaps
 from t2t.shapes import Pixels
-from t2t.visualize.look import HeadMaps, ImageLook, ModelLook
-from t2t.visualize.montage import Row, Scale, compose
+from t2t.visualize.data import HeadMaps, ImageLook, ModelLook
+from t2t.visualize.layout import (
+    FONT,
+    INK,
+    LINE,
+    Scale,
+    add_key,
+    bare,
+    chart,
+    new_figure,
+    panels,
+    place,
+)
+from t2t.visualize.montage import Row, draw_montage
 
-INK = "#010203"
-"""Text and axes; a page replaces it by the colour of its own text."""
 COLOURS = ("#3b82f6", "#f97316", "#10b981", "#e11d48", "#8b5cf6", "#a16207")
 DEAD, OUTSIZED = "#e11d48", "#f59e0b"
 """Frames of dead and of outsized channels."""
-PIXELS_PER_INCH = 110
+PANEL = 84.0
+"""Points along the shorter side of a panel with an image."""
+MOST_PIXELS = 160
+"""Larger images are shrunk to this many pixels along a side."""
 FILTERS_SHOWN = 64
+HEADS_UP_TO = 6.0
+"""The brightest colour in pictures of heads: this many times the mean attention."""
+ROLLOUT_UP_TO = 3.0
+"""The same for rollouts, which are smoother."""
 
 
 def draw_splits(images: Sequence[ImageLook]) -> Figure:
     """The tokens after each split, a row per image; a column shares its colours."""
-    splits = [each.splits for each in images]
     columns = [
         shared_pca_colours(torch.stack([layer.values for layer in of_layer]))
-        for of_layer in zip(*splits, strict=True)
+        for of_layer in zip(*(each.splits for each in images), strict=True)
     ]
-    height, width = images[0].pixels.shape[-2:]
-    panel = 1.35
-    size = (panel * (1 + len(columns)), len(images) * (panel * height / width + 0.1))
-    figure = new_figure(size[0], size[1] + 0.35)
-    axes = figure.subplots(len(images), 1 + len(columns), squeeze=False)
-    for number, image in enumerate(images):
-        axes[number, 0].imshow(picture_of(image.pixels), interpolation="none")
-        axes[number, 0].set_ylabel(shortened(image.name, 20), fontsize=7, color=INK)
-        for panel_axes, colours in zip(axes[number, 1:], columns, strict=True):
-            panel_axes.imshow(
-                colours[number].numpy(),
-                interpolation="none",
-                extent=(0, width, height, 0),
-            )
-    set_title(axes[0, 0], f"input\n{height}×{width} px")
-    for panel_axes, layer in zip(axes[0, 1:], splits[0], strict=True):
-        set_title(panel_axes, f"{layer.name}\n{layer.grid[0]}×{layer.grid[1]}")
-    for panel_axes in axes.flat:
-        bare(panel_axes)
+    first = images[0]
+    height, width = first.pixels.shape[-2:]
+    titles = [f"input\n{height}×{width} px"]
+    titles += [f"{each.name}\n{each.grid[0]}×{each.grid[1]}" for each in first.splits]
+    size = image_panel(first.pixels)
+    figure, grid = panels(titles, [shortened(each.name, 18) for each in images], size)
+    for number, (image, line) in enumerate(zip(images, grid, strict=True)):
+        show(line[0], picture_of(image.pixels))
+        for axes, colours in zip(line[1:], columns, strict=True):
+            show(axes, shrunk(colours[number].numpy()))
     return figure
 
 
@@ -71,18 +75,18 @@ def draw_features(image: ImageLook, channels: Sequence[ChannelStatistics]) -> Fi
         if found.std.median() == 0:  # more than half of the channels are dead
             typical = found.std.max().clamp(min=1e-30)
         values = (maps.values - centre) / typical
-        marked = {}
-        for place, channel in enumerate(maps.channels):
+        frames = {}
+        for panel, channel in enumerate(maps.channels):
             if found.outsized[channel]:
-                marked[place] = OUTSIZED
+                frames[panel] = OUTSIZED
             if found.dead[channel]:
-                marked[place] = DEAD
-        rows.append(Row(name=maps.name, panels=values, marked=marked))
+                frames[panel] = DEAD
+        rows.append(Row(name=maps.name, panels=values, frames=frames))
     scale = Scale(
         -3,
         3,
         "RdBu_r",
-        "difference from the channel's mean, in units of the median std",
+        "in units of the median std",
     )
     return draw_montage(rows, scale, aspect_of(image.pixels), "channel, evenly spaced")
 
@@ -94,150 +98,95 @@ def draw_heads(layers: Sequence[HeadMaps], kind: str, aspect: float) -> Figure:
     return draw_montage(rows, scale, aspect, "head")
 
 
-HEADS_UP_TO = 6.0
-"""The brightest colour in pictures of heads: this many times the mean attention."""
-ROLLOUT_UP_TO = 3.0
-"""The same for rollouts, which are smoother."""
-
-
-def draw_montage(
-    rows: Sequence[Row], scale: Scale, aspect: float, across: str
-) -> Figure:
-    """Rows of panels with a colour bar."""
-    montage = compose(rows, scale, aspect)
-    height, width = montage.pixels.shape[:2]
-    inches = max(width / 96, 2.6)
-    figure = new_figure(inches + 1.2, inches * height / width + 0.95)
-    axes = figure.subplots()
-    axes.imshow(montage.pixels, interpolation="none")
-    for left, top, wide, high, colour in montage.frames:
-        box = Rectangle((left, top), wide, high, fill=False, edgecolor=colour, lw=1.8)
-        axes.add_patch(box)
-    axes.set_yticks(montage.centres, [row.name for row in rows], fontsize=7)
-    shown = montage.columns if len(montage.columns) <= 16 else montage.columns[::2]
-    numbers = range(1, len(montage.columns) + 1, len(montage.columns) // len(shown))
-    axes.set_xticks(shown, [str(each) for each in [*numbers][: len(shown)]], fontsize=7)
-    axes.set_xlabel(across, fontsize=7)
-    axes.tick_params(length=0)
-    for edge in axes.spines.values():
-        edge.set_visible(False)
-    add_legend(figure, axes, scale)
-    return ink(figure)
-
-
 def draw_rollouts(images: Sequence[ImageLook]) -> Figure:
     """Rollouts over the images, a row for each, by depth."""
-    names = [name for name, _ in images[0].rollouts]
-    height, width = images[0].pixels.shape[-2:]
-    panel = 1.35
-    high = len(images) * (panel * height / width + 0.1) + 0.35
-    figure = new_figure(panel * (1 + len(names)) + 0.4, high)
-    axes = figure.subplots(len(images), 1 + len(names), squeeze=False)
-    extent = (0, width, height, 0)
-    for number, image in enumerate(images):
+    titles = ["input", *(name for name, _ in images[0].rollouts)]
+    names = [shortened(each.name, 18) for each in images]
+    scale = Scale(0, ROLLOUT_UP_TO, "inferno", "attention, relative to the mean")
+    figure, grid = panels(titles, names, image_panel(images[0].pixels), scale)
+    for image, line in zip(images, grid, strict=True):
         colours = picture_of(image.pixels)
-        grey = colours.mean(-1)
-        axes[number, 0].imshow(colours, interpolation="none", extent=extent)
-        axes[number, 0].set_ylabel(shortened(image.name, 20), fontsize=7)
-        for panel_axes, (_, found) in zip(
-            axes[number, 1:], image.rollouts, strict=True
-        ):
-            panel_axes.imshow(
-                grey, cmap="gray", vmin=0, vmax=255, extent=extent, interpolation="none"
-            )
-            panel_axes.imshow(
-                found.numpy(),
-                cmap="inferno",
-                vmin=0,
-                vmax=ROLLOUT_UP_TO,
-                alpha=0.65,
-                extent=extent,
-                interpolation="none",
-            )
-    for panel_axes, name in zip(axes[0], ["input", *names], strict=True):
-        set_title(panel_axes, name)
-    for panel_axes in axes.flat:
-        bare(panel_axes)
-    scale = Scale(0, ROLLOUT_UP_TO, "inferno", "relative to the mean")
-    add_legend(figure, axes, scale)
-    return ink(figure)
+        show(line[0], colours)
+        for axes, (_, found) in zip(line[1:], image.rollouts, strict=True):
+            show(axes, colours.mean(-1), cmap="gray", vmin=0, vmax=255)
+            limits = {"vmin": scale.low, "vmax": scale.high}
+            show(axes, found.numpy(), cmap=scale.colormap, alpha=0.65, **limits)
+    return figure
 
 
 def draw_distances(models: Sequence[ModelLook]) -> Figure:
     """A dot per head: how far it looks, by layer; a panel per model."""
     shown = [each for each in models if each.distances]
-    figure = new_figure(max(3.4 * len(shown), 4.6), 3.0)
-    panels = figure.subplots(1, len(shown), squeeze=False)[0]
+    figure = new_figure(60 + 290 * len(shown), 225)
     is_shared = len({each.image_size for each in shown}) == 1
     highest = max(max((*d.heads, d.uniform)) for m in shown for d in m.distances)
-    for axes, model, colour in zip(panels, shown, COLOURS * 9, strict=False):
-        for place, layer in enumerate(model.distances):
-            heads = layer.heads
-            axes.plot([place] * len(heads), heads, "o", ms=3.5, color=colour, alpha=0.7)
-        names = [short_layer(each.name) for each in model.distances]
-        uniform = [each.uniform for each in model.distances]
-        axes.plot(uniform, "--", lw=0.9, color=INK, label="all tokens alike")
+    for number, model in enumerate(shown):
+        colour = COLOURS[number % len(COLOURS)]
+        label = "mean attention distance, pixels" if number == 0 else ""
+        box = (48 + 290 * number, 48, 250, 135)
+        axes = chart(figure, box, "block (t: token transformer)", label)
+        for x, layer in enumerate(model.distances):
+            dots = dict.fromkeys(layer.heads)
+            axes.plot([x] * len(dots), [*dots], "o", ms=3, color=colour, alpha=0.7)
         means = [sum(each.heads) / len(each.heads) for each in model.distances]
-        axes.plot(means, "-", lw=1.2, color=colour, label="mean of the heads")
-        axes.set_xticks(range(len(names)), names, fontsize=6)
-        set_title(axes, shortened(model.title, 44))
-        axes.set_ylim(0, 1.08 * highest if is_shared else None)
-        axes.set_xlabel("layer (t: token transformer)", fontsize=7)
-        axes.legend(fontsize=6, frameon=False, labelcolor=INK)
-    panels[0].set_ylabel("mean attention distance, pixels", fontsize=7)
-    return ink(figure)
+        title = shortened(model.title, 40)
+        axes.plot(means, "-", lw=1.2, color=colour, label=f"{title}, mean of heads")
+        uniform = [each.uniform for each in model.distances]
+        axes.plot(uniform, "--", lw=0.9, color=INK, label="attention to all alike")
+        names = [short_layer(each.name) for each in model.distances]
+        axes.set_xticks(range(len(names)), names)
+        axes.set_ylim(0, 1.06 * (highest if is_shared else axes.get_ylim()[1]))
+        add_key(axes)
+    return figure
 
 
 def draw_dead(models: Sequence[ModelLook]) -> Figure:
     """The share of dead channels by layer, and how much the channels vary."""
-    figure = new_figure(7.2, 2.9)
-    left, right = figure.subplots(1, 2)
-    for model, colour in zip(models, COLOURS * 9, strict=False):
+    key = LINE * len(models)
+    figure = new_figure(640, 195 + key)
+    across = "layer: % of the way from first to last"
+    left = chart(figure, (48, 14 + key, 240, 140), across, "dead channels, %")
+    across = "channels of a layer, least varying first, %"
+    right = chart(figure, (362, 14 + key, 260, 140), across, "std / median channel's")
+    for number, model in enumerate(models):
+        colour = COLOURS[number % len(COLOURS)]
         share = [100 * float(each.dead.float().mean()) for each in model.channels]
-        depth = np.linspace(0, 100, len(share))
-        title = shortened(model.title, 40)
-        left.plot(depth, share, "o-", ms=3.5, lw=1.2, color=colour, label=title)
+        title = shortened(model.title, 48)
+        left.plot(along(share), share, "o-", ms=3, lw=1.2, color=colour, label=title)
         for each in model.channels:
-            std = each.relative_std.sort().values.clamp(min=1e-4).numpy()
-            ranks = np.linspace(0, 100, len(std))
-            right.semilogy(ranks, std, lw=0.7, alpha=0.6, color=colour)
-    left.set_xlabel("layer: % of the way from first to last", fontsize=7)
-    left.set_ylabel("dead channels, %", fontsize=7)
-    left.set_ylim(bottom=0, top=max(1.0, 1.1 * left.get_ylim()[1]))
-    left.legend(fontsize=6, frameon=False, labelcolor=INK)
+            std = each.relative_std.clamp(min=1e-4).numpy()
+            std = np.quantile(std, np.linspace(0, 1, min(len(std), 65)))
+            right.semilogy(along(std), std, lw=0.7, alpha=0.6, color=colour)
+    left.set_ylim(0, max(1.0, 1.1 * left.get_ylim()[1]))
+    add_key(left)
     right.axhline(DEAD_BELOW, ls="--", lw=0.9, color=DEAD)
-    right.text(100, DEAD_BELOW, "dead ", fontsize=6, color=DEAD, ha="right", va="top")
-    right.set_xlabel("channels of a layer, least varying first, %", fontsize=7)
-    right.set_ylabel("std / std of the median channel", fontsize=7)
-    return ink(figure)
+    right.text(
+        100, DEAD_BELOW, "dead", fontsize=FONT - 1, color=DEAD, ha="right", va="bottom"
+    )
+    return figure
 
 
 def draw_norms(models: Sequence[ModelLook]) -> Figure:
     """The lengths of tokens by layer: mean, and 5th to 95th percentile."""
-    figure = new_figure(5.2, 2.9)
-    axes = figure.subplots()
-    for model, colour in zip(models, COLOURS * 9, strict=False):
-        depth = np.linspace(0, 100, len(model.norms))
-        mean = [each.mean for each in model.norms]
-        low, high = (
-            [getattr(each, k) for each in model.norms] for k in ("low", "high")
-        )
-        title = shortened(model.title, 44)
+    with_prefix = [any(each.prefix for each in model.norms) for model in models]
+    key = LINE * (len(models) + sum(with_prefix))
+    figure = new_figure(420, 195 + key)
+    across = "layer: % of the way from first to last"
+    axes = chart(figure, (52, 14 + key, 340, 140), across, "L2 norm of tokens")
+    for number, model in enumerate(models):
+        colour = COLOURS[number % len(COLOURS)]
+        depth = along(model.norms)
+        low, high = [e.low for e in model.norms], [e.high for e in model.norms]
         axes.fill_between(depth, low, high, color=colour, alpha=0.18, lw=0)
+        title, mean = shortened(model.title, 48), [each.mean for each in model.norms]
         axes.plot(depth, mean, "o-", ms=3, lw=1.2, color=colour, label=title)
-        first = [
-            (d, n.prefix[0])
-            for d, n in zip(depth, model.norms, strict=True)
-            if n.prefix
-        ]
-        if first:
-            label = f"{shortened(model.title, 30)}: class token"
-            axes.plot(*zip(*first, strict=True), ":", lw=1.2, color=colour, label=label)
+        if with_prefix[number]:
+            first = [each.prefix[0] if each.prefix else np.nan for each in model.norms]
+            label = f"{title}: class token"
+            axes.plot(depth, first, ":", lw=1.4, color=colour, label=label)
     axes.set_yscale("log")
-    axes.set_xlabel("layer: % of the way from first to last", fontsize=7)
-    axes.set_ylabel("L2 norm of tokens", fontsize=7)
-    axes.legend(fontsize=6, frameon=False, labelcolor=INK)
-    return ink(figure)
+    add_key(axes)
+    return figure
 
 
 def draw_positions(positions: PositionMaps) -> Figure:
@@ -265,74 +214,58 @@ def draw_filters(filters: FirstFilters) -> Figure:
     if values.shape[1] != 3:
         values = values.mean(1, keepdim=True).expand(-1, 3, -1, -1)
     limit = values.abs().flatten().quantile(0.99).clamp(min=1e-12)
-    painted = (0.5 + 0.5 * values / limit).clamp(0, 1).permute(0, 2, 3, 1).numpy()
-    columns = min(16, len(painted))
-    rows = -(-len(painted) // columns)
-    _, height, width, _ = painted.shape
-    canvas = np.zeros((rows * (height + 1) - 1, columns * (width + 1) - 1, 4))
-    for number, filter_ in enumerate(painted):
-        top, left = (number // columns) * (height + 1), (number % columns) * (width + 1)
+    painted = (0.5 + 0.5 * values / limit).clamp(0, 1)
+    times = max(1, round(28 / max(values.shape[2:])))
+    painted = painted.repeat_interleave(times, 2).repeat_interleave(times, 3)
+    number, _, height, width = painted.shape
+    columns = min(16, number)
+    rows = -(-number // columns)
+    step_y, step_x = height + 4, width + 4
+    canvas = np.zeros((rows * step_y - 4, columns * step_x - 4, 4))
+    for panel, filter_ in enumerate(painted.permute(0, 2, 3, 1).numpy()):
+        top, left = (panel // columns) * step_y, (panel % columns) * step_x
         canvas[top : top + height, left : left + width, :3] = filter_
         canvas[top : top + height, left : left + width, 3] = 1
-    figure = new_figure(5.2, 5.2 * canvas.shape[0] / canvas.shape[1] + 0.1)
-    axes = figure.subplots()
-    axes.imshow(canvas, interpolation="none")
-    bare(axes)
-    return ink(figure)
-
-
-def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, in inches."""
-    figure = Figure(figsize=(width, height), layout="constrained", dpi=PIXELS_PER_INCH)
-    FigureCanvasAgg(figure)
+    wide = min(0.75 * canvas.shape[1], 420.0)
+    high = wide * canvas.shape[0] / canvas.shape[1]
+    figure = new_figure(wide + 8, high + 8)
+    show(bare(place(figure, 4, 4, wide, high)), canvas)
     return figure
 
 
-def add_legend(figure: Figure, axes: Any, scale: Scale) -> None:
-    """A colour bar with what its ends mean."""
-    mappable = ScalarMappable(Normalize(scale.low, scale.high), scale.colormap)
-    bar = figure.colorbar(mappable, ax=axes, fraction=0.03, pad=0.015, aspect=30)
-    bar.set_label(scale.label, fontsize=6, color=INK)
-    bar.ax.tick_params(labelsize=6, color=INK, labelcolor=INK)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+def along(items: Any) -> np.ndarray:
+    """Evenly spaced numbers from 0 to 100, one for each item."""
+    return np.linspace(0, 100, len(items))
 
 
-def ink(figure: Figure) -> Figure:
-    """Text and axes in the colour that a page replaces by its own."""
-    for axes in figure.axes:
-        axes.tick_params(colors=INK, labelsize=6)
-        axes.xaxis.label.set_color(INK)
-        axes.yaxis.label.set_color(INK)
-        axes.title.set_color(INK)
-        axes.patch.set_alpha(0)
-        for name, edge in axes.spines.items():
-            edge.set_color(INK)
-            edge.set_linewidth(0.6)
-            if name in ("top", "right"):
-                edge.set_visible(False)
-    figure.patch.set_alpha(0)
-    return figure
+def show(axes: Any, picture: np.ndarray, **settings: Any) -> None:
+    """Fills the axes with a picture of any resolution."""
+    extent = (0, 1, 1, 0)
+    axes.imshow(picture, interpolation="none", aspect="auto", extent=extent, **settings)
 
 
-def bare(axes: Any) -> None:
-    """Removes ticks and edges."""
-    axes.set_xticks([])
-    axes.set_yticks([])
-    for edge in axes.spines.values():
-        edge.set_visible(False)
-
-
-def set_title(axes: Any, text: str) -> None:
-    """A panel's title."""
-    axes.set_title(text, fontsize=7, color=INK, parse_math=False)
+def image_panel(pixels: Pixels) -> tuple[float, float]:
+    """Width and height in points of a panel that shows an image."""
+    aspect = min(max(aspect_of(pixels), 0.25), 4.0)
+    return PANEL * max(1 / aspect, 1), PANEL * max(aspect, 1)
 
 
 def picture_of(pixels: Pixels) -> np.ndarray:
     """An image with channels last, in colour."""
     picture = np.moveaxis(pixels[0].cpu().numpy(), 0, -1)
-    return (
-        picture[..., :3] if picture.shape[-1] >= 3 else picture[..., :1].repeat(3, -1)
-    )
+    grey = picture.shape[-1] < 3
+    return shrunk(picture[..., :1].repeat(3, -1) if grey else picture[..., :3])
+
+
+def shrunk(picture: np.ndarray) -> np.ndarray:
+    """A picture of at most MOST_PIXELS along its longer side."""
+    times = max(picture.shape[:2]) / MOST_PIXELS
+    if times <= 1:
+        return picture
+    is_bytes = picture.dtype == np.uint8
+    image = Image.fromarray(picture if is_bytes else (255 * picture).astype(np.uint8))
+    size = tuple(max(1, round(side / times)) for side in (image.width, image.height))
+    return np.asarray(image.resize(size, Image.Resampling.BOX))
 
 
 def aspect_of(pixels: Tensor) -> float:

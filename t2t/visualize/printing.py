@@ -4,7 +4,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from t2t.visualize.look import Look, ModelLook
+from t2t.visualize.data import Look, ModelLook
 
 
 def look_table(look: Look) -> Table:

@@ -4,7 +4,9 @@ import errno
 import json
 import os
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -14,11 +16,12 @@ from t2t.analysis.html_page import HtmlPage
 from t2t.atomic import atomic_file, write_atomically
 from t2t.errors import UserError
 from t2t.visualize import figures
+from t2t.visualize.data import ImageLook, Look, ModelLook
 from t2t.visualize.figures import aspect_of
-from t2t.visualize.look import MAX_DRAWN, Look, ModelLook
 from t2t.visualize.svg import as_svg
 
 REPORT = "report.html"
+NUMBERS = "look.json"
 
 
 @dataclass
@@ -29,13 +32,7 @@ class Folder:
     page: HtmlPage
     names: list[str] = field(default_factory=list)
 
-    def add(
-        self,
-        drawn: list[tuple[str, Figure, str]],
-        *,
-        width: int = 520,
-        least: int = 460,
-    ) -> None:
+    def add(self, drawn: list[tuple[str, Figure, str]]) -> None:
         """Writes figures (name, figure, caption) as PNG and adds them to the page."""
         drawings = []
         for name, figure, caption in drawn:
@@ -43,7 +40,7 @@ class Folder:
             with atomic_file(self.path / f"{name}.png") as part:
                 figure.savefig(part, format="png", facecolor="white", dpi=150)
             self.names.append(f"{name}.png")
-        self.page.drawings(drawings, width=width, least=least)
+        self.page.drawings(drawings)
 
 
 def write_report(look: Look, path: Path) -> Path:
@@ -56,9 +53,23 @@ def write_report(look: Look, path: Path) -> Path:
         add(folder, look.models)
     for add in (add_norms, add_positions, add_filters):
         add(folder, look.models)
-    numbers = json.dumps(look.as_json(), indent=1, ensure_ascii=False)
-    write_atomically(path / "look.json", numbers.encode())
-    return folder.page.write(path / REPORT)
+    before = pictures_before(path)
+    numbers = {**look.as_json(), "pictures": folder.names}
+    text = json.dumps(numbers, indent=1, ensure_ascii=False)
+    write_atomically(path / NUMBERS, text.encode())
+    report = folder.page.write(path / REPORT)
+    for name in before - {*folder.names}:
+        (path / name).unlink(missing_ok=True)
+    return report
+
+
+def pictures_before(path: Path) -> set[str]:
+    """The pictures that an earlier look wrote into the folder."""
+    try:
+        names = json.loads((path / NUMBERS).read_text())["pictures"]
+        return {each for each in names if re.fullmatch(r"[a-z0-9-]+\.png", each)}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
 
 
 def make_folder(path: Path) -> None:
@@ -87,6 +98,30 @@ def slug(model: ModelLook, number: int) -> str:
     """The end of the names of a model's pictures."""
     words = re.sub(r"[^a-z0-9]+", "-", model.title.lower()).strip("-")
     return f"{number + 1}-{words[:40].strip('-')}"
+
+
+def add_by_image(
+    folder: Folder,
+    models: Sequence[tuple[int, ModelLook]],
+    name: str,
+    draw: Callable[[ModelLook, ImageLook], Figure],
+) -> None:
+    """A drawing of every image for every model; models side by side."""
+    rows = [
+        [
+            (
+                f"{name}-{slug(model, n)}-image{number + 1}",
+                draw(model, model.images[number]),
+                f"{model.images[number].name}, {model.title}",
+            )
+            for n, model in models
+        ]
+        for number in range(len(models[0][1].images))
+    ]
+    if len(models) == 1:  # then images are side by side
+        rows = [[drawing for row in rows for drawing in row]]
+    for row in rows:
+        folder.add(row)
 
 
 def add_overview(folder: Folder, look: Look) -> None:
@@ -138,9 +173,9 @@ def add_features(folder: Folder, models: tuple[ModelLook, ...]) -> None:
     """Feature maps by layer, and dead channels."""
     folder.page.section(
         "Feature maps and dead channels",
-        "A row is a layer, a panel one of its channels, evenly spaced and not selected. "
-        "All panels share one scale: the difference from the channel's mean over the "
-        "image, in units of the standard deviation of the layer's median channel.",
+        "A row is a layer, a panel one of its channels; they are evenly spaced, not "
+        "selected. All panels share one scale: the difference from the channel's mean "
+        "over the image, in units of the standard deviation of the median channel.",
     )
     folder.page.paragraph(
         "A red frame is a dead channel: its standard deviation over all places of all "
@@ -148,37 +183,29 @@ def add_features(folder: Folder, models: tuple[ModelLook, ...]) -> None:
         "frame is an outsized channel: the root mean square of its values is more than "
         f"{OUTSIZED_ABOVE:g} times the median channel's."
     )
-    for number in range(min(MAX_DRAWN, len(models[0].images))):
-        folder.add(
-            [
-                (
-                    f"features-{slug(each, n)}-image{number + 1}",
-                    figures.draw_features(each.images[number], each.channels),
-                    f"{each.images[number].name}, {each.title}",
-                )
-                for n, each in enumerate(models)
-                if each.channels
-            ]
-        )
-    folder.add(
-        [
-            (
-                "dead-channels",
-                figures.draw_dead(models),
-                "Left: dead channels by layer. Right: a line per layer, its channels "
-                "sorted by their standard deviation.",
-            )
-        ],
-        width=640,
-        least=560,
+    shown = [(n, each) for n, each in enumerate(models) if each.channels]
+    if not shown:
+        folder.page.paragraph("These models have a single token, so nothing can vary.")
+        return
+    add_by_image(
+        folder,
+        shown,
+        "features",
+        lambda model, image: figures.draw_features(image, model.channels),
     )
-    for each in models:
+    caption = (
+        "Left: dead channels by layer. Right: a line per layer, its channels sorted by "
+        "their standard deviation."
+    )
+    drawn = figures.draw_dead([each for _, each in shown])
+    folder.add([("dead-channels", drawn, caption)])
+    for _, each in shown:
         folder.page.paragraph(f"{each.title}: channels by layer")
         folder.page.table(
             ("layer", "channels", "dead", "outsized", "least std", "largest std"),
             [
                 (
-                    layer.name,
+                    layer.name.replace(" ", "\N{NO-BREAK SPACE}"),
                     f"{len(layer.std):,}",
                     int(layer.dead.sum()),
                     int(layer.outsized.sum()),
@@ -205,29 +232,22 @@ def add_heads(folder: Folder, models: tuple[ModelLook, ...]) -> None:
     }
     folder.page.paragraph(
         "Each panel is where one attention head looks, relative to the mean over the "
-        f"image: 1 is the share of a token if all had the same, and {figures.HEADS_UP_TO:g} "
-        "or more is the brightest colour."
+        "image: 1 is the share of a token if all had the same, and "
+        f"{figures.HEADS_UP_TO:g} or more is the brightest colour."
     )
     for kind, words in kinds.items():
         folder.page.paragraph(f"Attention {words}.")
-        for number in range(len(models[0].images)):
-            folder.add(
-                [
-                    (
-                        f"attention-{kind.replace('_', '-')}-{slug(each, n)}"
-                        f"-image{number + 1}",
-                        figures.draw_heads(
-                            each.images[number].heads,
-                            kind,
-                            aspect_of(each.images[number].pixels),
-                        ),
-                        f"{each.images[number].name}, {each.title}",
-                    )
-                    for n, each in with_heads
-                ],
-                width=400,
-                least=360,
-            )
+        add_by_image(
+            folder,
+            with_heads,
+            f"attention-{kind.replace('_', '-')}",
+            partial(draw_heads_of, kind),
+        )
+
+
+def draw_heads_of(kind: str, model: ModelLook, image: ImageLook) -> Figure:
+    """Where the heads look in one image."""
+    return figures.draw_heads(image.heads, kind, aspect_of(image.pixels))
 
 
 def add_rollouts(folder: Folder, models: tuple[ModelLook, ...]) -> None:
@@ -240,9 +260,9 @@ def add_rollouts(folder: Folder, models: tuple[ModelLook, ...]) -> None:
         )
         return
     folder.page.paragraph(
-        "The attention of the blocks multiplied together, from what the head reads back "
-        "to the image: heads are averaged, and the skip counts as half of each block. "
-        f"Relative to the mean; {figures.ROLLOUT_UP_TO:g} or more is the brightest."
+        "The attention of the blocks multiplied together, from what the head reads "
+        "back to the image: heads are averaged, and the skip counts as half of each "
+        f"block. Relative to the mean; {figures.ROLLOUT_UP_TO:g} or more is brightest."
     )
     folder.add(
         [
@@ -260,13 +280,11 @@ def add_distances(folder: Folder, models: tuple[ModelLook, ...]) -> None:
         return
     folder.page.paragraph(
         "A dot is a head: the distance in pixels from a token to the tokens it attends "
-        "to, weighted by attention; the mean over tokens and images. The dashed line is "
-        "attention to all tokens alike, so heads below it look nearby."
+        "to, weighted by attention; the mean over tokens and images. The dashed line "
+        "is attention to all tokens alike, so heads below it look nearby."
     )
     caption = "By layer and head."
-    folder.add(
-        [("attention-distance", figures.draw_distances(models), caption)], width=640
-    )
+    folder.add([("attention-distance", figures.draw_distances(models), caption)])
 
 
 def add_norms(folder: Folder, models: tuple[ModelLook, ...]) -> None:
@@ -278,15 +296,15 @@ def add_norms(folder: Folder, models: tuple[ModelLook, ...]) -> None:
         "hold global information instead of their patch.",
     )
     caption = "On a logarithmic scale."
-    folder.add([("token-norms", figures.draw_norms(models), caption)], width=640)
+    folder.add([("token-norms", figures.draw_norms(models), caption)])
 
 
 def add_positions(folder: Folder, models: tuple[ModelLook, ...]) -> None:
     """Similarity of positions."""
     folder.page.section(
         "Positions",
-        "A panel per token: the cosine similarity of its position embedding to those of "
-        "all tokens. Neighbours that are alike show that the model knows the plane.",
+        "A panel per token: the cosine similarity of its position embedding to those "
+        "of all tokens. A model that knows the plane has neighbours that are alike.",
     )
     for n, each in enumerate(models):
         if each.positions is None:
@@ -294,15 +312,15 @@ def add_positions(folder: Folder, models: tuple[ModelLook, ...]) -> None:
             continue
         figure = figures.draw_positions(each.positions)
         caption = f"{each.title}. {each.positions.about}"
-        folder.add([(f"positions-{slug(each, n)}", figure, caption)], width=480)
+        folder.add([(f"positions-{slug(each, n)}", figure, caption)])
 
 
 def add_filters(folder: Folder, models: tuple[ModelLook, ...]) -> None:
     """First-layer filters."""
     folder.page.section(
         "First-layer filters",
-        "The filters of the largest norm, with one scale for all of a model: grey is 0. "
-        "Edges and colours show that the first layer has learned low-level structure.",
+        "The filters of the largest norm, with one scale for all of a model: grey is "
+        "0. Edges and colours are low-level structure that the layer has learned.",
     )
     folder.add(
         [
