@@ -135,7 +135,8 @@ def draw_distances(models: Sequence[ModelLook]) -> Figure:
         axes.plot(uniform, "--", lw=0.9, color=INK, label="attention to all alike")
         names = [short_layer(each.name) for each in model.distances]
         axes.set_xticks(range(len(names)), names)
-        axes.set_ylim(0, 1.06 * (highest if is_shared else axes.get_ylim()[1]))
+        top = highest if is_shared else axes.get_ylim()[1]
+        axes.set_ylim(0, 1.06 * max(top, 1.0))
         add_key(axes)
     return figure
 

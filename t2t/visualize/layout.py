@@ -66,7 +66,13 @@ def panels(
             for column in range(len(columns))
         ]
         line[0].set_ylabel(
-            row, rotation=0, ha="right", va="center", fontsize=FONT, color=INK
+            row,
+            rotation=0,
+            ha="right",
+            va="center",
+            fontsize=FONT,
+            color=INK,
+            parse_math=False,
         )
         grid.append(line)
     for axes, title in zip(grid[0], columns, strict=True):
@@ -124,7 +130,7 @@ def chart(
 
 def add_key(axes: Any) -> None:
     """What the lines of a chart are, above it."""
-    axes.legend(
+    legend = axes.legend(
         fontsize=FONT - 1,
         frameon=False,
         labelcolor=INK,
@@ -132,3 +138,5 @@ def add_key(axes: Any) -> None:
         bbox_to_anchor=(0, 1),
         borderaxespad=0.3,
     )
+    for text in legend.get_texts():
+        text.set_parse_math(False)

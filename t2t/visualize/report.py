@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,11 +36,14 @@ class Folder:
     def add(self, drawn: list[tuple[str, Figure, str]]) -> None:
         """Writes figures (name, figure, caption) as PNG and adds them to the page."""
         drawings = []
-        for name, figure, caption in drawn:
-            drawings.append((as_svg(figure, name), caption))
-            with atomic_file(self.path / f"{name}.png") as part:
-                figure.savefig(part, format="png", facecolor="white", dpi=150)
-            self.names.append(f"{name}.png")
+        with warnings.catch_warnings():
+            # Names of images may have letters that the font of the PNG lacks.
+            warnings.filterwarnings("ignore", r"Glyph .* missing from")
+            for name, figure, caption in drawn:
+                drawings.append((as_svg(figure, name), caption))
+                with atomic_file(self.path / f"{name}.png") as part:
+                    figure.savefig(part, format="png", facecolor="white", dpi=150)
+                self.names.append(f"{name}.png")
         self.page.drawings(drawings)
 
 

@@ -27,10 +27,12 @@ def as_svg(figure: Figure, name: str) -> str:
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
     svg = file.getvalue()
     svg = svg[svg.index("<svg") :].strip()
-    # Groups have ids such as axes_1 in every figure; nothing refers to them.
-    svg = re.sub(r' id="[A-Za-z0-9]+_[0-9]+"', "", svg)
+    # Groups and images have ids, such as axes_1 in every figure, that nothing uses.
+    svg = re.sub(r' id="([A-Za-z0-9.]+_[0-9]+|image[0-9a-f]+)"', "", svg)
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r"font: ([0-9.]+)px [^;\"]*", r"font-size: \1px", svg)
+    # Within a page these need no addresses of namespaces.
+    svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg).replace("xlink:href", "href")
     svg = PNG.sub(lambda found: smaller(found[1]), svg)
     return svg.replace(INK, "currentColor")
 
