@@ -99,7 +99,7 @@ def test_the_report_is_whole_and_asks_nobody(
     assert written == {*numbers["pictures"]}
     for name in written:
         with Image.open(report.parent / name) as picture:
-            assert min(picture.size) > 60
+            assert min(picture.size) > 40
     assert not [*report.parent.glob(".*")]
 
 
