@@ -143,14 +143,22 @@ def two_cells(edges: list[int], cell: int) -> slice:
 
 def pca_colours(tokens: FeatureMap) -> Colours:
     """The first three principal components of a token map, as red, green and blue."""
-    rows = tokens[0].flatten(1).T.cpu().double()
+    return shared_pca_colours(tokens)[0]
+
+
+def shared_pca_colours(
+    maps: FeatureMap,
+) -> Float[Tensor, "batch rows columns 3"]:
+    """The same of several maps, in which a colour means the same."""
+    rows = maps.permute(0, 2, 3, 1).flatten(0, 2).cpu().double()
     rows = rows - rows.mean(0)
-    _, _, directions = torch.linalg.svd(rows, full_matrices=False)
-    components = rows @ directions[:3].T
+    # Directions from the covariance: its size does not grow with the tokens.
+    _, directions = torch.linalg.eigh(rows.T @ rows)
+    components = rows @ directions.flip(1)[:, :3]
     # The sign of a component is arbitrary: the farthest token gets the bright end.
     farthest = components.gather(0, components.abs().argmax(0, keepdim=True))
     components = components * farthest.sign()
     low, high = components.amin(0), components.amax(0)
     colours = (components - low) / (high - low).clamp(min=1e-12)
     colours = torch.nn.functional.pad(colours, (0, 3 - colours.shape[1]))
-    return colours.float().unflatten(0, tokens.shape[-2:])
+    return colours.float().unflatten(0, (len(maps), *maps.shape[-2:]))
