@@ -91,6 +91,7 @@ async function describeModel() {
   ];
   get("model").textContent = model.name;
   get("about").textContent = parts.filter(Boolean).join(" · ");
+  if (model.multilabel) get("predictions-title").textContent = "Labels";
   document.title = `${model.name} · t2t`;
 }
 
@@ -184,7 +185,7 @@ function showPredictions(predictions) {
     const row = document.createElement("li");
     const button = document.createElement("button");
     const [name, share, bar] = ["span", "span", "i"].map((kind) => document.createElement(kind));
-    name.textContent = each.name;
+    name.textContent = each.predicted ? `✓ ${each.name}` : each.name;
     share.textContent = percent(each);
     bar.style.width = `${100 * each.probability}%`;
     button.type = "button";

@@ -24,7 +24,7 @@ from t2t.serving.server.problem import (
     json_response,
     problem_response,
 )
-from t2t.serving.server.service import Service, classes_json
+from t2t.serving.server.service import Service
 
 DEFAULT_TOP = 5
 PAGE = {
@@ -101,7 +101,7 @@ def add_api(app: FastAPI, service: Service) -> None:
         """The most probable classes of an image."""
         check_parameters(request, ("top",))
         classes, times = await service.predict(request, top)
-        return json_response({"predictions": classes_json(classes), **times})
+        return json_response({"predictions": service.classes_json(classes), **times})
 
     @app.post("/explain", openapi_extra=UPLOAD, response_class=Response)
     async def explain(
@@ -165,6 +165,7 @@ def model_json(predictor: Predictor, options: ServerOptions) -> dict[str, Any]:
         "image_size": list(trained.image_size),
         "channels": trained.channels,
         "device": predictor.device.type,
+        "multilabel": trained.is_multilabel,
         "num_classes": len(trained.class_names),
         "classes": list(predictor.readable_names),
         "notes": list(trained.notes),

@@ -33,7 +33,6 @@ from t2t.serving.predictor import ClassProbability
 from t2t.serving.server.problem import Problem
 from t2t.serving.server.service import (
     Service,
-    classes_json,
     milliseconds,
     while_here,
 )
@@ -120,8 +119,8 @@ class Explainer:
         )
         view = await service.in_pool(lambda: self.view(data))
         reply: Json = {
-            "predictions": classes_json(classes[:top]),
-            "class": classes_json([explained])[0],
+            "predictions": service.classes_json(classes[:top]),
+            "class": service.classes_json([explained])[0],
             "input": picture_json(pixels, sharp=True),
             "view": picture_json(view, sharp=view.shape == pixels.shape),
             "notes": [],
@@ -184,7 +183,9 @@ class Explainer:
 
     def probabilities(self, images: Images) -> Tensor:
         """The probabilities of all classes for normalised images."""
-        return self.predictor.model(images).float().softmax(1).cpu()
+        logits = self.predictor.model(images).float()
+        several = self.service.trained.is_multilabel
+        return (logits.sigmoid() if several else logits.softmax(1)).cpu()
 
     async def on_model(self, function: Callable[[], Value]) -> Value:
         """The value of a function that the model's thread calls."""

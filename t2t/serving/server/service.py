@@ -21,7 +21,7 @@ from t2t.data.resources import num_cores
 from t2t.data.rng import CounterRng
 from t2t.errors import LocalError, on_one_line
 from t2t.ops.ragged import Ragged
-from t2t.serving.predictor import ClassProbability, Predictor
+from t2t.serving.predictor import THRESHOLD, ClassProbability, Predictor
 from t2t.serving.server.metrics import Metrics
 from t2t.serving.server.model_thread import Computed, ModelThread
 from t2t.serving.server.options import ServerOptions
@@ -124,6 +124,23 @@ class Service:
         """The value of a function that a decoding thread calls."""
         return await asyncio.get_running_loop().run_in_executor(self.pool, function)
 
+    def classes_json(self, classes: Iterable[ClassProbability]) -> list[dict[str, Any]]:
+        """Predicted classes as JSON, with the names that `t2t predict --json` gives.
+
+        With several labels an image, also whether a class reaches the threshold.
+        """
+        several = self.trained.is_multilabel
+        return [
+            {
+                "index": each.index,
+                "class": each.class_name,
+                "name": each.name,
+                "probability": round(each.probability, 6),
+                **({"predicted": each.probability >= THRESHOLD} if several else {}),
+            }
+            for each in classes
+        ]
+
     def check_room(self) -> None:
         """Refuses a request if too many are inside."""
         if self.num_inside >= self.options.queue_size:
@@ -208,19 +225,6 @@ async def left(request: Request) -> None:
     """Returns when the client has left."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def classes_json(classes: Iterable[ClassProbability]) -> list[dict[str, Any]]:
-    """Predicted classes as JSON, with the names that `t2t predict --json` gives."""
-    return [
-        {
-            "index": each.index,
-            "class": each.class_name,
-            "name": each.name,
-            "probability": round(each.probability, 6),
-        }
-        for each in classes
-    ]
 
 
 def milliseconds(seconds: float) -> float:

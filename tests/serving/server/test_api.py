@@ -298,6 +298,27 @@ def test_grey_models_are_served(start_local: Any, encode: Encode) -> None:
     assert [len(layer["rollout"]) for layer in layers] == [3, 3]
 
 
+def test_models_of_several_labels_are_served(
+    start_local: Any, predictor: Predictor, encode: Encode
+) -> None:
+    trained = replace(predictor.trained, is_multilabel=True)
+    image = encode()
+    with start_local(Predictor(trained, "cpu")) as found:
+        assert found.client.get("/model").json()["multilabel"]
+        reply = found.client.post("/explain?top=6&parts=occlusion", content=image)
+    with torch.no_grad():
+        pixels = predictor.normalised(predictor.model_input(image))
+        expected = predictor.model(pixels)[0].sigmoid()
+    likely = reply.json()["predictions"]
+    for each in likely:
+        probability = float(expected[each["index"]])
+        assert each["probability"] == pytest.approx(probability, abs=1e-5)
+        assert each["predicted"] == (probability >= 0.5)
+    assert len({each["predicted"] for each in likely}) == 2
+    points = reply.json()["occlusion"]["points"]
+    assert max(points) <= 100 * likely[0]["probability"] + 0.01
+
+
 def test_without_the_token_nothing_is_answered(
     start_local: Any, predictor: Predictor, encode: Encode
 ) -> None:
