@@ -53,6 +53,9 @@ def eval(
     real: Annotated[
         bool, option("Also score on ImageNet's reassessed (ReaL) labels.")
     ] = False,
+    flip: Annotated[
+        bool, option("Average the probabilities of each image and its mirror image.")
+    ] = False,
     model: ModelOption = None,
     code: CodeOption = (),
     picture: Annotated[
@@ -61,14 +64,14 @@ def eval(
     ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Evaluate a model: accuracy, loss and speed, and the accuracy of every class.
+    """Evaluate a model: accuracy, calibration, speed, and the accuracy of every class.
 
     Examples:
       t2t eval runs/digits.t2t_vit
       t2t eval runs/mine --data photos/ --picture confusion.png
       t2t eval 81.5_T2T_ViT_14.pth.tar --data path/to/imagenet --real
       t2t eval --weights builtin --data path/to/cifar10
-      t2t eval runs/mine --json
+      t2t eval runs/mine --flip --json
     """
     if bool(run) == bool(weights):
         raise UserError(
@@ -93,6 +96,7 @@ def eval(
             precision=precision,
             model=model,
             real=real,
+            flip=flip,
             max_pixels=max_pixels,
             progress=progress,
         )

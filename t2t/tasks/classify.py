@@ -1,5 +1,6 @@
 """Classification: one augmented view of each image, and its label."""
 
+import math
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from t2t.data.augment.config import Augmentation
 from t2t.data.augment.pipeline import augment
 from t2t.data.rng import CounterRng
-from t2t.shapes import Images, Labels, Pixels
+from t2t.shapes import Images, Labels, Logits, Pixels
 from t2t.tasks.base import VAL_LOSS, Metric, Numbers, Task, TaskContext, Views
 
 TOP1 = Metric("top1", "top-1", " %")
@@ -73,7 +74,17 @@ def macro_accuracy(labels: Tensor, predicted: Tensor) -> float:
 
 def score_classifier(model: nn.Module, images: Images, labels: Labels) -> Views:
     """Per image: hits as 100 or 0, the loss, the predicted class and probabilities."""
-    logits = model(images).float()
+    return score_logits(model(images).float(), labels)
+
+
+def flipped_logits(model: nn.Module, images: Images) -> Logits:
+    """The logarithms of probabilities averaged over images and their mirror images."""
+    both = [model(each).float().log_softmax(1) for each in (images, images.flip(3))]
+    return torch.logaddexp(*both) - math.log(2)
+
+
+def score_logits(logits: Logits, labels: Labels) -> Views:
+    """What `score_classifier` returns, given a model's logits."""
     order = logits.topk(min(5, logits.shape[1]), dim=1).indices
     hits = order == labels[:, None]
     losses = F.cross_entropy(logits, labels, reduction="none")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from t2t.data.batches import EvaluationBatches, LoaderOptions, evaluation_batches
 from t2t.data.crops import CenterCrop
@@ -18,13 +19,16 @@ from t2t.errors import UserError, choose
 from t2t.models.checkpoint_io.resolve import FILE_NAME
 from t2t.models.trained import TrainedModel, load_trained
 from t2t.tasks.class_matching import match_classes, relabelled
-from t2t.tasks.classify import score_classifier
+from t2t.shapes import Images, Labels
+from t2t.tasks.base import Views
+from t2t.tasks.classify import flipped_logits, score_logits
 from t2t.training.distributed import (
     World,
     all_gather_union,
     check_same_on_all,
     init_distributed,
 )
+from t2t.training.evaluation.calibration import MAX_LOGITS
 from t2t.training.evaluation.evaluate import Normalize, evaluate
 from t2t.training.evaluation.real_labels import RealLabels
 from t2t.training.evaluation.report import EvalReport
@@ -47,6 +51,7 @@ def evaluate_model(
     precision: str | None = None,
     model: str | None = None,
     real: bool = False,
+    flip: bool = False,
     damage_limit: int = 100,
     max_pixels: int = DEFAULT_MAX_PIXELS,
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -54,7 +59,8 @@ def evaluate_model(
     """Evaluates a run or weights on their own or other data.
 
     Under torchrun all processes share the work; the main process gets the report, the
-    others None. `progress` is called with the number of images done and their total.
+    others None. `flip` averages the probabilities of each image and its mirror image.
+    `progress` is called with the number of images done and their total.
     """
     with init_distributed(device) as world, use_free_cores(world.device):
         precision = precision or default_precision(world.device)
@@ -76,8 +82,10 @@ def evaluate_model(
         num_classes = len(trained.class_names)
         watch = Stopwatch(world, len(source), progress)
         dtype = PRECISIONS[precision]
+        has_room = len(source) * num_classes <= MAX_LOGITS
+        score_batch = Scorer(flip=flip, keeps_logits=has_room)
         values = evaluate(
-            network, batches, normalize, score_classifier, world, dtype, watch.advance
+            network, batches, normalize, score_batch, world, dtype, watch.advance
         )
         score = Score.of(values, num_classes)
         rate = watch.images_per_second()
@@ -93,6 +101,7 @@ def evaluate_model(
             split=selected.split,
             score=score,
             real=real_score,
+            flip=flip,
             images_per_second=rate,
             device=device_name(world),
             precision=precision,
@@ -100,6 +109,21 @@ def evaluate_model(
             damaged=damaged,
             notes=(*trained.notes, *selected.notes, *selected.source.notes, *notes),
         )
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Scores a batch as the task of a classifier does."""
+
+    flip: bool
+    """Whether the probabilities of mirror images are averaged."""
+    keeps_logits: bool
+    """Whether `logits` are among the values."""
+
+    def __call__(self, model: nn.Module, images: Images, labels: Labels) -> Views:
+        logits = flipped_logits(model, images) if self.flip else model(images).float()
+        values = score_logits(logits, labels)
+        return {**values, "logits": logits} if self.keeps_logits else values
 
 
 def open_batches(
