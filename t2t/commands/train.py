@@ -81,6 +81,15 @@ def train(
     distill_token: Annotated[
         bool, option("Add a distillation token, which learns from the teacher.")
     ] = False,
+    folds: Annotated[
+        int | None,
+        option(
+            "Cross-validate: train N times, each time evaluating on another Nth of the "
+            "images.",
+            "",
+            "N",
+        ),
+    ] = None,
     folder: Annotated[
         str | None, option("Run folder.", "(default: runs/NAME)", "PATH")
     ] = None,
@@ -155,6 +164,8 @@ def train(
       t2t train
       t2t train --data photos/ --epochs 100
       t2t train --data photos/ --from builtin
+      t2t train --data photos/ --balance sampling --keep best --patience 10
+      t2t train --data photos/ --folds 5
       t2t train --data photos/ --from resnet50 --freeze
       t2t train --data photos/ --teacher runs/large
       t2t train cifar10.t2t_vit_7 --data path/to/cifar10
@@ -200,6 +211,7 @@ def train(
         balance=balance,
         keep=keep,
         patience=patience,
+        folds=folds,
         device=device,
         precision=precision,  # type: ignore[arg-type]
         residual=residual,
@@ -218,7 +230,12 @@ def train(
         return
     if not result.finished:
         sys.exit(INTERRUPTED)
-    if is_main():
+    if result.folds:
+        from t2t.commands.folds_summary import folds_summary
+        from t2t.screen import print_page
+
+        print_page(lambda width: folds_summary(result))
+    elif is_main():
         from t2t.commands.train_summary import train_summary
         from t2t.screen import print_page
 

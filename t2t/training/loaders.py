@@ -16,6 +16,7 @@ from t2t.data.crops import CenterCrop, RandomCrop
 from t2t.data.decoding.damage import Damage
 from t2t.data.sources import Source, Splits, holdout, open_splits
 from t2t.data.sources.labels import folder_meant
+from t2t.data.sources.splitting import fold_of
 from t2t.errors import UserError
 from t2t.tasks import Task, task_class
 from t2t.tasks.base import Crops
@@ -25,7 +26,7 @@ from t2t.training.recipe import Recipe
 
 
 def open_data(recipe: Recipe) -> Splits:
-    """The images of a recipe; `holdout` of them are validated on instead."""
+    """The images of a recipe, as its `holdout` or `fold` divides them."""
     labels = task_class(recipe.task).needs_labels
     splits = open_splits(recipe.data, seed=recipe.seed, labels=labels)
     if labels and len(splits.train.classes) < 2:
@@ -37,6 +38,8 @@ def open_data(recipe: Recipe) -> Splits:
     if recipe.holdout:
         kept, held = holdout(splits.train, recipe.holdout, recipe.seed)
         splits = replace(splits, train=kept, val=held)
+    if recipe.fold is not None:
+        splits = fold_of(splits, *recipe.fold, recipe.seed)
     return splits
 
 

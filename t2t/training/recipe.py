@@ -218,6 +218,9 @@ class Recipe:
     seed: int = 0
     holdout: int = 0
     """Training images to evaluate on instead of the validation set."""
+    fold: tuple[int, int] | None = None
+    """Cross-validation: (1, 5) evaluates on the first of five parts of all images, and
+    trains on the others; of data with a validation set, of its training images."""
     evaluate_every: int = 1
     """Epochs between evaluations; the last epoch is always evaluated."""
     keep: Literal["last", "best"] = "last"
@@ -261,8 +264,22 @@ class Recipe:
                 f"epochs={self.epochs}; set schedule.warmup_epochs and "
                 "schedule.floor_epochs lower."
             )
+        self.check_fold()
         self.check_model_args()
         self.check_channels()
+
+    def check_fold(self) -> None:
+        """Raises an error for a fold that does not exist, or beside `holdout`."""
+        if self.fold is None:
+            return
+        number, num_folds = self.fold
+        require("fold[1]", num_folds, 2)
+        require("fold[0]", number, 1, num_folds)
+        if self.holdout:
+            raise UserError(
+                f"fold={number},{num_folds} and holdout={self.holdout} both choose the "
+                "images to evaluate on; leave one of them out."
+            )
 
     def check_model_args(self) -> None:
         """Raises an error for model settings that come from elsewhere."""

@@ -28,6 +28,7 @@ from t2t.training.run_files import (
     PARTIAL_FILES,
     RECIPE,
     RESULT,
+    is_of_folds,
     matching_files,
     read_json,
     remove_files,
@@ -265,11 +266,15 @@ class RunFolder:
         return (self.path / RESULT).exists()
 
     def foreign_files(self) -> list[Path]:
-        """Files in the folder except the log and empty checkpoints of a lost run."""
+        """Files except folds, and the log and empty checkpoints of a lost run."""
         leftover = [self.log]
         if not visible_files(self.checkpoints):
             leftover.append(self.checkpoints)
-        return [path for path in visible_files(self.path) if path not in leftover]
+        return [
+            path
+            for path in visible_files(self.path)
+            if path not in leftover and not is_of_folds(path)
+        ]
 
     def remove_partial_files(self) -> None:
         """Removes files that a killed process did not finish."""

@@ -59,6 +59,8 @@ class Result:
     """Whether the run was finished before the call."""
     stop_requested: bool = False
     """Whether Ctrl-C, SIGTERM or SIGHUP was received, even if too late to matter."""
+    folds: tuple["Result", ...] = ()
+    """The results of the folds of a cross-validation."""
 
 
 class Trainer:

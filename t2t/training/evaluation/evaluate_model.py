@@ -18,9 +18,9 @@ from t2t.data.sources.opening import find_splits
 from t2t.errors import UserError, choose
 from t2t.models.checkpoint_io.resolve import FILE_NAME
 from t2t.models.trained import TrainedModel, load_trained
-from t2t.tasks.class_matching import match_classes, relabelled
 from t2t.shapes import Images, Labels
 from t2t.tasks.base import Views
+from t2t.tasks.class_matching import match_classes, relabelled
 from t2t.tasks.classify import flipped_logits, score_logits
 from t2t.training.distributed import (
     World,
@@ -35,7 +35,7 @@ from t2t.training.evaluation.report import EvalReport
 from t2t.training.evaluation.score import Score
 from t2t.training.loaders import open_data
 from t2t.training.recipe import Recipe
-from t2t.training.run_files import RECIPE
+from t2t.training.run_files import BEST, RECIPE
 from t2t.training.runtime import PRECISIONS, default_precision
 from t2t.training.saved_run import read_recipe, same_data
 from t2t.training.threads import use_free_cores
@@ -229,7 +229,8 @@ def find_data(
         note = f"{where} has no splits, so all of it is used; --split val takes a "
         return EvaluationData(splits["all"](), where, "all", (note + "tenth.",))
     split = split or "val"
-    if recipe is not None and is_own and recipe.holdout and split in ("train", "val"):
+    divides = recipe is not None and (recipe.holdout > 0 or recipe.fold is not None)
+    if recipe is not None and divides and is_own and split in ("train", "val"):
         held = open_data(recipe)
         source = held.train if split == "train" else held.val
     else:
@@ -252,7 +253,7 @@ def split_changes(source: Source, trained: TrainedModel, where: str) -> tuple[st
 def recipe_beside(path: str | os.PathLike[str]) -> Recipe | None:
     """The recipe of a run folder, given the folder or the model in it."""
     folder = Path(path).expanduser()
-    folder = folder.parent if folder.name == FILE_NAME else folder
+    folder = folder.parent if folder.name in (FILE_NAME, BEST) else folder
     return read_recipe(folder) if (folder / RECIPE).is_file() else None
 
 

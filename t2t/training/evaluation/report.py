@@ -116,7 +116,8 @@ class EvalReport:
             f"  {trained.name}\n",
             f"{self.data} ({self.split}): {self.score.num_images:,} images of "
             f"{len(self.classes())} classes, at {size} pixels"
-            + ", averaged over horizontal flips" * self.flip,
+            + ", averaged over horizontal flips"
+            * self.flip,
         )
 
     def figures(self) -> Table:
