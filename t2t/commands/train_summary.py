@@ -143,9 +143,10 @@ def notes(folder: Path, summary: dict[str, Any]) -> list[str]:
             f"{num_images:,} validation images: the 95 % confidence interval of top-1 "
             f"is {low:.1f} to {high:.1f} %."
         )
-    metric = primary_metric(summary["task"], summary["metric"])
+    task = read_recipe(folder).task
+    metric = primary_metric(task, summary.get("metric"))
     found += choice_notes(folder, summary, metric)
-    if has_unused_test(folder) and task_class(read_recipe(folder).task).needs_labels:
+    if has_unused_test(folder) and task_class(task).needs_labels:
         command = f"t2t eval {shlex.quote(str(folder))} --split test"
         found.append(f"The data has a test split that this run did not use: {command}")
     return found
