@@ -21,7 +21,8 @@ def folds_summary(result: Result) -> RenderableType:
     """The whole page."""
     summary = result.summary
     task = task_class(read_recipe(result.folds[0].folder).task)
-    metrics = [each for each in task.metrics if each.name in summary]
+    names = {each.name for each in task.metrics if each.name in summary} - {"top5"}
+    metrics = [each for each in task.metrics if each.name in names]
     primary = next(each for each in metrics if each.name == summary["metric"])
     return Group(
         Text(),
