@@ -43,7 +43,7 @@ def source_of(*counts: int, kind: type[ArraySource] = ArraySource) -> ArraySourc
 
 
 def sampler(source: ArraySource, power: float = 1.0, **others: int) -> TrainingSampler:
-    shuffle = BalancedShuffle(source, power)
+    shuffle = BalancedShuffle(source, 8, power)
     return TrainingSampler(
         num_images=len(source), batch_size=8, shuffle=shuffle, **others
     )
@@ -101,7 +101,7 @@ def test_an_epoch_has_as_many_samples_of_every_class(kind: type[ArraySource]) ->
 @pytest.mark.parametrize("power", [0.5, 1.0])
 def test_images_of_a_class_take_turns_over_the_epochs(power: float) -> None:
     source = source_of(60, 15, 5)
-    shuffle = BalancedShuffle(source, power)
+    shuffle = BalancedShuffle(source, 8, power)
     counts = np.zeros(80, np.int64)
     for number in range(7):
         counts += np.bincount(shuffle(0, number, 80), minlength=80)
@@ -114,7 +114,7 @@ def test_images_of_a_class_take_turns_over_the_epochs(power: float) -> None:
 
 def test_a_pass_in_blocks_reads_few_at_a_time() -> None:
     source = source_of(100, 20, 5, kind=InBlocks)
-    order = BalancedShuffle(source, 1.0)(0, 0, 125)
+    order = BalancedShuffle(source, 8, 1.0)(0, 0, 125)
     blocks = np.arange(125)[order] // 10
     # Windows of two blocks: no block is left and entered again.
     entered: list[set[int]] = []
@@ -188,4 +188,4 @@ def test_batches_have_the_images_that_the_sampler_chose(resident: bool) -> None:
 def test_the_order_does_not_change_between_versions() -> None:
     images = torch.zeros(8, 3, 2, 2, dtype=torch.uint8)
     source = ArraySource(images, [0, 0, 0, 0, 0, 0, 1, 1], ("a", "b"))
-    assert BalancedShuffle(source, 1.0)(7, 2, 8).tolist() == ORDER
+    assert BalancedShuffle(source, 8, 1.0)(7, 2, 8).tolist() == ORDER
