@@ -100,9 +100,9 @@ class Task(nn.Module):
     """Whether the data must have classes, and the model a head for them."""
     metrics: ClassVar[tuple[Metric, ...]] = (VAL_LOSS,)
     """What an evaluation computes; the first is the primary metric."""
-    balanced_by: ClassVar[tuple[str, ...]] = ("sampling",)
-    """What a recipe's `balance` may be, if the task has labels: `weights` needs a loss
-    that takes the context's `class_weights`."""
+    balanced_by: ClassVar[tuple[str, ...]] = ()
+    """What a recipe's `balance` may be: `sampling` if an image has one class, `weights`
+    if the loss also takes the context's `class_weights`."""
     needs_whole_batch: ClassVar[bool] = False
     """Whether the loss compares all images of a batch: it takes no micro-batches."""
 

@@ -89,9 +89,9 @@ def test_flips_average_probabilities() -> None:
 @pytest.mark.parametrize(
     ("task", "balance", "sentence"),
     [
-        ("simclr", "sampling", "task=simclr learns without classes"),
+        ("simclr", "sampling", "task=simclr does not learn one class per image"),
         ("masked_patches", "weights", "nothing to balance; leave out --balance"),
-        ("plain", "weights", "no class weights in its loss.*use --balance sampling"),
+        ("plain", "weights", "no class weights in its loss; use --balance sampling"),
     ],
 )
 def test_tasks_that_cannot_balance_say_so(

@@ -66,7 +66,7 @@ def advice(
 def balance_notes(recipe: Recipe, source: Source) -> list[str]:
     """A sentence on uneven classes, and on how they are balanced; none if even."""
     task = task_class(recipe.task)
-    if not (task.needs_labels and task.balanced_by and source.is_labelled):
+    if not (task.balanced_by and source.is_labelled):
         return []
     counts = class_counts(source)
     largest = int(counts.argmax())
