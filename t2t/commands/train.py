@@ -11,6 +11,9 @@ from t2t.commands.options import (
     CodeOption,
     CompileOption,
     DeviceOption,
+    LabelColumnsOption,
+    LabelPatternOption,
+    LabelsOption,
     MaxDamagedOption,
     MaxPixelsOption,
     PrecisionOption,
@@ -44,6 +47,9 @@ def train(
         str | None,
         option("Images to train on: a folder, files or a name.", "", "SOURCE"),
     ] = None,
+    labels: LabelsOption = (),
+    label_columns: LabelColumnsOption = None,
+    label_pattern: LabelPatternOption = None,
     from_: Annotated[
         str | None,
         option(
@@ -103,8 +109,9 @@ def train(
         Literal["sampling", "weights"] | None,
         option(
             "Balance uneven classes: show images of small classes more often "
-            "(sampling), or count them more in the loss (weights). By the square root "
-            "of their numbers; --set balance_power=1 balances fully."
+            "(sampling), or count them more in the loss (weights); --set "
+            "balance_power= sets how much.",
+            "(default: no balance)",
         ),
     ] = None,
     keep: Annotated[
@@ -202,6 +209,9 @@ def train(
     result = start(
         recipe,
         data=data,
+        labels=labels,
+        label_columns=label_columns,
+        label_pattern=label_pattern,
         from_=from_,
         freeze=freeze,
         image_size=None if image_size is None else parse_size(image_size),

@@ -18,8 +18,8 @@ CLASS_SEED = 0xC2B2AE3D27D4EB4F
 
 
 def class_counts(source: Source) -> Indices:
-    """The number of images of every class; empty if the images have no labels."""
-    if not source.is_labelled:
+    """The number of images of every class; empty unless each image has one class."""
+    if not source.is_labelled or source.is_multilabel:
         return np.zeros(0, np.int64)
     counts: Indices = np.bincount(source.labels, minlength=len(source.classes))
     return counts

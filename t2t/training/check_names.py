@@ -20,7 +20,9 @@ def check_balance(recipe: Recipe) -> None:
         return
     what = f"balance={recipe.balance} cannot be used: task={recipe.task}"
     if allowed:
-        raise UserError(f"{what} has no class weights in its loss; use --balance {allowed[0]}.")
+        raise UserError(
+            f"{what} has no class weights in its loss; use --balance {allowed[0]}."
+        )
     raise UserError(
         f"{what} does not learn one class per image, so there is nothing to balance; "
         "leave out --balance."

@@ -27,8 +27,21 @@ from t2t.training.recipe import Recipe
 
 def open_data(recipe: Recipe) -> Splits:
     """The images of a recipe, as its `holdout` or `fold` divides them."""
-    labels = task_class(recipe.task).needs_labels
-    splits = open_splits(recipe.data, seed=recipe.seed, labels=labels)
+    task = task_class(recipe.task)
+    labels, config = task.needs_labels, recipe.labels
+    if task.takes_label_sets and config.several is None:
+        config = replace(config, several=True)
+    splits = open_splits(
+        recipe.data, seed=recipe.seed, labels=labels, label_config=config
+    )
+    if splits.train.is_multilabel and not task.takes_label_sets:
+        if labels:
+            raise UserError(
+                f"{recipe.data} gives images several labels, and task={recipe.task} "
+                "learns one of each: add --set task=multilabel, or use other labels."
+            )
+        splits.train.drop_labels()
+        splits.val.drop_labels()
     if labels and len(splits.train.classes) < 2:
         raise UserError(
             f"{recipe.data} has images of one class only ({splits.train.classes[0]}); "
@@ -55,13 +68,14 @@ def training_batches(
 
     A task may ask for several crops of each image.
     """
+    is_sampled = recipe.balance == "sampling"
     return open_batches(
         source,
         batch_size=recipe.batch_size,
         crops=training_crops(recipe, task),
         seed=recipe.seed,
         repeats=recipe.repeats,
-        balance_power=recipe.balance_power if recipe.balance == "sampling" else 0.0,
+        balance_power=recipe.own_balance_power if is_sampled else 0.0,
         **common_options(recipe, world, loader_options, damage),
     )
 
@@ -70,7 +84,7 @@ def class_weights(recipe: Recipe, source: Source) -> tuple[float, ...]:
     """The weights of the classes in the loss; empty if all are 1."""
     if recipe.balance != "weights":
         return ()
-    factors = balance_factors(class_counts(source), recipe.balance_power)
+    factors = balance_factors(class_counts(source), recipe.own_balance_power)
     return tuple(factors.tolist())
 
 

@@ -99,14 +99,10 @@ class Trainer:
             recipe, splits, world, loader_options(runtime), self.damage
         )
         initial = recipe if checkpoint is None else recipe_to_resume(recipe, checkpoint)
-        classes = splits.train.classes
+        classes, sets = splits.train.classes, splits.train.label_sets
+        weights = class_weights(recipe, splits.train)
         self.state = new_state(
-            initial,
-            runtime,
-            world,
-            len(classes),
-            classes,
-            class_weights(recipe, splits.train),
+            initial, runtime, world, len(classes), classes, sets, weights
         )
         self.state.data = {
             "classes": list(classes),

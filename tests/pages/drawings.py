@@ -46,7 +46,14 @@ def draw_cat(seed: int, size: int = 40) -> Image.Image:
     rng = random.Random(seed)
     sheet, fur = Sheet(size, wall(rng)), rng.choice(FURS)
     for side in (-1, 1):
-        ear = (0.5 + side * 0.34, 0.42, 0.5 + side * 0.09, 0.23, 0.5 + side * 0.31, 0.03)
+        ear = (
+            0.5 + side * 0.34,
+            0.42,
+            0.5 + side * 0.09,
+            0.23,
+            0.5 + side * 0.31,
+            0.03,
+        )
         sheet.shape(*ear, fill=fur)
         sheet.shape(
             *(0.5 + side * 0.30, 0.33, 0.5 + side * 0.16, 0.24),

@@ -91,7 +91,7 @@ def balance_notes(recipe: Recipe, source: Source) -> list[str]:
             f"({many / few:.3g} to 1). Macro accuracy counts all classes the same; to "
             f"raise it, try {choice}."
         ]
-    factors = balance_factors(counts, recipe.balance_power)
+    factors = balance_factors(counts, recipe.own_balance_power)
     less, more = (f"{factors[each]:.2g}" for each in (largest, smallest))
     if recipe.balance == "sampling":
         how = f"is shown {more} times an epoch, one of {names[1]} ({many:,}) {less}"
