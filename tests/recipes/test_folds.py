@@ -125,7 +125,7 @@ def test_all_folds_are_trained_and_summarized(
     held = open_data(read_recipe(folder / "fold2"))
     assert report.score.num_images == len(held.val) == 10
     assert report.score.top1 == pytest.approx(values[1])
-    found = find_data(report.trained, replace(recipe, fold=(2, 3)), None, "train")
+    found = find_data(report.trained, None, "train")
     assert len(found.source) == 21
     with pytest.raises(UserError, match=r"holds the folds of a cross-val.*own/fold1"):
         evaluate_model(folder, device="cpu")
