@@ -142,7 +142,10 @@ def notes_on(model: nn.Module, found: Collector) -> list[str]:
     num_large = sum(name.startswith("block") for name in found.too_large)
     missing = num_blocks - num_found - num_large
     if not num_blocks:
-        notes.append("This model has no attention blocks.")
+        notes.append(
+            "It has no attention map over all tokens: it is a CNN, or its attention "
+            "looks at windows or channels."
+        )
     elif missing > 0:
         notes.append(
             f"{missing} of {num_blocks} blocks have no attention map from token to "
@@ -324,6 +327,13 @@ def rollouts(
     return (of_image / of_image.mean(-1, keepdim=True).clamp(min=1e-30)).unflatten(
         -1, blocks[0].grid
     )
+
+
+def has_rollout(layers: Sequence[AttentionLayer], model: nn.Module) -> bool:
+    """Whether every block has a map, all of them over the same tokens."""
+    blocks = [layer for layer in layers if layer.is_block]
+    tokens = {(layer.grid, layer.num_prefix) for layer in blocks}
+    return len(tokens) == 1 and len(blocks) == num_attention_blocks(model)
 
 
 def attention_from_output(

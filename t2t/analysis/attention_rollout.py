@@ -11,7 +11,7 @@ from t2t.analysis.attention_maps import (
     Map,
     attention_maps,
     forward_hooks,
-    num_attention_blocks,
+    has_rollout,
     num_tokens_read,
     rollout,
 )
@@ -74,10 +74,10 @@ def token_maps(model: VisionTransformer, image: Images) -> list[tuple[str, Featu
 def attention_rollout(model: nn.Module, image: Images) -> Map | None:
     """Attention from the head's input back to the tokens, through all blocks.
 
-    None where a block has no map from token to token, or there are too many tokens.
+    None where a block has no map, or a map over other tokens than the rest.
     """
     layers = attention_maps(model, image, average_heads=True)
-    if not layers or len(layers) < num_attention_blocks(model):
+    if not has_rollout(layers, model):
         return None
     return rollout(layers, num_read=num_tokens_read(model))
 

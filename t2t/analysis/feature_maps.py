@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from t2t.analysis.attention_maps import forward_hooks, timm_grid
+from t2t.errors import UserError
 from t2t.models.token_grid import Grid, guess_grid
 from t2t.models.tokenizers import ConvolutionTokens, Patches, TokensToToken
 from t2t.models.vit import VisionTransformer
@@ -45,26 +46,46 @@ def feature_layers(model: nn.Module, image: Images) -> list[FeatureLayer]:
     the patch embedding and the blocks; of other networks of timm the stages. Blocks
     give their tokens before any norm: the residual stream.
     """
+    found = hooked_layers(model, image)
+    if any(each.name.startswith("block") for each in found):
+        return found
+    return stages(model, image)
+
+
+def stages(model: nn.Module, image: Images) -> list[FeatureLayer]:
+    """The maps that timm gives for a network in stages."""
+    if not hasattr(model, "forward_intermediates"):
+        raise UserError(
+            f"{type(model).__name__} gives no feature maps: timm has no "
+            "forward_intermediates for it; choose another model."
+        )
+    given: Any = model.forward_intermediates
+    maps = given(image, intermediates_only=True)
     found: list[FeatureLayer] = []
+    for number, features in enumerate(maps, 1):
+        add_map(found, f"stage {number}", features)
+    return found
+
+
+def hooked_layers(model: nn.Module, image: Images) -> list[FeatureLayer]:
+    """The outputs of the modules that are layers; none for networks in stages."""
     names = layer_names(model)
     if not names:
-        maps = model.forward_intermediates(image, intermediates_only=True)  # type: ignore[operator]
-        for number, features in enumerate(maps):
-            add_map(found, f"stage {number}" if number else "stem", features)
-        return found
+        return []
+    found: list[FeatureLayer] = []
     num_prefix = int(getattr(model, "num_prefix_tokens", 0) or 0)
-    near: list[Grid] = (
-        [] if isinstance(model, VisionTransformer) else [timm_grid(model, image)]
-    )
+    is_ours = isinstance(model, VisionTransformer)
+    near: list[Grid] = [] if is_ours else [timm_grid(model, image)]
 
     def keep(part: nn.Module, inputs: Any, output: Any) -> None:
-        if not isinstance(output, Tensor):
-            return
-        if output.ndim == 4:
-            add_map(found, names[part], output)
+        if isinstance(output, Tensor) and output.ndim == 4:
+            # timm's patches have their channels last if the image size is free.
+            add_map(found, names[part], output if is_ours else output.movedim(3, 1))
             near[:] = [found[-1].grid]
-        elif output.ndim == 3:
-            add_tokens(found, names[part], output, num_prefix, near[-1])
+        elif isinstance(output, Tensor) and output.ndim == 3:
+            # Our blocks are given their grid, which a pyramid changes.
+            grid = inputs[1] if is_ours else near[-1]
+            add_tokens(found, names[part], output, num_prefix, grid)
 
     with forward_hooks([*names], keep):
         if isinstance(model, VisionTransformer):

@@ -5,7 +5,7 @@ import re
 import secrets
 import socket
 from importlib.util import find_spec
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, UseAppendAction
 
@@ -21,8 +21,11 @@ from t2t.commands.options import (
     warn,
 )
 from t2t.errors import UserError, require
+from t2t.serving.server.options import DEFAULT_MAX_PIXELS, MEGABYTE, ServerOptions
 
-DEFAULT_MAX_PIXELS = 1 << 26
+if TYPE_CHECKING:
+    from t2t.serving.predictor import Predictor
+
 TOKEN_VARIABLE = "T2T_TOKEN"
 LEAST_TOKEN = 8
 
@@ -105,7 +108,6 @@ def serve(
     given_token, token = token, chosen_token(token)
     need_packages()
 
-    from t2t.serving.server.options import MEGABYTE, ServerOptions
     from t2t.serving.server.run import is_local, listen
 
     with listen(host, port) as listener:
@@ -122,34 +124,42 @@ def serve(
         )
         run_code(code)
 
-        from t2t.models.trained import load_trained
-        from t2t.serving.predictor import Predictor
         from t2t.serving.server.run import leave, run, url_of
-        from t2t.training.distributed import find_device
         from t2t.training.threads import use_free_cores
 
-        chosen_device = find_device(device)
-        trained = load_trained(weights, model=model)
-        predictor = Predictor(trained, chosen_device, max_pixels)
-        warn(*trained.notes)
+        predictor = load_predictor(weights, model, device, max_pixels)
         if outward:
             warn(advice(token))
-        url = url_of(listener)
-        if given_token == "new":
-            url += f"#token={token}"
-
-        def say_ready() -> None:
-            height, width = trained.image_size
-            print(
-                f"{trained.name} ({len(trained.class_names)} classes, "
-                f"{height}×{width} pixels, {chosen_device.type}) is served at {url}\n"
-                "Press Ctrl-C to stop.",
-                flush=True,
-            )
-
-        with use_free_cores(chosen_device):
-            run(predictor, listener, options, say_ready)
+        fragment = f"#token={token}" if given_token == "new" else ""
+        ready = ready_line(predictor, url_of(listener) + fragment)
+        with use_free_cores(predictor.device):
+            run(predictor, listener, options, lambda: print(ready, flush=True))
     leave()
+
+
+def load_predictor(
+    weights: str, model: str | None, device: str | None, max_pixels: int
+) -> "Predictor":
+    """The model to serve; prints what is assumed of it."""
+    from t2t.models.trained import load_trained
+    from t2t.serving.predictor import Predictor
+    from t2t.training.distributed import find_device
+
+    chosen_device = find_device(device)
+    trained = load_trained(weights, model=model)
+    predictor = Predictor(trained, chosen_device, max_pixels)
+    warn(*trained.notes)
+    return predictor
+
+
+def ready_line(predictor: "Predictor", url: str) -> str:
+    """Says what is served, and where."""
+    trained = predictor.trained
+    height, width = trained.image_size
+    return (
+        f"{trained.name} ({len(trained.class_names)} classes, {height}×{width} pixels, "
+        f"{predictor.device.type}) is served at {url}\nPress Ctrl-C to stop."
+    )
 
 
 def chosen_token(given: str | None) -> str | None:

@@ -15,7 +15,7 @@ from t2t.analysis.attention_maps import (
     Map,
     attention_from_output,
     attention_maps_with_notes,
-    num_attention_blocks,
+    has_rollout,
     num_tokens_read,
     rollout,
 )
@@ -233,11 +233,10 @@ def head_maps(layer: AttentionLayer, network: nn.Module) -> HeadMaps:
 def rollouts_of(
     maps: Sequence[AttentionLayer], network: nn.Module
 ) -> tuple[tuple[str, Map], ...]:
-    """Rollouts up to evenly spaced blocks; none if a block has no map."""
-    blocks = [each for each in maps if each.is_block]
-    same = len({(each.grid, each.num_prefix) for each in blocks}) == 1
-    if not same or len(blocks) < num_attention_blocks(network):
+    """Rollouts up to evenly spaced blocks, if the model has them."""
+    if not has_rollout(maps, network):
         return ()
+    blocks = [each for each in maps if each.is_block]
     num_read = num_tokens_read(network)
     return tuple(
         (
@@ -285,7 +284,10 @@ def absent(
             "It has no convolution or soft split whose filters could be shown."
         )
     if first.heads and not first.rollouts:
-        notes.append("Attention rollout needs the attention map of every block.")
+        notes.append(
+            "It has no attention rollout, which needs a map of every block over the "
+            "same tokens."
+        )
     if isinstance(network, VisionTransformer) and len(first.splits) == 2:
         notes.append("Its tokenizer is one step, so there are no splits in between.")
     return notes

@@ -260,7 +260,7 @@ def add_rollouts(folder: Folder, models: tuple[ModelLook, ...]) -> None:
     folder.page.section("Attention rollout")
     if not shown:
         folder.page.paragraph(
-            "None of these models has an attention map in every block."
+            "None of these models has maps of every block over the same tokens."
         )
         return
     folder.page.paragraph(

@@ -15,6 +15,7 @@ from t2t.analysis.attention_maps import (
     attention_from_output,
     attention_maps,
     attention_maps_with_notes,
+    has_rollout,
     num_tokens_read,
     rollout,
     rollouts,
@@ -163,7 +164,7 @@ def test_averaged_heads_are_one_head() -> None:
     ("model", "sentence"),
     [
         (small(mixer="linformer"), "3 of 3 blocks have no attention map"),
-        (t2t.create_model("resnet18_32").eval(), "no attention blocks"),
+        (t2t.create_model("resnet18_32").eval(), "no attention map over all tokens"),
         (timm.create_model("test_vit").eval(), ""),
     ],
 )
@@ -204,6 +205,9 @@ def test_layers_of_different_tokens_cannot_be_rolled_out() -> None:
     ]
     with pytest.raises(UserError, match="the same tokens"):
         rollout(layers, num_read=0)
+    assert not has_rollout(layers, small(depth=2))
+    assert has_rollout(layers[:1], small(depth=1))
+    assert not has_rollout(layers[:1], small(depth=2))
     with pytest.raises(UserError, match="one or more"):
         rollout([], num_read=0)
     with pytest.raises(UserError, match="2 are given"):

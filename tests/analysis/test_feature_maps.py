@@ -80,7 +80,7 @@ def test_layers_of_timm_vits_are_patches_and_blocks() -> None:
 def test_layers_of_cnns_are_stages() -> None:
     model: Any = t2t.create_model("resnet18_32", num_classes=3).eval()
     layers = feature_layers(model, IMAGES[:1])
-    names = ["stem", "stage 1", "stage 2", "stage 3", "stage 4"]
+    names = ["stage 1", "stage 2", "stage 3", "stage 4", "stage 5"]
     assert [each.name for each in layers] == names
     expected = model.forward_intermediates(IMAGES[:1], intermediates_only=True)
     for layer, features in zip(layers, expected, strict=True):

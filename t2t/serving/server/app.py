@@ -1,7 +1,7 @@
 """The application: the page, the JSON API and its description."""
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from importlib.resources import files
 from typing import Annotated, Any
 
@@ -143,12 +143,14 @@ def add_page(app: FastAPI) -> None:
         )
 
 
-def page_file(content: bytes, media_type: str) -> Callable[[Request], Response]:
+def page_file(
+    content: bytes, media_type: str
+) -> Callable[[Request], Awaitable[Response]]:
     """Serves a file from memory; browsers ask whether it has changed."""
     tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
     headers = {"ETag": tag, "Cache-Control": "no-cache"}
 
-    def serve(request: Request) -> Response:
+    async def serve(request: Request) -> Response:
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=headers)
         return Response(content, headers=headers, media_type=media_type)

@@ -21,7 +21,7 @@ from t2t.analysis.attention_maps import (
     AttentionLayer,
     attention_from_output,
     attention_maps_with_notes,
-    num_attention_blocks,
+    has_rollout,
     num_tokens_read,
     rollouts,
 )
@@ -147,10 +147,10 @@ class Explainer:
             )
             if not layers:
                 return None, notes
-            is_whole = len(layers) == num_attention_blocks(model)
-            num_read = num_tokens_read(model)
             found = await self.service.in_pool(
-                lambda: attention_json(layers, num_read, is_whole)
+                lambda: attention_json(
+                    layers, num_tokens_read(model), has_rollout(layers, model)
+                )
             )
         return found, notes
 
@@ -207,7 +207,9 @@ class Explainer:
         )
 
 
-def attention_json(layers: list[AttentionLayer], num_read: int, is_whole: bool) -> Json:
+def attention_json(
+    layers: list[AttentionLayer], num_read: int, with_rollout: bool
+) -> Json:
     """Maps of every block: first of all heads together, then of each."""
     blocks = []
     for layer in layers:
@@ -226,8 +228,7 @@ def attention_json(layers: list[AttentionLayer], num_read: int, is_whole: bool) 
                 "rollout": None,
             }
         )
-    same = {(layer.grid, layer.num_prefix) for layer in layers}
-    if is_whole and len(same) == 1:
+    if with_rollout:
         found = rollouts(layers, num_read=num_read)
         for block, choices in zip(blocks, found, strict=True):
             block["rollout"] = [numbers(each, 3) for each in choices]
