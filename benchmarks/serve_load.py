@@ -121,19 +121,21 @@ def as_request(image: bytes) -> bytes:
     return head.encode() + image
 
 
-def bare_rate(predictor: Predictor, images: list[bytes], batch_size: int) -> float:
-    """Images/s of the model in a loop, for a round."""
+def bare_rate(
+    predictor: Predictor, images: list[bytes], batch_size: int
+) -> tuple[float, float]:
+    """Images/s of the model in a loop for a round, and per second of processor time."""
     pixels = torch.cat([predictor.model_input(image) for image in images])
     repeated = pixels.repeat(-(-batch_size // len(pixels)), 1, 1, 1)[:batch_size]
     batch = predictor.normalised(repeated)
     num = 0
     with torch.inference_mode():
         predictor.model(batch)
-        started = time.perf_counter()
+        started, cpu = time.perf_counter(), time.process_time()
         while (seconds := time.perf_counter() - started) < ROUND_SECONDS:
             predictor.model(batch)
             num += batch_size
-    return num / seconds
+    return num / seconds, num / (time.process_time() - cpu)
 
 
 def cpu_seconds(pid: int) -> float:
@@ -196,6 +198,7 @@ def main() -> None:
     client.ask(2 * given.batch_size, 60.0)  # warms up
     client.close()
     bare: list[float] = []
+    bare_by_cpu: list[float] = []
     served: list[float] = []
     latencies: list[float] = []
     memory = [round(resident_megabytes(process.pid), 1)]
@@ -203,7 +206,9 @@ def main() -> None:
     until = time.monotonic() + min(given.seconds, MOST_SECONDS)
     try:
         while len(latencies) < given.requests and time.monotonic() < until:
-            bare.append(bare_rate(predictor, images, given.batch_size))
+            rate, rate_by_cpu = bare_rate(predictor, images, given.batch_size)
+            bare.append(rate)
+            bare_by_cpu.append(rate_by_cpu)
             client.connect()
             before = cpu_seconds(process.pid), time.process_time()
             started, num = time.perf_counter(), len(latencies)
@@ -239,9 +244,14 @@ def main() -> None:
         "bare_images_per_second": round(statistics.mean(bare), 1),
         "served_requests_per_second": round(statistics.mean(served), 1),
         "served_over_bare": round(statistics.mean(served) / statistics.mean(bare), 3),
+        "served_over_bare_by_processor_time": round(
+            len(latencies) / server_cpu / statistics.mean(bare_by_cpu), 3
+        ),
+        "load_average": [round(each, 1) for each in os.getloadavg()],
         "ratio_by_round": [round(each, 3) for each in ratios],
         **milliseconds(latencies),
         "alone": alone,
+        "bare_cpu_ms_per_image": round(1000 / statistics.mean(bare_by_cpu), 2),
         "server_cpu_ms_per_request": round(1000 * server_cpu / len(latencies), 2),
         "client_cpu_ms_per_request": round(1000 * client_cpu / len(latencies), 2),
         "resident_megabytes_every_500_requests": memory,
