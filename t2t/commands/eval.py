@@ -66,6 +66,9 @@ def eval(
     real: Annotated[
         bool, option("Also score on ImageNet's reassessed (ReaL) labels.")
     ] = False,
+    flip: Annotated[
+        bool, option("Average the probabilities of each image and its mirror image.")
+    ] = False,
     model: ModelOption = None,
     code: CodeOption = (),
     picture: Annotated[
@@ -74,14 +77,14 @@ def eval(
     ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Evaluate a model: accuracy, loss and speed, and the accuracy of every class.
+    """Evaluate a model: accuracy, calibration, speed, and the accuracy of every class.
 
     Examples:
       t2t eval runs/digits.t2t_vit
       t2t eval runs/mine --data photos/ --picture confusion.png
       t2t eval 81.5_T2T_ViT_14.pth.tar --data path/to/imagenet --real
       t2t eval --weights builtin --data path/to/cifar10
-      t2t eval runs/mine --json
+      t2t eval runs/mine --flip --json
     """
     if bool(run) == bool(weights):
         raise UserError(
@@ -111,11 +114,13 @@ def eval(
         "max_damaged": max_damaged,
     }
     if trained.is_multilabel:
-        refused = {"--picture": picture is not None, "--real": real}
+        refused = {"--picture": picture is not None, "--real": real, "--flip": flip}
         eval_multilabel(trained, options, refused, json=json)
         return
     with show_progress("evaluating") as progress:
-        report = evaluate_model(trained, real=real, progress=progress, **options)
+        report = evaluate_model(
+            trained, real=real, flip=flip, progress=progress, **options
+        )
     if report is None:  # another process of torchrun prints it
         return
     warn(*report.notes)

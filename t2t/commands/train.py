@@ -89,6 +89,15 @@ def train(
     distill_token: Annotated[
         bool, option("Add a distillation token, which learns from the teacher.")
     ] = False,
+    folds: Annotated[
+        int | None,
+        option(
+            "Cross-validate: train N times, each time evaluating on another Nth of the "
+            "images.",
+            "",
+            "N",
+        ),
+    ] = None,
     folder: Annotated[
         str | None, option("Run folder.", "(default: runs/NAME)", "PATH")
     ] = None,
@@ -96,6 +105,26 @@ def train(
     code: CodeOption = (),
     epochs: Annotated[int | None, option("Same as --set epochs=N.", "", "N")] = None,
     seed: Annotated[int | None, option("Same as --set seed=N.", "", "N")] = None,
+    balance: Annotated[
+        Literal["sampling", "weights"] | None,
+        option(
+            "Balance uneven classes: show images of small classes more often "
+            "(sampling), or count them more in the loss (weights); --set "
+            "balance_power= sets how much.",
+            "(default: no balance)",
+        ),
+    ] = None,
+    keep: Annotated[
+        Literal["last", "best"] | None,
+        option(
+            "The final model: the weights of the last evaluation or of the best one.",
+            "(default: last)",
+        ),
+    ] = None,
+    patience: Annotated[
+        int | None,
+        option("Stop after N evaluations without a better top-1.", "", "N"),
+    ] = None,
     device: DeviceOption = None,
     precision: PrecisionOption = None,
     residual: Annotated[
@@ -145,6 +174,8 @@ def train(
       t2t train
       t2t train --data photos/ --epochs 100
       t2t train --data photos/ --from builtin
+      t2t train --data photos/ --balance sampling --keep best --patience 10
+      t2t train --data photos/ --folds 5
       t2t train --data photos/ --from resnet50 --freeze
       t2t train --data photos/ --teacher runs/large
       t2t train cifar10.t2t_vit_7 --data path/to/cifar10
@@ -159,6 +190,8 @@ def train(
     if threads is not None:
         at_most(MAX_WORKERS, "--threads", at_least(1, "--threads", threads))
     check_max_pixels(max_pixels)
+    if patience is not None:
+        at_least(1, "--patience", patience)
     damage_limit(max_damaged, 0)
     if micro_batch is not None:
         at_least(1, "--micro-batch", micro_batch)
@@ -189,6 +222,10 @@ def train(
         set=set,
         epochs=epochs,
         seed=seed,
+        balance=balance,
+        keep=keep,
+        patience=patience,
+        folds=folds,
         device=device,
         precision=precision,  # type: ignore[arg-type]
         residual=residual,
@@ -208,7 +245,12 @@ def train(
         return
     if not result.finished:
         sys.exit(INTERRUPTED)
-    if is_main():
+    if result.folds:
+        from t2t.commands.folds_summary import folds_summary
+        from t2t.screen import print_page
+
+        print_page(lambda width: folds_summary(result))
+    elif is_main():
         from t2t.commands.train_summary import train_summary
         from t2t.screen import print_page
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from t2t.errors import UserError
 from t2t.models.config import Size
 from t2t.models.create import as_size
 from t2t.recipes.choose import RecipeOptions, choose_recipe
+from t2t.recipes.folds import check_folds, folds_note, train_folds
 from t2t.recipes.labels import with_labels_found
 from t2t.recipes.open_recipe import DEFAULT
 from t2t.training import loop
@@ -45,6 +46,10 @@ def train(
     code: Iterable[PathLike] = (),
     epochs: int | None = None,
     seed: int | None = None,
+    balance: Literal["sampling", "weights"] | None = None,
+    keep: Literal["last", "best"] | None = None,
+    patience: int | None = None,
+    folds: int | None = None,
     device: str | None = None,
     precision: Precision | None = None,
     residual: Literal["half", "fp32"] = "half",
@@ -68,10 +73,11 @@ def train(
 
     `recipe` is a recipe or what the command takes; without it, `data` and `from_`
     decide. Keywords are the options of `t2t train`, where docs/guide.md explains them;
-    `set` maps fields of the recipe to values. `dry_run` prints the estimate and trains
-    nothing. `runtime` holds all settings of the machine at once, `quiet` prints
-    nothing, `splits` are the recipe's images if they are open already, `notes` are
-    sentences for the log, and `started` is the time of the command by
+    `set` maps fields of the recipe to values. With `folds`, the result's `summary` has
+    the mean of every metric, and its `folds` the single results. `dry_run` prints the
+    estimate and trains nothing. `runtime` holds all settings of the machine at once,
+    `quiet` prints nothing, `splits` are the recipe's images if they are open already,
+    `notes` are sentences for the log, and `started` is the time of the command by
     `time.monotonic()`.
     """
     for file in code:
@@ -87,6 +93,9 @@ def train(
         distill_token=distill_token,
         epochs=epochs,
         seed=seed,
+        balance=balance,
+        keep=keep,
+        patience=patience,
     )
     chosen, own_notes = choose_recipe(recipe, options, as_words(set))
     if splits is None:
@@ -112,22 +121,39 @@ def train(
             checkpoint_minutes=checkpoint_minutes,
         ),
     )
+    path = Path(os.path.expanduser(folder or Path("runs") / loop.run_name(chosen)))
+    if folds is not None:
+        check_folds(chosen, folds)
     if dry_run:
         from t2t.training.forecast.estimate import estimate
 
+        if folds is not None:
+            chosen = replace(chosen, fold=(1, folds))
+            own_notes = [*own_notes, folds_note(folds)]
         print("\n".join([estimate(chosen, runtime), *own_notes]))
-        path = Path(folder or Path("runs") / loop.run_name(chosen))
         return Result(path, finished=False, summary={})
-    return loop.train(
-        chosen,
-        folder=None if folder is None else os.fspath(folder),
-        runtime=runtime,
-        fresh=fresh,
-        quiet=quiet,
-        splits=splits,
-        notes=[*notes, *own_notes],
-        started=started,
-    )
+
+    def train_one(
+        recipe: Recipe,
+        *,
+        folder: PathLike | None,
+        splits: Splits | None,
+        notes: Sequence[str],
+    ) -> Result:
+        return loop.train(
+            recipe,
+            folder=None if folder is None else os.fspath(folder),
+            runtime=runtime,
+            fresh=fresh,
+            quiet=quiet,
+            splits=splits,
+            notes=[*notes, *own_notes],
+            started=started,
+        )
+
+    if folds is not None:
+        return train_folds(chosen, folds, path, train_one, splits, notes)
+    return train_one(chosen, folder=folder, splits=splits, notes=notes)
 
 
 def is_started_run(recipe: str) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from t2t.config import from_json
 from t2t.data.batches import EvaluationBatches, LoaderOptions, evaluation_batches
@@ -27,21 +28,24 @@ from t2t.data.sources.opening import find_splits
 from t2t.errors import UserError, choose
 from t2t.models.checkpoint_io.resolve import FILE_NAME
 from t2t.models.trained import TrainedModel, load_trained
+from t2t.shapes import Images, Labels
+from t2t.tasks.base import Views
 from t2t.tasks.class_matching import match_classes, relabelled
-from t2t.tasks.classify import score_classifier
+from t2t.tasks.classify import flipped_logits, score_logits
 from t2t.training.distributed import (
     World,
     all_gather_union,
     check_same_on_all,
     init_distributed,
 )
+from t2t.training.evaluation.calibration import MAX_LOGITS
 from t2t.training.evaluation.evaluate import Normalize, evaluate
 from t2t.training.evaluation.real_labels import RealLabels
 from t2t.training.evaluation.report import EvalReport
 from t2t.training.evaluation.score import Score
 from t2t.training.loaders import open_data
 from t2t.training.recipe import Recipe
-from t2t.training.run_files import RECIPE
+from t2t.training.run_files import BEST, RECIPE
 from t2t.training.runtime import PRECISIONS, default_precision
 from t2t.training.saved_run import read_recipe, same_data
 from t2t.training.threads import use_free_cores
@@ -58,6 +62,7 @@ def evaluate_model(
     precision: str | None = None,
     model: str | None = None,
     real: bool = False,
+    flip: bool = False,
     max_damaged: str = DEFAULT_MAX_DAMAGED,
     max_pixels: int = DEFAULT_MAX_PIXELS,
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -65,7 +70,8 @@ def evaluate_model(
     """Evaluates a run or weights on their own or other data.
 
     Under torchrun all processes share the work; the main process gets the report, the
-    others None. `progress` is called with the number of images done and their total.
+    others None. `flip` averages the probabilities of each image and its mirror image.
+    `progress` is called with the number of images done and their total.
     """
     with init_distributed(device) as world, use_free_cores(world.device):
         precision = precision or default_precision(world.device)
@@ -90,8 +96,10 @@ def evaluate_model(
         num_classes = len(trained.class_names)
         watch = Stopwatch(world, len(source), progress)
         dtype = PRECISIONS[precision]
+        has_room = len(source) * num_classes <= MAX_LOGITS
+        score_batch = Scorer(flip=flip, keeps_logits=has_room)
         values = evaluate(
-            network, batches, normalize, score_classifier, world, dtype, watch.advance
+            network, batches, normalize, score_batch, world, dtype, watch.advance
         )
         score = Score.of(values, num_classes)
         rate = watch.images_per_second()
@@ -107,6 +115,7 @@ def evaluate_model(
             split=selected.split,
             score=score,
             real=real_score,
+            flip=flip,
             images_per_second=rate,
             device=device_name(world),
             precision=precision,
@@ -114,6 +123,21 @@ def evaluate_model(
             damaged=damaged,
             notes=(*trained.notes, *selected.notes, *selected.source.notes, *notes),
         )
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Scores a batch as the task of a classifier does."""
+
+    flip: bool
+    """Whether the probabilities of mirror images are averaged."""
+    keeps_logits: bool
+    """Whether `logits` are among the values."""
+
+    def __call__(self, model: nn.Module, images: Images, labels: Labels) -> Views:
+        logits = flipped_logits(model, images) if self.flip else model(images).float()
+        values = score_logits(logits, labels)
+        return {**values, "logits": logits} if self.keeps_logits else values
 
 
 def as_trained(
@@ -246,7 +270,8 @@ def find_data(
         note = f"{where} has no splits, so all of it is used; --split val takes a "
         return EvaluationData(splits["all"](), where, "all", (note + "tenth.",))
     split = split or "val"
-    if recipe is not None and is_own and recipe.holdout and split in ("train", "val"):
+    divides = recipe is not None and (recipe.holdout > 0 or recipe.fold is not None)
+    if recipe is not None and divides and is_own and split in ("train", "val"):
         held = open_data(recipe)
         source = held.train if split == "train" else held.val
     else:
@@ -276,7 +301,7 @@ def labels_of(trained: TrainedModel, recipe: Recipe | None) -> LabelConfig:
 def recipe_beside(path: str | os.PathLike[str]) -> Recipe | None:
     """The recipe of a run folder, given the folder or the model in it."""
     folder = Path(path).expanduser()
-    folder = folder.parent if folder.name == FILE_NAME else folder
+    folder = folder.parent if folder.name in (FILE_NAME, BEST) else folder
     return read_recipe(folder) if (folder / RECIPE).is_file() else None
 
 
