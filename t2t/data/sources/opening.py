@@ -231,6 +231,8 @@ def _find_labelled(text: str, config: LabelConfig, labels: bool) -> UnopenedSpli
         path, config = path.parent, replace(config, files=(text,))
     if not path.is_dir():
         what = "is no folder" if path.exists() else "does not exist"
+        if is_named(text):
+            what = "is a data set with labels of its own"
         raise UserError(
             f"{text} {what}: labels in tables or file names are for a folder of images "
             "(--data FOLDER)."

@@ -77,7 +77,9 @@ def evaluate_model(
         precision = precision or default_precision(world.device)
         choose("precision", precision, PRECISIONS)
         trained = as_trained(path, model)
-        selected = find_data(trained, data, split, label_config)
+        selected = find_data(
+            trained, recipe_beside(trained.path), data, split, label_config
+        )
         check_one_label(trained, selected)
         numbers, notes = match_classes(
             selected.source.classes, trained.class_names, selected.where
@@ -236,6 +238,7 @@ class EvaluationData:
 
 def find_data(
     trained: TrainedModel,
+    recipe: Recipe | None,
     data: str | Path | None,
     split: str | None,
     label_config: LabelConfig = NO_LABEL_CONFIG,
@@ -245,7 +248,6 @@ def find_data(
     Data without splits is split as in training if it is the run's own; other data
     without splits is used completely.
     """
-    recipe = recipe_beside(trained.path)
     own = trained.data if recipe is None else recipe.data
     seed = trained.seed if recipe is None else recipe.seed
     where = own if data is None else str(data)
@@ -253,9 +255,9 @@ def find_data(
         raise UserError(f"{trained.path} does not name its training data: give --data.")
     is_own = own is not None and same_data(where, own)
     if is_own and not differs_from_default(label_config):
-        label_config = labels_of(trained)
+        label_config = labels_of(trained, recipe)
     elif differs_from_default(label_config):
-        is_own = is_own and label_config == labels_of(trained)
+        is_own = is_own and label_config == labels_of(trained, recipe)
     try:
         splits = find_splits(where, label_config=label_config).openers
     except UserError as error:
@@ -289,9 +291,8 @@ def split_changes(source: Source, trained: TrainedModel, where: str) -> tuple[st
     )
 
 
-def labels_of(trained: TrainedModel) -> LabelConfig:
+def labels_of(trained: TrainedModel, recipe: Recipe | None) -> LabelConfig:
     """Where the labels of a model's training data are."""
-    recipe = recipe_beside(trained.path)
     if recipe is not None:
         return recipe.labels
     return from_json(LabelConfig, trained.labels)
