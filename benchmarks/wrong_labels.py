@@ -30,7 +30,7 @@ CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
 
 def recipe() -> Recipe:
     """A ResNet-10 on CIFAR-10 at 48 px, which one CPU core trains in 15 minutes."""
-    shared = from_scratch("wrong_labels", "resnet10t", "cifar10", 48, 16)
+    shared = from_scratch("wrong_labels", "resnet10t", "cifar10", 48, 10)
     return replace(
         shared,
         model_args={},
@@ -38,7 +38,7 @@ def recipe() -> Recipe:
         drop_path=0.0,
         token_dropping=TokenDropping(),
         light_augment_share=0.1,
-        evaluate_every=4,
+        evaluate_every=5,
         optimizer=replace(shared.optimizer.as_adamw(), lr=2e-3, scaling="none"),
         schedule=replace(shared.schedule, warmup_epochs=1),
         ema=replace(shared.ema, decay=0.99),

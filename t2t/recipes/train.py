@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.sources import Splits
+from t2t.data.sources.in_memory import Data, data_name
 from t2t.errors import UserError
 from t2t.models.config import Size
 from t2t.models.create import as_size
@@ -27,7 +28,7 @@ PathLike = str | os.PathLike[str]
 def train(
     recipe: Recipe | str = DEFAULT,
     *,
-    data: PathLike | None = None,
+    data: Data | None = None,
     from_: PathLike | None = None,
     freeze: bool = False,
     image_size: int | Size | None = None,
@@ -60,7 +61,11 @@ def train(
     """Trains a model; the same call resumes an interrupted run.
 
     `recipe` is a recipe or what the command takes; without it, `data` and `from_`
-    decide. Keywords are the options of `t2t train`, where docs/guide.md explains them;
+    decide. `data` is also a torch Dataset, a Hugging Face dataset, arrays (images,
+    labels), a data frame of paths and labels, or a pair (train, val) of these; to
+    resume such a run, pass the same data again.
+
+    Keywords are the options of `t2t train`, where docs/guide.md explains them;
     `set` maps fields of the recipe to values. `dry_run` prints the estimate and trains
     nothing. `runtime` holds all settings of the machine at once, `quiet` prints
     nothing, `splits` are the recipe's images if they are open already, `notes` are
@@ -70,7 +75,7 @@ def train(
     for file in code:
         load_code(file)
     options = RecipeOptions(
-        data=as_text(data),
+        data=data_name(data),
         weights=as_text(from_),
         freeze=freeze,
         image_size=None if image_size is None else as_size(image_size),

@@ -15,6 +15,7 @@ from t2t.data.sources.folder import (
     is_dir,
     is_image_name,
 )
+from t2t.data.sources.in_memory import in_memory_openers, is_in_memory
 from t2t.data.sources.labels import (
     check_labelled,
     check_no_empty_class,
@@ -144,6 +145,8 @@ def find_splits(spec: str | Path, labels: bool = True) -> UnopenedSplits:
     text = str(spec)
     if not text.strip():  # as a path it would be the current folder
         raise UserError(f"The name of the data is empty: {WHAT_TO_GIVE}")
+    if is_in_memory(text):
+        return UnopenedSplits(text, in_memory_openers(text))
     hint = "" if os.path.exists(os.path.expanduser(text)) else NAMED.provide(text)
     if is_named(text):
         return UnopenedSplits(text, NAMED[text], notes_on_name(text))

@@ -25,7 +25,7 @@ from t2t.training.distributed import (
     check_same_on_all,
     init_distributed,
 )
-from t2t.training.evaluation.evaluate import Normalize, evaluate
+from t2t.training.evaluation.evaluate import Normalize, Scoring, evaluate
 from t2t.training.evaluation.real_labels import RealLabels
 from t2t.training.evaluation.report import EvalReport
 from t2t.training.evaluation.score import Score
@@ -49,12 +49,14 @@ def evaluate_model(
     real: bool = False,
     damage_limit: int = 100,
     max_pixels: int = DEFAULT_MAX_PIXELS,
+    also: Scoring | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> EvalReport | None:
     """Evaluates a run or weights on their own or other data.
 
     Under torchrun all processes share the work; the main process gets the report, the
-    others None. `progress` is called with the number of images done and their total.
+    others None. `also` gives more values of every image, which the report keeps.
+    `progress` is called with the number of images done and their total.
     """
     with init_distributed(device) as world, use_free_cores(world.device):
         precision = precision or default_precision(world.device)
@@ -76,8 +78,9 @@ def evaluate_model(
         num_classes = len(trained.class_names)
         watch = Stopwatch(world, len(source), progress)
         dtype = PRECISIONS[precision]
+        scoring = score_classifier if also is None else both(score_classifier, also)
         values = evaluate(
-            network, batches, normalize, score_classifier, world, dtype, watch.advance
+            network, batches, normalize, scoring, world, dtype, watch.advance
         )
         score = Score.of(values, num_classes)
         rate = watch.images_per_second()
@@ -91,7 +94,9 @@ def evaluate_model(
             trained=trained,
             data=selected.where,
             split=selected.split,
+            source=source,
             score=score,
+            values=values,
             real=real_score,
             images_per_second=rate,
             device=device_name(world),
@@ -100,6 +105,11 @@ def evaluate_model(
             damaged=damaged,
             notes=(*trained.notes, *selected.notes, *selected.source.notes, *notes),
         )
+
+
+def both(first: Scoring, second: Scoring) -> Scoring:
+    """Values of every image by two functions."""
+    return lambda *given: {**first(*given), **second(*given)}
 
 
 def open_batches(

@@ -1,0 +1,1 @@
+"""Likely wrong labels, by what a model predicts (confident learning)."""
