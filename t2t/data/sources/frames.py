@@ -1,5 +1,6 @@
 """Data frames of paths and labels."""
 
+import os
 from typing import Any
 
 from t2t.data.sources.base import Source
@@ -30,7 +31,14 @@ def frame_sources(frame: Any, title: str) -> dict[str, Source]:
     names = [str(name) for name in frame.columns]
     cells = [frame[name].to_list() for name in frame.columns]
     first = [list(row) for row in zip(*(c[:_NUM_LOOKED_AT] for c in cells), strict=True)]
-    columns = find_columns(names, first, NO_LABEL_CONFIG, where, labels=False)
+    try:
+        columns = find_columns(names, first, NO_LABEL_CONFIG, where, labels=False)
+    except UserError as error:
+        raise UserError(
+            f"The {title} has the columns {', '.join(names)}: call them path, label "
+            "and, if there is one, split."
+        ) from error
+    check_folder(cells[columns.path], title)
     labels = None
     if len(columns.labels) == 1:
         labels = cells[columns.labels[0]]
@@ -46,3 +54,13 @@ def frame_sources(frame: Any, title: str) -> dict[str, Source]:
         splits = [*map(columns.get_split(), cells[columns.split])]
     openers = openers_of_table(cells[columns.path], labels, splits, where=where)
     return {split: opener() for split, opener in openers.items()}
+
+
+def check_folder(paths: list[Any], title: str) -> None:
+    """Raises an error if the folder of the first image does not exist."""
+    folder = os.path.dirname(str(paths[0])) or os.curdir
+    if not os.path.isdir(folder):
+        raise UserError(
+            f"The {title} has the image {paths[0]}, and there is no folder {folder}: "
+            "paths are relative to the current folder."
+        )

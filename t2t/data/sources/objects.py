@@ -30,6 +30,7 @@ WHAT_TO_GIVE = (
 # A Dataset is made for one thread in each process: it may share one open file.
 _ONE_AT_A_TIME = Lock()
 _NUM_COMPARED = 5
+"""Items whose labels are compared with the list of labels that a Dataset has."""
 
 
 class ObjectSource(Source):
@@ -284,7 +285,8 @@ def known_labels(dataset: Any, key: Any, title: str) -> list[Any] | None:
 
 def plain(value: Any) -> Any:
     """A label as a Python value."""
-    return value.item() if hasattr(value, "item") and np.size(value) == 1 else value
+    num = value.numel() if isinstance(value, Tensor) else np.size(value)
+    return value.item() if hasattr(value, "item") and num == 1 else value
 
 
 def files_of(dataset: Any) -> list[str]:
