@@ -53,6 +53,14 @@ class Findings:
         """The set that the second image of a pair belongs to."""
         return self.evaluated if self.trained_on is None else self.trained_on
 
+    def in_words(self) -> str:
+        """How many of each were found."""
+        num_labels = len(self.wrong_labels) + len(self.wrong_train_labels)
+        return (
+            f"{len(self.mistakes):,} mistakes, {num_labels:,} likely wrong labels, "
+            f"{len(self.duplicates):,} near-duplicates"
+        )
+
     def records(self) -> list[dict[str, Any]]:
         """A row of a table for every finding: what, which image, and which other."""
         second_split = self.split if self.trained_on is None else "train"
@@ -186,5 +194,3 @@ def find_confusions(predictions: Predictions) -> list[Confusion]:
         )
         for (label, other), rows in sorted(by_pair.items(), key=lambda at: -len(at[1]))
     ]
-
-

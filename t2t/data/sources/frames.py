@@ -30,7 +30,9 @@ def frame_sources(frame: Any, title: str) -> dict[str, Source]:
     where = f"the {title}"
     names = [str(name) for name in frame.columns]
     cells = [frame[name].to_list() for name in frame.columns]
-    first = [list(row) for row in zip(*(c[:_NUM_LOOKED_AT] for c in cells), strict=True)]
+    first = [
+        list(row) for row in zip(*(c[:_NUM_LOOKED_AT] for c in cells), strict=True)
+    ]
     try:
         columns = find_columns(names, first, NO_LABEL_CONFIG, where, labels=False)
     except UserError as error:

@@ -87,7 +87,7 @@ def open_objects(data: object, kind: str) -> dict[str, Source]:
     else:
         return {"all": open_object(data, kind)}
     known = {name: split for split, names in SPLIT_NAMES.items() for name in names}
-    if not parts or (unknown := [name for name in parts if name not in known]):
+    if not parts or not {*parts} <= {*known}:
         raise UserError(
             f"data has the parts {', '.join(map(str, parts)) or '(none)'}: name them "
             "train and val, as in data={'train': …, 'val': …}."
@@ -104,7 +104,8 @@ def open_object(data: object, kind: str) -> Source:
         splits = frame_sources(data, kind)
         if set(splits) != {"all"}:
             raise UserError(
-                "A data frame with a column of splits is data by itself: give data=frame."
+                "A data frame with a column of splits is all of the data: give "
+                "data=frame."
             )
         return splits["all"]
     if is_hugging_face(data):
@@ -135,9 +136,7 @@ def with_classes_of_train(splits: dict[str, Source]) -> dict[str, Source]:
 
 def is_pair(data: object) -> bool:
     """Whether this is (train, val), and not (images, labels)."""
-    return (
-        isinstance(data, tuple) and len(data) == 2 and not is_labelled_images(data)
-    )
+    return isinstance(data, tuple) and len(data) == 2 and not is_labelled_images(data)
 
 
 def is_labelled_images(data: object) -> bool:

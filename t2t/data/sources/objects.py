@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from t2t.data.decoding.damage import DamagedImage, unread
-from t2t.data.decoding.image_objects import from_array, image_data, kind_of
+from t2t.data.decoding.image_objects import image_data, kind_of
 from t2t.data.sources.base import (
     ArraySource,
     FileSource,
@@ -99,8 +99,8 @@ def as_pixels(images: Any, title: str) -> Tensor:
     is_uint8 = str(images.dtype).endswith("uint8")
     if not is_uint8:
         raise UserError(
-            f"The images of the {title} are {kind_of(images)}: give uint8 values from 0 "
-            "to 255, as images are stored; they are normalised in training."
+            f"The images of the {title} are {kind_of(images)}: give uint8 values from "
+            "0 to 255, as images are stored; they are normalised in training."
         )
     if not len(images) or images.ndim not in (3, 4):
         raise UserError(
@@ -135,8 +135,8 @@ def numbered(labels: Any, title: str) -> tuple[Indices | None, tuple[str, ...]]:
         values = values[:, 0]
     if values.ndim != 1:
         raise UserError(
-            f"The labels of the {title} are {kind_of(values)}: give one class number or "
-            "name for each image."
+            f"The labels of the {title} are {kind_of(values)}: give one class number "
+            "or name for each image."
         )
     return labels_and_classes(values.tolist(), None, f"the {title}")
 
@@ -243,11 +243,13 @@ def keys_of(item: Any, title: str) -> tuple[Any, ...]:
         if len(item) >= 2:
             return 0, 1
         raise UserError(
-            f"The first item of the {title} has {len(item)} values: return an image and "
-            "its label."
+            f"The first item of the {title} has {len(item)} values: return an image "
+            "and its label."
         )
     if isinstance(item, dict):
-        image = next((key for key in ("image", "img", "pixel_values") if key in item), "")
+        image = next(
+            (key for key in ("image", "img", "pixel_values") if key in item), ""
+        )
         label = next((key for key in ("label", "labels", "target") if key in item), "")
         if image and label:
             return image, label
@@ -294,10 +296,14 @@ def files_of(dataset: Any) -> list[str]:
     samples = getattr(dataset, "samples", None)
     transforms = ("transform", "target_transform", "transforms")
     is_plain = all(getattr(dataset, name, None) is None for name in transforms)
-    kinds = {each.__name__ for each in type(dataset).__mro__ if "torchvision" in each.__module__}
-    is_folder = type(dataset).__module__.startswith("torchvision.") and "DatasetFolder" in kinds
+    kinds = {
+        each.__name__
+        for each in type(dataset).__mro__
+        if "torchvision" in each.__module__
+    }
+    is_folder = (
+        type(dataset).__module__.startswith("torchvision.") and "DatasetFolder" in kinds
+    )
     if not (samples and is_plain and is_folder):
         return []
     return [os.path.abspath(path) for path, _ in samples]
-
-
