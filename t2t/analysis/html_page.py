@@ -126,7 +126,7 @@ class HtmlPage:
         )
 
     def cards(
-        self, cards: Iterable[Card], *, width: int = 150, quality: int = 78
+        self, cards: Iterable[Card], *, width: int = 110, quality: int = 78
     ) -> None:
         """A grid of cards, each at least `width` pixels wide."""
         figures = "".join(card_html(card, quality) for card in cards)

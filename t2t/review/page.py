@@ -104,10 +104,10 @@ def add_wrong_labels(page: HtmlPage, found: Findings, pictures: Pictures) -> Non
         listed = predictions.rows(rows[:NUM_SHOWN])
         page.section(
             title,
-            f"{shown(len(listed), len(rows), 'images')} whose label the model "
-            "contradicts with at least the confidence that it has, on average, in "
-            "images of the class it predicts. Look at each: some labels are wrong, "
-            "some images are just hard.",
+            f"{shown(len(listed), len(rows), 'images')} to whose label the model "
+            "gives less than a tenth of the probability that it gives it in other "
+            "images with this label. Look at each: some labels are wrong, some images "
+            "are just hard.",
         )
         page.cards(prediction_card(each, images) for each in listed)
 
@@ -156,9 +156,7 @@ def add_confusions(page: HtmlPage, found: Findings, pictures: Pictures) -> None:
             f"{confusion.num_images:,} of {confusion.num_of_label:,} ({share:.0f} %)"
         )
         examples = found.evaluated.rows(confusion.rows[:NUM_EXAMPLES])
-        page.cards(
-            (prediction_card(each, pictures.first) for each in examples), width=110
-        )
+        page.cards(prediction_card(each, pictures.first) for each in examples)
 
 
 def add_accuracy(page: HtmlPage, report: EvalReport, found: Findings) -> None:
@@ -219,7 +217,7 @@ def prediction_card(
             (
                 Text(f"{image.label} → "),
                 Text(image.predicted, "right" if image.is_correct else "wrong"),
-                Text(f" {percent(image.confidence)}"),
+                Text(f" · {percent(image.confidence)}"),
             ),
             (Text(short_path(image.path)),),
         ),
