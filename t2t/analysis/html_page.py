@@ -64,6 +64,8 @@ class Card:
     images: tuple[Image.Image | None, ...]
     """None for one that cannot be read."""
     lines: tuple[tuple[Text, ...], ...]
+    title: str = ""
+    """Shown while the mouse is over it."""
 
 
 class HtmlPage:
@@ -174,7 +176,8 @@ def card_html(card: Card, quality: int) -> str:
     lines = f"<div>{first}</div>" + "".join(
         f'<div class="quiet">{line}</div>' for line in rest
     )
-    return f"<figure>{shown}<figcaption>{lines}</figcaption></figure>"
+    title = f' title="{html.escape(card.title)}"' if card.title else ""
+    return f"<figure{title}>{shown}<figcaption>{lines}</figcaption></figure>"
 
 
 def data_url(image: Image.Image, quality: int = 88) -> str:

@@ -59,6 +59,9 @@ def eval(
     real: Annotated[
         bool, option("Also score on ImageNet's reassessed (ReaL) labels.")
     ] = False,
+    flip: Annotated[
+        bool, option("Average the probabilities of each image and its mirror image.")
+    ] = False,
     model: ModelOption = None,
     code: CodeOption = (),
     picture: Annotated[
@@ -86,7 +89,7 @@ def eval(
     ] = 50_000,
     json: JsonFlag = False,
 ) -> None:
-    """Evaluate a model: accuracy, loss, speed, accuracy of every class, mistakes.
+    """Evaluate a model: accuracy, calibration, speed, every class, and mistakes.
 
     Examples:
       t2t eval runs/digits.t2t_vit
@@ -94,7 +97,7 @@ def eval(
       t2t eval runs/mine --report mistakes.html
       t2t eval 81.5_T2T_ViT_14.pth.tar --data path/to/imagenet --real
       t2t eval --weights builtin --data path/to/cifar10
-      t2t eval runs/mine --json
+      t2t eval runs/mine --flip --json
     """
     if bool(run) == bool(weights):
         raise UserError(
@@ -122,6 +125,7 @@ def eval(
             precision=precision,
             model=model,
             real=real,
+            flip=flip,
             max_pixels=max_pixels,
             also=None if report is None else score_for_report(),
             progress=progress,

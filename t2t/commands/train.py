@@ -88,6 +88,25 @@ def train(
     code: CodeOption = (),
     epochs: Annotated[int | None, option("Same as --set epochs=N.", "", "N")] = None,
     seed: Annotated[int | None, option("Same as --set seed=N.", "", "N")] = None,
+    balance: Annotated[
+        Literal["sampling", "weights"] | None,
+        option(
+            "Balance uneven classes: show images of small classes more often "
+            "(sampling), or count them more in the loss (weights). By the square root "
+            "of their numbers; --set balance_power=1 balances fully."
+        ),
+    ] = None,
+    keep: Annotated[
+        Literal["last", "best"] | None,
+        option(
+            "The final model: the weights of the last evaluation or of the best one.",
+            "(default: last)",
+        ),
+    ] = None,
+    patience: Annotated[
+        int | None,
+        option("Stop after N evaluations without a better top-1.", "", "N"),
+    ] = None,
     device: DeviceOption = None,
     precision: PrecisionOption = None,
     residual: Annotated[
@@ -150,6 +169,8 @@ def train(
     if threads is not None:
         at_most(MAX_WORKERS, "--threads", at_least(1, "--threads", threads))
     check_max_pixels(max_pixels)
+    if patience is not None:
+        at_least(1, "--patience", patience)
     if micro_batch is not None:
         at_least(1, "--micro-batch", micro_batch)
     if not checkpoint_minutes > 0:
@@ -176,6 +197,9 @@ def train(
         set=set,
         epochs=epochs,
         seed=seed,
+        balance=balance,
+        keep=keep,
+        patience=patience,
         device=device,
         precision=precision,  # type: ignore[arg-type]
         residual=residual,

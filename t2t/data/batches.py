@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from t2t.data.class_balance import BalancedShuffle
 from t2t.data.crops import Crop, min_side_for
 from t2t.data.decoding.damage import Damage
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS, MAX_PIXELS_LIMIT
@@ -19,6 +20,7 @@ from t2t.data.sampler import (
     BlockShuffle,
     EvaluationSampler,
     Sampler,
+    Shuffle,
     TrainingSampler,
     shuffled,
 )
@@ -80,6 +82,7 @@ def open_batches(
     rank: int = 0,
     world_size: int = 1,
     repeats: int = 1,
+    balance_power: float = 0.0,
     channels: int = 3,
     damage: Damage | None = None,
     loader_options: LoaderOptions | None = None,
@@ -88,7 +91,8 @@ def open_batches(
 
     A batch has a view of its images per crop, in that order. Without crops it has one:
     the images as they are, which must share one size. A damaged image is recorded and
-    replaced by the next one of the source.
+    replaced by the next one of the source. `balance_power` above 0 shows images of
+    small classes more often (`balance_factors`).
     """
     sampler = TrainingSampler(
         num_images=len(source),
@@ -97,10 +101,17 @@ def open_batches(
         rank=rank,
         world_size=world_size,
         repeats=repeats,
-        shuffle=shuffled if source.blocks is None else BlockShuffle(source),
+        shuffle=shuffle_of(source, balance_power),
     )
     sampler.batch_indices(0)  # refuses an impossible batch size before reading
     return _open(source, sampler, crops, device, channels, damage, loader_options)
+
+
+def shuffle_of(source: Source, balance_power: float) -> Shuffle:
+    """The order of a source's images in every pass, with balanced classes or not."""
+    if balance_power:
+        return BalancedShuffle(source, balance_power)
+    return shuffled if source.blocks is None else BlockShuffle(source)
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,9 @@ class RecipeOptions:
     distill_token: bool = False
     epochs: int | None = None
     seed: int | None = None
+    balance: str | None = None
+    keep: str | None = None
+    patience: int | None = None
 
     def by_field(self) -> dict[str, Any]:
         """The options that set one field of a recipe, by its name."""
@@ -54,6 +57,9 @@ class RecipeOptions:
             "task_args.teacher": self.teacher,
             "epochs": self.epochs,
             "seed": self.seed,
+            "balance": self.balance,
+            "keep": self.keep,
+            "patience": self.patience,
         }
 
 
@@ -74,6 +80,9 @@ def choose_recipe(
         words = (f"seed={options.seed}", *words)
     if options.image_size is not None:
         words = (f"image_size={list(options.image_size)}", *words)
+    for name in ("balance", "keep", "patience"):
+        if (value := getattr(options, name)) is not None:
+            words = (f"{name}={value}", *words)
     chosen = with_settings(base, options.epochs, words)
     notes = schedule_notes(base, chosen, words)
     distilled = with_teacher(

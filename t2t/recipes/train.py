@@ -40,6 +40,9 @@ def train(
     code: Iterable[PathLike] = (),
     epochs: int | None = None,
     seed: int | None = None,
+    balance: Literal["sampling", "weights"] | None = None,
+    keep: Literal["last", "best"] | None = None,
+    patience: int | None = None,
     device: str | None = None,
     precision: Precision | None = None,
     residual: Literal["half", "fp32"] = "half",
@@ -84,6 +87,9 @@ def train(
         distill_token=distill_token,
         epochs=epochs,
         seed=seed,
+        balance=balance,
+        keep=keep,
+        patience=patience,
     )
     chosen, own_notes = choose_recipe(recipe, options, as_words(set))
     if folder is None and isinstance(recipe, str) and is_started_run(recipe):

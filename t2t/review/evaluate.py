@@ -28,12 +28,11 @@ from t2t.review.page import build_page
 from t2t.review.predictions import ImagePrediction, Predictions
 from t2t.review.training_images import find_training_images
 from t2t.shapes import Images, Labels
-from t2t.tasks.classify import score_classifier
 from t2t.torchrun import env_count
 from t2t.training.distributed import init_distributed
 from t2t.training.evaluation.evaluate import Normalize
 from t2t.training.evaluation.evaluate import evaluate as values_of
-from t2t.training.evaluation.evaluate_model import both, evaluate_model, open_batches
+from t2t.training.evaluation.evaluate_model import Scorer, evaluate_model, open_batches
 from t2t.training.evaluation.report import ClassRow, EvalReport
 from t2t.training.runtime import PRECISIONS
 from t2t.training.threads import use_free_cores
@@ -64,6 +63,16 @@ class Evaluation:
     def top5(self) -> float:
         """Per cent of the images whose label is among the first five predictions."""
         return self.report.score.top5
+
+    @property
+    def macro_accuracy(self) -> float:
+        """The mean accuracy of the classes, in per cent."""
+        return self.report.score.macro_accuracy
+
+    @property
+    def ece(self) -> float:
+        """The expected calibration error, in per cent."""
+        return self.report.score.calibration.ece
 
     @property
     def loss(self) -> float:
@@ -168,7 +177,7 @@ class Evaluation:
                     self.max_pixels,
                 ),
                 Normalize(trained.mean, trained.std),
-                both(score_classifier, score_colours),
+                Scorer(flip=report.flip, keeps_logits=False, also=score_colours),
                 world,
                 PRECISIONS[report.precision],
                 advance,
@@ -218,13 +227,14 @@ def evaluate(
     batch_size: int = 256,
     device: str | None = None,
     precision: str | None = None,
+    flip: bool = False,
     max_pixels: int = DEFAULT_MAX_PIXELS,
     progress: Progress = lambda done, total: None,
 ) -> Evaluation:
     """Evaluates a run or weights on the run's validation images or on other data.
 
     `data` is a path or a name as for `t2t eval`, or the Python objects that `t2t.train`
-    takes.
+    takes. `flip` averages the probabilities of each image and its mirror image.
     """
     if env_count("WORLD_SIZE") > 1:
         raise UserError(
@@ -238,6 +248,7 @@ def evaluate(
         batch_size=batch_size,
         device=device,
         precision=precision,
+        flip=flip,
         model=model,
         max_pixels=max_pixels,
         also=score_colours,

@@ -1,5 +1,6 @@
 """The page of what went wrong."""
 
+import os
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
@@ -32,7 +33,7 @@ def build_page(report: EvalReport, found: Findings, table: str) -> HtmlPage:
         f"{trained.name} at {size} pixels predicts the class of "
         f"{score.top1:.2f} % of {score.num_images:,} images correctly: "
         f"{report.data} ({report.split}). All that is found here is also listed in "
-        f"{table}, which opens in a spreadsheet.",
+        f"{table}, with whole paths.",
     )
     pictures = Pictures(found)
     add_mistakes(page, found, pictures)
@@ -164,7 +165,8 @@ def add_accuracy(page: HtmlPage, report: EvalReport, found: Findings) -> None:
     score = report.score
     page.section(
         "Accuracy by confidence",
-        "Of a well calibrated model, accuracy and confidence agree in every row.",
+        "Of a well calibrated model, accuracy and confidence agree in every row. The "
+        f"expected calibration error is {score.calibration.ece:.2f} %.",
     )
     page.table(
         ("confidence", "images", "mean confidence", "accuracy"),
@@ -173,7 +175,8 @@ def add_accuracy(page: HtmlPage, report: EvalReport, found: Findings) -> None:
     rows = report.classes()
     page.section(
         "Accuracy by class",
-        f"top-1 {score.top1:.2f} %, loss {score.loss:.4f}; the worst classes first.",
+        f"top-1 {score.top1:.2f} %, macro accuracy {score.macro_accuracy:.2f} %, loss "
+        f"{score.loss:.4f}; the worst classes first.",
     )
     page.table(
         ("class", "images", "correct", "top-1", "most often confused with"),
@@ -217,10 +220,11 @@ def prediction_card(
             (
                 Text(f"{image.label} → "),
                 Text(image.predicted, "right" if image.is_correct else "wrong"),
-                Text(f" · {percent(image.confidence)}"),
             ),
+            (Text(f"{percent(image.confidence)} sure"),),
             (Text(short_path(image.path)),),
         ),
+        title=image.path,
     )
 
 
@@ -241,6 +245,7 @@ def pair_card(
             (Text(f"{split}: {short_path(first.path)}"),),
             (Text(f"{other}: {short_path(second.path)}"),),
         ),
+        title=f"{first.path}\n{second.path}",
     )
 
 
@@ -257,6 +262,7 @@ def percent(probability: float) -> str:
     return f"{min(100 * probability, 99.9):.1f} %" if probability < 1 else "100 %"
 
 
-def short_path(path: str, length: int = 60) -> str:
-    """The end of a long path."""
-    return path if len(path) <= length else f"…{path[-length:]}"
+def short_path(path: str, length: int = 24) -> str:
+    """The last part of a path, or the end of that."""
+    name = os.path.basename(path)
+    return name if len(name) <= length else f"…{name[1 - length :]}"

@@ -57,6 +57,8 @@ class TaskContext:
     """Whether the data has labels, to score with."""
     class_names: tuple[str, ...] = ()
     """Empty if they are not known."""
+    class_weights: tuple[float, ...] = ()
+    """Weights of the classes in the loss; empty if all are 1."""
     data: str = "the data"
     image_size: tuple[int, int] = (224, 224)
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)
@@ -98,6 +100,9 @@ class Task(nn.Module):
     """Whether the data must have classes, and the model a head for them."""
     metrics: ClassVar[tuple[Metric, ...]] = (VAL_LOSS,)
     """What an evaluation computes; the first is the primary metric."""
+    balanced_by: ClassVar[tuple[str, ...]] = ("sampling",)
+    """What a recipe's `balance` may be, if the task has labels: `weights` needs a loss
+    that takes the context's `class_weights`."""
     needs_whole_batch: ClassVar[bool] = False
     """Whether the loss compares all images of a batch: it takes no micro-batches."""
 

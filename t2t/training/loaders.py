@@ -11,6 +11,7 @@ from t2t.data.batches import (
     open_batches,
     start_reading,
 )
+from t2t.data.class_balance import balance_factors, class_counts
 from t2t.data.crops import CenterCrop, RandomCrop
 from t2t.data.decoding.damage import Damage
 from t2t.data.sources import Source, Splits, holdout, open_splits
@@ -57,8 +58,17 @@ def training_batches(
         crops=training_crops(recipe, task),
         seed=recipe.seed,
         repeats=recipe.repeats,
+        balance_power=recipe.balance_power if recipe.balance == "sampling" else 0.0,
         **common_options(recipe, world, loader_options, damage),
     )
+
+
+def class_weights(recipe: Recipe, source: Source) -> tuple[float, ...]:
+    """The weights of the classes in the loss; empty if all are 1."""
+    if recipe.balance != "weights":
+        return ()
+    factors = balance_factors(class_counts(source), recipe.balance_power)
+    return tuple(factors.tolist())
 
 
 def validation_batches(

@@ -207,6 +207,10 @@ class Recipe:
     """Images per step, over all devices and micro-batches together."""
     repeats: int = 1
     """Repeated augmentation: copies of each image in a batch."""
+    balance: Literal["sampling", "weights"] | None = None
+    """Balances uneven classes: shows small ones more often, or weights the loss."""
+    balance_power: float = 0.5
+    """Factor of a class of n images: n to the minus this; 1 is a full balance."""
     drop_path: float = 0.0
     token_dropping: TokenDropping = field(default_factory=TokenDropping)
     light_augment_share: float = 0.0
@@ -216,6 +220,11 @@ class Recipe:
     """Training images to evaluate on instead of the validation set."""
     evaluate_every: int = 1
     """Epochs between evaluations; the last epoch is always evaluated."""
+    keep: Literal["last", "best"] = "last"
+    """The weights of the final model: of the last evaluation, or of the best one by
+    the primary metric."""
+    patience: int | None = None
+    """Stops after so many evaluations without a better primary metric."""
     task: str = "classify"
     """What is learned: classify, distill_soft, masked_autoencoder, …"""
     task_args: dict[str, Any] = field(default_factory=dict)
@@ -238,6 +247,9 @@ class Recipe:
             require(name, getattr(self, name), 1)
         for side in self.image_size:
             require("image_size", side, 1, MAX_IMAGE_SIDE)
+        if self.patience is not None:
+            require("patience", self.patience, 1)
+        require("balance_power", self.balance_power, 0.01, 1)
         require("seed", self.seed, 0, below=2**32)
         require("holdout", self.holdout, 0)
         require("drop_path", self.drop_path, 0, below=1)

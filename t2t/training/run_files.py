@@ -15,14 +15,18 @@ from t2t.user_code import FOLDER as CODE
 RECIPE, ENVIRONMENT, METRICS = "recipe.json", "environment.json", "metrics.jsonl"
 RESULT, CHECKPOINTS, CURVES = "result.json", "last", "curves.png"
 PICTURES = "pictures.png"
-MODEL, LOG, LOCK = "model.safetensors", "log.txt", ".lock"
+MODEL, BEST = "model.safetensors", "best.safetensors"
+LOG, LOCK = "log.txt", ".lock"
 
 STEP = "step-" + 9 * "[0-9]" + "*"
 CHECKPOINT_FILES = tuple(
     f"{CHECKPOINTS}/{pattern}"
     for pattern in (STEP, f"damaged-{STEP}", ".writing-[0-9]*")
 )
-RUN_FILES = (MODEL, METRICS, RESULT, CURVES, PICTURES, LOG, ENVIRONMENT, RECIPE)
+RUN_FILES = (
+    *(MODEL, BEST, METRICS, RESULT, CURVES, PICTURES, LOG, ENVIRONMENT),
+    RECIPE,
+)
 PARTIAL_FILES = tuple(f".{name}.*.part" for name in RUN_FILES)
 """Files that a killed process did not finish."""
 TRACKER_FILES = (

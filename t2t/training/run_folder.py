@@ -17,6 +17,7 @@ from t2t.training.folder_lock import FolderLock
 from t2t.training.recipe import Recipe
 from t2t.training.run_files import (
     ALL_FILES,
+    BEST,
     CHECKPOINT_FILES,
     CHECKPOINTS,
     CURVES,
@@ -48,6 +49,7 @@ class RunFolder:
         self.checkpoints = path / CHECKPOINTS
         self.curves = path / CURVES
         self.model = path / MODEL
+        self.best = path / BEST
         self.log = path / LOG
         self.lock = FolderLock(path)
         self.json_files: dict[str, dict[str, Any]] = {}

@@ -21,6 +21,7 @@ from t2t.training.distributed import (
     World,
     all_gather_union,
     all_reduce_any,
+    barrier,
     batch_norm_buffers,
     broadcast_from_main,
     broadcast_tensors,
@@ -31,7 +32,7 @@ from t2t.training.evaluation.evaluate import Normalize, evaluate
 from t2t.training.folder_guard import FolderGuard
 from t2t.training.forecast.advice import advice
 from t2t.training.kernel_compiling import KernelCompiler
-from t2t.training.loaders import start_reading_images
+from t2t.training.loaders import class_weights, start_reading_images
 from t2t.training.logging.clock import duration
 from t2t.training.logging.run_logger import RunLogger
 from t2t.training.logging.stage import stage
@@ -93,7 +94,14 @@ class Trainer:
         )
         initial = recipe if checkpoint is None else recipe_to_resume(recipe, checkpoint)
         classes = splits.train.classes
-        self.state = new_state(initial, runtime, world, len(classes), classes)
+        self.state = new_state(
+            initial,
+            runtime,
+            world,
+            len(classes),
+            classes,
+            class_weights(recipe, splits.train),
+        )
         self.state.data = {
             "classes": list(classes),
             "num_images": len(splits.train),
@@ -126,6 +134,9 @@ class Trainer:
         # Only the result could not be written, or there are fewer images now.
         if state.step >= self.num_steps:
             self.evaluate(validation, recipe.epochs)
+        elif logger.stopped_early(state):
+            self.model_saver.save_model(state)
+            return self.finish(stop)
         saved_at = time.monotonic()
         for batch in self.stepper.load(batches.steps(state.step, self.num_steps)):
             epoch = state.step / self.per_epoch
@@ -154,6 +165,9 @@ class Trainer:
                 self.broadcast_batch_norms()
             if evaluates:
                 self.evaluate(validation, num_epochs)
+                if logger.stopped_early(state):
+                    logger.log_early_stop(state)
+                    break
             if rest == 0 and num_epochs == 1 and not is_last:
                 self.drain()
                 self.compile_if_it_pays()
@@ -233,8 +247,11 @@ class Trainer:
                 scores[name] = checked_metrics(self.task, values)
                 num_images = len(values["index"])
         self.gather_damage()
-        self.logger.log_evaluation(state.step, epoch, scores, num_images)
-        self.model_saver.save_model(state.final_model)
+        row = self.logger.log_evaluation(state.step, epoch, scores, num_images)
+        is_best = state.best.update(self.logger.metrics[0], row, state.final_model)
+        saver = self.model_saver
+        if self.recipe.keep == "last" or is_best:
+            saver.save_model(state)
         self.logger.clock.end_evaluation()
 
     def broadcast_batch_norms(self) -> None:
@@ -275,6 +292,9 @@ class Trainer:
         self.writer.finish()
         self.guard.check(self.state)
         saver, is_received = self.model_saver, lambda: stop.received
+        if self.recipe.keep == "best":
+            # After a resume, the file may be of an evaluation that was repeated.
+            saver.save_model(self.state)
         broadcast_from_main(self.world, lambda: saver.retry(is_received))
         # All write a sharded checkpoint together, and only the main process knows.
         if broadcast_from_main(self.world, lambda: bool(saver.unsaved)):
@@ -282,5 +302,7 @@ class Trainer:
             self.writer.finish()
         summary = {**self.logger.summary(self.state), **self.compiling.settings()}
         self.logger.flush()
+        saver.save_best(self.state, is_received)
+        barrier(self.world)
         broadcast_from_main(self.world, lambda: saver.finish(summary, is_received))
         return Result(self.run_folder.path, True, summary)

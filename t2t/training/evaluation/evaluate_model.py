@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from t2t.data.batches import EvaluationBatches, LoaderOptions, evaluation_batches
 from t2t.data.crops import CenterCrop
@@ -17,14 +18,17 @@ from t2t.data.sources.opening import find_splits
 from t2t.errors import UserError, choose
 from t2t.models.checkpoint_io.resolve import FILE_NAME
 from t2t.models.trained import TrainedModel, load_trained
+from t2t.shapes import Images, Labels
+from t2t.tasks.base import Views
 from t2t.tasks.class_matching import match_classes, relabelled
-from t2t.tasks.classify import score_classifier
+from t2t.tasks.classify import flipped_logits, score_logits
 from t2t.training.distributed import (
     World,
     all_gather_union,
     check_same_on_all,
     init_distributed,
 )
+from t2t.training.evaluation.calibration import MAX_LOGITS
 from t2t.training.evaluation.evaluate import Normalize, Scoring, evaluate
 from t2t.training.evaluation.real_labels import RealLabels
 from t2t.training.evaluation.report import EvalReport
@@ -47,6 +51,7 @@ def evaluate_model(
     precision: str | None = None,
     model: str | None = None,
     real: bool = False,
+    flip: bool = False,
     damage_limit: int = 100,
     max_pixels: int = DEFAULT_MAX_PIXELS,
     also: Scoring | None = None,
@@ -55,7 +60,8 @@ def evaluate_model(
     """Evaluates a run or weights on their own or other data.
 
     Under torchrun all processes share the work; the main process gets the report, the
-    others None. `also` gives more values of every image, which the report keeps.
+    others None. `flip` averages the probabilities of each image and its mirror image,
+    `also` gives more values of every image, which the report keeps.
     `progress` is called with the number of images done and their total.
     """
     with init_distributed(device) as world, use_free_cores(world.device):
@@ -78,11 +84,13 @@ def evaluate_model(
         num_classes = len(trained.class_names)
         watch = Stopwatch(world, len(source), progress)
         dtype = PRECISIONS[precision]
-        scoring = score_classifier if also is None else both(score_classifier, also)
+        has_room = len(source) * num_classes <= MAX_LOGITS
+        score_batch = Scorer(flip=flip, keeps_logits=has_room, also=also)
         values = evaluate(
-            network, batches, normalize, scoring, world, dtype, watch.advance
+            network, batches, normalize, score_batch, world, dtype, watch.advance
         )
         score = Score.of(values, num_classes)
+        values.pop("logits", None)  # large, and used by now
         rate = watch.images_per_second()
         real_score = (
             None if real_labels is None else real_labels.score(score.predictions)
@@ -98,6 +106,7 @@ def evaluate_model(
             score=score,
             values=values,
             real=real_score,
+            flip=flip,
             images_per_second=rate,
             device=device_name(world),
             precision=precision,
@@ -107,9 +116,25 @@ def evaluate_model(
         )
 
 
-def both(first: Scoring, second: Scoring) -> Scoring:
-    """Values of every image by two functions."""
-    return lambda *given: {**first(*given), **second(*given)}
+@dataclass(frozen=True)
+class Scorer:
+    """Scores a batch as the task of a classifier does."""
+
+    flip: bool
+    """Whether the probabilities of mirror images are averaged."""
+    keeps_logits: bool
+    """Whether `logits` are among the values."""
+    also: Scoring | None = None
+    """Gives more values of every image."""
+
+    def __call__(self, model: nn.Module, images: Images, labels: Labels) -> Views:
+        logits = flipped_logits(model, images) if self.flip else model(images).float()
+        values = score_logits(logits, labels)
+        if self.keeps_logits:
+            values["logits"] = logits
+        return (
+            values if self.also is None else values | self.also(model, images, labels)
+        )
 
 
 def open_batches(

@@ -229,11 +229,23 @@ def report(run: Path) -> EvalReport:
         (number, (number + step) % 25) for number in range(24) for step in range(1, 6)
     ]
     pairs = torch.tensor([*wrong, *[(24, 24)] * 5])
-    numbers = torch.arange(len(pairs))[:, None]
+    numbers = torch.arange(len(pairs))
     return replace(
         judged(run),
         trained=replace(load_trained(run), class_names=classes),
-        score=Score(4.0, 4.0, 3.0, 25, torch.cat([numbers, pairs], 1)),
+        score=Score.of(
+            {
+                "index": numbers,
+                "label": pairs[:, 0],
+                "predicted": pairs[:, 1],
+                "top1": 100.0 * (pairs[:, 0] == pairs[:, 1]),
+                "top5": torch.tensor([4.0]),
+                "val_loss": torch.tensor([3.0]),
+                "confidence": torch.full((len(pairs),), 0.5),
+                "label_probability": torch.full((len(pairs),), 0.1),
+            },
+            25,
+        ),
     )
 
 
