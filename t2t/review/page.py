@@ -131,8 +131,8 @@ def add_duplicates(page: HtmlPage, found: Findings, pictures: Pictures) -> None:
         title,
         f"{shown(len(pairs), len(found.duplicates), 'pairs')} of images that are "
         f"{where}: copies, also compressed, resized or a little cropped. Accuracy on "
-        "them says little about new images. Different labels come first, since one of them is "
-        f"wrong. {searched}",
+        "them says little about new images. Different labels come first, since one of "
+        f"them is wrong. {searched}",
     )
     page.cards(
         (

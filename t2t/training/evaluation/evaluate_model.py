@@ -132,9 +132,8 @@ class Scorer:
         values = score_logits(logits, labels)
         if self.keeps_logits:
             values["logits"] = logits
-        return (
-            values if self.also is None else values | self.also(model, images, labels)
-        )
+        more = {} if self.also is None else self.also(model, images, labels)
+        return {**values, **more}
 
 
 def open_batches(
