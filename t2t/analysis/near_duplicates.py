@@ -65,7 +65,8 @@ def find_near_duplicates(first: Colours, second: Colours | None = None) -> list[
     pairs = {}
     for row, place in found.nonzero().tolist():
         other = int(indices[row, place])
-        numbers = (min(row, other), max(row, other)) if is_same else (row, other)
+        first_row, second_row = sorted((row, other)) if is_same else (row, other)
         if not is_same or row != other:
-            pairs[numbers] = Pair(*numbers, float(distances[row, place]))
+            distance = float(distances[row, place])
+            pairs[first_row, second_row] = Pair(first_row, second_row, distance)
     return sorted(pairs.values(), key=lambda pair: pair.distance)

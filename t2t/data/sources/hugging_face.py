@@ -64,9 +64,8 @@ def hugging_face_source(dataset: Any, title: str) -> Source:
     # A transform or format of the user's decodes and changes what is read.
     unformatted = copy(dataset).with_format(None)
     encoded = unformatted.cast_column(columns.image, datasets.Image(decode=False))
-    if columns.label is None:
-        labels, classes = no_labels(len(dataset)), ()
-    else:
+    labels, classes = no_labels(len(dataset)), columns.classes or ()
+    if columns.label is not None:
         values = list(unformatted[columns.label])
         labels, classes = labels_and_classes(values, columns.classes, f"the {title}")
     return HuggingFaceSource(encoded, columns.image, labels, classes, title)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -88,7 +89,7 @@ def array_source(images: Any, labels: Any, title: str) -> Source:
     if all(isinstance(item, str | os.PathLike) for item in items):
         paths = [os.path.abspath(os.path.expanduser(item)) for item in items]
         check_exist(paths, title)
-        return FileSource(os.sep, paths, numbers, classes)  # type: ignore[arg-type]
+        return FileSource(Path(os.sep), paths, numbers, classes)
     source = ObjectSource(items, numbers, classes, title)
     check_first(items[0], title)
     return source
@@ -187,7 +188,7 @@ def dataset_source(dataset: Any, title: str) -> Source:
     if not keys[1:]:
         classes: tuple[str, ...] = ()
         return ObjectSource(dataset, no_labels(len(dataset)), classes, title, keys)
-    classes = tuple(map(str, names)) if is_names(names) else ()
+    classes = tuple(map(str, names or ())) if is_names(names) else ()
     values = known_labels(dataset, keys[1], title)
     if values is None:
         values = [
@@ -196,7 +197,7 @@ def dataset_source(dataset: Any, title: str) -> Source:
         ]
     labels, classes = labels_and_classes(values, classes or None, f"the {title}")
     if files := files_of(dataset):
-        return FileSource(os.sep, files, labels, classes)
+        return FileSource(Path(os.sep), files, labels, classes)
     return ObjectSource(dataset, labels, classes, title, keys[:1])
 
 
