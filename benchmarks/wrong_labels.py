@@ -1,19 +1,25 @@
 """How many wrong labels and copies `t2t eval --report` finds, put there on purpose.
 
     python benchmarks/wrong_labels.py data path/to/cifar10 --seed 0 --into noisy-0
-    t2t train benchmarks/wrong_labels.py:recipe --data noisy-0 --folder runs/noisy-0
-    python benchmarks/wrong_labels.py score runs/noisy-0 noisy-0
+    t2t train benchmarks/wrong_labels.py:recipe --data noisy-0 --seed 0 \\
+        --threads 1 --folder runs/noisy-0
+    t2t eval runs/noisy-0 --report found-0.html
+    python benchmarks/wrong_labels.py score found-0.csv noisy-0
 
 The first command draws 10,000 training and 2,000 test images of CIFAR-10, gives 5 % of
 each another label, and copies 300 of the test images into training: 100 as they are,
-100 as JPEG of quality 75, 100 at 48 pixels. `truth.json` says which.
+100 as JPEG of quality 75, 100 at 48 pixels, the size that the model sees. `truth.json`
+says which.
 """
 
 import argparse
+import csv
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -115,6 +121,51 @@ def make_data(cifar10: Path, into: Path, seed: int) -> None:
     (into / "truth.json").write_text(json.dumps(truth) + "\n")
 
 
+def score(table: Path, data: Path) -> dict[str, Any]:
+    """How much of what was done to the images a table of findings lists."""
+    truth = json.loads((data / "truth.json").read_text())
+    with table.open(newline="") as file:
+        rows = [*csv.DictReader(file)]
+    counts = {}
+    for split in ("val", "train"):
+        wrong = {*truth[f"wrong_{split}"]}
+        listed = [
+            number_of(row["path"])
+            for row in rows
+            if (row["finding"], row["split"]) == ("wrong label", split)
+        ]
+        hits = [number in wrong for number in listed]
+        counts[f"wrong labels ({split})"] = {
+            "put there": len(wrong),
+            "listed": len(listed),
+            "found": sum(hits),
+            "right of the first 100": sum(hits[:100]),
+        }
+    pairs = {
+        (number_of(row["path"]), number_of(row["other_path"]))
+        for row in rows
+        if row["finding"] == "near-duplicate"
+    }
+    for how in ("exact", "jpeg", "resized"):
+        copies = {
+            (copy["val"], int(number))
+            for number, copy in truth["copies"].items()
+            if copy["how"] == how
+        }
+        counts[f"copies ({how})"] = {
+            "put there": len(copies),
+            "found": len(copies & pairs),
+        }
+        pairs -= copies
+    counts["other pairs"] = {"listed": len(pairs), "pairs": sorted(pairs)}
+    return counts
+
+
+def number_of(path: str) -> int:
+    """The row of an image in its parquet file."""
+    return int(re.findall(r"\[(\d+)\]$", path)[0])
+
+
 def main() -> None:
     """Runs one of the commands."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -123,8 +174,14 @@ def main() -> None:
     data.add_argument("cifar10", type=Path)
     data.add_argument("--seed", type=int, default=0)
     data.add_argument("--into", type=Path, required=True)
+    scoring = commands.add_parser("score")
+    scoring.add_argument("table", type=Path)
+    scoring.add_argument("data", type=Path)
     given = parser.parse_args()
-    make_data(given.cifar10, given.into, given.seed)
+    if given.command == "data":
+        make_data(given.cifar10, given.into, given.seed)
+    else:
+        print(json.dumps(score(given.table, given.data), indent=1))
 
 
 if __name__ == "__main__":

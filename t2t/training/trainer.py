@@ -60,6 +60,12 @@ class Result:
     stop_requested: bool = False
     """Whether Ctrl-C, SIGTERM or SIGHUP was received, even if too late to matter."""
 
+    def __repr__(self) -> str:
+        name = self.summary.get("metric")
+        score = self.summary.get(name)
+        shown = "" if score is None else f", {name}={score:g}"
+        return f"Result(folder={str(self.folder)!r}, finished={self.finished}{shown})"
+
 
 class Trainer:
     """One process's part of a run."""
