@@ -47,9 +47,8 @@ def cropped(image: Image.Image, share: float) -> Image.Image:
     """The middle of an image."""
     width, height = image.size
     left, top = ((side - share * side) / 2 for side in image.size)
-    return image.crop(
-        (round(left), round(top), round(width - left), round(height - top))
-    )
+    box = (left, top, width - left, height - top)
+    return image.crop(tuple(map(round, box)))
 
 
 KINDS = {
@@ -121,9 +120,8 @@ def main() -> None:
                 continue
             right = [pair for pair in pairs if chosen[pair.first] == pair.second]
             share = 100 * len(right) / len(pictures)
-            print(
-                f"  {name:<24} {share:5.1f} % found, {len(pairs) - len(right)} others"
-            )
+            num_others = len(pairs) - len(right)
+            print(f"  {name:<24} {share:5.1f} % found, {num_others} others")
 
 
 if __name__ == "__main__":

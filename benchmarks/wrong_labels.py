@@ -31,7 +31,10 @@ from t2t.training.recipe import Recipe, TokenDropping
 
 NUM_TRAIN, NUM_VAL, NUM_COPIES = 10_000, 2_000, 100
 SHARE_WRONG = 0.05
-CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
+CLASSES = [
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
+]
 
 
 def recipe() -> Recipe:

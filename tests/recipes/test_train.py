@@ -114,7 +114,7 @@ def test_objects_train_and_resume_like_files(
     assert (found.num_images, found.report.data) == (13, name)
     assert found.top1 == pytest.approx(result.summary["top1"], abs=1e-3)
     assert f"top1={result.summary['top1']:g}" in repr(result)
-    with pytest.raises(UserError, match='another recipe .data: "memory:arrays-'):
+    with pytest.raises(UserError, match=r'another recipe \(data: "memory:'):
         train(((pixels[:40], labels[:40]), data[1]))
     monkeypatch.setattr(in_memory, "_KEPT", {})
     with pytest.raises(UserError, match="was passed as a Python object"):
