@@ -1,4 +1,4 @@
-"""How many wrong labels and copies `t2t eval --report` finds, put there on purpose.
+r"""How many wrong labels and copies `t2t eval --report` finds, put there on purpose.
 
     python benchmarks/wrong_labels.py data path/to/cifar10 --seed 0 --into noisy-0
     t2t train benchmarks/wrong_labels.py:recipe --data noisy-0 --seed 0 \\
