@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 

@@ -1,7 +1,8 @@
 """`t2t eval`: evaluate a model."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional
 
@@ -9,6 +10,10 @@ from t2t.commands.options import (
     CodeOption,
     DeviceOption,
     JsonFlag,
+    LabelColumnsOption,
+    LabelPatternOption,
+    LabelsOption,
+    MaxDamagedOption,
     MaxPixelsOption,
     ModelOption,
     PrecisionOption,
@@ -22,10 +27,12 @@ from t2t.commands.options import (
     run_code,
     warn,
 )
+from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, damage_limit
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.errors import UserError, on_one_line
 
 if TYPE_CHECKING:
+    from t2t.models.trained import TrainedModel
     from t2t.training.evaluation.evaluate import Scoring
 
 
@@ -46,6 +53,9 @@ def eval(
             "Images to evaluate on.", "(default: the run's validation images)", "SOURCE"
         ),
     ] = None,
+    labels: LabelsOption = (),
+    label_columns: LabelColumnsOption = None,
+    label_pattern: LabelPatternOption = None,
     split: Annotated[
         str | None,
         option("val, test, train or all.", "(default: val, else all)", "SPLIT"),
@@ -56,6 +66,7 @@ def eval(
     device: DeviceOption = None,
     precision: PrecisionOption = None,
     max_pixels: MaxPixelsOption = DEFAULT_MAX_PIXELS,
+    max_damaged: MaxDamagedOption = DEFAULT_MAX_DAMAGED,
     real: Annotated[
         bool, option("Also score on ImageNet's reassessed (ReaL) labels.")
     ] = False,
@@ -106,29 +117,46 @@ def eval(
         )
     at_least(1, "--batch-size", batch_size)
     check_max_pixels(max_pixels)
+    damage_limit(max_damaged, 0)
     check_picture(picture)
     at_least(0, "--train-images", train_images)
     check_report(report)
     run_code(code)
 
+    from t2t.data.label_config import label_config
+    from t2t.models.trained import load_trained
     from t2t.screen import print_json, print_page, show_progress
     from t2t.training.evaluation.evaluate_model import evaluate_model
 
+    trained = load_trained(weights or run, model=model)
+    options: dict[str, Any] = {
+        "data": data,
+        "label_config": label_config(labels, label_columns, label_pattern),
+        "split": split,
+        "batch_size": batch_size,
+        "device": device,
+        "precision": precision,
+        "max_pixels": max_pixels,
+        "max_damaged": max_damaged,
+    }
+    if trained.is_multilabel:
+        refused = {
+            "--picture": picture is not None,
+            "--report": report is not None,
+            "--real": real,
+            "--flip": flip,
+        }
+        eval_multilabel(trained, options, refused, json=json)
+        return
     found = None
     with show_progress("evaluating") as progress:
         evaluated = evaluate_model(
-            weights or run,
-            data=data,
-            split=split,
-            batch_size=batch_size,
-            device=device,
-            precision=precision,
-            model=model,
+            trained,
             real=real,
             flip=flip,
-            max_pixels=max_pixels,
             also=None if report is None else score_for_report(),
             progress=progress,
+            **options,
         )
     if evaluated is None:  # another process of torchrun prints it
         return
@@ -136,7 +164,7 @@ def eval(
         from t2t.review.evaluate import Evaluation
 
         with show_progress("training images") as progress:
-            evaluation = Evaluation(evaluated, weights or run, max_pixels)
+            evaluation = Evaluation(evaluated, max_pixels, max_damaged)
             found = evaluation.save_report(report, train_images, progress)
     warn(*evaluated.notes)
     warn(*(f"Skipped a damaged image: {on_one_line(n)}" for n in evaluated.damaged))
@@ -177,3 +205,32 @@ def score_for_report() -> "Scoring":
     from t2t.review.evaluate import score_colours
 
     return score_colours
+
+
+def eval_multilabel(
+    trained: "TrainedModel",
+    options: Mapping[str, Any],
+    refused: Mapping[str, bool],
+    *,
+    json: bool,
+) -> None:
+    """Evaluates a model that predicts several labels an image."""
+    for option_name, is_given in refused.items():
+        if is_given:
+            raise UserError(
+                f"{option_name} needs one label an image, and {trained.path} predicts "
+                "several: leave it out."
+            )
+    from t2t.screen import print_json, print_page, show_progress
+    from t2t.training.evaluation.evaluate_multilabel import evaluate_multilabel
+
+    with show_progress("evaluating") as progress:
+        report = evaluate_multilabel(trained, progress=progress, **options)
+    if report is None:
+        return
+    warn(*report.notes)
+    warn(*(f"Skipped a damaged image: {on_one_line(n)}" for n in report.damaged))
+    if json:
+        print_json(report.as_json())
+    else:
+        print_page(lambda width: report.render())

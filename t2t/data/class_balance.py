@@ -9,17 +9,17 @@ from jaxtyping import Int64
 
 from t2t.data.sampler import pass_seed, read_only
 from t2t.data.sources.base import Indices, Source, Subset
-from t2t.data.sources.splitting import mixed_order, permutation
+from t2t.data.sources.splitting import dealt_order, permutation
 
 UNEVEN_FROM = 2.0
-"""Classes are uneven if the largest has at least so many times the smallest's images."""
+"""Classes are uneven if the largest has so many times the images of the smallest."""
 CLASS_SEED = 0xC2B2AE3D27D4EB4F
 """Added per class to a seed, so that classes of one size differ in their order."""
 
 
 def class_counts(source: Source) -> Indices:
-    """The number of images of every class; empty if the images have no labels."""
-    if not source.is_labelled:
+    """The number of images of every class; empty unless each image has one class."""
+    if not source.is_labelled or source.is_multilabel:
         return np.zeros(0, np.int64)
     counts: Indices = np.bincount(source.labels, minlength=len(source.classes))
     return counts
@@ -60,11 +60,11 @@ class BalancedShuffle:
 
     The images of a class take turns in random order, also from one pass to the next:
     since the start, none was shown more than once more often than another. A source
-    that is read in blocks is still read from few blocks at a time.
+    that is read in blocks is still read from few at a time, as by `BlockShuffle`.
     """
 
-    def __init__(self, source: Source, power: float) -> None:
-        self._source = source
+    def __init__(self, source: Source, batch_size: int, power: float) -> None:
+        self._source, self._batch_size = source, batch_size
         counts = class_counts(source)
         self._quotas = balanced_quotas(counts, power).tolist()
         by_class = np.argsort(source.labels, kind="stable")
@@ -78,7 +78,8 @@ class BalancedShuffle:
 
     def _shuffled(self, seed: int, number: int) -> Int64[np.ndarray, " images"]:
         samples = np.concatenate([*self._samples(seed, number)])
-        order = mixed_order(Subset(self._source, samples), pass_seed(seed, number))
+        shown = Subset(self._source, samples)
+        order = dealt_order(shown, self._batch_size, pass_seed(seed, number))
         return read_only(samples[order])
 
     def _samples(self, seed: int, number: int) -> Iterator[Indices]:

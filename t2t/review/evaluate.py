@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from t2t.analysis.near_duplicates import colours_of
 from t2t.atomic import write_atomically
-from t2t.data.decoding.damage import Damage
+from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, Damage, damage_limit
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.sources import Source
 from t2t.data.sources.in_memory import Data, data_name
@@ -51,8 +51,8 @@ class Evaluation:
     """
 
     report: EvalReport
-    weights: str
     max_pixels: int = DEFAULT_MAX_PIXELS
+    max_damaged: str = DEFAULT_MAX_DAMAGED
 
     @property
     def top1(self) -> float:
@@ -145,7 +145,7 @@ class Evaluation:
             )
         others, note = None, "No training images were asked for."
         if train_images and report.split != "train":
-            found = find_training_images(self.weights, report)
+            found = find_training_images(report)
             note = found.note
             if found.source is not None:
                 some = some_of(found.source, train_images, seed=0)
@@ -173,7 +173,7 @@ class Evaluation:
                     source,
                     min(report.batch_size, len(source)),
                     world,
-                    Damage(),
+                    Damage(damage_limit(self.max_damaged, len(source))),
                     self.max_pixels,
                 ),
                 Normalize(trained.mean, trained.std),
@@ -229,6 +229,7 @@ def evaluate(
     precision: str | None = None,
     flip: bool = False,
     max_pixels: int = DEFAULT_MAX_PIXELS,
+    max_damaged: str = DEFAULT_MAX_DAMAGED,
     progress: Progress = lambda done, total: None,
 ) -> Evaluation:
     """Evaluates a run or weights on the run's validation images or on other data.
@@ -251,11 +252,12 @@ def evaluate(
         flip=flip,
         model=model,
         max_pixels=max_pixels,
+        max_damaged=max_damaged,
         also=score_colours,
         progress=progress,
     )
     assert report is not None
-    return Evaluation(report, os.fspath(weights), max_pixels)
+    return Evaluation(report, max_pixels, max_damaged)
 
 
 def score_colours(

@@ -1,6 +1,5 @@
 """The images that a model was trained on, or would be."""
 
-import os
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -23,15 +22,13 @@ class TrainingImages:
     note: str
 
 
-def find_training_images(
-    path: str | os.PathLike[str], report: EvalReport
-) -> TrainingImages:
+def find_training_images(report: EvalReport) -> TrainingImages:
     """The training images of the evaluated data, or else those of the model.
 
     They have the class numbers of the model, and none of them is evaluated.
     """
     trained = report.trained
-    recipe = recipe_beside(path)
+    recipe = recipe_beside(trained.path)
     own = trained.data if recipe is None else recipe.data
     is_own = own is not None and same_data(report.data, own)
     where = report.data if is_own or has_train(report.data) else own
@@ -50,6 +47,8 @@ def find_training_images(
         numbers, _ = match_classes(source.classes, trained.class_names, where)
     except UserError as error:
         return TrainingImages(None, f"The training images are not used: {error}")
+    if source.is_multilabel:
+        return TrainingImages(None, f"The images of {where} have several labels.")
     return TrainingImages(
         relabelled(source, numbers, trained.class_names), f"{where} (train)"
     )

@@ -15,19 +15,15 @@ def check_names(recipe: Recipe) -> None:
 
 def check_balance(recipe: Recipe) -> None:
     """Raises an error if the task cannot balance classes as the recipe asks."""
-    if recipe.balance is None:
+    allowed = task_class(recipe.task).balanced_by
+    if recipe.balance is None or recipe.balance in allowed:
         return
-    task = task_class(recipe.task)
-    allowed = task.balanced_by if task.needs_labels else ()
-    if recipe.balance in allowed:
-        return
-    if not task.needs_labels:
-        why = "learns without classes, so that there is nothing to balance"
-    elif not allowed:
-        why = "has no single class per image, so that classes cannot be balanced"
-    else:
-        why = f"has no class weights in its loss, and takes balance={allowed[0]} alone"
+    what = f"balance={recipe.balance} cannot be used: task={recipe.task}"
+    if allowed:
+        raise UserError(
+            f"{what} has no class weights in its loss; use --balance {allowed[0]}."
+        )
     raise UserError(
-        f"balance={recipe.balance} cannot be used: task={recipe.task} {why}; "
-        + ("leave out --balance." if not allowed else f"use --balance {allowed[0]}.")
+        f"{what} does not learn one class per image, so there is nothing to balance; "
+        "leave out --balance."
     )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -18,6 +19,9 @@ PICTURES = "pictures.png"
 MISTAKES, MISTAKES_TABLE = "mistakes.html", "mistakes.csv"
 MODEL, BEST = "model.safetensors", "best.safetensors"
 LOG, LOCK = "log.txt", ".lock"
+
+FOLDS = "folds.json"
+"""What a cross-validation writes beside the folders of its folds."""
 
 STEP = "step-" + 9 * "[0-9]" + "*"
 CHECKPOINT_FILES = tuple(
@@ -43,6 +47,16 @@ ALL_FILES = (*CHECKPOINT_FILES, *PARTIAL_FILES, *TRACKER_FILES, CODE_FILES, *RUN
 """Patterns of all that a run writes into its folder."""
 
 TYPE_NAMES = {str: "a text", int: "a whole number", float: "a number"}
+
+
+def fold_name(number: int) -> str:
+    """The name of a fold's run folder."""
+    return f"fold{number}"
+
+
+def is_of_folds(path: Path) -> bool:
+    """Whether this is what a cross-validation writes into a folder."""
+    return path.name == FOLDS or re.fullmatch(r"fold\d+", path.name) is not None
 
 
 def matching_files(folder: Path, patterns: Iterable[str]) -> list[Path]:

@@ -11,7 +11,7 @@ LEVELS = [
     {"cli", "commands", "screen", "__main__"},
     {"lab"},
     {"review"},
-    {"probing"},
+    {"probing", "visualize"},
     {"recipes"},
     {"training"},
     {"tasks", "analysis", "serving"},

@@ -62,7 +62,9 @@ def test_a_better_evaluation_than_the_last_is_kept_beside_it(
     train(short, folder=stopped, runtime=cpu, quiet=True)
     assert read_json(stopped / "result.json")["last_epoch"] == 3
     assert_same_weights(stopped / "best.safetensors", whole / "best.safetensors")
-    ours, last = (load_file(whole / f"{each}.safetensors") for each in ("best", "model"))
+    ours, last = (
+        load_file(whole / f"{each}.safetensors") for each in ("best", "model")
+    )
     assert any(not torch.equal(ours[name], last[name]) for name in last)
     load_trained(whole / "best.safetensors")  # a model like any other
 
@@ -124,11 +126,15 @@ def test_a_run_stops_where_nothing_improves_and_stays_stopped(
     assert result.finished
     assert result.summary["steps"] == 6 * 3
     sentence = result.summary["stopped_early"]
-    assert sentence.startswith("Stopped early after epoch 6 of 8: top-1 has not improve")
-    assert "since epoch 4 (" in sentence and "patience=2" in sentence
+    assert sentence.startswith(
+        "Stopped early after epoch 6 of 8: top-1 has not improve"
+    )
+    assert "since epoch 4 (" in sentence
+    assert "patience=2" in sentence
     assert "Stopped early" in capsys.readouterr().out
     again = train(recipe, folder=folder, runtime=cpu, quiet=True)
-    assert again.already_finished and again.summary["stopped_early"] == sentence
+    assert again.already_finished
+    assert again.summary["stopped_early"] == sentence
 
 
 def test_a_run_that_stopped_early_and_found_no_room_ends_when_resumed(
@@ -194,7 +200,8 @@ def test_lower_is_better_for_a_loss_and_nothing_is_worse_than_not_finite() -> No
         for number, value in enumerate(rows, start=1)
     ]
     assert kept == [True, True, False, True, False]
-    assert best.num_since == 1 and not math.isnan(best.row["val_loss"])
+    assert best.num_since == 1
+    assert not math.isnan(best.row["val_loss"])
     with torch.no_grad():
         model.weight.fill_(7.0)
     assert best.weights["weight"].item() != 7.0

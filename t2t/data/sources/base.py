@@ -71,6 +71,17 @@ class Source(ABC):
             return digest(*self.labels_to_hash())
         return digest(*(self.name(index).encode() for index in range(len(self))))
 
+    def classes_of(self, index: int) -> tuple[int, ...]:
+        """The numbers of an image's classes; empty without labels."""
+        if not self.is_labelled:
+            return ()
+        label = int(self.labels[index])
+        if self.label_sets is None:
+            return (label,)
+        return tuple(
+            number for number in self.label_sets[label].tolist() if number >= 0
+        )
+
     def labels_to_hash(self) -> tuple[npt.NDArray[Any], ...]:
         """What of a source's labels its fingerprint depends on."""
         if self.label_sets is None:
@@ -86,6 +97,19 @@ class Source(ABC):
     def num_blocks_at_once(self) -> int:
         """How many blocks can be kept in memory together."""
         return 1
+
+    @property
+    def has_remote_blocks(self) -> bool:
+        """Whether blocks are downloaded: `fetch_block` then does so ahead of need."""
+        return False
+
+    def fetch_block(  # noqa: B027 (most sources have nothing to download)
+        self, block: int, warn: Callable[[str], None]
+    ) -> None:
+        """Downloads a block, unless it is on this machine already."""
+
+    def stop_waiting(self) -> None:  # noqa: B027
+        """Ends the waiting of all reads for the network."""
 
     @property
     def is_in_memory(self) -> bool:
@@ -148,6 +172,16 @@ class Subset(Source):
     @property
     def num_blocks_at_once(self) -> int:
         return self.source.num_blocks_at_once
+
+    @property
+    def has_remote_blocks(self) -> bool:
+        return self.source.has_remote_blocks
+
+    def fetch_block(self, block: int, warn: Callable[[str], None]) -> None:
+        self.source.fetch_block(block, warn)
+
+    def stop_waiting(self) -> None:
+        self.source.stop_waiting()
 
     @property
     def is_in_memory(self) -> bool:

@@ -3,9 +3,9 @@
 import os
 from typing import Any
 
+from t2t.data.label_config import NO_LABEL_CONFIG
 from t2t.data.sources.base import Source
 from t2t.data.sources.label_columns import find_columns
-from t2t.data.sources.label_config import NO_LABEL_CONFIG
 from t2t.data.sources.label_files import openers_of_table
 from t2t.errors import UserError
 

@@ -65,6 +65,11 @@ def in_memory_openers(name: str) -> Openers:
     return {split: partial(copy, source) for split, source in _KEPT[name].items()}
 
 
+def is_multilabel(name: str) -> bool:
+    """Whether images of this data may have several labels."""
+    return any(source.is_multilabel for source in _KEPT.get(name, {}).values())
+
+
 def kind_of_data(data: object) -> str:
     """A word for the data, which names it in messages: its class, or arrays."""
     if is_pair(data):

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from t2t.data.label_config import LabelConfig
 from t2t.data.sources.filenames import SPLIT_NAMES
 from t2t.data.sources.folder import is_image_name
-from t2t.data.sources.label_config import LabelConfig
 from t2t.data.sources.label_values import is_flag, plain_value
 from t2t.errors import UserError, suggest
 
@@ -80,13 +80,17 @@ def find_columns(
     rows: Sequence[Sequence[Any]],
     config: LabelConfig,
     where: str,
+    *,
     labels: bool = True,
+    guess: bool = True,
 ) -> Columns:
     """The columns of a table by its config, by their names, or by the first rows.
 
-    Without `labels`, a table of paths alone will do.
+    Without `labels`, a table of paths alone will do; without `guess`, the labels are in
+    a column with a known name.
     """
-    return _Finder(tuple(map(str, names)), rows, config, where).find(labels)
+    finder = _Finder(tuple(map(str, names)), rows, config, where)
+    return finder.find(labels=labels, guess=guess)
 
 
 class _Finder:
@@ -102,7 +106,7 @@ class _Finder:
         self.names, self.rows, self.config, self.where = names, rows, config, where
         self.plain = [_plain(name) for name in names]
 
-    def find(self, labels: bool) -> Columns:
+    def find(self, *, labels: bool, guess: bool) -> Columns:
         """All columns."""
         config = self.config
         given = config.path_column
@@ -111,7 +115,7 @@ class _Finder:
         if config.label_columns:
             places = tuple(self.place(name) for name in config.label_columns)
         else:
-            places = self.find_labels({path, split})
+            places = self.find_labels({path, split}, guess)
         if not places and labels:
             self.refuse("label", {path, split})
         used = [path, *places, *([] if split is None else [split])]
@@ -159,11 +163,13 @@ class _Finder:
                 return self.plain.index(name), True
         return None, False
 
-    def find_labels(self, taken: set[int | None]) -> tuple[int, ...]:
+    def find_labels(self, taken: set[int | None], guess: bool) -> tuple[int, ...]:
         """The column of labels, or those of 0 and 1; empty if there are none."""
         for name in LABEL_NAMES:
             if name in self.plain and (place := self.plain.index(name)) not in taken:
                 return (place,)
+        if not guess:
+            return ()
         rest = [place for place in range(len(self.names)) if place not in taken]
         flags = [place for place in rest if self.all_cells(place, is_flag)]
         if len(flags) > 1:

@@ -5,14 +5,15 @@ import csv
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice, repeat
 from typing import Any
 
+from t2t.data.label_config import LabelConfig
 from t2t.data.sources.base import Openers
 from t2t.data.sources.folder import is_image_name
 from t2t.data.sources.label_columns import Columns, find_columns, is_header
-from t2t.data.sources.label_config import LabelConfig
 from t2t.data.sources.label_table import Row, read_rows
 from t2t.data.sources.storage import unopened
 from t2t.data.sources.table_labels import images_of_table
@@ -73,7 +74,6 @@ class ReadFile:
 
     columns: Columns
     rows: Iterator[Sequence[Any]]
-    has_header: bool
     notes: tuple[str, ...] = ()
 
 
@@ -82,8 +82,13 @@ def is_table_name(path: str) -> bool:
     return path.lower().endswith(TABLE_SUFFIXES)
 
 
-def read_file(path: str, config: LabelConfig, labels: bool = True) -> ReadFile:
-    """The columns and the rows of a table in a file."""
+def read_file(
+    path: str, config: LabelConfig, labels: bool = True, guess: bool = True
+) -> ReadFile:
+    """The columns and the rows of a table in a file.
+
+    Without `guess`, the column of labels has a known name.
+    """
     suffix = os.path.splitext(path)[1].lower()
     if suffix in _WORKBOOKS:
         raise UserError(
@@ -95,11 +100,22 @@ def read_file(path: str, config: LabelConfig, labels: bool = True) -> ReadFile:
         )
     try:
         encoding, notes = find_encoding(path)
-        if suffix in (".json", ".jsonl"):
-            return _read_json(path, encoding, notes, config, labels)
-        return _read_csv(path, encoding, notes, config, labels)
+        is_json = suffix in (".json", ".jsonl")
+        read = _read_json(path, encoding) if is_json else _read_csv(path, encoding)
+        names, first, rest = read
+        if not is_json and not is_header(names, config):
+            first.insert(0, names)
+            names = [str(number + 1) for number in range(len(names))]
+        if not first:
+            raise UserError(
+                f"{path} has {'a header' if names else 'no rows'} and no images: add a "
+                "row with a path and a label for every image."
+            )
     except OSError as error:
         raise unopened(path, error) from error
+    filled = [row for row in first if None not in row] or first
+    columns = find_columns(names, filled, config, path, labels=labels, guess=guess)
+    return ReadFile(columns, chain(first, rest), notes)
 
 
 def find_encoding(path: str) -> tuple[str, tuple[str, ...]]:
@@ -130,25 +146,14 @@ def find_encoding(path: str) -> tuple[str, tuple[str, ...]]:
     return "utf-8", ()
 
 
-def _read_csv(
-    path: str,
-    encoding: str,
-    notes: tuple[str, ...],
-    config: LabelConfig,
-    labels: bool,
-) -> ReadFile:
+Rows = Iterator[Sequence[Any]]
+
+
+def _read_csv(path: str, encoding: str) -> tuple[list[str], list[Any], Rows]:
+    """The first row, some that follow and the others."""
     rows = _csv_rows(path, encoding)
-    first = list(islice(rows, _NUM_LOOKED_AT + 1))
-    has_header = bool(first) and is_header(first[0], config)
-    body = first[has_header:]
-    if not body:
-        raise UserError(
-            f"{path} has {'a header' if first else 'no rows'} and no images: add a row "
-            "with a path and a label for every image."
-        )
-    names = first[0] if has_header else [str(n + 1) for n in range(len(first[0]))]
-    columns = find_columns(names, body, config, path, labels)
-    return ReadFile(columns, chain(body, rows), has_header, notes)
+    names = list(next(rows, ()))
+    return names, list(islice(rows, _NUM_LOOKED_AT)), rows
 
 
 def _csv_rows(path: str, encoding: str) -> Iterator[Sequence[str]]:
@@ -162,7 +167,7 @@ def _csv_rows(path: str, encoding: str) -> Iterator[Sequence[str]]:
         width = 0
         try:
             for row in reader:
-                if len(row) == width:
+                if row and len(row) == width:
                     yield row
                 elif any(cell.strip() for cell in row):
                     if width and len(row) < width:
@@ -189,7 +194,9 @@ def _find_delimiter(path: str, file: Iterable[str]) -> tuple[str, int]:
         return "\t", 0
 
     def fitness(delimiter: str) -> tuple[int, int]:
-        rows = list(csv.reader(lines, delimiter=delimiter))
+        rows: list[list[str]] = []
+        with suppress(csv.Error):  # raised where the rows are read
+            rows = list(csv.reader(lines, delimiter=delimiter))
         num = len(rows[0]) if rows else 0
         same = sum(len(row) == num for row in rows)
         return (same if num > 1 else 0), num
@@ -197,23 +204,13 @@ def _find_delimiter(path: str, file: Iterable[str]) -> tuple[str, int]:
     return max(_DELIMITERS, key=fitness), 0
 
 
-def _read_json(
-    path: str,
-    encoding: str,
-    notes: tuple[str, ...],
-    config: LabelConfig,
-    labels: bool,
-) -> ReadFile:
+def _read_json(path: str, encoding: str) -> tuple[list[str], list[Any], Rows]:
+    """The names of the columns, the first rows and the others."""
     records = _records(path, encoding)
     first = list(islice(records, _NUM_LOOKED_AT))
-    if not first:
-        raise UserError(f"{path} holds no images: add an object for every image.")
-    names = tuple(dict.fromkeys(name for record in first for name in record))
+    names = list(dict.fromkeys(name for record in first for name in record))
     rows = [[record.get(name) for name in names] for record in first]
-    filled = [row for row in rows if None not in row] or rows
-    columns = find_columns(names, filled, config, path, labels)
-    rest = ([record.get(name) for name in names] for record in records)
-    return ReadFile(columns, chain(rows, rest), True, notes)
+    return names, rows, ([record.get(name) for name in names] for record in records)
 
 
 def _records(path: str, encoding: str) -> Iterator[dict[str, Any]]:
@@ -243,7 +240,9 @@ def _is_record(line: str) -> bool:
         content = json.loads(line)
     except ValueError:
         return False
-    return isinstance(content, dict) and not any(map(is_image_name, content))
+    if not isinstance(content, dict) or "annotations" in content:
+        return False
+    return not any(map(is_image_name, content))
 
 
 def _whole_json(path: str, content: Any) -> Iterator[dict[str, Any]]:

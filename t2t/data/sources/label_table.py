@@ -97,7 +97,7 @@ def read_rows(
         )
     return LabelTable(
         where=where,
-        names=PackedNames(bytes(data), np.array(ends, np.int64)),
+        names=PackedNames(data, np.array(ends, np.int64)),
         hashes=np.array(hashes, np.int64),
         folders=list(folders),
         folder_of=np.array(folder_of, np.int64),

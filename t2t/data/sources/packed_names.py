@@ -1,4 +1,4 @@
-"""Names of many files in one block of bytes."""
+"""Names of many files in one array of bytes."""
 
 import os
 from array import array
@@ -12,14 +12,14 @@ Indices = npt.NDArray[np.int64]
 
 
 class PackedNames(Sequence[str]):
-    """File names in one block of bytes.
+    """File names in one array of bytes.
 
-    A million Python strings cost ten times the memory and are copied into every worker
-    process by reference counting.
+    A million Python strings cost ten times the memory, are copied into every worker
+    process by reference counting, and cannot be shared by the processes of a machine.
     """
 
-    def __init__(self, data: bytes, ends: Indices) -> None:
-        self.data, self.ends = data, ends
+    def __init__(self, data: bytes | bytearray, ends: Indices) -> None:
+        self.data, self.ends = np.frombuffer(data, np.uint8), ends
 
     @classmethod
     def of(cls, names: Iterable[str]) -> "PackedNames":
@@ -28,7 +28,7 @@ class PackedNames(Sequence[str]):
         for name in names:
             data += os.fsencode(name)
             ends.append(len(data))
-        return cls(bytes(data), np.array(ends, np.int64))
+        return cls(data, np.array(ends, np.int64))
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -41,7 +41,7 @@ class PackedNames(Sequence[str]):
         if isinstance(index, slice):
             return PackedNames.of(self[n] for n in range(*index.indices(len(self))))
         start = int(self.ends[index - 1]) if index else 0
-        return os.fsdecode(self.data[start : int(self.ends[index])])
+        return os.fsdecode(self.data[start : int(self.ends[index])].tobytes())
 
     def take(self, indices: Indices) -> "PackedNames":
         """Some of the names, in the order given."""

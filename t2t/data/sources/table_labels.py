@@ -146,9 +146,11 @@ class _Rows:
             self.values[rows[0]] = len(self.classes_of) - 1
         if len(different) < len(groups):
             num = sum(map(len, groups.values())) - len(groups)
+            which = "1 row repeats" if num == 1 else f"{num:,} rows repeat"
+            first_repeated = self._name(next(iter(groups.values()))[0])
             self.notes.append(
-                f"{num:,} rows of {table.where} repeat a path, such as "
-                f"{self._name(next(iter(groups.values()))[0])}; each image is used once."
+                f"{which} a path of {table.where}, such as {first_repeated}; each "
+                "image is used once."
             )
         rows_kept = np.sort(first)
         self.kept, self.values = self.kept[rows_kept], self.values[rows_kept]
@@ -195,9 +197,9 @@ class _Rows:
         first = self._name(int(np.argmax(is_empty)))
         if num > total / 2:
             raise UserError(
-                f"{num:,} of {total:,} images of {self.table.where} have no label, such "
-                f"as {first}: is {self.table.label_column!r} the column of labels? "
-                "Name another with --label-columns label=COLUMN."
+                f"{num:,} of {total:,} images of {self.table.where} have no label, "
+                f"such as {first}: is {self.table.label_column!r} the column of "
+                "labels? Name another with --label-columns label=COLUMN."
             )
         which = "1 image" if num == 1 else f"{num:,} images"
         verb = "has" if num == 1 else "have"

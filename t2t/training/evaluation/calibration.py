@@ -1,4 +1,4 @@
-"""Calibration: whether a confidence of 80 % means that 80 % of predictions are right."""
+"""Calibration: whether 80 % of the predictions with a confidence of 80 % are right."""
 
 import math
 from dataclasses import dataclass

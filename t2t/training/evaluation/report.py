@@ -122,7 +122,8 @@ class EvalReport:
             f"  {trained.name}\n",
             f"{self.data} ({self.split}): {self.score.num_images:,} images of "
             f"{len(self.classes())} classes, at {size} pixels"
-            + ", averaged over horizontal flips" * self.flip,
+            + ", averaged over horizontal flips"
+            * self.flip,
         )
 
     def figures(self) -> Table:
@@ -154,16 +155,18 @@ def calibration_rows(found: Calibration) -> list[tuple[str, str, str]]:
     """Rows of a table: the calibration error, and what a temperature makes of it."""
     note = f"calibration error, {NUM_BINS} bins"
     rows = [("ECE", f"{found.ece:.2f} %", note)]
-    if found.temperature is None:
-        return rows
-    note, held = "fitted on these images", found.held_out
+    temperature, held = found.temperature, found.held_out
+    if temperature is not None:
+        note = "has the smallest loss on these images"
+        rows.append(("temperature", f"{temperature:.2f}", note))
     if held is not None:
-        note += (
-            f"; fitted on half of them ({held.temperature:.2f}), the other half: ECE "
-            f"{held.ece_before:.2f} → {held.ece:.2f} %, loss {held.loss_before:.4f} → "
-            f"{held.loss:.4f}"
+        effect = (
+            f"on half: ECE {held.ece_before:.2f} → {held.ece:.2f} %, loss "
+            f"{held.loss_before:.4f} → {held.loss:.4f}"
         )
-    return [*rows, ("temperature", f"{found.temperature:.2f}", note)]
+        note = f"{effect}; fitted on the other half"
+        rows.append(("", f"{held.temperature:.2f}", note))
+    return rows
 
 
 def calibration_json(found: Calibration) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def advice(
 def balance_notes(recipe: Recipe, source: Source) -> list[str]:
     """A sentence on uneven classes, and on how they are balanced; none if even."""
     task = task_class(recipe.task)
-    if not (task.needs_labels and task.balanced_by and source.is_labelled):
+    if not (task.balanced_by and source.is_labelled):
         return []
     counts = class_counts(source)
     largest = int(counts.argmax())
@@ -91,7 +91,7 @@ def balance_notes(recipe: Recipe, source: Source) -> list[str]:
             f"({many / few:.3g} to 1). Macro accuracy counts all classes the same; to "
             f"raise it, try {choice}."
         ]
-    factors = balance_factors(counts, recipe.balance_power)
+    factors = balance_factors(counts, recipe.own_balance_power)
     less, more = (f"{factors[each]:.2g}" for each in (largest, smallest))
     if recipe.balance == "sampling":
         how = f"is shown {more} times an epoch, one of {names[1]} ({many:,}) {less}"

@@ -339,12 +339,14 @@ class RunLogger:
 
     def stopped_early(self, state: TrainState) -> str | None:
         """Why a run stopped before its last epoch; None if it did not."""
-        patience, best = self.recipe.patience, state.best
-        if patience is None or best.num_since < patience or state.step >= self.num_steps:
+        recipe, best, first = self.recipe, state.best, self.metrics[0]
+        patience = recipe.patience
+        if patience is None or best.num_since < patience:
             return None
-        first = self.metrics[0]
+        if state.step >= self.num_steps:
+            return None
         return (
-            f"Stopped early after epoch {self.scores['epoch']} of {self.recipe.epochs}: "
+            f"Stopped early after epoch {self.scores['epoch']} of {recipe.epochs}: "
             f"{first.label} has not improved since epoch {best.improved_epoch} "
             f"({first.show(best.row[first.name])}; patience={patience})."
         )

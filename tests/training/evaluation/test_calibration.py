@@ -72,7 +72,8 @@ def test_the_temperature_undoes_a_scale_and_has_the_least_loss(
     found = best_temperature(logits, labels)
     assert found == pytest.approx(sharpness, rel=0.03)
     losses = [cross_entropy(logits / (found * by), labels) for by in (0.99, 1, 1.01)]
-    assert losses[1] < losses[0] and losses[1] < losses[2]
+    assert losses[1] < losses[0]
+    assert losses[1] < losses[2]
 
 
 def test_a_fit_on_half_is_measured_on_the_other() -> None:
@@ -80,10 +81,12 @@ def test_a_fit_on_half_is_measured_on_the_other() -> None:
     confidence, predicted = logits.softmax(1).max(1)
     found = calibrate(confidence, predicted == labels, labels, logits)
     held = found.held_out
-    assert held is not None and found.temperature is not None
+    assert held is not None
+    assert found.temperature is not None
     assert held.num_images == 2_000
     assert held.temperature != found.temperature
-    assert held.ece < 0.4 * held.ece_before and held.loss < held.loss_before
+    assert held.ece < 0.4 * held.ece_before
+    assert held.loss < held.loss_before
     assert held.loss_before == pytest.approx(
         cross_entropy(logits[1::2], labels[1::2]).item()
     )

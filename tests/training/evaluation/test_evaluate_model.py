@@ -154,12 +154,15 @@ def test_other_data_is_taken_whole_and_its_damage_named(
 
 def test_data_that_was_split_anew_is_reported(run: Path, folder: Path) -> None:
     held = open_source(folder, "val").fingerprint()
-    trained = replace(load_trained(run), data=str(folder), evaluated_on=held)
-    assert find_data(trained, None, None, None).notes == ()
+    elsewhere = str(folder.parent / "model.safetensors")  # away from its recipe
+    trained = replace(
+        load_trained(run), path=elsewhere, data=str(folder), evaluated_on=held
+    )
+    assert find_data(trained, None, None).notes == ()
     (folder / "3" / "more.png").write_bytes(min((folder / "3").iterdir()).read_bytes())
-    (note,) = find_data(trained, None, None, None).notes
+    (note,) = find_data(trained, None, None).notes
     assert note.startswith(f"{folder} has changed since training, and so has its split")
-    assert find_data(replace(trained, evaluated_on=None), None, None, None).notes == ()
+    assert find_data(replace(trained, evaluated_on=None), None, None).notes == ()
 
 
 def test_some_classes_count_as_some(run: Path, folder: Path) -> None:
