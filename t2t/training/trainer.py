@@ -65,7 +65,7 @@ class Result:
     """The results of the folds of a cross-validation."""
 
     def __repr__(self) -> str:
-        name = self.summary.get("metric")
+        name = str(self.summary.get("metric"))
         score = self.summary.get(name)
         shown = "" if score is None else f", {name}={score:g}"
         return f"Result(folder={str(self.folder)!r}, finished={self.finished}{shown})"
