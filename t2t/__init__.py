@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from t2t.probing.probe import probe
     from t2t.recipes import find_recipe
     from t2t.recipes.train import train
+    from t2t.review.evaluate import evaluate
     from t2t.tasks import Metric, Task, TaskContext, register_task
     from t2t.tasks.classify import Classify
     from t2t.training.optim import register_optimizer
@@ -61,6 +62,7 @@ __all__ = [
     "Tokenizer",
     "UserError",
     "create_model",
+    "evaluate",
     "features",
     "find_recipe",
     "list_models",
@@ -99,6 +101,7 @@ LAZY = {
     "TokenDropping": "t2t.training.recipe",
     "Tokenizer": "t2t.models.tokenizers",
     "create_model": "t2t.models.create",
+    "evaluate": "t2t.review.evaluate",
     "features": "t2t.probing.features",
     "find_recipe": "t2t.recipes",
     "load": "t2t.models.weights",

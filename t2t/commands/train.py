@@ -25,6 +25,7 @@ from t2t.commands.options import (
     option,
     parse_size,
     run_code,
+    warn,
 )
 from t2t.config import MAX_WORKERS
 from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, damage_limit
@@ -256,4 +257,9 @@ def train(
 
         if result.already_finished:
             print(f"{result.folder} is already trained; --fresh trains it again.")
+        else:
+            from t2t.commands.train_report import write_report
+
+            if note := write_report(result.folder, result.summary, device):
+                warn(note)
         print_page(lambda width: train_summary(result.folder, result.summary))

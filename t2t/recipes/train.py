@@ -10,6 +10,7 @@ from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.label_config import label_config
 from t2t.data.sources import Splits
+from t2t.data.sources.in_memory import Data, data_name
 from t2t.errors import UserError
 from t2t.models.config import Size
 from t2t.models.create import as_size
@@ -31,7 +32,7 @@ PathLike = str | os.PathLike[str]
 def train(
     recipe: Recipe | str = DEFAULT,
     *,
-    data: PathLike | None = None,
+    data: Data | None = None,
     labels: PathLike | Sequence[PathLike] = (),
     label_columns: str | None = None,
     label_pattern: str | None = None,
@@ -72,7 +73,11 @@ def train(
     """Trains a model; the same call resumes an interrupted run.
 
     `recipe` is a recipe or what the command takes; without it, `data` and `from_`
-    decide. Keywords are the options of `t2t train`, where docs/guide.md explains them;
+    decide. `data` is also a torch Dataset, a Hugging Face dataset, arrays (images,
+    labels), a data frame of paths and labels, or a pair (train, val) of these; to
+    resume such a run, pass the same data again.
+
+    Keywords are the options of `t2t train`, where docs/guide.md explains them;
     `set` maps fields of the recipe to values. With `folds`, the result's `summary` has
     the mean of every metric, and its `folds` the single results. `dry_run` prints the
     estimate and trains nothing. `runtime` holds all settings of the machine at once,
@@ -83,7 +88,7 @@ def train(
     for file in code:
         load_code(file)
     options = RecipeOptions(
-        data=as_text(data),
+        data=data_name(data),
         labels=label_config(as_texts(labels), label_columns, label_pattern),
         weights=as_text(from_),
         freeze=freeze,

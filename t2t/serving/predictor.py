@@ -1,6 +1,5 @@
 """Predicts the classes of images with a trained model."""
 
-import io
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,12 +8,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from threading import Lock
 from typing import Any, TextIO, TypeAlias
 
-import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 
 from t2t.data.augment.pipeline import normalise
@@ -22,7 +19,7 @@ from t2t.data.crops import CenterCrop, apply_crop, min_side_for
 from t2t.data.decoding.damage import DamagedImage
 from t2t.data.decoding.decode import decode_each, image_size
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
-from t2t.data.decoding.levels import levels_of, pixels_of
+from t2t.data.decoding.image_objects import image_data
 from t2t.data.decoding.shrinking import shrunk_size
 from t2t.data.resources import num_cores
 from t2t.data.rng import CounterRng
@@ -43,8 +40,6 @@ Tensors are channels × height × width, NumPy arrays height × width (× channe
 # in memory before they are cropped.
 _NUM_DECODED = 16
 _PIXELS_DECODED = 1 << 26
-# Pillow reads an image's file on first use, which is not thread-safe.
-_ONE_READER = Lock()
 
 
 TOP = 5
@@ -309,45 +304,13 @@ def read_image(image: ImageLike, name: str) -> bytes | Tensor | DamagedImage:
             return damage(name, error)
         except ValueError as error:  # a NUL in it
             return DamagedImage(name, f"not a path ({error})")
-    if isinstance(image, bytes | DamagedImage):
+    if isinstance(image, DamagedImage):
         return image
-    if isinstance(image, Image.Image):
-        try:
-            return stored(image)
-        except Exception as error:  # of any kind: Pillow reads the file only now
-            return damage(name, error)
-    if isinstance(image, np.ndarray):
-        planes = image[None] if image.ndim == 2 else np.moveaxis(image, -1, 0)
-        image = torch.from_numpy(np.ascontiguousarray(planes))
-    if not isinstance(image, Tensor) or image.ndim != 3 or image.dtype != torch.uint8:
-        raise UserError(
-            f"{name} is a {kind_of(image)}; give a path, bytes, a Pillow image, "
-            "or uint8 pixels (a tensor of channels × height × width, an array of "
-            "height × width × channels)."
-        )
-    return image if image.numel() else DamagedImage(name, "it has no pixels")
-
-
-def stored(picture: Image.Image) -> bytes | Tensor:
-    """A Pillow image as the bytes of a lossless file, decoded like any other file.
-
-    An image with more than 8 bits per pixel is converted to pixels directly.
-    """
-    with _ONE_READER:
-        upright = ImageOps.exif_transpose(picture)
-    upright.format = picture.format
-    if (levels := levels_of(upright)) is not None:
-        return pixels_of(upright, "L", levels)
-    if upright.mode not in ("1", "L", "LA", "P", "RGB", "RGBA"):
-        upright = upright.convert("RGB")
-    file = io.BytesIO()
-    upright.save(file, "PNG", compress_level=1)
-    return file.getvalue()
-
-
-def kind_of(image: object) -> str:
-    """A description of an object that is not an image."""
-    if isinstance(image, Tensor):
-        shape = " × ".join(map(str, image.shape))
-        return f"{str(image.dtype).removeprefix('torch.')} tensor of {shape}"
-    return type(image).__name__
+    try:
+        return image_data(image, name)
+    except DamagedImage as error:
+        return error
+    except UserError:
+        raise
+    except Exception as error:  # of any kind: Pillow reads the file only now
+        return damage(name, error)

@@ -67,6 +67,12 @@ class Result:
     folds: tuple["Result", ...] = ()
     """The results of the folds of a cross-validation."""
 
+    def __repr__(self) -> str:
+        name = str(self.summary.get("metric"))
+        score = self.summary.get(name)
+        shown = "" if score is None else f", {name}={score:g}"
+        return f"Result(folder={str(self.folder)!r}, finished={self.finished}{shown})"
+
 
 class Trainer:
     """One process's part of a run."""

@@ -1,4 +1,4 @@
-"""Imports go down only: cli > commands > lab > probing > recipes > … > config."""
+"""Imports go down only: cli > commands > lab > review > … > config."""
 
 import ast
 from pathlib import Path
@@ -10,6 +10,7 @@ PACKAGE = Path(t2t.__file__).parent
 LEVELS = [
     {"cli", "commands", "screen", "__main__"},
     {"lab"},
+    {"review"},
     {"probing", "visualize"},
     {"recipes"},
     {"training"},

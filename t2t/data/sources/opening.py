@@ -20,6 +20,11 @@ from t2t.data.sources.folder import (
     is_dir,
     is_image_name,
 )
+from t2t.data.sources.in_memory import (
+    in_memory_openers,
+    is_in_memory,
+    is_multilabel,
+)
 from t2t.data.sources.label_files import is_table_name
 from t2t.data.sources.labels import (
     check_labelled,
@@ -174,6 +179,8 @@ def find_splits(
     text = str(spec)
     if not text.strip():  # as a path it would be the current folder
         raise UserError(f"The name of the data is empty: {WHAT_TO_GIVE}")
+    if is_in_memory(text):
+        return _find_in_memory(text, label_config)
     if label_config.is_given or label_config.columns:
         return _find_labelled(text, label_config, labels)
     hint = "" if os.path.exists(os.path.expanduser(text)) else NAMED.provide(text)
@@ -217,6 +224,19 @@ def find_splits(
         if missing := num_missing(files):
             title = f"{text} ({missing} of {missing + len(files)} train files missing)"
     return UnopenedSplits(title, openers, notes_on_name(text))
+
+
+def _find_in_memory(text: str, config: LabelConfig) -> UnopenedSplits:
+    """Data that was passed as an object."""
+    if config.is_given or config.columns:
+        raise UserError(
+            f"{text} has its labels in the object that was passed as data: leave the "
+            "other labels out."
+        )
+    several = True if is_multilabel(text) else None
+    return UnopenedSplits(
+        text, in_memory_openers(text), label_config=replace(config, several=several)
+    )
 
 
 def _find_labelled(text: str, config: LabelConfig, labels: bool) -> UnopenedSplits:
