@@ -63,7 +63,8 @@ def token_maps(model: VisionTransformer, image: Images) -> list[tuple[str, Featu
     steps = getattr(model.tokenizer, "steps", ())
     with forward_hooks([*steps, model.tokenizer], keep):
         tokens = model.forward_features(image)[:, model.config.num_prefix_tokens :]
-    last = tokens.transpose(1, 2).unflatten(2, maps[-1].shape[-2:])
+    rows, columns = maps[-1].shape[-2:]
+    last = tokens.transpose(1, 2).unflatten(2, model.encoder.grids((rows, columns))[-1])
     names = ["before the blocks"]
     if len(maps) > 1:
         names = [f"after split {number + 1}" for number in range(len(maps))]
@@ -74,13 +75,15 @@ def attention_rollout(model: VisionTransformer, image: Images) -> Map | None:
     """Attention from the head's input back to the tokens, through all blocks.
 
     Heads are averaged, and each block's skip counts as much as its attention. None
-    where there are too many tokens, or where the mixer mixes keys.
+    where there are too many tokens, or where the mixer mixes keys or stages mix tokens.
     """
     grid = model.tokenizer.grids((image.shape[-2], image.shape[-1]))[-1]
     num_prefix = model.config.num_prefix_tokens
     num_tokens = num_prefix + grid[0] * grid[1]
     mixers = [part for part in model.modules() if isinstance(part, SelfAttention)]
     if len(mixers) < len(model.encoder.blocks):  # blocks with a user's own mixer
+        return None
+    if model.encoder.stage_ends:
         return None
     if num_tokens > MAX_TOKENS or any(mixer.shorten is not None for mixer in mixers):
         return None
