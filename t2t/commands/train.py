@@ -87,6 +87,10 @@ def train(
     set: SetOption = (),
     code: CodeOption = (),
     epochs: Annotated[int | None, option("Same as --set epochs=N.", "", "N")] = None,
+    minutes: Annotated[
+        float | None,
+        option("Train as many epochs as take so long on this machine.", "", "N"),
+    ] = None,
     seed: Annotated[int | None, option("Same as --set seed=N.", "", "N")] = None,
     device: DeviceOption = None,
     precision: PrecisionOption = None,
@@ -135,6 +139,7 @@ def train(
     Examples:
       t2t train
       t2t train --data photos/ --epochs 100
+      t2t train --data photos/ --minutes 10
       t2t train --data photos/ --from builtin
       t2t train --data photos/ --from resnet50 --freeze
       t2t train --data photos/ --teacher runs/large
@@ -175,6 +180,7 @@ def train(
         folder=folder,
         set=set,
         epochs=epochs,
+        minutes=minutes,
         seed=seed,
         device=device,
         precision=precision,  # type: ignore[arg-type]

@@ -104,7 +104,12 @@ def base_recipe(
     if isinstance(recipe, Recipe):
         base = recipe if options.data is None else replace(recipe, data=options.data)
     else:
-        base = open_recipe(recipe, options.data, set_value("model", settings))
+        base = open_recipe(
+            recipe,
+            options.data,
+            set_value("model", settings),
+            options.epochs or given("epochs", settings),
+        )
     if start is not None:
         base = with_weights(base, start)
     return head_alone(base) if options.freeze else base

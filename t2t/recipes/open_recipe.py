@@ -14,11 +14,16 @@ DEFAULT = "digits"
 """The recipe if none is named."""
 
 
-def open_recipe(name: str, data: str | None = None, model: str | None = None) -> Recipe:
+def open_recipe(
+    name: str,
+    data: str | None = None,
+    model: str | None = None,
+    epochs: int | None = None,
+) -> Recipe:
     """The recipe of a name, FILE.py:NAME, a JSON file or a run folder, with `data`.
 
-    For the default recipe with other data it is one that suits the images and the
-    model.
+    For the default recipe with other data it is one that suits the images, the model
+    and the epochs.
     """
     path = Path(name).expanduser()
     if name.endswith(".json") or (path / "recipe.json").exists():
@@ -26,7 +31,7 @@ def open_recipe(name: str, data: str | None = None, model: str | None = None) ->
     elif is_in_file(name):
         recipe = find_recipe(name)
     elif name == DEFAULT and data not in (None, DEFAULT):
-        recipe = default_recipe(data, model)
+        recipe = default_recipe(data, model, epochs)
     elif name not in {*all_recipes(), *MODULES} and path.exists():
         raise UserError(
             f"There is no recipe {name!r}, but files of that name: did you mean "

@@ -1,6 +1,7 @@
 """`t2t.train`: trains with the options of the command `t2t train`."""
 
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -13,6 +14,7 @@ from t2t.models.config import Size
 from t2t.models.create import as_size
 from t2t.recipes.choose import RecipeOptions, choose_recipe
 from t2t.recipes.open_recipe import DEFAULT
+from t2t.recipes.time_budget import CPU_MINUTES, Budget, fit_budget, needs_budget
 from t2t.training import loop
 from t2t.training.distributed import Parallelism
 from t2t.training.recipe import Recipe
@@ -38,6 +40,7 @@ def train(
     set: Mapping[str, Any] | Sequence[str] = (),
     code: Iterable[PathLike] = (),
     epochs: int | None = None,
+    minutes: float | None = None,
     seed: int | None = None,
     device: str | None = None,
     precision: Precision | None = None,
@@ -62,11 +65,13 @@ def train(
     `recipe` is a recipe or what the command takes; without it, `data` and `from_`
     decide. Keywords are the options of `t2t train`, where docs/guide.md explains them;
     `set` maps fields of the recipe to values. `dry_run` prints the estimate and trains
-    nothing. `runtime` holds all settings of the machine at once, `quiet` prints
-    nothing, `splits` are the recipe's images if they are open already, `notes` are
-    sentences for the log, and `started` is the time of the command by
+    nothing. `minutes` measures this machine's speed and chooses the epochs that take
+    so long, in place of `epochs`. `runtime` holds all settings of the machine at once,
+    `quiet` prints nothing, `splits` are the recipe's images if they are open already,
+    `notes` are sentences for the log, and `started` is the time of the command by
     `time.monotonic()`.
     """
+    started = time.monotonic() if started is None else started
     for file in code:
         load_code(file)
     options = RecipeOptions(
@@ -100,6 +105,20 @@ def train(
             checkpoint_minutes=checkpoint_minutes,
         ),
     )
+    if needs_budget(recipe, chosen, options, as_words(set), minutes, runtime):
+        run_folder = RunFolder(Path(folder or Path("runs") / loop.run_name(chosen)))
+        chosen, own_notes, splits = fit_budget(
+            recipe,
+            chosen,
+            options,
+            as_words(set),
+            Budget(
+                minutes=minutes or CPU_MINUTES, asked=bool(minutes), started=started
+            ),
+            runtime,
+            splits,
+            None if fresh else run_folder,
+        )
     if dry_run:
         from t2t.training.forecast.estimate import estimate
 

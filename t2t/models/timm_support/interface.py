@@ -158,7 +158,7 @@ class TimmInterface(nn.Module):
         intermediates_only: bool = False,
         output_dict: bool = False,
     ) -> Any:
-        """The tokens after chosen blocks, or a pyramid's stages, as maps or sequences."""
+        """Tokens after chosen blocks, or stages of a pyramid, as maps or sequences."""
         if output_fmt not in ("NCHW", "NLC"):
             raise UserError(f"output_fmt={output_fmt!r} is not one of NCHW, NLC.")
         if norm and len(set(self.encoder.out_dims)) > 1:
