@@ -30,8 +30,12 @@ class Scale:
     """Pixels between two tokens."""
 
     def __str__(self) -> str:
-        tokens = (self.side // self.stride) ** 2
-        return f"{self.model} at {self.side} px with {tokens} tokens"
+        return f"{self.model} at {self.side} px with {self.tokens} tokens"
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens."""
+        return (self.side // self.stride) ** 2
 
 
 def default_recipe(
@@ -85,9 +89,11 @@ def scales(train: Source) -> list[Scale]:
         Scale(model, full, stride_for((full, full)))
         for model in dict.fromkeys((largest, "t2t_vit_7"))
     ]
-    # Fewer pixels, then fewer tokens.
-    found += [Scale("t2t_vit_7", each, 8) for each in (128, 96) if each < full]
-    found += [Scale("t2t_vit_7", each, 16) for each in (128, 96) if each <= full]
+    for stride in (8, 16):
+        for size in (128, 96):
+            smaller = Scale("t2t_vit_7", size, stride)
+            if size <= full and smaller.tokens < found[-1].tokens:
+                found.append(smaller)
     return found
 
 

@@ -103,13 +103,18 @@ def stride_for(image_size: Size) -> int:
 
 
 def batch_for(num_images: int, epochs: int) -> int:
-    """A power of two from 16 to 512, but at most the number of images.
+    """A power of two from 16 to 512; less for fewer than 32 images.
 
     An epoch has eight steps or more, and a short run has small batches.
     """
     wanted = min(num_images * epochs / FEWEST_STEPS, num_images / 8)
-    power = 1 << max(round(wanted).bit_length() - 1, 0)
-    return min(max(power, SMALLEST_BATCH), LARGEST_BATCH, num_images)
+    most = min(LARGEST_BATCH, power_of_two(num_images / 2))
+    return min(max(power_of_two(wanted), SMALLEST_BATCH), most)
+
+
+def power_of_two(number: float) -> int:
+    """The largest power of two that is not larger; at least 1."""
+    return 1 << max(int(number).bit_length() - 1, 0)
 
 
 def ema_decay(num_steps: int) -> float:
