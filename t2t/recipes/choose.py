@@ -109,6 +109,7 @@ def base_recipe(
             options.data,
             set_value("model", settings),
             options.epochs or given("epochs", settings),
+            options.image_size or given("image_size", settings),
         )
     if start is not None:
         base = with_weights(base, start)

@@ -7,6 +7,7 @@ import numpy as np
 from t2t.data.decoding.damage import DamagedImage
 from t2t.data.decoding.decode import image_size
 from t2t.data.sources import Source, open_splits
+from t2t.models.config import Size
 from t2t.models.zoo import CONFIGS
 from t2t.recipes.photos import photo_recipe, stride_for
 from t2t.recipes.small_images import from_scratch
@@ -15,6 +16,7 @@ from t2t.training.recipe import Recipe, TokenDropping
 NUM_SAMPLED = 16
 SIDES = (96, 128, 160, 192, 224)
 """Image sizes for photographs; 32 and 64 are those for small images."""
+SMALL_SIDE = 64
 FEWEST_EPOCHS, MOST_EPOCHS = 30, 300
 ENOUGH_FOR_LARGE = 4_000
 """Training images from which the larger model is used."""
@@ -43,6 +45,7 @@ def default_recipe(
     model: str | None = None,
     epochs: int | None = None,
     scale: Scale | None = None,
+    image_size: Size | None = None,
 ) -> Recipe:
     """A recipe for the number and size of the images, or for a model.
 
@@ -52,13 +55,23 @@ def default_recipe(
     train = open_splits(data, labels=False).train
     scale = scale or scales(train)[0]
     epochs = epochs or num_epochs(len(train))
-    recipe = recipe_at(scale, data, len(train), epochs)
+    if image_size is not None and min(scale.side, *image_size) > SMALL_SIDE:
+        recipe = photo_recipe(
+            "own",
+            data,
+            num_images=len(train),
+            image_size=image_size,
+            epochs=epochs,
+            model=scale.model,
+        )
+    else:
+        recipe = recipe_at(scale, data, len(train), epochs)
     return recipe if model in (None, recipe.model) else with_model(recipe, model)
 
 
 def recipe_at(scale: Scale, data: str, num_images: int, epochs: int) -> Recipe:
     """The default recipe at a scale."""
-    if scale.side <= 64:
+    if scale.side <= SMALL_SIDE:
         recipe = from_scratch("own", scale.model, data, scale.side, epochs)
         warmup = min(recipe.schedule.warmup_epochs, epochs / 10)
         return replace(

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from t2t.errors import UserError
+from t2t.models.config import Size
 from t2t.recipes import MODULES, all_recipes, find_recipe
 from t2t.recipes.default import default_recipe
 from t2t.recipes.from_file import is_in_file
@@ -19,11 +20,12 @@ def open_recipe(
     data: str | None = None,
     model: str | None = None,
     epochs: int | None = None,
+    image_size: Size | None = None,
 ) -> Recipe:
     """The recipe of a name, FILE.py:NAME, a JSON file or a run folder, with `data`.
 
-    For the default recipe with other data it is one that suits the images, the model
-    and the epochs.
+    For the default recipe with other data it is one that suits the images, the model,
+    the epochs and the image size.
     """
     path = Path(name).expanduser()
     if name.endswith(".json") or (path / "recipe.json").exists():
@@ -31,7 +33,7 @@ def open_recipe(
     elif is_in_file(name):
         recipe = find_recipe(name)
     elif name == DEFAULT and data not in (None, DEFAULT):
-        recipe = default_recipe(data, model, epochs)
+        recipe = default_recipe(data, model, epochs, image_size=image_size)
     elif name not in {*all_recipes(), *MODULES} and path.exists():
         raise UserError(
             f"There is no recipe {name!r}, but files of that name: did you mean "

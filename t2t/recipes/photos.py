@@ -9,6 +9,7 @@ from typing import Any
 
 from t2t.data.augment.config import Augmentation
 from t2t.models.config import Size, SplitNumbers
+from t2t.models.zoo import CONFIGS
 from t2t.training.recipe import (
     EMA,
     CropConfig,
@@ -45,7 +46,7 @@ def photo_recipe(
     model: str = "t2t_vit_14",
     stride: int | None = None,
 ) -> Recipe:
-    """Trains a T2T-ViT on photographs with Muon.
+    """Trains a T2T-ViT, or a pyramid of tokens, on photographs with Muon.
 
     Longer runs have larger batches, stronger augmentation and a longer EMA; from 60
     epochs they train on half of the tokens first.
@@ -53,16 +54,19 @@ def photo_recipe(
     batch_size = batch_for(num_images, epochs)
     num_steps = epochs * max(num_images // batch_size, 1)
     is_long = epochs >= STRONG_FROM
+    # A pyramid has its own splits, and merges tokens that must all be there.
+    is_pyramid = CONFIGS[model].wiring == "pyramid"
+    keeps = 0.5 if is_long and not is_pyramid else 1.0
     return Recipe(
         name=name,
         model=model,
-        model_args=model_args(image_size, stride),
+        model_args={} if is_pyramid else model_args(image_size, stride),
         data=data,
         image_size=image_size,
         epochs=epochs,
         batch_size=batch_size,
         drop_path=0.1 if is_long else 0.0,
-        token_dropping=TokenDropping(keep=0.5 if is_long else 1.0, until=0.8),
+        token_dropping=TokenDropping(keep=keeps, until=0.8),
         light_augment_share=0.05 if is_long else 0.1,
         evaluate_every=max(epochs // 20, 1),
         optimizer=OptimizerConfig(

@@ -6,6 +6,7 @@ paper and CIFAR-10 have answered.
 
 from dataclasses import replace
 
+from t2t.lab.studies.networks import SAME_RECIPE
 from t2t.lab.studies.paper import ABLATION, base
 from t2t.lab.studies.study import Claim, Study, variation
 from t2t.models.zoo import CONFIGS
@@ -147,4 +148,48 @@ def photo_depth() -> Study:
             ),
         ),
         notes="The published pair at 128 px, with 16×16 tokens.",
+    )
+
+
+def photo_networks() -> Study:
+    """T2T-ViT, a pyramid, DeiT and ResNets on photographs at 128 px, one recipe.
+
+    t2t study photo_networks --data path/to/imagewoof-160
+    """
+    models: dict[str, tuple[str, dict[str, object]]] = {
+        "pyramid": ("t2t_pyramid_base", {}),
+        "deit_small_8": ("deit_small", {"patch_size": 8}),
+        "deit_small_16": ("deit_small", {}),
+        "resnet18": ("resnet18", {}),
+        "resnet50": ("resnet50", {}),
+    }
+    others = {
+        name: replace(
+            photo_base(),
+            name=f"photos.networks.{name}",
+            model=model,
+            model_args=model_args,
+        )
+        for name, (model, model_args) in models.items()
+    }
+    published = {"deit_small_8": 79.9, "deit_small_16": 79.9, "resnet50": 79.1}
+    return Study(
+        name="photo_networks",
+        question="How do T2T-ViT and a pyramid compare with DeiT and CNNs on "
+        "photographs?",
+        paper="On ImageNet T2T-ViT-14 (81.5 %) leads DeiT-small (79.9) and ResNet-50 "
+        "by the same recipe (79.1).",
+        arms={"t2t_vit": photo_base(), **others},
+        claims=tuple(
+            Claim(
+                first="t2t_vit",
+                second=name,
+                where=SAME_RECIPE,
+                published=(81.5, top1),
+            )
+            for name, top1 in published.items()
+        ),
+        notes="Muon steps the filters of convolutions as it steps matrices. "
+        "`deit_small_8` has as many tokens as `t2t_vit`, `deit_small_16` a quarter.",
+        against_cost=True,
     )

@@ -114,6 +114,13 @@ STATED = {
     },
     "photo_tokens": {"patches": (0.99, 0.98)},
     "photo_depth": {"shallow_wide": (1.15, 1.08)},
+    "photo_networks": {
+        "pyramid": (0.95, 0.23),
+        "deit_small_8": (1.02, 0.99),
+        "deit_small_16": (1.03, 0.23),
+        "resnet18": (0.53, 0.10),
+        "resnet50": (1.12, 0.22),
+    },
 }
 
 
