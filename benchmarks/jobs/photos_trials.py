@@ -1,9 +1,9 @@
 """Trials of the photograph recipe on Imagewoof: what `photos.json` trains on a GPU.
 
-python -m t2t train benchmarks/jobs/photos_trials.py:pyramid --data path/to/imagewoof-160
+python -m t2t train benchmarks/jobs/photos_trials.py:pyramid --data imagewoof-160
 
-Every trial changes one thing of `photos.imagewoof_20`, and is scored on 1,000 of the
-training images. The names of the functions say what.
+Every trial changes one thing of `photos.imagewoof_20`, which the name of its function
+says, and is scored on 1,000 of the training images.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from t2t.recipes.photos import IMAGEWOOF, SPLITS, imagewoof, photo_recipe
-from t2t.training.recipe import Recipe, TokenDropping
+from t2t.training.recipe import ProgressiveResizing, Recipe, TokenDropping
 
 HOLDOUT = 1_000
 EPOCHS = 20
@@ -142,6 +142,12 @@ def longer_average() -> Recipe:
     return replace(base, name="longer_average", ema=replace(base.ema, decay=0.997))
 
 
+def growing_images() -> Recipe:
+    """80 px, then 104 px, then 128 px for the last two fifths."""
+    resizing = ProgressiveResizing(initial_scale=0.625, until=0.6)
+    return replace(plain(), name="growing_images", progressive_resizing=resizing)
+
+
 def drop_path() -> Recipe:
     return replace(plain(), name="drop_path", drop_path=0.1)
 
@@ -165,6 +171,7 @@ TRIALS: dict[str, Callable[[], Recipe]] = {
         whole_images,
         repeated,
         half_the_tokens,
+        growing_images,
         longer_average,
         drop_path,
         large_tokens,

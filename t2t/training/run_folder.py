@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +171,11 @@ class RunFolder:
         for field in fields(Recipe):  # of a version that did not have it yet
             if field.default is not MISSING:
                 before.setdefault(field.name, field.default)
+            elif field.default_factory is not MISSING:
+                own = field.default_factory()
+                before.setdefault(
+                    field.name, to_json(own) if is_dataclass(own) else own
+                )
         return differences(before, to_json(recipe))
 
     def check_keeps_inputs(self, recipe: Recipe) -> None:
