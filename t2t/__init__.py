@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         TokenDropping,
     )
     from t2t.user_code import load_code
+    from t2t.visualize.look import look
 
 __version__ = "0.1.0"
 
@@ -65,6 +66,7 @@ __all__ = [
     "list_models",
     "load",
     "load_code",
+    "look",
     "neighbors",
     "probe",
     "register_augmentation",
@@ -101,6 +103,7 @@ LAZY = {
     "find_recipe": "t2t.recipes",
     "load": "t2t.models.weights",
     "load_code": "t2t.user_code",
+    "look": "t2t.visualize.look",
     "neighbors": "t2t.probing.neighbors",
     "probe": "t2t.probing.probe",
     "register_augmentation": "t2t.data.augment.operations",

@@ -6,6 +6,7 @@ import numpy as np
 
 from t2t.data.decoding.damage import DamagedImage
 from t2t.data.decoding.decode import image_size
+from t2t.data.label_config import NO_LABEL_CONFIG, LabelConfig
 from t2t.data.sources import Source, open_splits
 from t2t.models.config import Size
 from t2t.models.zoo import CONFIGS
@@ -43,6 +44,8 @@ class Scale:
 def default_recipe(
     data: str,
     model: str | None = None,
+    labels: LabelConfig = NO_LABEL_CONFIG,
+    *,
     epochs: int | None = None,
     scale: Scale | None = None,
     image_size: Size | None = None,
@@ -52,7 +55,7 @@ def default_recipe(
     By default at the first of `scales`.
     """
     # Labels do not matter yet: they are checked with the task.
-    train = open_splits(data, labels=False).train
+    train = open_splits(data, labels=False, label_config=labels).train
     scale = scale or scales(train)[0]
     epochs = epochs or num_epochs(len(train))
     if image_size is not None and min(scale.side, *image_size) > SMALL_SIDE:
@@ -66,6 +69,7 @@ def default_recipe(
         )
     else:
         recipe = recipe_at(scale, data, len(train), epochs)
+    recipe = replace(recipe, labels=labels)
     return recipe if model in (None, recipe.model) else with_model(recipe, model)
 
 

@@ -207,15 +207,22 @@ def needs_budget(
     settings: Sequence[str],
     minutes: float | None,
     runtime: Runtime,
+    folds: int | None = None,
 ) -> bool:
     """Whether the time decides on the epochs: if asked for, or by default on a CPU."""
     epochs = options.epochs is not None or set_value("epochs", settings) is not None
     if minutes is not None:
         check_minutes(minutes, epochs)
+        if folds is not None:
+            raise UserError(
+                "--minutes is the time of one run, and --folds trains several; give "
+                "--epochs with --folds."
+            )
         return True
     is_default = recipe == DEFAULT and chosen.data != DEFAULT
     on_cpu = find_device(runtime.device).type == "cpu"
-    return is_default and on_cpu and not epochs and not is_distributed()
+    is_one = folds is None and not is_distributed()
+    return is_default and on_cpu and not epochs and is_one
 
 
 def check_minutes(minutes: float, epochs: bool) -> None:
@@ -243,10 +250,8 @@ def is_distributed() -> bool:
 
 
 def fit_budget(
-    recipe: Recipe | str,
+    asked: tuple[Recipe | str, RecipeOptions, Sequence[str]],
     chosen: Recipe,
-    options: RecipeOptions,
-    settings: Sequence[str],
     budget: Budget,
     runtime: Runtime,
     splits: Splits | None,
@@ -254,8 +259,10 @@ def fit_budget(
 ) -> tuple[Recipe, list[str], Splits]:
     """The recipe that fits into a time, why, and its images.
 
-    A run that has started keeps its epochs and its scale.
+    A run that has started keeps its epochs and its scale. `asked` is what `chosen` was
+    chosen by.
     """
+    recipe, options, settings = asked
     splits = splits or open_data(chosen)
     is_ours = recipe == DEFAULT and chosen.name == "own"
     fixed = ("model", "image_size", "model_args")
@@ -264,10 +271,13 @@ def fit_budget(
 
     def make(scale: Scale | None, epochs: int) -> Recipe:
         own = replace(options, epochs=epochs)
-        if scale is None:
-            return choose_recipe(recipe, own, settings)[0]
-        base = default_recipe(chosen.data, None, epochs, scale)
-        return choose_recipe(base, own, settings)[0]
+        base = recipe
+        if scale is not None:
+            base = default_recipe(
+                chosen.data, None, chosen.labels, epochs=epochs, scale=scale
+            )
+        made = choose_recipe(base, own, settings)[0]
+        return replace(made, labels=chosen.labels, task=chosen.task)
 
     if run_folder is not None and run_folder.is_run() and run_folder.has_started():
         return as_before(run_folder, make, choices), [], splits

@@ -60,7 +60,7 @@ def measure_speed(recipe: Recipe, runtime: Runtime, splits: Splits) -> Speed:
         stepper = Stepper(plain, runtime, world, state)
         quiet = RunConsole(quiet=True)
         batches, validation = prepare(
-            stepper, plain.phases(), splits, Damage(runtime.damage_limit), quiet
+            stepper, plain.phases(), splits, Damage(runtime.max_damaged), quiet
         )
         loaded = stepper.load(batches.steps(0, 10**9))
         step_seconds = 0.0
