@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from t2t.data.decoding.damage import Damage
+from t2t.data.decoding.damage import Damage, damage_limit
 from t2t.data.sampler import Batch, steps_per_epoch
 from t2t.data.sources import Splits
 from t2t.training.distributed import World, find_device
@@ -59,9 +59,9 @@ def measure_speed(recipe: Recipe, runtime: Runtime, splits: Splits) -> Speed:
         state = new_state(plain, runtime, world, len(classes), classes)
         stepper = Stepper(plain, runtime, world, state)
         quiet = RunConsole(quiet=True)
-        batches, validation = prepare(
-            stepper, plain.phases(), splits, Damage(runtime.max_damaged), quiet
-        )
+        num_images = len(splits.train) + len(splits.val)
+        damage = Damage(damage_limit(runtime.max_damaged, num_images))
+        batches, validation = prepare(stepper, plain.phases(), splits, damage, quiet)
         loaded = stepper.load(batches.steps(0, 10**9))
         step_seconds = 0.0
         for phase, share in plain.phases().items():
@@ -69,9 +69,9 @@ def measure_speed(recipe: Recipe, runtime: Runtime, splits: Splits) -> Speed:
             step_seconds += share * time_phase(stepper, lambda: next(loaded))
         loaded.close()
         first = next(iter(validation))
-        num_images = validation.num_steps * len(first.labels)
         num_models = 1 if state.ema is None else 2
-        evaluation = num_models * num_images * time_evaluation(stepper, first)
+        num_evaluated = num_models * validation.num_steps * len(first.labels)
+        evaluation = num_evaluated * time_evaluation(stepper, first)
         return Speed(step_seconds, evaluation)
 
 
