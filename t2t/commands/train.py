@@ -105,6 +105,10 @@ def train(
     set: SetOption = (),
     code: CodeOption = (),
     epochs: Annotated[int | None, option("Same as --set epochs=N.", "", "N")] = None,
+    minutes: Annotated[
+        float | None,
+        option("Train as many epochs as take so long on this machine.", "", "N"),
+    ] = None,
     seed: Annotated[int | None, option("Same as --set seed=N.", "", "N")] = None,
     balance: Annotated[
         Literal["sampling", "weights"] | None,
@@ -174,6 +178,7 @@ def train(
     Examples:
       t2t train
       t2t train --data photos/ --epochs 100
+      t2t train --data photos/ --minutes 10
       t2t train --data photos/ --from builtin
       t2t train --data photos/ --balance sampling --keep best --patience 10
       t2t train --data photos/ --folds 5
@@ -222,6 +227,7 @@ def train(
         folder=folder,
         set=set,
         epochs=epochs,
+        minutes=minutes,
         seed=seed,
         balance=balance,
         keep=keep,
