@@ -14,7 +14,8 @@ LEVELS = [
     {"probing", "visualize"},
     {"recipes"},
     {"training"},
-    {"tasks", "analysis", "serving"},
+    {"serving"},
+    {"tasks", "analysis"},
     {"models", "data"},
     {"ops"},
     {"config", "shapes", "errors", "atomic", "cache", "registry", "user_code"}
