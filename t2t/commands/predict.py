@@ -192,8 +192,7 @@ def split_inputs(
 
 def no_images(inputs: tuple[str, ...]) -> str:
     """An error message for a command line without images."""
-    from t2t.data.sources.folder import is_image_name
-    from t2t.data.sources.storage import is_url
+    from t2t.data.image_files import is_image_name, is_url
 
     advice = "give files, folders, or - for a list."
     if not inputs:
@@ -210,9 +209,13 @@ def no_images(inputs: tuple[str, ...]) -> str:
 
 def names_images(word: str) -> bool:
     """Whether a word names images: `-`, a file, or a folder that is not a run."""
-    from t2t.data.sources.folder import is_image_name, is_unread_name, walk
-    from t2t.data.sources.opening import permitted
-    from t2t.data.sources.storage import is_url
+    from t2t.data.image_files import (
+        is_image_name,
+        is_unread_name,
+        is_url,
+        permitted,
+        walk,
+    )
 
     path = Path(word).expanduser()
     if path.is_dir():

@@ -14,7 +14,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from t2t.data.decoding.damage import unread
-from t2t.data.sources.storage import read_whole
+from t2t.data.image_files import read_whole
 
 Indices = npt.NDArray[np.int64]
 

@@ -1,20 +1,14 @@
 """Opens data by one argument: a name, a path, a pattern or a URL."""
 
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from t2t.data.image_files import files_below, is_dir, is_image_name, is_url, permitted
 from t2t.data.sources.base import Openers, Source, Splits
 from t2t.data.sources.filenames import SPLIT_NAMES, has_braces, num_missing
-from t2t.data.sources.folder import (
-    files_below,
-    find_folder_splits,
-    holds_images_by_class,
-    is_dir,
-    is_image_name,
-)
+from t2t.data.sources.folder import find_folder_splits, holds_images_by_class
 from t2t.data.sources.labels import (
     check_labelled,
     check_no_empty_class,
@@ -26,7 +20,7 @@ from t2t.data.sources.parquet import find_parquet_splits
 from t2t.data.sources.published import find_published_splits
 from t2t.data.sources.shards import find_shard_splits
 from t2t.data.sources.splitting import split_by_seed
-from t2t.data.sources.storage import is_url, list_files
+from t2t.data.sources.storage import list_files
 from t2t.data.sources.torchvision_sets import TORCHVISION_SETS
 from t2t.errors import UserError, close_matches, suggest
 
@@ -44,18 +38,6 @@ class UnopenedSplits:
     openers: Openers
     notes: tuple[str, ...] = ()
     """Whether a folder or a data set is meant, if both have the name."""
-
-
-@contextmanager
-def permitted() -> Iterator[None]:
-    """Turns a PermissionError into a UserError that names the file."""
-    try:
-        yield
-    except PermissionError as error:
-        raise UserError(
-            f"{error.filename} may not be read: change its permissions, or move it out "
-            "of the data."
-        ) from error
 
 
 @permitted()
