@@ -8,6 +8,7 @@ from collections.abc import Callable
 from t2t.commands import (
     bench,
     eval,
+    export,
     features,
     models,
     neighbors,
@@ -27,6 +28,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "train": train.train,
     "eval": eval.eval,
     "predict": predict.predict,
+    "export": export.export,
     "probe": probe.probe,
     "features": features.features,
     "neighbors": neighbors.neighbors,

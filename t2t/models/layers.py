@@ -173,7 +173,7 @@ class SelfAttention(nn.Module):
         qkv = self.qkv(x)
         dropout = self.attn.attn_drop
         drop_rate = dropout.p if dropout.training else 0.0
-        # With a bias, the ONNX exporter mistakes the layout of fused attention's output.
+        # The ONNX exporter mistakes the layout of fused attention with a bias.
         is_exported = bias is not None and torch.compiler.is_exporting()
         if is_traced(x) or self.attn.has_hooks() or is_exported:
             query, key, value = self.heads(qkv, grid)

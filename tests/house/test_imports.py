@@ -12,6 +12,7 @@ LEVELS = [
     {"lab"},
     {"probing"},
     {"recipes"},
+    {"deployment"},
     {"training"},
     {"tasks", "analysis", "serving"},
     {"models", "data"},
