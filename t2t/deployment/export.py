@@ -1,21 +1,14 @@
 """`t2t.export`: writes a trained model for other programs, checked on real images."""
 
 import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
 import t2t
 from t2t.deployment import onnx_file, torch_export_file
-from t2t.deployment.accuracy import top1_of
+from t2t.deployment.accuracy import Runner
 from t2t.deployment.check_images import (
     CheckImages,
     LabelledImages,
@@ -24,27 +17,18 @@ from t2t.deployment.check_images import (
     images_in,
 )
 from t2t.deployment.graph import ExportedGraph
-from t2t.deployment.parity import Parity, agreement, check_parity
-from t2t.errors import UserError, choose, first_line
+from t2t.deployment.hub_folder import write_hub_folder
+from t2t.deployment.int8 import compare_accuracy, compare_classes
+from t2t.deployment.options import ExportOptions
+from t2t.deployment.parity import Parity, check_parity
+from t2t.deployment.target import publish, target_of, unfinished
+from t2t.deployment.weights_file import write_and_compare
 from t2t.models.config import ModelConfig, Size
 from t2t.models.create import as_size
 from t2t.models.trained import TrainedModel, load_trained
-from t2t.models.weights import load, save
+from t2t.models.weights import load
 from t2t.serving.export_metadata import ExportMetadata
 
-SUFFIXES = {
-    "onnx": ".onnx",
-    "torch-export": ".pt2",
-    "safetensors": ".safetensors",
-    "timm": "",
-}
-"""The formats, and the suffixes of their files; timm's is a folder."""
-GRAPHS = ("onnx", "torch-export")
-EVAL_IMAGES = 1000
-MOST_LOST = 2.0
-"""Points of accuracy that int8 may cost."""
-LEAST_AGREEMENT = 75.0
-"""Without labels: per cent of images that int8 must give the same class."""
 Progress = Callable[[int, int], None]
 
 
@@ -69,33 +53,6 @@ class ExportReport:
         return sum(file.stat().st_size for file in several if file.is_file()) / 1e6
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExportOptions:
-    """How to export."""
-
-    to: str
-    dynamic_image_size: bool = False
-    with_preprocessing: bool = False
-    int8: bool = False
-    eval_images: int = EVAL_IMAGES
-    license: str = "unknown"
-
-    def __post_init__(self) -> None:
-        """Raises an error for options that the format does not have."""
-        choose("to", self.to, SUFFIXES)
-        if self.int8 and self.to != "onnx":
-            raise UserError(f"int8 is for to='onnx', not to={self.to!r}; leave it out.")
-        for name in ("dynamic_image_size", "with_preprocessing"):
-            if getattr(self, name) and self.to not in GRAPHS:
-                raise UserError(
-                    f"{name} is for to='onnx' and to='torch-export'; a "
-                    f"{self.to} export holds weights, which take any image size and "
-                    "have no preprocessing."
-                )
-        if self.eval_images < 1:
-            raise UserError(f"eval_images={self.eval_images} must be 1 or more.")
-
-
 def export(
     weights: str | os.PathLike[str],
     *,
@@ -118,20 +75,22 @@ def export(
     if to == "onnx":
         onnx_file.check_packages()
     trained = load_trained(weights, model=model)
-    notes = trained.notes
     if image_size is not None:
-        trained = at_size(trained, as_size(image_size), weights, model)
+        size = as_size(image_size)
+        network = load(weights, model=model, image_size=size)
+        trained = replace(trained, model=network, image_size=size)
+    trained.model.cpu().float().eval()
     target = target_of(trained, chosen, weights, out)
     labelled = find_labelled(trained, data, chosen.eval_images)
     words = [each for each in images if isinstance(each, str)]
     found = images_in(words) if len(words) == len(images) else list(images)
     other = other_size(trained.image_size) if chosen.dynamic_image_size else None
     checked = find_check_images(trained, found, labelled, other)
-    export_one = Export(trained, chosen, checked, labelled, progress)
+    one = Export(trained, chosen, checked, labelled, progress)
     with unfinished(target) as part:
-        report = export_one.write(part)
+        report = one.write(part, measure=data is not None)
         publish(part, target)
-    return replace(report, path=target, notes=notes)
+    return replace(report, path=target, notes=trained.notes)
 
 
 @dataclass(frozen=True)
@@ -144,16 +103,28 @@ class Export:
     labelled: LabelledImages | None
     progress: Progress
 
-    def write(self, part: Path) -> ExportReport:
-        """Writes and checks a file or folder."""
-        if self.options.to == "timm":
-            return self.write_folder(part)
-        if self.options.to == "safetensors":
-            return self.write_weights(part)
-        return self.write_graph(part)
+    def write(self, part: Path, *, measure: bool) -> ExportReport:
+        """Writes and checks a file or folder; `measure` the accuracy in the card."""
+        trained, options = self.trained, self.options
+        if options.to in ("onnx", "torch-export"):
+            return self.write_graph(part)
+        metadata = metadata_of(trained, options, "logits")
+        if options.to == "safetensors":
+            parity = write_and_compare(trained, part, self.checked)
+            return ExportReport(part, options.to, metadata, parity)
+        parity, accuracy = write_hub_folder(
+            trained,
+            part,
+            options.license,
+            self.checked,
+            self.labelled,
+            self.progress,
+            measure=measure,
+        )
+        return ExportReport(part, options.to, metadata, parity, accuracy)
 
     def write_graph(self, part: Path) -> ExportReport:
-        """An ONNX or torch.export file."""
+        """Writes an ONNX or torch.export file."""
         trained, options = self.trained, self.options
         graph = ExportedGraph(
             trained,
@@ -161,105 +132,43 @@ class Export:
             multi_label=is_multi_label(trained),
         )
         metadata = metadata_of(trained, options, graph.output)
-        if options.to == "onnx":
-            onnx_file.write_onnx(graph, part, metadata, trained.image_size)
-            runner: Any = onnx_file.OnnxRunner(part, graph)
-        else:
+        if options.to == "torch-export":
             torch_export_file.write_torch_export(
                 graph, part, metadata, trained.image_size
             )
-            runner = torch_export_file.TorchExportRunner(part, graph)
-        what = f"{trained.name} as {'ONNX' if options.to == 'onnx' else 'torch.export'}"
-        parity = check_parity(what, runner, graph.outputs_for, self.checked)
+            run: Runner = torch_export_file.TorchExportRunner(part, graph)
+            what = f"{trained.name} as torch.export"
+            parity = check_parity(what, run, graph.outputs_for, self.checked)
+            return ExportReport(part, options.to, metadata, parity)
+        onnx_file.write_onnx(graph, part, metadata, trained.image_size)
+        run = onnx_file.OnnxRunner(part, graph)
+        what = f"{trained.name} as ONNX"
+        parity = check_parity(what, run, graph.outputs_for, self.checked)
         metadata = replace(metadata, parity=str(parity))
-        accuracy = ""
         if options.int8:
-            whole = part.with_name(f"float32.{part.name}")
-            part.rename(whole)
-            metadata = onnx_file.quantize(whole, part, metadata)
-            accuracy = self.judge_int8(runner, onnx_file.OnnxRunner(part, graph))
-            metadata = replace(metadata, accuracy=accuracy)
-            whole.unlink()
-        if options.to == "onnx":
-            onnx_file.rewrite_metadata(part, metadata)
-        return ExportReport(part, options.to, metadata, parity, accuracy)
+            metadata = self.quantize(part, graph, run, metadata)
+        onnx_file.rewrite_metadata(part, metadata)
+        return ExportReport(part, options.to, metadata, parity, metadata.accuracy)
 
-    def judge_int8(self, float32: Any, int8: Any) -> str:
-        """The accuracy of int8 beside float32; an error if too much is lost."""
-        if self.labelled is None:
-            images = torch.cat([self.checked.batches[0]])
-            one, other = (torch.from_numpy(run(images)) for run in (float32, int8))
-            same = agreement(one, other)
-            if same < LEAST_AGREEMENT:
-                raise UserError(
-                    f"int8 gives the class of float32 for {same:.0f} % of "
-                    f"{self.checked.origin}, and {LEAST_AGREEMENT:g} % are needed: "
-                    "export it without int8."
-                )
-            return (
-                "The accuracy of int8 is not measured: there are no labelled images "
-                f"(--data names some). It gives the class of float32 for {same:.0f} % "
-                f"of {self.checked.origin}."
+    def quantize(
+        self,
+        part: Path,
+        graph: ExportedGraph,
+        float32: Runner,
+        metadata: ExportMetadata,
+    ) -> ExportMetadata:
+        """Replaces an ONNX file by its int8 form, and states its accuracy."""
+        whole = part.with_name(f"float32.{part.name}")
+        part.rename(whole)
+        metadata = onnx_file.quantize(whole, part, metadata)
+        int8 = onnx_file.OnnxRunner(part, graph)
+        if self.labelled is None or metadata.multi_label:
+            accuracy = compare_classes(float32, int8, self.checked)
+        else:
+            accuracy = compare_accuracy(
+                float32, int8, self.trained, self.labelled, self.progress
             )
-        both = {"float32": float32, "int8": int8}
-        top1 = top1_of(both, self.trained, self.labelled, self.progress)
-        lost = top1["float32"] - top1["int8"]
-        beside = (
-            f"top-1 {top1['int8']:.2f} % in int8 and {top1['float32']:.2f} % in "
-            f"float32 on {self.labelled.where}"
-        )
-        if lost > MOST_LOST:
-            raise UserError(
-                f"int8 loses too much: {beside}, and {MOST_LOST:g} points are allowed; "
-                "export it without int8."
-            )
-        return beside[0].upper() + beside[1:] + "."
-
-    def write_weights(self, part: Path) -> ExportReport:
-        """A safetensors file with description and preprocessing."""
-        parity = write_and_compare(self.trained, part, self.checked)
-        metadata = metadata_of(self.trained, self.options, "logits")
-        return ExportReport(part, "safetensors", metadata, parity)
-
-    def write_folder(self, part: Path) -> ExportReport:
-        """A folder for timm and the hub."""
-        from t2t.deployment.timm_folder import write_timm_folder
-
-        return write_timm_folder(self, part)
-
-
-def write_and_compare(trained: TrainedModel, file: Path, images: CheckImages) -> Parity:
-    """Saves the weights with all that describes them, and loads them again."""
-    save(
-        trained.model,
-        file,
-        name=trained.name,
-        class_names=trained.class_names,
-        extra=extra_of(trained),
-    )
-    again = load(file).float()
-    graph = ExportedGraph(trained, with_preprocessing=False, multi_label=False)
-
-    @torch.inference_mode()
-    def run(pixels: Tensor) -> np.ndarray:
-        logits: Tensor = again(graph.inputs_for(pixels))
-        return logits.numpy()
-
-    return check_parity(f"{trained.name}", run, graph.outputs_for, images)
-
-
-def extra_of(trained: TrainedModel) -> dict[str, Any]:
-    """The preprocessing and the origin, as our files have them."""
-    return {
-        "image_size": list(trained.image_size),
-        "channels": trained.channels,
-        "mean": list(trained.mean),
-        "std": list(trained.std),
-        "crop_fraction": trained.crop_fraction,
-        "data": trained.data,
-        "seed": trained.seed,
-        "evaluated_on": trained.evaluated_on,
-    }
+        return replace(metadata, accuracy=accuracy)
 
 
 def metadata_of(
@@ -290,93 +199,7 @@ def is_multi_label(trained: TrainedModel) -> bool:
     return bool(getattr(trained, "multi_label", False))
 
 
-def at_size(
-    trained: TrainedModel, size: Size, weights: Any, model: str | ModelConfig | None
-) -> TrainedModel:
-    """The same weights for another image size, with positions interpolated."""
-    network = load(weights, model=model, image_size=size)
-    return replace(trained, model=network, image_size=size)
-
-
 def other_size(size: Size) -> Size:
     """A larger and not square size, on which a graph for any size is checked too."""
     height, width = size
     return height + max(height // 2, 16), width + max(width // 4, 8)
-
-
-def target_of(
-    trained: TrainedModel,
-    options: ExportOptions,
-    weights: str | os.PathLike[str],
-    out: str | os.PathLike[str] | None,
-) -> Path:
-    """Where to write; by default a file in this folder, named like the weights."""
-    suffix = SUFFIXES[options.to]
-    if out is None:
-        given = Path(str(weights)).expanduser()
-        stem = given.stem if given.is_file() else given.name
-        is_path = given.exists() and stem != "model"
-        target = Path((stem if is_path else trained.name) + (suffix or "-timm"))
-    else:
-        target = Path(out).expanduser()
-    if suffix and target.suffix != suffix:
-        raise UserError(f"out={str(out)!r} must end in {suffix} for to={options.to!r}.")
-    if not target.parent.is_dir():
-        raise UserError(
-            f"{target} cannot be written: there is no folder {target.parent}; create "
-            "it, or name another file."
-        )
-    if suffix and target.is_dir():
-        raise UserError(f"{target} is a folder: name a file that ends in {suffix}.")
-    source = Path(str(weights)).expanduser()
-    if target.exists() and source.exists():
-        files = [source, *(source.glob("*.safetensors") if source.is_dir() else ())]
-        if any(target.samefile(each) for each in files):
-            raise UserError(
-                f"{target} is the file of weights itself: give --out another name."
-            )
-    if not suffix:
-        check_folder(target)
-    return target
-
-
-def check_folder(target: Path) -> None:
-    """Raises an error rather than replace a folder that is not an earlier export."""
-    from t2t.deployment.timm_folder import FILES
-
-    if not target.exists():
-        return
-    if not target.is_dir():
-        raise UserError(f"{target} is a file: name a new folder.")
-    others = {path.name for path in target.iterdir()} - set(FILES)
-    if others:
-        raise UserError(
-            f"{target} holds something other than an earlier export "
-            f"({', '.join(sorted(others)[:3])}): name a new folder."
-        )
-
-
-@contextmanager
-def unfinished(target: Path) -> Iterator[Path]:
-    """A path of the same name in a temporary folder beside it, removed afterwards."""
-    try:
-        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    except OSError as error:
-        raise UserError(f"{target} cannot be written ({first_line(error)}).") from error
-    try:
-        yield folder / target.name
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def publish(part: Path, target: Path) -> None:
-    """Moves what was written to its place."""
-    beside = part.with_name(f"{part.name}.data")
-    if beside.exists():
-        beside.replace(target.with_name(beside.name))
-    if part.is_dir():
-        target.mkdir(exist_ok=True)
-        for file in part.iterdir():
-            file.replace(target / file.name)
-    else:
-        part.replace(target)

@@ -61,8 +61,3 @@ def check_parity(
 def batches_of(batches: Sequence[Tensor]) -> list[Tensor]:
     """The first image alone, since graphs may depend on the batch, then the rest."""
     return [part for batch in batches for part in (batch[:1], batch[1:]) if len(part)]
-
-
-def agreement(one: Tensor, other: Tensor) -> float:
-    """Per cent of the images that get the same class from both."""
-    return 100 * float((one.argmax(1) == other.argmax(1)).double().mean())
