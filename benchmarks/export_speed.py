@@ -1,6 +1,6 @@
 """Times `t2t predict` on ONNX Runtime beside PyTorch's modules, on two cores.
 
-    python benchmarks/export_speed.py PHOTOGRAPH --cifar10 PATH --out records/export/speed.json
+    python benchmarks/export_speed.py PHOTOGRAPH --cifar10 PATH --out speed.json
 
 One process alternates between the forms of one model, from a JPEG's bytes to its five
 likeliest classes, a photograph at a time: PyTorch's modules, ONNX in float32 and in

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         TokenDropping,
     )
     from t2t.user_code import load_code
+    from t2t.visualize.look import look
 
 __version__ = "0.1.0"
 
@@ -69,6 +70,7 @@ __all__ = [
     "load",
     "load_code",
     "load_onnx",
+    "look",
     "neighbors",
     "probe",
     "register_augmentation",
@@ -107,6 +109,7 @@ LAZY = {
     "load": "t2t.models.weights",
     "load_onnx": "t2t.serving.onnx_predictor",
     "load_code": "t2t.user_code",
+    "look": "t2t.visualize.look",
     "neighbors": "t2t.probing.neighbors",
     "probe": "t2t.probing.probe",
     "register_augmentation": "t2t.data.augment.operations",

@@ -1,24 +1,26 @@
 """Evidence for a prediction: token maps, attention rollout and occlusion."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from t2t.models.layers import SelfAttention
+from t2t.analysis.attention_maps import (
+    Map,
+    attention_maps,
+    forward_hooks,
+    has_rollout,
+    num_tokens_read,
+    rollout,
+)
 from t2t.models.vit import VisionTransformer
 from t2t.shapes import FeatureMap, Images
 
 NUM_CELLS = 8
 """Rows and columns of the occlusion map."""
-MAX_TOKENS = 2048
-"""Above it no attention map is computed: its size is the square of this."""
 BATCH_SIZE = 32
 
-Map = Float[Tensor, "rows columns"]
 Colours = Float[Tensor, "rows columns 3"]
 
 
@@ -38,17 +40,15 @@ class Explanation:
 def explain(model: nn.Module, image: Images, class_index: int) -> Explanation:
     """The evidence in one normalised image for a class.
 
-    Token maps and attention exist for our transformers only.
+    Token maps exist for our transformers only, attention for timm's ViTs too.
     """
     tokens: list[tuple[str, Colours]] = []
-    attention = None
     if isinstance(model, VisionTransformer):
         maps = token_maps(model, image)
         tokens = [(name, pca_colours(features)) for name, features in maps]
-        attention = attention_rollout(model, image)
     return Explanation(
         tokens=tuple(tokens),
-        attention=attention,
+        attention=attention_rollout(model, image),
         occlusion=occlusion_map(model, image, class_index),
     )
 
@@ -70,37 +70,15 @@ def token_maps(model: VisionTransformer, image: Images) -> list[tuple[str, Featu
     return [*zip(names, maps, strict=True), ("after the last block", last)]
 
 
-def attention_rollout(model: VisionTransformer, image: Images) -> Map | None:
+def attention_rollout(model: nn.Module, image: Images) -> Map | None:
     """Attention from the head's input back to the tokens, through all blocks.
 
-    Heads are averaged, and each block's skip counts as much as its attention. None
-    where there are too many tokens, or where the mixer mixes keys.
+    None where a block has no map, or a map over other tokens than the rest.
     """
-    grid = model.tokenizer.grids((image.shape[-2], image.shape[-1]))[-1]
-    num_prefix = model.config.num_prefix_tokens
-    num_tokens = num_prefix + grid[0] * grid[1]
-    mixers = [part for part in model.modules() if isinstance(part, SelfAttention)]
-    if len(mixers) < len(model.encoder.blocks):  # blocks with a user's own mixer
+    layers = attention_maps(model, image, average_heads=True)
+    if not has_rollout(layers, model):
         return None
-    if num_tokens > MAX_TOKENS or any(mixer.shorten is not None for mixer in mixers):
-        return None
-    rollout = torch.zeros(num_tokens, dtype=torch.float64)
-    if model.config.pool == "class":  # and the distillation token beside it
-        rollout[:num_prefix] = 1 / num_prefix
-    else:
-        rollout[num_prefix:] = 1 / (num_tokens - num_prefix)
-    maps: list[Tensor] = []
-
-    def keep(mixer: nn.Module, inputs: tuple[object, ...], output: Tensor) -> None:
-        assert isinstance(mixer, SelfAttention)
-        maps.append(mixer.weights(*inputs)[0].mean(0).cpu().double())  # type: ignore[arg-type]
-
-    with forward_hooks(mixers, keep):
-        model.forward_features(image)
-    for weights in reversed(maps):
-        rollout = (rollout + rollout @ weights) / 2
-    of_image = rollout[num_prefix:]
-    return (of_image / of_image.mean()).float().unflatten(0, grid)
+    return rollout(layers, num_read=num_tokens_read(model))
 
 
 def occlusion_map(model: nn.Module, image: Images, class_index: int) -> Map:
@@ -148,25 +126,22 @@ def two_cells(edges: list[int], cell: int) -> slice:
 
 def pca_colours(tokens: FeatureMap) -> Colours:
     """The first three principal components of a token map, as red, green and blue."""
-    rows = tokens[0].flatten(1).T.cpu().double()
+    return shared_pca_colours(tokens)[0]
+
+
+def shared_pca_colours(
+    maps: FeatureMap,
+) -> Float[Tensor, "batch rows columns 3"]:
+    """The same of several maps, in which a colour means the same."""
+    rows = maps.permute(0, 2, 3, 1).flatten(0, 2).cpu().double()
     rows = rows - rows.mean(0)
-    _, _, directions = torch.linalg.svd(rows, full_matrices=False)
-    components = rows @ directions[:3].T
+    # Directions from the covariance: its size does not grow with the tokens.
+    _, directions = torch.linalg.eigh(rows.T @ rows)
+    components = rows @ directions.flip(1)[:, :3]
     # The sign of a component is arbitrary: the farthest token gets the bright end.
     farthest = components.gather(0, components.abs().argmax(0, keepdim=True))
     components = components * farthest.sign()
     low, high = components.amin(0), components.amax(0)
     colours = (components - low) / (high - low).clamp(min=1e-12)
     colours = torch.nn.functional.pad(colours, (0, 3 - colours.shape[1]))
-    return colours.float().unflatten(0, tokens.shape[-2:])
-
-
-@contextmanager
-def forward_hooks(
-    modules: Sequence[nn.Module], hook: Callable[..., None]
-) -> Iterator[None]:
-    """Registers a forward hook with each module until the context ends."""
-    with ExitStack() as removal:
-        for module in modules:
-            removal.callback(module.register_forward_hook(hook).remove)
-        yield
+    return colours.float().unflatten(0, (len(maps), *maps.shape[-2:]))

@@ -28,6 +28,8 @@ th, td { padding: .25rem .75rem .25rem 0; text-align: left; vertical-align: top;
 figure { margin: 0; } figure img { display: block; width: 100%; border-radius: 4px;
   background: var(--soft); }
 .pixelated img { image-rendering: pixelated; }
+.drawings { display: flex; flex-wrap: wrap; gap: 1rem 2rem; margin: .75rem 0; }
+.drawing { max-width: 100%; overflow-x: auto; } .drawing svg { display: block; }
 figcaption { font-size: .85rem; margin-top: .25rem; overflow-wrap: anywhere; }
 """
 
@@ -86,6 +88,18 @@ class HtmlPage:
         self._parts.append(
             f'<div class="{kind}" style="--width: {width}px">{figures}</div>'
         )
+
+    def drawings(self, drawings: Iterable[tuple[str, str]]) -> None:
+        """SVG drawings with captions, side by side as the screen allows.
+
+        They keep their size, and scroll sideways on a screen that is narrower.
+        """
+        figures = "".join(
+            f'<figure class="drawing">{svg}<figcaption>{html.escape(caption)}'
+            "</figcaption></figure>"
+            for svg, caption in drawings
+        )
+        self._parts.append(f'<div class="drawings">{figures}</div>')
 
     def render(self) -> str:
         """The whole page."""

@@ -1,6 +1,7 @@
 """`t2t eval`: evaluate a model."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional
 
@@ -8,6 +9,10 @@ from t2t.commands.options import (
     CodeOption,
     DeviceOption,
     JsonFlag,
+    LabelColumnsOption,
+    LabelPatternOption,
+    LabelsOption,
+    MaxDamagedOption,
     MaxPixelsOption,
     ModelOption,
     PrecisionOption,
@@ -19,8 +24,12 @@ from t2t.commands.options import (
     run_code,
     warn,
 )
+from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, damage_limit
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.errors import UserError, on_one_line
+
+if TYPE_CHECKING:
+    from t2t.models.trained import TrainedModel
 
 
 def eval(
@@ -40,6 +49,9 @@ def eval(
             "Images to evaluate on.", "(default: the run's validation images)", "SOURCE"
         ),
     ] = None,
+    labels: LabelsOption = (),
+    label_columns: LabelColumnsOption = None,
+    label_pattern: LabelPatternOption = None,
     split: Annotated[
         str | None,
         option("val, test, train or all.", "(default: val, else all)", "SPLIT"),
@@ -50,8 +62,12 @@ def eval(
     device: DeviceOption = None,
     precision: PrecisionOption = None,
     max_pixels: MaxPixelsOption = DEFAULT_MAX_PIXELS,
+    max_damaged: MaxDamagedOption = DEFAULT_MAX_DAMAGED,
     real: Annotated[
         bool, option("Also score on ImageNet's reassessed (ReaL) labels.")
+    ] = False,
+    flip: Annotated[
+        bool, option("Average the probabilities of each image and its mirror image.")
     ] = False,
     model: ModelOption = None,
     code: CodeOption = (),
@@ -61,14 +77,14 @@ def eval(
     ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Evaluate a model: accuracy, loss and speed, and the accuracy of every class.
+    """Evaluate a model: accuracy, calibration, speed, and the accuracy of every class.
 
     Examples:
       t2t eval runs/digits.t2t_vit
       t2t eval runs/mine --data photos/ --picture confusion.png
       t2t eval 81.5_T2T_ViT_14.pth.tar --data path/to/imagenet --real
       t2t eval --weights builtin --data path/to/cifar10
-      t2t eval runs/mine --json
+      t2t eval runs/mine --flip --json
     """
     if bool(run) == bool(weights):
         raise UserError(
@@ -77,24 +93,33 @@ def eval(
         )
     at_least(1, "--batch-size", batch_size)
     check_max_pixels(max_pixels)
+    damage_limit(max_damaged, 0)
     check_picture(picture)
     run_code(code)
 
+    from t2t.data.label_config import label_config
+    from t2t.models.trained import load_trained
     from t2t.screen import print_json, print_page, show_progress
     from t2t.training.evaluation.evaluate_model import evaluate_model
 
+    trained = load_trained(weights or run, model=model)
+    options: dict[str, Any] = {
+        "data": data,
+        "label_config": label_config(labels, label_columns, label_pattern),
+        "split": split,
+        "batch_size": batch_size,
+        "device": device,
+        "precision": precision,
+        "max_pixels": max_pixels,
+        "max_damaged": max_damaged,
+    }
+    if trained.is_multilabel:
+        refused = {"--picture": picture is not None, "--real": real, "--flip": flip}
+        eval_multilabel(trained, options, refused, json=json)
+        return
     with show_progress("evaluating") as progress:
         report = evaluate_model(
-            weights or run,
-            data=data,
-            split=split,
-            batch_size=batch_size,
-            device=device,
-            precision=precision,
-            model=model,
-            real=real,
-            max_pixels=max_pixels,
-            progress=progress,
+            trained, real=real, flip=flip, progress=progress, **options
         )
     if report is None:  # another process of torchrun prints it
         return
@@ -110,3 +135,32 @@ def eval(
         names = report.trained.readable_names
         file = draw_confusion(report.score.confusion, names, picture, report.data)
         warn(f"Picture: {file}")
+
+
+def eval_multilabel(
+    trained: "TrainedModel",
+    options: Mapping[str, Any],
+    refused: Mapping[str, bool],
+    *,
+    json: bool,
+) -> None:
+    """Evaluates a model that predicts several labels an image."""
+    for option_name, is_given in refused.items():
+        if is_given:
+            raise UserError(
+                f"{option_name} needs one label an image, and {trained.path} predicts "
+                "several: leave it out."
+            )
+    from t2t.screen import print_json, print_page, show_progress
+    from t2t.training.evaluation.evaluate_multilabel import evaluate_multilabel
+
+    with show_progress("evaluating") as progress:
+        report = evaluate_multilabel(trained, progress=progress, **options)
+    if report is None:
+        return
+    warn(*report.notes)
+    warn(*(f"Skipped a damaged image: {on_one_line(n)}" for n in report.damaged))
+    if json:
+        print_json(report.as_json())
+    else:
+        print_page(lambda width: report.render())

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from tyro.conf import UseAppendAction, arg
 
 from t2t.config import MAX_IMAGE_SIDE
+from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, LEAST_LIMIT
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS, MAX_PIXELS_LIMIT
 from t2t.errors import UserError
 from t2t.torchrun import env_count
@@ -51,6 +52,14 @@ MaxPixelsOption = Annotated[
         "N",
     ),
 ]
+MaxDamagedOption = Annotated[
+    str,
+    option(
+        "Stop if more images than this are damaged: a share or a number.",
+        f"(default: {DEFAULT_MAX_DAMAGED}, at least {LEAST_LIMIT})",
+        "N|N%",
+    ),
+]
 WeightsOption = Annotated[
     str | None,
     option("A run or weights; builtin is the built-in model.", "", "RUN|WEIGHTS"),
@@ -60,6 +69,32 @@ ModelOption = Annotated[
     option("The architecture, if the file of weights does not name it.", "", "NAME"),
 ]
 JsonFlag = Annotated[bool, option("Print JSON, for programs.")]
+
+LabelsOption = Annotated[
+    UseAppendAction[tuple[str, ...]],
+    option(
+        "A table of paths and labels: .csv, .tsv, .json or .jsonl.",
+        "(default: class folders, or a labels.csv that is there)",
+        "FILE",
+    ),
+]
+LabelColumnsOption = Annotated[
+    str | None,
+    option(
+        "The columns of the table, as path=file,label=breed (or split=part).",
+        "(default: found by their names)",
+        "COLUMNS",
+    ),
+]
+LabelPatternOption = Annotated[
+    str | None,
+    option(
+        "Where labels are in paths: '{label}_*.jpg', or '{label}/*' for the folder "
+        "of each image.",
+        "",
+        "PATTERN",
+    ),
+]
 
 SetOption = Annotated[
     UseAppendAction[tuple[str, ...]],

@@ -8,12 +8,17 @@ from tyro.conf import Positional
 
 from t2t.commands.options import (
     CodeOption,
+    LabelColumnsOption,
+    LabelPatternOption,
+    LabelsOption,
+    MaxDamagedOption,
     MaxPixelsOption,
     at_least,
     check_max_pixels,
     option,
     run_code,
 )
+from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, damage_limit
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 
 
@@ -26,6 +31,9 @@ def pack(
         Positional[str], option("Folder for the shards; must be new.", "", "DEST")
     ],
     *,
+    labels: LabelsOption = (),
+    label_columns: LabelColumnsOption = None,
+    label_pattern: LabelPatternOption = None,
     short_side: Annotated[
         int,
         option(
@@ -49,6 +57,7 @@ def pack(
     ] = False,
     code: CodeOption = (),
     max_pixels: MaxPixelsOption = DEFAULT_MAX_PIXELS,
+    max_damaged: MaxDamagedOption = DEFAULT_MAX_DAMAGED,
 ) -> None:
     """Shrink images and pack them into tar shards, which load faster.
 
@@ -60,10 +69,12 @@ def pack(
     if workers is not None:
         at_least(1, "--workers", workers)
     check_max_pixels(max_pixels)
+    damage_limit(max_damaged, 0)
     run_code(code)
 
     from rich.text import Text
 
+    from t2t.data.label_config import label_config
     from t2t.data.packing.pack import pack as start
     from t2t.screen import print_page, show_progress
 
@@ -76,7 +87,9 @@ def pack(
             shard_size=shard_size,
             num_workers=workers,
             max_pixels=max_pixels,
+            max_damaged=max_damaged,
             labels=not unlabelled,
+            label_config=label_config(labels, label_columns, label_pattern),
             progress=progress,
         )
     for note in done.notes:

@@ -51,7 +51,23 @@ def predict(
     ],
     *,
     weights: WeightsOption = None,
-    top: Annotated[int, option("Classes per image.", "(default: 5)", "N")] = 5,
+    top: Annotated[
+        int | None,
+        option(
+            "Classes per image.",
+            "(default: 5; with several labels an image, those above --threshold)",
+            "N",
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        option(
+            "Probability from which a class is a label, where a model predicts several "
+            "labels an image.",
+            "(default: 0.5)",
+            "P",
+        ),
+    ] = None,
     json: Annotated[bool, option("Print a line of JSON per image.")] = False,
     csv: Annotated[bool, option("Print CSV, a row per predicted class.")] = False,
     batch_size: Annotated[
@@ -81,7 +97,12 @@ def predict(
       t2t predict runs/mine photos/ --top 1 --csv > classes.csv
       find . -name '*.jpg' | t2t predict runs/mine - --json
     """
-    at_least(1, "--top", top)
+    if top is not None:
+        at_least(1, "--top", top)
+    if threshold is not None and not 0 <= threshold <= 1:
+        raise UserError(f"--threshold {threshold:g} must be a probability from 0 to 1.")
+    if None not in (top, threshold):
+        raise UserError("--top and --threshold exclude each other; give one of them.")
     at_least(1, "--batch-size", batch_size)
     check_max_pixels(max_pixels)
     if json and csv:
@@ -99,7 +120,7 @@ def predict(
     run_code(code)
 
     from t2t.screen import print_page
-    from t2t.serving.prediction import Prediction
+    from t2t.serving.prediction import THRESHOLD, Prediction
     from t2t.serving.printing import prediction_table, write_csv, write_json_lines
 
     predictor: AnyPredictor
@@ -112,6 +133,12 @@ def predict(
         predictor, threads = open_weights(
             chosen_weights, model, device, max_pixels, is_given
         )
+    if threshold is not None and not predictor.is_multilabel:
+        raise UserError(
+            f"--threshold is for models that predict several labels an image, and "
+            f"{chosen_weights} predicts one: leave it out, or use --top."
+        )
+    predictor.threshold = THRESHOLD if threshold is None else threshold
     # File names may be any bytes; programs get them unchanged.
     if isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")

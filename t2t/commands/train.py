@@ -11,6 +11,10 @@ from t2t.commands.options import (
     CodeOption,
     CompileOption,
     DeviceOption,
+    LabelColumnsOption,
+    LabelPatternOption,
+    LabelsOption,
+    MaxDamagedOption,
     MaxPixelsOption,
     PrecisionOption,
     SetOption,
@@ -23,6 +27,7 @@ from t2t.commands.options import (
     run_code,
 )
 from t2t.config import MAX_WORKERS
+from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, damage_limit
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.errors import UserError
 from t2t.torchrun import is_main
@@ -42,6 +47,9 @@ def train(
         str | None,
         option("Images to train on: a folder, files or a name.", "", "SOURCE"),
     ] = None,
+    labels: LabelsOption = (),
+    label_columns: LabelColumnsOption = None,
+    label_pattern: LabelPatternOption = None,
     from_: Annotated[
         str | None,
         option(
@@ -81,6 +89,15 @@ def train(
     distill_token: Annotated[
         bool, option("Add a distillation token, which learns from the teacher.")
     ] = False,
+    folds: Annotated[
+        int | None,
+        option(
+            "Cross-validate: train N times, each time evaluating on another Nth of the "
+            "images.",
+            "",
+            "N",
+        ),
+    ] = None,
     folder: Annotated[
         str | None, option("Run folder.", "(default: runs/NAME)", "PATH")
     ] = None,
@@ -88,6 +105,26 @@ def train(
     code: CodeOption = (),
     epochs: Annotated[int | None, option("Same as --set epochs=N.", "", "N")] = None,
     seed: Annotated[int | None, option("Same as --set seed=N.", "", "N")] = None,
+    balance: Annotated[
+        Literal["sampling", "weights"] | None,
+        option(
+            "Balance uneven classes: show images of small classes more often "
+            "(sampling), or count them more in the loss (weights); --set "
+            "balance_power= sets how much.",
+            "(default: no balance)",
+        ),
+    ] = None,
+    keep: Annotated[
+        Literal["last", "best"] | None,
+        option(
+            "The final model: the weights of the last evaluation or of the best one.",
+            "(default: last)",
+        ),
+    ] = None,
+    patience: Annotated[
+        int | None,
+        option("Stop after N evaluations without a better top-1.", "", "N"),
+    ] = None,
     device: DeviceOption = None,
     precision: PrecisionOption = None,
     residual: Annotated[
@@ -120,6 +157,7 @@ def train(
         ),
     ] = None,
     max_pixels: MaxPixelsOption = DEFAULT_MAX_PIXELS,
+    max_damaged: MaxDamagedOption = DEFAULT_MAX_DAMAGED,
     checkpoint_minutes: Annotated[
         float, option("Minutes between checkpoints.", "(default: 5)", "N")
     ] = 5.0,
@@ -136,6 +174,8 @@ def train(
       t2t train
       t2t train --data photos/ --epochs 100
       t2t train --data photos/ --from builtin
+      t2t train --data photos/ --balance sampling --keep best --patience 10
+      t2t train --data photos/ --folds 5
       t2t train --data photos/ --from resnet50 --freeze
       t2t train --data photos/ --teacher runs/large
       t2t train cifar10.t2t_vit_7 --data path/to/cifar10
@@ -150,6 +190,9 @@ def train(
     if threads is not None:
         at_most(MAX_WORKERS, "--threads", at_least(1, "--threads", threads))
     check_max_pixels(max_pixels)
+    if patience is not None:
+        at_least(1, "--patience", patience)
+    damage_limit(max_damaged, 0)
     if micro_batch is not None:
         at_least(1, "--micro-batch", micro_batch)
     if not checkpoint_minutes > 0:
@@ -166,6 +209,9 @@ def train(
     result = start(
         recipe,
         data=data,
+        labels=labels,
+        label_columns=label_columns,
+        label_pattern=label_pattern,
         from_=from_,
         freeze=freeze,
         image_size=None if image_size is None else parse_size(image_size),
@@ -176,6 +222,10 @@ def train(
         set=set,
         epochs=epochs,
         seed=seed,
+        balance=balance,
+        keep=keep,
+        patience=patience,
+        folds=folds,
         device=device,
         precision=precision,  # type: ignore[arg-type]
         residual=residual,
@@ -185,6 +235,7 @@ def train(
         workers=workers,
         threads=threads,
         max_pixels=max_pixels,
+        max_damaged=max_damaged,
         checkpoint_minutes=checkpoint_minutes,
         fresh=fresh,
         dry_run=dry_run,
@@ -194,7 +245,12 @@ def train(
         return
     if not result.finished:
         sys.exit(INTERRUPTED)
-    if is_main():
+    if result.folds:
+        from t2t.commands.folds_summary import folds_summary
+        from t2t.screen import print_page
+
+        print_page(lambda width: folds_summary(result))
+    elif is_main():
         from t2t.commands.train_summary import train_summary
         from t2t.screen import print_page
 

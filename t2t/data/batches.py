@@ -1,6 +1,7 @@
 """Batches of a source on a device: from images kept there, or streamed to it."""
 
 import math
+import warnings
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -8,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from t2t.data.class_balance import BalancedShuffle
 from t2t.data.crops import Crop, min_side_for
 from t2t.data.decoding.damage import Damage
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS, MAX_PIXELS_LIMIT
@@ -18,7 +20,10 @@ from t2t.data.sampler import (
     Batch,
     BlockShuffle,
     EvaluationSampler,
+    ReadAhead,
     Sampler,
+    Shuffle,
+    ShuffleAhead,
     TrainingSampler,
     shuffled,
 )
@@ -31,6 +36,8 @@ RESIDENT_SHARE = 0.25
 _NUM_PROBED = 32
 _AHEAD_FROM = 5_000
 """Images from which starting processes pays."""
+_SHUFFLED_AHEAD_FROM = 100_000
+"""Images from which shuffling takes noticeable time."""
 
 
 class Batches(Protocol):
@@ -80,6 +87,7 @@ def open_batches(
     rank: int = 0,
     world_size: int = 1,
     repeats: int = 1,
+    balance_power: float = 0.0,
     channels: int = 3,
     damage: Damage | None = None,
     loader_options: LoaderOptions | None = None,
@@ -88,7 +96,8 @@ def open_batches(
 
     A batch has a view of its images per crop, in that order. Without crops it has one:
     the images as they are, which must share one size. A damaged image is recorded and
-    replaced by the next one of the source.
+    replaced by the next one of the source. `balance_power` above 0 shows images of
+    small classes more often (`balance_factors`).
     """
     sampler = TrainingSampler(
         num_images=len(source),
@@ -97,10 +106,22 @@ def open_batches(
         rank=rank,
         world_size=world_size,
         repeats=repeats,
-        shuffle=shuffled if source.blocks is None else BlockShuffle(source),
+        shuffle=shuffle_of(source, -(-batch_size // repeats), balance_power),
     )
     sampler.batch_indices(0)  # refuses an impossible batch size before reading
     return _open(source, sampler, crops, device, channels, damage, loader_options)
+
+
+def shuffle_of(source: Source, num_distinct: int, balance_power: float) -> Shuffle:
+    """How a source is shuffled for batches of so many different images."""
+    shuffle: Shuffle
+    if balance_power:
+        shuffle = BalancedShuffle(source, num_distinct, balance_power)
+    elif source.blocks is not None:
+        shuffle = BlockShuffle(source, num_distinct)
+    else:
+        shuffle = shuffled
+    return ShuffleAhead(shuffle) if len(source) >= _SHUFFLED_AHEAD_FROM else shuffle
 
 
 @dataclass(frozen=True)
@@ -144,7 +165,7 @@ def evaluation_batches(
 
 def _open(
     source: Source,
-    sampler: Sampler,
+    sampler: TrainingSampler | EvaluationSampler,
     crops: tuple[Crop, ...],
     device: torch.device | str,
     channels: int,
@@ -171,7 +192,7 @@ def _open(
             return ResidentBatches(kept, sampler, crops, description=description)
     stream = ImageStream(
         loader,
-        sampler,
+        _downloading_ahead(sampler, loader),
         device=device,
         num_workers=options.num_workers,
         num_ahead=options.num_ahead,
@@ -181,6 +202,20 @@ def _open(
     )
     description = f"{num_images} streamed to {device}, {stream.description}: {reason}"
     return StreamBatches(stream, crops, description=description)
+
+
+def _downloading_ahead(
+    sampler: TrainingSampler | EvaluationSampler, loader: Loader
+) -> Sampler:
+    """The sampler; if blocks are downloaded, half of those at once ahead of need."""
+    source = loader.source
+    if not source.has_remote_blocks or source.blocks is None:
+        return sampler
+    num_blocks = int(source.blocks.max()) + 1
+    num_images = len(source) * min(source.num_blocks_at_once // 2, num_blocks)
+    num_steps = -(-num_images // (num_blocks * sampler.batch_size))
+    warn = loader.damage.warn or warnings.warn
+    return ReadAhead(sampler, source, num_steps, warn)
 
 
 def start_reading(

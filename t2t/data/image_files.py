@@ -52,6 +52,7 @@ def permitted() -> Iterator[None]:
 
 def suffix_of(path: str) -> str:
     """The suffix of a path in lower case."""
+    """The suffix of a path in lower case."""
     return os.path.splitext(path)[1].lower()
 
 
@@ -66,6 +67,7 @@ def is_unread_name(path: str) -> bool:
 
 
 def has_suffix(suffixes: frozenset[str], path: str) -> bool:
+    """Whether a file has one of these suffixes and is not hidden."""
     """Whether a file has one of these suffixes and is not hidden."""
     return suffix_of(path) in suffixes and not os.path.basename(path).startswith(".")
 
@@ -127,6 +129,7 @@ def files_below(folder: str, suffix: str) -> list[str]:
 
 
 def is_image(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry of a folder has the name of an image and is no folder."""
     """Whether an entry of a folder has the name of an image and is no folder."""
     # The target of a link is not checked: that would read the disk again.
     return is_image_name(entry.name) and not entry.is_dir(follow_symlinks=False)

@@ -16,7 +16,7 @@ from t2t.models.trained import TrainedModel
 from t2t.serving.inputs import find_images
 from t2t.serving.predictor import ImageLike, Predictor
 from t2t.tasks.class_matching import match_classes, relabelled
-from t2t.training.evaluation.evaluate_model import find_data, recipe_beside
+from t2t.training.evaluation.evaluate_model import check_one_label, find_data
 
 MOST_IMAGES = 16
 """Images that parity is checked on."""
@@ -100,13 +100,16 @@ def find_labelled(
 ) -> LabelledImages | None:
     """Validation images of the model's classes; None if its own are not here."""
     try:
-        found = find_data(trained, recipe_beside(trained.path), data, None)
+        found = find_data(trained, data, None)
     except UserError:
         if data is not None:
             raise
         return None
-    numbers, _ = match_classes(found.source.classes, trained.class_names, found.where)
-    source = relabelled(found.source, numbers, trained.class_names)
+    source = found.source
+    if not trained.is_multilabel:
+        check_one_label(trained, found)
+        numbers, _ = match_classes(source.classes, trained.class_names, found.where)
+        source = relabelled(source, numbers, trained.class_names)
     if num_images < len(source):
         drawn = held_out_indices(source.labels, num_images, 0, minimum=1)
         source = Subset(source, drawn)

@@ -26,7 +26,6 @@ from t2t.deployment.weights_file import write_and_compare
 from t2t.models.config import ModelConfig, Size
 from t2t.models.create import as_size
 from t2t.models.trained import TrainedModel, load_trained
-from t2t.models.weights import load
 from t2t.serving.export_metadata import ExportMetadata
 
 Progress = Callable[[int, int], None]
@@ -74,11 +73,8 @@ def export(
     chosen = ExportOptions(to=to, **options)
     if to == "onnx":
         onnx_file.check_packages()
-    trained = load_trained(weights, model=model)
-    if image_size is not None:
-        size = as_size(image_size)
-        network = load(weights, model=model, image_size=size)
-        trained = replace(trained, model=network, image_size=size)
+    size = None if image_size is None else as_size(image_size)
+    trained = load_trained(weights, model=model, image_size=size)
     trained.model.cpu().float().eval()
     target = target_of(trained, chosen, weights, out)
     labelled = find_labelled(trained, data, chosen.eval_images)
@@ -129,7 +125,7 @@ class Export:
         graph = ExportedGraph(
             trained,
             with_preprocessing=options.with_preprocessing,
-            multi_label=is_multi_label(trained),
+            multi_label=trained.is_multilabel,
         )
         metadata = metadata_of(trained, options, graph.output)
         if options.to == "torch-export":
@@ -185,18 +181,13 @@ def metadata_of(
         mean=trained.mean,
         std=trained.std,
         crop_fraction=trained.crop_fraction,
-        multi_label=is_multi_label(trained),
+        multi_label=trained.is_multilabel,
         input="uint8" if options.with_preprocessing else "normalised",
         output=output,
         dynamic_image_size=options.dynamic_image_size,
         data=trained.data,
         t2t_version=t2t.__version__,
     )
-
-
-def is_multi_label(trained: TrainedModel) -> bool:
-    """Whether an image may have several classes."""
-    return bool(getattr(trained, "multi_label", False))
 
 
 def other_size(size: Size) -> Size:

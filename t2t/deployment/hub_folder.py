@@ -42,7 +42,7 @@ def write_hub_folder(
     write_config(trained, folder, license_name)
     parity = compare_with_timm(trained, folder, checked)
     accuracy = None if measure else accuracy_of_run(trained)
-    if accuracy is None and labelled is not None:
+    if accuracy is None and labelled is not None and not trained.is_multilabel:
         accuracy = measured(trained, labelled, progress)
     card = hub_card(
         trained,

@@ -52,5 +52,7 @@ def extra_of(trained: TrainedModel) -> dict[str, Any]:
         "crop_fraction": trained.crop_fraction,
         "data": trained.data,
         "seed": trained.seed,
+        "labels": dict(trained.labels),
+        "multilabel": trained.is_multilabel,
         "evaluated_on": trained.evaluated_on,
     }

@@ -1,7 +1,8 @@
 """A trained model with its class names and preprocessing."""
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -39,6 +40,10 @@ class TrainedModel:
     """The training data, if the file names it."""
     seed: int = 0
     """The seed that split the data, if it had no validation set."""
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    """Where the labels of the training data are: `labels` of its recipe, as JSON."""
+    is_multilabel: bool = False
+    """Whether an image may have several classes: probabilities are then sigmoids."""
     evaluated_on: str | None = None
     """The fingerprint of the validation images, if the file has it."""
     checksum: str = ""
@@ -60,17 +65,23 @@ def load_trained(
     model: str | ModelConfig | None = None,
     needs_head: bool = True,
     checksum: bool = False,
+    image_size: Size | None = None,
 ) -> TrainedModel:
     """The model in a file, run folder or URL, `hf-hub:owner/name` or `builtin`.
 
     Features need no head: without `needs_head`, a model trained without labels will do.
+    Another `image_size` interpolates the positions.
     """
-    network, loaded = load_with_report(path, model=model, checksum=checksum)
+    network, loaded = load_with_report(
+        path, model=model, checksum=checksum, image_size=image_size
+    )
     num_classes = num_outputs(network)
     if num_classes == 0 and needs_head:
         raise UserError(f"{path} has no head, so it cannot predict classes.")
     class_names, names_note = names_of(loaded, num_classes)
     pixels, pixels_note = pixels_of(network, loaded)
+    if image_size is not None:
+        pixels["image_size"] = image_size
     return TrainedModel(
         model=network,
         name=loaded.name or type(network).__name__,
@@ -78,6 +89,8 @@ def load_trained(
         class_names=class_names,
         data=loaded.extra.get("data"),
         seed=loaded.extra.get("seed", 0),
+        labels=loaded.extra.get("labels") or {},
+        is_multilabel=bool(loaded.extra.get("multilabel", False)),
         evaluated_on=loaded.extra.get("evaluated_on"),
         checksum=loaded.checksum,
         is_complete=loaded.num_tensors[0] == loaded.num_tensors[1],

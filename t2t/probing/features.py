@@ -15,8 +15,14 @@ from torch import Tensor, nn
 from t2t.atomic import atomic_file, write_atomically
 from t2t.data.batches import LoaderOptions, evaluation_batches
 from t2t.data.crops import CenterCrop
-from t2t.data.decoding.damage import Damage
+from t2t.data.decoding.damage import (
+    DEFAULT_MAX_DAMAGED,
+    Damage,
+    damage_limit,
+)
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
+from t2t.data.label_config import NO_LABEL_CONFIG, LabelConfig
+from t2t.data.sources import Source
 from t2t.errors import UserError, choose, first_line
 from t2t.models.class_names import readable_names
 from t2t.models.trained import TrainedModel, load_trained
@@ -46,7 +52,7 @@ class ExtractOptions:
     precision: str | None = None
     """bf16, fp16 or fp32; None is bf16 on CUDA, else fp32."""
     max_pixels: int = DEFAULT_MAX_PIXELS
-    damage_limit: int = 100
+    max_damaged: str = DEFAULT_MAX_DAMAGED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +87,7 @@ def features(
     weights: str | os.PathLike[str],
     data: str | os.PathLike[str] | None = None,
     *,
+    label_config: LabelConfig = NO_LABEL_CONFIG,
     split: str | None = None,
     num_images: int | None = None,
     seed: int = 0,
@@ -103,7 +110,7 @@ def features(
         max_pixels=max_pixels,
     )
     trained = load_trained(weights, model=model, needs_head=False)
-    images = find_images(trained, data, split)
+    images = find_images(trained, data, split, label_config=label_config)
     images = replace(images, source=some_of(images.source, num_images, seed))
     with init_distributed(options.device) as world, use_free_cores(world.device):
         return extract(trained, images, world, options, progress)
@@ -120,7 +127,7 @@ def extract(
     source = images.source
     precision = options.precision or default_precision(world.device)
     kind = choose("precision", precision, PRECISIONS)
-    damage = Damage(options.damage_limit)
+    damage = Damage(damage_limit(options.max_damaged, len(source)))
     batches = evaluation_batches(
         source,
         batch_size=min(options.batch_size, len(source)),
@@ -151,13 +158,23 @@ def extract(
         values=found["features"],
         labels=found["label"],
         names=tuple(source.name(index) for index in found["index"].tolist()),
-        classes=source.classes,
+        classes=label_names(source),
         model=trained.name,
         data=images.where,
         split=images.split,
         indices=found["index"],
         damaged=damage.names,
         notes=(*trained.notes, *source.notes),
+    )
+
+
+def label_names(source: Source) -> tuple[str, ...]:
+    """The name of each label: a class, or the classes of a set as cat;outdoor."""
+    if source.label_sets is None:
+        return source.classes
+    return tuple(
+        ";".join(source.classes[number] for number in each if number >= 0)
+        for each in source.label_sets.tolist()
     )
 
 

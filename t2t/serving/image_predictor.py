@@ -11,7 +11,7 @@ from t2t.data.decoding.damage import DamagedImage
 from t2t.data.resources import num_cores
 from t2t.errors import UserError
 from t2t.serving.inputs import find_images
-from t2t.serving.prediction import ClassProbability, Prediction
+from t2t.serving.prediction import TOP, ClassProbability, Prediction
 from t2t.serving.read_image import (
     ImageLike,
     ReadImage,
@@ -28,16 +28,24 @@ class ImagePredictor(ABC, Generic[PixelBatch]):
 
     class_names: tuple[str, ...]
     readable_names: tuple[str, ...]
+    is_multilabel: bool
+    """Whether an image may have several classes, or none."""
+    threshold: float
+    """Probability from which a class is predicted, with several labels an image."""
     min_side: int | None
     """Large images may be shrunk to this short side as they are decoded."""
 
     def predict(
         self,
         images: ImageLike | Sequence[ImageLike],
-        top: int = 5,
+        top: int | None = None,
         batch_size: int = 32,
     ) -> list[Prediction]:
-        """The most probable classes of each image; an error if one is damaged."""
+        """The most probable classes of each image; an error if one is damaged.
+
+        These are the `top` ones; None is 5, or with several labels an image all that
+        reach the threshold.
+        """
         several = images if isinstance(images, list | tuple) else [images]
         predictions = []
         for result in self.predict_each(several, top, batch_size):
@@ -47,10 +55,10 @@ class ImagePredictor(ABC, Generic[PixelBatch]):
         return predictions
 
     def predict_each(
-        self, images: Iterable[ImageLike], top: int = 5, batch_size: int = 32
+        self, images: Iterable[ImageLike], top: int | None = None, batch_size: int = 32
     ) -> Iterator[Prediction | DamagedImage]:
         """The prediction for each image, or its error, in order."""
-        if top < 1 or batch_size < 1:
+        if (top is not None and top < 1) or batch_size < 1:
             raise UserError(
                 f"top={top} and batch_size={batch_size} must both be 1 or more."
             )
@@ -65,7 +73,11 @@ class ImagePredictor(ABC, Generic[PixelBatch]):
                 yield from self._predict_batch(batch, top, pool)
 
     def predict_named(
-        self, words: Iterable[str], listed: TextIO, top: int = 5, batch_size: int = 32
+        self,
+        words: Iterable[str],
+        listed: TextIO,
+        top: int | None = None,
+        batch_size: int = 32,
     ) -> Iterator[Prediction | DamagedImage]:
         """Predictions for files, images in folders and, for `-`, paths in a list."""
         yield from self.predict_each(find_images(words, listed), top, batch_size)
@@ -83,7 +95,7 @@ class ImagePredictor(ABC, Generic[PixelBatch]):
     def _predict_batch(
         self,
         batch: list[tuple[int, ImageLike]],
-        top: int,
+        top: int | None,
         pool: ThreadPoolExecutor | None,
     ) -> Iterator[Prediction | DamagedImage]:
         names = [name_of(image, number) for number, image in batch]
@@ -96,7 +108,24 @@ class ImagePredictor(ABC, Generic[PixelBatch]):
         joined = self._joined(pixels) if pixels else None
         classes = iter([] if joined is None else self._classify(joined, top))
         for index, name in enumerate(names):
-            yield damaged.get(index) or Prediction(name, next(classes))
+            if index in damaged:
+                yield damaged[index]
+            else:
+                yield self._prediction(name, next(classes), top)
+
+    def num_likely(self, top: int | None) -> int:
+        """How many classes to choose a prediction from."""
+        num_classes = len(self.class_names)
+        return min(top or (num_classes if self.is_multilabel else TOP), num_classes)
+
+    def _prediction(
+        self, name: str, classes: tuple[ClassProbability, ...], top: int | None
+    ) -> Prediction:
+        """The prediction of an image, given its most probable classes."""
+        if top is not None or not self.is_multilabel:
+            return Prediction(name, classes)
+        likely = tuple(each for each in classes if each.probability >= self.threshold)
+        return Prediction(name, likely, None if likely else classes[0])
 
     def named(
         self, indices: Iterable[int], probabilities: Iterable[float]
@@ -126,6 +155,6 @@ class ImagePredictor(ABC, Generic[PixelBatch]):
 
     @abstractmethod
     def _classify(
-        self, pixels: PixelBatch, top: int
+        self, pixels: PixelBatch, top: int | None
     ) -> list[tuple[ClassProbability, ...]]:
-        """The most probable classes of each image, best first."""
+        """The `top` classes of each image; without, enough to choose from."""

@@ -19,7 +19,7 @@ from t2t.errors import UserError, first_line
 from t2t.ops.pillow_resize import resize_box
 from t2t.serving.export_metadata import ExportMetadata
 from t2t.serving.image_predictor import ImagePredictor
-from t2t.serving.prediction import ClassProbability
+from t2t.serving.prediction import THRESHOLD, ClassProbability
 from t2t.serving.read_image import ReadImage
 
 Floats = npt.NDArray[np.float32]
@@ -37,9 +37,10 @@ def load_onnx(
     *,
     threads: int | None = None,
     max_pixels: int = DEFAULT_MAX_PIXELS,
+    threshold: float = THRESHOLD,
 ) -> "OnnxPredictor":
     """A predictor for a file that `t2t export --to onnx` wrote."""
-    return OnnxPredictor(path, threads, max_pixels)
+    return OnnxPredictor(path, threads, max_pixels, threshold)
 
 
 class OnnxPredictor(ImagePredictor[PixelArray]):
@@ -50,12 +51,15 @@ class OnnxPredictor(ImagePredictor[PixelArray]):
         path: str | os.PathLike[str],
         threads: int | None = None,
         max_pixels: int = DEFAULT_MAX_PIXELS,
+        threshold: float = THRESHOLD,
     ) -> None:
+        """`threshold` is of models that predict several labels an image."""
         self.path = str(path)
-        self.max_pixels = max_pixels
+        self.max_pixels, self.threshold = max_pixels, threshold
         self.session = open_session(path, threads)
         strings = self.session.get_modelmeta().custom_metadata_map
         self.metadata = ExportMetadata.from_strings(strings, self.path)
+        self.is_multilabel = self.metadata.multi_label
         self.class_names = self.metadata.class_names
         self.readable_names = self.metadata.names
         size, fraction = self.metadata.image_size, self.metadata.crop_fraction
@@ -139,10 +143,11 @@ class OnnxPredictor(ImagePredictor[PixelArray]):
         return np.concatenate(list(pixels))
 
     def _classify(
-        self, pixels: PixelArray, top: int
+        self, pixels: PixelArray, top: int | None
     ) -> list[tuple[ClassProbability, ...]]:
         probabilities = self.probabilities(pixels)
-        order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
+        order = np.argsort(-probabilities, axis=1, kind="stable")
+        order = order[:, : self.num_likely(top)]
         likely = np.take_along_axis(probabilities, order, axis=1)
         rows = zip(order.tolist(), likely.tolist(), strict=True)
         return [self.named(*row) for row in rows]

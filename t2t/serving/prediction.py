@@ -2,6 +2,11 @@
 
 from dataclasses import dataclass
 
+TOP = 5
+"""Classes of a prediction."""
+THRESHOLD = 0.5
+"""Probability from which a class is predicted, with several labels an image."""
+
 
 @dataclass(frozen=True)
 class ClassProbability:
@@ -17,12 +22,17 @@ class ClassProbability:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The most probable classes of one image, best first."""
+    """The most probable classes of one image, best first.
+
+    With several labels an image, those that reach the threshold.
+    """
 
     image: str
     classes: tuple[ClassProbability, ...]
+    below: ClassProbability | None = None
+    """The most probable class, if none reaches the threshold."""
 
     @property
     def best(self) -> ClassProbability:
         """The most probable class."""
-        return self.classes[0]
+        return self.below or self.classes[0]

@@ -18,11 +18,18 @@ from t2t.errors import UserError, first_line
 from t2t.models.trained import TrainedModel, load_trained
 from t2t.ops.ragged import Ragged
 from t2t.serving.image_predictor import ImagePredictor
-from t2t.serving.prediction import ClassProbability, Prediction
+from t2t.serving.prediction import THRESHOLD, ClassProbability, Prediction
 from t2t.serving.read_image import ImageLike, ReadImage, name_of
 from t2t.shapes import Images, Pixels
 
-__all__ = ["ClassProbability", "ImageLike", "Prediction", "Predictor", "name_of"]
+__all__ = [
+    "THRESHOLD",
+    "ClassProbability",
+    "ImageLike",
+    "Prediction",
+    "Predictor",
+    "name_of",
+]
 
 
 class Predictor(ImagePredictor[Pixels]):
@@ -33,8 +40,10 @@ class Predictor(ImagePredictor[Pixels]):
         path: str | os.PathLike[str] | TrainedModel,
         device: torch.device | str | None = None,
         max_pixels: int = DEFAULT_MAX_PIXELS,
+        threshold: float = THRESHOLD,
     ) -> None:
-        self.max_pixels = max_pixels
+        """`threshold` is of models that predict several labels an image."""
+        self.max_pixels, self.threshold = max_pixels, threshold
         self.trained = path if isinstance(path, TrainedModel) else load_trained(path)
         if device is None:
             device = torch.accelerator.current_accelerator(check_available=True)
@@ -47,6 +56,7 @@ class Predictor(ImagePredictor[Pixels]):
                 f"device={str(device)!r} cannot be used here ({first_line(error)}); "
                 "give cuda, mps, cpu, or nothing for the best available."
             ) from error
+        self.is_multilabel = self.trained.is_multilabel
         self.class_names = self.trained.class_names
         self.readable_names = self.trained.readable_names
         self.crop = CenterCrop(
@@ -99,13 +109,16 @@ class Predictor(ImagePredictor[Pixels]):
         return torch.cat(list(pixels))
 
     @torch.inference_mode()
-    def _classify(self, pixels: Pixels, top: int) -> list[tuple[ClassProbability, ...]]:
+    def _classify(
+        self, pixels: Pixels, top: int | None
+    ) -> list[tuple[ClassProbability, ...]]:
         logits = self.model(self.normalised(pixels)).float()
         if not logits.isfinite().all():
             raise UserError(
                 f"{self.trained.path} gives NaN or infinity: its weights are damaged; "
                 "name others."
             )
-        likely = logits.softmax(1).topk(min(top, logits.shape[1]), dim=1)
+        probabilities = logits.sigmoid() if self.is_multilabel else logits.softmax(1)
+        likely = probabilities.topk(self.num_likely(top), dim=1)
         rows = zip(likely.indices.tolist(), likely.values.tolist(), strict=True)
         return [self.named(*row) for row in rows]

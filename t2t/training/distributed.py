@@ -258,10 +258,10 @@ def broadcast_tensors(tensors: list[Tensor], world: World) -> None:
             dist.broadcast(tensor, src=0)
 
 
-def full_state_dict(model: nn.Module, world: World) -> dict[str, Tensor]:
+def full_state_dict(weights: dict[str, Tensor], world: World) -> dict[str, Tensor]:
     """Unsharded weights on the CPU, in the main process; empty in the others."""
     state: dict[str, Tensor] = {}
-    for name, tensor in model.state_dict().items():
+    for name, tensor in weights.items():
         full = tensor.full_tensor() if is_dtensor(tensor) else tensor
         if world.is_main:
             state[name] = full.detach().cpu()
@@ -325,16 +325,6 @@ def check_same_on_all(world: World, settings: dict[str, Any]) -> None:
             f"Process {world.rank} on {platform.node()} differs from process 0 "
             f"({few(changed)}); give all nodes the same command, version and data."
         )
-
-
-def local_main_first(world: World, find: Callable[[], Found]) -> Found:
-    """Calls a function in one process per node first, which may download data."""
-    if world.local_rank == 0:
-        found = find()
-        barrier(world)
-        return found
-    barrier(world)
-    return find()
 
 
 def barrier(world: World) -> None:

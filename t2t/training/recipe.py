@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, get_type_hints
 
 from t2t.config import MAX_IMAGE_SIDE, check_plain, convert
 from t2t.data.augment.config import Augmentation
+from t2t.data.label_config import LabelConfig
 from t2t.errors import UserError, require
 from t2t.models.config import ModelConfig
 
@@ -200,6 +201,8 @@ class Recipe:
     """Trains the head alone; the rest of the model stays as it is."""
     data: str = "digits"
     """A folder, file or named data set."""
+    labels: LabelConfig = field(default_factory=LabelConfig)
+    """Where the labels are, if not in class folders: tables, or a pattern."""
     image_size: tuple[int, int] = (224, 224)
     channels: int = 3
     epochs: int = 300
@@ -207,6 +210,11 @@ class Recipe:
     """Images per step, over all devices and micro-batches together."""
     repeats: int = 1
     """Repeated augmentation: copies of each image in a batch."""
+    balance: Literal["sampling", "weights"] | None = None
+    """Balances uneven classes: shows small ones more often, or weights the loss."""
+    balance_power: float | None = None
+    """An image of a class of n images counts as n to the minus this: 1 is a full
+    balance. None: 1 for sampling, and 0.5, the square root, for weights."""
     drop_path: float = 0.0
     token_dropping: TokenDropping = field(default_factory=TokenDropping)
     light_augment_share: float = 0.0
@@ -214,8 +222,16 @@ class Recipe:
     seed: int = 0
     holdout: int = 0
     """Training images to evaluate on instead of the validation set."""
+    fold: tuple[int, int] | None = None
+    """Cross-validation: (1, 5) evaluates on the first of five parts of all images, and
+    trains on the others; of data with a validation set, of its training images."""
     evaluate_every: int = 1
     """Epochs between evaluations; the last epoch is always evaluated."""
+    keep: Literal["last", "best"] = "last"
+    """The weights of the final model: of the last evaluation, or of the best one by
+    the primary metric."""
+    patience: int | None = None
+    """Stops after so many evaluations without a better primary metric."""
     task: str = "classify"
     """What is learned: classify, distill_soft, masked_autoencoder, …"""
     task_args: dict[str, Any] = field(default_factory=dict)
@@ -238,6 +254,10 @@ class Recipe:
             require(name, getattr(self, name), 1)
         for side in self.image_size:
             require("image_size", side, 1, MAX_IMAGE_SIDE)
+        if self.patience is not None:
+            require("patience", self.patience, 1)
+        if self.balance_power is not None:
+            require("balance_power", self.balance_power, 0.01, 1)
         require("seed", self.seed, 0, below=2**32)
         require("holdout", self.holdout, 0)
         require("drop_path", self.drop_path, 0, below=1)
@@ -249,8 +269,22 @@ class Recipe:
                 f"epochs={self.epochs}; set schedule.warmup_epochs and "
                 "schedule.floor_epochs lower."
             )
+        self.check_fold()
         self.check_model_args()
         self.check_channels()
+
+    def check_fold(self) -> None:
+        """Raises an error for a fold that does not exist, or beside `holdout`."""
+        if self.fold is None:
+            return
+        number, num_folds = self.fold
+        require("fold[1]", num_folds, 2)
+        require("fold[0]", number, 1, num_folds)
+        if self.holdout:
+            raise UserError(
+                f"fold={number},{num_folds} and holdout={self.holdout} both choose the "
+                "images to evaluate on; leave one of them out."
+            )
 
     def check_model_args(self) -> None:
         """Raises an error for model settings that come from elsewhere."""
@@ -356,6 +390,15 @@ class Recipe:
         It is relative to a whole training on all tokens.
         """
         return sum(share * phase.cost for phase, share in self.phases(since).items())
+
+    @property
+    def own_balance_power(self) -> float:
+        """The power by which classes are balanced; 0 if they are not."""
+        if self.balance is None:
+            return 0.0
+        if self.balance_power is not None:
+            return self.balance_power
+        return 1.0 if self.balance == "sampling" else 0.5
 
     @property
     def num_evaluations(self) -> int:

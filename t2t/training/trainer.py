@@ -3,12 +3,13 @@
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from t2t.data.batches import EvaluationBatches
-from t2t.data.decoding.damage import Damage, DamagedImage
+from t2t.data.decoding.damage import Damage, DamagedImage, damage_limit
 from t2t.data.sampler import steps_per_epoch
 from t2t.data.sources import Splits
 from t2t.errors import UserError
@@ -18,9 +19,11 @@ from t2t.training.checkpoint_files import checkpoints
 from t2t.training.checkpoint_writer import CheckpointWriter
 from t2t.training.compile_policy import CompileDecision, seconds_saved
 from t2t.training.distributed import (
+    PARALLELISMS,
     World,
     all_gather_union,
     all_reduce_any,
+    barrier,
     batch_norm_buffers,
     broadcast_from_main,
     broadcast_tensors,
@@ -31,7 +34,7 @@ from t2t.training.evaluation.evaluate import Normalize, evaluate
 from t2t.training.folder_guard import FolderGuard
 from t2t.training.forecast.advice import advice
 from t2t.training.kernel_compiling import KernelCompiler
-from t2t.training.loaders import start_reading_images
+from t2t.training.loaders import class_weights, start_reading_images
 from t2t.training.logging.clock import duration
 from t2t.training.logging.run_logger import RunLogger
 from t2t.training.logging.stage import stage
@@ -58,6 +61,8 @@ class Result:
     """Whether the run was finished before the call."""
     stop_requested: bool = False
     """Whether Ctrl-C, SIGTERM or SIGHUP was received, even if too late to matter."""
+    folds: tuple["Result", ...] = ()
+    """The results of the folds of a cross-validation."""
 
 
 class Trainer:
@@ -79,7 +84,9 @@ class Trainer:
         self.checkpoint, self.compiling = checkpoint, compiling
         self.per_epoch = steps_per_epoch(len(splits.train), recipe.batch_size)
         self.num_steps = self.per_epoch * recipe.epochs
-        self.damage = Damage(runtime.damage_limit, logger.warn)
+        num_images = len(splits.train) + len(splits.val)
+        limit = damage_limit(runtime.max_damaged, num_images)
+        self.damage = Damage(limit, logger.warn)
         self.in_flight: deque[PendingStep] = deque()
         if world.device.type == "cpu" and runtime.compile != "on":
             logger.clock.skip_warmup()
@@ -92,8 +99,11 @@ class Trainer:
             recipe, splits, world, loader_options(runtime), self.damage
         )
         initial = recipe if checkpoint is None else recipe_to_resume(recipe, checkpoint)
-        classes = splits.train.classes
-        self.state = new_state(initial, runtime, world, len(classes), classes)
+        classes, sets = splits.train.classes, splits.train.label_sets
+        weights = class_weights(recipe, splits.train)
+        self.state = new_state(
+            initial, runtime, world, len(classes), classes, sets, weights
+        )
         self.state.data = {
             "classes": list(classes),
             "num_images": len(splits.train),
@@ -126,6 +136,9 @@ class Trainer:
         # Only the result could not be written, or there are fewer images now.
         if state.step >= self.num_steps:
             self.evaluate(validation, recipe.epochs)
+        elif logger.stopped_early(state):
+            self.model_saver.save_model(state)
+            return self.finish(stop)
         saved_at = time.monotonic()
         for batch in self.stepper.load(batches.steps(state.step, self.num_steps)):
             epoch = state.step / self.per_epoch
@@ -154,6 +167,9 @@ class Trainer:
                 self.broadcast_batch_norms()
             if evaluates:
                 self.evaluate(validation, num_epochs)
+                if logger.stopped_early(state):
+                    logger.log_early_stop(state)
+                    break
             if rest == 0 and num_epochs == 1 and not is_last:
                 self.drain()
                 self.compile_if_it_pays()
@@ -207,6 +223,20 @@ class Trainer:
         tensors, numbers = self.state.snapshot()
         return Snapshot(tensors, {**numbers, "log": self.logger.state_dict()})
 
+    def save_before_giving_up(self) -> None:
+        """Saves a checkpoint, as the data cannot be read any more.
+
+        Not a sharded one: the other processes wait within a step.
+        """
+        sharded = self.world.is_distributed and PARALLELISMS[self.runtime.parallelism]
+        if sharded or not self.state.step:
+            return
+        with suppress(UserError, OSError):
+            self.drain()
+            self.writer.finish()
+            self.writer.save(self.snapshot())
+            self.writer.finish()
+
     def drain(self, keep: int = 0) -> None:
         """Logs finished steps until at most `keep` are in flight."""
         while len(self.in_flight) > keep:
@@ -233,8 +263,11 @@ class Trainer:
                 scores[name] = checked_metrics(self.task, values)
                 num_images = len(values["index"])
         self.gather_damage()
-        self.logger.log_evaluation(state.step, epoch, scores, num_images)
-        self.model_saver.save_model(state.final_model)
+        row = self.logger.log_evaluation(state.step, epoch, scores, num_images)
+        is_best = state.best.update(self.logger.metrics[0], row, state.final_model)
+        saver = self.model_saver
+        if self.recipe.keep == "last" or is_best:
+            saver.save_model(state)
         self.logger.clock.end_evaluation()
 
     def broadcast_batch_norms(self) -> None:
@@ -275,6 +308,9 @@ class Trainer:
         self.writer.finish()
         self.guard.check(self.state)
         saver, is_received = self.model_saver, lambda: stop.received
+        if self.recipe.keep == "best":
+            # After a resume, the file may be of an evaluation that was repeated.
+            saver.save_model(self.state)
         broadcast_from_main(self.world, lambda: saver.retry(is_received))
         # All write a sharded checkpoint together, and only the main process knows.
         if broadcast_from_main(self.world, lambda: bool(saver.unsaved)):
@@ -282,5 +318,7 @@ class Trainer:
             self.writer.finish()
         summary = {**self.logger.summary(self.state), **self.compiling.settings()}
         self.logger.flush()
+        saver.save_best(self.state, is_received)
+        barrier(self.world)
         broadcast_from_main(self.world, lambda: saver.finish(summary, is_received))
         return Result(self.run_folder.path, True, summary)

@@ -117,7 +117,7 @@ def test_int8_states_its_accuracy_beside_float32s(
     assert json.loads(about["accuracy"]) == report.accuracy
     assert "int8" in json.loads(about["quantization"])
     unlabelled = t2t.export(weights, to="onnx", out=out, images=photos, int8=True)
-    assert "not measured: there are no labelled images" in unlabelled.accuracy
+    assert "of int8 is not measured, without images" in unlabelled.accuracy
     assert "the class of float32 for " in unlabelled.accuracy
 
 

@@ -10,7 +10,7 @@ PACKAGE = Path(t2t.__file__).parent
 LEVELS = [
     {"cli", "commands", "screen", "__main__"},
     {"lab"},
-    {"probing"},
+    {"probing", "visualize"},
     {"recipes"},
     {"deployment"},
     {"training"},

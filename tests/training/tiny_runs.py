@@ -1,5 +1,6 @@
 """Tiny runs: a folder of 8×8 images, and a recipe that trains on it in a second."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +43,17 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
             path = folder / split / "abc"[label] / f"{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(pixels.astype(np.uint8)).save(path)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def uneven(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same images with 3 of a class to train on, and 1 to validate on."""
+    folder = tmp_path_factory.mktemp("uneven") / "images"
+    shutil.copytree(images, folder)
+    for split, num_left in (("train", 3), ("val", 1)):
+        for path in sorted((folder / split / "c").iterdir())[num_left:]:
+            path.unlink()
     return folder
 
 

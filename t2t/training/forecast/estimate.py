@@ -19,6 +19,7 @@ from t2t.tasks.base import Task, Views
 from t2t.training.check_names import check_names
 from t2t.training.distributed import World, find_device
 from t2t.training.evaluation.evaluate import autocast
+from t2t.training.forecast.advice import balance_notes
 from t2t.training.forecast.plan import values_per_parameter
 from t2t.training.forecast.random_batch import random_batch
 from t2t.training.loaders import open_data
@@ -65,6 +66,7 @@ def estimate(recipe: Recipe, runtime: Runtime) -> str:
     if splits:
         *steps, time_taken = describe_steps(recipe, splits, seconds, world)
         steps.append(f"{time_taken} at {speed}")
+        steps += balance_notes(recipe, splits.train)
     else:
         steps = [
             f"Steps and time are unknown because the data cannot be opened: {missing}",

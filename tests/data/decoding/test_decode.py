@@ -19,8 +19,8 @@ from PIL import Image, ImageOps, features
 
 from t2t.data.crops import CenterCrop, RandomCrop, apply_crop, min_side_for
 from t2t.data.decoding import decode as decoding
-from t2t.data.decoding import pillow_decoder, pixel_budget, pixel_tensors
-from t2t.data.decoding.damage import Damage, DamagedImage
+from t2t.data.decoding import pixel_budget, shrinking
+from t2t.data.decoding.damage import Damage, DamagedImage, damage_limit
 from t2t.data.decoding.decode import (
     decode,
     decode_each,
@@ -30,7 +30,7 @@ from t2t.data.decoding.decode import (
 )
 from t2t.data.decoding.headers import image_format, jpeg_header
 from t2t.data.decoding.pixel_budget import PixelBudget
-from t2t.data.decoding.pixel_tensors import shrunk
+from t2t.data.decoding.shrinking import shrunk
 from t2t.data.rng import CounterRng
 from t2t.errors import LocalError, UserError
 from t2t.ops.ragged import Ragged
@@ -351,8 +351,7 @@ def test_means_on_a_gpu_are_those_of_the_cpu():
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(256, (3, 75, 131), generator=generator, dtype=torch.uint8)
     for factor in (2, 4, 8, 64):
-        pooled = pixel_tensors._pooled(pixels, factor)
-        assert torch.equal(pooled, shrunk(pixels, factor))
+        assert torch.equal(shrinking._pooled(pixels, factor), shrunk(pixels, factor))
 
 
 def test_sums_of_many_pixels_do_not_overflow():
@@ -473,7 +472,6 @@ def test_the_pixels_in_flight_are_counted(monkeypatch, kind):
     seen = []
     monkeypatch.setattr(pixel_budget, "_MIN_COUNTED", 1)
     monkeypatch.setattr(decoding, "BUDGET", budget)
-    monkeypatch.setattr(pillow_decoder, "BUDGET", budget)
     monkeypatch.setattr(
         budget, "reserve", lambda num: seen.append(num) or nullcontext()
     )
@@ -571,7 +569,7 @@ def test_a_lack_of_memory_is_no_damage(monkeypatch):
     def lack(*_, **__):
         raise MemoryError
 
-    monkeypatch.setattr(pillow_decoder, "_pixels_of", lack)
+    monkeypatch.setattr(decoding, "_pixels_of", lack)
     with pytest.raises(LocalError, match=r"^a\.bmp was not read \(Cannot allocate"):
         decode(encoded(picture(), "BMP"), name="a.bmp")
 
@@ -586,7 +584,7 @@ def test_a_row_that_pillow_has_no_memory_for_is_damage():
 
 def test_a_pillow_without_avif_is_told(monkeypatch):
     monkeypatch.delitem(Image.OPEN, "AVIF", raising=False)
-    monkeypatch.setattr(pillow_decoder, "find_spec", lambda name: None)
+    monkeypatch.setattr(decoding, "find_spec", lambda name: None)
     with pytest.raises(DamagedImage, match="this Pillow reads no AVIF: install"):
         decode(b"\0\0\0 ftypavif")
 
@@ -599,7 +597,7 @@ def test_the_reason_of_damage_is_told_in_words(monkeypatch):
     def stumble(*_, **__):
         raise KeyError("palette")
 
-    monkeypatch.setattr(pillow_decoder, "_pixels_of", stumble)
+    monkeypatch.setattr(decoding, "_pixels_of", stumble)
     with pytest.raises(DamagedImage, match=r"damaged \(KeyError: 'palette'\)"):
         decode(encoded(picture(), "BMP"))
 
@@ -615,7 +613,35 @@ def test_damage_stops_past_its_limit_with_the_list():
         UserError, match=r"(?s)3 images.*a\.jpg: cut.*b\.jpg.*c\.jpg"
     ) as e:
         damage.record(DamagedImage("c.jpg", "no image"))
-    assert "or from Python allow more with damage_limit." in str(e.value)
+    assert "or allow more with --max-damaged" in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "limit"),
+    [("1%", 10), ("50", 50), ("0", 0), ("0%", 0), ("0.5 %", 10), ("2.5%", 25)],
+)
+def test_a_limit_is_a_number_or_a_share(given, limit):
+    assert damage_limit(given, 1000) == limit
+
+
+@pytest.mark.parametrize("given", ["", "-1", "many", "101%", "1,5%", "1e3"])
+def test_a_limit_that_is_neither(given):
+    with pytest.raises(UserError, match=r"neither a number of images nor a share"):
+        damage_limit(given, 1000)
+
+
+def test_many_damaged_images_are_logged_up_to_a_number():
+    logged = []
+    damage = Damage(limit=1000, warn=logged.append)
+    for number in range(300):
+        damage.record(DamagedImage(f"{number}.jpg", "empty"))
+    assert len(logged) == 101
+    assert logged[-1] == "100 images are damaged; further ones are not logged."
+    damage = Damage(limit=299)
+    for number in range(299):
+        damage.record(DamagedImage(f"{number}.jpg", "empty"))
+    with pytest.raises(UserError, match=r"300 images.*\n(?s:.*)  and 280 more$"):
+        damage.record(DamagedImage("299.jpg", "empty"))
 
 
 def test_damage_counts_across_threads():

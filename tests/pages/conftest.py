@@ -1,0 +1,86 @@
+"""The folder in which pages are run."""
+
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Tests import modules beside this file.
+sys.path.insert(0, str(Path(__file__).parent))
+
+from drawings import draw_cat, draw_dog, write_photos
+
+import t2t.lab.studies.run
+import t2t.probing.finetune
+import t2t.training.loop
+from t2t.cli import main
+from t2t.data.sources import Splits, Subset
+from t2t.recipes.settings import with_settings
+from t2t.training.loaders import open_data
+from t2t.training.loop import Result
+from t2t.training.recipe import Recipe
+
+PHOTOS = 6
+"""Images of each class: enough to hold some out."""
+
+MOST = 200
+"""Images that a run trains on."""
+
+train_whole = t2t.training.loop.train
+
+
+def train_one_epoch(recipe: Recipe, **options: Any) -> Result:
+    """Trains as `train` does, but for one epoch."""
+    return train_whole(with_settings(recipe, 1, ()), **options)
+
+
+def open_few(recipe: Recipe) -> Splits:
+    """Opens a recipe's images, but trains on few of them."""
+    splits = open_data(recipe)
+    step = -(-len(splits.train) // MOST)
+    kept = range(0, len(splits.train), step)
+    return replace(splits, train=Subset(splits.train, kept))
+
+
+@pytest.fixture(scope="session")
+def short_runs() -> Iterator[None]:
+    """Every run lasts one epoch of few images."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(t2t.training.loop, "open_data", open_few)
+        for module in (t2t.training.loop, t2t.probing.finetune, t2t.lab.studies.run):
+            patch.setattr(module, "train", train_one_epoch)
+        yield
+
+
+@pytest.fixture(scope="session")
+def example_folder(tmp_path_factory: pytest.TempPathFactory, short_runs: None) -> Path:
+    """What pages find: photos/, cat.jpg, dog.jpg, labels.csv and runs/own."""
+    folder = tmp_path_factory.mktemp("example")
+    write_photos(folder / "photos", PHOTOS)
+    draw_cat(100, size=160).save(folder / "cat.jpg")
+    draw_dog(100, size=160).save(folder / "dog.jpg")
+    names = sorted(folder.glob("photos/*/*.jpg"))
+    rows = [f"{path.relative_to(folder)},{path.parent.name}" for path in names]
+    (folder / "labels.csv").write_text("\n".join(["file,label", *rows, ""]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["train", "--data", "photos/"]) == 0
+    assert (folder / "runs/own/model.safetensors").is_file()
+    return folder
+
+
+@pytest.fixture
+def page_folder(
+    example_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A copy of the example folder, which is the working and home folder."""
+    folder = tmp_path / "page"
+    shutil.copytree(example_folder, folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.setenv("T2T_CACHE", str(folder / ".cache"))
+    return folder
