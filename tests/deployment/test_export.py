@@ -83,7 +83,7 @@ def test_a_file_that_differs_is_refused(
     def spoil(model: Any) -> None:
         strip(model)
         for weight in model.graph.initializers.values():
-            if weight.name.endswith("head.bias"):
+            if weight.name.endswith("head.weight"):
                 changed = weight.const_value.numpy() + np.float32(0.01)
                 weight.const_value = onnx_ir.tensor(changed, name=weight.name)
 
