@@ -13,6 +13,7 @@ LEVELS = [
     {"review"},
     {"probing", "visualize"},
     {"recipes"},
+    {"deployment"},
     {"training"},
     {"serving"},
     {"tasks", "analysis"},
