@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from t2t.cli import COMMANDS, main
 from t2t.models.zoo import ZOO
@@ -123,21 +122,6 @@ def test_features_and_attention_come_as_the_page_says() -> None:
     assert seen["pooled"].shape == (2, 256)
     assert [each.shape for each in seen["maps"]] == 2 * [(2, 256, 16, 16)]
     assert [each.shape for each in seen["attention"]] == 7 * [(2, 4, 256, 256)]
-
-
-def test_the_guide_fine_tunes_the_builtin_model(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = (ROOT / "docs/guide.md").read_text()
-    (words,) = re.findall(r"\$ t2t (train --from builtin [^`$#]*)", text)
-    for number in range(20):
-        folder = tmp_path / "ab"[number % 2]
-        folder.mkdir(exist_ok=True)
-        Image.new("RGB", (300, 200), (9 * number, 0, 0)).save(folder / f"{number}.png")
-    given = words.replace("photos/", str(tmp_path)).replace("\\", "").split()
-    small = ["--set", "batch_size=2", "--device", "cpu"]
-    assert main([*given, *small, "--dry-run"]) == 0
-    assert "weights: builtin" in capsys.readouterr().out
 
 
 def test_the_package_has_types_and_a_command() -> None:
