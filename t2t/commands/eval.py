@@ -8,6 +8,7 @@ from t2t.commands.options import (
     CodeOption,
     DeviceOption,
     JsonFlag,
+    MaxDamagedOption,
     MaxPixelsOption,
     ModelOption,
     PrecisionOption,
@@ -19,6 +20,7 @@ from t2t.commands.options import (
     run_code,
     warn,
 )
+from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, damage_limit
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.errors import UserError, on_one_line
 
@@ -50,6 +52,7 @@ def eval(
     device: DeviceOption = None,
     precision: PrecisionOption = None,
     max_pixels: MaxPixelsOption = DEFAULT_MAX_PIXELS,
+    max_damaged: MaxDamagedOption = DEFAULT_MAX_DAMAGED,
     real: Annotated[
         bool, option("Also score on ImageNet's reassessed (ReaL) labels.")
     ] = False,
@@ -77,6 +80,7 @@ def eval(
         )
     at_least(1, "--batch-size", batch_size)
     check_max_pixels(max_pixels)
+    damage_limit(max_damaged, 0)
     check_picture(picture)
     run_code(code)
 
@@ -94,6 +98,7 @@ def eval(
             model=model,
             real=real,
             max_pixels=max_pixels,
+            max_damaged=max_damaged,
             progress=progress,
         )
     if report is None:  # another process of torchrun prints it

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from tyro.conf import UseAppendAction, arg
 
 from t2t.config import MAX_IMAGE_SIDE
+from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, LEAST_LIMIT
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS, MAX_PIXELS_LIMIT
 from t2t.errors import UserError
 from t2t.torchrun import env_count
@@ -49,6 +50,14 @@ MaxPixelsOption = Annotated[
         "Skip images with more pixels than this.",
         f"(default: {DEFAULT_MAX_PIXELS})",
         "N",
+    ),
+]
+MaxDamagedOption = Annotated[
+    str,
+    option(
+        "Stop if more images than this are damaged: a share or a number.",
+        f"(default: {DEFAULT_MAX_DAMAGED}, at least {LEAST_LIMIT})",
+        "N|N%",
     ),
 ]
 WeightsOption = Annotated[

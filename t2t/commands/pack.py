@@ -8,12 +8,14 @@ from tyro.conf import Positional
 
 from t2t.commands.options import (
     CodeOption,
+    MaxDamagedOption,
     MaxPixelsOption,
     at_least,
     check_max_pixels,
     option,
     run_code,
 )
+from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, damage_limit
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 
 
@@ -49,6 +51,7 @@ def pack(
     ] = False,
     code: CodeOption = (),
     max_pixels: MaxPixelsOption = DEFAULT_MAX_PIXELS,
+    max_damaged: MaxDamagedOption = DEFAULT_MAX_DAMAGED,
 ) -> None:
     """Shrink images and pack them into tar shards, which load faster.
 
@@ -60,6 +63,7 @@ def pack(
     if workers is not None:
         at_least(1, "--workers", workers)
     check_max_pixels(max_pixels)
+    damage_limit(max_damaged, 0)
     run_code(code)
 
     from rich.text import Text
@@ -76,6 +80,7 @@ def pack(
             shard_size=shard_size,
             num_workers=workers,
             max_pixels=max_pixels,
+            max_damaged=max_damaged,
             labels=not unlabelled,
             progress=progress,
         )

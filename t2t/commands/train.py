@@ -11,6 +11,7 @@ from t2t.commands.options import (
     CodeOption,
     CompileOption,
     DeviceOption,
+    MaxDamagedOption,
     MaxPixelsOption,
     PrecisionOption,
     SetOption,
@@ -23,6 +24,7 @@ from t2t.commands.options import (
     run_code,
 )
 from t2t.config import MAX_WORKERS
+from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, damage_limit
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.errors import UserError
 from t2t.torchrun import is_main
@@ -120,6 +122,7 @@ def train(
         ),
     ] = None,
     max_pixels: MaxPixelsOption = DEFAULT_MAX_PIXELS,
+    max_damaged: MaxDamagedOption = DEFAULT_MAX_DAMAGED,
     checkpoint_minutes: Annotated[
         float, option("Minutes between checkpoints.", "(default: 5)", "N")
     ] = 5.0,
@@ -150,6 +153,7 @@ def train(
     if threads is not None:
         at_most(MAX_WORKERS, "--threads", at_least(1, "--threads", threads))
     check_max_pixels(max_pixels)
+    damage_limit(max_damaged, 0)
     if micro_batch is not None:
         at_least(1, "--micro-batch", micro_batch)
     if not checkpoint_minutes > 0:
@@ -185,6 +189,7 @@ def train(
         workers=workers,
         threads=threads,
         max_pixels=max_pixels,
+        max_damaged=max_damaged,
         checkpoint_minutes=checkpoint_minutes,
         fresh=fresh,
         dry_run=dry_run,

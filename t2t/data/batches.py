@@ -1,6 +1,7 @@
 """Batches of a source on a device: from images kept there, or streamed to it."""
 
 import math
+import warnings
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,7 +19,10 @@ from t2t.data.sampler import (
     Batch,
     BlockShuffle,
     EvaluationSampler,
+    ReadAhead,
     Sampler,
+    Shuffle,
+    ShuffleAhead,
     TrainingSampler,
     shuffled,
 )
@@ -31,6 +35,8 @@ RESIDENT_SHARE = 0.25
 _NUM_PROBED = 32
 _AHEAD_FROM = 5_000
 """Images from which starting processes pays."""
+_SHUFFLED_AHEAD_FROM = 100_000
+"""Images from which shuffling takes noticeable time."""
 
 
 class Batches(Protocol):
@@ -97,10 +103,16 @@ def open_batches(
         rank=rank,
         world_size=world_size,
         repeats=repeats,
-        shuffle=shuffled if source.blocks is None else BlockShuffle(source),
+        shuffle=shuffle_of(source, -(-batch_size // repeats)),
     )
     sampler.batch_indices(0)  # refuses an impossible batch size before reading
     return _open(source, sampler, crops, device, channels, damage, loader_options)
+
+
+def shuffle_of(source: Source, num_distinct: int) -> Shuffle:
+    """How a source is shuffled for batches of so many different images."""
+    shuffle = shuffled if source.blocks is None else BlockShuffle(source, num_distinct)
+    return ShuffleAhead(shuffle) if len(source) >= _SHUFFLED_AHEAD_FROM else shuffle
 
 
 @dataclass(frozen=True)
@@ -144,7 +156,7 @@ def evaluation_batches(
 
 def _open(
     source: Source,
-    sampler: Sampler,
+    sampler: TrainingSampler | EvaluationSampler,
     crops: tuple[Crop, ...],
     device: torch.device | str,
     channels: int,
@@ -171,7 +183,7 @@ def _open(
             return ResidentBatches(kept, sampler, crops, description=description)
     stream = ImageStream(
         loader,
-        sampler,
+        _downloading_ahead(sampler, loader),
         device=device,
         num_workers=options.num_workers,
         num_ahead=options.num_ahead,
@@ -181,6 +193,20 @@ def _open(
     )
     description = f"{num_images} streamed to {device}, {stream.description}: {reason}"
     return StreamBatches(stream, crops, description=description)
+
+
+def _downloading_ahead(
+    sampler: TrainingSampler | EvaluationSampler, loader: Loader
+) -> Sampler:
+    """The sampler; if blocks are downloaded, half of those at once ahead of need."""
+    source = loader.source
+    if not source.has_remote_blocks or source.blocks is None:
+        return sampler
+    num_blocks = int(source.blocks.max()) + 1
+    num_images = len(source) * min(source.num_blocks_at_once // 2, num_blocks)
+    num_steps = -(-num_images // (num_blocks * sampler.batch_size))
+    warn = loader.damage.warn or warnings.warn
+    return ReadAhead(sampler, source, num_steps, warn)
 
 
 def start_reading(

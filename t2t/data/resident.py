@@ -92,7 +92,9 @@ class ResidentImages:
                     raise TooLargeToKeep
         self.loaded: Indices = np.concatenate([part.loaded for part in parts])
         """The index of the image at each position; another if it was damaged."""
-        self.images = _joined([part.images for part in parts])
+        images = [part.images for part in parts]
+        parts.clear()
+        self.images = _joined(images)
         if self.device.type == "cuda":
             # A decoder on another stream may get the parts' memory next.
             torch.cuda.synchronize(self.device)
@@ -110,19 +112,21 @@ def starts_with_jpeg(source: Source) -> bool:
 
 
 def _joined(parts: list[Ragged]) -> Ragged:
-    """The images of all parts in one buffer, in any order within a part."""
+    """The images of all parts in one buffer, in any order within a part.
+
+    Each part is freed once it is copied, so that a CPU holds the pixels once.
+    """
     sizes = [len(part.pixels) for part in parts]
     starts = (np.cumsum(sizes) - sizes).tolist()
     offsets = [part.offsets + start for part, start in zip(parts, starts, strict=True)]
     pixels = empty_rounded_up(sum(sizes), parts[0].pixels.device)
-    return Ragged(
-        torch.cat([part.pixels for part in parts], out=pixels),
-        torch.cat(offsets),
-        torch.cat([part.heights for part in parts]),
-        torch.cat([part.widths for part in parts]),
-        torch.cat([part.interleaved for part in parts]),
-        parts[0].channels,
-    )
+    channels = parts[0].channels
+    heights = torch.cat([part.heights for part in parts])
+    widths = torch.cat([part.widths for part in parts])
+    interleaved = torch.cat([part.interleaved for part in parts])
+    for start, size in zip(starts, sizes, strict=True):
+        pixels[start : start + size] = parts.pop(0).pixels
+    return Ragged(pixels, torch.cat(offsets), heights, widths, interleaved, channels)
 
 
 # The decoded images of sources that are still in use.

@@ -1,7 +1,9 @@
 """Which images each step shows: functions of (seed, step) alone."""
 
 import functools
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -10,10 +12,11 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from t2t.data.sources.base import Source
-from t2t.data.sources.splitting import mixed_order, permutation
+from t2t.data.sources.splitting import dealt_order, permutation
 from t2t.errors import UserError
 from t2t.shapes import Labels, Pixels
 
+_NUM_DOWNLOADS = 4
 Shuffle = Callable[[int, int, int], Int64[np.ndarray, " images"]]
 """Maps (seed, number of the pass, number of images) to a permutation."""
 
@@ -79,10 +82,10 @@ def shuffled(seed: int, number: int, num_images: int) -> Int64[np.ndarray, " ima
 
 
 class BlockShuffle:
-    """Permutations of a source that is read in blocks, from few blocks at a time."""
+    """Permutations of a source that is read in blocks, each by few processes."""
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self, source: Source, batch_size: int) -> None:
+        self._source, self._batch_size = source, batch_size
         self._cached = functools.lru_cache(maxsize=4)(self._shuffled)
 
     def __call__(
@@ -91,7 +94,34 @@ class BlockShuffle:
         return self._cached(seed, number)
 
     def _shuffled(self, seed: int, number: int) -> Int64[np.ndarray, " images"]:
-        return _read_only(mixed_order(self._source, _permutation_seed(seed, number)))
+        seed = _permutation_seed(seed, number)
+        return _read_only(dealt_order(self._source, self._batch_size, seed))
+
+
+class ShuffleAhead:
+    """Computes the permutation of the next pass while a pass is being read.
+
+    For 14 million images that takes seconds, for which training would wait.
+    """
+
+    def __init__(self, shuffle: Shuffle) -> None:
+        self._shuffle = shuffle
+        self._thread: threading.Thread | None = None
+        self._started: tuple[int, int] | None = None
+
+    def __call__(
+        self, seed: int, number: int, num_images: int
+    ) -> Int64[np.ndarray, " images"]:
+        if self._thread is not None and self._started == (seed, number):
+            self._thread.join()  # rather than compute it twice
+        order = self._shuffle(seed, number, num_images)
+        if self._started != (seed, number + 1):
+            self._started = (seed, number + 1)
+            self._thread = threading.Thread(
+                target=self._shuffle, args=(seed, number + 1, num_images), daemon=True
+            )
+            self._thread.start()
+        return order
 
 
 def _permutation_seed(seed: int, number: int) -> int:
@@ -142,12 +172,59 @@ class TrainingSampler:
         return BatchIndices(indices, keys, np.ones(share, dtype=bool))
 
 
+class ReadAhead:
+    """A sampler that downloads the blocks of later steps ahead of need."""
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        source: Source,
+        num_steps: int,
+        warn: Callable[[str], None],
+    ) -> None:
+        assert source.blocks is not None
+        self._sampler, self._source, self._warn = sampler, source, warn
+        self._blocks = source.blocks
+        self._num_steps = num_steps
+        self._next = 0
+        self._free = threading.Semaphore(_NUM_DOWNLOADS)
+        self._running: dict[int, threading.Thread] = {}
+
+    @property
+    def seed(self) -> int:
+        return self._sampler.seed
+
+    def batch_indices(self, step: int) -> BatchIndices:
+        if not self._next - self._num_steps <= step + 1 <= self._next:
+            self._next = step  # another iteration
+        for ahead in range(self._next, step + self._num_steps + 1):
+            self._start(self._sampler.batch_indices(ahead).indices)
+        self._next = step + self._num_steps + 1
+        return self._sampler.batch_indices(step)
+
+    def _start(self, indices: Int64[np.ndarray, " batch"]) -> None:
+        for block in np.unique(self._blocks[indices]).tolist():
+            running = self._running.get(block)
+            if running is None or not running.is_alive():
+                # A daemon, which an ending program does not wait for.
+                self._running[block] = threading.Thread(
+                    target=self._fetch, args=(block,), daemon=True
+                )
+                self._running[block].start()
+
+    def _fetch(self, block: int) -> None:
+        # An error is raised where the block is read.
+        with self._free, suppress(UserError, OSError):
+            self._source.fetch_block(block, self._warn)
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSampler:
-    """Every image exactly once over all ranks, in order; `batch_size` is of all ranks.
+    """Every image exactly once over all ranks; `batch_size` is of all ranks.
 
-    All ranks take equally many steps of equal size: the last ones are padded with the
-    last image, `valid` false, which keeps shapes and collectives equal.
+    Each rank has a run of images in order, so that it reads its own files only. All
+    take equally many steps of equal size: the last ones are padded with the last
+    image, `valid` false, which keeps shapes and collectives equal.
     """
 
     num_images: int
@@ -165,7 +242,7 @@ class EvaluationSampler:
         return -(-self.batch_size // self.world_size)
 
     def batch_indices(self, step: int) -> BatchIndices:
-        first = (step * self.world_size + self.rank) * self._share
+        first = (self.rank * self.num_steps + step) * self._share
         samples = np.arange(first, first + self._share)
         indices = np.minimum(samples, self.num_images - 1)
         return BatchIndices(indices, indices, samples < self.num_images)

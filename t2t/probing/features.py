@@ -15,7 +15,11 @@ from torch import Tensor, nn
 from t2t.atomic import atomic_file, write_atomically
 from t2t.data.batches import LoaderOptions, evaluation_batches
 from t2t.data.crops import CenterCrop
-from t2t.data.decoding.damage import Damage
+from t2t.data.decoding.damage import (
+    DEFAULT_MAX_DAMAGED,
+    Damage,
+    damage_limit,
+)
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.errors import UserError, choose, first_line
 from t2t.models.class_names import readable_names
@@ -46,7 +50,7 @@ class ExtractOptions:
     precision: str | None = None
     """bf16, fp16 or fp32; None is bf16 on CUDA, else fp32."""
     max_pixels: int = DEFAULT_MAX_PIXELS
-    damage_limit: int = 100
+    max_damaged: str = DEFAULT_MAX_DAMAGED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +124,7 @@ def extract(
     source = images.source
     precision = options.precision or default_precision(world.device)
     kind = choose("precision", precision, PRECISIONS)
-    damage = Damage(options.damage_limit)
+    damage = Damage(damage_limit(options.max_damaged, len(source)))
     batches = evaluation_batches(
         source,
         batch_size=min(options.batch_size, len(source)),

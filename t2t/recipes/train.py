@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
+from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.sources import Splits
 from t2t.errors import UserError
@@ -48,6 +49,7 @@ def train(
     workers: int | None = None,
     threads: int | None = None,
     max_pixels: int = DEFAULT_MAX_PIXELS,
+    max_damaged: str = DEFAULT_MAX_DAMAGED,
     checkpoint_minutes: float = 5.0,
     fresh: bool = False,
     dry_run: bool = False,
@@ -97,6 +99,7 @@ def train(
             workers=workers,
             threads=threads,
             max_pixels=max_pixels,
+            max_damaged=max_damaged,
             checkpoint_minutes=checkpoint_minutes,
         ),
     )

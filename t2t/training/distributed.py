@@ -327,16 +327,6 @@ def check_same_on_all(world: World, settings: dict[str, Any]) -> None:
         )
 
 
-def local_main_first(world: World, find: Callable[[], Found]) -> Found:
-    """Calls a function in one process per node first, which may download data."""
-    if world.local_rank == 0:
-        found = find()
-        barrier(world)
-        return found
-    barrier(world)
-    return find()
-
-
 def barrier(world: World) -> None:
     """Waits for all processes."""
     if world.is_distributed:

@@ -20,12 +20,12 @@ from t2t.training.distributed import (
     broadcast_from_main,
     check_same_on_all,
     init_distributed,
-    local_main_first,
 )
 from t2t.training.loaders import open_data
 from t2t.training.logging.console import RunConsole
 from t2t.training.logging.run_logger import RunLogger
 from t2t.training.logging.stage import stage
+from t2t.training.machine_sharing import made_once_per_machine
 from t2t.training.pictures import draw_pictures
 from t2t.training.recipe import Recipe
 from t2t.training.rendezvous import is_peer_lost
@@ -90,7 +90,7 @@ def train(
         console = RunConsole(quiet=quiet or not world.is_main, highlight=False)
         if splits is None:
             with stage(console, f"Reading {recipe.data}"):
-                splits = local_main_first(world, lambda: open_data(recipe))
+                splits = made_once_per_machine(world, lambda: open_data(recipe))
         check_same_on_all(world, shared_settings(recipe, runtime, world, splits, fresh))
         has_labels = splits.val.is_labelled
         logger = exits.enter_context(
@@ -136,6 +136,8 @@ def train(
                     draw_pictures(trainer)
                 return replace(result, stop_requested=stop.received)
             except Exception as error:
+                if isinstance(error, LocalError):
+                    trainer.save_before_giving_up()
                 known = isinstance(error, UserError | torch.OutOfMemoryError)
                 if known or is_peer_lost(error) or not stop.received:
                     raise

@@ -11,6 +11,7 @@ import torch
 
 import t2t
 from t2t.config import MAX_WORKERS, to_json
+from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, damage_limit
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS, MAX_PIXELS_LIMIT
 from t2t.data.sources import Splits
 from t2t.errors import choose, require
@@ -57,8 +58,9 @@ class Runtime:
     """Compute threads on a CPU; None is the number of idle cores."""
     checkpoint_minutes: float = 5.0
     """Time between checkpoints; evaluations write one too."""
-    damage_limit: int = 100
-    """Damaged images that are logged and skipped before the run stops."""
+    max_damaged: str = DEFAULT_MAX_DAMAGED
+    """Damaged images that are skipped before the run stops: a share (at least 10) or a
+    number."""
     max_pixels: int = DEFAULT_MAX_PIXELS
     """Images with more pixels are logged and skipped."""
 
@@ -69,7 +71,7 @@ class Runtime:
         for name, most in (("micro_batch", math.inf), most_workers, most_threads):
             if getattr(self, name) is not None:
                 require(name, getattr(self, name), 1, most)
-        require("damage_limit", self.damage_limit, 0)
+        damage_limit(self.max_damaged, 0)
         require("max_pixels", self.max_pixels, 1, MAX_PIXELS_LIMIT)
 
 

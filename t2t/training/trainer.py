@@ -3,12 +3,13 @@
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from t2t.data.batches import EvaluationBatches
-from t2t.data.decoding.damage import Damage, DamagedImage
+from t2t.data.decoding.damage import Damage, DamagedImage, damage_limit
 from t2t.data.sampler import steps_per_epoch
 from t2t.data.sources import Splits
 from t2t.errors import UserError
@@ -18,6 +19,7 @@ from t2t.training.checkpoint_files import checkpoints
 from t2t.training.checkpoint_writer import CheckpointWriter
 from t2t.training.compile_policy import CompileDecision, seconds_saved
 from t2t.training.distributed import (
+    PARALLELISMS,
     World,
     all_gather_union,
     all_reduce_any,
@@ -79,7 +81,9 @@ class Trainer:
         self.checkpoint, self.compiling = checkpoint, compiling
         self.per_epoch = steps_per_epoch(len(splits.train), recipe.batch_size)
         self.num_steps = self.per_epoch * recipe.epochs
-        self.damage = Damage(runtime.damage_limit, logger.warn)
+        num_images = len(splits.train) + len(splits.val)
+        limit = damage_limit(runtime.max_damaged, num_images)
+        self.damage = Damage(limit, logger.warn)
         self.in_flight: deque[PendingStep] = deque()
         if world.device.type == "cpu" and runtime.compile != "on":
             logger.clock.skip_warmup()
@@ -206,6 +210,20 @@ class Trainer:
         """The content of a checkpoint."""
         tensors, numbers = self.state.snapshot()
         return Snapshot(tensors, {**numbers, "log": self.logger.state_dict()})
+
+    def save_before_giving_up(self) -> None:
+        """Saves a checkpoint, as the data cannot be read any more.
+
+        Not a sharded one: the other processes wait within a step.
+        """
+        sharded = self.world.is_distributed and PARALLELISMS[self.runtime.parallelism]
+        if sharded or not self.state.step:
+            return
+        with suppress(UserError, OSError):
+            self.drain()
+            self.writer.finish()
+            self.writer.save(self.snapshot())
+            self.writer.finish()
 
     def drain(self, keep: int = 0) -> None:
         """Logs finished steps until at most `keep` are in flight."""

@@ -30,6 +30,7 @@ from t2t.data.sources.base import Source
 from t2t.data.streaming import stream as stream_module
 from t2t.data.streaming import worker
 from t2t.errors import UserError
+from t2t.ops.ragged import Ragged
 
 RANDOM = RandomCrop(size=(12, 12))
 
@@ -676,3 +677,17 @@ def test_small_sets_and_cpus_start_no_processes() -> None:
         batches_module.start_reading(source, crops=(), device=device)  # type: ignore[arg-type]
     kept = resident_module.resident_images(Loader(source), torch.device("cpu"), 1, True)
     assert kept._stream.idle_pools == []
+
+
+def test_parts_are_freed_as_they_are_joined() -> None:
+    parts = [
+        Ragged.from_images([torch.full((3, 2, number + 1), number, dtype=torch.uint8)])
+        for number in range(4)
+    ]
+    freed = [weakref.ref(part.pixels) for part in parts]
+    whole = resident_module._joined(parts)
+    assert parts == []
+    assert [each() for each in freed] == [None] * 4
+    assert whole.widths.tolist() == [1, 2, 3, 4]
+    for number, start in enumerate(whole.offsets.tolist()):
+        assert whole.pixels[start] == number

@@ -1,6 +1,8 @@
 """Order: every image once per pass, the same whoever asks."""
 
+import threading
 import time
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -9,11 +11,14 @@ from hypothesis import strategies as st
 
 from t2t.data.sampler import (
     BatchIndices,
+    BlockShuffle,
     EvaluationSampler,
+    ShuffleAhead,
     TrainingSampler,
     shuffled,
     steps_per_epoch,
 )
+from t2t.data.sources import Source
 from t2t.errors import UserError
 
 
@@ -125,3 +130,130 @@ def test_impossible_batches_are_refused() -> None:
         steps_per_epoch(50, 64)
     with pytest.raises(UserError, match="cannot be split over 3"):
         slots(0, 8, 20, world_size=3)
+
+
+class Blocked(Source):
+    """A source of blocks, of which a process keeps a few in memory."""
+
+    classes = ("a",)
+
+    def __init__(self, sizes: list[int], at_once: int) -> None:
+        self.block_of = np.repeat(np.arange(len(sizes)), sizes)
+        self.labels = np.zeros(len(self.block_of), np.int64)
+        self.at_once = at_once
+
+    @property
+    def blocks(self) -> np.ndarray:
+        return self.block_of
+
+    @property
+    def num_blocks_at_once(self) -> int:
+        return self.at_once
+
+    def read(self, index: int) -> bytes:
+        raise NotImplementedError
+
+    def name(self, index: int) -> str:
+        return str(index)
+
+
+def dealt(source: Blocked, batch_size: int, **others: int) -> TrainingSampler:
+    return TrainingSampler(
+        num_images=len(source),
+        batch_size=batch_size,
+        shuffle=BlockShuffle(source, batch_size),
+        **others,
+    )
+
+
+def num_reads(source: Blocked, sampler: TrainingSampler, num_steps: int) -> int:
+    """Blocks that a process reads which keeps only the last ones."""
+    kept: OrderedDict[int, None] = OrderedDict()
+    reads = 0
+    for step in range(num_steps):
+        for block in source.block_of[sampler.batch_indices(step).indices].tolist():
+            reads += block not in kept
+            kept[block] = None
+            kept.move_to_end(block)
+            if len(kept) > source.at_once:
+                kept.popitem(last=False)
+    return reads
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4, 8])
+def test_each_block_is_read_once_an_epoch_over_all_ranks(world_size: int) -> None:
+    source = Blocked([30] * 64, at_once=16)
+    reads = [
+        num_reads(source, dealt(source, 48, rank=rank, world_size=world_size), 40)
+        for rank in range(world_size)
+    ]
+    assert sum(reads) == 64
+    assert set(reads) == {64 // world_size}
+
+
+def test_blocks_of_different_sizes_are_rarely_read_twice() -> None:
+    sizes = np.random.default_rng(0).integers(20, 60, 64).tolist()
+    source = Blocked(sizes, at_once=16)
+    num_steps = len(source) // 48
+    reads = [
+        num_reads(source, dealt(source, 48, rank=rank, world_size=8), num_steps)
+        for rank in range(8)
+    ]
+    assert sum(reads) <= 64 + 8  # at most one is shared by neighbours
+
+
+def test_dealt_batches_show_every_image_once_and_mix_blocks() -> None:
+    source = Blocked([30] * 64, at_once=16)
+    sampler = dealt(source, 48, seed=5)
+    epochs = [
+        np.stack([sampler.batch_indices(step).indices for step in range(e, e + 40)])
+        for e in (0, 40)
+    ]
+    for epoch in epochs:
+        np.testing.assert_array_equal(np.sort(epoch.reshape(-1)), np.arange(1920))
+        blocks_in_batch = [len(set(source.block_of[batch])) for batch in epoch]
+        assert min(blocks_in_batch) >= 8
+    assert (epochs[0] != epochs[1]).any()
+
+
+def test_batches_of_blocks_are_the_same_for_any_number_of_ranks() -> None:
+    sizes = np.random.default_rng(1).integers(5, 20, 20).tolist()
+    source = Blocked(sizes, at_once=8)
+    for step in (0, 3, 30):
+        alone = dealt(source, 12, seed=2).batch_indices(step)
+        for world_size in (2, 3, 4):
+            shares = [
+                dealt(source, 12, seed=2, rank=rank, world_size=world_size)
+                for rank in range(world_size)
+            ]
+            together = [share.batch_indices(step).indices for share in shares]
+            np.testing.assert_array_equal(alone.indices, np.concatenate(together))
+
+
+def test_ranks_evaluate_images_that_follow_each_other() -> None:
+    sampler = EvaluationSampler(num_images=100, batch_size=8, rank=1, world_size=2)
+    seen = np.concatenate(
+        [sampler.batch_indices(step).indices for step in range(sampler.num_steps)]
+    )
+    np.testing.assert_array_equal(seen[:48], np.arange(52, 100))
+
+
+def test_the_next_order_is_ready_before_it_is_needed() -> None:
+    asked: list[tuple[int, str]] = []
+    finished = threading.Event()
+
+    def shuffle(seed: int, number: int, num_images: int) -> np.ndarray:
+        asked.append((number, threading.current_thread().name))
+        if number == 1:
+            finished.set()
+        return np.arange(num_images)
+
+    ahead = ShuffleAhead(shuffle)
+    main = threading.current_thread().name
+    ahead(7, 0, 10)
+    assert finished.wait(10)
+    assert asked[0] == (0, main)
+    assert asked[1][0] == 1
+    assert asked[1][1] != main
+    ahead(7, 0, 10)
+    assert [number for number, _ in asked].count(1) == 1

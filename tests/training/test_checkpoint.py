@@ -1,9 +1,10 @@
 """A run that is interrupted ends in the same bits as one that is not."""
 
 import functools
+import itertools
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +14,7 @@ import torch
 from safetensors import safe_open
 
 from t2t.data.sampler import Batch
-from t2t.errors import UserError
+from t2t.errors import LocalError, UserError
 from t2t.models.weights import save
 from t2t.training import trainer
 from t2t.training.checkpoint import load_checkpoint
@@ -93,6 +94,25 @@ def test_interrupted_run_ends_in_the_same_bits(
             assert torch.equal(ours.get_tensor(name), theirs.get_tensor(name))
     for key in ("top1", "top5", "top1_raw", "val_loss", "skipped_steps"):
         assert whole.summary[key] == second.summary[key]
+
+
+def test_a_checkpoint_is_saved_if_the_data_cannot_be_read_any_more(
+    tiny: Tiny, cpu: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = Stepper.load
+
+    def broken(stepper: Stepper, batches: Iterator[Batch]) -> Iterator[Batch]:
+        yield from itertools.islice(load(stepper, batches), 5)
+        raise LocalError("x.tar could not be read for 10 minutes.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stepper, "load", broken)
+        with pytest.raises(LocalError, match="10 minutes"):
+            train(tiny(random=True), folder=tmp_path, runtime=cpu, quiet=True)
+    assert checkpoints(tmp_path / "last")[0].name == "step-000000005"
+    resumed = train(tiny(random=True), folder=tmp_path, runtime=cpu, quiet=True)
+    whole = train(tiny(random=True), folder=tmp_path / "b", runtime=cpu, quiet=True)
+    assert resumed.summary["val_loss"] == whole.summary["val_loss"]
 
 
 @pytest.mark.parametrize("body_lr", [1e-3, 0.0])

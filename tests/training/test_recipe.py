@@ -114,7 +114,7 @@ def test_four_channels_train_without_colours() -> None:
         ({"workers": 100_000}, "workers=100000 must be from 1 to 1024"),
         ({"workers": 0}, "workers=0 must be from 1 to 1024"),
         ({"micro_batch": 0}, "micro_batch=0 must be 1 or more"),
-        ({"damage_limit": -1}, "damage_limit=-1 must be 0 or more"),
+        ({"max_damaged": "-1"}, "--max-damaged -1 is neither a number"),
     ],
 )
 def test_a_machine_has_limits(setting: dict[str, int], sentence: str) -> None:

@@ -18,8 +18,9 @@ from torch.distributed.checkpoint import state_dict_saver
 from t2t.config import from_json
 from t2t.data import batches
 from t2t.data.decoding.decode import decoder_name
+from t2t.data.sources import Splits
 from t2t.errors import UserError
-from t2t.training import checkpoint_writer, model_saver
+from t2t.training import checkpoint_writer, loop, model_saver
 from t2t.training.evaluation.evaluate_model import evaluate_model
 from t2t.training.logging import run_logger
 from t2t.training.loop import Runtime, train
@@ -67,6 +68,21 @@ def train_together(
     os.environ |= environment
     if stop_after is not None and environment["RANK"] == "1":
         stop_self_after(stop_after)
+    train_alone(recipe, folder, runtime)
+
+
+def train_and_note_listing(
+    recipe: Recipe, folder: Path, runtime: Runtime, environment: dict[str, str]
+) -> None:
+    """Trains as one of several processes; those that list the files leave a note."""
+    os.environ |= environment
+    listing = loop.open_data
+
+    def noted(recipe: Recipe) -> Splits:
+        (folder.parent / f"listed-{environment['RANK']}").touch()
+        return listing(recipe)
+
+    loop.open_data = noted
     train_alone(recipe, folder, runtime)
 
 

@@ -1,9 +1,16 @@
 """Damaged images, and how many of them a run skips before it stops."""
 
+import re
 import threading
 from collections.abc import Callable
 
-from t2t.errors import LocalError, machine_error, on_one_line
+from t2t.errors import LocalError, UserError, machine_error, on_one_line
+
+DEFAULT_MAX_DAMAGED = "1%"
+LEAST_LIMIT = 10
+"""Images that a share allows at least."""
+NUM_LISTED = 20
+NUM_LOGGED = 100
 
 
 class DamagedImage(Exception):  # noqa: N818 (it names a thing, not a mistake)
@@ -23,6 +30,20 @@ def unread(name: str, error: Exception) -> DamagedImage | LocalError:
     # A lack of memory or open files must not change what is trained on.
     reason = getattr(error, "strerror", None) or str(error)
     return machine_error(name, error) or DamagedImage(name, reason)
+
+
+def damage_limit(max_damaged: str, num_images: int) -> int:
+    """The number of images that a share such as `1%`, or a number, allows."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*", str(max_damaged))
+    if found is None or (found[2] and float(found[1]) > 100):
+        raise UserError(
+            f"--max-damaged {max_damaged} is neither a number of images nor a share "
+            "of them: give for example 50 or 2%."
+        )
+    if not found[2]:
+        return int(float(found[1]))
+    share = float(found[1]) / 100
+    return max(int(share * num_images), LEAST_LIMIT) if share else 0
 
 
 class Damage:
@@ -55,14 +76,21 @@ class Damage:
             is_new = damaged.name not in self._reasons
             self._reasons.setdefault(damaged.name, damaged.reason)
             if is_new and self.warn is not None:
-                self.warn(f"{damaged}; it is skipped.")
+                self._log(damaged, self.warn)
             if len(self._reasons) <= self.limit:
                 return
-            listed = "\n".join(
-                f"  {DamagedImage(*each)}" for each in self._reasons.items()
-            )
+            each = list(self._reasons.items())
+        listed = [f"  {DamagedImage(*one)}" for one in each[:NUM_LISTED]]
+        if len(each) > NUM_LISTED:
+            listed.append(f"  and {len(each) - NUM_LISTED:,} more")
         raise LocalError(
-            f"{len(self._reasons)} images cannot be read and {self.limit} may be "
-            "skipped: repair or remove them, or from Python allow more with "
-            f"damage_limit.\n{listed}"
+            f"{len(each):,} images cannot be read and {self.limit:,} may be skipped: "
+            "repair or remove them, or allow more with --max-damaged (in Python, "
+            "max_damaged).\n" + "\n".join(listed)
         )
+
+    def _log(self, damaged: DamagedImage, warn: Callable[[str], None]) -> None:
+        if len(self._reasons) <= NUM_LOGGED:
+            warn(f"{damaged}; it is skipped.")
+        if len(self._reasons) == NUM_LOGGED:
+            warn(f"{NUM_LOGGED} images are damaged; further ones are not logged.")

@@ -13,7 +13,12 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from t2t.atomic import write_atomically
-from t2t.data.decoding.damage import Damage, DamagedImage
+from t2t.data.decoding.damage import (
+    DEFAULT_MAX_DAMAGED,
+    Damage,
+    DamagedImage,
+    damage_limit,
+)
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.packing.shard_writer import Settings, Shard, verified_index, write_shard
 from t2t.data.resources import num_cores
@@ -56,7 +61,7 @@ def pack(
     num_workers: int | None = None,
     seed: int = 0,
     val_fraction: float = 0.1,
-    damage_limit: int = 100,
+    max_damaged: str = DEFAULT_MAX_DAMAGED,
     max_pixels: int = DEFAULT_MAX_PIXELS,
     labels: bool = True,
     progress: Callable[[int, int], None] | None = None,
@@ -72,6 +77,7 @@ def pack(
     folder = Path(destination).expanduser()
     _check_not_nested(source_spec, folder)
     splits = _open(source_spec, seed, val_fraction, labels)
+    limit = damage_limit(max_damaged, len(splits.train) + len(splits.val))
     description = {
         "kind": KIND,
         "source": str(source_spec),
@@ -96,7 +102,7 @@ def pack(
                 shards,
                 Settings(short_side, quality, max_pixels),
                 num_workers or num_cores(),
-                Damage(damage_limit),
+                Damage(limit),
                 progress or (lambda done, total: None),
             )
             (folder / LOCK_FILE).unlink(missing_ok=True)

@@ -70,6 +70,19 @@ class Source(ABC):
         return 1
 
     @property
+    def has_remote_blocks(self) -> bool:
+        """Whether blocks are downloaded: `fetch_block` then does so ahead of need."""
+        return False
+
+    def fetch_block(  # noqa: B027 (most sources have nothing to download)
+        self, block: int, warn: Callable[[str], None]
+    ) -> None:
+        """Downloads a block, unless it is on this machine already."""
+
+    def stop_waiting(self) -> None:  # noqa: B027
+        """Ends the waiting of all reads for the network."""
+
+    @property
     def is_in_memory(self) -> bool:
         """Whether it holds images in memory, which each process would need again."""
         return False
@@ -131,6 +144,16 @@ class Subset(Source):
         return self.source.num_blocks_at_once
 
     @property
+    def has_remote_blocks(self) -> bool:
+        return self.source.has_remote_blocks
+
+    def fetch_block(self, block: int, warn: Callable[[str], None]) -> None:
+        self.source.fetch_block(block, warn)
+
+    def stop_waiting(self) -> None:
+        self.source.stop_waiting()
+
+    @property
     def is_in_memory(self) -> bool:
         return self.source.is_in_memory
 
@@ -151,10 +174,11 @@ class FileSource(Source):
         notes: tuple[str, ...] = (),
     ) -> None:
         self.root = str(root)
-        # One block of bytes: a million Python strings cost ten times the memory
-        # and are copied into every worker process by reference counting.
+        # One array of bytes: a million Python strings cost ten times the memory, are
+        # copied into every worker process by reference counting, and cannot be shared
+        # by the processes of a machine.
         encoded = [os.fsencode(name) for name in names]
-        self._names = b"".join(encoded)
+        self._names = np.frombuffer(b"".join(encoded), np.uint8)
         self._ends = np.cumsum([len(name) for name in encoded], dtype=np.int64)
         self.labels = labels
         self.classes = classes
@@ -162,7 +186,7 @@ class FileSource(Source):
 
     def name(self, index: int) -> str:
         start = int(self._ends[index - 1]) if index else 0
-        name = os.fsdecode(self._names[start : int(self._ends[index])])
+        name = os.fsdecode(self._names[start : int(self._ends[index])].tobytes())
         return os.path.join(self.root, name)
 
     def fingerprint(self) -> str:

@@ -35,6 +35,10 @@ class ProcessCache(Generic[Value]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
+    def has(self, key: int) -> bool:
+        """Whether a value is kept, in this process."""
+        return self._process == os.getpid() and key in self.values
+
     def get(self, key: int, make: Callable[[int], Value]) -> Value:
         """The value of a key, made if it is not kept, while other threads wait."""
         if self._process != os.getpid():  # after a fork the lock may be held for ever

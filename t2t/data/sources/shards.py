@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from t2t.data.decoding.damage import unread
-from t2t.data.sources.base import Openers, Source, digest
+from t2t.data.sources.base import Indices, Openers, Source, digest
 from t2t.data.sources.filenames import expand_braces, group_by_split, has_braces
 from t2t.data.sources.folder import files_below, notes_on
 from t2t.data.sources.labels import labels_and_classes, labels_if_any
 from t2t.data.sources.process_cache import ProcessCache
+from t2t.data.sources.shard_cache import ShardCache, Waiting
 from t2t.data.sources.shard_index import load_or_build
 from t2t.data.sources.storage import (
     LocalFile,
@@ -29,6 +30,8 @@ from t2t.errors import UserError
 PACK_FILE = "pack.json"
 _CLASS_LISTS = ("classes.txt", "classnames.txt")
 _MAX_OPEN_FILES = 64
+_REMOTE_AT_ONCE = 16
+"""Remote shards that are read at once; constant, so that batches depend on no disk."""
 
 
 def find_shard_splits(spec: str, labels: bool = True) -> Openers:
@@ -74,7 +77,10 @@ def _check_whole(folder: str, groups: dict[str, list[str]]) -> None:
 
 
 class ShardSource(Source):
-    """Images in tar shards, found through an index that is built once and kept."""
+    """Images in tar shards, found through an index that is built once and kept.
+
+    Remote shards are copied to this machine before they are read.
+    """
 
     def __init__(
         self, shards: Sequence[str], root: str = "", labels: bool = True
@@ -83,11 +89,14 @@ class ShardSource(Source):
         self._files: ProcessCache[LocalFile | RemoteFile] = ProcessCache(
             _MAX_OPEN_FILES
         )
+        self._cache = ShardCache() if any(map(is_url, shards)) else None
+        self._num_stops = 0
         with ThreadPoolExecutor(8) as pool:
             indexes = list(pool.map(load_or_build, self.shards))
         self._ends = np.cumsum([len(index.offsets) for index in indexes])
         self._offsets = np.concatenate([index.offsets for index in indexes])
         self._sizes = np.concatenate([index.sizes for index in indexes])
+        self._stamps = [index.stamp for index in indexes]
         classes = _class_names(root or os.path.dirname(self.shards[0]))
         values = [label for index in indexes for label in index.labels]
         if classes == () and all(value is None for value in values):
@@ -111,8 +120,43 @@ class ShardSource(Source):
             f"{key}.cls or {key}.json with its label."
         )
 
-    def _storage(self, shard: int) -> LocalFile | RemoteFile:
-        return self._files.get(shard, lambda number: open_storage(self.shards[number]))
+    def _storage(self, shard: int, waiting: Waiting) -> LocalFile | RemoteFile:
+        """The open shard, on this machine."""
+        path = self.shards[shard]
+        if self._cache is not None and not self._files.has(shard):
+            remote = RemoteFile(path)
+            path = str(self._cache.fetch(remote, self._stamps[shard], waiting))
+        return self._files.get(shard, lambda _: LocalFile(path))
+
+    def _storage_for_name(self, shard: int) -> LocalFile | RemoteFile:
+        """The shard, not copied to this machine for a name alone."""
+        if self._cache is None or self._files.has(shard):
+            return self._storage(shard, Waiting())
+        return open_storage(self.shards[shard])
+
+    @property
+    def has_remote_blocks(self) -> bool:
+        return self._cache is not None
+
+    @property
+    def blocks(self) -> Indices | None:
+        if self._cache is None:
+            return None
+        counts = np.diff(self._ends, prepend=0)
+        return np.repeat(np.arange(len(counts)), counts)
+
+    @property
+    def num_blocks_at_once(self) -> int:
+        return _REMOTE_AT_ONCE
+
+    def fetch_block(self, block: int, warn: Callable[[str], None]) -> None:
+        if self._cache is not None:
+            waiting = Waiting(warn)
+            remote = RemoteFile(self.shards[block])
+            self._cache.fetch(remote, self._stamps[block], waiting)
+
+    def stop_waiting(self) -> None:
+        self._num_stops += 1
 
     def _shard_of(self, index: int) -> int:
         return int(np.searchsorted(self._ends, index, side="right"))
@@ -120,8 +164,10 @@ class ShardSource(Source):
     def read(self, index: int) -> bytes:
         shard = self._shard_of(index)
         offset, size = int(self._offsets[index]), int(self._sizes[index])
+        num_stops = self._num_stops
+        waiting = Waiting(is_cancelled=lambda: self._num_stops != num_stops)
         try:
-            return self._storage(shard).read(offset, size)
+            return self._storage(shard, waiting).read(offset, size)
         except (OSError, MemoryError, UserError) as error:
             raise unread(self.name(index), error) from error
 
@@ -135,7 +181,7 @@ class ShardSource(Source):
         offset = int(self._offsets[index])
         # A member's header is the block before its bytes and begins with its name.
         try:
-            header = self._storage(shard).read(offset - 512, 100)
+            header = self._storage_for_name(shard).read(offset - 512, 100)
         except (OSError, UserError):  # a message must not fail
             return f"{self.shards[shard]} at byte {offset}"
         member = header.split(b"\0")[0].decode("utf-8", "replace")

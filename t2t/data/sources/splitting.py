@@ -119,10 +119,51 @@ def mixed_order(source: Source, seed: int) -> Indices:
     shuffled together, so that no block is read twice.
     """
     order = permutation(len(source), seed)
+    if source.blocks is None:
+        return order
+    positions = _block_positions(source.blocks, seed)
+    window = positions // max(source.num_blocks_at_once, 1)
+    return order[np.argsort(window[order], kind="stable")]
+
+
+def dealt_order(source: Source, batch_size: int, seed: int) -> Indices:
+    """All images in random order, of which whole batches are made.
+
+    The blocks of a source are dealt to lanes. Every batch has a part from each lane,
+    in the order of the lanes, and each lane shuffles a few of its blocks at a time.
+    So a process that takes some lanes of every batch reads its own blocks only, and
+    the batches do not depend on the number of processes.
+    """
+    order = permutation(len(source), seed)
     blocks = source.blocks
     if blocks is None:
         return order
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    positions = _block_positions(blocks, seed)
+    num_steps = len(order) // batch_size
+    # Half: while a lane moves on, it reads blocks of two windows.
+    at_once = max(source.num_blocks_at_once // 2, 1)
+    num_lanes = number_of_lanes(at_once, int(positions.max()) + 1, batch_size)
+    parts = np.diff(np.arange(num_lanes + 1) * batch_size // num_lanes)
+    by_block = order[np.argsort(positions[order], kind="stable")]
+    *lanes, rest = np.split(by_block, np.cumsum(parts * num_steps))
+    batches = []
+    for lane in lanes:
+        _, numbered = np.unique(positions[lane], return_inverse=True)
+        window = numbered // (at_once // num_lanes)
+        mixed = lane[np.lexsort((rank[lane], window))]
+        batches.append(mixed.reshape(num_steps, -1))
+    return np.concatenate([np.concatenate(batches, axis=1).reshape(-1), rest])
+
+
+def number_of_lanes(num_at_once: int, num_blocks: int, batch_size: int) -> int:
+    """The largest power of two that blocks in memory, blocks and a batch allow."""
+    return 1 << (min(num_at_once, num_blocks, batch_size).bit_length() - 1)
+
+
+def _block_positions(blocks: Indices, seed: int) -> Indices:
+    """For each image, the position of its block in a random order of the blocks."""
     _, numbered = np.unique(blocks, return_inverse=True)
     position = np.argsort(permutation(int(numbered.max()) + 1, seed + 1))
-    window = position[numbered] // max(source.num_blocks_at_once, 1)
-    return order[np.argsort(window[order], kind="stable")]
+    return position[numbered].astype(np.int64)

@@ -133,6 +133,7 @@ class ImageStream:
                 # must leave no thread that waits for ever. The flag is set first, since
                 # Ctrl-C can interrupt before any later line.
                 iteration.is_cancelled = True
+                self.loader.source.stop_waiting()
                 for each in requests:
                     each.add_done_callback(_release)
                 request_thread.shutdown(wait=True, cancel_futures=True)

@@ -10,7 +10,11 @@ import torch
 
 from t2t.data.batches import EvaluationBatches, LoaderOptions, evaluation_batches
 from t2t.data.crops import CenterCrop
-from t2t.data.decoding.damage import Damage
+from t2t.data.decoding.damage import (
+    DEFAULT_MAX_DAMAGED,
+    Damage,
+    damage_limit,
+)
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.sources import Source, Subset, open_source
 from t2t.data.sources.opening import find_splits
@@ -47,7 +51,7 @@ def evaluate_model(
     precision: str | None = None,
     model: str | None = None,
     real: bool = False,
-    damage_limit: int = 100,
+    max_damaged: str = DEFAULT_MAX_DAMAGED,
     max_pixels: int = DEFAULT_MAX_PIXELS,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> EvalReport | None:
@@ -68,7 +72,7 @@ def evaluate_model(
         real_labels = (
             RealLabels(source, trained.class_names, selected.where) if real else None
         )
-        damage = Damage(damage_limit)
+        damage = Damage(damage_limit(max_damaged, len(source)))
         batch_size = min(batch_size, len(source))
         batches = open_batches(trained, source, batch_size, world, damage, max_pixels)
         network = trained.model.to(world.device)

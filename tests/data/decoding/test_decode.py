@@ -20,7 +20,7 @@ from PIL import Image, ImageOps, features
 from t2t.data.crops import CenterCrop, RandomCrop, apply_crop, min_side_for
 from t2t.data.decoding import decode as decoding
 from t2t.data.decoding import pixel_budget, shrinking
-from t2t.data.decoding.damage import Damage, DamagedImage
+from t2t.data.decoding.damage import Damage, DamagedImage, damage_limit
 from t2t.data.decoding.decode import (
     decode,
     decode_each,
@@ -613,7 +613,35 @@ def test_damage_stops_past_its_limit_with_the_list():
         UserError, match=r"(?s)3 images.*a\.jpg: cut.*b\.jpg.*c\.jpg"
     ) as e:
         damage.record(DamagedImage("c.jpg", "no image"))
-    assert "or from Python allow more with damage_limit." in str(e.value)
+    assert "or allow more with --max-damaged" in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "limit"),
+    [("1%", 10), ("50", 50), ("0", 0), ("0%", 0), ("0.5 %", 10), ("2.5%", 25)],
+)
+def test_a_limit_is_a_number_or_a_share(given, limit):
+    assert damage_limit(given, 1000) == limit
+
+
+@pytest.mark.parametrize("given", ["", "-1", "many", "101%", "1,5%", "1e3"])
+def test_a_limit_that_is_neither(given):
+    with pytest.raises(UserError, match=r"neither a number of images nor a share"):
+        damage_limit(given, 1000)
+
+
+def test_many_damaged_images_are_logged_up_to_a_number():
+    logged = []
+    damage = Damage(limit=1000, warn=logged.append)
+    for number in range(300):
+        damage.record(DamagedImage(f"{number}.jpg", "empty"))
+    assert len(logged) == 101
+    assert logged[-1] == "100 images are damaged; further ones are not logged."
+    damage = Damage(limit=299)
+    for number in range(299):
+        damage.record(DamagedImage(f"{number}.jpg", "empty"))
+    with pytest.raises(UserError, match=r"300 images.*\n(?s:.*)  and 280 more$"):
+        damage.record(DamagedImage("299.jpg", "empty"))
 
 
 def test_damage_counts_across_threads():

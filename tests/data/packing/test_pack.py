@@ -304,16 +304,16 @@ def test_damaged_images_are_left_out_and_named(folder, tmp_path):
     damaged = [folder / "cat" / "01.jpg", folder / "dog" / "02.jpg"]
     for path in damaged:
         path.write_bytes(path.read_bytes()[:200])
-    result = pack(folder, tmp_path / "packed", shard_size=6, damage_limit=2)
+    result = pack(folder, tmp_path / "packed", shard_size=6, max_damaged="2")
     assert sorted(each.name for each in result.damaged) == [str(p) for p in damaged]
     assert {each.reason for each in result.damaged} == {"Truncated File Read"}
     assert result.num_images == 22
-    again = pack(folder, tmp_path / "packed", shard_size=6, damage_limit=2)
+    again = pack(folder, tmp_path / "packed", shard_size=6, max_damaged="2")
     assert again.num_resumed == again.num_shards
     assert list(map(str, again.damaged)) == list(map(str, result.damaged))
     for place in ("packed", "other"):
         with pytest.raises(UserError, match="2 images cannot be read and 1 may be"):
-            pack(folder, tmp_path / place, shard_size=6, damage_limit=1)
+            pack(folder, tmp_path / place, shard_size=6, max_damaged="1")
 
 
 def test_a_strip_longer_than_a_jpeg_can_be_is_left_out(folder, tmp_path):

@@ -593,32 +593,6 @@ def test_a_remote_shard_that_was_replaced_is_gone_through_again(tmp_path):
     assert open_source(f"file://{path}", "all").labels.tolist() == [1, 0, 1, 0]
 
 
-def test_a_remote_read_is_tried_again(tmp_path, monkeypatch):
-    path = write_tar(tmp_path / "x.tar", range(4))
-    memory = fsspec.filesystem("memory")
-    memory.pipe("/flaky/x.tar", path.read_bytes())
-    monkeypatch.setattr(storage, "PAUSES", (0.0, 0.0))
-    source = open_source("memory://flaky/x.tar", "all")
-    read = memory.cat_file
-    failures = ["first", "second"]
-
-    def flaky(*arguments, **keywords):
-        if failures:
-            raise TimeoutError(failures.pop())
-        return read(*arguments, **keywords)
-
-    monkeypatch.setattr(type(memory), "cat_file", lambda self, *a, **k: flaky(*a, **k))
-    try:
-        assert brightness(source, 2) == 2
-        failures += ["a", "b", "c"]
-        sentence = r"x\.tar cannot be read \(a\): is there a network\?"
-        with pytest.raises(LocalError, match=sentence):
-            source.read(1)
-    finally:
-        monkeypatch.undo()
-        memory.rm("/flaky", recursive=True)
-
-
 class BrokenStream(io.BytesIO):
     """Ends as a request of aiohttp's does, with an error that is no OSError."""
 
