@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from t2t.commands import (
     bench,
+    completion,
     eval,
     features,
     models,
@@ -39,6 +40,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "show": show.show,
     "pack": pack.pack,
     "bench": bench.bench,
+    "completion": completion.completion,
 }
 
 DISTRIBUTED = ("train", "eval")
