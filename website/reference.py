@@ -71,10 +71,10 @@ def option_table(command: str, options: list[tuple[str, str]]) -> str:
     """A table of a command's options, to each of which a link can lead."""
     rows = ["| option | |", "|---|---|"]
     for written, text in options:
-        anchor = f"{command}-{re.sub('[^a-z]+', '-', written.split()[0].lower()).strip('-')}"
+        name = re.sub("[^a-z]+", "-", written.split()[0].lower()).strip("-")
         code = f"`{written}`".replace("|", "\\|")
         cell = as_markdown(text).replace("|", "\\|")
-        rows.append(f'| <span id="{anchor}"></span>{code} | {cell} |')
+        rows.append(f'| <span id="{command}-{name}"></span>{code} | {cell} |')
     return "\n".join(rows)
 
 

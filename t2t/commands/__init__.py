@@ -23,6 +23,7 @@ from t2t.commands import (
     study,
     train,
 )
+from t2t.commands.options import with_log_level
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "train": train.train,
@@ -42,6 +43,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "bench": bench.bench,
     "completion": completion.completion,
 }
+COMMANDS = {name: with_log_level(command) for name, command in COMMANDS.items()}
 
 DISTRIBUTED = ("train", "eval")
 """Commands that torchrun may start as several processes."""

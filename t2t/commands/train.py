@@ -27,6 +27,7 @@ from t2t.config import MAX_WORKERS
 from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, damage_limit
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.errors import UserError
+from t2t.log_level import prints_info
 from t2t.torchrun import is_main
 
 
@@ -199,7 +200,7 @@ def train(
         return
     if not result.finished:
         sys.exit(INTERRUPTED)
-    if is_main():
+    if is_main() and prints_info():
         from t2t.commands.train_summary import train_summary
         from t2t.screen import print_page
 

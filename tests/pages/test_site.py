@@ -107,7 +107,9 @@ def test_links_images_and_anchors_lead_somewhere(
     assert sum(len(page.links) for page in site.values()) > 1000
 
 
-def test_a_page_loads_nothing_from_outside(site: dict[str, Page], written: Path) -> None:
+def test_a_page_loads_nothing_from_outside(
+    site: dict[str, Page], written: Path
+) -> None:
     loaded = {target for page in site.values() for target in page.loaded}
     assert [target for target in loaded if urlsplit(target).netloc] == []
     styles = [path.read_text() for path in (written / "build/site").rglob("*.css")]
@@ -179,9 +181,9 @@ def test_pages_are_as_wide_as_a_phone(site: dict[str, Page], written: Path) -> N
         page = browser.new_page(viewport={"width": 390, "height": 844})
         page.on(
             "request",
-            lambda request: outside.append(request.url)
-            if request.url.startswith("http")
-            else None,
+            lambda request: (
+                outside.append(request.url) if request.url.startswith("http") else None
+            ),
         )
         for name in ("index", "guide/index", "commands/index", "models/index"):
             page.goto((written / f"build/site/{name}.html").as_uri())
