@@ -1,6 +1,7 @@
 """`t2t eval`: evaluate a model."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional
 
@@ -8,6 +9,9 @@ from t2t.commands.options import (
     CodeOption,
     DeviceOption,
     JsonFlag,
+    LabelColumnsOption,
+    LabelPatternOption,
+    LabelsOption,
     MaxDamagedOption,
     MaxPixelsOption,
     ModelOption,
@@ -23,6 +27,9 @@ from t2t.commands.options import (
 from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, damage_limit
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.errors import UserError, on_one_line
+
+if TYPE_CHECKING:
+    from t2t.models.trained import TrainedModel
 
 
 def eval(
@@ -42,6 +49,9 @@ def eval(
             "Images to evaluate on.", "(default: the run's validation images)", "SOURCE"
         ),
     ] = None,
+    labels: LabelsOption = (),
+    label_columns: LabelColumnsOption = None,
+    label_pattern: LabelPatternOption = None,
     split: Annotated[
         str | None,
         option("val, test, train or all.", "(default: val, else all)", "SPLIT"),
@@ -84,23 +94,28 @@ def eval(
     check_picture(picture)
     run_code(code)
 
+    from t2t.data.label_config import label_config
+    from t2t.models.trained import load_trained
     from t2t.screen import print_json, print_page, show_progress
     from t2t.training.evaluation.evaluate_model import evaluate_model
 
+    trained = load_trained(weights or run, model=model)
+    options: dict[str, Any] = {
+        "data": data,
+        "label_config": label_config(labels, label_columns, label_pattern),
+        "split": split,
+        "batch_size": batch_size,
+        "device": device,
+        "precision": precision,
+        "max_pixels": max_pixels,
+        "max_damaged": max_damaged,
+    }
+    if trained.is_multilabel:
+        refused = {"--picture": picture is not None, "--real": real}
+        eval_multilabel(trained, options, refused, json=json)
+        return
     with show_progress("evaluating") as progress:
-        report = evaluate_model(
-            weights or run,
-            data=data,
-            split=split,
-            batch_size=batch_size,
-            device=device,
-            precision=precision,
-            model=model,
-            real=real,
-            max_pixels=max_pixels,
-            max_damaged=max_damaged,
-            progress=progress,
-        )
+        report = evaluate_model(trained, real=real, progress=progress, **options)
     if report is None:  # another process of torchrun prints it
         return
     warn(*report.notes)
@@ -115,3 +130,32 @@ def eval(
         names = report.trained.readable_names
         file = draw_confusion(report.score.confusion, names, picture, report.data)
         warn(f"Picture: {file}")
+
+
+def eval_multilabel(
+    trained: "TrainedModel",
+    options: Mapping[str, Any],
+    refused: Mapping[str, bool],
+    *,
+    json: bool,
+) -> None:
+    """Evaluates a model that predicts several labels an image."""
+    for option_name, is_given in refused.items():
+        if is_given:
+            raise UserError(
+                f"{option_name} needs one label an image, and {trained.path} predicts "
+                "several: leave it out."
+            )
+    from t2t.screen import print_json, print_page, show_progress
+    from t2t.training.evaluation.evaluate_multilabel import evaluate_multilabel
+
+    with show_progress("evaluating") as progress:
+        report = evaluate_multilabel(trained, progress=progress, **options)
+    if report is None:
+        return
+    warn(*report.notes)
+    warn(*(f"Skipped a damaged image: {on_one_line(n)}" for n in report.damaged))
+    if json:
+        print_json(report.as_json())
+    else:
+        print_page(lambda width: report.render())

@@ -75,6 +75,32 @@ ModelOption = Annotated[
 ]
 JsonFlag = Annotated[bool, option("Print JSON, for programs.")]
 
+LabelsOption = Annotated[
+    UseAppendAction[tuple[str, ...]],
+    option(
+        "A table of paths and labels: .csv, .tsv, .json or .jsonl.",
+        "(default: class folders, or a labels.csv that is there)",
+        "FILE",
+    ),
+]
+LabelColumnsOption = Annotated[
+    str | None,
+    option(
+        "The columns of the table, as path=file,label=breed (or split=part).",
+        "(default: found by their names)",
+        "COLUMNS",
+    ),
+]
+LabelPatternOption = Annotated[
+    str | None,
+    option(
+        "Where labels are in paths: '{label}_*.jpg', or '{label}/*' for the folder "
+        "of each image.",
+        "",
+        "PATTERN",
+    ),
+]
+
 SetOption = Annotated[
     UseAppendAction[tuple[str, ...]],
     option("Set any field of the recipe.", "(repeatable)", "FIELD=VALUE"),

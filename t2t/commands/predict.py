@@ -45,7 +45,23 @@ def predict(
     ],
     *,
     weights: WeightsOption = None,
-    top: Annotated[int, option("Classes per image.", "(default: 5)", "N")] = 5,
+    top: Annotated[
+        int | None,
+        option(
+            "Classes per image.",
+            "(default: 5; with several labels an image, those above --threshold)",
+            "N",
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        option(
+            "Probability from which a class is a label, where a model predicts several "
+            "labels an image.",
+            "(default: 0.5)",
+            "P",
+        ),
+    ] = None,
     json: Annotated[bool, option("Print a line of JSON per image.")] = False,
     csv: Annotated[bool, option("Print CSV, a row per predicted class.")] = False,
     batch_size: Annotated[
@@ -74,7 +90,12 @@ def predict(
       t2t predict runs/mine photos/ --top 1 --csv > classes.csv
       find . -name '*.jpg' | t2t predict runs/mine - --json
     """
-    at_least(1, "--top", top)
+    if top is not None:
+        at_least(1, "--top", top)
+    if threshold is not None and not 0 <= threshold <= 1:
+        raise UserError(f"--threshold {threshold:g} must be a probability from 0 to 1.")
+    if None not in (top, threshold):
+        raise UserError("--top and --threshold exclude each other; give one of them.")
     at_least(1, "--batch-size", batch_size)
     check_max_pixels(max_pixels)
     if json and csv:
@@ -93,7 +114,7 @@ def predict(
 
     from t2t.models.trained import load_trained
     from t2t.screen import print_page
-    from t2t.serving.predictor import Prediction, Predictor
+    from t2t.serving.predictor import THRESHOLD, Prediction, Predictor
     from t2t.serving.printing import prediction_table, write_csv, write_json_lines
     from t2t.training.distributed import find_device
     from t2t.training.threads import use_free_cores
@@ -105,7 +126,13 @@ def predict(
             f"No weights are given, so this is the built-in {trained.name}, trained on "
             f"{trained.data} ({len(trained.class_names)} classes)."
         )
-    predictor = Predictor(trained, chosen_device, max_pixels)
+    if threshold is not None and not trained.is_multilabel:
+        raise UserError(
+            f"--threshold is for models that predict several labels an image, and "
+            f"{trained.path} predicts one: leave it out, or use --top."
+        )
+    threshold = THRESHOLD if threshold is None else threshold
+    predictor = Predictor(trained, chosen_device, max_pixels, threshold)
     warn(*trained.notes)
     # File names may be any bytes; programs get them unchanged.
     if isinstance(sys.stdin, TextIOWrapper):

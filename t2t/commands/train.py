@@ -11,6 +11,9 @@ from t2t.commands.options import (
     CodeOption,
     CompileOption,
     DeviceOption,
+    LabelColumnsOption,
+    LabelPatternOption,
+    LabelsOption,
     MaxDamagedOption,
     MaxPixelsOption,
     PrecisionOption,
@@ -45,6 +48,9 @@ def train(
         str | None,
         option("Images to train on: a folder, files or a name.", "", "SOURCE"),
     ] = None,
+    labels: LabelsOption = (),
+    label_columns: LabelColumnsOption = None,
+    label_pattern: LabelPatternOption = None,
     from_: Annotated[
         str | None,
         option(
@@ -171,6 +177,9 @@ def train(
     result = start(
         recipe,
         data=data,
+        labels=labels,
+        label_columns=label_columns,
+        label_pattern=label_pattern,
         from_=from_,
         freeze=freeze,
         image_size=None if image_size is None else parse_size(image_size),

@@ -1,6 +1,7 @@
 """The page after training: result, curves, a few predictions, what to run next."""
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from t2t.data.sources import Source
 from t2t.data.sources.opening import find_splits
 from t2t.errors import UserError, on_one_line
 from t2t.models.trained import load_trained
-from t2t.serving.predictor import Predictor
+from t2t.serving.predictor import Prediction, Predictor
 from t2t.tasks import Metric, task_class
 from t2t.tasks.base import VAL_LOSS
 from t2t.tasks.registry import primary_metric
@@ -44,7 +45,11 @@ def train_summary(folder: Path, summary: dict[str, Any]) -> RenderableType:
         curves(folder / METRICS, primary),
         *(examples(folder) if task.needs_labels else []),
         *(Text(f"{note}\n") for note in notes(folder, summary)),
-        Text(files_and_commands(folder, has_classes=task.needs_labels)),
+        Text(
+            files_and_commands(
+                folder, has_classes=task.needs_labels, several=task.takes_label_sets
+            )
+        ),
     )
 
 
@@ -103,9 +108,12 @@ def examples(folder: Path) -> list[RenderableType]:
         step = max(1, len(source) // NUM_EXAMPLES)
         chosen = range(0, len(source), step)[:NUM_EXAMPLES]
         images = (read_or_damaged(source, index) for index in chosen)
-        predictions = [*predictor.predict_each(images, top=1)]
+        top = None if predictor.trained.is_multilabel else 1
+        predictions = [*predictor.predict_each(images, top=top)]
     except UserError:  # the data is no longer there: the rest is shown anyway
         return []
+    if predictor.trained.is_multilabel:
+        return [multilabel_examples(source, chosen, predictions), Text()]
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for heading in ("validation image", "true", "predicted", "confidence"):
         table.add_column(heading, no_wrap=True)
@@ -122,6 +130,29 @@ def examples(folder: Path) -> list[RenderableType]:
             f"{100 * best.probability:.0f} %",
         )
     return [table, Text()] if table.row_count else []
+
+
+def multilabel_examples(
+    source: Source,
+    chosen: Sequence[int],
+    predictions: Sequence[Prediction | DamagedImage],
+) -> Table:
+    """Images with their true labels, and those that the model predicts."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for heading in ("validation image", "true", "predicted"):
+        table.add_column(heading, overflow="fold")
+    for index, prediction in zip(chosen, predictions, strict=True):
+        if isinstance(prediction, DamagedImage):  # already reported
+            continue
+        true = {source.classes[number] for number in source.classes_of(index)}
+        found = {each.class_name for each in prediction.classes}
+        style = "green" if found == true else "red"
+        table.add_row(
+            Text(on_one_line(source.name(index))),
+            Text(on_one_line(", ".join(sorted(true)) or "none")),
+            Text(on_one_line(", ".join(sorted(found)) or "none"), style=style),
+        )
+    return table
 
 
 def read_or_damaged(source: Source, index: int) -> bytes | Tensor | DamagedImage:
@@ -153,13 +184,15 @@ def has_unused_test(folder: Path) -> bool:
     """Whether the data of a run has a test split that was not used for validation."""
     recipe = read_recipe(folder)
     try:
-        splits = find_splits(recipe.data).openers
+        splits = find_splits(recipe.data, label_config=recipe.labels).openers
     except UserError:  # the data is no longer there
         return False
     return "test" in splits and ("val" in splits or recipe.holdout > 0)
 
 
-def files_and_commands(folder: Path, *, has_classes: bool = True) -> str:
+def files_and_commands(
+    folder: Path, *, has_classes: bool = True, several: bool = False
+) -> str:
     """The files of the run and the commands to run next."""
     quoted = shlex.quote(str(folder))
     files = {
@@ -174,7 +207,8 @@ def files_and_commands(folder: Path, *, has_classes: bool = True) -> str:
         if (folder / name).exists()
     }
     if has_classes and (folder / MODEL).exists():
-        rows[f"t2t eval {quoted}"] = "accuracy and confusions of every class"
+        what = "average precision" if several else "accuracy and confusions"
+        rows[f"t2t eval {quoted}"] = f"{what} of every class"
         rows[f"t2t predict {quoted} IMAGE..."] = "classify your own images"
     width = max(map(len, rows), default=0)
     return "\n".join(f"  {key:<{width}}   {value}" for key, value in rows.items())

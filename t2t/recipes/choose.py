@@ -1,10 +1,14 @@
 """The recipe that the options of `t2t train` and `t2t.train` choose."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from t2t.config import check_contradictions, set_value, value_of
+from t2t.data.label_config import (
+    NO_LABEL_CONFIG,
+    LabelConfig,
+)
 from t2t.errors import UserError
 from t2t.models.config import Size
 from t2t.models.pretrained import Pretrained, read_pretrained
@@ -15,7 +19,7 @@ from t2t.recipes.fine_tuning import (
     head_alone_by_default,
     with_weights,
 )
-from t2t.recipes.open_recipe import DEFAULT, open_recipe
+from t2t.recipes.open_recipe import DEFAULT, open_recipe, with_data
 from t2t.recipes.settings import check_model, schedule_notes, with_settings
 from t2t.training.check_names import check_names
 from t2t.training.recipe import Recipe
@@ -33,6 +37,8 @@ class RecipeOptions:
     """Options of `t2t train` that a result depends on."""
 
     data: str | None = None
+    labels: LabelConfig = NO_LABEL_CONFIG
+    """Where the labels are: `--labels`, `--label-columns` and `--label-pattern`."""
     weights: str | None = None
     """Weights to start from: `--from`."""
     freeze: bool = False
@@ -97,14 +103,16 @@ def base_recipe(
         base = fine_tuning(
             start,
             options.data or set_value("data", settings) or DEFAULT,
+            options.labels,
             image_size=options.image_size or given("image_size", settings),
             epochs=options.epochs or given("epochs", settings),
         )
         return head_alone_by_default(base) if options.freeze else base
     if isinstance(recipe, Recipe):
-        base = recipe if options.data is None else replace(recipe, data=options.data)
+        base = with_data(recipe, options.data, options.labels)
     else:
-        base = open_recipe(recipe, options.data, set_value("model", settings))
+        model = set_value("model", settings)
+        base = open_recipe(recipe, options.data, model, options.labels)
     if start is not None:
         base = with_weights(base, start)
     return head_alone(base) if options.freeze else base

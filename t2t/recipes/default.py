@@ -6,6 +6,7 @@ import numpy as np
 
 from t2t.data.decoding.damage import DamagedImage
 from t2t.data.decoding.decode import image_size
+from t2t.data.label_config import NO_LABEL_CONFIG, LabelConfig
 from t2t.data.sources import Source, open_splits
 from t2t.models.zoo import CONFIGS
 from t2t.recipes.imagenet import AUGMENTATION
@@ -22,16 +23,18 @@ from t2t.training.recipe import (
 NUM_SAMPLED = 16
 
 
-def default_recipe(data: str, model: str | None = None) -> Recipe:
+def default_recipe(
+    data: str, model: str | None = None, labels: LabelConfig = NO_LABEL_CONFIG
+) -> Recipe:
     """A recipe for the size of the images (32, 64 or 224 px), or for a model."""
-    recipe = from_size(data)
+    recipe = replace(from_size(data, labels), labels=labels)
     return recipe if model in (None, recipe.model) else with_model(recipe, model)
 
 
-def from_size(data: str) -> Recipe:
+def from_size(data: str, labels: LabelConfig = NO_LABEL_CONFIG) -> Recipe:
     """Trains T2T-ViT at 32, 64 or 224 px, the size nearest to the images."""
     # Labels do not matter yet: they are checked with the task.
-    train = open_splits(data, labels=False).train
+    train = open_splits(data, labels=False, label_config=labels).train
     side = typical_side(train)
     batch_size = min(fitting_batch(len(train)), 512)
     if side <= 96:

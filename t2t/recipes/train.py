@@ -8,11 +8,13 @@ from typing import Any, Literal
 
 from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
+from t2t.data.label_config import label_config
 from t2t.data.sources import Splits
 from t2t.errors import UserError
 from t2t.models.config import Size
 from t2t.models.create import as_size
 from t2t.recipes.choose import RecipeOptions, choose_recipe
+from t2t.recipes.labels import with_labels_found
 from t2t.recipes.open_recipe import DEFAULT
 from t2t.training import loop
 from t2t.training.distributed import Parallelism
@@ -29,6 +31,9 @@ def train(
     recipe: Recipe | str = DEFAULT,
     *,
     data: PathLike | None = None,
+    labels: PathLike | Sequence[PathLike] = (),
+    label_columns: str | None = None,
+    label_pattern: str | None = None,
     from_: PathLike | None = None,
     freeze: bool = False,
     image_size: int | Size | None = None,
@@ -73,6 +78,7 @@ def train(
         load_code(file)
     options = RecipeOptions(
         data=as_text(data),
+        labels=label_config(as_texts(labels), label_columns, label_pattern),
         weights=as_text(from_),
         freeze=freeze,
         image_size=None if image_size is None else as_size(image_size),
@@ -83,6 +89,9 @@ def train(
         seed=seed,
     )
     chosen, own_notes = choose_recipe(recipe, options, as_words(set))
+    if splits is None:
+        chosen, label_notes = with_labels_found(chosen)
+        own_notes += label_notes
     if folder is None and isinstance(recipe, str) and is_started_run(recipe):
         own, _ = choose_recipe(recipe, RecipeOptions(), ())
         if chosen == own:
@@ -130,6 +139,12 @@ def is_started_run(recipe: str) -> bool:
 def as_text(path: PathLike | None) -> str | None:
     """A path or name as the command line would give it."""
     return None if path is None else os.fspath(path)
+
+
+def as_texts(paths: PathLike | Sequence[PathLike]) -> tuple[str, ...]:
+    """One path or several as the command line would give them."""
+    several = [paths] if isinstance(paths, str | os.PathLike) else paths
+    return tuple(os.fspath(each) for each in several)
 
 
 def as_words(settings: Mapping[str, Any] | Sequence[str]) -> tuple[str, ...]:

@@ -47,6 +47,12 @@ _PIXELS_DECODED = 1 << 26
 _ONE_READER = Lock()
 
 
+TOP = 5
+"""Classes of a prediction."""
+THRESHOLD = 0.5
+"""Probability from which a class is predicted, with several labels an image."""
+
+
 @dataclass(frozen=True)
 class ClassProbability:
     """A class and its probability."""
@@ -61,15 +67,22 @@ class ClassProbability:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The most probable classes of one image, best first."""
+    """The most probable classes of one image, best first.
+
+    With several labels an image, those that reach the threshold.
+    """
 
     image: str
     classes: tuple[ClassProbability, ...]
+    below: ClassProbability | None = None
+    """The most probable class, if none reaches the threshold."""
 
     @property
     def best(self) -> ClassProbability:
         """The most probable class."""
-        return self.classes[0]
+        best = self.below or self.classes[0]
+        assert best is not None
+        return best
 
 
 class Predictor:
@@ -80,8 +93,10 @@ class Predictor:
         path: str | os.PathLike[str] | TrainedModel,
         device: torch.device | str | None = None,
         max_pixels: int = DEFAULT_MAX_PIXELS,
+        threshold: float = THRESHOLD,
     ) -> None:
-        self.max_pixels = max_pixels
+        """`threshold` is of models that predict several labels an image."""
+        self.max_pixels, self.threshold = max_pixels, threshold
         self.trained = path if isinstance(path, TrainedModel) else load_trained(path)
         if device is None:
             device = torch.accelerator.current_accelerator(check_available=True)
@@ -102,10 +117,14 @@ class Predictor:
     def predict(
         self,
         images: ImageLike | Sequence[ImageLike],
-        top: int = 5,
+        top: int | None = None,
         batch_size: int = 32,
     ) -> list[Prediction]:
-        """The most probable classes of each image; an error if one is damaged."""
+        """The most probable classes of each image; an error if one is damaged.
+
+        These are the `top` ones; None is 5, or with several labels an image all that
+        reach the threshold.
+        """
         several = images if isinstance(images, list | tuple) else [images]
         predictions = []
         for result in self.predict_each(several, top, batch_size):
@@ -115,10 +134,10 @@ class Predictor:
         return predictions
 
     def predict_each(
-        self, images: Iterable[ImageLike], top: int = 5, batch_size: int = 32
+        self, images: Iterable[ImageLike], top: int | None = None, batch_size: int = 32
     ) -> Iterator[Prediction | DamagedImage]:
         """The prediction for each image, or its error, in order."""
-        if top < 1 or batch_size < 1:
+        if (top is not None and top < 1) or batch_size < 1:
             raise UserError(
                 f"top={top} and batch_size={batch_size} must both be 1 or more."
             )
@@ -147,7 +166,11 @@ class Predictor:
         return normalise(pixels, self.trained.mean, self.trained.std)
 
     def predict_named(
-        self, words: Iterable[str], listed: TextIO, top: int = 5, batch_size: int = 32
+        self,
+        words: Iterable[str],
+        listed: TextIO,
+        top: int | None = None,
+        batch_size: int = 32,
     ) -> Iterator[Prediction | DamagedImage]:
         """Predictions for files, images in folders and, for `-`, paths in a list."""
         yield from self.predict_each(find_images(words, listed), top, batch_size)
@@ -155,7 +178,7 @@ class Predictor:
     def _predict_batch(
         self,
         batch: list[tuple[int, ImageLike]],
-        top: int,
+        top: int | None,
         pool: ThreadPoolExecutor | None,
     ) -> Iterator[Prediction | DamagedImage]:
         names = [name_of(image, number) for number, image in batch]
@@ -167,7 +190,11 @@ class Predictor:
             pixels += self._pixels(indices, read, names, damaged, pool)
         classes = iter(self._classify(torch.cat(pixels), top) if pixels else [])
         for index, name in enumerate(names):
-            yield damaged.get(index) or Prediction(name, next(classes))
+            if index in damaged:
+                yield damaged[index]
+            else:
+                found = next(classes)
+                yield self._prediction(name, found, top)
 
     def _pixels(
         self,
@@ -206,7 +233,10 @@ class Predictor:
         return [apply_crop(self.crop, Ragged.from_images(images), rng)]
 
     @torch.inference_mode()
-    def _classify(self, pixels: Pixels, top: int) -> list[tuple[ClassProbability, ...]]:
+    def _classify(
+        self, pixels: Pixels, top: int | None
+    ) -> list[tuple[ClassProbability, ...]]:
+        """The `top` classes; without, enough to choose from."""
         trained = self.trained
         logits = self.model(self.normalised(pixels)).float()
         if not logits.isfinite().all():
@@ -214,7 +244,10 @@ class Predictor:
                 f"{trained.path} gives NaN or infinity: its weights are damaged; name "
                 "others."
             )
-        likely = logits.softmax(1).topk(min(top, logits.shape[1]), dim=1)
+        several = trained.is_multilabel
+        probabilities = logits.sigmoid() if several else logits.softmax(1)
+        most = top or (logits.shape[1] if several else TOP)
+        likely = probabilities.topk(min(most, logits.shape[1]), dim=1)
         rows = zip(likely.indices.tolist(), likely.values.tolist(), strict=True)
         return [
             tuple(
@@ -228,6 +261,15 @@ class Predictor:
             )
             for indices, probabilities in rows
         ]
+
+    def _prediction(
+        self, name: str, classes: tuple[ClassProbability, ...], top: int | None
+    ) -> Prediction:
+        """The prediction of an image, given its most probable classes."""
+        if top is not None or not self.trained.is_multilabel:
+            return Prediction(name, classes)
+        likely = tuple(each for each in classes if each.probability >= self.threshold)
+        return Prediction(name, likely, None if likely else classes[0])
 
 
 def decoding_groups(

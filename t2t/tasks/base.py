@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from t2t.data.augment.config import Augmentation
 from t2t.data.crops import CenterCrop, RandomCrop
 from t2t.data.rng import CounterRng
+from t2t.data.sources.label_sets import LabelSets
 from t2t.errors import UserError
 from t2t.shapes import Images, Labels, Pixels
 
@@ -57,6 +58,8 @@ class TaskContext:
     """Whether the data has labels, to score with."""
     class_names: tuple[str, ...] = ()
     """Empty if they are not known."""
+    label_sets: LabelSets | None = None
+    """The sets that labels number, if an image may have several classes."""
     data: str = "the data"
     image_size: tuple[int, int] = (224, 224)
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)
@@ -96,6 +99,8 @@ class Task(nn.Module):
     """A frozen dataclass: the fields of a recipe's `task_args`."""
     needs_labels: ClassVar[bool] = True
     """Whether the data must have classes, and the model a head for them."""
+    takes_label_sets: ClassVar[bool] = False
+    """Whether an image may have several classes: labels then number sets of these."""
     metrics: ClassVar[tuple[Metric, ...]] = (VAL_LOSS,)
     """What an evaluation computes; the first is the primary metric."""
     needs_whole_batch: ClassVar[bool] = False

@@ -25,8 +25,21 @@ from t2t.training.recipe import Recipe
 
 def open_data(recipe: Recipe) -> Splits:
     """The images of a recipe; `holdout` of them are validated on instead."""
-    labels = task_class(recipe.task).needs_labels
-    splits = open_splits(recipe.data, seed=recipe.seed, labels=labels)
+    task = task_class(recipe.task)
+    labels, config = task.needs_labels, recipe.labels
+    if task.takes_label_sets and config.several is None:
+        config = replace(config, several=True)
+    splits = open_splits(
+        recipe.data, seed=recipe.seed, labels=labels, label_config=config
+    )
+    if splits.train.is_multilabel and not task.takes_label_sets:
+        if labels:
+            raise UserError(
+                f"{recipe.data} gives images several labels, and task={recipe.task} "
+                "learns one of each: add --set task=multilabel, or use other labels."
+            )
+        splits.train.drop_labels()
+        splits.val.drop_labels()
     if labels and len(splits.train.classes) < 2:
         raise UserError(
             f"{recipe.data} has images of one class only ({splits.train.classes[0]}); "

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from t2t.config import to_json
+from t2t.data.label_config import differs_from_default
 from t2t.data.sources import Splits
 from t2t.errors import UserError
 from t2t.models.vit import VisionTransformer
@@ -104,6 +106,7 @@ class ModelSaver:
                 "data": recipe.data,
                 "seed": recipe.seed,
                 "evaluated_on": self.splits.val.fingerprint(),
+                **labels_for_file(recipe),
             },
         )
 
@@ -208,6 +211,16 @@ class ModelSaver:
                 "the same command to resume."
             )
         return " ".join(sentences)
+
+
+def labels_for_file(recipe: Recipe) -> dict[str, Any]:
+    """What a model's file says of labels; nothing for one label in class folders."""
+    found: dict[str, Any] = {}
+    if task_class(recipe.task).takes_label_sets:
+        found["multilabel"] = True
+    if differs_from_default(recipe.labels):
+        found["labels"] = to_json(recipe.labels)
+    return found
 
 
 def why(error: Exception) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, get_type_hints
 
 from t2t.config import MAX_IMAGE_SIDE, check_plain, convert
 from t2t.data.augment.config import Augmentation
+from t2t.data.label_config import LabelConfig
 from t2t.errors import UserError, require
 from t2t.models.config import ModelConfig
 
@@ -200,6 +201,8 @@ class Recipe:
     """Trains the head alone; the rest of the model stays as it is."""
     data: str = "digits"
     """A folder, file or named data set."""
+    labels: LabelConfig = field(default_factory=LabelConfig)
+    """Where the labels are, if not in class folders: tables, or a pattern."""
     image_size: tuple[int, int] = (224, 224)
     channels: int = 3
     epochs: int = 300

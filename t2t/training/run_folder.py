@@ -9,6 +9,7 @@ from typing import Any
 
 from t2t.atomic import write_atomically
 from t2t.config import differences, few, to_json
+from t2t.data.label_config import LabelConfig
 from t2t.errors import UserError
 from t2t.models.checkpoint_io.checkpoints import read_checkpoint
 from t2t.training.distributed import World, all_reduce_any
@@ -171,7 +172,12 @@ class RunFolder:
         for field in fields(Recipe):  # of a version that did not have it yet
             if field.default is not MISSING:
                 before.setdefault(field.name, field.default)
-        return differences(before, to_json(recipe))
+        now = to_json(recipe)
+        before.setdefault("labels", to_json(LabelConfig()))
+        files = before["labels"].get("files"), now["labels"]["files"]
+        if len(files[0] or ()) == len(files[1]) and all(map(same_data, *files)):
+            before["labels"]["files"] = now["labels"]["files"]
+        return differences(before, now)
 
     def check_keeps_inputs(self, recipe: Recipe) -> None:
         """Raises an error if starting over would delete what the run starts from."""

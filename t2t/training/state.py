@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from t2t.data.sources.label_sets import LabelSets
 from t2t.errors import UserError
 from t2t.models.checkpoint_io.adapt import shorten
 from t2t.models.checkpoint_io.checkpoints import read_checkpoint
@@ -213,10 +214,12 @@ def new_state(
     world: World,
     num_classes: int,
     class_names: Sequence[str] | None = None,
+    label_sets: LabelSets | None = None,
 ) -> TrainState:
     """The state at step 0, the same in every process.
 
-    The data's `class_names` decide whether the head of the recipe's weights is kept.
+    The data's `class_names` decide whether the head of the recipe's weights is kept;
+    `label_sets` are the data's, if images have several labels.
     """
     check_micro_batch(recipe, runtime, world)
     torch.manual_seed(recipe.seed)
@@ -234,6 +237,7 @@ def new_state(
         num_classes=num_classes,
         has_labels=has_labels,
         class_names=tuple(class_names or ()),
+        label_sets=label_sets,
         data=recipe.data,
         image_size=recipe.image_size,
         mean=recipe.augmentation.mean,

@@ -96,8 +96,8 @@ class Trainer:
             recipe, splits, world, loader_options(runtime), self.damage
         )
         initial = recipe if checkpoint is None else recipe_to_resume(recipe, checkpoint)
-        classes = splits.train.classes
-        self.state = new_state(initial, runtime, world, len(classes), classes)
+        classes, sets = splits.train.classes, splits.train.label_sets
+        self.state = new_state(initial, runtime, world, len(classes), classes, sets)
         self.state.data = {
             "classes": list(classes),
             "num_images": len(splits.train),

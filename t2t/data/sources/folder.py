@@ -1,7 +1,7 @@
 """Folders of images, with one folder per class or without classes."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from t2t.data.decoding.headers import (
 )
 from t2t.data.sources.base import FileSource, Openers, no_labels
 from t2t.data.sources.filenames import SPLIT_NAMES
+from t2t.data.sources.label_patterns import suggestion
 from t2t.errors import UserError, on_one_line
 
 _SHARDS = frozenset((".tar",))
@@ -71,6 +72,7 @@ def open_folder(root: Path, labels: bool = True) -> FileSource:
                 f"{root} holds images but no class folders: put the images of each "
                 f"class into a folder named for it, as in {root}/cat/1.jpg, or train "
                 f"with a task that needs no labels.{_if_a_class(root)}"
+                f"{suggestion(loose)}"
             )
         raise UserError(
             f"{root} holds no folders: it should hold one folder of images per class. "
@@ -97,7 +99,7 @@ def open_folder(root: Path, labels: bool = True) -> FileSource:
                 f"some ({_KNOWN}, …) or remove the folder. "
                 f"{' '.join(notes_on(others))}".rstrip()
             )
-        notes = (*note_on_loose_images(loose), *notes)
+        notes = (*note_on_loose_images(loose), *note_on_depth(root, found), *notes)
     elif loose or 0 in counts or len(folders) < 2:
         names = [*(os.path.basename(path) for path in loose), *names]
         if not names:
@@ -133,6 +135,24 @@ def note_on_loose_images(images: list[str]) -> tuple[str, ...]:
     return (
         f"{_skipped(images, 'images')}: not inside a class folder; move each image "
         "into the folder of its class.",
+    )
+
+
+def note_on_depth(
+    root: Path, found: Sequence[tuple[list[str], list[str]]]
+) -> tuple[str, ...]:
+    """A sentence on class folders with equal folders in them, which may be meant."""
+    # The first image of each class tells most data apart.
+    if not all(os.sep in images[0] for images, _ in found):
+        return ()
+    inner = [{name.partition(os.sep)[0] for name in images} for images, _ in found]
+    common = sorted(set.intersection(*inner))
+    if len(inner) < 2 or len(common) < 2 or any(each == "" for each in common):
+        return ()
+    shown = ", ".join(common[:3]) + (", …" if len(common) > 3 else "")
+    return (
+        f"The classes are the folders in {root}. If they are the folders in these "
+        f"({shown}), add --label-pattern '{{label}}/*'.",
     )
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from t2t.data.sources.base import Indices, Source, Subset, no_labels
+from t2t.data.sources.label_sets import rarest_classes
 from t2t.errors import UserError
 
 
@@ -12,14 +13,22 @@ def holdout(source: Source, num: int, seed: int = 0) -> tuple[Source, Source]:
 
     At least one image of every class stays in the rest.
     """
-    most = len(source) - len(np.unique(source.labels))
+    strata = strata_of(source)
+    most = len(source) - len(np.unique(strata))
     if not 0 < num <= most:
         left = "one of each class" if source.is_labelled else "one"
         raise UserError(
             f"Cannot hold {num} of {len(source)} images out, with {left} left to train "
             f"on: give a number from 1 to {most}."
         )
-    return _split(source, held_out_indices(source.labels, num, seed, left=1))
+    return _split(source, held_out_indices(strata, num, seed, left=1))
+
+
+def strata_of(source: Source) -> Indices:
+    """What an image is stratified by: its class, of several the rarest."""
+    if source.label_sets is None:
+        return source.labels
+    return rarest_classes(source.labels, source.label_sets, len(source.classes))
 
 
 def _split(source: Source, held: Indices) -> tuple[Source, Source]:
@@ -33,16 +42,16 @@ def split_by_seed(
     """A training and a validation part, both with images of every class.
 
     Without `labels`, a class with a single image is no error: the split then ignores
-    the classes.
+    the classes. Nor is it with several labels an image: such an image is trained on.
     """
     if not 0 < fraction < 1:
         raise UserError(
             f"A validation fraction of {fraction} leaves nothing to train on or to "
             "evaluate on: give a number between 0 and 1, such as 0.1."
         )
-    strata = source.labels
+    strata = strata_of(source)
     counts = np.bincount(strata, minlength=len(source.classes))
-    if (counts == 1).any():
+    if (counts == 1).any() and not source.is_multilabel:
         if labels:
             single = source.classes[int(np.flatnonzero(counts == 1)[0])]
             raise UserError(
@@ -65,7 +74,7 @@ def held_out_indices(
 ) -> Indices:
     """`num` sorted indices, stratified by class.
 
-    At least `minimum` images of each class are taken, and `left` are not.
+    At least `minimum` images of each class are taken, if `left` of them are not.
     """
     counts = np.bincount(labels)
     quotas = _share_out(counts, num, minimum, left)
@@ -81,7 +90,7 @@ def held_out_indices(
 def _share_out(counts: Indices, num: int, minimum: int, left: int) -> Indices:
     """Integers that add up to `num`, in proportion to the counts."""
     exact = counts * (num / counts.sum())
-    low = np.minimum(minimum, counts)
+    low = np.minimum(minimum, np.maximum(counts - left, 0))
     high = np.maximum(counts - left, low)
     quotas: Indices = np.clip(np.floor(exact).astype(np.int64), low, high)
     while (missing := num - int(quotas.sum())) != 0:

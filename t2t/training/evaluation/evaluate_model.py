@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from t2t.config import from_json
 from t2t.data.batches import EvaluationBatches, LoaderOptions, evaluation_batches
 from t2t.data.crops import CenterCrop
 from t2t.data.decoding.damage import (
@@ -16,6 +17,11 @@ from t2t.data.decoding.damage import (
     damage_limit,
 )
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
+from t2t.data.label_config import (
+    NO_LABEL_CONFIG,
+    LabelConfig,
+    differs_from_default,
+)
 from t2t.data.sources import Source, Subset, open_source
 from t2t.data.sources.opening import find_splits
 from t2t.errors import UserError, choose
@@ -42,9 +48,10 @@ from t2t.training.threads import use_free_cores
 
 
 def evaluate_model(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | TrainedModel,
     *,
     data: str | Path | None = None,
+    label_config: LabelConfig = NO_LABEL_CONFIG,
     split: str | None = None,
     batch_size: int = 256,
     device: str | None = None,
@@ -63,8 +70,9 @@ def evaluate_model(
     with init_distributed(device) as world, use_free_cores(world.device):
         precision = precision or default_precision(world.device)
         choose("precision", precision, PRECISIONS)
-        trained = load_trained(path, model=model)
-        selected = find_data(trained, recipe_beside(path), data, split)
+        trained = as_trained(path, model)
+        selected = find_data(trained, data, split, label_config)
+        check_one_label(trained, selected)
         numbers, notes = match_classes(
             selected.source.classes, trained.class_names, selected.where
         )
@@ -103,6 +111,28 @@ def evaluate_model(
             batch_size=batch_size,
             damaged=damaged,
             notes=(*trained.notes, *selected.notes, *selected.source.notes, *notes),
+        )
+
+
+def as_trained(
+    path: str | os.PathLike[str] | TrainedModel, model: str | None = None
+) -> TrainedModel:
+    """The model of a run or a file, or one that is loaded already."""
+    return path if isinstance(path, TrainedModel) else load_trained(path, model=model)
+
+
+def check_one_label(trained: TrainedModel, selected: "EvaluationData") -> None:
+    """Refuses several labels an image, for a score of predicted classes."""
+    if trained.is_multilabel:
+        raise UserError(
+            f"{trained.path} predicts several labels an image, which "
+            "`evaluate_multilabel` scores."
+        )
+    if selected.source.is_multilabel:
+        raise UserError(
+            f"{selected.where} gives images several labels, and {trained.path} "
+            "predicts one of each: evaluate it on images with one label, or train with "
+            "--set task=multilabel."
         )
 
 
@@ -182,29 +212,34 @@ class EvaluationData:
 
 def find_data(
     trained: TrainedModel,
-    recipe: Recipe | None,
     data: str | Path | None,
     split: str | None,
+    label_config: LabelConfig = NO_LABEL_CONFIG,
 ) -> EvaluationData:
     """The named images, or the validation images of the run.
 
     Data without splits is split as in training if it is the run's own; other data
     without splits is used completely.
     """
+    recipe = recipe_beside(trained.path)
     own = trained.data if recipe is None else recipe.data
     seed = trained.seed if recipe is None else recipe.seed
     where = own if data is None else str(data)
     if where is None:
         raise UserError(f"{trained.path} does not name its training data: give --data.")
+    is_own = own is not None and same_data(where, own)
+    if is_own and not differs_from_default(label_config):
+        label_config = labels_of(trained)
+    elif differs_from_default(label_config):
+        is_own = is_own and label_config == labels_of(trained)
     try:
-        splits = find_splits(where).openers
+        splits = find_splits(where, label_config=label_config).openers
     except UserError as error:
         if data is not None:
             raise
         raise UserError(
             f"{error} {trained.path} was trained on it: give --data."
         ) from (error)
-    is_own = own is not None and same_data(where, own)
     if split is None and "all" in splits and not is_own:
         note = f"{where} has no splits, so all of it is used; --split val takes a "
         return EvaluationData(splits["all"](), where, "all", (note + "tenth.",))
@@ -213,7 +248,7 @@ def find_data(
         held = open_data(recipe)
         source = held.train if split == "train" else held.val
     else:
-        source = open_source(where, split, seed=seed)
+        source = open_source(where, split, seed=seed, label_config=label_config)
     notes = split_changes(source, trained, where) if is_own and split == "val" else ()
     return EvaluationData(source, where, split, notes)
 
@@ -227,6 +262,14 @@ def split_changes(source: Source, trained: TrainedModel, where: str) -> tuple[st
         f"{where} has changed since training, and so has its split: the model may have "
         "been trained on some of the images.",
     )
+
+
+def labels_of(trained: TrainedModel) -> LabelConfig:
+    """Where the labels of a model's training data are."""
+    recipe = recipe_beside(trained.path)
+    if recipe is not None:
+        return recipe.labels
+    return from_json(LabelConfig, trained.labels)
 
 
 def recipe_beside(path: str | os.PathLike[str]) -> Recipe | None:
