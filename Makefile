@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all lint types unit tables docs setup clean
+.PHONY: demo test test-all lint types unit tables docs wheel-test setup clean
 
 demo: setup
 	@$(BIN)/t2t train --folder runs/demo
@@ -32,6 +32,14 @@ docs: setup
 	$(BIN)/python website/pages.py build/pages
 	$(BIN)/zensical build --strict --clean
 	@echo "The site is in build/site; $(BIN)/zensical serve shows it."
+
+# Builds the wheel, installs it into an empty environment and uses it.
+wheel-test: setup
+	rm -rf build/dist build/wheel-env
+	$(BIN)/python -m build --outdir build/dist .
+	$(PYTHON) -m venv build/wheel-env
+	build/wheel-env/bin/python -m pip install --quiet build/dist/*.whl
+	cd build && wheel-env/bin/python ../tests/wheel/smoke.py
 
 setup: $(STAMP)
 
