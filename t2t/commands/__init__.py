@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from t2t.commands import (
     bench,
+    completion,
     eval,
     export,
     features,
@@ -26,6 +27,7 @@ from t2t.commands import (
     study,
     train,
 )
+from t2t.commands.options import with_log_level
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "train": train.train,
@@ -47,7 +49,9 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "show": show.show,
     "pack": pack.pack,
     "bench": bench.bench,
+    "completion": completion.completion,
 }
+COMMANDS = {name: with_log_level(command) for name, command in COMMANDS.items()}
 
 DISTRIBUTED = ("train", "eval")
 """Commands that torchrun may start as several processes."""
