@@ -64,7 +64,8 @@ def token_maps(model: VisionTransformer, image: Images) -> list[tuple[str, Featu
     steps = getattr(model.tokenizer, "steps", ())
     with forward_hooks([*steps, model.tokenizer], keep):
         tokens = model.forward_features(image)[:, model.config.num_prefix_tokens :]
-    last = tokens.transpose(1, 2).unflatten(2, maps[-1].shape[-2:])
+    rows, columns = maps[-1].shape[-2:]
+    last = tokens.transpose(1, 2).unflatten(2, model.encoder.grids((rows, columns))[-1])
     names = ["before the blocks"]
     if len(maps) > 1:
         names = [f"after split {number + 1}" for number in range(len(maps))]
