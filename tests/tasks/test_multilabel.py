@@ -30,6 +30,7 @@ from t2t.tasks.multilabel import Multilabel, multi_hot
 from t2t.tasks.multilabel_scores import MultilabelScores
 from t2t.training.evaluation.evaluate_model import evaluate_model
 from t2t.training.evaluation.evaluate_multilabel import evaluate_multilabel
+from t2t.training.forecast.random_batch import random_batch
 from t2t.training.loaders import open_data
 from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
@@ -143,6 +144,16 @@ def test_what_is_not_finite_is_not_a_score() -> None:
     likely, true = random_case(0)
     likely[3, 1] = math.nan
     assert math.isnan(MultilabelScores.of(likely, true).mean_average_precision)
+
+
+def test_random_batches_fit_a_few_sets_of_many_classes(tiny: Tiny) -> None:
+    few = Multilabel(
+        nn.Identity(),
+        TaskContext(num_classes=9, label_sets=as_label_sets([(0, 1), (3, 8)])),
+        NoArgs(),
+    )
+    batch = random_batch(tiny(), 64, few)
+    assert few.multi_hot(batch.labels).sum(1).tolist() == [2.0] * 64
 
 
 def test_no_class_is_an_index_of_the_table() -> None:
