@@ -9,10 +9,11 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from t2t.data.image_files import is_dir
 from t2t.data.label_config import LabelConfig
 from t2t.data.sources.base import Openers
 from t2t.data.sources.filenames import SPLIT_NAMES, split_of
-from t2t.data.sources.folder import class_folders, holds_images_by_class, is_dir
+from t2t.data.sources.folder import class_folders, holds_images_by_class
 from t2t.data.sources.label_columns import Columns
 from t2t.data.sources.label_files import (
     TABLE_SUFFIXES,

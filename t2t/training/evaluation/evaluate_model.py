@@ -39,7 +39,7 @@ from t2t.training.distributed import (
     init_distributed,
 )
 from t2t.training.evaluation.calibration import MAX_LOGITS
-from t2t.training.evaluation.evaluate import Normalize, evaluate
+from t2t.training.evaluation.evaluate import Normalize, Scoring, evaluate
 from t2t.training.evaluation.real_labels import RealLabels
 from t2t.training.evaluation.report import EvalReport
 from t2t.training.evaluation.score import Score
@@ -65,12 +65,14 @@ def evaluate_model(
     flip: bool = False,
     max_damaged: str = DEFAULT_MAX_DAMAGED,
     max_pixels: int = DEFAULT_MAX_PIXELS,
+    also: Scoring | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> EvalReport | None:
     """Evaluates a run or weights on their own or other data.
 
     Under torchrun all processes share the work; the main process gets the report, the
-    others None. `flip` averages the probabilities of each image and its mirror image.
+    others None. `flip` averages the probabilities of each image and its mirror image,
+    `also` gives more values of every image, which the report keeps.
     `progress` is called with the number of images done and their total.
     """
     with init_distributed(device) as world, use_free_cores(world.device):
@@ -97,11 +99,12 @@ def evaluate_model(
         watch = Stopwatch(world, len(source), progress)
         dtype = PRECISIONS[precision]
         has_room = len(source) * num_classes <= MAX_LOGITS
-        score_batch = Scorer(flip=flip, keeps_logits=has_room)
+        score_batch = Scorer(flip=flip, keeps_logits=has_room, also=also)
         values = evaluate(
             network, batches, normalize, score_batch, world, dtype, watch.advance
         )
         score = Score.of(values, num_classes)
+        values.pop("logits", None)  # large, and used by now
         rate = watch.images_per_second()
         real_score = (
             None if real_labels is None else real_labels.score(score.predictions)
@@ -113,7 +116,9 @@ def evaluate_model(
             trained=trained,
             data=selected.where,
             split=selected.split,
+            source=source,
             score=score,
+            values=values,
             real=real_score,
             flip=flip,
             images_per_second=rate,
@@ -133,11 +138,16 @@ class Scorer:
     """Whether the probabilities of mirror images are averaged."""
     keeps_logits: bool
     """Whether `logits` are among the values."""
+    also: Scoring | None = None
+    """Gives more values of every image."""
 
     def __call__(self, model: nn.Module, images: Images, labels: Labels) -> Views:
         logits = flipped_logits(model, images) if self.flip else model(images).float()
         values = score_logits(logits, labels)
-        return {**values, "logits": logits} if self.keeps_logits else values
+        if self.keeps_logits:
+            values["logits"] = logits
+        more = {} if self.also is None else self.also(model, images, labels)
+        return {**values, **more}
 
 
 def as_trained(
@@ -276,8 +286,21 @@ def find_data(
         source = held.train if split == "train" else held.val
     else:
         source = open_source(where, split, seed=seed, label_config=label_config)
-    notes = split_changes(source, trained, where) if is_own and split == "val" else ()
+    notes: tuple[str, ...] = ()
+    if is_own and split == "val":
+        notes = (*split_changes(source, trained, where), *choice_note(trained, recipe))
     return EvaluationData(source, where, split, notes)
+
+
+def choice_note(trained: TrainedModel, recipe: Recipe | None) -> tuple[str, ...]:
+    """A note if a run's weights were chosen by the images that they are scored on."""
+    is_best = Path(trained.path).name == BEST
+    if not (is_best or (recipe is not None and recipe.keep == "best")):
+        return ()
+    return (
+        "These weights are those of the run's best evaluation on these images, so "
+        "their score here is too optimistic; other images say more.",
+    )
 
 
 def split_changes(source: Source, trained: TrainedModel, where: str) -> tuple[str, ...]:
