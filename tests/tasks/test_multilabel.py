@@ -24,6 +24,7 @@ from t2t.data.sources import open_splits
 from t2t.data.sources.label_sets import as_label_sets
 from t2t.errors import UserError
 from t2t.models.trained import load_trained
+from t2t.recipes.labels import with_labels_found
 from t2t.serving.predictor import Predictor
 from t2t.tasks.base import NoArgs, TaskContext
 from t2t.tasks.multilabel import Multilabel, multi_hot
@@ -270,7 +271,7 @@ def test_class_folders_will_do(tiny: Tiny, tmp_path: Path, cpu: Runtime) -> None
     assert result.summary["metric"] == "map"
 
 
-def test_a_pack_has_the_same_labels(photos: Path, tmp_path: Path) -> None:
+def test_a_pack_has_the_same_labels(tiny: Tiny, photos: Path, tmp_path: Path) -> None:
     before = open_splits(photos)
     pack(photos, tmp_path / "packed", shard_size=16)
     after = open_splits(tmp_path / "packed")
@@ -280,6 +281,10 @@ def test_a_pack_has_the_same_labels(photos: Path, tmp_path: Path) -> None:
         count = sorted(old.classes_of(n) for n in range(len(old)))
         assert sorted(new.classes_of(n) for n in range(len(new))) == count
     assert after.train.label_sets is after.val.label_sets
+    chosen, notes = with_labels_found(tiny(data=str(tmp_path / "packed")))
+    assert chosen.task == "multilabel"
+    assert "several labels" in notes[0]
+    assert len(open_data(chosen).val) == len(before.val)
     assert not after.description.endswith("4 classes")
 
 
