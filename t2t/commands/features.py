@@ -9,6 +9,9 @@ from t2t.commands.options import (
     CodeOption,
     DeviceOption,
     JsonFlag,
+    LabelColumnsOption,
+    LabelPatternOption,
+    LabelsOption,
     MaxPixelsOption,
     ModelOption,
     PrecisionOption,
@@ -50,6 +53,9 @@ def features(
         str | None,
         option("Draw a t-SNE by class: a .png, .pdf or .svg.", "", "PATH"),
     ] = None,
+    labels: LabelsOption = (),
+    label_columns: LabelColumnsOption = None,
+    label_pattern: LabelPatternOption = None,
     split: Annotated[
         str | None,
         option("val, test, train or all.", "(default: val, else all)", "SPLIT"),
@@ -95,6 +101,7 @@ def features(
             check_writable("--out", file.expanduser())
     run_code(code)
 
+    from t2t.data.label_config import label_config
     from t2t.probing.features import features as extract
     from t2t.probing.features import save_features
     from t2t.screen import print_json, show_progress
@@ -103,6 +110,7 @@ def features(
         found = extract(
             weights,
             data or None,
+            label_config=label_config(labels, label_columns, label_pattern),
             split=split,
             num_images=num_images,
             seed=seed,
@@ -145,8 +153,8 @@ def features(
             }
         )
     else:
-        labels = f"{len(found.classes)} classes" if found.classes else "no labels"
+        classes = f"{len(found.classes)} classes" if found.classes else "no labels"
         print(
             f"{num:,} features of width {width}, of {found.data} ({found.split}, "
-            f"{labels}), by {found.model}: {', '.join(files)}"
+            f"{classes}), by {found.model}: {', '.join(files)}"
         )

@@ -9,6 +9,9 @@ from t2t.commands.options import (
     CodeOption,
     DeviceOption,
     JsonFlag,
+    LabelColumnsOption,
+    LabelPatternOption,
+    LabelsOption,
     MaxPixelsOption,
     ModelOption,
     PrecisionOption,
@@ -41,6 +44,9 @@ def neighbors(
         str | None,
         option("The images to search.", "(default: the run's own)", "SOURCE"),
     ] = None,
+    labels: LabelsOption = (),
+    label_columns: LabelColumnsOption = None,
+    label_pattern: LabelPatternOption = None,
     num: Annotated[int, option("Nearest images of each.", "(default: 8)", "N")] = 8,
     picture: Annotated[
         str | None,
@@ -89,6 +95,7 @@ def neighbors(
     run_code(code)
 
     from t2t.data.decoding.damage import DamagedImage
+    from t2t.data.label_config import label_config
     from t2t.probing.neighbors import MOST_DRAWN
     from t2t.probing.neighbors import neighbors as search
     from t2t.screen import print_json, print_page, show_progress
@@ -108,6 +115,7 @@ def neighbors(
             weights,
             paths,
             data,
+            label_config=label_config(labels, label_columns, label_pattern),
             num=num,
             split=split,
             num_images=num_images,

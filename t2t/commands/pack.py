@@ -8,6 +8,9 @@ from tyro.conf import Positional
 
 from t2t.commands.options import (
     CodeOption,
+    LabelColumnsOption,
+    LabelPatternOption,
+    LabelsOption,
     MaxDamagedOption,
     MaxPixelsOption,
     at_least,
@@ -28,6 +31,9 @@ def pack(
         Positional[str], option("Folder for the shards; must be new.", "", "DEST")
     ],
     *,
+    labels: LabelsOption = (),
+    label_columns: LabelColumnsOption = None,
+    label_pattern: LabelPatternOption = None,
     short_side: Annotated[
         int,
         option(
@@ -68,6 +74,7 @@ def pack(
 
     from rich.text import Text
 
+    from t2t.data.label_config import label_config
     from t2t.data.packing.pack import pack as start
     from t2t.screen import print_page, show_progress
 
@@ -82,6 +89,7 @@ def pack(
             max_pixels=max_pixels,
             max_damaged=max_damaged,
             labels=not unlabelled,
+            label_config=label_config(labels, label_columns, label_pattern),
             progress=progress,
         )
     for note in done.notes:

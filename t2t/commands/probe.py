@@ -9,6 +9,9 @@ from t2t.commands.options import (
     CodeOption,
     DeviceOption,
     JsonFlag,
+    LabelColumnsOption,
+    LabelPatternOption,
+    LabelsOption,
     MaxPixelsOption,
     ModelOption,
     PrecisionOption,
@@ -40,6 +43,9 @@ def probe(
         str | None,
         option("Labelled images.", "(default: the run's own)", "SOURCE"),
     ] = None,
+    labels: LabelsOption = (),
+    label_columns: LabelColumnsOption = None,
+    label_pattern: LabelPatternOption = None,
     method: Annotated[
         str,
         option(
@@ -120,6 +126,7 @@ def probe(
         raise UserError(f"--out {out} must end in .json.")
     run_code(code)
 
+    from t2t.data.label_config import label_config
     from t2t.probing.images import weights_folder
     from t2t.probing.probe import probe as score
     from t2t.screen import print_json, print_page, show_progress
@@ -135,6 +142,7 @@ def probe(
         report = score(
             weights,
             data=data,
+            label_config=label_config(labels, label_columns, label_pattern),
             methods=methods,
             split=split,
             k=k,

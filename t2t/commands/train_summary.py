@@ -1,6 +1,7 @@
 """The page after training: result, curves, a few predictions, what to run next."""
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from t2t.data.sources import Source
 from t2t.data.sources.opening import find_splits
 from t2t.errors import UserError, on_one_line
 from t2t.models.trained import load_trained
-from t2t.serving.predictor import Predictor
+from t2t.serving.predictor import Prediction, Predictor
 from t2t.tasks import Metric, task_class
 from t2t.tasks.base import VAL_LOSS
 from t2t.tasks.registry import primary_metric
@@ -23,7 +24,7 @@ from t2t.training.forecast.advice import FEW_TO_VALIDATE, confidence_interval
 from t2t.training.loaders import open_data
 from t2t.training.logging.clock import duration, pace
 from t2t.training.logging.metrics import read_rows
-from t2t.training.run_files import CURVES, METRICS, MODEL, PICTURES
+from t2t.training.run_files import BEST, CURVES, METRICS, MISTAKES, MODEL, PICTURES
 from t2t.training.saved_run import read_recipe
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -44,7 +45,11 @@ def train_summary(folder: Path, summary: dict[str, Any]) -> RenderableType:
         curves(folder / METRICS, primary),
         *(examples(folder) if task.needs_labels else []),
         *(Text(f"{note}\n") for note in notes(folder, summary)),
-        Text(files_and_commands(folder, has_classes=task.needs_labels)),
+        Text(
+            files_and_commands(
+                folder, has_classes=task.needs_labels, several=task.takes_label_sets
+            )
+        ),
     )
 
 
@@ -103,9 +108,12 @@ def examples(folder: Path) -> list[RenderableType]:
         step = max(1, len(source) // NUM_EXAMPLES)
         chosen = range(0, len(source), step)[:NUM_EXAMPLES]
         images = (read_or_damaged(source, index) for index in chosen)
-        predictions = [*predictor.predict_each(images, top=1)]
+        top = None if predictor.trained.is_multilabel else 1
+        predictions = [*predictor.predict_each(images, top=top)]
     except UserError:  # the data is no longer there: the rest is shown anyway
         return []
+    if predictor.trained.is_multilabel:
+        return [multilabel_examples(source, chosen, predictions), Text()]
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for heading in ("validation image", "true", "predicted", "confidence"):
         table.add_column(heading, no_wrap=True)
@@ -124,6 +132,29 @@ def examples(folder: Path) -> list[RenderableType]:
     return [table, Text()] if table.row_count else []
 
 
+def multilabel_examples(
+    source: Source,
+    chosen: Sequence[int],
+    predictions: Sequence[Prediction | DamagedImage],
+) -> Table:
+    """Images with their true labels, and those that the model predicts."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for heading in ("validation image", "true", "predicted"):
+        table.add_column(heading, overflow="fold")
+    for index, prediction in zip(chosen, predictions, strict=True):
+        if isinstance(prediction, DamagedImage):  # already reported
+            continue
+        true = {source.classes[number] for number in source.classes_of(index)}
+        found = {each.class_name for each in prediction.classes}
+        style = "green" if found == true else "red"
+        table.add_row(
+            Text(on_one_line(source.name(index))),
+            Text(on_one_line(", ".join(sorted(true)) or "none")),
+            Text(on_one_line(", ".join(sorted(found)) or "none"), style=style),
+        )
+    return table
+
+
 def read_or_damaged(source: Source, index: int) -> bytes | Tensor | DamagedImage:
     """The encoded image or its pixels, or why it cannot be read."""
     try:
@@ -133,7 +164,7 @@ def read_or_damaged(source: Source, index: int) -> bytes | Tensor | DamagedImage
 
 
 def notes(folder: Path, summary: dict[str, Any]) -> list[str]:
-    """Sentences on the confidence interval and on an unused test split."""
+    """Sentences on the confidence interval, the weights and an unused test split."""
     found = []
     counts = [row["num_images"] for row in read_rows(folder / METRICS) if "top1" in row]
     num_images = counts[-1] if counts and isinstance(counts[-1], int) else None
@@ -143,9 +174,36 @@ def notes(folder: Path, summary: dict[str, Any]) -> list[str]:
             f"{num_images:,} validation images: the 95 % confidence interval of top-1 "
             f"is {low:.1f} to {high:.1f} %."
         )
-    if has_unused_test(folder) and task_class(read_recipe(folder).task).needs_labels:
+    task = read_recipe(folder).task
+    metric = primary_metric(task, summary.get("metric"))
+    found += choice_notes(folder, summary, metric)
+    if has_unused_test(folder) and task_class(task).needs_labels:
         command = f"t2t eval {shlex.quote(str(folder))} --split test"
         found.append(f"The data has a test split that this run did not use: {command}")
+    return found
+
+
+def choice_notes(folder: Path, summary: dict[str, Any], metric: Metric) -> list[str]:
+    """Sentences on an early stop, and on the best evaluation if it is not the last."""
+    found = []
+    if stopped := summary.get("stopped_early"):
+        found.append(stopped)
+    best, last = summary.get("best_epoch"), summary.get("last_epoch")
+    if best is None or best == last:
+        return found
+    best_score, last_score = (
+        metric.show(summary[name]) for name in ("best_score", "last_score")
+    )
+    chosen = "chosen by the validation images, on which its score is too optimistic"
+    if summary["keep"] == "best":
+        found.append(
+            f"These are the weights of epoch {best}, {chosen}; the last epoch ({last}) "
+            f"had {last_score}."
+        )
+    elif (folder / BEST).exists():
+        found.append(
+            f"Epoch {best} had {best_score}: its weights are in {BEST}, {chosen}."
+        )
     return found
 
 
@@ -153,20 +211,24 @@ def has_unused_test(folder: Path) -> bool:
     """Whether the data of a run has a test split that was not used for validation."""
     recipe = read_recipe(folder)
     try:
-        splits = find_splits(recipe.data).openers
+        splits = find_splits(recipe.data, label_config=recipe.labels).openers
     except UserError:  # the data is no longer there
         return False
     return "test" in splits and ("val" in splits or recipe.holdout > 0)
 
 
-def files_and_commands(folder: Path, *, has_classes: bool = True) -> str:
+def files_and_commands(
+    folder: Path, *, has_classes: bool = True, several: bool = False
+) -> str:
     """The files of the run and the commands to run next."""
     quoted = shlex.quote(str(folder))
     files = {
         MODEL: "the model, ready to use",
+        BEST: "the model of the best evaluation",
         CURVES: "losses, metrics and learning rate over the steps",
         METRICS: "the same as numbers",
         PICTURES: "what the task saw and predicted",
+        MISTAKES: "surest mistakes, likely wrong labels, near-duplicates",
     }
     rows = {
         str(folder / name): what
@@ -174,7 +236,11 @@ def files_and_commands(folder: Path, *, has_classes: bool = True) -> str:
         if (folder / name).exists()
     }
     if has_classes and (folder / MODEL).exists():
-        rows[f"t2t eval {quoted}"] = "accuracy and confusions of every class"
+        what = "average precision" if several else "accuracy and confusions"
+        rows[f"t2t eval {quoted}"] = f"{what} of every class"
+        if not several and not (folder / MISTAKES).exists():
+            page = f"t2t eval {quoted} --report {MISTAKES}"
+            rows[page] = "surest mistakes, likely wrong labels, near-duplicates"
         rows[f"t2t predict {quoted} IMAGE..."] = "classify your own images"
     width = max(map(len, rows), default=0)
     return "\n".join(f"  {key:<{width}}   {value}" for key, value in rows.items())

@@ -1,7 +1,8 @@
 """A trained model with its class names and preprocessing."""
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -39,6 +40,10 @@ class TrainedModel:
     """The training data, if the file names it."""
     seed: int = 0
     """The seed that split the data, if it had no validation set."""
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    """Where the labels of the training data are: `labels` of its recipe, as JSON."""
+    is_multilabel: bool = False
+    """Whether an image may have several classes: probabilities are then sigmoids."""
     evaluated_on: str | None = None
     """The fingerprint of the validation images, if the file has it."""
     checksum: str = ""
@@ -84,6 +89,8 @@ def load_trained(
         class_names=class_names,
         data=loaded.extra.get("data"),
         seed=loaded.extra.get("seed", 0),
+        labels=loaded.extra.get("labels") or {},
+        is_multilabel=bool(loaded.extra.get("multilabel", False)),
         evaluated_on=loaded.extra.get("evaluated_on"),
         checksum=loaded.checksum,
         is_complete=loaded.num_tensors[0] == loaded.num_tensors[1],

@@ -21,6 +21,8 @@ from t2t.data.decoding.damage import (
     damage_limit,
 )
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
+from t2t.data.label_config import NO_LABEL_CONFIG, LabelConfig
+from t2t.data.sources import Source
 from t2t.errors import UserError, choose, first_line
 from t2t.models.class_names import readable_names
 from t2t.models.trained import TrainedModel, load_trained
@@ -85,6 +87,7 @@ def features(
     weights: str | os.PathLike[str],
     data: str | os.PathLike[str] | None = None,
     *,
+    label_config: LabelConfig = NO_LABEL_CONFIG,
     split: str | None = None,
     num_images: int | None = None,
     seed: int = 0,
@@ -107,7 +110,7 @@ def features(
         max_pixels=max_pixels,
     )
     trained = load_trained(weights, model=model, needs_head=False)
-    images = find_images(trained, data, split)
+    images = find_images(trained, data, split, label_config=label_config)
     images = replace(images, source=some_of(images.source, num_images, seed))
     with init_distributed(options.device) as world, use_free_cores(world.device):
         return extract(trained, images, world, options, progress)
@@ -155,13 +158,23 @@ def extract(
         values=found["features"],
         labels=found["label"],
         names=tuple(source.name(index) for index in found["index"].tolist()),
-        classes=source.classes,
+        classes=label_names(source),
         model=trained.name,
         data=images.where,
         split=images.split,
         indices=found["index"],
         damaged=damage.names,
         notes=(*trained.notes, *source.notes),
+    )
+
+
+def label_names(source: Source) -> tuple[str, ...]:
+    """The name of each label: a class, or the classes of a set as cat;outdoor."""
+    if source.label_sets is None:
+        return source.classes
+    return tuple(
+        ";".join(source.classes[number] for number in each if number >= 0)
+        for each in source.label_sets.tolist()
     )
 
 

@@ -4,13 +4,18 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from t2t.data.label_config import (
+    NO_LABEL_CONFIG,
+    LabelConfig,
+    differs_from_default,
+)
 from t2t.data.sources import Source, Splits, Subset, open_source, open_splits
 from t2t.data.sources.opening import find_splits
-from t2t.data.sources.splitting import held_out_indices
+from t2t.data.sources.splitting import held_out_indices, strata_of
 from t2t.errors import UserError, suggest
 from t2t.models.trained import TrainedModel
 from t2t.tasks.class_matching import match_classes, relabelled
-from t2t.training.evaluation.evaluate_model import recipe_beside
+from t2t.training.evaluation.evaluate_model import labels_of, recipe_beside
 from t2t.training.loaders import open_data
 from t2t.training.recipe import Recipe
 from t2t.training.saved_run import same_data
@@ -38,29 +43,34 @@ def find_images(
     data: str | os.PathLike[str] | None,
     split: str | None,
     preferred: str = "val",
+    label_config: LabelConfig = NO_LABEL_CONFIG,
 ) -> ImagesOfSplit:
     """The images of a split, with or without labels.
 
     Without `split`, data in one piece is used whole, and of other data the preferred
     split. A run's own data is split as in its training.
     """
-    where, recipe, seed = _whereabouts(trained, data)
-    openers = find_splits(where, labels=False).openers
+    where, recipe, seed, config = _whereabouts(trained, data, label_config)
+    openers = find_splits(where, labels=False, label_config=config).openers
     split = split or ("all" if "all" in openers and recipe is None else preferred)
     if recipe is not None and split in ("train", "val"):
         held = open_data(recipe)
         source = held.train if split == "train" else held.val
     elif split == "train":
-        source = open_splits(where, seed=seed, labels=False).train
+        found = open_splits(where, seed=seed, labels=False, label_config=config)
+        source = found.train
     else:
-        source = open_source(where, split, seed=seed, labels=False)
+        source = open_source(where, split, seed=seed, labels=False, label_config=config)
     if not len(source):
         raise UserError(f"{where} has no images in its split {split}; name another.")
     return ImagesOfSplit(source, where, split)
 
 
 def find_labelled(
-    trained: TrainedModel, data: str | os.PathLike[str] | None, split: str | None
+    trained: TrainedModel,
+    data: str | os.PathLike[str] | None,
+    split: str | None,
+    label_config: LabelConfig = NO_LABEL_CONFIG,
 ) -> tuple[ImagesOfSplit, ImagesOfSplit]:
     """The training images of a probe and those to evaluate it on.
 
@@ -71,14 +81,19 @@ def find_labelled(
             f"A probe cannot be evaluated on the split {split!r}."
             f"{suggest(str(split), EVALUATION_SPLITS)}"
         )
-    where, recipe, seed = _whereabouts(trained, data)
+    where, recipe, seed, config = _whereabouts(trained, data, label_config)
     if recipe is None:
-        splits: Splits = open_splits(where, seed=seed)
+        splits: Splits = open_splits(where, seed=seed, label_config=config)
     else:  # a run without labels may be probed on its images all the same
         splits = open_data(replace(recipe, task="classify", task_args={}))
     train, evaluated_on = splits.train, splits.val
     if split == "test":
-        evaluated_on = open_source(where, "test", seed=seed)
+        evaluated_on = open_source(where, "test", seed=seed, label_config=config)
+    if train.is_multilabel:
+        raise UserError(
+            f"{where} gives images several labels, and a probe scores one of each: use "
+            "labels with one class for every image."
+        )
     if len(train.classes) < 2:
         raise UserError(
             f"{where} has images of one class only ({train.classes[0]}), and a probe "
@@ -94,9 +109,11 @@ def find_labelled(
 
 
 def _whereabouts(
-    trained: TrainedModel, data: str | os.PathLike[str] | None
-) -> tuple[str, Recipe | None, int]:
-    """The data, the recipe if it is the data of the run, and the seed of its split."""
+    trained: TrainedModel,
+    data: str | os.PathLike[str] | None,
+    given: LabelConfig,
+) -> tuple[str, Recipe | None, int, LabelConfig]:
+    """The data, the recipe if it is the run's, the seed of its split, its labels."""
     recipe = recipe_beside(trained.path)
     own = trained.data if recipe is None else recipe.data
     seed = trained.seed if recipe is None else recipe.seed
@@ -105,18 +122,24 @@ def _whereabouts(
         raise UserError(
             f"{trained.path} does not name its training data: say which images to use."
         )
-    if data is None and own is not None and not _can_open(where):
+    is_own = own is not None and same_data(str(where), own)
+    config = (
+        labels_of(trained, recipe)
+        if is_own and not differs_from_default(given)
+        else given
+    )
+    if data is None and own is not None and not _can_open(where, config):
         raise UserError(
             f"{trained.path} was trained on {where}, which is not here: say which "
             "images to use."
         )
-    is_own = recipe is not None and same_data(str(where), recipe.data)
-    return str(where), recipe if is_own else None, seed
+    is_run = recipe is not None and is_own and config == recipe.labels
+    return str(where), recipe if is_run else None, seed, config
 
 
-def _can_open(where: str) -> bool:
+def _can_open(where: str, config: LabelConfig) -> bool:
     try:
-        find_splits(where, labels=False)
+        find_splits(where, labels=False, label_config=config)
     except UserError:
         return False
     return True
@@ -136,5 +159,5 @@ def some_of(source: Source, num: int | None, seed: int) -> Source:
     """
     if num is None or num >= len(source):
         return source
-    drawn = held_out_indices(source.labels, num, seed, minimum=1)
+    drawn = held_out_indices(strata_of(source), num, seed, minimum=1)
     return Subset(source, drawn)

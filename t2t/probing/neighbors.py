@@ -15,6 +15,7 @@ from rich.text import Text
 from t2t.analysis.knn import nearest
 from t2t.analysis.neighbors_figure import CaptionedImage, draw_neighbors
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
+from t2t.data.label_config import NO_LABEL_CONFIG, LabelConfig
 from t2t.data.sources import Source
 from t2t.errors import UserError, choose, on_one_line
 from t2t.models.trained import load_trained
@@ -152,6 +153,7 @@ def neighbors(
     images: ImageLike | Sequence[ImageLike],
     data: str | os.PathLike[str] | None = None,
     *,
+    label_config: LabelConfig = NO_LABEL_CONFIG,
     num: int = 8,
     split: str | None = None,
     num_images: int | None = None,
@@ -177,7 +179,9 @@ def neighbors(
     )
     several = images if isinstance(images, list | tuple) else [images]
     trained = load_trained(weights, model=model, needs_head=False)
-    selected = find_images(trained, data, split, preferred="train")
+    selected = find_images(
+        trained, data, split, preferred="train", label_config=label_config
+    )
     selected = replace(selected, source=some_of(selected.source, num_images, seed))
     with init_distributed(device) as world, use_free_cores(world.device):
         predictor = Predictor(trained, world.device, max_pixels)

@@ -1,10 +1,14 @@
 """The recipe that the options of `t2t train` and `t2t.train` choose."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from t2t.config import check_contradictions, set_value, value_of
+from t2t.data.label_config import (
+    NO_LABEL_CONFIG,
+    LabelConfig,
+)
 from t2t.errors import UserError
 from t2t.models.config import Size
 from t2t.models.pretrained import Pretrained, read_pretrained
@@ -15,7 +19,7 @@ from t2t.recipes.fine_tuning import (
     head_alone_by_default,
     with_weights,
 )
-from t2t.recipes.open_recipe import DEFAULT, open_recipe
+from t2t.recipes.open_recipe import DEFAULT, open_recipe, with_data
 from t2t.recipes.settings import check_model, schedule_notes, with_settings
 from t2t.training.check_names import check_names
 from t2t.training.recipe import Recipe
@@ -33,6 +37,8 @@ class RecipeOptions:
     """Options of `t2t train` that a result depends on."""
 
     data: str | None = None
+    labels: LabelConfig = NO_LABEL_CONFIG
+    """Where the labels are: `--labels`, `--label-columns` and `--label-pattern`."""
     weights: str | None = None
     """Weights to start from: `--from`."""
     freeze: bool = False
@@ -42,6 +48,9 @@ class RecipeOptions:
     distill_token: bool = False
     epochs: int | None = None
     seed: int | None = None
+    balance: str | None = None
+    keep: str | None = None
+    patience: int | None = None
 
     def by_field(self) -> dict[str, Any]:
         """The options that set one field of a recipe, by its name."""
@@ -54,6 +63,9 @@ class RecipeOptions:
             "task_args.teacher": self.teacher,
             "epochs": self.epochs,
             "seed": self.seed,
+            "balance": self.balance,
+            "keep": self.keep,
+            "patience": self.patience,
         }
 
 
@@ -74,6 +86,9 @@ def choose_recipe(
         words = (f"seed={options.seed}", *words)
     if options.image_size is not None:
         words = (f"image_size={list(options.image_size)}", *words)
+    for name in ("balance", "keep", "patience"):
+        if (value := getattr(options, name)) is not None:
+            words = (f"{name}={value}", *words)
     chosen = with_settings(base, options.epochs, words)
     notes = schedule_notes(base, chosen, words)
     distilled = with_teacher(
@@ -97,14 +112,22 @@ def base_recipe(
         base = fine_tuning(
             start,
             options.data or set_value("data", settings) or DEFAULT,
+            options.labels,
             image_size=options.image_size or given("image_size", settings),
             epochs=options.epochs or given("epochs", settings),
         )
         return head_alone_by_default(base) if options.freeze else base
     if isinstance(recipe, Recipe):
-        base = recipe if options.data is None else replace(recipe, data=options.data)
+        base = with_data(recipe, options.data, options.labels)
     else:
-        base = open_recipe(recipe, options.data, set_value("model", settings))
+        base = open_recipe(
+            recipe,
+            options.data,
+            set_value("model", settings),
+            options.labels,
+            options.epochs or given("epochs", settings),
+            options.image_size or given("image_size", settings),
+        )
     if start is not None:
         base = with_weights(base, start)
     return head_alone(base) if options.freeze else base

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from t2t.data.augment.config import Augmentation
+from t2t.data.label_config import NO_LABEL_CONFIG, LabelConfig
 from t2t.data.sources import open_splits
 from t2t.models.config import Size
 from t2t.models.pretrained import Pretrained
@@ -28,12 +29,13 @@ SMALL_SIDE = 64
 def fine_tuning(
     start: Pretrained,
     data: str,
+    labels: LabelConfig = NO_LABEL_CONFIG,
     *,
     image_size: Size | None = None,
     epochs: int | None = None,
 ) -> Recipe:
     """Fine-tunes weights on other images, with defaults by the number of images."""
-    num_images = len(open_splits(data, labels=False).train)
+    num_images = len(open_splits(data, labels=False, label_config=labels).train)
     size = image_size or start.image_size
     epochs = epochs or num_epochs(num_images)
     is_small = min(size) <= SMALL_SIDE
@@ -46,6 +48,7 @@ def fine_tuning(
         name="fine_tuned",
         model=start.model,
         data=data,
+        labels=labels,
         image_size=size,
         epochs=epochs,
         batch_size=min(fitting_batch(num_images), LARGEST_BATCH),

@@ -4,7 +4,13 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
+from t2t.data.label_config import (
+    NO_LABEL_CONFIG,
+    LabelConfig,
+    differs_from_default,
+)
 from t2t.errors import UserError
+from t2t.models.config import Size
 from t2t.recipes import MODULES, all_recipes, find_recipe
 from t2t.recipes.default import default_recipe
 from t2t.recipes.from_file import is_in_file
@@ -14,11 +20,18 @@ DEFAULT = "digits"
 """The recipe if none is named."""
 
 
-def open_recipe(name: str, data: str | None = None, model: str | None = None) -> Recipe:
+def open_recipe(
+    name: str,
+    data: str | None = None,
+    model: str | None = None,
+    labels: LabelConfig = NO_LABEL_CONFIG,
+    epochs: int | None = None,
+    image_size: Size | None = None,
+) -> Recipe:
     """The recipe of a name, FILE.py:NAME, a JSON file or a run folder, with `data`.
 
-    For the default recipe with other data it is one that suits the images and the
-    model.
+    For the default recipe with other data it is one that suits the images, the model,
+    the epochs and the image size.
     """
     path = Path(name).expanduser()
     if name.endswith(".json") or (path / "recipe.json").exists():
@@ -26,7 +39,9 @@ def open_recipe(name: str, data: str | None = None, model: str | None = None) ->
     elif is_in_file(name):
         recipe = find_recipe(name)
     elif name == DEFAULT and data not in (None, DEFAULT):
-        recipe = default_recipe(data, model)
+        recipe = default_recipe(
+            data, model, labels, epochs=epochs, image_size=image_size
+        )
     elif name not in {*all_recipes(), *MODULES} and path.exists():
         raise UserError(
             f"There is no recipe {name!r}, but files of that name: did you mean "
@@ -34,7 +49,17 @@ def open_recipe(name: str, data: str | None = None, model: str | None = None) ->
         )
     else:
         recipe = find_recipe(name)
-    return recipe if data is None else replace(recipe, data=data)
+    return with_data(recipe, data, labels)
+
+
+def with_data(recipe: Recipe, data: str | None, labels: LabelConfig) -> Recipe:
+    """The recipe with other data, or with other labels of its data."""
+    is_given = differs_from_default(labels)
+    if data is None:
+        return replace(recipe, labels=labels) if is_given else recipe
+    # The labels of other images are not this data's.
+    keeps = data == recipe.data and not is_given
+    return replace(recipe, data=data, labels=recipe.labels if keeps else labels)
 
 
 def read_file(path: Path) -> Recipe:

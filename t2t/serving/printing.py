@@ -11,7 +11,7 @@ from rich.text import Text
 
 from t2t.data.decoding.damage import DamagedImage
 from t2t.errors import on_one_line
-from t2t.serving.predictor import Prediction
+from t2t.serving.prediction import Prediction
 
 COLUMNS = ("image", "rank", "index", "class", "name", "probability")
 _BAR_WIDTH = 20
@@ -55,6 +55,8 @@ def write_csv(
                 probability = f"{each.probability:.6f}"
                 name = (each.index, each.class_name, each.name)
                 writer.writerow((result.image, rank, *name, probability))
+            if not result.classes:  # none reaches the threshold
+                writer.writerow((result.image, 0, "", "", "", ""))
         yield result
 
 
@@ -65,8 +67,16 @@ def prediction_table(predictions: Sequence[Prediction]) -> Table:
     table.add_column("class", overflow="fold")
     table.add_column("probability", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True, style="blue")
-    apart = len(predictions) > 1 and len(predictions[0].classes) > 1
+    apart = len(predictions) > 1 and any(len(each.classes) > 1 for each in predictions)
     for prediction in predictions:
+        if not prediction.classes:
+            low = prediction.best
+            none = f"none ({low.name}: {100 * low.probability:.1f} %)"
+            table.add_row(
+                Text(on_one_line(prediction.image)),
+                Text(on_one_line(none), style="dim"),
+                end_section=apart,
+            )
         last = len(prediction.classes) - 1
         for rank, each in enumerate(prediction.classes):
             table.add_row(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from t2t.data.augment.config import Augmentation
 from t2t.data.crops import CenterCrop, RandomCrop
 from t2t.data.rng import CounterRng
+from t2t.data.sources.label_sets import LabelSets
 from t2t.errors import UserError
 from t2t.shapes import Images, Labels, Pixels
 
@@ -57,6 +58,10 @@ class TaskContext:
     """Whether the data has labels, to score with."""
     class_names: tuple[str, ...] = ()
     """Empty if they are not known."""
+    class_weights: tuple[float, ...] = ()
+    """Weights of the classes in the loss; empty if all are 1."""
+    label_sets: LabelSets | None = None
+    """The sets that labels number, if an image may have several classes."""
     data: str = "the data"
     image_size: tuple[int, int] = (224, 224)
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)
@@ -66,6 +71,8 @@ class TaskContext:
     """Whether only the model's head is trained."""
     keep_tokens: float = 1.0
     """Share of the tokens that the blocks see at the start of training."""
+    resizes: bool = False
+    """Whether images are smaller at the start of training."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +103,13 @@ class Task(nn.Module):
     """A frozen dataclass: the fields of a recipe's `task_args`."""
     needs_labels: ClassVar[bool] = True
     """Whether the data must have classes, and the model a head for them."""
+    takes_label_sets: ClassVar[bool] = False
+    """Whether an image may have several classes: labels then number sets of these."""
     metrics: ClassVar[tuple[Metric, ...]] = (VAL_LOSS,)
     """What an evaluation computes; the first is the primary metric."""
+    balanced_by: ClassVar[tuple[str, ...]] = ()
+    """What a recipe's `balance` may be: `sampling` if an image has one class, `weights`
+    if the loss also takes the context's `class_weights`."""
     needs_whole_batch: ClassVar[bool] = False
     """Whether the loss compares all images of a batch: it takes no micro-batches."""
 

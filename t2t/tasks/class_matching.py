@@ -14,7 +14,12 @@ from t2t.models.class_names import class_indices, listed
 def relabelled(source: Source, numbers: Indices, classes: Sequence[str]) -> Source:
     """The same images with the class numbers of a model."""
     copied = copy(source)
-    copied.labels, copied.classes = numbers[source.labels], tuple(classes)
+    copied.classes = tuple(classes)
+    if source.label_sets is None:
+        copied.labels = numbers[source.labels]
+    else:
+        sets = source.label_sets
+        copied.label_sets = np.where(sets < 0, -1, numbers[sets]).astype(np.int32)
     return copied
 
 

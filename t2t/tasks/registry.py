@@ -22,12 +22,14 @@ from t2t.tasks.distill import (
 from t2t.tasks.masked_autoencoder import MaskedAutoencoder
 from t2t.tasks.masked_patches import MaskedPatches
 from t2t.tasks.moco_v3 import MoCoV3
+from t2t.tasks.multilabel import Multilabel
 from t2t.tasks.simclr import SimCLR
 
 TASKS: Registry[type[Task]] = Registry(
     "task",
     {
         "classify": Classify,
+        "multilabel": Multilabel,
         "distill_soft": DistillSoft,
         "distill_hard": DistillHard,
         "distill_token_soft": DistillTokenSoft,

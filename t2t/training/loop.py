@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 
+from t2t.data.class_balance import is_uneven
 from t2t.data.sources import Splits
 from t2t.errors import LocalError, UserError
+from t2t.log_level import prints_info
 from t2t.training.check_names import check_names
 from t2t.training.checkpoint import find_checkpoint
 from t2t.training.compile_policy import earlier_decision, first_decision
@@ -87,14 +89,22 @@ def train(
         finished = broadcast_from_main(world, claim_folder)
         if finished is not None:
             return Result(run_folder.path, True, finished, already_finished=True)
-        console = RunConsole(quiet=quiet or not world.is_main, highlight=False)
+        silent = quiet or not (world.is_main and prints_info())
+        console = RunConsole(quiet=silent, highlight=False)
         if splits is None:
             with stage(console, f"Reading {recipe.data}"):
                 splits = made_once_per_machine(world, lambda: open_data(recipe))
         check_same_on_all(world, shared_settings(recipe, runtime, world, splits, fresh))
         has_labels = splits.val.is_labelled
         logger = exits.enter_context(
-            RunLogger(run_folder, recipe, world, quiet=quiet, has_labels=has_labels)
+            RunLogger(
+                run_folder,
+                recipe,
+                world,
+                quiet=quiet,
+                has_labels=has_labels,
+                has_uneven_classes=is_uneven(splits.val),
+            )
         )
         logger.clock.started = started
         checkpoint = None

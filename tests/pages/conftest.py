@@ -12,10 +12,11 @@ import pytest
 # Tests import modules beside this file.
 sys.path.insert(0, str(Path(__file__).parent))
 
+from drawings import draw_cat, draw_dog, write_photos
+
 import t2t.lab.studies.run
 import t2t.probing.finetune
 import t2t.training.loop
-from drawings import draw_cat, draw_dog, write_photos
 from t2t.cli import main
 from t2t.data.sources import Splits, Subset
 from t2t.recipes.settings import with_settings
@@ -56,9 +57,7 @@ def short_runs() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def example_folder(
-    tmp_path_factory: pytest.TempPathFactory, short_runs: None
-) -> Path:
+def example_folder(tmp_path_factory: pytest.TempPathFactory, short_runs: None) -> Path:
     """What pages find: photos/, cat.jpg, dog.jpg, labels.csv and runs/own."""
     folder = tmp_path_factory.mktemp("example")
     write_photos(folder / "photos", PHOTOS)

@@ -41,12 +41,19 @@ def wall(rng: random.Random) -> tuple[int, ...]:
     return tuple(rng.randint(90, 200) for _ in range(3))
 
 
-def draw_cat(seed: int, size: int = 40) -> Image.Image:
+def draw_cat(seed: int, size: int = 32) -> Image.Image:
     """A cat's face: pointed ears, slit pupils, whiskers."""
     rng = random.Random(seed)
     sheet, fur = Sheet(size, wall(rng)), rng.choice(FURS)
     for side in (-1, 1):
-        ear = (0.5 + side * 0.34, 0.42, 0.5 + side * 0.09, 0.23, 0.5 + side * 0.31, 0.03)
+        ear = (
+            0.5 + side * 0.34,
+            0.42,
+            0.5 + side * 0.09,
+            0.23,
+            0.5 + side * 0.31,
+            0.03,
+        )
         sheet.shape(*ear, fill=fur)
         sheet.shape(
             *(0.5 + side * 0.30, 0.33, 0.5 + side * 0.16, 0.24),
@@ -67,7 +74,7 @@ def draw_cat(seed: int, size: int = 40) -> Image.Image:
     return sheet.finished()
 
 
-def draw_dog(seed: int, size: int = 40) -> Image.Image:
+def draw_dog(seed: int, size: int = 32) -> Image.Image:
     """A dog's face: hanging ears, a long muzzle, a tongue."""
     rng = random.Random(seed)
     sheet, fur = Sheet(size, wall(rng)), rng.choice(FURS)
@@ -83,7 +90,7 @@ def draw_dog(seed: int, size: int = 40) -> Image.Image:
     return sheet.finished()
 
 
-def draw_car(seed: int, size: int = 40) -> Image.Image:
+def draw_car(seed: int, size: int = 32) -> Image.Image:
     """A car from the side, on a road."""
     rng = random.Random(seed)
     sheet, paint = Sheet(size, (160, 190, 220)), rng.choice(PAINTS)

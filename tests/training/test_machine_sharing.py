@@ -24,7 +24,7 @@ def test_arrays_stay_in_the_file() -> None:
     Path(name).unlink()
     assert after.name(999) == before.name(999)
     assert after.fingerprint() == before.fingerprint()
-    for array in (after.labels, after._names, after._ends):
+    for array in (after.labels, after.names.data, after.names.ends):
         assert not array.flags.owndata
         assert array.ctypes.data % 64 == 0
     after.labels[0] = 2  # a process may change its own copy

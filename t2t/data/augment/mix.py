@@ -91,9 +91,13 @@ def soft_targets(
 ) -> Float[Tensor, "batch classes"]:
     """One-hot labels, with label smoothing."""
     classes = torch.arange(num_classes, device=labels.device)
-    is_label = labels[:, None] == classes
-    rest = smoothing / num_classes
-    return torch.where(is_label, 1.0 - smoothing + rest, rest)
+    return smoothed(labels[:, None] == classes, smoothing)
+
+
+def smoothed(targets: Tensor, smoothing: float = 0.0) -> Float[Tensor, "batch classes"]:
+    """One-hot or multi-hot targets with label smoothing, as timm's mixup smooths."""
+    rest = smoothing / targets.shape[1]
+    return torch.where(targets.bool(), 1.0 - smoothing + rest, rest)
 
 
 def mix_targets(

@@ -151,6 +151,16 @@ def augment(
     config: shapes do not depend on the draws and nothing waits for the host.
     """
     targets = soft_targets(labels, num_classes, config.smoothing)
+    return augment_with_targets(images, targets, rng, config)
+
+
+def augment_with_targets(
+    images: Pixels,
+    targets: Float[Tensor, "batch classes"],
+    rng: CounterRng,
+    config: Augmentation,
+) -> tuple[Images, Float[Tensor, "batch classes"]]:
+    """`augment_images` with mixup and cutmix, which mix the targets too."""
     mixture = None
     if config.mixup > 0 or config.cutmix > 0:
         group = config.mix_group_for(len(images))

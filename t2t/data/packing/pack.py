@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from filelock import FileLock, Timeout
 
 from t2t.atomic import write_atomically
@@ -20,9 +19,20 @@ from t2t.data.decoding.damage import (
     damage_limit,
 )
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
-from t2t.data.packing.shard_writer import Settings, Shard, verified_index, write_shard
+from t2t.data.label_config import (
+    NO_LABEL_CONFIG,
+    LabelConfig,
+    differs_from_default,
+)
+from t2t.data.packing.shard_writer import (
+    Settings,
+    Shard,
+    label_of,
+    verified_index,
+    write_shard,
+)
 from t2t.data.resources import num_cores
-from t2t.data.sources.base import Source, Splits, no_labels
+from t2t.data.sources.base import Source, Splits
 from t2t.data.sources.opening import is_named, open_splits
 from t2t.data.sources.shard_index import SUFFIX, ShardIndex
 from t2t.data.sources.shards import PACK_FILE, ShardSource, pack_description
@@ -64,6 +74,7 @@ def pack(
     max_damaged: str = DEFAULT_MAX_DAMAGED,
     max_pixels: int = DEFAULT_MAX_PIXELS,
     labels: bool = True,
+    label_config: LabelConfig = NO_LABEL_CONFIG,
     progress: Callable[[int, int], None] | None = None,
 ) -> PackResult:
     """Packs the training and validation images of any data into WebDataset shards.
@@ -76,7 +87,7 @@ def pack(
     _check_numbers(short_side, quality, shard_size)
     folder = Path(destination).expanduser()
     _check_not_nested(source_spec, folder)
-    splits = _open(source_spec, seed, val_fraction, labels)
+    splits = _open(source_spec, seed, val_fraction, labels, label_config)
     limit = damage_limit(max_damaged, len(splits.train) + len(splits.val))
     description = {
         "kind": KIND,
@@ -89,6 +100,8 @@ def pack(
         "contents": [splits.train.fingerprint(), splits.val.fingerprint()],
         "classes": list(splits.train.classes),
     }
+    if splits.train.is_multilabel:
+        description["multilabel"] = True
     _claim(folder, description)
     shards = [
         shard
@@ -114,15 +127,24 @@ def pack(
 
 
 def _open(
-    source_spec: str | Path, seed: int, val_fraction: float, labels: bool
+    source_spec: str | Path,
+    seed: int,
+    val_fraction: float,
+    labels: bool,
+    label_config: LabelConfig,
 ) -> Splits:
     """The images to pack; an error names `--unlabelled` if that would help."""
     try:
         return open_splits(
-            source_spec, seed=seed, val_fraction=val_fraction, labels=labels
+            source_spec,
+            seed=seed,
+            val_fraction=val_fraction,
+            labels=labels,
+            label_config=label_config,
         )
     except UserError as error:
-        if labels and _is_unlabelled(source_spec):
+        given = differs_from_default(label_config)
+        if labels and not given and _is_unlabelled(source_spec):
             raise UserError(
                 f"{error} To pack the images without labels, add --unlabelled."
             ) from error
@@ -284,8 +306,8 @@ def _check_as_read(shards: list[Shard], indexes: list[ShardIndex]) -> None:
     is_labelled = shards[0].source.is_labelled
     whole = ShardSource([str(shard.path) for shard in shards], labels=is_labelled)
     written = [label for index in indexes for label in index.labels]
-    expected = np.array(written, np.int64) if is_labelled else no_labels(len(written))
-    if not np.array_equal(whole.labels, expected):
+    read = [label_of(whole, number) for number in range(len(whole))]
+    if read != written:
         raise UserError(
             f"{shards[0].path.parent} reads back different labels than were written: "
             "pack again into another folder."

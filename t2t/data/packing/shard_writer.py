@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import json
 import os
 import tarfile
 import zlib
@@ -29,6 +30,8 @@ from t2t.data.sources.shard_index import SUFFIX, ShardIndex, parse_index
 from t2t.data.sources.storage import LocalFile
 from t2t.errors import UserError
 
+PackedLabel = int | list[int] | None
+"""The number of a class, or of several; None for images without labels."""
 # Images prepared ahead of the one being written, for each thread.
 _NUM_AHEAD = 4
 
@@ -72,9 +75,7 @@ def write_shard(
                     damage.record(damaged)
                     written.damaged.append((damaged.name, damaged.reason))
                 else:
-                    label = None
-                    if shard.source.is_labelled:
-                        label = int(shard.source.labels[shard.images[position]])
+                    label = label_of(shard.source, int(shard.images[position]))
                     written.add(file, f"{shard.first + position:09d}", image, label)
                 advance(1)
             file.write(bytes(2 * tarfile.BLOCKSIZE))
@@ -93,24 +94,38 @@ def write_shard(
     return index
 
 
+def label_of(source: Source, index: int) -> PackedLabel:
+    """The label of an image as a pack stores it."""
+    if not source.is_labelled:
+        return None
+    classes = source.classes_of(index)
+    return [*classes] if source.is_multilabel else classes[0]
+
+
 @dataclass
 class _Written:
     """What has been written to a shard so far."""
 
     offsets: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
-    labels: list[int | None] = field(default_factory=list)
+    labels: list[PackedLabel] = field(default_factory=list)
     checksums: list[int] = field(default_factory=list)
     damaged: list[tuple[str, str]] = field(default_factory=list)
     """Names of the images left out, and why."""
     bytes_before: int = 0
 
     def add(
-        self, file: io.BufferedWriter, key: str, image: "Prepared", label: int | None
+        self,
+        file: io.BufferedWriter,
+        key: str,
+        image: "Prepared",
+        label: PackedLabel,
     ) -> None:
         """Appends an image and its label, if any, as WebDataset pairs them."""
         self.offsets.append(_add_member(file, key + image.suffix, image.data))
-        if label is not None:
+        if isinstance(label, list):
+            _add_member(file, f"{key}.json", json.dumps({"labels": label}).encode())
+        elif label is not None:
             _add_member(file, f"{key}.cls", str(label).encode())
         self.sizes.append(len(image.data))
         self.labels.append(label)

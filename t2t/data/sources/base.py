@@ -14,9 +14,10 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from t2t.data.decoding.damage import unread
-from t2t.data.sources.storage import read_whole
-
-Indices = npt.NDArray[np.int64]
+from t2t.data.image_files import read_whole
+from t2t.data.sources.label_sets import LabelSets
+from t2t.data.sources.packed_names import Indices as Indices
+from t2t.data.sources.packed_names import PackedNames
 
 
 class Source(ABC):
@@ -25,7 +26,12 @@ class Source(ABC):
     classes: tuple[str, ...]
     """The names of the classes; empty if the images have no labels."""
     labels: Indices
-    """One class number per image; all zero if the images have no labels."""
+    """One class number per image; all zero if the images have no labels.
+
+    With `label_sets`, the number of a set instead.
+    """
+    label_sets: LabelSets | None = None
+    """The sets of classes that images have; None if every image has one class."""
     notes: tuple[str, ...] = ()
     """Messages for the user, such as which files were skipped."""
 
@@ -36,10 +42,16 @@ class Source(ABC):
     def is_labelled(self) -> bool:
         return bool(self.classes)
 
+    @property
+    def is_multilabel(self) -> bool:
+        """Whether an image may have several classes, or none."""
+        return self.label_sets is not None
+
     def drop_labels(self) -> None:
         """Makes this an unlabelled source."""
         self.labels = no_labels(len(self))
         self.classes = ()
+        self.label_sets = None
 
     @abstractmethod
     def read(self, index: int) -> bytes | Tensor:
@@ -56,8 +68,25 @@ class Source(ABC):
     def fingerprint(self) -> str:
         """A hash that differs between sources of different images."""
         if self.is_labelled:
-            return digest(self.labels)
+            return digest(*self.labels_to_hash())
         return digest(*(self.name(index).encode() for index in range(len(self))))
+
+    def classes_of(self, index: int) -> tuple[int, ...]:
+        """The numbers of an image's classes; empty without labels."""
+        if not self.is_labelled:
+            return ()
+        label = int(self.labels[index])
+        if self.label_sets is None:
+            return (label,)
+        return tuple(
+            number for number in self.label_sets[label].tolist() if number >= 0
+        )
+
+    def labels_to_hash(self) -> tuple[npt.NDArray[Any], ...]:
+        """What of a source's labels its fingerprint depends on."""
+        if self.label_sets is None:
+            return (self.labels,)
+        return self.labels, self.label_sets
 
     @property
     def blocks(self) -> Indices | None:
@@ -123,6 +152,7 @@ class Subset(Source):
             raise IndexError(f"an index is outside the {len(source)} images")
         self.classes = source.classes
         self.labels = source.labels[self.indices]
+        self.label_sets = source.label_sets
         self.notes = source.notes
 
     def read(self, index: int) -> bytes | Tensor:
@@ -174,23 +204,18 @@ class FileSource(Source):
         notes: tuple[str, ...] = (),
     ) -> None:
         self.root = str(root)
-        # One array of bytes: a million Python strings cost ten times the memory, are
-        # copied into every worker process by reference counting, and cannot be shared
-        # by the processes of a machine.
-        encoded = [os.fsencode(name) for name in names]
-        self._names = np.frombuffer(b"".join(encoded), np.uint8)
-        self._ends = np.cumsum([len(name) for name in encoded], dtype=np.int64)
+        if not isinstance(names, PackedNames):
+            names = PackedNames.of(names)
+        self.names = names
         self.labels = labels
         self.classes = classes
         self.notes = notes
 
     def name(self, index: int) -> str:
-        start = int(self._ends[index - 1]) if index else 0
-        name = os.fsdecode(self._names[start : int(self._ends[index])].tobytes())
-        return os.path.join(self.root, name)
+        return os.path.join(self.root, self.names[index])
 
     def fingerprint(self) -> str:
-        return digest(self._names, self._ends, self.labels)
+        return digest(self.names.data, self.names.ends, *self.labels_to_hash())
 
     def read(self, index: int) -> bytes:
         name = self.name(index)

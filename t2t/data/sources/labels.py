@@ -3,12 +3,14 @@
 import os
 from collections.abc import Sequence
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from t2t.data.sources.base import FileSource, Indices, Source, Subset, no_labels
+from t2t.data.sources.label_sets import LabelSets, class_counts, numbered_sets
 from t2t.errors import UserError
 
 # A larger number is no class but something else, such as a date.
@@ -77,6 +79,33 @@ def labels_and_classes(
     return labels, names
 
 
+def sets_and_classes(
+    values: Sequence[Any], classes: tuple[str, ...] | None, where: str
+) -> tuple[Indices, LabelSets, tuple[str, ...]]:
+    """Numbered label sets, their table, and the classes' names, from lists of labels.
+
+    A single label is a list of one, and None an empty list.
+    """
+    lists = [each if isinstance(each, list) else [each] for each in values]
+    sets = [[label for label in each if label is not None] for each in lists]
+    flat = [label for each in sets for label in each]
+    numbers, names = labels_and_classes(flat, classes, where)
+    ends = np.cumsum([0, *map(len, sets)])
+    rows = [numbers[start:end].tolist() for start, end in pairwise(ends)]
+    return *numbered_sets(rows), names
+
+
+def share_label_sets(train: Source, val: Source) -> None:
+    """Makes both sources number the label sets of one table."""
+    first, second = train.label_sets, val.label_sets
+    if first is None or second is None or first is second:
+        return
+    rows = [*first.tolist(), *second.tolist()]
+    numbers, table = numbered_sets([n for n in row if n >= 0] for row in rows)
+    train.labels, val.labels = numbers[train.labels], numbers[len(first) + val.labels]
+    train.label_sets = val.label_sets = table
+
+
 def _is_class_number(value: Any) -> bool:
     """Whether this is a whole number, of any numeric type."""
     is_number = isinstance(value, int | float | Decimal)
@@ -86,13 +115,21 @@ def _is_class_number(value: Any) -> bool:
 
 def check_no_empty_class(source: Source, where: str) -> None:
     """Refuses a training set that lacks images of a class."""
-    counts = np.bincount(source.labels, minlength=len(source.classes))
+    counts = counts_of(source)
     empty = [source.classes[number] for number in np.flatnonzero(counts == 0)]
     if empty:
         raise UserError(
             f"{where} has no training image of {_listed(empty)}: add images or remove "
             f"the class{'es' if len(empty) > 1 else ''}."
         )
+
+
+def counts_of(source: Source) -> Indices:
+    """How many images have each class."""
+    num_classes = len(source.classes)
+    if source.label_sets is None:
+        return np.bincount(source.labels, minlength=num_classes)
+    return class_counts(source.labels, source.label_sets, num_classes)
 
 
 def folder_meant(source: Source) -> str:
@@ -129,6 +166,11 @@ def drop_unequal_labels(train: Source, val: Source) -> None:
 
 def check_same_classes(train: Source, val: Source, where: str) -> None:
     """Refuses a validation set with other classes than the training set."""
+    if train.is_multilabel != val.is_multilabel:
+        which = "training" if train.is_multilabel else "validation"
+        raise UserError(
+            f"{where} has several labels an image only for {which}: both need the same."
+        )
     if train.classes == val.classes:
         return
     num_classes = len(val.classes)

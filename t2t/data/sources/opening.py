@@ -1,37 +1,44 @@
 """Opens data by one argument: a name, a path, a pattern or a URL."""
 
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from t2t.data.image_files import files_below, is_dir, is_image_name, is_url, permitted
+from t2t.data.label_config import (
+    NO_LABEL_CONFIG,
+    LabelConfig,
+)
 from t2t.data.sources.base import Openers, Source, Splits
 from t2t.data.sources.filenames import SPLIT_NAMES, has_braces, num_missing
-from t2t.data.sources.folder import (
-    files_below,
-    find_folder_splits,
-    holds_images_by_class,
-    is_dir,
-    is_image_name,
+from t2t.data.sources.find_labels import discover, open_labelled
+from t2t.data.sources.folder import find_folder_splits, holds_images_by_class
+from t2t.data.sources.in_memory import (
+    in_memory_openers,
+    is_in_memory,
+    is_multilabel,
 )
+from t2t.data.sources.label_files import is_table_name
 from t2t.data.sources.labels import (
     check_labelled,
     check_no_empty_class,
     check_same_classes,
     drop_unequal_labels,
+    share_label_sets,
 )
 from t2t.data.sources.named import NAMED, NAMES
 from t2t.data.sources.parquet import find_parquet_splits
 from t2t.data.sources.published import find_published_splits
 from t2t.data.sources.shards import find_shard_splits
 from t2t.data.sources.splitting import split_by_seed
-from t2t.data.sources.storage import is_url, list_files
+from t2t.data.sources.storage import list_files
 from t2t.data.sources.torchvision_sets import TORCHVISION_SETS
 from t2t.errors import UserError, close_matches, suggest
 
 WHAT_TO_GIVE = (
-    "give a folder of images, parquet files or .tar shards, or one of the data sets "
+    "give a folder of images, a table of paths and labels (labels.csv), parquet files "
+    "or .tar shards, or one of the data sets "
     f"{', '.join(NAMES)}."
 )
 
@@ -43,19 +50,9 @@ class UnopenedSplits:
     title: str
     openers: Openers
     notes: tuple[str, ...] = ()
-    """Whether a folder or a data set is meant, if both have the name."""
-
-
-@contextmanager
-def permitted() -> Iterator[None]:
-    """Turns a PermissionError into a UserError that names the file."""
-    try:
-        yield
-    except PermissionError as error:
-        raise UserError(
-            f"{error.filename} may not be read: change its permissions, or move it out "
-            "of the data."
-        ) from error
+    """What was taken, where it could have been something else."""
+    label_config: LabelConfig = NO_LABEL_CONFIG
+    """Where the labels are, with all that was found by itself."""
 
 
 @permitted()
@@ -65,14 +62,27 @@ def open_splits(
     seed: int = 0,
     val_fraction: float = 0.1,
     labels: bool = True,
+    label_config: LabelConfig = NO_LABEL_CONFIG,
 ) -> Splits:
     """The training and validation sets of a name, a path, a pattern or a URL.
 
     Data without a validation set is split by the seed, stratified by class. Without
     `labels`, images need no labels: any folder will do. Classes are then kept where
     every image has one and both sets have the same, so that labels can still score.
+    The `label_config` says where labels are that are not found by themselves.
     """
-    found = find_splits(spec, labels)
+    found = find_splits(spec, labels, label_config)
+    return splits_of(found, seed=seed, val_fraction=val_fraction, labels=labels)
+
+
+def splits_of(
+    found: UnopenedSplits,
+    *,
+    seed: int = 0,
+    val_fraction: float = 0.1,
+    labels: bool = True,
+) -> Splits:
+    """The training and validation sets of what opens each split."""
     openers = found.openers
     if "train" not in openers and "all" not in openers:
         raise UserError(
@@ -96,8 +106,10 @@ def open_splits(
             check_same_classes(train, val, found.title)
         else:
             drop_unequal_labels(train, val)
+        share_label_sets(train, val)
         how = f"evaluated on its {evaluated_on} split"
     classes = f"{len(train.classes)} classes" if train.is_labelled else "no labels"
+    classes += ", several labels an image" * train.is_multilabel
     description = (
         f"{found.title}: {len(train):,} images to train on, {len(val):,} to evaluate "
         f"on ({how}), {classes}"
@@ -113,12 +125,13 @@ def open_source(
     seed: int = 0,
     val_fraction: float = 0.1,
     labels: bool = True,
+    label_config: LabelConfig = NO_LABEL_CONFIG,
 ) -> Source:
     """One split: train or val as `open_splits` gives them, test, or all.
 
     "all" is for data that is not split.
     """
-    found = find_splits(spec, labels)
+    found = find_splits(spec, labels, label_config)
     openers = found.openers
     allowed = ["train", "val", *(name for name in ("test", "all") if name in openers)]
     names = {name: split for split, names in SPLIT_NAMES.items() for name in names}
@@ -135,21 +148,31 @@ def open_source(
         if labels:
             check_labelled(source, found.title)
         return source
-    splits = open_splits(spec, seed=seed, val_fraction=val_fraction, labels=labels)
+    splits = splits_of(found, seed=seed, val_fraction=val_fraction, labels=labels)
     return splits.train if wanted == "train" else splits.val
 
 
-def find_splits(spec: str | Path, labels: bool = True) -> UnopenedSplits:
+def find_splits(
+    spec: str | Path,
+    labels: bool = True,
+    label_config: LabelConfig = NO_LABEL_CONFIG,
+) -> UnopenedSplits:
     """The kind of data this is, by its name or by its files."""
     text = str(spec)
     if not text.strip():  # as a path it would be the current folder
         raise UserError(f"The name of the data is empty: {WHAT_TO_GIVE}")
+    if is_in_memory(text):
+        return _find_in_memory(text, label_config)
+    if label_config.is_given or label_config.columns:
+        return _find_labelled(text, label_config, labels)
     hint = "" if os.path.exists(os.path.expanduser(text)) else NAMED.provide(text)
     if is_named(text):
         return UnopenedSplits(text, NAMED[text], notes_on_name(text))
     if has_braces(text) or text.endswith(".tar") or is_url(text):
         return UnopenedSplits(text, _find_patterned(os.path.expanduser(text), labels))
     path = Path(text).expanduser()
+    if path.is_file() and is_table_name(text):
+        return _find_labelled(text, label_config, labels)
     if path.is_file():
         return UnopenedSplits(text, _find_file(path, labels))
     if not path.is_dir():
@@ -171,6 +194,9 @@ def find_splits(spec: str | Path, labels: bool = True) -> UnopenedSplits:
         openers = find_parquet_splits(path, labels)
     elif kind == "shards":
         openers = find_shard_splits(str(path), labels)
+    elif found := discover(path, label_config):
+        notes = (*notes_on_name(text), *found.notes)
+        return UnopenedSplits(text, found.openers, notes, found.config)
     else:
         openers = find_folder_splits(path, labels)
     title = f".{os.sep}{text}" if text in NAMED else text
@@ -180,6 +206,50 @@ def find_splits(spec: str | Path, labels: bool = True) -> UnopenedSplits:
         if missing := num_missing(files):
             title = f"{text} ({missing} of {missing + len(files)} train files missing)"
     return UnopenedSplits(title, openers, notes_on_name(text))
+
+
+def _find_in_memory(text: str, config: LabelConfig) -> UnopenedSplits:
+    """Data that was passed as an object."""
+    if config.is_given or config.columns:
+        raise UserError(
+            f"{text} has its labels in the object that was passed as data: leave the "
+            "other labels out."
+        )
+    several = True if is_multilabel(text) else None
+    return UnopenedSplits(
+        text, in_memory_openers(text), label_config=replace(config, several=several)
+    )
+
+
+def _find_labelled(text: str, config: LabelConfig, labels: bool) -> UnopenedSplits:
+    """A folder with the labels that a config names, or a table of labels."""
+    path = Path(os.path.expanduser(text))
+    if path.is_file() and is_table_name(text):
+        if config.files not in ((), (text,)):
+            raise UserError(
+                f"{text} and {', '.join(config.files)} are both tables of labels: give "
+                "one, and the folder of the images as --data."
+            )
+        path, config = path.parent, replace(config, files=(text,))
+    if not path.is_dir():
+        what = "is no folder" if path.exists() else "does not exist"
+        if is_named(text):
+            what = "is a data set with labels of its own"
+        raise UserError(
+            f"{text} {what}: labels in tables or file names are for a folder of images "
+            "(--data FOLDER)."
+        )
+    if config.is_given:
+        found = open_labelled(path, config, labels)
+    elif (discovered := discover(path, config)) is not None:
+        found = discovered
+    else:
+        raise UserError(
+            f"{text} holds no table of labels that has the columns "
+            f"{', '.join(config.columns) or 'of paths and labels'}: name it, as in "
+            "--labels labels.csv."
+        )
+    return UnopenedSplits(text, found.openers, found.notes, found.config)
 
 
 def is_named(text: str) -> bool:

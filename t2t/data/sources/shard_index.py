@@ -16,15 +16,9 @@ import numpy as np
 from t2t.atomic import write_atomically
 from t2t.cache import cache_folder
 from t2t.data.decoding.headers import IMAGE_SUFFIXES, OTHER_SUFFIX
+from t2t.data.image_files import is_unread_name, is_url
 from t2t.data.sources.base import Indices
-from t2t.data.sources.folder import is_unread_name
-from t2t.data.sources.storage import (
-    LocalFile,
-    RemoteFile,
-    is_url,
-    open_storage,
-    unopened,
-)
+from t2t.data.sources.storage import LocalFile, RemoteFile, open_storage, unopened
 from t2t.errors import UserError, first_line, machine_error
 
 KIND = "t2t shard index 1"
@@ -32,7 +26,9 @@ SUFFIX = ".index.json"
 # Bytes after a shard's end that are checked: usually some kilobytes of zeros.
 _MOST_CHECKED = 1 << 20
 _SUFFIXES = IMAGE_SUFFIXES | {OTHER_SUFFIX}
-_LABEL_KEYS = ("label", "cls", "class", "target")
+Label = int | str | list[int | str]
+"""A class by its number or name, or a list of several."""
+_LABEL_KEYS = ("label", "labels", "cls", "class", "target")
 
 
 @dataclass(frozen=True)
@@ -186,7 +182,7 @@ def build_index(storage: LocalFile | RemoteFile, stamp: list[int | str]) -> Shar
 
 def _samples(
     storage: LocalFile | RemoteFile, num_bytes: int
-) -> Iterator[tuple[tarfile.TarInfo | None, int | str | None]]:
+) -> Iterator[tuple[tarfile.TarInfo | None, Label | None]]:
     """Each run of members that share a key, as WebDataset groups them."""
     # On a disk the images are skipped; over a network that would be two requests for
     # each, so the whole shard is read.
@@ -249,7 +245,7 @@ def _check_end(storage: LocalFile | RemoteFile, offset: int, num_bytes: int) -> 
         )
 
 
-def _label(data: bytes, extension: str) -> int | str | None:
+def _label(data: bytes, extension: str) -> Label | None:
     # Bytes that are not text are kept: two classes may differ in them alone.
     text = data.decode("utf-8-sig", "surrogateescape").strip()
     if extension == "cls":
@@ -267,4 +263,6 @@ def _label(data: bytes, extension: str) -> int | str | None:
         value = found[0] if found else None
     if isinstance(value, str):
         return int(value) if re.fullmatch("-?[0-9]+", value) else value
+    if isinstance(value, list) and all(isinstance(each, int | str) for each in value):
+        return value
     return value if isinstance(value, int) else None

@@ -10,17 +10,21 @@ from typing import Any
 import numpy as np
 
 from t2t.data.decoding.damage import unread
+from t2t.data.image_files import files_below, is_url
 from t2t.data.sources.base import Indices, Openers, Source, digest
 from t2t.data.sources.filenames import expand_braces, group_by_split, has_braces
-from t2t.data.sources.folder import files_below, notes_on
-from t2t.data.sources.labels import labels_and_classes, labels_if_any
+from t2t.data.sources.folder import notes_on
+from t2t.data.sources.labels import (
+    labels_and_classes,
+    labels_if_any,
+    sets_and_classes,
+)
 from t2t.data.sources.process_cache import ProcessCache
 from t2t.data.sources.shard_cache import ShardCache, Waiting
 from t2t.data.sources.shard_index import load_or_build
 from t2t.data.sources.storage import (
     LocalFile,
     RemoteFile,
-    is_url,
     list_files,
     open_storage,
     unopened,
@@ -103,8 +107,12 @@ class ShardSource(Source):
             labels = False  # an unlabelled pack, which one sentence refuses as a whole
         if labels and None in values:
             self._refuse_unlabelled(values.index(None))
-        number_labels = labels_and_classes if labels else labels_if_any
-        self.labels, self.classes = number_labels(values, classes, _title(shards))
+        if any(isinstance(value, list) for value in values):
+            found = sets_and_classes(values, classes, _title(shards))
+            self.labels, self.label_sets, self.classes = found
+        else:
+            number_labels = labels_and_classes if labels else labels_if_any
+            self.labels, self.classes = number_labels(values, classes, _title(shards))
         self.notes = notes_on(
             f"{shard}:{name}"
             for shard, index in zip(self.shards, indexes, strict=True)

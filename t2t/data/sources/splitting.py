@@ -3,7 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-from t2t.data.sources.base import Indices, Source, Subset, no_labels
+from t2t.data.sources.base import Indices, Source, Splits, Subset, no_labels
+from t2t.data.sources.label_sets import rarest_classes
 from t2t.errors import UserError
 
 
@@ -12,14 +13,54 @@ def holdout(source: Source, num: int, seed: int = 0) -> tuple[Source, Source]:
 
     At least one image of every class stays in the rest.
     """
-    most = len(source) - len(np.unique(source.labels))
+    strata = strata_of(source)
+    most = len(source) - len(np.unique(strata))
     if not 0 < num <= most:
         left = "one of each class" if source.is_labelled else "one"
         raise UserError(
             f"Cannot hold {num} of {len(source)} images out, with {left} left to train "
             f"on: give a number from 1 to {most}."
         )
-    return _split(source, held_out_indices(source.labels, num, seed, left=1))
+    return _split(source, held_out_indices(strata, num, seed, left=1))
+
+
+def strata_of(source: Source) -> Indices:
+    """What an image is stratified by: its class, of several the rarest."""
+    if source.label_sets is None:
+        return source.labels
+    return rarest_classes(source.labels, source.label_sets, len(source.classes))
+
+
+def fold_of(splits: Splits, number: int, num_folds: int, seed: int = 0) -> Splits:
+    """One of `num_folds` divisions of the images, stratified by class.
+
+    The folds' validation sets are disjoint and together all images: of data without a
+    validation set all that it has, otherwise its training images. `number` starts at 1.
+    """
+    source = splits.train
+    if isinstance(source, Subset) and isinstance(splits.val, Subset):
+        # Split by a seed: both are parts of one source.
+        source = source.source if source.source is splits.val.source else source
+    strata = strata_of(source)
+    counts = np.bincount(strata, minlength=len(source.classes))
+    if len(source) < num_folds:
+        raise UserError(
+            f"{len(source)} images cannot be divided into {num_folds} folds; give "
+            f"--folds {len(source)} or less, or more images."
+        )
+    if (counts == 1).any() and source.is_labelled and not source.is_multilabel:
+        single = source.classes[int(np.flatnonzero(counts == 1)[0])]
+        raise UserError(
+            f"Class {single!r} has a single image, and cross-validation needs one to "
+            "train on and one to evaluate on: add images, or remove the class."
+        )
+    order = permutation(len(source), seed)
+    # Sorted by class, images are dealt to the folds in turn.
+    order = order[np.argsort(strata[order], kind="stable")]
+    held = np.sort(order[number - 1 :: num_folds])
+    kept, held_out = _split(source, held)
+    description = f"{splits.description}; fold {number} of {num_folds}"
+    return Splits(kept, held_out, description)
 
 
 def _split(source: Source, held: Indices) -> tuple[Source, Source]:
@@ -33,16 +74,16 @@ def split_by_seed(
     """A training and a validation part, both with images of every class.
 
     Without `labels`, a class with a single image is no error: the split then ignores
-    the classes.
+    the classes. Nor is it with several labels an image: such an image is trained on.
     """
     if not 0 < fraction < 1:
         raise UserError(
             f"A validation fraction of {fraction} leaves nothing to train on or to "
             "evaluate on: give a number between 0 and 1, such as 0.1."
         )
-    strata = source.labels
+    strata = strata_of(source)
     counts = np.bincount(strata, minlength=len(source.classes))
-    if (counts == 1).any():
+    if (counts == 1).any() and not source.is_multilabel:
         if labels:
             single = source.classes[int(np.flatnonzero(counts == 1)[0])]
             raise UserError(
@@ -65,7 +106,7 @@ def held_out_indices(
 ) -> Indices:
     """`num` sorted indices, stratified by class.
 
-    At least `minimum` images of each class are taken, and `left` are not.
+    At least `minimum` images of each class are taken, if `left` of them are not.
     """
     counts = np.bincount(labels)
     quotas = _share_out(counts, num, minimum, left)
@@ -81,7 +122,7 @@ def held_out_indices(
 def _share_out(counts: Indices, num: int, minimum: int, left: int) -> Indices:
     """Integers that add up to `num`, in proportion to the counts."""
     exact = counts * (num / counts.sum())
-    low = np.minimum(minimum, counts)
+    low = np.minimum(minimum, np.maximum(counts - left, 0))
     high = np.maximum(counts - left, low)
     quotas: Indices = np.clip(np.floor(exact).astype(np.int64), low, high)
     while (missing := num - int(quotas.sum())) != 0:

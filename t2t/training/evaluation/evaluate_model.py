@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 
+from t2t.config import from_json
 from t2t.data.batches import EvaluationBatches, LoaderOptions, evaluation_batches
 from t2t.data.crops import CenterCrop
 from t2t.data.decoding.damage import (
@@ -16,55 +18,71 @@ from t2t.data.decoding.damage import (
     damage_limit,
 )
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
+from t2t.data.label_config import (
+    NO_LABEL_CONFIG,
+    LabelConfig,
+    differs_from_default,
+)
 from t2t.data.sources import Source, Subset, open_source
 from t2t.data.sources.opening import find_splits
 from t2t.errors import UserError, choose
 from t2t.models.checkpoint_io.resolve import FILE_NAME
 from t2t.models.trained import TrainedModel, load_trained
+from t2t.shapes import Images, Labels
+from t2t.tasks.base import Views
 from t2t.tasks.class_matching import match_classes, relabelled
-from t2t.tasks.classify import score_classifier
+from t2t.tasks.classify import flipped_logits, score_logits
 from t2t.training.distributed import (
     World,
     all_gather_union,
     check_same_on_all,
     init_distributed,
 )
-from t2t.training.evaluation.evaluate import Normalize, evaluate
+from t2t.training.evaluation.calibration import MAX_LOGITS
+from t2t.training.evaluation.evaluate import Normalize, Scoring, evaluate
 from t2t.training.evaluation.real_labels import RealLabels
 from t2t.training.evaluation.report import EvalReport
 from t2t.training.evaluation.score import Score
 from t2t.training.loaders import open_data
 from t2t.training.recipe import Recipe
-from t2t.training.run_files import RECIPE
+from t2t.training.run_files import BEST, RECIPE
 from t2t.training.runtime import PRECISIONS, default_precision
 from t2t.training.saved_run import read_recipe, same_data
 from t2t.training.threads import use_free_cores
 
 
 def evaluate_model(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | TrainedModel,
     *,
     data: str | Path | None = None,
+    label_config: LabelConfig = NO_LABEL_CONFIG,
     split: str | None = None,
     batch_size: int = 256,
     device: str | None = None,
     precision: str | None = None,
     model: str | None = None,
     real: bool = False,
+    flip: bool = False,
     max_damaged: str = DEFAULT_MAX_DAMAGED,
     max_pixels: int = DEFAULT_MAX_PIXELS,
+    also: Scoring | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> EvalReport | None:
     """Evaluates a run or weights on their own or other data.
 
     Under torchrun all processes share the work; the main process gets the report, the
-    others None. `progress` is called with the number of images done and their total.
+    others None. `flip` averages the probabilities of each image and its mirror image,
+    `also` gives more values of every image, which the report keeps.
+    `progress` is called with the number of images done and their total.
     """
     with init_distributed(device) as world, use_free_cores(world.device):
         precision = precision or default_precision(world.device)
         choose("precision", precision, PRECISIONS)
-        trained = load_trained(path, model=model)
-        selected = find_data(trained, recipe_beside(path), data, split)
+        trained = as_trained(path, model)
+        selected = find_data(
+            trained, recipe_beside(trained.path), data, split, label_config
+        )
+        check_one_label(trained, selected)
         numbers, notes = match_classes(
             selected.source.classes, trained.class_names, selected.where
         )
@@ -80,10 +98,13 @@ def evaluate_model(
         num_classes = len(trained.class_names)
         watch = Stopwatch(world, len(source), progress)
         dtype = PRECISIONS[precision]
+        has_room = len(source) * num_classes <= MAX_LOGITS
+        score_batch = Scorer(flip=flip, keeps_logits=has_room, also=also)
         values = evaluate(
-            network, batches, normalize, score_classifier, world, dtype, watch.advance
+            network, batches, normalize, score_batch, world, dtype, watch.advance
         )
         score = Score.of(values, num_classes)
+        values.pop("logits", None)  # large, and used by now
         rate = watch.images_per_second()
         real_score = (
             None if real_labels is None else real_labels.score(score.predictions)
@@ -95,14 +116,59 @@ def evaluate_model(
             trained=trained,
             data=selected.where,
             split=selected.split,
+            source=source,
             score=score,
+            values=values,
             real=real_score,
+            flip=flip,
             images_per_second=rate,
             device=device_name(world),
             precision=precision,
             batch_size=batch_size,
             damaged=damaged,
             notes=(*trained.notes, *selected.notes, *selected.source.notes, *notes),
+        )
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Scores a batch as the task of a classifier does."""
+
+    flip: bool
+    """Whether the probabilities of mirror images are averaged."""
+    keeps_logits: bool
+    """Whether `logits` are among the values."""
+    also: Scoring | None = None
+    """Gives more values of every image."""
+
+    def __call__(self, model: nn.Module, images: Images, labels: Labels) -> Views:
+        logits = flipped_logits(model, images) if self.flip else model(images).float()
+        values = score_logits(logits, labels)
+        if self.keeps_logits:
+            values["logits"] = logits
+        more = {} if self.also is None else self.also(model, images, labels)
+        return {**values, **more}
+
+
+def as_trained(
+    path: str | os.PathLike[str] | TrainedModel, model: str | None = None
+) -> TrainedModel:
+    """The model of a run or a file, or one that is loaded already."""
+    return path if isinstance(path, TrainedModel) else load_trained(path, model=model)
+
+
+def check_one_label(trained: TrainedModel, selected: "EvaluationData") -> None:
+    """Refuses several labels an image, for a score of predicted classes."""
+    if trained.is_multilabel:
+        raise UserError(
+            f"{trained.path} predicts several labels an image, which "
+            "`evaluate_multilabel` scores."
+        )
+    if selected.source.is_multilabel:
+        raise UserError(
+            f"{selected.where} gives images several labels, and {trained.path} "
+            "predicts one of each: evaluate it on images with one label, or train with "
+            "--set task=multilabel."
         )
 
 
@@ -185,6 +251,7 @@ def find_data(
     recipe: Recipe | None,
     data: str | Path | None,
     split: str | None,
+    label_config: LabelConfig = NO_LABEL_CONFIG,
 ) -> EvaluationData:
     """The named images, or the validation images of the run.
 
@@ -196,26 +263,44 @@ def find_data(
     where = own if data is None else str(data)
     if where is None:
         raise UserError(f"{trained.path} does not name its training data: give --data.")
+    is_own = own is not None and same_data(where, own)
+    if is_own and not differs_from_default(label_config):
+        label_config = labels_of(trained, recipe)
+    elif differs_from_default(label_config):
+        is_own = is_own and label_config == labels_of(trained, recipe)
     try:
-        splits = find_splits(where).openers
+        splits = find_splits(where, label_config=label_config).openers
     except UserError as error:
         if data is not None:
             raise
         raise UserError(
             f"{error} {trained.path} was trained on it: give --data."
         ) from (error)
-    is_own = own is not None and same_data(where, own)
     if split is None and "all" in splits and not is_own:
         note = f"{where} has no splits, so all of it is used; --split val takes a "
         return EvaluationData(splits["all"](), where, "all", (note + "tenth.",))
     split = split or "val"
-    if recipe is not None and is_own and recipe.holdout and split in ("train", "val"):
+    divides = recipe is not None and (recipe.holdout > 0 or recipe.fold is not None)
+    if recipe is not None and divides and is_own and split in ("train", "val"):
         held = open_data(recipe)
         source = held.train if split == "train" else held.val
     else:
-        source = open_source(where, split, seed=seed)
-    notes = split_changes(source, trained, where) if is_own and split == "val" else ()
+        source = open_source(where, split, seed=seed, label_config=label_config)
+    notes: tuple[str, ...] = ()
+    if is_own and split == "val":
+        notes = (*split_changes(source, trained, where), *choice_note(trained, recipe))
     return EvaluationData(source, where, split, notes)
+
+
+def choice_note(trained: TrainedModel, recipe: Recipe | None) -> tuple[str, ...]:
+    """A note if a run's weights were chosen by the images that they are scored on."""
+    is_best = Path(trained.path).name == BEST
+    if not (is_best or (recipe is not None and recipe.keep == "best")):
+        return ()
+    return (
+        "These weights are those of the run's best evaluation on these images, so "
+        "their score here is too optimistic; other images say more.",
+    )
 
 
 def split_changes(source: Source, trained: TrainedModel, where: str) -> tuple[str, ...]:
@@ -229,10 +314,17 @@ def split_changes(source: Source, trained: TrainedModel, where: str) -> tuple[st
     )
 
 
+def labels_of(trained: TrainedModel, recipe: Recipe | None) -> LabelConfig:
+    """Where the labels of a model's training data are."""
+    if recipe is not None:
+        return recipe.labels
+    return from_json(LabelConfig, trained.labels)
+
+
 def recipe_beside(path: str | os.PathLike[str]) -> Recipe | None:
     """The recipe of a run folder, given the folder or the model in it."""
     folder = Path(path).expanduser()
-    folder = folder.parent if folder.name == FILE_NAME else folder
+    folder = folder.parent if folder.name in (FILE_NAME, BEST) else folder
     return read_recipe(folder) if (folder / RECIPE).is_file() else None
 
 

@@ -1,0 +1,311 @@
+"""Finds the labels of a folder's images, in tables or in their paths."""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from t2t.data.image_files import is_dir
+from t2t.data.label_config import LabelConfig
+from t2t.data.sources.base import Openers
+from t2t.data.sources.filenames import SPLIT_NAMES, split_of
+from t2t.data.sources.folder import class_folders, holds_images_by_class
+from t2t.data.sources.label_columns import Columns
+from t2t.data.sources.label_files import (
+    TABLE_SUFFIXES,
+    ReadFile,
+    is_table_name,
+    read_file,
+    rows_of,
+)
+from t2t.data.sources.label_table import find_files, find_root, read_rows
+from t2t.data.sources.labels_in_paths import rows_by_pattern, split_folders
+from t2t.data.sources.table_labels import TableImages, images_of_table
+from t2t.errors import UserError, close_matches
+
+_STEMS = ("labels", "label", "metadata", "annotations", "annotation", "classes")
+_SPLIT_STEMS = ("{}", "{}_labels", "labels_{}", "{}_metadata")
+_MOST_FOLDERS = 64
+"""Folders beside a table in which its paths are looked for."""
+_NUM_TRIED = 100
+"""Rows whose paths are looked for."""
+
+
+@dataclass(frozen=True)
+class FoundLabels:
+    """What opens the images, and where their labels were found."""
+
+    openers: Openers
+    config: LabelConfig
+    notes: tuple[str, ...] = ()
+
+
+def open_labelled(root: Path, config: LabelConfig, labels: bool = True) -> FoundLabels:
+    """The images of a folder with the labels that a config names."""
+    if config.pattern is not None:
+        return open_by_pattern(root, config, labels)
+    files = tuple(_find_file(root, file) for file in config.files)
+    return open_tables(root, replace(config, files=files), labels)
+
+
+def open_by_pattern(root: Path, config: LabelConfig, labels: bool) -> FoundLabels:
+    """The images of a folder with labels in their paths."""
+    assert config.pattern is not None
+    notes: list[str] = []
+    title = f"{root} by the pattern {config.pattern}"
+    rows = rows_by_pattern(root, config.pattern, notes)
+    first = next(rows, None)
+    if first is None:
+        raise UserError(f"{root} holds no images that {config.pattern} fits.")
+    table = read_rows(chain([first], rows), title)
+    images = images_of_table(
+        table,
+        str(root),
+        separator="",
+        several=config.several,
+        labels=labels,
+        exist=True,
+    )
+    images.source.notes = (*images.source.notes, *notes)
+    return FoundLabels(images.openers(), config)
+
+
+def open_tables(
+    root: Path, config: LabelConfig, labels: bool = True, note: bool = False
+) -> FoundLabels:
+    """The images that the tables of a config list, with their labels.
+
+    Of several tables, each is for the split that it or its folder is named for. The
+    `note` says which tables were found.
+    """
+    files, are_several = config.files, len(config.files) > 1
+    splits = [_split_of(file, root) if are_several else "" for file in files]
+    reads = [read_file(file, config, labels) for file in files]
+    bases = []
+    for number, (read, split) in enumerate(zip(reads, splits, strict=True)):
+        rows, base = _with_base(read, root, files[number], split)
+        reads[number] = replace(read, rows=rows)
+        bases.append(base)
+    common = bases[0] if len({*bases}) == 1 else str(root)
+    parts = [
+        rows_of(read, "" if base == common else _from(base, common), split)
+        for read, base, split in zip(reads, bases, splits, strict=True)
+    ]
+    columns = reads[0].columns
+    for file, read in zip(files, reads, strict=True):
+        _check_same_classes(file, read.columns, files[0], columns)
+    names = columns.label_names
+    table = read_rows(
+        chain(*parts),
+        " and ".join(files),
+        names[0] if len(names) == 1 else "",
+        names if len(names) > 1 else (),
+    )
+    images = images_of_table(
+        table,
+        common,
+        separator=config.separator,
+        several=config.several,
+        labels=labels,
+    )
+    own_notes = [each for read in reads for each in read.notes]
+    images.source.notes = (*images.source.notes, *own_notes)
+    how = _note_on_labels(table.where, columns, images) if note else ()
+    return FoundLabels(images.openers(), resolved(config, columns, images), how)
+
+
+def resolved(config: LabelConfig, columns: Columns, images: TableImages) -> LabelConfig:
+    """The config with everything that was found by itself."""
+    split = columns.split
+    return replace(
+        config,
+        path_column=columns.names[columns.path],
+        label_columns=columns.label_names,
+        split_column=None if split is None else columns.names[split],
+        separator=images.separator,
+        several=images.is_several,
+    )
+
+
+def _note_on_labels(
+    title: str, columns: Columns, images: TableImages
+) -> tuple[str, ...]:
+    """A sentence on the table that was found."""
+    several = ""
+    if images.is_several:
+        several = ", several labels an image"
+        if images.separator:
+            several += f" separated by {images.separator!r}"
+    return (f"Labels: {title} ({columns}{several}).",)
+
+
+def _split_of(file: str, root: Path) -> str:
+    """The split that one of several tables is for."""
+    split = split_of(os.path.relpath(file, root))
+    if split is None:
+        raise UserError(
+            f"{file} is one of several tables of labels and is named for no split: "
+            "call them train.csv, val.csv and test.csv, or give one."
+        )
+    return split
+
+
+def _with_base(
+    read: ReadFile, root: Path, file: str, split: str = ""
+) -> tuple[Iterator[Sequence[Any]], str]:
+    """The rows of a table, and the folder that its paths are relative to."""
+    rows = iter(read.rows)
+    first = list(islice(rows, _NUM_TRIED))
+    own = os.path.dirname(file)
+    folders = [str(root), own, str(root.parent)]
+    inner = [*_folders_in(str(root)), *_folders_in(own)]
+    inner.sort(key=lambda folder: split_of(os.path.basename(folder)) != (split or None))
+    paths = [str(row[read.columns.path] or "?") for row in first]
+    base = find_root(paths, list(dict.fromkeys([*folders, *inner])))
+    return chain(first, rows), base
+
+
+def _folders_in(folder: str) -> list[str]:
+    """Some of the folders in a folder."""
+    with suppress(OSError), os.scandir(folder or ".") as entries:
+        names = sorted(entry.name for entry in entries if is_dir(entry))
+        return [os.path.join(folder, name) for name in names[:_MOST_FOLDERS]]
+    return []
+
+
+def _from(folder: str, start: str) -> str:
+    """The path of one folder from another, to put before names."""
+    return os.path.join(os.path.relpath(folder or ".", start or "."), "")
+
+
+def _check_same_classes(
+    file: str, columns: Columns, first_file: str, first: Columns
+) -> None:
+    """Refuses tables with other columns of 0 and 1 than the first."""
+    both = (columns.label_names, first.label_names)
+    if both[0] != both[1] and max(map(len, both)) > 1:
+        raise UserError(
+            f"{file} has other columns of classes than {first_file}: both need the "
+            "same."
+        )
+
+
+def _find_file(root: Path, file: str) -> str:
+    """A table as given, or in the folder of the images."""
+    path = os.path.expanduser(file)
+    for each in (path, os.path.join(root, path)):
+        if os.path.isfile(each):
+            return each
+    known = sorted({name for f in (".", root) for name in _tables_in(Path(f))})
+    close = close_matches(os.path.basename(path), known)
+    hint = f" Did you mean {' or '.join(close)}?" if close else ""
+    if known and not close:
+        hint = f" There is {', '.join(known)}."
+    raise UserError(f"There is no file {file}, here or in {root}.{hint}")
+
+
+def _tables_in(folder: Path) -> list[str]:
+    with suppress(OSError), os.scandir(folder) as entries:
+        return [entry.name for entry in entries if is_table_name(entry.name)]
+    return []
+
+
+def discover(root: Path, config: LabelConfig) -> FoundLabels | None:
+    """The images of a folder with the table of labels in or beside it, if there is one.
+
+    In folders called train, val and test, or named for them, there may be one for each.
+    """
+    candidates = _Candidates(root, config)
+    found = candidates.inside()
+    if not found and _is_flat(root):
+        found = candidates.beside()
+    if not found:
+        return None
+    if len(found) > 1:
+        names = ", ".join(file for files in found for file in files)
+        raise UserError(
+            f"{root} has several tables of labels ({names}): name one with --labels."
+        )
+    return open_tables(root, replace(config, files=tuple(found[0])), note=True)
+
+
+def _is_flat(root: Path) -> bool:
+    """Whether a folder holds images, and no folders."""
+    folders, images, _ = class_folders(root)
+    return bool(images) and not folders
+
+
+class _Candidates:
+    """The tables of usual names in and beside a folder, if they fit its images."""
+
+    def __init__(self, root: Path, config: LabelConfig) -> None:
+        self.root, self.config = root, config
+        self.name = root.resolve().name
+
+    @cached_property
+    def is_by_class(self) -> bool:
+        """Whether there are class folders: other tables may be beside them."""
+        return holds_images_by_class(self.root)
+
+    def inside(self) -> list[list[str]]:
+        """Tables in the folder; several for the splits of one data set."""
+        found = [self.in_splits(), self.named_for_splits()]
+        own = _there(self.root, (*_STEMS, self.name))
+        return [files for files in (*found, *self.each(own)) if files]
+
+    def beside(self) -> list[list[str]]:
+        """Tables beside the folder."""
+        stems = (*_STEMS, self.name, f"{self.name}_labels", f"labels_{self.name}")
+        return self.each(_there(self.root.parent, stems))
+
+    def each(self, files: Iterable[str]) -> list[list[str]]:
+        """Those that fit, each for itself."""
+        return [[file] for file in files if self.fits(file)]
+
+    def in_splits(self) -> list[str]:
+        """A table in the folder train, and in val and test if they have labels too."""
+        folders = split_folders(self.root)
+        return self.those_of_splits(
+            [(_there(self.root / folder, _STEMS), split) for folder, split in folders]
+        )
+
+    def named_for_splits(self) -> list[str]:
+        """train.csv, and val.csv and test.csv if they have labels too."""
+        tables = []
+        for split, names in SPLIT_NAMES.items():
+            stems = [stem.format(name) for name in names for stem in _SPLIT_STEMS]
+            tables.append((_there(self.root, stems), split))
+        return self.those_of_splits(tables)
+
+    def those_of_splits(self, tables: list[tuple[list[str], str]]) -> list[str]:
+        """The first table of each split that fits; none if there is no train."""
+        files: list[str] = []
+        for found, split in tables:
+            fitting = [file for file in found if self.fits(file, split)]
+            if split == "train" and not fitting:
+                return []
+            files += fitting[:1]
+        return files
+
+    def fits(self, file: str, split: str = "") -> bool:
+        """Whether a table has paths and labels, and most of its first paths exist."""
+        with suppress(UserError):
+            read = read_file(file, self.config, guess=not self.is_by_class)
+            rows, base = _with_base(read, self.root, file, split)
+            path = read.columns.path
+            some = [(row[path] or "?", "", "") for row in islice(rows, _NUM_TRIED)]
+            find_files(read_rows(some, file), base)
+            return True
+        return False
+
+
+def _there(folder: Path, stems: Iterable[str]) -> list[str]:
+    """The tables of these names in a folder."""
+    there = {name.lower(): name for name in _tables_in(folder)}
+    wanted = (f"{stem}{suffix}".lower() for stem in stems for suffix in TABLE_SUFFIXES)
+    names = dict.fromkeys(there[name] for name in wanted if name in there)
+    return [str(folder / name) for name in names]

@@ -1,0 +1,108 @@
+"""Evaluates a model that predicts several labels an image."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, Damage, damage_limit
+from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
+from t2t.data.label_config import NO_LABEL_CONFIG, LabelConfig
+from t2t.data.sources import Source
+from t2t.data.sources.label_sets import sets_of_classes
+from t2t.errors import UserError, choose
+from t2t.models.trained import TrainedModel
+from t2t.tasks.class_matching import match_classes, relabelled
+from t2t.tasks.multilabel import index_table, multi_hot, score_multilabel
+from t2t.tasks.multilabel_scores import MultilabelScores
+from t2t.training.distributed import all_gather_union, init_distributed
+from t2t.training.evaluation.evaluate import Normalize, Scoring, evaluate
+from t2t.training.evaluation.evaluate_model import (
+    Stopwatch,
+    as_trained,
+    device_name,
+    find_data,
+    open_batches,
+    recipe_beside,
+)
+from t2t.training.evaluation.multilabel_report import MultilabelReport
+from t2t.training.runtime import PRECISIONS, default_precision
+from t2t.training.threads import use_free_cores
+
+
+def evaluate_multilabel(
+    path: str | os.PathLike[str] | TrainedModel,
+    *,
+    data: str | Path | None = None,
+    label_config: LabelConfig = NO_LABEL_CONFIG,
+    split: str | None = None,
+    batch_size: int = 256,
+    device: str | None = None,
+    precision: str | None = None,
+    max_damaged: str = DEFAULT_MAX_DAMAGED,
+    max_pixels: int = DEFAULT_MAX_PIXELS,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> MultilabelReport | None:
+    """As `evaluate_model`, for a model that predicts several labels an image."""
+    with init_distributed(device) as world, use_free_cores(world.device):
+        precision = precision or default_precision(world.device)
+        choose("precision", precision, PRECISIONS)
+        trained = as_trained(path)
+        if not trained.is_multilabel:
+            raise UserError(
+                f"{trained.path} predicts one class an image, which `evaluate_model` "
+                "scores."
+            )
+        selected = find_data(
+            trained, recipe_beside(trained.path), data, split, label_config
+        )
+        numbers, notes = match_classes(
+            selected.source.classes, trained.class_names, selected.where
+        )
+        source = relabelled(selected.source, numbers, trained.class_names)
+        table = label_table(source)
+        damage = Damage(damage_limit(max_damaged, len(source)))
+        batch_size = min(batch_size, len(source))
+        watch = Stopwatch(world, len(source), progress)
+        values = evaluate(
+            trained.model.to(world.device),
+            open_batches(trained, source, batch_size, world, damage, max_pixels),
+            Normalize(trained.mean, trained.std),
+            scoring(table.to(world.device), len(trained.class_names)),
+            world,
+            PRECISIONS[precision],
+            watch.advance,
+        )
+        rate = watch.images_per_second()
+        damaged = all_gather_union(damage.names, world)
+        if not world.is_main:
+            return None
+        targets = multi_hot(table, values["label"], len(trained.class_names))
+        return MultilabelReport(
+            trained=trained,
+            data=selected.where,
+            split=selected.split,
+            source=source,
+            scores=MultilabelScores.of(values["probabilities"], targets),
+            values=values,
+            images_per_second=rate,
+            device=device_name(world),
+            precision=precision,
+            batch_size=batch_size,
+            damaged=damaged,
+            notes=(*trained.notes, *selected.notes, *selected.source.notes, *notes),
+        )
+
+
+def label_table(source: Source) -> torch.Tensor:
+    """The label sets of a source; a set for each class if it has one label an image."""
+    sets = source.label_sets
+    return index_table(sets_of_classes(len(source.classes)) if sets is None else sets)
+
+
+def scoring(table: torch.Tensor, num_classes: int) -> Scoring:
+    """What gives the loss and the probabilities of each image."""
+    return lambda model, images, labels: score_multilabel(
+        model, images, multi_hot(table, labels, num_classes)
+    )
