@@ -139,7 +139,10 @@ def test_every_choice_in_the_slots_has_its_report(
     notes = " ".join(seen.models[0].notes)
     assert ("no attention map from token" in notes) == ("linformer" in str(options))
     assert ("no table of positions" in notes) == (options.get("positions") == "none")
-    assert ("no attention rollout" in notes) == ("pyramid" in str(options))
+    has_none = {"wiring", "linformer"} & {*options, *map(str, options.values())}
+    assert ("no attention rollout" in notes) == (
+        bool(has_none) and options.get("wiring") != "dense"
+    )
     if options.get("num_classes") == 0:
         assert seen.models[0].images[0].prediction == ""
     if options.get("patch_size") == 16:
