@@ -17,8 +17,9 @@ from t2t.models.create import as_size
 from t2t.recipes.choose import RecipeOptions, choose_recipe
 from t2t.recipes.folds import check_folds, folds_note, train_folds
 from t2t.recipes.labels import with_labels_found
+from t2t.recipes.minutes import CPU_MINUTES, fit_budget, needs_budget
 from t2t.recipes.open_recipe import DEFAULT
-from t2t.recipes.time_budget import CPU_MINUTES, Budget, fit_budget, needs_budget
+from t2t.recipes.time_budget import Budget
 from t2t.training import loop
 from t2t.training.distributed import Parallelism
 from t2t.training.recipe import Recipe
