@@ -130,6 +130,7 @@ def train(
     path = Path(os.path.expanduser(folder or Path("runs") / loop.run_name(chosen)))
     if folds is not None:
         check_folds(chosen, folds)
+    is_timed = False
     if needs_budget(recipe, chosen, options, as_words(set), minutes, runtime, folds):
         budget = Budget(
             minutes=minutes or CPU_MINUTES, asked=bool(minutes), started=started
@@ -140,6 +141,7 @@ def train(
             asked, chosen, budget, runtime, splits, run_folder
         )
         own_notes = [*own_notes, *why]
+        is_timed = bool(why)
     if dry_run:
         from t2t.training.forecast.estimate import estimate
 
@@ -165,6 +167,7 @@ def train(
             splits=splits,
             notes=[*notes, *own_notes],
             started=started,
+            is_timed=is_timed,
         )
 
     if folds is not None:
