@@ -65,14 +65,15 @@ def within(
         budget, make, scales, usual, num_images, measure, by_macs
     )
     recipe = make(scale, usual)
-    for _ in range(3):
+    for attempt in range(3):
+        if attempt > 0:
+            speed = measure(recipe)
         epochs = epochs_within(budget, recipe, speed, num_images, usual)
         before, recipe = recipe, make(scale, max(epochs, 1))
         recipe = with_few_evaluations(recipe, speed, num_images)
         # Batch size and phases depend on the epochs.
         if same_steps(before, recipe):
             break
-        speed = measure(recipe)
     seconds = speed.run_seconds(recipe, num_images)
     if budget.asked and seconds > (1 + TOLERANCE) * budget.seconds_left():
         raise too_short(budget, make(scale, 1), speed, num_images)
