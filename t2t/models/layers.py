@@ -178,7 +178,9 @@ class SelfAttention(nn.Module):
         qkv = self.project(x, grid)
         dropout = self.attn.attn_drop
         drop_rate = dropout.p if dropout.training else 0.0
-        if is_traced(x) or self.attn.has_hooks():
+        # The ONNX exporter mistakes the layout of fused attention with a bias.
+        is_exported = bias is not None and torch.compiler.is_exporting()
+        if is_traced(x) or self.attn.has_hooks() or is_exported:
             query, key, value = self.heads(qkv, grid)
             mixed = self.attn(self.logits(query, key, bias, grid)) @ value
         elif bias is None and self.shorten is None and drop_rate == 0:

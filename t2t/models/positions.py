@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from t2t.models.token_grid import (
     Grid,
     guess_grid,
+    is_same,
     resize_axis,
     resize_offsets,
     resize_tokens,
@@ -118,8 +119,7 @@ class PlaneSinusoidPositions(Positions):
         self.table: Tensor
 
     def embedding(self, grid: Grid) -> Float[Tensor, "tokens dim"]:
-        own = grid == self.grid
-        if own:
+        if is_same(grid, self.grid):
             return self.table
         # On the device: a CUDA graph cannot copy from the host.
         return self.compute_table(grid, self.table.device).to(self.table)
@@ -148,8 +148,8 @@ def concat_axes(
     """The vector of its row and that of its column for each token of a grid."""
     return torch.cat(
         [
-            rows[:, None].expand(-1, len(columns), -1),
-            columns[None].expand(len(rows), -1, -1),
+            rows[:, None].expand(-1, columns.shape[0], -1),
+            columns[None].expand(rows.shape[0], -1, -1),
         ],
         dim=-1,
     ).flatten(0, 1)
@@ -227,7 +227,7 @@ class RelativePositions(Positions):
 
     def attention_bias(self, grid: Grid) -> Float[Tensor, "one heads queries keys"]:
         index = self.index
-        if grid != self.grid:
+        if not is_same(grid, self.grid):
             index = relative_index(grid, index.device)
         bias = resize_offsets(self.offsets, grid).flatten(1)[:, index]
         if not self.num_prefix:
@@ -253,8 +253,8 @@ class RelativePositions(Positions):
 def relative_index(grid: Grid, device: torch.device | None = None) -> Tensor:
     """The index of the offset between each pair of tokens."""
     rows, columns = grid
-    place = torch.arange(rows * columns, device=device)
-    row, column = place // columns, place % columns
+    row = torch.arange(rows, device=device)[:, None].expand(rows, columns).flatten()
+    column = torch.arange(columns, device=device)[None].expand(rows, columns).flatten()
     row_offset = row[None] - row[:, None] + rows - 1
     column_offset = column[None] - column[:, None] + columns - 1
     return row_offset * (2 * columns - 1) + column_offset

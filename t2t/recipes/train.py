@@ -11,6 +11,7 @@ from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.label_config import label_config
 from t2t.data.sources import Splits
+from t2t.data.sources.in_memory import Data, data_name
 from t2t.errors import UserError
 from t2t.models.config import Size
 from t2t.models.create import as_size
@@ -34,7 +35,7 @@ PathLike = str | os.PathLike[str]
 def train(
     recipe: Recipe | str = DEFAULT,
     *,
-    data: PathLike | None = None,
+    data: Data | None = None,
     labels: PathLike | Sequence[PathLike] = (),
     label_columns: str | None = None,
     label_pattern: str | None = None,
@@ -76,20 +77,25 @@ def train(
     """Trains a model; the same call resumes an interrupted run.
 
     `recipe` is a recipe or what the command takes; without it, `data` and `from_`
-    decide. Keywords are the options of `t2t train`, where docs/guide.md explains them;
+    decide. `data` is also a torch Dataset, a Hugging Face dataset, arrays (images,
+    labels), a data frame of paths and labels, or a pair (train, val) of these; to
+    resume such a run, pass the same data again.
+
+    Keywords are the options of `t2t train`, where docs/guide.md explains them;
     `set` maps fields of the recipe to values. `minutes` measures this machine's speed
     and chooses the epochs that take so long, in place of `epochs`. With `folds`, the
     result's `summary` has the mean of every metric, and its `folds` the single results.
     `dry_run` prints the estimate and trains nothing. `runtime` holds all settings of
-    the machine at once, `quiet` prints nothing, `splits` are the recipe's images if
-    they are open already, `notes` are sentences for the log, and `started` is the time
-    of the command by `time.monotonic()`.
+    the machine at once,
+    `quiet` prints nothing, `splits` are the recipe's images if they are open already,
+    `notes` are sentences for the log, and `started` is the time of the command by
+    `time.monotonic()`.
     """
     started = time.monotonic() if started is None else started
     for file in code:
         load_code(file)
     options = RecipeOptions(
-        data=as_text(data),
+        data=data_name(data),
         labels=label_config(as_texts(labels), label_columns, label_pattern),
         weights=as_text(from_),
         freeze=freeze,
