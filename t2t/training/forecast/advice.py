@@ -177,7 +177,7 @@ def step_seconds(
         return time.perf_counter() - started
 
     stepper = Stepper(plain, runtime, world, state)
-    stepper.set_phase(stepper.phase._replace(keep=1.0))
+    stepper.set_phase(stepper.phase._replace(keep=1.0, scale=1.0))
     few = min(NUM_TRIED, recipe.batch_size)
     seconds(min(2, few))  # warm-up
     one = seconds(few) * recipe.batch_size / few
