@@ -1,6 +1,7 @@
 """`t2t.train`: trains with the options of the command `t2t train`."""
 
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from t2t.recipes.choose import RecipeOptions, choose_recipe
 from t2t.recipes.folds import check_folds, folds_note, train_folds
 from t2t.recipes.labels import with_labels_found
 from t2t.recipes.open_recipe import DEFAULT
+from t2t.recipes.time_budget import CPU_MINUTES, Budget, fit_budget, needs_budget
 from t2t.training import loop
 from t2t.training.distributed import Parallelism
 from t2t.training.recipe import Recipe
@@ -46,6 +48,7 @@ def train(
     set: Mapping[str, Any] | Sequence[str] = (),
     code: Iterable[PathLike] = (),
     epochs: int | None = None,
+    minutes: float | None = None,
     seed: int | None = None,
     balance: Literal["sampling", "weights"] | None = None,
     keep: Literal["last", "best"] | None = None,
@@ -78,13 +81,16 @@ def train(
     resume such a run, pass the same data again.
 
     Keywords are the options of `t2t train`, where docs/guide.md explains them;
-    `set` maps fields of the recipe to values. With `folds`, the result's `summary` has
-    the mean of every metric, and its `folds` the single results. `dry_run` prints the
-    estimate and trains nothing. `runtime` holds all settings of the machine at once,
+    `set` maps fields of the recipe to values. `minutes` measures this machine's speed
+    and chooses the epochs that take so long, in place of `epochs`. With `folds`, the
+    result's `summary` has the mean of every metric, and its `folds` the single results.
+    `dry_run` prints the estimate and trains nothing. `runtime` holds all settings of
+    the machine at once,
     `quiet` prints nothing, `splits` are the recipe's images if they are open already,
     `notes` are sentences for the log, and `started` is the time of the command by
     `time.monotonic()`.
     """
+    started = time.monotonic() if started is None else started
     for file in code:
         load_code(file)
     options = RecipeOptions(
@@ -129,6 +135,16 @@ def train(
     path = Path(os.path.expanduser(folder or Path("runs") / loop.run_name(chosen)))
     if folds is not None:
         check_folds(chosen, folds)
+    if needs_budget(recipe, chosen, options, as_words(set), minutes, runtime, folds):
+        budget = Budget(
+            minutes=minutes or CPU_MINUTES, asked=bool(minutes), started=started
+        )
+        run_folder = None if fresh else RunFolder(path)
+        asked = (recipe, options, as_words(set))
+        chosen, why, splits = fit_budget(
+            asked, chosen, budget, runtime, splits, run_folder
+        )
+        own_notes = [*own_notes, *why]
     if dry_run:
         from t2t.training.forecast.estimate import estimate
 

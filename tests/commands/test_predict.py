@@ -125,7 +125,7 @@ def test_of_torchruns_processes_one_tells_the_score(
     monkeypatch.setattr(
         "t2t.training.evaluation.evaluate_model.evaluate_model", lambda *_, **__: None
     )
-    assert main(["eval", "run", "--json"]) == 0
+    assert main(["eval", "builtin", "--json"]) == 0
     told = capsys.readouterr()
     assert (told.out, told.err) == ("", "")
 

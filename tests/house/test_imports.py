@@ -13,12 +13,14 @@ LEVELS = [
     {"review"},
     {"probing", "visualize"},
     {"recipes"},
+    {"deployment"},
     {"training"},
-    {"tasks", "analysis", "serving"},
+    {"serving"},
+    {"tasks", "analysis"},
     {"models", "data"},
     {"ops"},
     {"config", "shapes", "errors", "atomic", "cache", "registry", "user_code"}
-    | {"sigint", "torchrun", "process_age"},
+    | {"sigint", "torchrun", "process_age", "log_level"},
 ]
 # What `import t2t` runs; it reaches up only when asked.
 AT_THE_DOOR = {"__init__", "timm_hook"}

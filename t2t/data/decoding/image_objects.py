@@ -1,25 +1,27 @@
 """Images that are Python objects: Pillow images, tensors and arrays."""
 
 import io
+import math
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from PIL import Image, ImageOps
-from torch import Tensor
 
 from t2t.data.decoding.damage import DamagedImage
-from t2t.data.decoding.levels import levels_of, pixels_of
+from t2t.data.decoding.levels import PixelArray, levels_of, pixels_of
 from t2t.data.decoding.shrinking import MIN_PIXELS_TO_SHRINK as LARGE
 from t2t.errors import UserError
+
+if TYPE_CHECKING:  # prediction by ONNX Runtime imports no torch
+    from torch import Tensor
 
 # Pillow reads an image's file on first use, which is not thread-safe.
 _ONE_READER = Lock()
 
 
-def image_data(image: Any, name: str) -> bytes | Tensor:
-    """The bytes of an image's file, or its uint8 pixels.
+def image_data(image: Any, name: str) -> "bytes | PixelArray | Tensor":
+    """The bytes of an image's file, or its uint8 pixels with the channels first.
 
     Raises UserError for what is no image; Pillow may read the file of an image only
     now, and raise any error.
@@ -28,29 +30,29 @@ def image_data(image: Any, name: str) -> bytes | Tensor:
         return image
     if isinstance(image, Image.Image):
         return stored(image)
+    pixels = image
     if isinstance(image, np.ndarray):
-        image = from_array(image)
-    if not isinstance(image, Tensor) or image.ndim != 3 or image.dtype != torch.uint8:
+        pixels = image[None] if image.ndim == 2 else np.moveaxis(image, -1, 0)
+    # Tensors are recognised without importing torch, which takes seconds.
+    dtype = str(getattr(pixels, "dtype", "")).removeprefix("torch.")
+    if dtype != "uint8" or len(pixels.shape) != 3:
         raise UserError(
             f"{name} is a {kind_of(image)}; give a path, bytes, a Pillow image, "
             "or uint8 pixels (a tensor of channels × height × width, an array of "
             "height × width × channels)."
         )
-    if not image.numel():
+    if not math.prod(pixels.shape):
         raise DamagedImage(name, "it has no pixels")
-    return image
+    if isinstance(pixels, np.ndarray):
+        return np.ascontiguousarray(pixels)
+    tensor: Tensor = pixels
+    return tensor
 
 
-def from_array(image: np.ndarray) -> Tensor:
-    """Pixels with the channels first, from an array with the channels last."""
-    planes = image[None] if image.ndim == 2 else np.moveaxis(image, -1, 0)
-    return torch.from_numpy(np.ascontiguousarray(planes))
-
-
-def stored(picture: Image.Image) -> bytes | Tensor:
+def stored(picture: Image.Image) -> bytes | PixelArray:
     """A Pillow image as the bytes of a lossless file, decoded like any other file.
 
-    An image with more than 8 bits per pixel is converted to pixels directly.
+    Small images, and those with more than 8 bits per pixel, become pixels directly.
     """
     with _ONE_READER:
         upright = ImageOps.exif_transpose(picture)
@@ -66,10 +68,10 @@ def stored(picture: Image.Image) -> bytes | Tensor:
     return file.getvalue()
 
 
-def kind_of(image: object) -> str:
+def kind_of(image: Any) -> str:
     """A description of an object that is not an image."""
-    if isinstance(image, Tensor | np.ndarray):
-        what = "tensor" if isinstance(image, Tensor) else "array"
+    if hasattr(image, "dtype") and hasattr(image, "shape"):
+        kind = "array" if isinstance(image, np.ndarray) else "tensor"
         shape = " × ".join(map(str, image.shape)) or "one value"
-        return f"{str(image.dtype).removeprefix('torch.')} {what} of {shape}"
+        return f"{str(image.dtype).removeprefix('torch.')} {kind} of {shape}"
     return type(image).__name__

@@ -6,10 +6,10 @@ from typing import Any
 from torch import Tensor
 
 from t2t.data.decoding.damage import unread
+from t2t.data.image_files import read_whole
 from t2t.data.sources.base import Indices, Source, no_labels
 from t2t.data.sources.labels import labels_and_classes
 from t2t.data.sources.parquet_columns import columns_of
-from t2t.data.sources.storage import read_whole
 from t2t.errors import UserError
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from t2t.data.decoding.damage import DamagedImage, unread
 from t2t.data.decoding.image_objects import image_data, kind_of
+from t2t.data.image_files import read_whole
 from t2t.data.sources.base import (
     ArraySource,
     FileSource,
@@ -21,7 +22,6 @@ from t2t.data.sources.base import (
     no_labels,
 )
 from t2t.data.sources.labels import labels_and_classes
-from t2t.data.sources.storage import read_whole
 from t2t.errors import UserError
 
 WHAT_TO_GIVE = (
@@ -59,7 +59,8 @@ class ObjectSource(Source):
                     image = image[key]
                 if isinstance(image, str | os.PathLike):
                     return read_whole(os.path.expanduser(image))
-                return image_data(image, name)
+                data = image_data(image, name)
+                return torch.from_numpy(data) if isinstance(data, np.ndarray) else data
         except (DamagedImage, UserError):
             raise
         except Exception as error:  # of any kind: a Dataset is the user's own code

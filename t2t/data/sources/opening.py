@@ -1,11 +1,11 @@
 """Opens data by one argument: a name, a path, a pattern or a URL."""
 
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from t2t.data.image_files import files_below, is_dir, is_image_name, is_url, permitted
 from t2t.data.label_config import (
     NO_LABEL_CONFIG,
     LabelConfig,
@@ -13,13 +13,7 @@ from t2t.data.label_config import (
 from t2t.data.sources.base import Openers, Source, Splits
 from t2t.data.sources.filenames import SPLIT_NAMES, has_braces, num_missing
 from t2t.data.sources.find_labels import discover, open_labelled
-from t2t.data.sources.folder import (
-    files_below,
-    find_folder_splits,
-    holds_images_by_class,
-    is_dir,
-    is_image_name,
-)
+from t2t.data.sources.folder import find_folder_splits, holds_images_by_class
 from t2t.data.sources.in_memory import (
     in_memory_openers,
     is_in_memory,
@@ -38,7 +32,7 @@ from t2t.data.sources.parquet import find_parquet_splits
 from t2t.data.sources.published import find_published_splits
 from t2t.data.sources.shards import find_shard_splits
 from t2t.data.sources.splitting import split_by_seed
-from t2t.data.sources.storage import is_url, list_files
+from t2t.data.sources.storage import list_files
 from t2t.data.sources.torchvision_sets import TORCHVISION_SETS
 from t2t.errors import UserError, close_matches, suggest
 
@@ -59,18 +53,6 @@ class UnopenedSplits:
     """What was taken, where it could have been something else."""
     label_config: LabelConfig = NO_LABEL_CONFIG
     """Where the labels are, with all that was found by itself."""
-
-
-@contextmanager
-def permitted() -> Iterator[None]:
-    """Turns a PermissionError into a UserError that names the file."""
-    try:
-        yield
-    except PermissionError as error:
-        raise UserError(
-            f"{error.filename} may not be read: change its permissions, or move it out "
-            "of the data."
-        ) from error
 
 
 @permitted()
@@ -251,6 +233,8 @@ def _find_labelled(text: str, config: LabelConfig, labels: bool) -> UnopenedSpli
         path, config = path.parent, replace(config, files=(text,))
     if not path.is_dir():
         what = "is no folder" if path.exists() else "does not exist"
+        if is_named(text):
+            what = "is a data set with labels of its own"
         raise UserError(
             f"{text} {what}: labels in tables or file names are for a folder of images "
             "(--data FOLDER)."

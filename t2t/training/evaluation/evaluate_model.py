@@ -79,7 +79,9 @@ def evaluate_model(
         precision = precision or default_precision(world.device)
         choose("precision", precision, PRECISIONS)
         trained = as_trained(path, model)
-        selected = find_data(trained, data, split, label_config)
+        selected = find_data(
+            trained, recipe_beside(trained.path), data, split, label_config
+        )
         check_one_label(trained, selected)
         numbers, notes = match_classes(
             selected.source.classes, trained.class_names, selected.where
@@ -246,6 +248,7 @@ class EvaluationData:
 
 def find_data(
     trained: TrainedModel,
+    recipe: Recipe | None,
     data: str | Path | None,
     split: str | None,
     label_config: LabelConfig = NO_LABEL_CONFIG,
@@ -255,7 +258,6 @@ def find_data(
     Data without splits is split as in training if it is the run's own; other data
     without splits is used completely.
     """
-    recipe = recipe_beside(trained.path)
     own = trained.data if recipe is None else recipe.data
     seed = trained.seed if recipe is None else recipe.seed
     where = own if data is None else str(data)
@@ -263,9 +265,9 @@ def find_data(
         raise UserError(f"{trained.path} does not name its training data: give --data.")
     is_own = own is not None and same_data(where, own)
     if is_own and not differs_from_default(label_config):
-        label_config = labels_of(trained)
+        label_config = labels_of(trained, recipe)
     elif differs_from_default(label_config):
-        is_own = is_own and label_config == labels_of(trained)
+        is_own = is_own and label_config == labels_of(trained, recipe)
     try:
         splits = find_splits(where, label_config=label_config).openers
     except UserError as error:
@@ -284,8 +286,21 @@ def find_data(
         source = held.train if split == "train" else held.val
     else:
         source = open_source(where, split, seed=seed, label_config=label_config)
-    notes = split_changes(source, trained, where) if is_own and split == "val" else ()
+    notes: tuple[str, ...] = ()
+    if is_own and split == "val":
+        notes = (*split_changes(source, trained, where), *choice_note(trained, recipe))
     return EvaluationData(source, where, split, notes)
+
+
+def choice_note(trained: TrainedModel, recipe: Recipe | None) -> tuple[str, ...]:
+    """A note if a run's weights were chosen by the images that they are scored on."""
+    is_best = Path(trained.path).name == BEST
+    if not (is_best or (recipe is not None and recipe.keep == "best")):
+        return ()
+    return (
+        "These weights are those of the run's best evaluation on these images, so "
+        "their score here is too optimistic; other images say more.",
+    )
 
 
 def split_changes(source: Source, trained: TrainedModel, where: str) -> tuple[str, ...]:
@@ -299,9 +314,8 @@ def split_changes(source: Source, trained: TrainedModel, where: str) -> tuple[st
     )
 
 
-def labels_of(trained: TrainedModel) -> LabelConfig:
+def labels_of(trained: TrainedModel, recipe: Recipe | None) -> LabelConfig:
     """Where the labels of a model's training data are."""
-    recipe = recipe_beside(trained.path)
     if recipe is not None:
         return recipe.labels
     return from_json(LabelConfig, trained.labels)
