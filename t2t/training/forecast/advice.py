@@ -34,9 +34,17 @@ SECONDS_TRIED = 1.0
 
 
 def advice(
-    recipe: Recipe, runtime: Runtime, world: World, splits: Splits, step: int
+    recipe: Recipe,
+    runtime: Runtime,
+    world: World,
+    splits: Splits,
+    step: int,
+    is_timed: bool = False,
 ) -> list[str]:
-    """Sentences for the log of a run that starts at a step; the time is last."""
+    """Sentences for the log of a run that starts at a step.
+
+    The time is last; it is not estimated if it has been.
+    """
     num_train, num_val = len(splits.train), len(splits.val)
     notes = []
     if recipe.name == "own" and recipe.weights is None and num_train < FEW_TO_TRAIN:
@@ -55,6 +63,8 @@ def advice(
             f"{margin(95, num_val):.1f} at 95 %."
         )
     notes += balance_notes(recipe, splits.train)
+    if is_timed:
+        return notes
     classes = splits.train.classes
     seconds = forecast(recipe, runtime, world, num_train, num_val, classes)
     num_steps = steps_per_epoch(num_train, recipe.batch_size) * recipe.epochs
