@@ -12,6 +12,7 @@ import torch
 from t2t.data.class_balance import balance_factors, class_counts, is_uneven
 from t2t.data.sampler import steps_per_epoch
 from t2t.data.sources import Source, Splits
+from t2t.data.sources.in_memory import is_in_memory
 from t2t.errors import UserError
 from t2t.tasks import task_class
 from t2t.training.distributed import World
@@ -48,6 +49,8 @@ def advice(
     notes = []
     if recipe.name == "own" and recipe.weights is None and num_train < FEW_TO_TRAIN:
         command = f"t2t train --data {shlex.quote(recipe.data)} --from builtin"
+        if is_in_memory(recipe.data):  # which the command line does not have
+            command = 't2t.train(data=…, from_="builtin")'
         notes.append(
             f"{num_train:,} images are few to train from scratch. Start from weights "
             "trained on similar images (--from WEIGHTS), or from the built-in "
