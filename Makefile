@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all lint types unit tables setup clean
+.PHONY: demo test test-all lint types unit tables docs wheel-test setup clean
 
 demo: setup
 	@$(BIN)/t2t train --folder runs/demo
@@ -28,6 +28,19 @@ test-all: lint types
 tables: setup
 	$(BIN)/python benchmarks/tables.py
 
+docs: setup
+	$(BIN)/python website/pages.py build/pages
+	$(BIN)/zensical build --strict --clean
+	@echo "The site is in build/site; $(BIN)/zensical serve shows it."
+
+# Builds the wheel, installs it into an empty environment and uses it.
+wheel-test: setup
+	rm -rf build/dist build/wheel-env
+	$(BIN)/python -m build --outdir build/dist .
+	$(PYTHON) -m venv build/wheel-env
+	build/wheel-env/bin/python -m pip install --quiet build/dist/*.whl
+	cd build && wheel-env/bin/python ../tests/wheel/smoke.py
+
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml
@@ -37,4 +50,4 @@ $(STAMP): pyproject.toml
 	@touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis runs
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build runs

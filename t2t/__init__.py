@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from t2t.probing.probe import probe
     from t2t.recipes import find_recipe
     from t2t.recipes.train import train
+    from t2t.review.evaluate import evaluate
     from t2t.serving.onnx_predictor import load_onnx
     from t2t.tasks import Metric, Task, TaskContext, register_task
     from t2t.tasks.classify import Classify
@@ -63,6 +64,7 @@ __all__ = [
     "Tokenizer",
     "UserError",
     "create_model",
+    "evaluate",
     "export",
     "features",
     "find_recipe",
@@ -103,6 +105,7 @@ LAZY = {
     "TokenDropping": "t2t.training.recipe",
     "Tokenizer": "t2t.models.tokenizers",
     "create_model": "t2t.models.create",
+    "evaluate": "t2t.review.evaluate",
     "export": "t2t.deployment.export",
     "features": "t2t.probing.features",
     "find_recipe": "t2t.recipes",

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from t2t.errors import UserError, suggest
+from t2t.log_level import prints_info
 from t2t.models.zoo import ZOO, Entry
 from t2t.torchrun import is_main
 from t2t.training.logging.console import UNLIMITED, width_of
@@ -172,11 +173,11 @@ def recipe_columns(
 @contextmanager
 def show_progress(what: str) -> Iterator[Callable[[int, int], None]]:
     """Shows progress: a bar in a terminal, else ten lines."""
-    console = Console(stderr=True)
+    console = Console(stderr=True, quiet=not prints_info())
     if console.is_terminal:
         # Only the main process draws a bar.
         with Progress(
-            console=console, transient=True, disable=not is_main()
+            console=console, transient=True, disable=not is_main() or console.quiet
         ) as progress:
             task = progress.add_task(what, total=None)
             yield lambda done, total: progress.update(task, completed=done, total=total)

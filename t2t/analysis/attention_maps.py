@@ -299,6 +299,36 @@ def rollout(
     return relative(share[blocks[0].num_prefix :], blocks[0].grid)
 
 
+def rollouts(
+    layers: Sequence[AttentionLayer], *, num_read: int
+) -> Float[Tensor, "blocks choices rows columns"]:
+    """`rollout` up to each block: of all heads first, then of each head alone.
+
+    A head alone is the head of that number in every block; blocks with different
+    numbers of heads give the rollout of all heads alone.
+    """
+    blocks = [layer for layer in layers if layer.is_block]
+    kinds = {(each.grid, each.num_prefix) for each in blocks}
+    if len(kinds) != 1:
+        raise UserError(
+            "Attention rollout needs one or more blocks with the same tokens."
+        )
+    num_heads = {len(each.weights) for each in blocks}
+    choices = [each.weights.mean(0, keepdim=True) for each in blocks]
+    if len(num_heads) == 1 and num_heads != {1}:
+        pairs = zip(choices, blocks, strict=True)
+        choices = [torch.cat([mean, each.weights]) for mean, each in pairs]
+    first = share_read(blocks[0], num_read).float().repeat(len(choices[0]), 1)
+    shares = first.new_zeros(0, *first.shape)  # blocks that have been started from
+    for weights in reversed(choices):
+        shares = torch.cat([first[None], shares])
+        shares = (shares + torch.einsum("bhq,hqk->bhk", shares, weights)) / 2
+    of_image = shares[..., blocks[0].num_prefix :]
+    return (of_image / of_image.mean(-1, keepdim=True).clamp(min=1e-30)).unflatten(
+        -1, blocks[0].grid
+    )
+
+
 def has_rollout(layers: Sequence[AttentionLayer], model: nn.Module) -> bool:
     """Whether every block has a map, all of them over the same tokens."""
     blocks = [layer for layer in layers if layer.is_block]

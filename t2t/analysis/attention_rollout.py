@@ -1,5 +1,6 @@
 """Evidence for a prediction: token maps, attention rollout and occlusion."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -63,7 +64,8 @@ def token_maps(model: VisionTransformer, image: Images) -> list[tuple[str, Featu
     steps = getattr(model.tokenizer, "steps", ())
     with forward_hooks([*steps, model.tokenizer], keep):
         tokens = model.forward_features(image)[:, model.config.num_prefix_tokens :]
-    last = tokens.transpose(1, 2).unflatten(2, maps[-1].shape[-2:])
+    rows, columns = maps[-1].shape[-2:]
+    last = tokens.transpose(1, 2).unflatten(2, model.encoder.grids((rows, columns))[-1])
     names = ["before the blocks"]
     if len(maps) > 1:
         names = [f"after split {number + 1}" for number in range(len(maps))]
@@ -82,35 +84,51 @@ def attention_rollout(model: nn.Module, image: Images) -> Map | None:
 
 
 def occlusion_map(model: nn.Module, image: Images, class_index: int) -> Map:
-    """Percentage points that a class loses where the image is the mean colour.
-
-    Slides a square of two by two cells over the image, a cell at a time; each cell has
-    the mean over the squares that cover it.
-    """
-    height, width = image.shape[-2:]
-    rows, columns = cell_edges(height), cell_edges(width)
-    squares = [
-        (row, column)
-        for row in range(-1, len(rows) - 1)
-        for column in range(-1, len(columns) - 1)
-    ]
-    occluded = []
-    for row, column in squares:
-        copy = image[0].clone()
-        copy[:, two_cells(rows, row), two_cells(columns, column)] = 0.0
-        occluded.append(copy)
+    """Percentage points that a class loses where the image is the mean colour."""
+    occlusion = Occlusion(image)
+    num = len(occlusion.squares)
     probabilities = torch.cat(
         [
-            model(torch.stack(occluded[start : start + BATCH_SIZE])).float().softmax(1)
-            for start in range(0, len(occluded), BATCH_SIZE)
+            model(occlusion.hidden(start, start + BATCH_SIZE)).float().softmax(1)
+            for start in range(0, num, BATCH_SIZE)
         ]
     )[:, class_index].cpu()
     whole = model(image).float().softmax(1)[0, class_index].cpu()
-    lost = 100 * (whole - probabilities)
-    total = torch.zeros(len(rows) - 1, len(columns) - 1)
-    for (row, column), points in zip(squares, lost.tolist(), strict=True):
-        total[max(row, 0) : row + 2, max(column, 0) : column + 2] += points
-    return total / 4
+    return occlusion.map((100 * (whole - probabilities)).tolist())
+
+
+class Occlusion:
+    """The parts of an image that are hidden one after the other.
+
+    A square of two by two cells slides over the image, a cell at a time; each cell has
+    the mean over the squares that cover it.
+    """
+
+    def __init__(self, image: Images) -> None:
+        self.image = image[0]
+        height, width = image.shape[-2:]
+        self.rows, self.columns = cell_edges(height), cell_edges(width)
+        self.squares = [
+            (row, column)
+            for row in range(-1, len(self.rows) - 1)
+            for column in range(-1, len(self.columns) - 1)
+        ]
+
+    def hidden(self, start: int, end: int) -> Images:
+        """Copies of the image, each with one of these squares in the mean colour."""
+        copies = []
+        for row, column in self.squares[start:end]:
+            copy = self.image.clone()
+            copy[:, two_cells(self.rows, row), two_cells(self.columns, column)] = 0.0
+            copies.append(copy)
+        return torch.stack(copies)
+
+    def map(self, lost: Sequence[float]) -> Map:
+        """What hiding each cell costs, from what hiding each square costs."""
+        total = torch.zeros(len(self.rows) - 1, len(self.columns) - 1)
+        for (row, column), points in zip(self.squares, lost, strict=True):
+            total[max(row, 0) : row + 2, max(column, 0) : column + 2] += points
+        return total / 4
 
 
 def cell_edges(side: int) -> list[int]:

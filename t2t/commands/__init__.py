@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from t2t.commands import (
     bench,
+    completion,
     eval,
     export,
     features,
@@ -20,16 +21,19 @@ from t2t.commands import (
     push,
     recipes,
     record,
+    serve,
     ship,
     show,
     study,
     train,
 )
+from t2t.commands.options import with_log_level
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "train": train.train,
     "eval": eval.eval,
     "predict": predict.predict,
+    "serve": serve.serve,
     "export": export.export,
     "push": push.push,
     "look": look.look,
@@ -45,7 +49,9 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "show": show.show,
     "pack": pack.pack,
     "bench": bench.bench,
+    "completion": completion.completion,
 }
+COMMANDS = {name: with_log_level(command) for name, command in COMMANDS.items()}
 
 DISTRIBUTED = ("train", "eval")
 """Commands that torchrun may start as several processes."""

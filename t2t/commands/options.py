@@ -1,9 +1,12 @@
 """Options that several commands share, and checks of their values."""
 
 import errno
+import functools
+import inspect
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,6 +16,8 @@ from t2t.config import MAX_IMAGE_SIDE
 from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, LEAST_LIMIT
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS, MAX_PIXELS_LIMIT
 from t2t.errors import UserError
+from t2t.log_level import LogLevel, prints_warnings
+from t2t.log_level import log_level as at_log_level
 from t2t.torchrun import env_count
 from t2t.user_code import load_code
 
@@ -111,6 +116,35 @@ CodeOption = Annotated[
 ]
 
 
+LogLevelOption = Annotated[
+    LogLevel,
+    option(
+        "Print debug (also messages of libraries, and tracebacks), info, warning (no "
+        "progress) or error.",
+        "(default: info)",
+    ),
+]
+
+
+def with_log_level(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the option --log-level."""
+
+    @functools.wraps(command)
+    def run(*words: Any, log_level: LogLevel = "info", **options: Any) -> None:
+        with at_log_level(log_level):
+            command(*words, **options)
+
+    signature = inspect.signature(command)
+    added = Parameter(
+        "log_level", Parameter.KEYWORD_ONLY, default="info", annotation=LogLevelOption
+    )
+    parameters = [*signature.parameters.values(), added]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {**command.__annotations__, "log_level": LogLevelOption}
+    del run.__wrapped__  # tyro would read its options
+    return run
+
+
 def run_code(files: Iterable[str]) -> None:
     """Runs the user's own files."""
     for file in files:
@@ -119,8 +153,9 @@ def run_code(files: Iterable[str]) -> None:
 
 def warn(*sentences: str) -> None:
     """Prints sentences to standard error."""
-    for sentence in sentences:
-        print(f"t2t: {sentence}", file=sys.stderr)
+    if prints_warnings():
+        for sentence in sentences:
+            print(f"t2t: {sentence}", file=sys.stderr)
 
 
 def check_single_process(command: str) -> None:

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional
 
@@ -25,12 +25,17 @@ from t2t.commands.options import (
     option,
     parse_size,
     run_code,
+    warn,
 )
 from t2t.config import MAX_WORKERS
 from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, damage_limit
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.errors import UserError
+from t2t.log_level import prints_info
 from t2t.torchrun import is_main
+
+if TYPE_CHECKING:
+    from t2t.training.trainer import Result
 
 
 def train(
@@ -104,6 +109,10 @@ def train(
     set: SetOption = (),
     code: CodeOption = (),
     epochs: Annotated[int | None, option("Same as --set epochs=N.", "", "N")] = None,
+    minutes: Annotated[
+        float | None,
+        option("Train as many epochs as take so long on this machine.", "", "N"),
+    ] = None,
     seed: Annotated[int | None, option("Same as --set seed=N.", "", "N")] = None,
     balance: Annotated[
         Literal["sampling", "weights"] | None,
@@ -173,6 +182,7 @@ def train(
     Examples:
       t2t train
       t2t train --data photos/ --epochs 100
+      t2t train --data photos/ --minutes 10
       t2t train --data photos/ --from builtin
       t2t train --data photos/ --balance sampling --keep best --patience 10
       t2t train --data photos/ --folds 5
@@ -221,6 +231,7 @@ def train(
         folder=folder,
         set=set,
         epochs=epochs,
+        minutes=minutes,
         seed=seed,
         balance=balance,
         keep=keep,
@@ -245,15 +256,25 @@ def train(
         return
     if not result.finished:
         sys.exit(INTERRUPTED)
+    if is_main():
+        report_on(result, device)
+
+
+def report_on(result: "Result", device: str | None) -> None:
+    """Prints what a finished run reached, and writes the page of its mistakes."""
+    from t2t.commands.folds_summary import folds_summary
+    from t2t.commands.train_report import write_report
+    from t2t.commands.train_summary import train_summary
+    from t2t.screen import print_page
+
     if result.folds:
-        from t2t.commands.folds_summary import folds_summary
-        from t2t.screen import print_page
-
-        print_page(lambda width: folds_summary(result))
-    elif is_main():
-        from t2t.commands.train_summary import train_summary
-        from t2t.screen import print_page
-
-        if result.already_finished:
-            print(f"{result.folder} is already trained; --fresh trains it again.")
+        if prints_info():
+            print_page(lambda width: folds_summary(result))
+        return
+    if not result.already_finished:
+        if note := write_report(result.folder, result.summary, device):
+            warn(note)
+    elif prints_info():
+        print(f"{result.folder} is already trained; --fresh trains it again.")
+    if prints_info():
         print_page(lambda width: train_summary(result.folder, result.summary))

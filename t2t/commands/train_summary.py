@@ -24,7 +24,7 @@ from t2t.training.forecast.advice import FEW_TO_VALIDATE, confidence_interval
 from t2t.training.loaders import open_data
 from t2t.training.logging.clock import duration, pace
 from t2t.training.logging.metrics import read_rows
-from t2t.training.run_files import BEST, CURVES, METRICS, MODEL, PICTURES
+from t2t.training.run_files import BEST, CURVES, METRICS, MISTAKES, MODEL, PICTURES
 from t2t.training.saved_run import read_recipe
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -228,6 +228,7 @@ def files_and_commands(
         CURVES: "losses, metrics and learning rate over the steps",
         METRICS: "the same as numbers",
         PICTURES: "what the task saw and predicted",
+        MISTAKES: "surest mistakes, likely wrong labels, near-duplicates",
     }
     rows = {
         str(folder / name): what
@@ -237,6 +238,9 @@ def files_and_commands(
     if has_classes and (folder / MODEL).exists():
         what = "average precision" if several else "accuracy and confusions"
         rows[f"t2t eval {quoted}"] = f"{what} of every class"
+        if not several and not (folder / MISTAKES).exists():
+            page = f"t2t eval {quoted} --report {MISTAKES}"
+            rows[page] = "surest mistakes, likely wrong labels, near-duplicates"
         rows[f"t2t predict {quoted} IMAGE..."] = "classify your own images"
     width = max(map(len, rows), default=0)
     return "\n".join(f"  {key:<{width}}   {value}" for key, value in rows.items())

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
@@ -20,6 +21,7 @@ Interpolation = Literal["random", "bilinear", "bicubic"]
 Sides = Int64[Tensor, " batch"]
 
 _NUM_TRIES = 10
+SIDE_STEP = 8
 
 
 class CropPlan(NamedTuple):
@@ -132,6 +134,16 @@ def stack_images(images: Ragged) -> Pixels:
         interleaved = chosen.view(-1, height, width, images.channels)
         return interleaved.permute(0, 3, 1, 2).contiguous()
     return chosen.view(-1, images.channels, height, width)
+
+
+def shrink(pixels: Pixels, scale: float) -> Pixels:
+    """Smaller images, whose sides are multiples of eight pixels."""
+    size = [
+        min(max(round(side * scale / SIDE_STEP), 1) * SIDE_STEP, side)
+        for side in pixels.shape[-2:]
+    ]
+    smaller = F.interpolate(pixels.float(), size, mode="bilinear", antialias=True)
+    return smaller.round().clamp(0, 255).to(pixels.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)

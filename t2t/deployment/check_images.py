@@ -16,7 +16,11 @@ from t2t.models.trained import TrainedModel
 from t2t.serving.inputs import find_images
 from t2t.serving.predictor import ImageLike, Predictor
 from t2t.tasks.class_matching import match_classes, relabelled
-from t2t.training.evaluation.evaluate_model import check_one_label, find_data
+from t2t.training.evaluation.evaluate_model import (
+    check_one_label,
+    find_data,
+    recipe_beside,
+)
 
 MOST_IMAGES = 16
 """Images that parity is checked on."""
@@ -100,7 +104,7 @@ def find_labelled(
 ) -> LabelledImages | None:
     """Validation images of the model's classes; None if its own are not here."""
     try:
-        found = find_data(trained, data, None)
+        found = find_data(trained, recipe_beside(trained.path), data, None)
     except UserError:
         if data is not None:
             raise

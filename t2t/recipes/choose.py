@@ -120,8 +120,14 @@ def base_recipe(
     if isinstance(recipe, Recipe):
         base = with_data(recipe, options.data, options.labels)
     else:
-        model = set_value("model", settings)
-        base = open_recipe(recipe, options.data, model, options.labels)
+        base = open_recipe(
+            recipe,
+            options.data,
+            set_value("model", settings),
+            options.labels,
+            options.epochs or given("epochs", settings),
+            options.image_size or given("image_size", settings),
+        )
     if start is not None:
         base = with_weights(base, start)
     return head_alone(base) if options.freeze else base

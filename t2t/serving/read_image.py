@@ -1,18 +1,16 @@
 """Reads images of any form: paths, bytes, Pillow images, arrays and tensors."""
 
-import io
 import math
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
 from t2t.data.decoding.damage import DamagedImage
-from t2t.data.decoding.levels import PixelArray, levels_of, pixels_of
+from t2t.data.decoding.image_objects import image_data
+from t2t.data.decoding.levels import PixelArray
 from t2t.data.decoding.pillow_decoder import image_size
 from t2t.data.decoding.shrinking import shrunk_size
 from t2t.data.image_files import read_whole
@@ -34,8 +32,6 @@ ReadImage: TypeAlias = "bytes | PixelArray | Tensor | DamagedImage"
 # in memory before they are cropped.
 _NUM_DECODED = 16
 _PIXELS_DECODED = 1 << 26
-# Pillow reads an image's file on first use, which is not thread-safe.
-_ONE_READER = Lock()
 
 
 def name_of(image: ImageLike, number: int) -> str:
@@ -56,54 +52,16 @@ def read_image(image: ImageLike, name: str) -> ReadImage:
             return damage(name, error)
         except ValueError as error:  # a NUL in it
             return DamagedImage(name, f"not a path ({error})")
-    if isinstance(image, bytes | DamagedImage):
+    if isinstance(image, DamagedImage):
         return image
-    if isinstance(image, Image.Image):
-        try:
-            return stored(image)
-        except Exception as error:  # of any kind: Pillow reads the file only now
-            return damage(name, error)
-    pixels = image
-    if isinstance(image, np.ndarray):
-        pixels = image[None] if image.ndim == 2 else np.moveaxis(image, -1, 0)
-    # Tensors are recognised without importing torch, which takes seconds.
-    dtype = str(getattr(pixels, "dtype", "")).removeprefix("torch.")
-    if dtype != "uint8" or len(pixels.shape) != 3:
-        raise UserError(
-            f"{name} is a {kind_of(image)}; give a path, bytes, a Pillow image, "
-            "or uint8 pixels (a tensor of channels × height × width, an array of "
-            "height × width × channels)."
-        )
-    if not math.prod(pixels.shape):
-        return DamagedImage(name, "it has no pixels")
-    read: ReadImage = pixels
-    return read
-
-
-def stored(picture: Image.Image) -> bytes | PixelArray:
-    """A Pillow image as the bytes of a lossless file, decoded like any other file.
-
-    An image with more than 8 bits per pixel is converted to pixels directly.
-    """
-    with _ONE_READER:
-        upright = ImageOps.exif_transpose(picture)
-    upright.format = picture.format
-    if (levels := levels_of(upright)) is not None:
-        return pixels_of(upright, "L", levels)
-    if upright.mode not in ("1", "L", "LA", "P", "RGB", "RGBA"):
-        upright = upright.convert("RGB")
-    file = io.BytesIO()
-    upright.save(file, "PNG", compress_level=1)
-    return file.getvalue()
-
-
-def kind_of(image: Any) -> str:
-    """A description of an object that is not an image."""
-    if hasattr(image, "dtype") and hasattr(image, "shape"):
-        kind = "array" if isinstance(image, np.ndarray) else "tensor"
-        shape = " × ".join(map(str, image.shape))
-        return f"{str(image.dtype).removeprefix('torch.')} {kind} of {shape}"
-    return type(image).__name__
+    try:
+        return image_data(image, name)
+    except DamagedImage as damaged:
+        return damaged
+    except UserError:
+        raise
+    except Exception as error:  # of any kind: Pillow reads the file only now
+        return damage(name, error)
 
 
 def decoding_groups(

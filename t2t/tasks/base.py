@@ -71,6 +71,8 @@ class TaskContext:
     """Whether only the model's head is trained."""
     keep_tokens: float = 1.0
     """Share of the tokens that the blocks see at the start of training."""
+    resizes: bool = False
+    """Whether images are smaller at the start of training."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import torch
 from t2t.data.class_balance import is_uneven
 from t2t.data.sources import Splits
 from t2t.errors import LocalError, UserError
+from t2t.log_level import prints_info
 from t2t.training.check_names import check_names
 from t2t.training.checkpoint import find_checkpoint
 from t2t.training.compile_policy import earlier_decision, first_decision
@@ -88,7 +89,8 @@ def train(
         finished = broadcast_from_main(world, claim_folder)
         if finished is not None:
             return Result(run_folder.path, True, finished, already_finished=True)
-        console = RunConsole(quiet=quiet or not world.is_main, highlight=False)
+        silent = quiet or not (world.is_main and prints_info())
+        console = RunConsole(quiet=silent, highlight=False)
         if splits is None:
             with stage(console, f"Reading {recipe.data}"):
                 splits = made_once_per_machine(world, lambda: open_data(recipe))

@@ -16,6 +16,7 @@ from t2t.user_code import FOLDER as CODE
 RECIPE, ENVIRONMENT, METRICS = "recipe.json", "environment.json", "metrics.jsonl"
 RESULT, CHECKPOINTS, CURVES = "result.json", "last", "curves.png"
 PICTURES = "pictures.png"
+MISTAKES, MISTAKES_TABLE = "mistakes.html", "mistakes.csv"
 MODEL, BEST = "model.safetensors", "best.safetensors"
 LOG, LOCK = "log.txt", ".lock"
 
@@ -28,8 +29,8 @@ CHECKPOINT_FILES = tuple(
     for pattern in (STEP, f"damaged-{STEP}", ".writing-[0-9]*")
 )
 RUN_FILES = (
-    *(MODEL, BEST, METRICS, RESULT, CURVES, PICTURES, LOG, ENVIRONMENT),
-    RECIPE,
+    *(MODEL, BEST, METRICS, RESULT, CURVES, PICTURES, MISTAKES, MISTAKES_TABLE),
+    *(LOG, ENVIRONMENT, RECIPE),
 )
 PARTIAL_FILES = tuple(f".{name}.*.part" for name in RUN_FILES)
 """Files that a killed process did not finish."""

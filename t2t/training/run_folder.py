@@ -3,13 +3,12 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from t2t.atomic import write_atomically
 from t2t.config import differences, few, to_json
-from t2t.data.label_config import LabelConfig
 from t2t.errors import UserError
 from t2t.models.checkpoint_io.checkpoints import read_checkpoint
 from t2t.training.distributed import World, all_reduce_any
@@ -175,8 +174,12 @@ class RunFolder:
         for field in fields(Recipe):  # of a version that did not have it yet
             if field.default is not MISSING:
                 before.setdefault(field.name, field.default)
+            elif field.default_factory is not MISSING:
+                own = field.default_factory()
+                before.setdefault(
+                    field.name, to_json(own) if is_dataclass(own) else own
+                )
         now = to_json(recipe)
-        before.setdefault("labels", to_json(LabelConfig()))
         files = before["labels"].get("files"), now["labels"]["files"]
         if len(files[0] or ()) == len(files[1]) and all(map(same_data, *files)):
             before["labels"]["files"] = now["labels"]["files"]

@@ -259,6 +259,7 @@ def new_state(
         model_name=recipe.model,
         freeze=recipe.freeze,
         keep_tokens=recipe.token_dropping.keep_at(0.0),
+        resizes=bool(recipe.progressive_resizing.ends),
     )
     task = build_task(recipe.task, recipe.task_args, model, context).to(world.device)
     ema = new_ema(model, recipe.ema)

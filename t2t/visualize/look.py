@@ -144,10 +144,7 @@ def look_with(
                     name=short_name(name),
                     pixels=pixels.cpu(),
                     prediction=prediction_of(predictor, normalised),
-                    splits=split_layers(features),
-                    features=tuple(map(channel_maps, evenly(features, MAX_ROWS))),
-                    heads=tuple(head_maps(layer, network) for layer in maps),
-                    rollouts=rollouts_of(maps, network),
+                    **pictures_of(network, features, maps),
                 )
             )
     if not drawn:
@@ -168,6 +165,20 @@ def look_with(
         positions=positions,
         notes=tuple(notes),
     )
+
+
+def pictures_of(
+    network: nn.Module,
+    features: Sequence[FeatureLayer],
+    maps: Sequence[AttentionLayer],
+) -> dict[str, Any]:
+    """What is drawn of one image."""
+    return {
+        "splits": split_layers(features),
+        "features": tuple(map(channel_maps, evenly(features, MAX_ROWS))),
+        "heads": tuple(head_maps(layer, network) for layer in maps),
+        "rollouts": rollouts_of(maps, network),
+    }
 
 
 def check_finite(layers: Sequence[FeatureLayer], path: str) -> None:

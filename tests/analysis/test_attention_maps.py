@@ -1,5 +1,6 @@
 """Attention maps equal what the layers compute; rollout equals a few-line reference."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from t2t.analysis.attention_maps import (
     has_rollout,
     num_tokens_read,
     rollout,
+    rollouts,
 )
 from t2t.errors import UserError
 from t2t.models.tokenizers import TokenTransformer
@@ -210,3 +212,33 @@ def test_layers_of_different_tokens_cannot_be_rolled_out() -> None:
         rollout([], num_read=0)
     with pytest.raises(UserError, match="2 are given"):
         attention_maps(small(), torch.randn(2, 3, 32, 48))
+
+
+@pytest.mark.parametrize("num_read", [0, 1])
+def test_rollouts_are_those_of_every_block_and_head(num_read: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    layers = [
+        AttentionLayer(
+            name=f"block {number}",
+            grid=(2, 3),
+            num_prefix=1,
+            weights=torch.rand(4, 7, 7, generator=generator).softmax(-1),
+        )
+        for number in (1, 2, 3)
+    ]
+    found = rollouts(layers, num_read=num_read)
+    assert found.shape == (3, 5, 2, 3)
+    for up_to in (1, 2, 3):
+        expected = rollout(layers, num_read=num_read, up_to=up_to)
+        assert torch.allclose(found[up_to - 1, 0], expected, atol=1e-5)
+        for head in range(4):
+            alone = [
+                replace(layer, weights=layer.weights[head : head + 1])
+                for layer in layers
+            ]
+            expected = rollout(alone, num_read=num_read, up_to=up_to)
+            assert torch.allclose(found[up_to - 1, 1 + head], expected, atol=1e-5)
+    odd = [layers[0], replace(layers[1], weights=layers[1].weights[:2])]
+    assert rollouts(odd, num_read=num_read).shape == (2, 1, 2, 3)
+    with pytest.raises(UserError, match="same tokens"):
+        rollouts([], num_read=num_read)

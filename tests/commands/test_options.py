@@ -270,4 +270,4 @@ def test_code_is_an_option_of_all_commands_but_those_that_list() -> None:
         for name, command in COMMANDS.items()
         if "code" not in inspect.signature(command).parameters
     ]
-    assert without == ["recipes", "models"]
+    assert without == ["recipes", "models", "completion"]

@@ -1,4 +1,4 @@
-"""Imports go down only: cli > commands > lab > probing > recipes > … > config."""
+"""Imports go down only: cli > commands > lab > review > … > config."""
 
 import ast
 from pathlib import Path
@@ -10,15 +10,17 @@ PACKAGE = Path(t2t.__file__).parent
 LEVELS = [
     {"cli", "commands", "screen", "__main__"},
     {"lab"},
+    {"review"},
     {"probing", "visualize"},
     {"recipes"},
     {"deployment"},
     {"training"},
-    {"tasks", "analysis", "serving"},
+    {"serving"},
+    {"tasks", "analysis"},
     {"models", "data"},
     {"ops"},
     {"config", "shapes", "errors", "atomic", "cache", "registry", "user_code"}
-    | {"sigint", "torchrun", "process_age"},
+    | {"sigint", "torchrun", "process_age", "log_level"},
 ]
 # What `import t2t` runs; it reaches up only when asked.
 AT_THE_DOOR = {"__init__", "timm_hook"}

@@ -26,11 +26,12 @@ FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<body>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
-MARK = re.compile(r"<!-- not run: (.+?) -->\s*\Z", re.DOTALL)
-NUMBER = re.compile(r"\d[\d,.]*")
+MARK = re.compile(r"<!-- not run: ((?:(?!-->).)+) -->\s*\Z", re.DOTALL)
+NUMBER = re.compile(r"(?<![\w-])\d[\d,.]*")
+"""A number, but not that of a name such as top-1."""
 BAR = re.compile(r"[█▏▎▍▌▋▊▉─]+")
-PLURAL = re.compile(r"(?<=\b0 )(\w+)s\b")
-"""A word after a number: runs are shorter here."""
+PLURAL = re.compile(r"(?<=\w{3})s\b")
+"""Where a page shows 12 epochs, a run has 1 epoch here."""
 LATER_EPOCH = re.compile(r"epoch +(?!1/)\d+/")
 
 
@@ -234,8 +235,8 @@ def first_missing(shown: list[str], printed: str) -> str | None:
 
 def plain(line: str) -> str:
     """A line with its numbers as 0, without plurals, bars and repeated blanks."""
-    numberless = PLURAL.sub(r"\1", NUMBER.sub("0", line))
-    return " ".join(BAR.sub("", numberless).split())
+    numberless = NUMBER.sub("0", line)
+    return " ".join(PLURAL.sub("", BAR.sub("", numberless)).split())
 
 
 def as_pattern(shown: str) -> str:

@@ -41,7 +41,7 @@ def wall(rng: random.Random) -> tuple[int, ...]:
     return tuple(rng.randint(90, 200) for _ in range(3))
 
 
-def draw_cat(seed: int, size: int = 40) -> Image.Image:
+def draw_cat(seed: int, size: int = 32) -> Image.Image:
     """A cat's face: pointed ears, slit pupils, whiskers."""
     rng = random.Random(seed)
     sheet, fur = Sheet(size, wall(rng)), rng.choice(FURS)
@@ -74,7 +74,7 @@ def draw_cat(seed: int, size: int = 40) -> Image.Image:
     return sheet.finished()
 
 
-def draw_dog(seed: int, size: int = 40) -> Image.Image:
+def draw_dog(seed: int, size: int = 32) -> Image.Image:
     """A dog's face: hanging ears, a long muzzle, a tongue."""
     rng = random.Random(seed)
     sheet, fur = Sheet(size, wall(rng)), rng.choice(FURS)
@@ -90,7 +90,7 @@ def draw_dog(seed: int, size: int = 40) -> Image.Image:
     return sheet.finished()
 
 
-def draw_car(seed: int, size: int = 40) -> Image.Image:
+def draw_car(seed: int, size: int = 32) -> Image.Image:
     """A car from the side, on a road."""
     rng = random.Random(seed)
     sheet, paint = Sheet(size, (160, 190, 220)), rng.choice(PAINTS)

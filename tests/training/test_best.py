@@ -19,6 +19,7 @@ from t2t.tasks.base import VAL_LOSS
 from t2t.tasks.classify import TOP1
 from t2t.training import model_saver
 from t2t.training.best import BestEvaluation
+from t2t.training.evaluation.evaluate_model import evaluate_model
 from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
 from t2t.training.run_files import read_json
@@ -66,7 +67,12 @@ def test_a_better_evaluation_than_the_last_is_kept_beside_it(
         load_file(whole / f"{each}.safetensors") for each in ("best", "model")
     )
     assert any(not torch.equal(ours[name], last[name]) for name in last)
-    load_trained(whole / "best.safetensors")  # a model like any other
+    report = evaluate_model(whole / "best.safetensors", device="cpu")
+    assert report is not None
+    assert "score here is too optimistic" in " ".join(report.notes)
+    report = evaluate_model(whole, device="cpu")
+    assert report is not None
+    assert report.notes == ()
 
 
 def test_best_delivers_these_weights_and_their_scores(
@@ -76,6 +82,9 @@ def test_best_delivers_these_weights_and_their_scores(
     result = train(replace(peak, keep="best"), folder=folder, runtime=cpu, quiet=True)
     assert_same_weights(folder / "model.safetensors", whole / "best.safetensors")
     assert not (folder / "best.safetensors").exists()
+    report = evaluate_model(folder, device="cpu")
+    assert report is not None
+    assert "score here is too optimistic" in " ".join(report.notes)
     summary = result.summary
     assert summary["top1"] == summary["best_score"] > summary["last_score"]
     row = next(row for row in untimed_rows(folder) if row.get("epoch") == 2)

@@ -39,7 +39,7 @@ from t2t.training.distributed import (
     init_distributed,
 )
 from t2t.training.evaluation.calibration import MAX_LOGITS
-from t2t.training.evaluation.evaluate import Normalize, evaluate
+from t2t.training.evaluation.evaluate import Normalize, Scoring, evaluate
 from t2t.training.evaluation.real_labels import RealLabels
 from t2t.training.evaluation.report import EvalReport
 from t2t.training.evaluation.score import Score
@@ -65,19 +65,23 @@ def evaluate_model(
     flip: bool = False,
     max_damaged: str = DEFAULT_MAX_DAMAGED,
     max_pixels: int = DEFAULT_MAX_PIXELS,
+    also: Scoring | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> EvalReport | None:
     """Evaluates a run or weights on their own or other data.
 
     Under torchrun all processes share the work; the main process gets the report, the
-    others None. `flip` averages the probabilities of each image and its mirror image.
+    others None. `flip` averages the probabilities of each image and its mirror image,
+    `also` gives more values of every image, which the report keeps.
     `progress` is called with the number of images done and their total.
     """
     with init_distributed(device) as world, use_free_cores(world.device):
         precision = precision or default_precision(world.device)
         choose("precision", precision, PRECISIONS)
         trained = as_trained(path, model)
-        selected = find_data(trained, data, split, label_config)
+        selected = find_data(
+            trained, recipe_beside(trained.path), data, split, label_config
+        )
         check_one_label(trained, selected)
         numbers, notes = match_classes(
             selected.source.classes, trained.class_names, selected.where
@@ -95,11 +99,12 @@ def evaluate_model(
         watch = Stopwatch(world, len(source), progress)
         dtype = PRECISIONS[precision]
         has_room = len(source) * num_classes <= MAX_LOGITS
-        score_batch = Scorer(flip=flip, keeps_logits=has_room)
+        score_batch = Scorer(flip=flip, keeps_logits=has_room, also=also)
         values = evaluate(
             network, batches, normalize, score_batch, world, dtype, watch.advance
         )
         score = Score.of(values, num_classes)
+        values.pop("logits", None)  # large, and used by now
         rate = watch.images_per_second()
         real_score = (
             None if real_labels is None else real_labels.score(score.predictions)
@@ -111,7 +116,9 @@ def evaluate_model(
             trained=trained,
             data=selected.where,
             split=selected.split,
+            source=source,
             score=score,
+            values=values,
             real=real_score,
             flip=flip,
             images_per_second=rate,
@@ -131,11 +138,16 @@ class Scorer:
     """Whether the probabilities of mirror images are averaged."""
     keeps_logits: bool
     """Whether `logits` are among the values."""
+    also: Scoring | None = None
+    """Gives more values of every image."""
 
     def __call__(self, model: nn.Module, images: Images, labels: Labels) -> Views:
         logits = flipped_logits(model, images) if self.flip else model(images).float()
         values = score_logits(logits, labels)
-        return {**values, "logits": logits} if self.keeps_logits else values
+        if self.keeps_logits:
+            values["logits"] = logits
+        more = {} if self.also is None else self.also(model, images, labels)
+        return {**values, **more}
 
 
 def as_trained(
@@ -236,6 +248,7 @@ class EvaluationData:
 
 def find_data(
     trained: TrainedModel,
+    recipe: Recipe | None,
     data: str | Path | None,
     split: str | None,
     label_config: LabelConfig = NO_LABEL_CONFIG,
@@ -245,7 +258,6 @@ def find_data(
     Data without splits is split as in training if it is the run's own; other data
     without splits is used completely.
     """
-    recipe = recipe_beside(trained.path)
     own = trained.data if recipe is None else recipe.data
     seed = trained.seed if recipe is None else recipe.seed
     where = own if data is None else str(data)
@@ -253,9 +265,9 @@ def find_data(
         raise UserError(f"{trained.path} does not name its training data: give --data.")
     is_own = own is not None and same_data(where, own)
     if is_own and not differs_from_default(label_config):
-        label_config = labels_of(trained)
+        label_config = labels_of(trained, recipe)
     elif differs_from_default(label_config):
-        is_own = is_own and label_config == labels_of(trained)
+        is_own = is_own and label_config == labels_of(trained, recipe)
     try:
         splits = find_splits(where, label_config=label_config).openers
     except UserError as error:
@@ -274,8 +286,21 @@ def find_data(
         source = held.train if split == "train" else held.val
     else:
         source = open_source(where, split, seed=seed, label_config=label_config)
-    notes = split_changes(source, trained, where) if is_own and split == "val" else ()
+    notes: tuple[str, ...] = ()
+    if is_own and split == "val":
+        notes = (*split_changes(source, trained, where), *choice_note(trained, recipe))
     return EvaluationData(source, where, split, notes)
+
+
+def choice_note(trained: TrainedModel, recipe: Recipe | None) -> tuple[str, ...]:
+    """A note if a run's weights were chosen by the images that they are scored on."""
+    is_best = Path(trained.path).name == BEST
+    if not (is_best or (recipe is not None and recipe.keep == "best")):
+        return ()
+    return (
+        "These weights are those of the run's best evaluation on these images, so "
+        "their score here is too optimistic; other images say more.",
+    )
 
 
 def split_changes(source: Source, trained: TrainedModel, where: str) -> tuple[str, ...]:
@@ -289,9 +314,8 @@ def split_changes(source: Source, trained: TrainedModel, where: str) -> tuple[st
     )
 
 
-def labels_of(trained: TrainedModel) -> LabelConfig:
+def labels_of(trained: TrainedModel, recipe: Recipe | None) -> LabelConfig:
     """Where the labels of a model's training data are."""
-    recipe = recipe_beside(trained.path)
     if recipe is not None:
         return recipe.labels
     return from_json(LabelConfig, trained.labels)

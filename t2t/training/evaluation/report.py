@@ -7,7 +7,9 @@ from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
+from torch import Tensor
 
+from t2t.data.sources import Source
 from t2t.errors import on_one_line
 from t2t.models.trained import TrainedModel
 from t2t.training.evaluation.calibration import NUM_BINS, Calibration
@@ -25,7 +27,11 @@ class EvalReport:
     trained: TrainedModel
     data: str
     split: str
+    source: Source
+    """The images, with the class numbers of the model."""
     score: Score
+    values: dict[str, Tensor]
+    """What was measured of every image, by name, such as index and confidence."""
     real: RealScore | None
     flip: bool
     """Whether probabilities are averaged over images and their mirror images."""

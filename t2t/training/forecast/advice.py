@@ -88,8 +88,8 @@ def balance_notes(recipe: Recipe, source: Source) -> list[str]:
         choice = " or ".join(f"--balance {k} ({options[k]})" for k in task.balanced_by)
         return [
             f"Classes are uneven: {many:,} images of {names[1]}, {few:,} of {names[0]} "
-            f"({many / few:.3g} to 1). Macro accuracy counts all classes the same; to "
-            f"raise it, try {choice}."
+            f"({many / few:.3g} to 1). To favour small classes, add {choice}; macro "
+            "accuracy counts all classes the same."
         ]
     factors = balance_factors(counts, recipe.own_balance_power)
     less, more = (f"{factors[each]:.2g}" for each in (largest, smallest))
@@ -177,7 +177,7 @@ def step_seconds(
         return time.perf_counter() - started
 
     stepper = Stepper(plain, runtime, world, state)
-    stepper.set_phase(stepper.phase._replace(keep=1.0))
+    stepper.set_phase(stepper.phase._replace(keep=1.0, scale=1.0))
     few = min(NUM_TRIED, recipe.batch_size)
     seconds(min(2, few))  # warm-up
     one = seconds(few) * recipe.batch_size / few

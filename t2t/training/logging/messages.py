@@ -2,6 +2,7 @@
 
 from rich.text import Text
 
+from t2t.log_level import prints_info, prints_warnings
 from t2t.training.distributed import World
 from t2t.training.logging.console import RunConsole
 from t2t.training.logging.failure_counter import FailureCounter
@@ -15,9 +16,13 @@ class Messages:
 
     def __init__(self, run_folder: RunFolder, world: World, quiet: bool) -> None:
         self.run_folder, self.world = run_folder, world
-        self.console = RunConsole(
-            stderr=False, quiet=quiet or not world.is_main, highlight=False
-        )
+        silent = quiet or not world.is_main
+        self.console = RunConsole(quiet=silent or not prints_info(), highlight=False)
+        self.warnings = self.console
+        """Where warnings are printed."""
+        if not prints_info():
+            silent = silent or not prints_warnings()
+            self.warnings = RunConsole(stderr=True, quiet=silent, highlight=False)
         # If the log cannot be written, the warning is only printed.
         self.failures = FailureCounter(lambda words: self.show(words, style="yellow"))
 
@@ -34,7 +39,7 @@ class Messages:
 
     def show(self, sentence: str, style: str) -> None:
         """Prints a sentence without logging it."""
-        self.console.show(Text(sentence, style=style))
+        self.warnings.show(Text(sentence, style=style))
 
     def note(self, words: str) -> None:
         """Logs a line without printing it; a full disk does not stop a run."""
