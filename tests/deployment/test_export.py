@@ -91,7 +91,7 @@ def test_a_file_that_differs_is_refused(
     out = tmp_path / "mine.onnx"
     out.write_text("an earlier export")
     with pytest.raises(
-        UserError, match="ONNX is not exported: it differs .* is allowed"
+        UserError, match=r"ONNX is not exported: it differs .* is allowed"
     ):
         t2t.export(weights, to="onnx", out=out, images=photos)
     assert [*tmp_path.iterdir()] == [out]

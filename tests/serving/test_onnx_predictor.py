@@ -218,6 +218,17 @@ def test_probabilities_of_several_classes_are_sigmoids(
     assert onnx_predictor.sigmoid(logits).tolist() == [[0.0, 0.5, 1.0]]
 
 
+def test_classes_that_do_not_fit_the_outputs_are_one_sentence(
+    exported: Path, tmp_path: Path
+) -> None:
+    model = onnx.load(str(exported))
+    strings = {each.key: each.value for each in model.metadata_props}
+    onnx.helper.set_model_props(model, {**strings, "class_names": '["ant"]'})
+    onnx.save(model, str(tmp_path / "few.onnx"))
+    with pytest.raises(UserError, match="but names 1 classes: export it again"):
+        OnnxPredictor(tmp_path / "few.onnx")
+
+
 @pytest.mark.parametrize(
     ("key", "text"),
     [
