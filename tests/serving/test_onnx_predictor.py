@@ -195,6 +195,15 @@ def test_a_mistake_is_one_sentence(
     assert sentence in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.parametrize("command", ["eval", "show"])
+def test_other_commands_ask_for_the_weights(
+    command: str, exported: Path, capsys: Output
+) -> None:
+    assert main([command, str(exported)]) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert "is an exported graph (.onnx)" in told
+
+
 def test_a_missing_package_is_one_sentence(
     exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
