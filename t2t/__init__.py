@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from t2t.data.augment.config import Augmentation
     from t2t.data.augment.operations import register_augmentation
     from t2t.data.sources import Source, register_source
+    from t2t.deployment.export import export
     from t2t.models.blocks import register_mixer, register_mlp
     from t2t.models.config import ModelConfig
     from t2t.models.create import create_model
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from t2t.probing.probe import probe
     from t2t.recipes import find_recipe
     from t2t.recipes.train import train
+    from t2t.review.evaluate import evaluate
+    from t2t.serving.onnx_predictor import load_onnx
     from t2t.tasks import Metric, Task, TaskContext, register_task
     from t2t.tasks.classify import Classify
     from t2t.training.optim import register_optimizer
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
         TokenDropping,
     )
     from t2t.user_code import load_code
+    from t2t.visualize.look import look
 
 __version__ = "0.1.0"
 
@@ -60,11 +64,15 @@ __all__ = [
     "Tokenizer",
     "UserError",
     "create_model",
+    "evaluate",
+    "export",
     "features",
     "find_recipe",
     "list_models",
     "load",
     "load_code",
+    "load_onnx",
+    "look",
     "neighbors",
     "probe",
     "register_augmentation",
@@ -97,10 +105,14 @@ LAZY = {
     "TokenDropping": "t2t.training.recipe",
     "Tokenizer": "t2t.models.tokenizers",
     "create_model": "t2t.models.create",
+    "evaluate": "t2t.review.evaluate",
+    "export": "t2t.deployment.export",
     "features": "t2t.probing.features",
     "find_recipe": "t2t.recipes",
     "load": "t2t.models.weights",
+    "load_onnx": "t2t.serving.onnx_predictor",
     "load_code": "t2t.user_code",
+    "look": "t2t.visualize.look",
     "neighbors": "t2t.probing.neighbors",
     "probe": "t2t.probing.probe",
     "register_augmentation": "t2t.data.augment.operations",

@@ -9,7 +9,8 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from t2t.analysis.attention_rollout import Explanation, Map
+from t2t.analysis.attention_maps import Map
+from t2t.analysis.attention_rollout import Explanation
 from t2t.analysis.confusion_figure import save_figure, shortened
 from t2t.shapes import Pixels
 

@@ -47,7 +47,17 @@ def draw_confusion(
     path: str | Path,
     title: str = "",
 ) -> Path:
-    """Draw the confusion matrix: correct in blue, wrong in red.
+    """Draw the confusion matrix into a file."""
+    figure = confusion_figure(confusion, class_names, title)
+    return save_figure(figure, path, dpi=figure.dpi)
+
+
+def confusion_figure(
+    confusion: Int64[Tensor, "true predicted"],
+    class_names: Sequence[str],
+    title: str = "",
+) -> Figure:
+    """A figure of the confusion matrix: correct in blue, wrong in red.
 
     The matrix may be sparse. Classes that are neither true nor predicted are left out;
     of too many classes, those with the most mistakes are drawn.
@@ -62,7 +72,11 @@ def draw_confusion(
     num = len(names)
     cell = 0.46 if num <= _NUM_WITH_NUMBERS else 0.2 if num <= _NUM_NAMES else 0.05
     side = min(max(num * cell, 4.0), 16.0)
-    figure = Figure(figsize=(side + 5.6, side + 1.6), layout="constrained")
+    figure = Figure(
+        figsize=(side + 5.6, side + 1.6),
+        dpi=max(120, 2 * num / side),  # at least two pixels per class
+        layout="constrained",
+    )
     FigureCanvasAgg(figure)
     matrix, mistakes = figure.subplots(1, 2, width_ratios=[side + 1.6, 4.0])
     draw_matrix(matrix, *counts_and_shares(pairs, drawn), names)
@@ -73,8 +87,7 @@ def draw_confusion(
     right = pairs.counts[pairs.rows == pairs.columns].sum() / pairs.counts.sum()
     heading = f"{shortened(title, 80)}   top-1 {100 * right:.2f} %".strip()
     figure.suptitle(heading, fontsize=12, parse_math=False)  # names may contain a $
-    # At least two pixels per class.
-    return save_figure(figure, path, dpi=max(120, 2 * num / side))
+    return figure
 
 
 def save_figure(figure: Figure, path: str | Path, dpi: float) -> Path:

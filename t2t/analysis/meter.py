@@ -15,6 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from t2t.models.axial import AxialAttention
 from t2t.models.layers import GhostLinear, SqueezeExcite
 from t2t.models.tokenizers import TokenTransformer
 
@@ -105,7 +106,16 @@ class ModuleTracker:
         return self.running[-1]
 
     def __enter__(self) -> "ModuleTracker":
+        # Axial attention would compute all pairs if its softmax had hooks.
+        softmaxes = {
+            part
+            for module in self.model.modules()
+            if isinstance(module, AxialAttention)
+            for part in module.attn.modules()
+        }
         for name, module in self.model.named_modules():
+            if module in softmaxes:
+                continue
             self.hooks += [
                 module.register_forward_pre_hook(self.enter(name)),
                 module.register_forward_hook(self.leave(name)),

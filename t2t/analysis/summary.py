@@ -164,7 +164,11 @@ def token_line(model: VisionTransformer, image_size: Size) -> str:
     num_tokens = math.prod(grids[-1])
     plural = "" if num_tokens == 1 else "s"
     prefix = extra[model.config.num_prefix_tokens]
-    return f"{path} = {num_tokens} token{plural}{prefix}"
+    stages = dict.fromkeys(model.encoder.grids(grids[-1])[1:])
+    stages.pop(grids[-1], None)
+    later = ", ".join(f"{rows}×{columns}" for rows, columns in stages)
+    later = f"; then {later}" if later else ""
+    return f"{path} = {num_tokens} token{plural}{prefix}{later}"
 
 
 def parameter_line(cost: Cost) -> str:

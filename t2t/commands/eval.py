@@ -1,6 +1,7 @@
 """`t2t eval`: evaluate a model."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional
@@ -20,6 +21,8 @@ from t2t.commands.options import (
     at_least,
     check_max_pixels,
     check_picture,
+    check_single_process,
+    check_writable,
     option,
     run_code,
     warn,
@@ -30,6 +33,7 @@ from t2t.errors import UserError, on_one_line
 
 if TYPE_CHECKING:
     from t2t.models.trained import TrainedModel
+    from t2t.training.evaluation.evaluate import Scoring
 
 
 def eval(
@@ -66,22 +70,45 @@ def eval(
     real: Annotated[
         bool, option("Also score on ImageNet's reassessed (ReaL) labels.")
     ] = False,
+    flip: Annotated[
+        bool, option("Average the probabilities of each image and its mirror image.")
+    ] = False,
     model: ModelOption = None,
     code: CodeOption = (),
     picture: Annotated[
         str | None,
         option("Draw the confusion matrix: a .png, .pdf or .svg.", "", "PATH"),
     ] = None,
+    report: Annotated[
+        str | None,
+        option(
+            "Write a page of what went wrong: surest mistakes, likely wrong labels, "
+            "near-duplicates of training images, confused classes. A .html, and a "
+            ".csv beside it that lists all.",
+            "",
+            "PATH",
+        ),
+    ] = None,
+    train_images: Annotated[
+        int,
+        option(
+            "Training images that --report reads, for wrong labels and duplicates; 0 "
+            "for none.",
+            "(default: 50000)",
+            "N",
+        ),
+    ] = 50_000,
     json: JsonFlag = False,
 ) -> None:
-    """Evaluate a model: accuracy, loss and speed, and the accuracy of every class.
+    """Evaluate a model: accuracy, calibration, speed, every class, and mistakes.
 
     Examples:
       t2t eval runs/digits.t2t_vit
       t2t eval runs/mine --data photos/ --picture confusion.png
+      t2t eval runs/mine --report mistakes.html
       t2t eval 81.5_T2T_ViT_14.pth.tar --data path/to/imagenet --real
       t2t eval --weights builtin --data path/to/cifar10
-      t2t eval runs/mine --json
+      t2t eval runs/mine --flip --json
     """
     if bool(run) == bool(weights):
         raise UserError(
@@ -92,6 +119,8 @@ def eval(
     check_max_pixels(max_pixels)
     damage_limit(max_damaged, 0)
     check_picture(picture)
+    at_least(0, "--train-images", train_images)
+    check_report(report)
     run_code(code)
 
     from t2t.data.label_config import label_config
@@ -111,25 +140,71 @@ def eval(
         "max_damaged": max_damaged,
     }
     if trained.is_multilabel:
-        refused = {"--picture": picture is not None, "--real": real}
+        refused = {
+            "--picture": picture is not None,
+            "--report": report is not None,
+            "--real": real,
+            "--flip": flip,
+        }
         eval_multilabel(trained, options, refused, json=json)
         return
+    found = None
     with show_progress("evaluating") as progress:
-        report = evaluate_model(trained, real=real, progress=progress, **options)
-    if report is None:  # another process of torchrun prints it
+        evaluated = evaluate_model(
+            trained,
+            real=real,
+            flip=flip,
+            also=None if report is None else score_for_report(),
+            progress=progress,
+            **options,
+        )
+    if evaluated is None:  # another process of torchrun prints it
         return
-    warn(*report.notes)
-    warn(*(f"Skipped a damaged image: {on_one_line(n)}" for n in report.damaged))
+    if report is not None:
+        from t2t.review.evaluate import Evaluation
+
+        with show_progress("training images") as progress:
+            evaluation = Evaluation(evaluated, max_pixels, max_damaged)
+            found = evaluation.save_report(report, train_images, progress)
+    warn(*evaluated.notes)
+    warn(*(f"Skipped a damaged image: {on_one_line(n)}" for n in evaluated.damaged))
     if json:
-        print_json(report.as_json())
+        findings = (
+            {} if found is None else {"report": {"page": report, **found.as_json()}}
+        )
+        print_json({**evaluated.as_json(), **findings})
     else:
-        print_page(lambda width: report.render())
+        print_page(lambda width: evaluated.render())
     if picture is not None:
         from t2t.analysis.confusion_figure import draw_confusion
 
-        names = report.trained.readable_names
-        file = draw_confusion(report.score.confusion, names, picture, report.data)
+        names = evaluated.trained.readable_names
+        file = draw_confusion(evaluated.score.confusion, names, picture, evaluated.data)
         warn(f"Picture: {file}")
+    if found is not None:
+        warn(f"Report: {report} ({found.in_words()})")
+
+
+def check_report(report: str | None) -> None:
+    """Raises an error if a page has another format or cannot be written."""
+    if report is None:
+        return
+    check_single_process("t2t eval --report")
+    if not report.lower().endswith((".html", ".htm")):
+        raise UserError(
+            f"--report {report} must end in .html (--picture draws the confusion "
+            "matrix)."
+        )
+    path = Path(report).expanduser()
+    check_writable("--report", path)
+    check_writable("--report", path.with_suffix(".csv"))
+
+
+def score_for_report() -> "Scoring":
+    """What a report needs of every image, besides its prediction."""
+    from t2t.review.evaluate import score_colours
+
+    return score_colours
 
 
 def eval_multilabel(

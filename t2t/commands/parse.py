@@ -19,7 +19,7 @@ from t2t.errors import UserError, suggest
 Options = Mapping[str, Parameter]
 
 PARSING = (FlagCreatePairsOff, DisallowNone)
-REPEATABLE = ("--set", "--log", "--code")
+REPEATABLE = ("--set", "--log", "--code", "--compare")
 
 
 def parse(

@@ -4,9 +4,10 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 from tyro.conf import Positional
 
@@ -27,7 +28,11 @@ from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.errors import UserError, on_one_line
 
 if TYPE_CHECKING:
-    from t2t.serving.predictor import Prediction, Predictor
+    from t2t.serving.onnx_predictor import OnnxPredictor
+    from t2t.serving.prediction import Prediction
+    from t2t.serving.predictor import Predictor
+
+    AnyPredictor = OnnxPredictor | Predictor
 
 MAX_DRAWN = 8
 """Images in a picture."""
@@ -37,8 +42,9 @@ def predict(
     inputs: Annotated[
         Positional[tuple[str, ...]],
         option(
-            "A run folder, weights, a URL or hf-hub:owner/name (default: the built-in "
-            "model), then image files, folders, or - for paths on standard input.",
+            "A run folder, weights, a .onnx file, a URL or hf-hub:owner/name (default: "
+            "the built-in model), then image files, folders, or - for paths on "
+            "standard input.",
             "",
             "[WEIGHTS] IMAGE...",
         ),
@@ -86,6 +92,7 @@ def predict(
     Examples:
       t2t predict cat.jpg
       t2t predict runs/mine cat.jpg
+      t2t predict model.onnx cat.jpg
       t2t predict cat.jpg --picture explained.png
       t2t predict runs/mine photos/ --top 1 --csv > classes.csv
       find . -name '*.jpg' | t2t predict runs/mine - --json
@@ -112,28 +119,26 @@ def predict(
 
     run_code(code)
 
-    from t2t.models.trained import load_trained
     from t2t.screen import print_page
-    from t2t.serving.predictor import THRESHOLD, Prediction, Predictor
+    from t2t.serving.prediction import THRESHOLD, Prediction
     from t2t.serving.printing import prediction_table, write_csv, write_json_lines
-    from t2t.training.distributed import find_device
-    from t2t.training.threads import use_free_cores
 
-    chosen_device = find_device(device)
-    trained = load_trained(chosen_weights, model=model)
-    if weights is None and len(images) == len(inputs):
-        warn(
-            f"No weights are given, so this is the built-in {trained.name}, trained on "
-            f"{trained.data} ({len(trained.class_names)} classes)."
+    predictor: AnyPredictor
+    threads: AbstractContextManager[None]
+    if is_onnx(chosen_weights):
+        check_onnx_options(chosen_weights, model, device, picture)
+        predictor, threads = open_onnx(chosen_weights, max_pixels), nullcontext()
+    else:
+        is_given = weights is not None or len(images) < len(inputs)
+        predictor, threads = open_weights(
+            chosen_weights, model, device, max_pixels, is_given
         )
-    if threshold is not None and not trained.is_multilabel:
+    if threshold is not None and not predictor.is_multilabel:
         raise UserError(
             f"--threshold is for models that predict several labels an image, and "
-            f"{trained.path} predicts one: leave it out, or use --top."
+            f"{chosen_weights} predicts one: leave it out, or use --top."
         )
-    threshold = THRESHOLD if threshold is None else threshold
-    predictor = Predictor(trained, chosen_device, max_pixels, threshold)
-    warn(*trained.notes)
+    predictor.threshold = THRESHOLD if threshold is None else threshold
     # File names may be any bytes; programs get them unchanged.
     if isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")
@@ -147,7 +152,7 @@ def predict(
     printed: list[Prediction] = []
     drawn: list[Prediction] = []
     num_predicted = num_failed = 0
-    with use_free_cores(chosen_device):
+    with threads:
         for result in results:
             if isinstance(result, Prediction):
                 num_predicted += 1
@@ -165,11 +170,68 @@ def predict(
     if printed:
         print_page(lambda width: prediction_table(printed))
     if picture is not None:
-        warn(f"Picture: {draw_predictions(predictor, drawn, picture)}")
+        warn(
+            f"Picture: {draw_predictions(cast('Predictor', predictor), drawn, picture)}"
+        )
         if num_predicted > len(drawn):
             warn(f"It shows the first {len(drawn)} of {num_predicted:,} images.")
     if num_failed:
         raise SystemExit(1)
+
+
+def open_weights(
+    weights: str,
+    model: str | None,
+    device: str | None,
+    max_pixels: int,
+    is_given: bool,
+) -> "tuple[Predictor, AbstractContextManager[None]]":
+    """A predictor on PyTorch, and a context that sets its number of threads."""
+    from t2t.models.trained import load_trained
+    from t2t.serving.predictor import Predictor
+    from t2t.training.distributed import find_device
+    from t2t.training.threads import use_free_cores
+
+    chosen_device = find_device(device)
+    trained = load_trained(weights, model=model)
+    if not is_given:
+        warn(
+            f"No weights are given, so this is the built-in {trained.name}, trained on "
+            f"{trained.data} ({len(trained.class_names)} classes)."
+        )
+    predictor = Predictor(trained, chosen_device, max_pixels)
+    warn(*trained.notes)
+    return predictor, use_free_cores(chosen_device)
+
+
+def open_onnx(path: str, max_pixels: int) -> "OnnxPredictor":
+    """A predictor on ONNX Runtime; PyTorch, which takes a second, is not imported."""
+    from t2t.serving.onnx_predictor import OnnxPredictor
+
+    return OnnxPredictor(path, max_pixels=max_pixels)
+
+
+def is_onnx(weights: str) -> bool:
+    """Whether weights are an exported ONNX file, by its name."""
+    return weights.lower().endswith(".onnx")
+
+
+def check_onnx_options(
+    path: str, model: str | None, device: str | None, picture: str | None
+) -> None:
+    """Raises an error for options that need PyTorch."""
+    if picture is not None:
+        raise UserError(
+            f"--picture looks inside the model, and {path} is a closed graph: give the "
+            "weights that it was exported from."
+        )
+    if model is not None:
+        raise UserError(f"--model {model} is not needed: {path} names its model.")
+    if device not in (None, "cpu"):
+        raise UserError(
+            f"--device {device}: an ONNX file runs on the CPU here; leave it out, or "
+            "give the weights that it was exported from."
+        )
 
 
 def draw_predictions(
@@ -219,8 +281,7 @@ def split_inputs(
 
 def no_images(inputs: tuple[str, ...]) -> str:
     """An error message for a command line without images."""
-    from t2t.data.sources.folder import is_image_name
-    from t2t.data.sources.storage import is_url
+    from t2t.data.image_files import is_image_name, is_url
 
     advice = "give files, folders, or - for a list."
     if not inputs:
@@ -237,9 +298,13 @@ def no_images(inputs: tuple[str, ...]) -> str:
 
 def names_images(word: str) -> bool:
     """Whether a word names images: `-`, a file, or a folder that is not a run."""
-    from t2t.data.sources.folder import is_image_name, is_unread_name, walk
-    from t2t.data.sources.opening import permitted
-    from t2t.data.sources.storage import is_url
+    from t2t.data.image_files import (
+        is_image_name,
+        is_unread_name,
+        is_url,
+        permitted,
+        walk,
+    )
 
     path = Path(word).expanduser()
     if path.is_dir():

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional
 
@@ -25,6 +25,7 @@ from t2t.commands.options import (
     option,
     parse_size,
     run_code,
+    warn,
 )
 from t2t.config import MAX_WORKERS
 from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, damage_limit
@@ -32,6 +33,9 @@ from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.errors import UserError
 from t2t.log_level import prints_info
 from t2t.torchrun import is_main
+
+if TYPE_CHECKING:
+    from t2t.training.trainer import Result
 
 
 def train(
@@ -90,13 +94,46 @@ def train(
     distill_token: Annotated[
         bool, option("Add a distillation token, which learns from the teacher.")
     ] = False,
+    folds: Annotated[
+        int | None,
+        option(
+            "Cross-validate: train N times, each time evaluating on another Nth of the "
+            "images.",
+            "",
+            "N",
+        ),
+    ] = None,
     folder: Annotated[
         str | None, option("Run folder.", "(default: runs/NAME)", "PATH")
     ] = None,
     set: SetOption = (),
     code: CodeOption = (),
     epochs: Annotated[int | None, option("Same as --set epochs=N.", "", "N")] = None,
+    minutes: Annotated[
+        float | None,
+        option("Train as many epochs as take so long on this machine.", "", "N"),
+    ] = None,
     seed: Annotated[int | None, option("Same as --set seed=N.", "", "N")] = None,
+    balance: Annotated[
+        Literal["sampling", "weights"] | None,
+        option(
+            "Balance uneven classes: show images of small classes more often "
+            "(sampling), or count them more in the loss (weights); --set "
+            "balance_power= sets how much.",
+            "(default: no balance)",
+        ),
+    ] = None,
+    keep: Annotated[
+        Literal["last", "best"] | None,
+        option(
+            "The final model: the weights of the last evaluation or of the best one.",
+            "(default: last)",
+        ),
+    ] = None,
+    patience: Annotated[
+        int | None,
+        option("Stop after N evaluations without a better top-1.", "", "N"),
+    ] = None,
     device: DeviceOption = None,
     precision: PrecisionOption = None,
     residual: Annotated[
@@ -145,7 +182,10 @@ def train(
     Examples:
       t2t train
       t2t train --data photos/ --epochs 100
+      t2t train --data photos/ --minutes 10
       t2t train --data photos/ --from builtin
+      t2t train --data photos/ --balance sampling --keep best --patience 10
+      t2t train --data photos/ --folds 5
       t2t train --data photos/ --from resnet50 --freeze
       t2t train --data photos/ --teacher runs/large
       t2t train cifar10.t2t_vit_7 --data path/to/cifar10
@@ -160,6 +200,8 @@ def train(
     if threads is not None:
         at_most(MAX_WORKERS, "--threads", at_least(1, "--threads", threads))
     check_max_pixels(max_pixels)
+    if patience is not None:
+        at_least(1, "--patience", patience)
     damage_limit(max_damaged, 0)
     if micro_batch is not None:
         at_least(1, "--micro-batch", micro_batch)
@@ -189,7 +231,12 @@ def train(
         folder=folder,
         set=set,
         epochs=epochs,
+        minutes=minutes,
         seed=seed,
+        balance=balance,
+        keep=keep,
+        patience=patience,
+        folds=folds,
         device=device,
         precision=precision,  # type: ignore[arg-type]
         residual=residual,
@@ -209,10 +256,25 @@ def train(
         return
     if not result.finished:
         sys.exit(INTERRUPTED)
-    if is_main() and prints_info():
-        from t2t.commands.train_summary import train_summary
-        from t2t.screen import print_page
+    if is_main():
+        report_on(result, device)
 
-        if result.already_finished:
-            print(f"{result.folder} is already trained; --fresh trains it again.")
+
+def report_on(result: "Result", device: str | None) -> None:
+    """Prints what a finished run reached, and writes the page of its mistakes."""
+    from t2t.commands.folds_summary import folds_summary
+    from t2t.commands.train_report import write_report
+    from t2t.commands.train_summary import train_summary
+    from t2t.screen import print_page
+
+    if result.folds:
+        if prints_info():
+            print_page(lambda width: folds_summary(result))
+        return
+    if not result.already_finished:
+        if note := write_report(result.folder, result.summary, device):
+            warn(note)
+    elif prints_info():
+        print(f"{result.folder} is already trained; --fresh trains it again.")
+    if prints_info():
         print_page(lambda width: train_summary(result.folder, result.summary))

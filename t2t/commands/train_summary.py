@@ -24,7 +24,7 @@ from t2t.training.forecast.advice import FEW_TO_VALIDATE, confidence_interval
 from t2t.training.loaders import open_data
 from t2t.training.logging.clock import duration, pace
 from t2t.training.logging.metrics import read_rows
-from t2t.training.run_files import CURVES, METRICS, MODEL, PICTURES
+from t2t.training.run_files import BEST, CURVES, METRICS, MISTAKES, MODEL, PICTURES
 from t2t.training.saved_run import read_recipe
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -164,7 +164,7 @@ def read_or_damaged(source: Source, index: int) -> bytes | Tensor | DamagedImage
 
 
 def notes(folder: Path, summary: dict[str, Any]) -> list[str]:
-    """Sentences on the confidence interval and on an unused test split."""
+    """Sentences on the confidence interval, the weights and an unused test split."""
     found = []
     counts = [row["num_images"] for row in read_rows(folder / METRICS) if "top1" in row]
     num_images = counts[-1] if counts and isinstance(counts[-1], int) else None
@@ -174,9 +174,36 @@ def notes(folder: Path, summary: dict[str, Any]) -> list[str]:
             f"{num_images:,} validation images: the 95 % confidence interval of top-1 "
             f"is {low:.1f} to {high:.1f} %."
         )
-    if has_unused_test(folder) and task_class(read_recipe(folder).task).needs_labels:
+    task = read_recipe(folder).task
+    metric = primary_metric(task, summary.get("metric"))
+    found += choice_notes(folder, summary, metric)
+    if has_unused_test(folder) and task_class(task).needs_labels:
         command = f"t2t eval {shlex.quote(str(folder))} --split test"
         found.append(f"The data has a test split that this run did not use: {command}")
+    return found
+
+
+def choice_notes(folder: Path, summary: dict[str, Any], metric: Metric) -> list[str]:
+    """Sentences on an early stop, and on the best evaluation if it is not the last."""
+    found = []
+    if stopped := summary.get("stopped_early"):
+        found.append(stopped)
+    best, last = summary.get("best_epoch"), summary.get("last_epoch")
+    if best is None or best == last:
+        return found
+    best_score, last_score = (
+        metric.show(summary[name]) for name in ("best_score", "last_score")
+    )
+    chosen = "chosen by the validation images, on which its score is too optimistic"
+    if summary["keep"] == "best":
+        found.append(
+            f"These are the weights of epoch {best}, {chosen}; the last epoch ({last}) "
+            f"had {last_score}."
+        )
+    elif (folder / BEST).exists():
+        found.append(
+            f"Epoch {best} had {best_score}: its weights are in {BEST}, {chosen}."
+        )
     return found
 
 
@@ -197,9 +224,11 @@ def files_and_commands(
     quoted = shlex.quote(str(folder))
     files = {
         MODEL: "the model, ready to use",
+        BEST: "the model of the best evaluation",
         CURVES: "losses, metrics and learning rate over the steps",
         METRICS: "the same as numbers",
         PICTURES: "what the task saw and predicted",
+        MISTAKES: "surest mistakes, likely wrong labels, near-duplicates",
     }
     rows = {
         str(folder / name): what
@@ -209,6 +238,9 @@ def files_and_commands(
     if has_classes and (folder / MODEL).exists():
         what = "average precision" if several else "accuracy and confusions"
         rows[f"t2t eval {quoted}"] = f"{what} of every class"
+        if not several and not (folder / MISTAKES).exists():
+            page = f"t2t eval {quoted} --report {MISTAKES}"
+            rows[page] = "surest mistakes, likely wrong labels, near-duplicates"
         rows[f"t2t predict {quoted} IMAGE..."] = "classify your own images"
     width = max(map(len, rows), default=0)
     return "\n".join(f"  {key:<{width}}   {value}" for key, value in rows.items())

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from t2t.data.class_balance import BalancedShuffle
 from t2t.data.crops import Crop, min_side_for
 from t2t.data.decoding.damage import Damage
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS, MAX_PIXELS_LIMIT
@@ -86,6 +87,7 @@ def open_batches(
     rank: int = 0,
     world_size: int = 1,
     repeats: int = 1,
+    balance_power: float = 0.0,
     channels: int = 3,
     damage: Damage | None = None,
     loader_options: LoaderOptions | None = None,
@@ -94,7 +96,8 @@ def open_batches(
 
     A batch has a view of its images per crop, in that order. Without crops it has one:
     the images as they are, which must share one size. A damaged image is recorded and
-    replaced by the next one of the source.
+    replaced by the next one of the source. `balance_power` above 0 shows images of
+    small classes more often (`balance_factors`).
     """
     sampler = TrainingSampler(
         num_images=len(source),
@@ -103,15 +106,21 @@ def open_batches(
         rank=rank,
         world_size=world_size,
         repeats=repeats,
-        shuffle=shuffle_of(source, -(-batch_size // repeats)),
+        shuffle=shuffle_of(source, -(-batch_size // repeats), balance_power),
     )
     sampler.batch_indices(0)  # refuses an impossible batch size before reading
     return _open(source, sampler, crops, device, channels, damage, loader_options)
 
 
-def shuffle_of(source: Source, num_distinct: int) -> Shuffle:
+def shuffle_of(source: Source, num_distinct: int, balance_power: float) -> Shuffle:
     """How a source is shuffled for batches of so many different images."""
-    shuffle = shuffled if source.blocks is None else BlockShuffle(source, num_distinct)
+    shuffle: Shuffle
+    if balance_power:
+        shuffle = BalancedShuffle(source, num_distinct, balance_power)
+    elif source.blocks is not None:
+        shuffle = BlockShuffle(source, num_distinct)
+    else:
+        shuffle = shuffled
     return ShuffleAhead(shuffle) if len(source) >= _SHUFFLED_AHEAD_FROM else shuffle
 
 

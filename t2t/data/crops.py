@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from t2t.data.center_crop import center_boxes, min_side_of
 from t2t.data.rng import CounterRng
 from t2t.errors import UserError
 from t2t.ops.crop_resize import Filter, crop_resize
@@ -19,6 +21,7 @@ Interpolation = Literal["random", "bilinear", "bicubic"]
 Sides = Int64[Tensor, " batch"]
 
 _NUM_TRIES = 10
+SIDE_STEP = 8
 
 
 class CropPlan(NamedTuple):
@@ -90,7 +93,7 @@ def min_side_for(*crops: Crop) -> int | None:
 
 def _min_side(crop: Crop) -> int:
     fraction = crop.fraction if isinstance(crop, CenterCrop) else 1.0
-    return math.ceil(max(crop.size) * max(2.25, 2 / fraction))
+    return min_side_of(crop.size, fraction)
 
 
 def _have_size(images: Ragged, size: tuple[int, int]) -> bool:
@@ -131,6 +134,16 @@ def stack_images(images: Ragged) -> Pixels:
         interleaved = chosen.view(-1, height, width, images.channels)
         return interleaved.permute(0, 3, 1, 2).contiguous()
     return chosen.view(-1, images.channels, height, width)
+
+
+def shrink(pixels: Pixels, scale: float) -> Pixels:
+    """Smaller images, whose sides are multiples of eight pixels."""
+    size = [
+        min(max(round(side * scale / SIDE_STEP), 1) * SIDE_STEP, side)
+        for side in pixels.shape[-2:]
+    ]
+    smaller = F.interpolate(pixels.float(), size, mode="bilinear", antialias=True)
+    return smaller.round().clamp(0, 255).to(pixels.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,30 +219,8 @@ class CenterCrop:
         return all(math.floor(side / self.fraction) == side for side in self.size)
 
     def plan(self, heights: Sides, widths: Sides, rng: CounterRng) -> CropPlan:
-        # Sides and margins are rounded to whole pixels as torchvision does, then scaled
-        # back: one resize of a box gives what the two steps give.
-        want_height, want_width = (math.floor(s / self.fraction) for s in self.size)
-        tall, wide = heights.double(), widths.double()
-        by_height = want_height / tall >= want_width / wide
-        resized_height = torch.where(
-            by_height, want_height, (want_width * tall / wide).floor()
-        )
-        resized_width = torch.where(
-            by_height, (want_height * wide / tall).floor(), want_width
-        )
-        top = ((resized_height - self.size[0]) / 2).round()
-        left = ((resized_width - self.size[1]) / 2).round()
-        shrink_y, shrink_x = tall / resized_height, wide / resized_width
-        boxes = torch.stack(
-            [
-                left * shrink_x,
-                top * shrink_y,
-                (left + self.size[1]) * shrink_x,
-                (top + self.size[0]) * shrink_y,
-            ],
-            1,
-        )
-        return CropPlan(boxes.float(), _filters("bicubic", rng))
+        boxes = center_boxes(heights.numpy(), widths.numpy(), self.size, self.fraction)
+        return CropPlan(torch.from_numpy(boxes), _filters("bicubic", rng))
 
 
 def _filters(interpolation: Interpolation, rng: CounterRng) -> Int64[Tensor, " batch"]:

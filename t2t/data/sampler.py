@@ -18,7 +18,8 @@ from t2t.shapes import Labels, Pixels
 
 _NUM_DOWNLOADS = 4
 Shuffle = Callable[[int, int, int], Int64[np.ndarray, " images"]]
-"""Maps (seed, number of the pass, number of images) to a permutation."""
+"""Maps (seed, number of the pass, number of images) to the images of that pass: a
+permutation, or as many samples of balanced classes, which may hold an image twice."""
 
 
 class Batch(NamedTuple):
@@ -78,7 +79,7 @@ def steps_per_epoch(num_images: int, batch_size: int) -> int:
 @functools.lru_cache(maxsize=4)
 def shuffled(seed: int, number: int, num_images: int) -> Int64[np.ndarray, " images"]:
     """The permutation of pass `number`."""
-    return _read_only(permutation(num_images, _permutation_seed(seed, number)))
+    return read_only(permutation(num_images, pass_seed(seed, number)))
 
 
 class BlockShuffle:
@@ -94,8 +95,8 @@ class BlockShuffle:
         return self._cached(seed, number)
 
     def _shuffled(self, seed: int, number: int) -> Int64[np.ndarray, " images"]:
-        seed = _permutation_seed(seed, number)
-        return _read_only(dealt_order(self._source, self._batch_size, seed))
+        seed = pass_seed(seed, number)
+        return read_only(dealt_order(self._source, self._batch_size, seed))
 
 
 class ShuffleAhead:
@@ -124,12 +125,13 @@ class ShuffleAhead:
         return order
 
 
-def _permutation_seed(seed: int, number: int) -> int:
+def pass_seed(seed: int, number: int) -> int:
+    """The seed of the permutation of pass `number`."""
     # Even, since an order by blocks also uses the seed that follows.
     return 2 * ((seed << 24) + number)
 
 
-def _read_only(order: Int64[np.ndarray, " images"]) -> Int64[np.ndarray, " images"]:
+def read_only(order: Int64[np.ndarray, " images"]) -> Int64[np.ndarray, " images"]:
     """The same array, which its users cannot change."""
     order.flags.writeable = False
     return order
@@ -168,8 +170,20 @@ class TrainingSampler:
         samples = np.arange(self.rank * share, (self.rank + 1) * share)
         copy, which = np.divmod(samples, num_distinct)
         indices = chosen[which]
+        copy += self.repeats * num_earlier(chosen)[which]
         keys = indices + copy * self.num_images
         return BatchIndices(indices, keys, np.ones(share, dtype=bool))
+
+
+def num_earlier(values: Int64[np.ndarray, " values"]) -> Int64[np.ndarray, " values"]:
+    """How often each value occurs before its place."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    positions = np.arange(len(values))
+    is_first = np.append(True, ordered[1:] != ordered[:-1])
+    earlier = np.empty_like(positions)
+    earlier[order] = positions - np.maximum.accumulate(positions * is_first)
+    return earlier
 
 
 class ReadAhead:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 import t2t
 from t2t.atomic import atomic_file
-from t2t.errors import UserError, on_one_line
+from t2t.deployment.model_card import data_sentence, in_cell, limits
+from t2t.errors import UserError
 from t2t.lab.output_dir import file_names, renamed, writing_into
 from t2t.models.builtin import CARD
 from t2t.models.checkpoint_io.checkpoints import Checkpoint, read_checkpoint
@@ -158,25 +159,6 @@ def card(
     return "\n\n".join(parts) + "\n"
 
 
-def data_sentence(recipe: Recipe, data: str) -> str:
-    """The training data, the starting weights and the teacher."""
-    held = f", {recipe.holdout:,} of its training images left out"
-    images = f"{data}{held if recipe.holdout else ''}"
-    teacher = recipe.task_args.get("teacher")
-    distilled = f" It was distilled from {named(teacher)}." if teacher else ""
-    if recipe.weights:
-        start = named(recipe.weights)
-        return f"Trained on {images}, starting from the weights {start}.{distilled}"
-    alone = "" if teacher else " and without pretrained weights"
-    return f"Trained from scratch on {images}, without other images{alone}.{distilled}"
-
-
-def named(weights: str) -> str:
-    """Weights by their URL, or by the name of their file or folder."""
-    is_url = "://" in weights or weights.startswith("hf-hub:")
-    return f"`{weights if is_url else Path(weights).name}`"
-
-
 def class_table(report: EvalReport) -> str:
     """The accuracy of every class, sorted by name."""
     lines = [
@@ -188,24 +170,3 @@ def class_table(report: EvalReport) -> str:
         others = ", ".join(in_cell(other) for other, _ in row.confused_with[:2])
         lines.append(f"| {name} | {row.num_images:,} | {row.top1:.1f} | {others} |")
     return "\n".join(lines)
-
-
-def in_cell(name: str) -> str:
-    """A name as the text of a table cell."""
-    return on_one_line(name).replace("|", "\\|")
-
-
-def limits(size: str, data: str) -> str:
-    """The limits of the model."""
-    return "\n".join(
-        [
-            "- It knows only these classes: an image of anything else is assigned to "
-            "one of them too, often with a high probability.",
-            f"- Its input is {size} pixels: a photograph is shrunk to that and small "
-            "objects are lost. Crop to the object first.",
-            f"- It was trained on images like those of {data}: other views, drawings "
-            "and several objects at once are out of distribution.",
-            "- It is a demonstration and a starting point for fine-tuning, not a basis "
-            "for decisions about people or safety.",
-        ]
-    )

@@ -7,7 +7,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from t2t.errors import UserError
+from t2t.models.axial import AxialAttention
 from t2t.models.config import ModelConfig
+from t2t.models.depthwise import ConvQKV, DepthwiseMlp
 from t2t.models.layers import (
     Bias,
     DropPath,
@@ -17,6 +19,7 @@ from t2t.models.layers import (
     SelfAttention,
     SequenceProjection,
     SqueezeExcite,
+    with_grid,
 )
 from t2t.models.token_grid import Grid
 from t2t.registry import Registry
@@ -26,6 +29,28 @@ from t2t.shapes import Tokens
 def attention(dim: int, grid: Grid, config: ModelConfig) -> SelfAttention:
     """Plain multi-head attention."""
     return SelfAttention(
+        dim,
+        config.num_heads,
+        qkv=nn.Linear(dim, 3 * dim, bias=config.qkv_bias),
+        scale=config.attention_scale,
+    )
+
+
+def conv_attention(dim: int, grid: Grid, config: ModelConfig) -> SelfAttention:
+    """Attention with depthwise convolutions before queries, keys and values."""
+    mixer = attention(dim, grid, config)
+    mixer.qkv = ConvQKV(dim, bias=config.qkv_bias)
+    return mixer
+
+
+def axial_attention(dim: int, grid: Grid, config: ModelConfig) -> AxialAttention:
+    """Attention along rows and columns of the token grid."""
+    if config.positions == "relative":
+        raise UserError(
+            "mixer='axial' compares a token with its row and column only, so it cannot "
+            "use positions='relative'; choose other positions."
+        )
+    return AxialAttention(
         dim,
         config.num_heads,
         qkv=nn.Linear(dim, 3 * dim, bias=config.qkv_bias),
@@ -66,6 +91,8 @@ MIXERS: Registry[Callable[[int, Grid, ModelConfig], nn.Module]] = Registry(
     {
         "attention": attention,
         "attention_se": attention_se,
+        "conv_attention": conv_attention,
+        "axial": axial_attention,
         "ghost": ghost_attention,
         "linformer": linformer_attention,
     },
@@ -86,7 +113,7 @@ def ghost_mlp(dim: int, hidden_dim: int) -> Mlp:
 
 
 MLPS: Registry[Callable[[int, int], nn.Module]] = Registry(
-    "mlp", {"mlp": plain_mlp, "ghost": ghost_mlp}
+    "mlp", {"mlp": plain_mlp, "depthwise": DepthwiseMlp, "ghost": ghost_mlp}
 )
 register_mlp = MLPS.register
 
@@ -109,7 +136,9 @@ class Block(nn.Module):
     def forward(self, tokens: Tokens, grid: Grid, bias: Bias | None) -> Tokens:
         mixed = self.mixer(self.norm1(tokens), grid, bias)
         tokens = tokens + self.drop_path(mixed)
-        return tokens + self.drop_path(self.mlp(self.norm2(tokens)))
+        normed = self.norm2(tokens)
+        changed = with_grid(self.mlp, normed, grid)
+        return tokens + self.drop_path(changed)
 
 
 class DenseBlock(Block):

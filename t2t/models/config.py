@@ -66,9 +66,9 @@ class ModelConfig:
     """Where positions enter: stem, every_layer or shared."""
 
     mixer: str = "attention"
-    """attention, attention_se, ghost or linformer."""
+    """attention, attention_se, conv_attention, axial, ghost or linformer."""
     mlp: str = "mlp"
-    """mlp or ghost."""
+    """mlp, depthwise or ghost."""
     qkv_bias: bool = False
     """Whether queries, keys and values have a bias."""
     attention_scale: float | None = None
@@ -77,11 +77,16 @@ class ModelConfig:
     """Keys and values left after the Linformer projection along the sequence."""
 
     wiring: str = "residual"
-    """residual, or dense: blocks concatenate instead of adding."""
+    """residual; dense: blocks concatenate instead of adding; or pyramid: soft splits
+    between stages shrink the token grid and double width and heads."""
     dense_stages: tuple[int, ...] = ()
     """Blocks in each stage of the dense wiring; their sum is `depth`."""
     growth: int = 0
     """Channels that each block of the dense wiring adds."""
+    pyramid_stages: tuple[int, ...] = ()
+    """Blocks in each stage of the pyramid wiring; their sum is `depth`."""
+    pyramid_mixers: tuple[str, ...] = ()
+    """The mixer of each stage of the pyramid wiring; empty for `mixer` in all."""
 
     class_token: bool = True
     """Adds a class token before those of the image."""
@@ -108,8 +113,9 @@ class ModelConfig:
         for name in (*sizes, "linformer_dim"):
             require(name, getattr(self, name), 1)
         require("depth", self.depth, 1, MAX_BLOCKS)
-        for stage in self.dense_stages:
-            require("dense_stages", stage, 1, MAX_BLOCKS)
+        for name in ("dense_stages", "pyramid_stages"):
+            for stage in getattr(self, name):
+                require(name, stage, 1, MAX_BLOCKS)
         if not 1 <= len(self.splits) <= MAX_SPLITS:
             raise UserError(
                 f"splits has {len(self.splits)} soft splits; 1 to {MAX_SPLITS} are "

@@ -1,6 +1,6 @@
 """The backbone: a sequence of blocks with positions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from t2t.errors import UserError, choose
-from t2t.models.blocks import Block, DenseBlock, DenseTransitionBlock
+from t2t.models.blocks import Block
 from t2t.models.config import ModelConfig
 from t2t.models.fusion import (
     FEWEST_DROPPED,
@@ -22,6 +22,7 @@ from t2t.models.hooks import is_hooked
 from t2t.models.layers import SelfAttention
 from t2t.models.positions import POSITIONS, Positions
 from t2t.models.token_grid import Grid
+from t2t.models.wirings import WIRINGS, BlockSpec, Downsample
 from t2t.ops.block_stack import BlockWeights, block_stack
 from t2t.ops.embedding import TokenParts, embed
 from t2t.ops.performer_step import compute_dtype
@@ -29,6 +30,11 @@ from t2t.shapes import Tokens
 
 Rows = Int64[Tensor, "batch rows"]
 """Numbers of tokens of each image, without the prefix tokens."""
+NEED_ALL_TOKENS = (
+    "not mixer='linformer', 'axial' or 'conv_attention', mlp='depthwise' or "
+    "wiring='pyramid'"
+)
+"""Choices that set `needs_all_tokens`, in the words of an error."""
 POSITIONS_AT = ("stem", "every_layer", "shared")
 
 
@@ -42,23 +48,23 @@ class EncoderPositions(nn.Module):
         self,
         kind: str,
         positions_at: str,
-        dims: Sequence[int],
+        specs: Sequence[BlockSpec],
         num_prefix: int,
-        grid: Grid,
-        num_heads: int,
     ) -> None:
         super().__init__()
         choose("positions_at", positions_at, dict.fromkeys(POSITIONS_AT))
+        dims = [spec.dim for spec in specs]
         if positions_at == "shared" and len(set(dims)) > 1 and kind != "none":
             raise UserError(
                 "positions_at='shared' needs layers of one width, and these have "
                 f"{min(dims)} to {max(dims)}; use positions_at='every_layer'."
             )
         self.positions_at = positions_at
-        widths = dims if positions_at == "every_layer" else dims[:1]
         self.tables = nn.ModuleList(
-            POSITIONS.build(kind, Positions, dim, num_prefix, grid, num_heads)
-            for dim in widths
+            POSITIONS.build(
+                kind, Positions, spec.dim, num_prefix, spec.grid, spec.config.num_heads
+            )
+            for spec in (specs if positions_at == "every_layer" else specs[:1])
         )
         self.drop = nn.Dropout(0.0)
 
@@ -114,21 +120,30 @@ class Encoder(nn.Module):
 
     def __init__(self, grid: Grid, config: ModelConfig) -> None:
         super().__init__()
-        specs = choose("wiring", config.wiring, WIRINGS)(config)
+        wiring = choose("wiring", config.wiring, WIRINGS)(config, grid)
+        specs = wiring.specs
         rates = torch.linspace(0, config.drop_path, len(specs), device="cpu").tolist()
         self.positions = EncoderPositions(
-            config.positions,
-            config.positions_at,
-            [dim for _, dim in specs],
-            config.num_prefix_tokens,
-            grid,
-            config.num_heads,
+            config.positions, config.positions_at, specs, config.num_prefix_tokens
         )
         blocks = [
-            block(dim, grid, rate, config)
-            for (block, dim), rate in zip(specs, rates, strict=True)
+            spec.kind(spec.dim, spec.grid, rate, spec.config)
+            for spec, rate in zip(specs, rates, strict=True)
         ]
         self.blocks = nn.ModuleList(blocks)
+        self.stage_ends = wiring.stage_ends
+        # By the number of the block that it follows.
+        self.downsamples = nn.ModuleDict(
+            {
+                str(last): Downsample(
+                    specs[last].dim,
+                    specs[last + 1].dim,
+                    config.num_prefix_tokens,
+                    config.norm_eps,
+                )
+                for last in wiring.stage_ends[:-1]
+            }
+        )
         self.out_dims = [block.out_dim for block in blocks]
         self.checkpointing = False
         self.num_prefix = config.num_prefix_tokens
@@ -145,6 +160,37 @@ class Encoder(nn.Module):
         """Removes all but the first blocks."""
         self.blocks = self.blocks[:num_blocks]
         self.out_dims = self.out_dims[:num_blocks]
+        self.stage_ends = tuple(end for end in self.stage_ends if end < num_blocks)
+        for name in [*self.downsamples]:
+            if int(name) >= num_blocks - 1:
+                del self.downsamples[name]
+
+    @property
+    def feature_layers(self) -> list[int]:
+        """The blocks whose outputs are features: all, or the last of each stage."""
+        return [*self.stage_ends] or [*range(len(self.blocks))]
+
+    def grids(self, grid: Grid) -> list[Grid]:
+        """The token grid in each block, for that of the first."""
+        grids = []
+        for layer in range(len(self.blocks)):
+            grids.append(grid)
+            if str(layer) in self.downsamples:
+                grid = self.downsample(layer).out_grid(grid)
+        return grids
+
+    def downsample(self, layer: int) -> Downsample:
+        """What follows the last block of a stage but the last."""
+        module = self.downsamples[str(layer)]
+        assert isinstance(module, Downsample)
+        return module
+
+    def next_stage(self, layer: int, tokens: Tokens, grid: Grid) -> tuple[Tokens, Grid]:
+        """Tokens and grid for the next block: split again where a stage ends."""
+        if str(layer) not in self.downsamples:
+            return tokens, grid
+        module = self.downsample(layer)
+        return module(tokens, grid), module.out_grid(grid)
 
     def forward(
         self,
@@ -175,6 +221,7 @@ class Encoder(nn.Module):
             for layer in range(len(self.blocks)):
                 step = self.step if layer > 0 else self.apply_block
                 tokens = step(layer, tokens, grid)
+                tokens, grid = self.next_stage(layer, tokens, grid)
             return norm(tokens)[:, :num_read]
         assert isinstance(norm, nn.LayerNorm)
         mixer, rates = self.plain_blocks()[0].mixer, self.drop_rates()
@@ -223,7 +270,7 @@ class Encoder(nn.Module):
         blocks = self.plain_blocks()
         if not is_fused(tokens) or len(blocks) < len(self.blocks):
             return None
-        if not self.positions.is_stem_only:
+        if not self.positions.is_stem_only or self.downsamples:
             return None
         found = [block_weights(block) for block in blocks]
         stack = [weights for weights in found if weights is not None]
@@ -281,8 +328,8 @@ class Encoder(nn.Module):
         if share < 1 and not self.works_on_parts:
             raise UserError(
                 "Token dropping needs positions_at='stem', positions without an "
-                "attention bias (not 'relative') and a mixer that works on a part of "
-                "the tokens (not 'linformer'); or set token_dropping.keep=1."
+                "attention bias (not 'relative') and blocks that work on a part of "
+                f"the tokens ({NEED_ALL_TOKENS}); or set token_dropping.keep=1."
             )
         self.token_share = share
 
@@ -337,38 +384,3 @@ class TakeRows(torch.autograd.Function):
         (rows,) = ctx.saved_tensors
         full = grad.new_zeros(ctx.num_rows, grad.shape[1])
         return full.index_copy(0, rows, grad), None
-
-
-BlockSpec = tuple[type[Block], int]
-"""A block's class and the width of the tokens that enter it."""
-
-
-def residual_wiring(config: ModelConfig) -> list[BlockSpec]:
-    """Blocks of one width."""
-    return [(Block, config.dim)] * config.depth
-
-
-def dense_wiring(config: ModelConfig) -> list[BlockSpec]:
-    """Blocks that each widen the tokens; the width halves at the end of a stage."""
-    if sum(config.dense_stages) != config.depth or config.growth < 1:
-        raise UserError(
-            f"wiring='dense' needs growth ≥ 1 and dense_stages that sum to depth; "
-            f"given growth={config.growth}, dense_stages={config.dense_stages}, "
-            f"depth={config.depth}."
-        )
-    specs: list[BlockSpec] = []
-    dim = config.dim
-    for stage, depth in enumerate(config.dense_stages, start=1):
-        for layer in range(1, depth + 1):
-            ends = layer == depth and stage < len(config.dense_stages)
-            specs.append((DenseTransitionBlock if ends else DenseBlock, dim))
-            dim += config.growth
-        if stage < len(config.dense_stages):
-            dim //= 2
-    return specs
-
-
-WIRINGS: dict[str, Callable[[ModelConfig], list[BlockSpec]]] = {
-    "residual": residual_wiring,
-    "dense": dense_wiring,
-}

@@ -15,6 +15,11 @@ Bias = Float[Tensor, "one heads queries keys"]
 AttentionMap = Float[Tensor, "batch heads queries keys"]
 
 
+def with_grid(module: nn.Module, x: Tokens, grid: Grid) -> Tokens:
+    """The output of a layer, which gets the token grid too if it `takes_grid`."""
+    return module(x, grid) if getattr(module, "takes_grid", False) else module(x)
+
+
 class DropPath(nn.Module):
     """Stochastic depth: drops a branch for whole samples while training."""
 
@@ -170,12 +175,14 @@ class SelfAttention(nn.Module):
         self.gate: nn.Module = nn.Identity()
 
     def forward(self, x: Tokens, grid: Grid, bias: Bias | None = None) -> Tokens:
-        qkv = self.qkv(x)
+        qkv = self.project(x, grid)
         dropout = self.attn.attn_drop
         drop_rate = dropout.p if dropout.training else 0.0
-        if is_traced(x) or self.attn.has_hooks():
+        # The ONNX exporter mistakes the layout of fused attention with a bias.
+        is_exported = bias is not None and torch.compiler.is_exporting()
+        if is_traced(x) or self.attn.has_hooks() or is_exported:
             query, key, value = self.heads(qkv, grid)
-            mixed = self.attn(self.logits(query, key, bias)) @ value
+            mixed = self.attn(self.logits(query, key, bias, grid)) @ value
         elif bias is None and self.shorten is None and drop_rate == 0:
             return self.gate(self.proj(attention(qkv, self.num_heads, self.scale)))
         else:
@@ -188,10 +195,16 @@ class SelfAttention(nn.Module):
 
     def weights(self, x: Tokens, grid: Grid, bias: Bias | None = None) -> AttentionMap:
         """The attention map, which `forward` does not store."""
-        query, key, _ = self.heads(self.qkv(x), grid)
-        return self.logits(query, key, bias).softmax(dim=-1)
+        query, key, _ = self.heads(self.project(x, grid), grid)
+        return self.logits(query, key, bias, grid).softmax(dim=-1)
 
-    def logits(self, query: Tensor, key: Tensor, bias: Bias | None) -> AttentionMap:
+    def project(self, x: Tokens, grid: Grid) -> Tokens:
+        """Queries, keys and values of all tokens, side by side."""
+        return with_grid(self.qkv, x, grid)
+
+    def logits(
+        self, query: Tensor, key: Tensor, bias: Bias | None, grid: Grid
+    ) -> AttentionMap:
         """The attention logits, with the position bias."""
         logits = self.scale * (query @ key.transpose(-2, -1))
         return logits if bias is None else logits + bias

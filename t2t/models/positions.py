@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from t2t.models.token_grid import (
     Grid,
     guess_grid,
+    is_same,
     resize_axis,
     resize_offsets,
     resize_tokens,
@@ -83,7 +84,7 @@ def waves(
     coordinates: Float[Tensor, " positions"], dim: int
 ) -> Float[Tensor, "positions dim"]:
     """The sinusoid at any coordinates."""
-    channel = torch.arange(dim, dtype=torch.float64)
+    channel = torch.arange(dim, dtype=torch.float64, device=coordinates.device)
     frequency = 10000.0 ** (-2 * (channel // 2) / dim)
     angle = coordinates[:, None] * frequency
     return torch.where(channel % 2 == 0, angle.sin(), angle.cos()).float()
@@ -118,18 +119,25 @@ class PlaneSinusoidPositions(Positions):
         self.table: Tensor
 
     def embedding(self, grid: Grid) -> Float[Tensor, "tokens dim"]:
-        own = grid == self.grid
-        return self.table if own else self.compute_table(grid).to(self.table)
+        if is_same(grid, self.grid):
+            return self.table
+        # On the device: a CUDA graph cannot copy from the host.
+        return self.compute_table(grid, self.table.device).to(self.table)
 
-    def token_centres(self, num: int) -> Float[Tensor, " num"]:
+    def token_centres(
+        self, num: int, device: torch.device | None
+    ) -> Float[Tensor, " num"]:
         """The coordinates of tokens along a side: 0, 1, 2, … if there are `SIDE`."""
-        return (torch.arange(num, dtype=torch.float64) + 0.5) * self.SIDE / num - 0.5
+        numbers = torch.arange(num, dtype=torch.float64, device=device)
+        return (numbers + 0.5) * self.SIDE / num - 0.5
 
-    def compute_table(self, grid: Grid) -> Float[Tensor, "tokens dim"]:
+    def compute_table(
+        self, grid: Grid, device: torch.device | None = None
+    ) -> Float[Tensor, "tokens dim"]:
         """The table that is added to the tokens of a grid."""
         half = self.dim // 2
-        rows = waves(self.token_centres(grid[0]), half)
-        columns = waves(self.token_centres(grid[1]), self.dim - half)
+        rows = waves(self.token_centres(grid[0], device), half)
+        columns = waves(self.token_centres(grid[1], device), self.dim - half)
         prefix = rows.new_zeros(self.num_prefix, self.dim)
         return torch.cat([prefix, concat_axes(rows, columns)])
 
@@ -140,8 +148,8 @@ def concat_axes(
     """The vector of its row and that of its column for each token of a grid."""
     return torch.cat(
         [
-            rows[:, None].expand(-1, len(columns), -1),
-            columns[None].expand(len(rows), -1, -1),
+            rows[:, None].expand(-1, columns.shape[0], -1),
+            columns[None].expand(rows.shape[0], -1, -1),
         ],
         dim=-1,
     ).flatten(0, 1)
@@ -219,8 +227,8 @@ class RelativePositions(Positions):
 
     def attention_bias(self, grid: Grid) -> Float[Tensor, "one heads queries keys"]:
         index = self.index
-        if grid != self.grid:
-            index = relative_index(grid).to(index.device)
+        if not is_same(grid, self.grid):
+            index = relative_index(grid, index.device)
         bias = resize_offsets(self.offsets, grid).flatten(1)[:, index]
         if not self.num_prefix:
             return bias.unsqueeze(0)
@@ -242,11 +250,11 @@ class RelativePositions(Positions):
         return (offsets.shape[1] + 1) // 2, (offsets.shape[2] + 1) // 2
 
 
-def relative_index(grid: Grid) -> Tensor:
+def relative_index(grid: Grid, device: torch.device | None = None) -> Tensor:
     """The index of the offset between each pair of tokens."""
     rows, columns = grid
-    row = torch.arange(rows).repeat_interleave(columns)
-    column = torch.arange(columns).repeat(rows)
+    row = torch.arange(rows, device=device)[:, None].expand(rows, columns).flatten()
+    column = torch.arange(columns, device=device)[None].expand(rows, columns).flatten()
     row_offset = row[None] - row[:, None] + rows - 1
     column_offset = column[None] - column[:, None] + columns - 1
     return row_offset * (2 * columns - 1) + column_offset

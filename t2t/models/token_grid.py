@@ -1,6 +1,7 @@
 """Token grids, and interpolation of tables and projections between them."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -10,11 +11,22 @@ from torch import Tensor
 Grid = tuple[int, int]
 
 
+def is_same(old: Sequence[int], new: Sequence[int]) -> bool:
+    """Whether two grids are the same, so that nothing needs to be interpolated.
+
+    A graph that is exported for any image size always interpolates: its sides are
+    symbols, which would be taken for those of the example.
+    """
+    if any(isinstance(side, torch.SymInt) for side in (*old, *new)):
+        return False
+    return tuple(old) == tuple(new)
+
+
 def resize_tokens(
     table: Float[Tensor, "tokens dim"], num_prefix: int, old: Grid, new: Grid
 ) -> Float[Tensor, "new_tokens dim"]:
     """A table with one row per token, interpolated in 2-D except its prefix rows."""
-    if old == new:
+    if is_same(old, new):
         return table
     prefix, spatial = table[:num_prefix], table[num_prefix:]
     image = spatial.T.unflatten(1, old).unsqueeze(0)
@@ -39,7 +51,7 @@ def resize_axis(
     table: Float[Tensor, "length dim"], length: int
 ) -> Float[Tensor, "new_length dim"]:
     """A table with one row per position of an axis, interpolated to another length."""
-    if table.shape[0] == length:
+    if is_same(table.shape[:1], (length,)):
         return table
     line = table.T.unsqueeze(0)
     return interpolate(line, length, mode="linear", align_corners=False)[0].T
@@ -50,7 +62,7 @@ def resize_offsets(
 ) -> Float[Tensor, "heads new_rows new_columns"]:
     """A bias for each offset between tokens of one grid, interpolated for another."""
     size = (2 * grid[0] - 1, 2 * grid[1] - 1)
-    if offsets.shape[1:] == size:
+    if is_same(offsets.shape[1:], size):
         return offsets
     for axis, length in enumerate(size, start=1):
         if length == 1:

@@ -12,9 +12,9 @@ from t2t.errors import UserError
 from t2t.models.config import ModelConfig
 from t2t.models.fusion import are_plain, is_fused, softmax_weights, step_weights
 from t2t.models.hooks import is_hooked
-from t2t.models.layers import Mlp
+from t2t.models.layers import AttentionMap, Mlp
 from t2t.models.token_grid import Grid
-from t2t.ops.performer import performer_attention
+from t2t.ops.performer import performer_attention, performer_weights
 from t2t.ops.performer_step import has_kernel, performer_step
 from t2t.ops.soft_split import Split, soft_split, split_by, split_grids
 from t2t.ops.softmax_step import softmax_step
@@ -50,6 +50,15 @@ class TokenTransformer(nn.Module, ABC):
         tokens = value + self.dropout(self.proj(mixed))
         tokens = tokens + self.dropout(self.mlp(self.norm2(tokens)))
         return tokens.transpose(1, 2).unflatten(2, qkv.shape[-2:])
+
+    def weights(self, image: FeatureMap) -> AttentionMap | None:
+        """The attention map, which `forward` does not store; None if it has none."""
+        qkv = split_and_project(image, self.split, self.norm1, self.qkv)
+        return self.attention_map(qkv.flatten(2).transpose(1, 2))
+
+    def attention_map(self, projected: Tokens) -> AttentionMap | None:
+        """The attention map for projected tokens, of one head."""
+        return None
 
     def fused(
         self, image: FeatureMap, moments: Moments | None
@@ -87,6 +96,11 @@ class SoftmaxTokenTransformer(TokenTransformer):
         )
         return mixed.squeeze(1), value
 
+    def attention_map(self, projected: Tokens) -> AttentionMap:
+        query, key, _ = projected.chunk(3, dim=-1)
+        logits = query @ key.transpose(1, 2) * self.window_dim**-0.5
+        return logits.softmax(dim=-1).unsqueeze(1)
+
 
 class PerformerTokenTransformer(TokenTransformer):
     """Token transformer with Performer attention, linear in the number of tokens."""
@@ -123,6 +137,10 @@ class PerformerTokenTransformer(TokenTransformer):
         # As published: keys come first.
         key, query, value = projected.chunk(3, dim=-1)
         return performer_attention(query, key, value, self.features), value
+
+    def attention_map(self, projected: Tokens) -> AttentionMap:
+        key, query, _ = projected.chunk(3, dim=-1)
+        return performer_weights(query, key, self.features).unsqueeze(1)
 
 
 class Tokenizer(nn.Module):

@@ -65,17 +65,23 @@ def load_trained(
     model: str | ModelConfig | None = None,
     needs_head: bool = True,
     checksum: bool = False,
+    image_size: Size | None = None,
 ) -> TrainedModel:
     """The model in a file, run folder or URL, `hf-hub:owner/name` or `builtin`.
 
     Features need no head: without `needs_head`, a model trained without labels will do.
+    Another `image_size` interpolates the positions.
     """
-    network, loaded = load_with_report(path, model=model, checksum=checksum)
+    network, loaded = load_with_report(
+        path, model=model, checksum=checksum, image_size=image_size
+    )
     num_classes = num_outputs(network)
     if num_classes == 0 and needs_head:
         raise UserError(f"{path} has no head, so it cannot predict classes.")
     class_names, names_note = names_of(loaded, num_classes)
     pixels, pixels_note = pixels_of(network, loaded)
+    if image_size is not None:
+        pixels["image_size"] = image_size
     return TrainedModel(
         model=network,
         name=loaded.name or type(network).__name__,

@@ -99,6 +99,19 @@ DENSE = replace(
     t2t_vit(128, 19, 8, 2), wiring="dense", dense_stages=(3, 6, 6, 4), growth=64
 )
 GHOST = replace(t2t_vit(384, 16, 6, 3), mixer="ghost", mlp="ghost")
+# The first stage has most tokens by far, so its heads attend along rows and columns.
+PYRAMID_SMALL = replace(
+    t2t_vit(64, 12, 2, 4),
+    token_dropout=0.0,
+    splits=((7, 2, 3), (3, 2, 1)),
+    positions="sinusoid_2d",
+    mlp="depthwise",
+    wiring="pyramid",
+    pyramid_stages=(2, 2, 6, 2),
+    pyramid_mixers=("axial", "attention", "attention", "attention"),
+    class_token=False,
+    pool="mean",
+)
 DEIT_T = vit(192, 12, 3)
 DEIT_S = vit(384, 12, 6)
 
@@ -160,6 +173,24 @@ ZOO: dict[str, Entry] = {
     "t2t_vit_c_14": Entry(
         replace(T2T_14, tokenizer="t2t_conv", token_dropout=0.0),
         21_346_344, 4.597, "tokens by convolutions"),
+    "t2t_vit_14_depthwise": Entry(
+        replace(T2T_14, mlp="depthwise"),
+        21_627_086, 4.829, "depthwise convolution in the MLP"),
+    "t2t_vit_14_conv_attention": Entry(
+        replace(T2T_14, mixer="conv_attention"),
+        21_627_086, 4.829, "depthwise convolutions before q, k, v"),
+    "t2t_vit_14_axial": Entry(
+        replace(T2T_14, mixer="axial"),
+        21_465_806, 4.417, "attention along rows and columns"),
+    "t2t_pyramid_tiny": Entry(
+        replace(PYRAMID_SMALL, dim=32),
+        3_654_254, 1.452, "pyramid of tokens, 12 layers"),
+    "t2t_pyramid_small": Entry(
+        PYRAMID_SMALL,
+        13_791_118, 3.292, "pyramid of tokens, 12 layers"),
+    "t2t_pyramid_base": Entry(
+        replace(PYRAMID_SMALL, depth=20, pyramid_stages=(3, 4, 10, 3)),
+        20_617_742, 4.972, "pyramid of tokens, 20 layers"),
     "t2t_vit_7_32": Entry(
         small_images(T2T_7, 32),
         4_043_264, 1.278, "for 32 px images"),

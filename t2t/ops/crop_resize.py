@@ -6,10 +6,10 @@ from enum import IntEnum
 import numpy as np
 import torch
 from jaxtyping import Float, Int32, Int64
-from PIL import Image
 from torch import Tensor
 
 from t2t.ops.availability import HAS_TRITON
+from t2t.ops.pillow_resize import resize_box
 from t2t.ops.ragged import Ragged, empty_rounded_up
 from t2t.shapes import Pixels
 
@@ -24,12 +24,6 @@ class Filter(IntEnum):
 
     BILINEAR = 0
     BICUBIC = 1
-
-
-_PILLOW = {
-    Filter.BILINEAR: Image.Resampling.BILINEAR,
-    Filter.BICUBIC: Image.Resampling.BICUBIC,
-}
 
 
 def crop_resize(
@@ -132,30 +126,11 @@ def crop_resize_pillow(
     filters: Int64[Tensor, " batch"],
 ) -> Pixels:
     """The fast path of a CPU: Pillow, which releases the GIL."""
-    height, width = size
-    output = np.empty((len(ragged), ragged.channels, height, width), dtype=np.uint8)
-    _, reach = _reach((boxes[:, 3] - boxes[:, 1]) / height, filters)
-    first_rows = (boxes[:, 1] - reach - 1).floor().clamp(min=0).int().tolist()
-    last_rows = (boxes[:, 3] + reach + 2).int().tolist()
-    for index, (left, top, right, bottom) in enumerate(boxes.tolist()):
-        image = ragged.image(index)
-        # One side at a time: given both at once, Pillow 13 starts with the cheaper one.
-        first = first_rows[index]
-        region = image[:, first : last_rows[index]].numpy()
-        kind = _PILLOW[Filter(int(filters[index]))]
-        right, bottom = min(right, image.shape[2]), min(bottom, image.shape[1])
-        # Pillow would treat a fourth channel as alpha: only three are interleaved.
-        together = bool(ragged.interleaved[index]) and ragged.channels == 3
-        planes = [region.transpose(1, 2, 0)] if together else list(region)
-        resized = []
-        for plane in planes:
-            picture = Image.fromarray(np.ascontiguousarray(plane))
-            rows = picture.height
-            picture = picture.resize((width, rows), kind, (left, 0, right, rows))
-            box = (0, top - first, width, bottom - first)
-            resized.append(np.asarray(picture.resize((width, height), kind, box)))
-        result = resized[0].transpose(2, 0, 1) if together else np.stack(resized)
-        output[index] = result
+    output = np.empty((len(ragged), ragged.channels, *size), dtype=np.uint8)
+    kinds = filters.tolist()
+    for index, box in enumerate(boxes.tolist()):
+        pixels = ragged.image(index).numpy()
+        output[index] = resize_box(pixels, box, size, bicubic=bool(kinds[index]))
     return torch.from_numpy(output)
 
 

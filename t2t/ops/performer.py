@@ -38,15 +38,38 @@ def performer_attention(
     averages the features by a softmax over its exponents plus the features' log-sums.
     Factors that depend on the query alone (|q|²/2 and the count of features) cancel.
     """
+    by_query, by_feature = performer_softmaxes(query, key, features)
+    by_query, by_feature = by_query.to(value.dtype), by_feature.to(value.dtype)
+    with full_precision(query.device):
+        return by_query @ (by_feature.transpose(1, 2) @ value)
+
+
+def performer_weights(
+    query: Tokens, key: Tokens, features: Float[Tensor, "features dim"]
+) -> Float[Tensor, "batch queries keys"]:
+    """The attention map that `performer_attention` implies and never stores.
+
+    It is φ(q)φ(k)ᵀ with each row divided by its sum.
+    """
+    by_query, by_feature = performer_softmaxes(query, key, features)
+    with full_precision(query.device):
+        return by_query @ by_feature.transpose(1, 2)
+
+
+def performer_softmaxes(
+    query: Tokens, key: Tokens, features: Float[Tensor, "features dim"]
+) -> tuple[
+    Float[Tensor, "batch queries features"], Float[Tensor, "batch keys features"]
+]:
+    """Each query's weights of the features, and each feature's of the keys."""
     with full_precision(query.device):
         wide = torch.promote_types(query.dtype, torch.float32)
         features, key = features.to(wide), key.to(wide)
         query_exponent = query.to(wide) @ features.T
         key_exponent = key @ features.T - key.square().sum(-1, keepdim=True) / 2
         mass = torch.logsumexp(key_exponent, dim=1, keepdim=True)
-        by_feature = torch.softmax(key_exponent, dim=1).to(value.dtype)
-        by_query = torch.softmax(query_exponent + mass, dim=-1).to(value.dtype)
-        return by_query @ (by_feature.transpose(1, 2) @ value)
+        by_query = torch.softmax(query_exponent + mass, dim=-1)
+        return by_query, torch.softmax(key_exponent, dim=1)
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:

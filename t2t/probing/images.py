@@ -123,7 +123,11 @@ def _whereabouts(
             f"{trained.path} does not name its training data: say which images to use."
         )
     is_own = own is not None and same_data(str(where), own)
-    config = labels_of(trained) if is_own and not differs_from_default(given) else given
+    config = (
+        labels_of(trained, recipe)
+        if is_own and not differs_from_default(given)
+        else given
+    )
     if data is None and own is not None and not _can_open(where, config):
         raise UserError(
             f"{trained.path} was trained on {where}, which is not here: say which "

@@ -13,6 +13,7 @@ MODULES = (
     "cifar10",
     "cifar100",
     "tiny_imagenet",
+    "photos",
     "imagenet",
     "transfer",
     "pretrain",

@@ -48,6 +48,9 @@ class RecipeOptions:
     distill_token: bool = False
     epochs: int | None = None
     seed: int | None = None
+    balance: str | None = None
+    keep: str | None = None
+    patience: int | None = None
 
     def by_field(self) -> dict[str, Any]:
         """The options that set one field of a recipe, by its name."""
@@ -60,6 +63,9 @@ class RecipeOptions:
             "task_args.teacher": self.teacher,
             "epochs": self.epochs,
             "seed": self.seed,
+            "balance": self.balance,
+            "keep": self.keep,
+            "patience": self.patience,
         }
 
 
@@ -80,6 +86,9 @@ def choose_recipe(
         words = (f"seed={options.seed}", *words)
     if options.image_size is not None:
         words = (f"image_size={list(options.image_size)}", *words)
+    for name in ("balance", "keep", "patience"):
+        if (value := getattr(options, name)) is not None:
+            words = (f"{name}={value}", *words)
     chosen = with_settings(base, options.epochs, words)
     notes = schedule_notes(base, chosen, words)
     distilled = with_teacher(
@@ -111,8 +120,14 @@ def base_recipe(
     if isinstance(recipe, Recipe):
         base = with_data(recipe, options.data, options.labels)
     else:
-        model = set_value("model", settings)
-        base = open_recipe(recipe, options.data, model, options.labels)
+        base = open_recipe(
+            recipe,
+            options.data,
+            set_value("model", settings),
+            options.labels,
+            options.epochs or given("epochs", settings),
+            options.image_size or given("image_size", settings),
+        )
     if start is not None:
         base = with_weights(base, start)
     return head_alone(base) if options.freeze else base

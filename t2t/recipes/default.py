@@ -1,6 +1,6 @@
-"""The default recipe for a user's images, by their size and number."""
+"""The default recipe for a user's images, by their number and size."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -8,52 +8,116 @@ from t2t.data.decoding.damage import DamagedImage
 from t2t.data.decoding.decode import image_size
 from t2t.data.label_config import NO_LABEL_CONFIG, LabelConfig
 from t2t.data.sources import Source, open_splits
+from t2t.models.config import Size
 from t2t.models.zoo import CONFIGS
-from t2t.recipes.imagenet import AUGMENTATION
+from t2t.recipes.photos import photo_recipe, stride_for
 from t2t.recipes.small_images import from_scratch
-from t2t.training.recipe import (
-    EMA,
-    CropConfig,
-    OptimizerConfig,
-    Recipe,
-    Schedule,
-    TokenDropping,
-)
+from t2t.training.recipe import Recipe, TokenDropping
 
 NUM_SAMPLED = 16
+SIDES = (96, 128, 160, 192, 224)
+"""Image sizes for photographs; 32 and 64 are those for small images."""
+SMALL_SIDE = 64
+FEWEST_EPOCHS, MOST_EPOCHS = 30, 300
+ENOUGH_FOR_LARGE = 4_000
+"""Training images from which the larger model is used."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What of the default recipe decides on its time, besides the epochs."""
+
+    model: str
+    side: int
+    stride: int
+    """Pixels between two tokens."""
+
+    def __str__(self) -> str:
+        return f"{self.model} at {self.side} px with {self.tokens} tokens"
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens."""
+        return (self.side // self.stride) ** 2
 
 
 def default_recipe(
-    data: str, model: str | None = None, labels: LabelConfig = NO_LABEL_CONFIG
+    data: str,
+    model: str | None = None,
+    labels: LabelConfig = NO_LABEL_CONFIG,
+    *,
+    epochs: int | None = None,
+    scale: Scale | None = None,
+    image_size: Size | None = None,
 ) -> Recipe:
-    """A recipe for the size of the images (32, 64 or 224 px), or for a model."""
-    recipe = replace(from_size(data, labels), labels=labels)
+    """A recipe for the number and size of the images, or for a model.
+
+    By default at the first of `scales`.
+    """
+    # Labels do not matter yet: they are checked with the task.
+    train = open_splits(data, labels=False, label_config=labels).train
+    scale = scale or scales(train)[0]
+    epochs = epochs or num_epochs(len(train))
+    if image_size is not None and min(scale.side, *image_size) > SMALL_SIDE:
+        recipe = photo_recipe(
+            "own",
+            data,
+            num_images=len(train),
+            image_size=image_size,
+            epochs=epochs,
+            model=scale.model,
+        )
+    else:
+        recipe = recipe_at(scale, data, len(train), epochs)
+    recipe = replace(recipe, labels=labels)
     return recipe if model in (None, recipe.model) else with_model(recipe, model)
 
 
-def from_size(data: str, labels: LabelConfig = NO_LABEL_CONFIG) -> Recipe:
-    """Trains T2T-ViT at 32, 64 or 224 px, the size nearest to the images."""
-    # Labels do not matter yet: they are checked with the task.
-    train = open_splits(data, labels=False, label_config=labels).train
+def recipe_at(scale: Scale, data: str, num_images: int, epochs: int) -> Recipe:
+    """The default recipe at a scale."""
+    if scale.side <= SMALL_SIDE:
+        recipe = from_scratch("own", scale.model, data, scale.side, epochs)
+        warmup = min(recipe.schedule.warmup_epochs, epochs / 10)
+        return replace(
+            recipe,
+            batch_size=min(fitting_batch(num_images), 512),
+            schedule=replace(recipe.schedule, warmup_epochs=warmup),
+        )
+    return photo_recipe(
+        "own",
+        data,
+        num_images=num_images,
+        image_size=(scale.side, scale.side),
+        epochs=epochs,
+        model=scale.model,
+        stride=scale.stride,
+    )
+
+
+def scales(train: Source) -> list[Scale]:
+    """What the default recipe can use for these images, the most accurate first."""
     side = typical_side(train)
-    batch_size = min(fitting_batch(len(train)), 512)
     if side <= 96:
         size = 32 if side <= 48 else 64
-        recipe = from_scratch("own", f"t2t_vit_7_{size}", data, size, 100)
-        return replace(recipe, batch_size=batch_size)
-    return Recipe(
-        name="own",
-        model="t2t_vit_7",
-        data=data,
-        epochs=100,
-        batch_size=batch_size,
-        drop_path=0.1,
-        optimizer=OptimizerConfig(lr=1e-3, scaling="sqrt"),
-        schedule=Schedule(warmup_epochs=5),
-        ema=EMA(decay=0.9998),
-        crop=CropConfig(kind="random", scale=(0.2, 1.0), evaluation_fraction=0.9),
-        augmentation=AUGMENTATION,
-    )
+        return [Scale(f"t2t_vit_7_{size}", size, size // 16)]
+    full = max(each for each in SIDES if each <= side)
+    largest = "t2t_vit_14" if len(train) >= ENOUGH_FOR_LARGE else "t2t_vit_7"
+    found = [
+        Scale(model, full, stride_for((full, full)))
+        for model in dict.fromkeys((largest, "t2t_vit_7"))
+    ]
+    for stride in (8, 16):
+        for size in (128, 96):
+            smaller = Scale("t2t_vit_7", size, stride)
+            if size <= full and smaller.tokens < found[-1].tokens:
+                found.append(smaller)
+    return found
+
+
+def num_epochs(num_images: int) -> int:
+    """300 epochs for few images, 190 for 10,000, 60 for 100,000, 30 for many."""
+    epochs = round(60 * (100_000 / num_images) ** 0.5)
+    return min(max(epochs, FEWEST_EPOCHS), MOST_EPOCHS)
 
 
 def with_model(recipe: Recipe, model: str) -> Recipe:

@@ -10,6 +10,7 @@ from t2t.data.label_config import (
     differs_from_default,
 )
 from t2t.errors import UserError
+from t2t.models.config import Size
 from t2t.recipes import MODULES, all_recipes, find_recipe
 from t2t.recipes.default import default_recipe
 from t2t.recipes.from_file import is_in_file
@@ -24,11 +25,13 @@ def open_recipe(
     data: str | None = None,
     model: str | None = None,
     labels: LabelConfig = NO_LABEL_CONFIG,
+    epochs: int | None = None,
+    image_size: Size | None = None,
 ) -> Recipe:
     """The recipe of a name, FILE.py:NAME, a JSON file or a run folder, with `data`.
 
-    For the default recipe with other data it is one that suits the images and the
-    model.
+    For the default recipe with other data it is one that suits the images, the model,
+    the epochs and the image size.
     """
     path = Path(name).expanduser()
     if name.endswith(".json") or (path / "recipe.json").exists():
@@ -36,7 +39,9 @@ def open_recipe(
     elif is_in_file(name):
         recipe = find_recipe(name)
     elif name == DEFAULT and data not in (None, DEFAULT):
-        recipe = default_recipe(data, model, labels)
+        recipe = default_recipe(
+            data, model, labels, epochs=epochs, image_size=image_size
+        )
     elif name not in {*all_recipes(), *MODULES} and path.exists():
         raise UserError(
             f"There is no recipe {name!r}, but files of that name: did you mean "

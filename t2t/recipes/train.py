@@ -1,8 +1,9 @@
 """`t2t.train`: trains with the options of the command `t2t train`."""
 
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,12 +11,15 @@ from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.label_config import label_config
 from t2t.data.sources import Splits
+from t2t.data.sources.in_memory import Data, data_name
 from t2t.errors import UserError
 from t2t.models.config import Size
 from t2t.models.create import as_size
 from t2t.recipes.choose import RecipeOptions, choose_recipe
+from t2t.recipes.folds import check_folds, folds_note, train_folds
 from t2t.recipes.labels import with_labels_found
 from t2t.recipes.open_recipe import DEFAULT
+from t2t.recipes.time_budget import CPU_MINUTES, Budget, fit_budget, needs_budget
 from t2t.training import loop
 from t2t.training.distributed import Parallelism
 from t2t.training.recipe import Recipe
@@ -30,7 +34,7 @@ PathLike = str | os.PathLike[str]
 def train(
     recipe: Recipe | str = DEFAULT,
     *,
-    data: PathLike | None = None,
+    data: Data | None = None,
     labels: PathLike | Sequence[PathLike] = (),
     label_columns: str | None = None,
     label_pattern: str | None = None,
@@ -44,7 +48,12 @@ def train(
     set: Mapping[str, Any] | Sequence[str] = (),
     code: Iterable[PathLike] = (),
     epochs: int | None = None,
+    minutes: float | None = None,
     seed: int | None = None,
+    balance: Literal["sampling", "weights"] | None = None,
+    keep: Literal["last", "best"] | None = None,
+    patience: int | None = None,
+    folds: int | None = None,
     device: str | None = None,
     precision: Precision | None = None,
     residual: Literal["half", "fp32"] = "half",
@@ -67,17 +76,25 @@ def train(
     """Trains a model; the same call resumes an interrupted run.
 
     `recipe` is a recipe or what the command takes; without it, `data` and `from_`
-    decide. Keywords are the options of `t2t train`, where docs/guide.md explains them;
-    `set` maps fields of the recipe to values. `dry_run` prints the estimate and trains
-    nothing. `runtime` holds all settings of the machine at once, `quiet` prints
-    nothing, `splits` are the recipe's images if they are open already, `notes` are
-    sentences for the log, and `started` is the time of the command by
+    decide. `data` is also a torch Dataset, a Hugging Face dataset, arrays (images,
+    labels), a data frame of paths and labels, or a pair (train, val) of these; to
+    resume such a run, pass the same data again.
+
+    Keywords are the options of `t2t train`, where docs/guide.md explains them;
+    `set` maps fields of the recipe to values. `minutes` measures this machine's speed
+    and chooses the epochs that take so long, in place of `epochs`. With `folds`, the
+    result's `summary` has the mean of every metric, and its `folds` the single results.
+    `dry_run` prints the estimate and trains nothing. `runtime` holds all settings of
+    the machine at once,
+    `quiet` prints nothing, `splits` are the recipe's images if they are open already,
+    `notes` are sentences for the log, and `started` is the time of the command by
     `time.monotonic()`.
     """
+    started = time.monotonic() if started is None else started
     for file in code:
         load_code(file)
     options = RecipeOptions(
-        data=as_text(data),
+        data=data_name(data),
         labels=label_config(as_texts(labels), label_columns, label_pattern),
         weights=as_text(from_),
         freeze=freeze,
@@ -87,6 +104,9 @@ def train(
         distill_token=distill_token,
         epochs=epochs,
         seed=seed,
+        balance=balance,
+        keep=keep,
+        patience=patience,
     )
     chosen, own_notes = choose_recipe(recipe, options, as_words(set))
     if splits is None:
@@ -112,22 +132,49 @@ def train(
             checkpoint_minutes=checkpoint_minutes,
         ),
     )
+    path = Path(os.path.expanduser(folder or Path("runs") / loop.run_name(chosen)))
+    if folds is not None:
+        check_folds(chosen, folds)
+    if needs_budget(recipe, chosen, options, as_words(set), minutes, runtime, folds):
+        budget = Budget(
+            minutes=minutes or CPU_MINUTES, asked=bool(minutes), started=started
+        )
+        run_folder = None if fresh else RunFolder(path)
+        asked = (recipe, options, as_words(set))
+        chosen, why, splits = fit_budget(
+            asked, chosen, budget, runtime, splits, run_folder
+        )
+        own_notes = [*own_notes, *why]
     if dry_run:
         from t2t.training.forecast.estimate import estimate
 
+        if folds is not None:
+            chosen = replace(chosen, fold=(1, folds))
+            own_notes = [*own_notes, folds_note(folds)]
         print("\n".join([estimate(chosen, runtime), *own_notes]))
-        path = Path(folder or Path("runs") / loop.run_name(chosen))
         return Result(path, finished=False, summary={})
-    return loop.train(
-        chosen,
-        folder=None if folder is None else os.fspath(folder),
-        runtime=runtime,
-        fresh=fresh,
-        quiet=quiet,
-        splits=splits,
-        notes=[*notes, *own_notes],
-        started=started,
-    )
+
+    def train_one(
+        recipe: Recipe,
+        *,
+        folder: PathLike | None,
+        splits: Splits | None,
+        notes: Sequence[str],
+    ) -> Result:
+        return loop.train(
+            recipe,
+            folder=None if folder is None else os.fspath(folder),
+            runtime=runtime,
+            fresh=fresh,
+            quiet=quiet,
+            splits=splits,
+            notes=[*notes, *own_notes],
+            started=started,
+        )
+
+    if folds is not None:
+        return train_folds(chosen, folds, path, train_one, splits, notes)
+    return train_one(chosen, folder=folder, splits=splits, notes=notes)
 
 
 def is_started_run(recipe: str) -> bool:

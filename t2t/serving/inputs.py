@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TextIO
 
 from t2t.data.decoding.damage import DamagedImage
-from t2t.data.sources.folder import is_unread_name, walk
-from t2t.data.sources.storage import is_url
+from t2t.data.image_files import is_unread_name, is_url, walk
 from t2t.errors import first_line, machine_error
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from t2t.data.decoding.damage import DamagedImage
 from t2t.errors import on_one_line
-from t2t.serving.predictor import Prediction
+from t2t.serving.prediction import Prediction
 
 COLUMNS = ("image", "rank", "index", "class", "name", "probability")
 _BAR_WIDTH = 20

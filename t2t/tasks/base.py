@@ -58,6 +58,8 @@ class TaskContext:
     """Whether the data has labels, to score with."""
     class_names: tuple[str, ...] = ()
     """Empty if they are not known."""
+    class_weights: tuple[float, ...] = ()
+    """Weights of the classes in the loss; empty if all are 1."""
     label_sets: LabelSets | None = None
     """The sets that labels number, if an image may have several classes."""
     data: str = "the data"
@@ -69,6 +71,8 @@ class TaskContext:
     """Whether only the model's head is trained."""
     keep_tokens: float = 1.0
     """Share of the tokens that the blocks see at the start of training."""
+    resizes: bool = False
+    """Whether images are smaller at the start of training."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,9 @@ class Task(nn.Module):
     """Whether an image may have several classes: labels then number sets of these."""
     metrics: ClassVar[tuple[Metric, ...]] = (VAL_LOSS,)
     """What an evaluation computes; the first is the primary metric."""
+    balanced_by: ClassVar[tuple[str, ...]] = ()
+    """What a recipe's `balance` may be: `sampling` if an image has one class, `weights`
+    if the loss also takes the context's `class_weights`."""
     needs_whole_batch: ClassVar[bool] = False
     """Whether the loss compares all images of a batch: it takes no micro-batches."""
 

@@ -12,7 +12,7 @@ from t2t.data.augment.pipeline import distort, normalise_and_erase
 from t2t.data.rng import CounterRng
 from t2t.errors import UserError, require
 from t2t.models.config import ModelConfig
-from t2t.models.encoders import Encoder, take_rows
+from t2t.models.encoders import NEED_ALL_TOKENS, Encoder, take_rows
 from t2t.models.vit import VisionTransformer, initialise
 from t2t.shapes import Images, Labels, Pixels
 from t2t.tasks.base import Metric, Numbers, TaskContext, Views
@@ -118,7 +118,8 @@ class MaskedAutoencoder(PatchTask):
             raise UserError(
                 "The masked autoencoder shows the blocks the visible tokens only: it "
                 "needs positions_at='stem', positions without an attention bias (not "
-                "'relative') and a mixer other than 'linformer'."
+                "'relative') and blocks that work on a part of the tokens "
+                f"({NEED_ALL_TOKENS})."
             )
         num_patches = self.patches.num_patches
         count = round(num_patches * (1 - args.mask_ratio))

@@ -173,6 +173,16 @@ class PatchTask(Task):
                 "This task chooses itself which tokens the blocks see; set "
                 "token_dropping.keep=1."
             )
+        if context.resizes:
+            raise UserError(
+                "This task masks patches of images of one size; set "
+                "progressive_resizing.initial_scale=1."
+            )
+        if model.encoder.stage_ends:
+            raise UserError(
+                "This task predicts every masked token, and wiring='pyramid' merges "
+                "tokens; choose another wiring."
+            )
         self.grid = model.tokenizer.grids(context.image_size)[-1]
         self.patches = PatchGrid(context.image_size, self.grid, side)
 

@@ -4,6 +4,7 @@ import errno
 import json
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -49,6 +50,8 @@ class CheckpointWriter:
         self.written.set()
         self.failed = False
         """Whether the last checkpoint could not be written."""
+        self.seconds = 0.0
+        """How long the last checkpoint took to write."""
 
     def __enter__(self) -> "CheckpointWriter":
         if self.world.is_main:
@@ -94,6 +97,7 @@ class CheckpointWriter:
     def write(self, snapshot: Snapshot, alone: bool, written: threading.Event) -> None:
         """Writes a checkpoint and removes older ones; training survives a failure."""
         step = snapshot.numbers["step"]
+        started = time.monotonic()
         ignore_single_process_warning()
         try:
             self.write_or_make_room(snapshot, alone)
@@ -114,6 +118,7 @@ class CheckpointWriter:
                 if not is_peer_lost(error):
                     self.report(error, snapshot)
         finally:
+            self.seconds = time.monotonic() - started
             written.set()
 
     def write_or_make_room(self, snapshot: Snapshot, alone: bool) -> None:

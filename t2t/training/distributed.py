@@ -258,10 +258,10 @@ def broadcast_tensors(tensors: list[Tensor], world: World) -> None:
             dist.broadcast(tensor, src=0)
 
 
-def full_state_dict(model: nn.Module, world: World) -> dict[str, Tensor]:
+def full_state_dict(weights: dict[str, Tensor], world: World) -> dict[str, Tensor]:
     """Unsharded weights on the CPU, in the main process; empty in the others."""
     state: dict[str, Tensor] = {}
-    for name, tensor in model.state_dict().items():
+    for name, tensor in weights.items():
         full = tensor.full_tensor() if is_dtensor(tensor) else tensor
         if world.is_main:
             state[name] = full.detach().cpu()

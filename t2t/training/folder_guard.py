@@ -29,7 +29,8 @@ class FolderGuard:
         problem = broadcast_from_main(self.world, self.restore)
         if not problem:
             return
-        model = self.model_saver.gather(state.final_model)
+        keeps_best = self.model_saver.recipe.keep == "best"
+        model = self.model_saver.gather(state, best=keeps_best)
         if model is not None:
             self.model_saver.save_elsewhere(model)
         path = broadcast_from_main(self.world, lambda: self.model_saver.elsewhere)

@@ -11,10 +11,12 @@ from t2t.data.batches import (
     open_batches,
     start_reading,
 )
+from t2t.data.class_balance import balance_factors, class_counts
 from t2t.data.crops import CenterCrop, RandomCrop
 from t2t.data.decoding.damage import Damage
 from t2t.data.sources import Source, Splits, holdout, open_splits
 from t2t.data.sources.labels import folder_meant
+from t2t.data.sources.splitting import fold_of
 from t2t.errors import UserError
 from t2t.tasks import Task, task_class
 from t2t.tasks.base import Crops
@@ -24,7 +26,7 @@ from t2t.training.recipe import Recipe
 
 
 def open_data(recipe: Recipe) -> Splits:
-    """The images of a recipe; `holdout` of them are validated on instead."""
+    """The images of a recipe, as its `holdout` or `fold` divides them."""
     task = task_class(recipe.task)
     labels, config = task.needs_labels, recipe.labels
     if task.takes_label_sets and config.several is None:
@@ -49,6 +51,8 @@ def open_data(recipe: Recipe) -> Splits:
     if recipe.holdout:
         kept, held = holdout(splits.train, recipe.holdout, recipe.seed)
         splits = replace(splits, train=kept, val=held)
+    if recipe.fold is not None:
+        splits = fold_of(splits, *recipe.fold, recipe.seed)
     return splits
 
 
@@ -64,14 +68,24 @@ def training_batches(
 
     A task may ask for several crops of each image.
     """
+    is_sampled = recipe.balance == "sampling"
     return open_batches(
         source,
         batch_size=recipe.batch_size,
         crops=training_crops(recipe, task),
         seed=recipe.seed,
         repeats=recipe.repeats,
+        balance_power=recipe.own_balance_power if is_sampled else 0.0,
         **common_options(recipe, world, loader_options, damage),
     )
+
+
+def class_weights(recipe: Recipe, source: Source) -> tuple[float, ...]:
+    """The weights of the classes in the loss; empty if all are 1."""
+    if recipe.balance != "weights":
+        return ()
+    factors = balance_factors(class_counts(source), recipe.own_balance_power)
+    return tuple(factors.tolist())
 
 
 def validation_batches(

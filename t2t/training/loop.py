@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from t2t.data.class_balance import is_uneven
 from t2t.data.sources import Splits
 from t2t.errors import LocalError, UserError
 from t2t.log_level import prints_info
@@ -96,7 +97,14 @@ def train(
         check_same_on_all(world, shared_settings(recipe, runtime, world, splits, fresh))
         has_labels = splits.val.is_labelled
         logger = exits.enter_context(
-            RunLogger(run_folder, recipe, world, quiet=quiet, has_labels=has_labels)
+            RunLogger(
+                run_folder,
+                recipe,
+                world,
+                quiet=quiet,
+                has_labels=has_labels,
+                has_uneven_classes=is_uneven(splits.val),
+            )
         )
         logger.clock.started = started
         checkpoint = None

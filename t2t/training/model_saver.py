@@ -24,7 +24,7 @@ from t2t.training.logging.clock import duration
 from t2t.training.logging.failure_counter import FailureCounter
 from t2t.training.recipe import Recipe
 from t2t.training.run_folder import RunFolder
-from t2t.training.state import build_model
+from t2t.training.state import TrainState, build_model
 
 FAILED = "The model could not be written"
 WAIT_SECONDS = 300.0
@@ -56,9 +56,9 @@ class ModelSaver:
         self.elsewhere: Path | None = None
         """The file that the model was saved to instead."""
 
-    def save_model(self, model: nn.Module) -> None:
-        """Writes the model; warns if that fails."""
-        full = self.gather(model)
+    def save_model(self, state: TrainState) -> None:
+        """Writes the model that the run would end with now; warns if that fails."""
+        full = self.gather(state, best=self.recipe.keep == "best")
         if full is None:
             return
         try:
@@ -69,9 +69,15 @@ class ModelSaver:
             self.unsaved, self.unsaved_model = str(error), full
             self.failures.failed(FAILED, f"{error} Training continues.")
 
-    def gather(self, model: nn.Module) -> nn.Module | None:
-        """The unsharded model in rank 0, None in other processes."""
-        state = full_state_dict(model, self.world)
+    def gather(self, train_state: TrainState, *, best: bool) -> nn.Module | None:
+        """The unsharded model in rank 0, None in other processes.
+
+        It has the weights of now, or of the best evaluation.
+        """
+        model = train_state.final_model
+        is_kept = best and bool(train_state.best.weights)
+        weights = train_state.best.weights if is_kept else model.state_dict()
+        state = full_state_dict(weights, self.world)
         if not self.world.is_main:
             return None
         with torch.device("meta"):
@@ -88,7 +94,7 @@ class ModelSaver:
     def write(self, model: nn.Module, file: Path) -> None:
         """Writes a model with its class names and preprocessing."""
         recipe = self.recipe
-        if file == self.run_folder.model and self.run_folder.is_lost():
+        if file.parent == self.run_folder.path and self.run_folder.is_lost():
             raise UserError(
                 f"{file} could not be written: its folder was removed or moved."
             )
@@ -109,6 +115,33 @@ class ModelSaver:
                 **labels_for_file(recipe),
             },
         )
+
+    def save_best(
+        self, state: TrainState, is_stopped: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Writes the model of the best evaluation beside that of the last, if better.
+
+        Like `retry`, it waits for disk space; without, the run ends without it.
+        """
+        file = self.run_folder.best
+        if self.recipe.keep == "best" or state.best.is_latest:
+            if self.world.is_main:
+                with suppress(OSError):  # of a run that was killed at its end
+                    file.unlink(missing_ok=True)
+            return
+        full = self.gather(state, best=True)
+        if full is None:
+            return
+        with suppress(UserError):
+            self.write(full, file)
+            return
+        remove_older(self.run_folder.checkpoints, self.warn)
+        error = self.retry_until(lambda: self.write(full, file), is_stopped)
+        if error is not None:
+            self.warn(
+                f"The weights of the best evaluation could not be written to {file} "
+                f"({why(error)}); those of the last one are saved."
+            )
 
     def save_elsewhere(self, model: nn.Module) -> None:
         """Writes the model to the first writable folder outside the run's folder."""

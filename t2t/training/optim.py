@@ -269,7 +269,7 @@ def own_layers(model: VisionTransformer) -> dict[str, int]:
         """The stem, each block, the last of them with the norm, then the heads."""
         if name.startswith(("prefix", "tokenizer", "encoder.positions")):
             return 0
-        if name.startswith("encoder.blocks."):
+        if name.startswith(("encoder.blocks.", "encoder.downsamples.")):
             return 1 + int(name.split(".")[2])
         return num_blocks + (not name.startswith("norm."))
 

@@ -139,6 +139,40 @@ class TokenDropping:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProgressiveResizing:
+    """Trains on smaller images first, and on those of the whole size at the end."""
+
+    initial_scale: float = 1.0
+    """Side of the first images, over the recipe's; 1 turns it off."""
+    until: float = 0.6
+    """Share of the epochs after which images have their whole size."""
+    num_sizes: int = 2
+    """Smaller sizes, which grow by equal steps."""
+
+    def __post_init__(self) -> None:
+        """Checks the ranges of values."""
+        require("progressive_resizing.initial_scale", self.initial_scale, 0.1, 1)
+        require("progressive_resizing.until", self.until, 0, 1)
+        require("progressive_resizing.num_sizes", self.num_sizes, 1, 10)
+
+    @property
+    def ends(self) -> list[float]:
+        """The shares of the training at which a smaller size ends."""
+        if self.initial_scale == 1:
+            return []
+        numbers = range(1, self.num_sizes + 1)
+        return [self.until * number / self.num_sizes for number in numbers]
+
+    def scale_at(self, progress: float) -> float:
+        """The scale of the images' sides at a share of the training."""
+        num_done = sum(progress >= end for end in self.ends)
+        if num_done == len(self.ends):
+            return 1.0
+        grown = (1 - self.initial_scale) * num_done / self.num_sizes
+        return round(self.initial_scale + grown, 6)
+
+
+@dataclass(frozen=True, kw_only=True)
 class CropConfig:
     """How images are cropped and resized to the model's size."""
 
@@ -166,12 +200,14 @@ class Phase(NamedTuple):
     """Share of the tokens that the blocks see."""
     light_augment: bool
     """Whether images are only cropped and flipped."""
+    scale: float = 1.0
+    """Of the sides of the images."""
 
     @property
     def cost(self) -> float:
         """The approximate time of a step, relative to one on all tokens."""
         # Measured on a GPU: 0.60 with half of the tokens and 12 blocks, 0.66 with 7.
-        return 0.25 + 0.75 * self.keep
+        return (0.25 + 0.75 * self.keep) * self.scale**2
 
 
 SET_ELSEWHERE = {
@@ -210,15 +246,31 @@ class Recipe:
     """Images per step, over all devices and micro-batches together."""
     repeats: int = 1
     """Repeated augmentation: copies of each image in a batch."""
+    balance: Literal["sampling", "weights"] | None = None
+    """Balances uneven classes: shows small ones more often, or weights the loss."""
+    balance_power: float | None = None
+    """An image of a class of n images counts as n to the minus this: 1 is a full
+    balance. None: 1 for sampling, and 0.5, the square root, for weights."""
     drop_path: float = 0.0
     token_dropping: TokenDropping = field(default_factory=TokenDropping)
+    progressive_resizing: ProgressiveResizing = field(
+        default_factory=ProgressiveResizing
+    )
     light_augment_share: float = 0.0
     """Share of the epochs, at the end, in which images are only cropped and flipped."""
     seed: int = 0
     holdout: int = 0
     """Training images to evaluate on instead of the validation set."""
+    fold: tuple[int, int] | None = None
+    """Cross-validation: (1, 5) evaluates on the first of five parts of all images, and
+    trains on the others; of data with a validation set, of its training images."""
     evaluate_every: int = 1
     """Epochs between evaluations; the last epoch is always evaluated."""
+    keep: Literal["last", "best"] = "last"
+    """The weights of the final model: of the last evaluation, or of the best one by
+    the primary metric."""
+    patience: int | None = None
+    """Stops after so many evaluations without a better primary metric."""
     task: str = "classify"
     """What is learned: classify, distill_soft, masked_autoencoder, …"""
     task_args: dict[str, Any] = field(default_factory=dict)
@@ -241,6 +293,10 @@ class Recipe:
             require(name, getattr(self, name), 1)
         for side in self.image_size:
             require("image_size", side, 1, MAX_IMAGE_SIDE)
+        if self.patience is not None:
+            require("patience", self.patience, 1)
+        if self.balance_power is not None:
+            require("balance_power", self.balance_power, 0.01, 1)
         require("seed", self.seed, 0, below=2**32)
         require("holdout", self.holdout, 0)
         require("drop_path", self.drop_path, 0, below=1)
@@ -252,8 +308,22 @@ class Recipe:
                 f"epochs={self.epochs}; set schedule.warmup_epochs and "
                 "schedule.floor_epochs lower."
             )
+        self.check_fold()
         self.check_model_args()
         self.check_channels()
+
+    def check_fold(self) -> None:
+        """Raises an error for a fold that does not exist, or beside `holdout`."""
+        if self.fold is None:
+            return
+        number, num_folds = self.fold
+        require("fold[1]", num_folds, 2)
+        require("fold[0]", number, 1, num_folds)
+        if self.holdout:
+            raise UserError(
+                f"fold={number},{num_folds} and holdout={self.holdout} both choose the "
+                "images to evaluate on; leave one of them out."
+            )
 
     def check_model_args(self) -> None:
         """Raises an error for model settings that come from elsewhere."""
@@ -341,11 +411,13 @@ class Recipe:
         return Phase(
             self.token_dropping.keep_at(progress),
             progress >= 1 - self.light_augment_share,
+            self.progressive_resizing.scale_at(progress),
         )
 
     def phases(self, since: float = 0.0) -> dict[Phase, float]:
         """The phases after a share of the training, and their shares of all steps."""
-        ends = (self.token_dropping.until, 1 - self.light_augment_share, 1.0)
+        ends = [self.token_dropping.until, 1 - self.light_augment_share, 1.0]
+        ends += self.progressive_resizing.ends
         cuts = sorted({since, *(end for end in ends if end > since)})
         shares: dict[Phase, float] = {}
         for start, stop in pairwise(cuts):
@@ -359,6 +431,15 @@ class Recipe:
         It is relative to a whole training on all tokens.
         """
         return sum(share * phase.cost for phase, share in self.phases(since).items())
+
+    @property
+    def own_balance_power(self) -> float:
+        """The power by which classes are balanced; 0 if they are not."""
+        if self.balance is None:
+            return 0.0
+        if self.balance_power is not None:
+            return self.balance_power
+        return 1.0 if self.balance == "sampling" else 0.5
 
     @property
     def num_evaluations(self) -> int:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,14 +16,22 @@ from t2t.user_code import FOLDER as CODE
 RECIPE, ENVIRONMENT, METRICS = "recipe.json", "environment.json", "metrics.jsonl"
 RESULT, CHECKPOINTS, CURVES = "result.json", "last", "curves.png"
 PICTURES = "pictures.png"
-MODEL, LOG, LOCK = "model.safetensors", "log.txt", ".lock"
+MISTAKES, MISTAKES_TABLE = "mistakes.html", "mistakes.csv"
+MODEL, BEST = "model.safetensors", "best.safetensors"
+LOG, LOCK = "log.txt", ".lock"
+
+FOLDS = "folds.json"
+"""What a cross-validation writes beside the folders of its folds."""
 
 STEP = "step-" + 9 * "[0-9]" + "*"
 CHECKPOINT_FILES = tuple(
     f"{CHECKPOINTS}/{pattern}"
     for pattern in (STEP, f"damaged-{STEP}", ".writing-[0-9]*")
 )
-RUN_FILES = (MODEL, METRICS, RESULT, CURVES, PICTURES, LOG, ENVIRONMENT, RECIPE)
+RUN_FILES = (
+    *(MODEL, BEST, METRICS, RESULT, CURVES, PICTURES, MISTAKES, MISTAKES_TABLE),
+    *(LOG, ENVIRONMENT, RECIPE),
+)
 PARTIAL_FILES = tuple(f".{name}.*.part" for name in RUN_FILES)
 """Files that a killed process did not finish."""
 TRACKER_FILES = (
@@ -38,6 +47,16 @@ ALL_FILES = (*CHECKPOINT_FILES, *PARTIAL_FILES, *TRACKER_FILES, CODE_FILES, *RUN
 """Patterns of all that a run writes into its folder."""
 
 TYPE_NAMES = {str: "a text", int: "a whole number", float: "a number"}
+
+
+def fold_name(number: int) -> str:
+    """The name of a fold's run folder."""
+    return f"fold{number}"
+
+
+def is_of_folds(path: Path) -> bool:
+    """Whether this is what a cross-validation writes into a folder."""
+    return path.name == FOLDS or re.fullmatch(r"fold\d+", path.name) is not None
 
 
 def matching_files(folder: Path, patterns: Iterable[str]) -> list[Path]:

@@ -3,13 +3,12 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from t2t.atomic import write_atomically
 from t2t.config import differences, few, to_json
-from t2t.data.label_config import LabelConfig
 from t2t.errors import UserError
 from t2t.models.checkpoint_io.checkpoints import read_checkpoint
 from t2t.training.distributed import World, all_reduce_any
@@ -18,6 +17,7 @@ from t2t.training.folder_lock import FolderLock
 from t2t.training.recipe import Recipe
 from t2t.training.run_files import (
     ALL_FILES,
+    BEST,
     CHECKPOINT_FILES,
     CHECKPOINTS,
     CURVES,
@@ -28,6 +28,7 @@ from t2t.training.run_files import (
     PARTIAL_FILES,
     RECIPE,
     RESULT,
+    is_of_folds,
     matching_files,
     read_json,
     remove_files,
@@ -49,6 +50,7 @@ class RunFolder:
         self.checkpoints = path / CHECKPOINTS
         self.curves = path / CURVES
         self.model = path / MODEL
+        self.best = path / BEST
         self.log = path / LOG
         self.lock = FolderLock(path)
         self.json_files: dict[str, dict[str, Any]] = {}
@@ -172,8 +174,12 @@ class RunFolder:
         for field in fields(Recipe):  # of a version that did not have it yet
             if field.default is not MISSING:
                 before.setdefault(field.name, field.default)
+            elif field.default_factory is not MISSING:
+                own = field.default_factory()
+                before.setdefault(
+                    field.name, to_json(own) if is_dataclass(own) else own
+                )
         now = to_json(recipe)
-        before.setdefault("labels", to_json(LabelConfig()))
         files = before["labels"].get("files"), now["labels"]["files"]
         if len(files[0] or ()) == len(files[1]) and all(map(same_data, *files)):
             before["labels"]["files"] = now["labels"]["files"]
@@ -269,11 +275,15 @@ class RunFolder:
         return (self.path / RESULT).exists()
 
     def foreign_files(self) -> list[Path]:
-        """Files in the folder except the log and empty checkpoints of a lost run."""
+        """Files except folds, and the log and empty checkpoints of a lost run."""
         leftover = [self.log]
         if not visible_files(self.checkpoints):
             leftover.append(self.checkpoints)
-        return [path for path in visible_files(self.path) if path not in leftover]
+        return [
+            path
+            for path in visible_files(self.path)
+            if path not in leftover and not is_of_folds(path)
+        ]
 
     def remove_partial_files(self) -> None:
         """Removes files that a killed process did not finish."""

@@ -57,7 +57,7 @@ class Runtime:
     threads: int | None = None
     """Compute threads on a CPU; None is the number of idle cores."""
     checkpoint_minutes: float = 5.0
-    """Time between checkpoints; evaluations write one too."""
+    """Time between checkpoints; evaluations write one too if that takes little time."""
     max_damaged: str = DEFAULT_MAX_DAMAGED
     """Damaged images that are skipped before the run stops: a share (at least 10) or a
     number."""

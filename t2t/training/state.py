@@ -16,10 +16,12 @@ from t2t.models.checkpoint_io.adapt import shorten
 from t2t.models.checkpoint_io.checkpoints import read_checkpoint
 from t2t.models.checkpoint_io.checksum import tensors_checksum
 from t2t.models.create import create_model
+from t2t.models.fusion import is_dtensor
 from t2t.models.vit import VisionTransformer
 from t2t.models.weights import LoadReport, load_checkpoint
 from t2t.tasks import Task, TaskContext, build_task, task_class
 from t2t.tasks.base import move_towards
+from t2t.training.best import PREFIX, BestEvaluation
 from t2t.training.distributed import (
     World,
     batch_norm_buffers,
@@ -62,6 +64,8 @@ class TrainState:
     """The report on the initial weights, if there are any."""
     num_frozen: int = 0
     """Parameters of the model that would be trained without `freeze`."""
+    best: BestEvaluation = field(default_factory=BestEvaluation)
+    """The best evaluation so far."""
 
     @property
     def task(self) -> Task:
@@ -102,7 +106,7 @@ class TrainState:
 
     def snapshot(self) -> Snapshot:
         """The current values; tensors are not copied."""
-        tensors, numbers = self.weights(), {}
+        tensors, numbers = {**self.weights(), **self.best.tensors()}, {}
         for key, value in {**self.optimizer_state(), **self.group_state()}.items():
             if isinstance(value, Tensor):
                 tensors[key] = value
@@ -114,6 +118,7 @@ class TrainState:
                 "step": self.step,
                 "num_skipped": self.num_skipped,
                 "num_skipped_in_a_row": self.num_skipped_in_a_row,
+                "best": self.best.numbers(),
                 "data": self.data,
                 "files": {n: asdict(file) for n, file in self.task.files.items()},
                 "scaler": self.scaler.state_dict(),
@@ -162,7 +167,11 @@ class TrainState:
         }
 
     def empty_like(self, key: str, size: torch.Size, dtype: torch.dtype) -> Tensor:
-        """An empty tensor to load optimizer state into, sharded as its parameter."""
+        """An empty tensor to load into, sharded as the parameter that it belongs to."""
+        if key.startswith(PREFIX):
+            own = self.final_model.state_dict()[key.removeprefix(PREFIX)]
+            if is_dtensor(own):
+                return torch.empty_like(own, requires_grad=False)
         if key.startswith("optimizer/"):
             parameter = self.task.get_parameter(key.split("/")[2])
             if parameter.shape == size:
@@ -177,6 +186,8 @@ class TrainState:
             self.restore_optimizer(optimizer, number, values)
         if numbers["scaler"]:  # empty unless the run was in fp16
             self.scaler.load_state_dict(numbers["scaler"])
+        if "best" in numbers:  # not in those of an earlier version
+            self.best.restore(snapshot.tensors, numbers["best"])
         self.step = numbers["step"]
         self.num_skipped = numbers["num_skipped"]
         self.num_skipped_in_a_row = numbers.get("num_skipped_in_a_row", 0)
@@ -215,11 +226,13 @@ def new_state(
     num_classes: int,
     class_names: Sequence[str] | None = None,
     label_sets: LabelSets | None = None,
+    class_weights: Sequence[float] = (),
 ) -> TrainState:
     """The state at step 0, the same in every process.
 
     The data's `class_names` decide whether the head of the recipe's weights is kept;
-    `label_sets` are the data's, if images have several labels.
+    `label_sets` are the data's, if images have several labels, and `class_weights` are
+    those of the loss.
     """
     check_micro_batch(recipe, runtime, world)
     torch.manual_seed(recipe.seed)
@@ -238,6 +251,7 @@ def new_state(
         has_labels=has_labels,
         class_names=tuple(class_names or ()),
         label_sets=label_sets,
+        class_weights=tuple(class_weights),
         data=recipe.data,
         image_size=recipe.image_size,
         mean=recipe.augmentation.mean,
@@ -245,6 +259,7 @@ def new_state(
         model_name=recipe.model,
         freeze=recipe.freeze,
         keep_tokens=recipe.token_dropping.keep_at(0.0),
+        resizes=bool(recipe.progressive_resizing.ends),
     )
     task = build_task(recipe.task, recipe.task_args, model, context).to(world.device)
     ema = new_ema(model, recipe.ema)

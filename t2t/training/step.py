@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from t2t.data.augment.config import Augmentation
+from t2t.data.crops import shrink
 from t2t.data.rng import CounterRng
 from t2t.data.sampler import Batch
 from t2t.errors import UserError
@@ -119,6 +120,7 @@ class Stepper:
         """Sets the share of tokens and the augmentation of a phase."""
         self.phase = phase
         keep_tokens(self.state.model, self.recipe.model, phase.keep)
+        check_any_size(self.state.model, self.recipe.model, phase.scale)
         augmentation = self.recipe.augmentation
         self.augmentation = (
             augmentation.light() if phase.light_augment else augmentation
@@ -224,6 +226,8 @@ class Stepper:
         """Augments a batch."""
         # Not compiled: a compiled function would be recompiled for every seed.
         rng = CounterRng.of(self.recipe.seed, step, keys)
+        if self.phase.scale < 1:
+            pixels = tuple(shrink(each, self.phase.scale) for each in pixels)
         views = self.augment_batch(
             self.state.task, pixels, labels, rng.keys, rng.step_key, self.augmentation
         )
@@ -371,6 +375,16 @@ def keep_tokens(model: nn.Module, name: str, share: float) -> None:
         encoder.keep_tokens(share)
     elif share < 1:
         raise UserError(f"{name} has no tokens to drop; set token_dropping.keep=1.")
+
+
+def check_any_size(model: nn.Module, name: str, scale: float) -> None:
+    """Raises an error for smaller images if a model takes images of one size only."""
+    patches = getattr(model, "patch_embed", None)
+    if scale < 1 and getattr(patches, "strict_img_size", False):
+        raise UserError(
+            f"{name} takes images of one size only; set "
+            "progressive_resizing.initial_scale=1."
+        )
 
 
 def augment_batch(

@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,17 +23,18 @@ from t2t.training.distributed import (
     World,
     all_gather_union,
     all_reduce_any,
+    barrier,
     batch_norm_buffers,
     broadcast_from_main,
     broadcast_tensors,
     unsharded,
 )
 from t2t.training.divergence import MAX_SKIPPED, divergence_advice
-from t2t.training.evaluation.evaluate import Normalize, evaluate
+from t2t.training.evaluation.evaluate import Normalize, evaluate_models
 from t2t.training.folder_guard import FolderGuard
 from t2t.training.forecast.advice import advice
 from t2t.training.kernel_compiling import KernelCompiler
-from t2t.training.loaders import start_reading_images
+from t2t.training.loaders import class_weights, start_reading_images
 from t2t.training.logging.clock import duration
 from t2t.training.logging.run_logger import RunLogger
 from t2t.training.logging.stage import stage
@@ -48,6 +49,9 @@ from t2t.training.step import Stepper
 from t2t.training.step_result import PendingStep
 from t2t.training.stop_signals import StopSignals
 
+SAVING_PAYS = 20.0
+"""An evaluation writes a checkpoint only so many times the last one's time after it."""
+
 
 @dataclass(frozen=True)
 class Result:
@@ -60,6 +64,14 @@ class Result:
     """Whether the run was finished before the call."""
     stop_requested: bool = False
     """Whether Ctrl-C, SIGTERM or SIGHUP was received, even if too late to matter."""
+    folds: tuple["Result", ...] = ()
+    """The results of the folds of a cross-validation."""
+
+    def __repr__(self) -> str:
+        name = str(self.summary.get("metric"))
+        score = self.summary.get(name)
+        shown = "" if score is None else f", {name}={score:g}"
+        return f"Result(folder={str(self.folder)!r}, finished={self.finished}{shown})"
 
 
 class Trainer:
@@ -97,7 +109,10 @@ class Trainer:
         )
         initial = recipe if checkpoint is None else recipe_to_resume(recipe, checkpoint)
         classes, sets = splits.train.classes, splits.train.label_sets
-        self.state = new_state(initial, runtime, world, len(classes), classes, sets)
+        weights = class_weights(recipe, splits.train)
+        self.state = new_state(
+            initial, runtime, world, len(classes), classes, sets, weights
+        )
         self.state.data = {
             "classes": list(classes),
             "num_images": len(splits.train),
@@ -130,6 +145,9 @@ class Trainer:
         # Only the result could not be written, or there are fewer images now.
         if state.step >= self.num_steps:
             self.evaluate(validation, recipe.epochs)
+        elif logger.stopped_early(state):
+            self.model_saver.save_model(state)
+            return self.finish(stop)
         saved_at = time.monotonic()
         for batch in self.stepper.load(batches.steps(state.step, self.num_steps)):
             epoch = state.step / self.per_epoch
@@ -146,9 +164,12 @@ class Trainer:
             evaluates = rest == 0 and (
                 is_last or num_epochs % recipe.evaluate_every == 0
             )
-            waited = time.monotonic() - saved_at > 60 * self.runtime.checkpoint_minutes
+            waited = time.monotonic() - saved_at
+            saves = waited > 60 * self.runtime.checkpoint_minutes or (
+                evaluates and waited > SAVING_PAYS * self.writer.seconds
+            )
             received = stop.received or logger.console.reader_is_gone
-            stops, saves = all_reduce_any((received, waited), self.world)
+            stops, saves = all_reduce_any((received, saves), self.world)
             # The device has its next step before the host reads this one's numbers.
             pauses = evaluates or stops or saves
             self.drain(0 if pauses else 1)
@@ -158,10 +179,13 @@ class Trainer:
                 self.broadcast_batch_norms()
             if evaluates:
                 self.evaluate(validation, num_epochs)
+                if logger.stopped_early(state):
+                    logger.log_early_stop(state)
+                    break
             if rest == 0 and num_epochs == 1 and not is_last:
                 self.drain()
                 self.compile_if_it_pays()
-            if pauses and not is_last:
+            if (stops or saves) and not is_last:
                 self.writer.save(self.snapshot())
                 saved_at = time.monotonic()
             if stops and not is_last:
@@ -172,15 +196,16 @@ class Trainer:
 
     def compile_if_it_pays(self) -> None:
         """After the first epoch, compiles the rest of a run if that saves time."""
-        if self.compiling.is_made or not self.stepper.uses_graphs:
+        if not self.stepper.uses_graphs:
             return
         logger, step = self.logger, self.state.step
         left = logger.seconds_left(step)
         saved = seconds_saved(self.state.model, left)
-        self.compiling = CompileDecision(True, step if saved > 0 else None)
-        # Before the next step, so that a resumed run computes each step the same way.
-        self.run_folder.record(self.compiling.settings())
-        if saved > 0:
+        if not self.compiling.is_made:
+            self.compiling = CompileDecision(True, step if saved > 0 else None)
+            # Before the next step: a resumed run computes each step the same way.
+            self.run_folder.record(self.compiling.settings())
+        if self.compiling.from_step == step:
             words = f"Compiling, to save about {duration(saved)} of {duration(left)}"
             with stage(logger.console, words):
                 self.stepper.compile()
@@ -235,24 +260,29 @@ class Trainer:
     def evaluate(self, validation: EvaluationBatches, epoch: int) -> None:
         """Evaluates the raw model and the EMA, and saves the final model."""
         state = self.state
-        scores: dict[str, dict[str, float]] = {}
+        models = {"raw": state.model}
+        if state.ema is not None:
+            models["ema"] = state.ema
         self.task.eval()
-        for name, model in {"raw": state.model, "ema": state.ema}.items():
-            if model is not None:
-                with unsharded(self.task), unsharded(model):
-                    values = evaluate(
-                        model,
-                        validation,
-                        self.normalize,
-                        self.task.score,
-                        self.world,
-                        self.stepper.precision,
-                    )
-                scores[name] = checked_metrics(self.task, values)
-                num_images = len(values["index"])
+        with ExitStack() as stack:
+            for model in (self.task, *models.values()):
+                stack.enter_context(unsharded(model))
+            values = evaluate_models(
+                models,
+                validation,
+                self.normalize,
+                self.task.score,
+                self.world,
+                self.stepper.precision,
+            )
+        scores = {name: checked_metrics(self.task, values[name]) for name in models}
+        num_images = len(values["raw"]["index"])
         self.gather_damage()
-        self.logger.log_evaluation(state.step, epoch, scores, num_images)
-        self.model_saver.save_model(state.final_model)
+        row = self.logger.log_evaluation(state.step, epoch, scores, num_images)
+        is_best = state.best.update(self.logger.metrics[0], row, state.final_model)
+        saver = self.model_saver
+        if self.recipe.keep == "last" or is_best:
+            saver.save_model(state)
         self.logger.clock.end_evaluation()
 
     def broadcast_batch_norms(self) -> None:
@@ -293,6 +323,9 @@ class Trainer:
         self.writer.finish()
         self.guard.check(self.state)
         saver, is_received = self.model_saver, lambda: stop.received
+        if self.recipe.keep == "best":
+            # After a resume, the file may be of an evaluation that was repeated.
+            saver.save_model(self.state)
         broadcast_from_main(self.world, lambda: saver.retry(is_received))
         # All write a sharded checkpoint together, and only the main process knows.
         if broadcast_from_main(self.world, lambda: bool(saver.unsaved)):
@@ -300,5 +333,7 @@ class Trainer:
             self.writer.finish()
         summary = {**self.logger.summary(self.state), **self.compiling.settings()}
         self.logger.flush()
+        saver.save_best(self.state, is_received)
+        barrier(self.world)
         broadcast_from_main(self.world, lambda: saver.finish(summary, is_received))
         return Result(self.run_folder.path, True, summary)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from t2t.analysis.html_page import HtmlPage
+from t2t.analysis.html_page import Card, HtmlPage, Text
 
 
 def a_page() -> HtmlPage:
@@ -38,3 +38,19 @@ def test_the_page_makes_no_requests(tmp_path: Path) -> None:
         "data:image/jpeg;base64",
     ]
     assert "http" not in text
+
+
+def test_cards_show_pairs_and_what_is_missing() -> None:
+    page = HtmlPage("Cards")
+    page.heading("cat & dog")
+    image = Image.new("L", (8, 8))
+    large = Image.new("RGB", (128, 128), "red")
+    lines = ((Text("cat → "), Text("<dog>", "wrong")), (Text("1.jpg"),))
+    page.cards([Card((image, None), lines, title='a "b"'), Card((large,), lines)])
+    text = page.render()
+    assert "<h3>cat &amp; dog</h3>" in text
+    assert text.count('<div class="pair">') == 1
+    assert "cannot be read" in text
+    assert '<span class="wrong">&lt;dog&gt;</span>' in text
+    assert 'title="a &quot;b&quot;"' in text
+    assert text.count('pixelated">') == 1  # of the small image

@@ -125,7 +125,7 @@ def test_of_torchruns_processes_one_tells_the_score(
     monkeypatch.setattr(
         "t2t.training.evaluation.evaluate_model.evaluate_model", lambda *_, **__: None
     )
-    assert main(["eval", "run", "--json"]) == 0
+    assert main(["eval", "builtin", "--json"]) == 0
     told = capsys.readouterr()
     assert (told.out, told.err) == ("", "")
 
@@ -361,3 +361,48 @@ def test_the_pixels_of_an_image_can_be_limited(
     assert main([*words, "0"]) == 2
     assert main([*words, str(2**30)]) == 2
     assert "--max-pixels 1073741824 is too large" in capsys.readouterr().err
+
+
+def test_eval_writes_a_page_of_mistakes(
+    run: Path, images: Path, tmp_path: Path, capsys: Output
+) -> None:
+    page = tmp_path / "mistakes.html"
+    words = ["eval", str(run), "--data", str(images), "--report", str(page)]
+    assert main([*words, "--json"]) == 0
+    told = capsys.readouterr()
+    report = json.loads(told.out)
+    mistakes = report["report"]["mistakes"]
+    assert len(mistakes) == round(60 * (1 - report["top1"] / 100))
+    assert all(Path(row["path"]).is_file() for row in mistakes)
+    assert f"Report: {page} ({len(mistakes)} mistakes, " in told.err
+    assert "training images: 1,437 of 1,437" in told.err
+    table = page.with_suffix(".csv").read_text()
+    assert table.startswith("finding,split,path,label,predicted,confidence,")
+    # The images are digits that the model's own training set holds, too.
+    assert len(report["report"]["near_duplicates"]) < 60
+    assert main([*words, "--train-images", "0"]) == 0
+    assert "Not searched." in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--report page.png", "must end in .html (--picture draws the confusion"),
+        ("--report no/page.html", "there is no folder no; create it"),
+        ("--report page.html --train-images -1", "--train-images -1 is too small"),
+    ],
+)
+def test_a_page_that_cannot_be_written_is_one_sentence(
+    words: str,
+    sentence: str,
+    run: Path,
+    capsys: Output,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["eval", str(run), *words.split()]) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("\n")) == ("", 1)
+    assert sentence in told.err
+    assert not list(tmp_path.iterdir())

@@ -33,6 +33,9 @@ def small_form(config: ModelConfig) -> ModelConfig:
         small["dim"] = 192  # few squeezed channels may all be switched off
     if config.wiring == "dense":
         small |= {"dense_stages": (1, 1, 1), "growth": 32, "dim": 32}
+    if config.wiring == "pyramid":
+        small["pyramid_stages"] = (1, 1, 1)
+        small["pyramid_mixers"] = config.pyramid_mixers[:3]
     if config.patch_size == 14:
         small["patch_size"] = 7
     return replace(config, **small)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Imports go down only: cli > commands > lab > probing > recipes > … > config."""
+"""Imports go down only: cli > commands > lab > review > … > config."""
 
 import ast
 from pathlib import Path
@@ -10,10 +10,13 @@ PACKAGE = Path(t2t.__file__).parent
 LEVELS = [
     {"cli", "commands", "screen", "__main__"},
     {"lab"},
-    {"probing"},
+    {"review"},
+    {"probing", "visualize"},
     {"recipes"},
+    {"deployment"},
     {"training"},
-    {"tasks", "analysis", "serving"},
+    {"serving"},
+    {"tasks", "analysis"},
     {"models", "data"},
     {"ops"},
     {"config", "shapes", "errors", "atomic", "cache", "registry", "user_code"}

@@ -103,6 +103,10 @@ def test_fused_path_agrees(fused: list[str], model_args: dict[str, Any]) -> None
         ("t2t_vit_7", {"positions": "relative"}),
         ("t2t_vit_7", {"positions": "learned_1d", "positions_at": "every_layer"}),
         ("t2t_vit_7", {"mixer": "linformer"}),
+        ("t2t_vit_7", {"mixer": "axial"}),
+        ("t2t_vit_7", {"mixer": "conv_attention"}),
+        ("t2t_vit_7", {"mlp": "depthwise"}),
+        ("t2t_vit_7", {"wiring": "pyramid", "pyramid_stages": (1, 2)}),
     ],
 )
 def test_other_designs_keep_the_plain_path(

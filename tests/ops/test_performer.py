@@ -5,7 +5,11 @@ import io
 import pytest
 import torch
 
-from t2t.ops.performer import performer_attention, performer_published
+from t2t.ops.performer import (
+    performer_attention,
+    performer_published,
+    performer_weights,
+)
 
 
 def arguments(
@@ -31,6 +35,22 @@ def test_equals_the_published_formula_where_that_is_sound(size: float) -> None:
         performer_published(query, key, value, features),
         rtol=2e-5,
         atol=2e-6,
+    )
+
+
+@pytest.mark.parametrize("size", [0.0, 0.5, 2.0, 3.0])
+def test_the_implied_map_is_the_normalised_product_of_the_features(size: float) -> None:
+    query, key, value, features = (each.double() for each in arguments(size))
+
+    def phi(x: torch.Tensor) -> torch.Tensor:
+        exponent = x @ features.T - x.square().sum(-1, keepdim=True) / 2
+        return exponent.exp() / len(features) ** 0.5
+
+    product = phi(query) @ phi(key).transpose(1, 2)
+    found = performer_weights(query, key, features)
+    torch.testing.assert_close(found, product / product.sum(-1, keepdim=True))
+    torch.testing.assert_close(
+        found @ value, performer_attention(query, key, value, features)
     )
 
 

@@ -1,16 +1,19 @@
 """`t2t.train` in Python: the same as the command."""
 
 import inspect
+import json
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import t2t
 from t2t.commands.train import train as command
+from t2t.data.sources import in_memory
 from t2t.errors import UserError
 from t2t.recipes.train import as_words
 from t2t.recipes.train import train as in_python
@@ -88,3 +91,31 @@ def test_no_compiler_or_other_library_is_imported_to_start() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_objects_train_and_resume_like_files(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(0)
+    pixels = random.integers(0, 256, (61, 8, 8, 3)).astype(np.uint8)
+    labels = np.arange(61) % 3
+    data = ((pixels[:48], labels[:48]), (pixels[48:], labels[48:]))
+
+    def train(data: Any) -> Any:
+        folder = tmp_path / "run"
+        return t2t.train(tiny(), data=data, folder=folder, device="cpu", quiet=True)
+
+    result = train(data)
+    assert result.finished
+    name = json.loads((tmp_path / "run" / "recipe.json").read_text())["data"]
+    assert name.startswith("memory:arrays-")
+    assert train(data).already_finished
+    found = t2t.evaluate(result.folder, device="cpu")
+    assert (found.num_images, found.report.data) == (13, name)
+    assert found.top1 == pytest.approx(result.summary["top1"], abs=1e-3)
+    assert f"top1={result.summary['top1']:g}" in repr(result)
+    with pytest.raises(UserError, match=r'another recipe \(data: "memory:'):
+        train(((pixels[:40], labels[:40]), data[1]))
+    monkeypatch.setattr(in_memory, "_KEPT", {})
+    with pytest.raises(UserError, match="was passed as a Python object"):
+        t2t.evaluate(result.folder, device="cpu")

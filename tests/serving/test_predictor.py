@@ -20,6 +20,7 @@ from t2t.data.decoding.decode import decode_each
 from t2t.data.sources import open_source
 from t2t.errors import LocalError, UserError
 from t2t.serving import predictor as module
+from t2t.serving import read_image
 from t2t.serving.predictor import Prediction, Predictor
 
 
@@ -227,10 +228,10 @@ def test_images_are_decoded_few_at_a_time_where_they_are_large(
         return decode_each(images, **named)
 
     monkeypatch.setattr(module, "decode_each", watched)
-    monkeypatch.setattr(module, "_PIXELS_DECODED", 2 * 30 * 30)
+    monkeypatch.setattr(read_image, "_PIXELS_DECODED", 2 * 30 * 30)
     assert predictor.predict(paths) == expected
     assert sizes == [2, 1, 2, 1]
-    monkeypatch.setattr(module, "_NUM_DECODED", 1)
+    monkeypatch.setattr(read_image, "_NUM_DECODED", 1)
     assert predictor.predict(paths) == expected
     assert sizes[4:] == [1] * 6
 

@@ -27,6 +27,7 @@ from tiny_runs import (
     no_waiting,
     one_thread,
     tiny,
+    uneven,
 )
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "no_waiting",
     "one_thread",
     "tiny",
+    "uneven",
 ]
 
 # What runs import is imported once, by the server that all processes are forks of.

@@ -326,3 +326,32 @@ def test_saving_changes_nothing(tiny: Tiny, cpu: Runtime) -> None:
     before = {key: value.clone() for key, value in run.snapshot().tensors.items()}
     assert run.snapshot().tensors.keys() == before.keys()
     assert run.optimizer_state() == {}
+
+
+@pytest.mark.parametrize(("pays", "steps"), [(0.0, [6]), (1e9, [])])
+def test_an_evaluation_writes_a_checkpoint_if_that_takes_little_time(
+    pays: float,
+    steps: list[int],
+    tiny: Tiny,
+    cpu: Runtime,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written: list[int] = []
+    save = CheckpointWriter.save
+
+    def noted(writer: CheckpointWriter, snapshot: Snapshot) -> None:
+        written.append(snapshot.numbers["step"])
+        save(writer, snapshot)
+
+    monkeypatch.setattr(CheckpointWriter, "save", noted)
+    init = CheckpointWriter.__init__
+
+    def slow(writer: CheckpointWriter, *given: Any) -> None:
+        init(writer, *given)
+        writer.seconds = 1.0
+
+    monkeypatch.setattr(CheckpointWriter, "__init__", slow)
+    monkeypatch.setattr(trainer, "SAVING_PAYS", pays)
+    train(tiny(), folder=tmp_path, runtime=cpu, quiet=True)
+    assert written == steps

@@ -31,7 +31,7 @@ from t2t.training.loop import Runtime, train
 from t2t.training.machine_sharing import SHARED_MEMORY
 from t2t.training.recipe import OptimizerConfig, Recipe
 from t2t.training.rendezvous import agree_on_prefix, rendezvous_store, report_error_once
-from t2t.training.run_files import write_json
+from t2t.training.run_files import read_json, write_json
 from t2t.training.runtime import shared_settings
 
 Tiny = Callable[..., Recipe]
@@ -154,6 +154,49 @@ def test_two_processes_train_what_one_does(
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     reported = [(row["step"], "top1" in row) for row in map(json.loads, lines)]
     assert len(reported) == len(set(reported))  # one process writes
+
+
+@pytest.mark.parametrize(
+    ("way", "balance", "keep"),
+    [("ddp", "sampling", "last"), ("fsdp", "weights", "last"), ("fsdp", None, "best")],
+)
+def test_two_processes_balance_choose_and_stop_as_one_does(
+    way: str,
+    balance: str | None,
+    keep: str,
+    uneven: Path,
+    tiny: Tiny,
+    cpu: Runtime,
+    tmp_path: Path,
+    train_in_two: Callable[..., None],
+) -> None:
+    recipe = tiny(
+        task="test_peak",  # its third of eight evaluations is the best
+        data=str(uneven),
+        epochs=8,
+        batch_size=8,
+        evaluate_every=1,
+        patience=2,
+        balance=balance,
+        keep=keep,
+    )
+    one, two = tmp_path / "one", tmp_path / "two"
+    train(recipe, folder=one, runtime=cpu, quiet=True)
+    # Stopped after the best evaluation, and resumed: it is in the checkpoint.
+    train_in_two(recipe, two, way, stop_after=18)
+    assert not (two / "result.json").exists()
+    train_in_two(recipe, two, way)
+    ours, theirs = (read_json(each / "result.json") for each in (two, one))
+    for name in ("best_epoch", "best_score", "last_epoch", "stopped_early"):
+        assert ours[name] == theirs[name]
+    assert (ours["best_epoch"], ours["last_epoch"]) == (3, 5)
+    names = {"model.safetensors"} | ({"best.safetensors"} if keep == "last" else set())
+    for folder in (one, two):
+        assert {path.name for path in folder.glob("*.safetensors")} == names
+    for name in names:
+        found, expected = (load_file(each / name) for each in (two, one))
+        for key, weight in expected.items():
+            torch.testing.assert_close(found[key], weight, rtol=0, atol=3e-3, msg=key)
 
 
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])

@@ -137,7 +137,8 @@ def test_starting_over_removes_only_what_a_run_wrote(recipe: Recipe) -> None:
     run_folder = begun(recipe)
     hexadecimal = 32 * "a"
     own = [
-        *("model.safetensors", "metrics.jsonl", "result.json", "curves.png"),
+        *("model.safetensors", "best.safetensors"),
+        *("metrics.jsonl", "result.json", "curves.png"),
         *(
             "log.txt",
             "environment.json",
@@ -151,7 +152,7 @@ def test_starting_over_removes_only_what_a_run_wrote(recipe: Recipe) -> None:
     ]
     others = [
         *("notes.md", "photos/a/1.png", ".hidden", "last/best/model.safetensors"),
-        *("last/step-best/x", "tensorboard/mine.txt", "best.safetensors"),
+        *("last/step-best/x", "tensorboard/mine.txt", "mine.safetensors"),
         *("model.safetensors.bak", f".notes.md.{hexadecimal}.part"),
     ]
     for name in own + others:

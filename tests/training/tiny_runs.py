@@ -1,5 +1,6 @@
 """Tiny runs: a folder of 8×8 images, and a recipe that trains on it in a second."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from PIL import Image
 
 from t2t.data.augment.config import Augmentation
-from t2t.training import loop, model_saver
+from t2t.training import loop, model_saver, trainer
 from t2t.training.logging import run_logger
 from t2t.training.loop import Runtime
 from t2t.training.recipe import EMA, OptimizerConfig, Recipe, Schedule
@@ -42,6 +43,17 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
             path = folder / split / "abc"[label] / f"{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(pixels.astype(np.uint8)).save(path)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def uneven(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same images with 3 of a class to train on, and 1 to validate on."""
+    folder = tmp_path_factory.mktemp("uneven") / "images"
+    shutil.copytree(images, folder)
+    for split, num_left in (("train", 3), ("val", 1)):
+        for path in sorted((folder / split / "c").iterdir())[num_left:]:
+            path.unlink()
     return folder
 
 
@@ -120,6 +132,8 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody makes room on a disk that is full, nor is anything saved elsewhere."""
     monkeypatch.setattr(model_saver, "WAIT_SECONDS", 0)
     monkeypatch.setattr(model_saver, "fallback_folders", list)
+    # These runs are so short that writing a checkpoint would never pay.
+    monkeypatch.setattr(trainer, "SAVING_PAYS", 0.0)
 
 
 @pytest.fixture(autouse=True)

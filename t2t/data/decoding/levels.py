@@ -3,39 +3,18 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from jaxtyping import UInt8
+import numpy.typing as npt
 from PIL import Image
-from torch import Tensor
 
 from t2t.errors import UserError
 
-ImagePixels = UInt8[Tensor, "channels height width"]
+PixelArray = npt.NDArray[np.uint8]
+"""Pixels of an image: channels, height and width."""
 
 _LUMA = (0.299, 0.587, 0.114)
 _SINGLE = ("F", "I;16", "I;16L", "I;16B", "I;16N", "I")
 _BITS_PER_SAMPLE = 258
 _PHOTOMETRIC = 262
-
-
-def with_channels(pixels: ImagePixels, channels: int, name: str = "") -> ImagePixels:
-    """Converts between grey, RGB and RGBA; added opacity is full."""
-    given = pixels.shape[0]
-    if given == channels:
-        return pixels
-    if channels == 1 and given in (3, 4):
-        weights = torch.tensor(_LUMA, device=pixels.device).view(3, 1, 1)
-        return (pixels[:3] * weights).sum(0, keepdim=True).round().to(torch.uint8)
-    if given == 1 and channels == 3:
-        return pixels.expand(3, -1, -1).contiguous()
-    if given == 4 and channels == 3:
-        return pixels[:3].contiguous()
-    if channels == 4 and given in (1, 3):
-        opaque = torch.full_like(pixels[:1], 255)
-        return torch.cat([pixels.expand(3, -1, -1), opaque])
-    raise UserError(
-        f"{name or 'An image'} has {given} channels, which cannot become {channels}."
-    )
 
 
 class Levels(NamedTuple):
@@ -82,7 +61,7 @@ def _tag(image: Image.Image, tag: int, default: int) -> Any:
     return value[0] if isinstance(value, tuple) and value else value
 
 
-def pixels_of(image: Image.Image, mode: str, levels: Levels | None) -> ImagePixels:
+def pixels_of(image: Image.Image, mode: str, levels: Levels | None) -> PixelArray:
     """The pixels of an image or a part of it; `levels` are those of the whole image."""
     if levels is not None:
         values = np.asarray(image)
@@ -95,12 +74,31 @@ def pixels_of(image: Image.Image, mode: str, levels: Levels | None) -> ImagePixe
             grey = np.rint(values.astype(np.float64) * (255 / levels.white))
         if levels.is_inverted:
             grey = 255 - grey
-        return with_channels(torch.from_numpy(grey.astype(np.uint8))[None], len(mode))
+        return array_with_channels(grey.astype(np.uint8)[None], len(mode), "")
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")  # converting to RGB directly makes Pillow warn
     if image.mode != mode:
         image = image.convert(mode)
-    pixels = torch.from_numpy(np.array(image))
-    if pixels.ndim == 2:
-        return pixels[None]
-    return pixels.permute(2, 0, 1)
+    pixels = np.array(image)
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+
+
+def array_with_channels(pixels: PixelArray, channels: int, name: str) -> PixelArray:
+    """Converts between grey, RGB and RGBA; added opacity is full."""
+    given = len(pixels)
+    if given == channels:
+        return pixels
+    if channels == 1 and given in (3, 4):
+        weights = np.array(_LUMA, np.float32)[:, None, None]
+        grey = (pixels[:3] * weights).sum(0, keepdims=True, dtype=np.float32)
+        return np.rint(grey).astype(np.uint8)
+    if given == 4 and channels == 3:
+        return pixels[:3]
+    if given == 1 and channels == 3:
+        return np.repeat(pixels, 3, axis=0)
+    if channels == 4 and given in (1, 3):
+        opaque = np.full_like(pixels[:1], 255)
+        return np.concatenate([np.repeat(pixels, 3 // given, axis=0), opaque])
+    raise UserError(
+        f"{name or 'An image'} has {given} channels, which cannot become {channels}."
+    )

@@ -18,7 +18,8 @@ from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.decoding.jpeg_engine import JpegEngines, has_library
 from t2t.data.decoding.jpegs import Jpegs, Numbers, gather_jpegs
 from t2t.data.decoding.pixel_budget import PIXELS_IN_FLIGHT
-from t2t.data.decoding.shrinking import shrink_factor, shrunk
+from t2t.data.decoding.pixel_tensors import shrunk, upright
+from t2t.data.decoding.shrinking import shrink_factor
 from t2t.ops.ragged import Ragged
 
 # torch warns once of memory that it must not write to; decoders only read it.
@@ -142,18 +143,6 @@ def gpu_decoder_name(device: torch.device | str) -> str | None:
 def as_tensor(data: bytes) -> UInt8[Tensor, "bytes"]:
     """Encoded bytes as a tensor that shares their memory."""
     return torch.frombuffer(data, dtype=torch.uint8)
-
-
-def upright(pixels: Tensor, orientation: int) -> Tensor:
-    """Pixels rotated and flipped by their Exif orientation, 1 to 8."""
-    if orientation == 1:
-        return pixels
-    if orientation >= 5:
-        pixels = pixels.transpose(-1, -2)
-    flips = {2: (-1,), 3: (-1, -2), 4: (-2,), 6: (-1,), 7: (-1, -2), 8: (-2,)}
-    if orientation in flips:
-        pixels = pixels.flip(flips[orientation])
-    return pixels
 
 
 def torchvision_decodes() -> bool:

@@ -1,15 +1,15 @@
 """Shrinks images as they are decoded, by powers of two."""
 
+from collections.abc import Iterator
+
 import numpy as np
-import torch
-import torch.nn.functional as F
-from jaxtyping import UInt8
-from torch import Tensor
+
+from t2t.data.decoding.levels import PixelArray
 
 MIN_PIXELS_TO_SHRINK = 1 << 19
 """Smaller images are not shrunk."""
 
-_PIXELS_AT_ONCE = 1 << 22
+PIXELS_AT_ONCE = 1 << 22
 # A JPEG can be decoded at a half, a quarter or an eighth of its size.
 _MAX_JPEG_FACTOR = 8
 
@@ -35,34 +35,33 @@ def shrunk_size(height: int, width: int, min_side: int | None) -> tuple[int, int
     return -(-height // factor), -(-width // factor)
 
 
-def shrunk(
-    pixels: UInt8[Tensor, "channels height width"], factor: int
-) -> UInt8[Tensor, "channels shrunk_height shrunk_width"]:
+def shrunk(pixels: PixelArray, factor: int) -> PixelArray:
     """Means over blocks of factor × factor pixels, smaller ones at the edges."""
     if factor == 1:
         return pixels
     channels, height, width = pixels.shape
-    sides = channels, -(-height // factor), -(-width // factor)
-    result = torch.empty(sides, dtype=torch.uint8, device=pixels.device)
-    # A few rows at a time, since sums need more memory than pixels.
-    rows = max(_PIXELS_AT_ONCE // (channels * width * factor), 1)
-    for top in range(0, sides[1], rows):
+    result = np.empty(
+        (channels, -(-height // factor), -(-width // factor)), dtype=np.uint8
+    )
+    for top, rows in bands(pixels.shape, factor):
         band = pixels[:, top * factor : (top + rows) * factor]
-        if pixels.is_cuda:
-            result[:, top : top + rows] = _pooled(band, factor)
-        else:
-            result.numpy()[:, top : top + rows] = _means(band.numpy(), factor)
+        result[:, top : top + rows] = block_means(band, factor)
     return result
 
 
-def _pooled(band: Tensor, factor: int) -> Tensor:
-    """Block means of a few rows; the sums are exact in float32."""
-    means = F.avg_pool2d(band.float(), factor, ceil_mode=True)
-    return (means + 0.5).floor().to(torch.uint8)
+def bands(shape: tuple[int, ...], factor: int) -> Iterator[tuple[int, int]]:
+    """The first row and the number of rows of each part of a shrunk image.
+
+    Sums need more memory than pixels, so that a few rows are computed at a time.
+    """
+    channels, height, width = shape
+    rows = max(PIXELS_AT_ONCE // (channels * width * factor), 1)
+    for top in range(0, -(-height // factor), rows):
+        yield top, rows
 
 
-def _means(band: np.ndarray, factor: int) -> np.ndarray:
-    """The same with NumPy, which starts no threads."""
+def block_means(band: PixelArray, factor: int) -> PixelArray:
+    """Means over blocks of a few rows, by NumPy, which starts no threads."""
     sums = band.astype(np.uint16 if factor <= 16 else np.uint32)
     counts = []
     for axis in (1, 2):
@@ -70,7 +69,4 @@ def _means(band: np.ndarray, factor: int) -> np.ndarray:
         counts.append(np.diff(starts, append=band.shape[axis]))
         sums = np.add.reduceat(sums, starts, axis)
     num = np.outer(*counts)
-    means: np.ndarray = ((2 * sums.astype(np.uint32) + num) // (2 * num)).astype(
-        np.uint8
-    )
-    return means
+    return ((2 * sums.astype(np.uint32) + num) // (2 * num)).astype(np.uint8)

@@ -14,10 +14,10 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from t2t.data.decoding.damage import unread
+from t2t.data.image_files import read_whole
 from t2t.data.sources.label_sets import LabelSets
 from t2t.data.sources.packed_names import Indices as Indices
 from t2t.data.sources.packed_names import PackedNames
-from t2t.data.sources.storage import read_whole
 
 
 class Source(ABC):

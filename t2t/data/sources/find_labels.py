@@ -9,10 +9,11 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from t2t.data.image_files import is_dir
 from t2t.data.label_config import LabelConfig
 from t2t.data.sources.base import Openers
 from t2t.data.sources.filenames import SPLIT_NAMES, split_of
-from t2t.data.sources.folder import class_folders, holds_images_by_class, is_dir
+from t2t.data.sources.folder import class_folders, holds_images_by_class
 from t2t.data.sources.label_columns import Columns
 from t2t.data.sources.label_files import (
     TABLE_SUFFIXES,
@@ -24,7 +25,7 @@ from t2t.data.sources.label_files import (
 from t2t.data.sources.label_table import find_files, find_root, read_rows
 from t2t.data.sources.labels_in_paths import rows_by_pattern, split_folders
 from t2t.data.sources.table_labels import TableImages, images_of_table
-from t2t.errors import UserError, suggest
+from t2t.errors import UserError, close_matches
 
 _STEMS = ("labels", "label", "metadata", "annotations", "annotation", "classes")
 _SPLIT_STEMS = ("{}", "{}_labels", "labels_{}", "{}_metadata")
@@ -199,8 +200,11 @@ def _find_file(root: Path, file: str) -> str:
     for each in (path, os.path.join(root, path)):
         if os.path.isfile(each):
             return each
-    known = [name for folder in (".", root) for name in _tables_in(Path(folder))]
-    hint = suggest(os.path.basename(path), known) if known else ""
+    known = sorted({name for f in (".", root) for name in _tables_in(Path(f))})
+    close = close_matches(os.path.basename(path), known)
+    hint = f" Did you mean {' or '.join(close)}?" if close else ""
+    if known and not close:
+        hint = f" There is {', '.join(known)}."
     raise UserError(f"There is no file {file}, here or in {root}.{hint}")
 
 

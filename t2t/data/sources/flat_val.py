@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from t2t.data.image_files import walk
 from t2t.data.sources.base import FileSource, Openers
-from t2t.data.sources.folder import class_folders, open_folder, walk
+from t2t.data.sources.folder import class_folders, open_folder
 from t2t.data.sources.labels import read_list
 from t2t.errors import UserError
 

@@ -1,17 +1,22 @@
 """Folders of images, with one folder per class or without classes."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from t2t.data.decoding.headers import (
-    COMMON_SUFFIXES,
-    IMAGE_SUFFIXES,
-    UNREAD_SUFFIXES,
+from t2t.data.decoding.headers import COMMON_SUFFIXES
+from t2t.data.image_files import (
+    contains_any,
+    has_suffix,
+    is_dir,
+    is_image,
+    is_unread_name,
+    suffix_of,
+    walk,
 )
 from t2t.data.sources.base import FileSource, Openers, no_labels
 from t2t.data.sources.filenames import SPLIT_NAMES
@@ -20,10 +25,6 @@ from t2t.errors import UserError, on_one_line
 
 _SHARDS = frozenset((".tar",))
 _KNOWN = ", ".join(COMMON_SUFFIXES[:6])
-# Made by macOS, network storage (with thumbnails), Windows and Linux.
-_SYSTEM_FOLDERS = frozenset(
-    ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found")
-)
 
 
 def find_folder_splits(root: Path, labels: bool = True) -> Openers:
@@ -169,8 +170,8 @@ def notes_on(others: Iterable[str]) -> tuple[str, ...]:
     """A sentence for each kind of skipped file that may hold images."""
     kinds: dict[str, list[str]] = {}
     for path in others:
-        if is_unread_name(path) or _has_suffix(_SHARDS, path):
-            kinds.setdefault(_suffix(path), []).append(path)
+        if is_unread_name(path) or has_suffix(_SHARDS, path):
+            kinds.setdefault(suffix_of(path), []).append(path)
     return tuple(_note_on(suffix, paths) for suffix, paths in kinds.items())
 
 
@@ -190,91 +191,6 @@ def _skipped(paths: list[str], kind: str) -> str:
     return f"{len(paths):,} {kind} ({first}, …) are skipped"
 
 
-def _suffix(path: str) -> str:
-    return os.path.splitext(path)[1].lower()
-
-
-def is_image_name(path: str) -> bool:
-    """Whether a file has the suffix of an image and is not hidden."""
-    return _has_suffix(IMAGE_SUFFIXES, path)
-
-
-def is_unread_name(path: str) -> bool:
-    """Whether a file has the suffix of an image format that is not supported."""
-    return _has_suffix(UNREAD_SUFFIXES, path)
-
-
-def _has_suffix(suffixes: frozenset[str], path: str) -> bool:
-    return _suffix(path) in suffixes and not os.path.basename(path).startswith(".")
-
-
-def is_dir(entry: os.DirEntry[str]) -> bool:
-    """Whether this is a folder, or a link to one; hidden and system folders are not."""
-    if entry.name.startswith(".") or entry.name in _SYSTEM_FOLDERS:
-        return False
-    # For a link to itself, entry.is_dir() would raise an error.
-    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
-
-
-def walk(
-    folder: str,
-    prefix: str = "",
-    above: tuple[Path, ...] = (),
-    on_error: Callable[[OSError], None] | None = None,
-    on_other: Callable[[str], None] = lambda path: None,
-) -> Iterator[str]:
-    """All images below a folder, sorted, with `prefix` before each path.
-
-    Links are followed, but not to a folder that contains them; `above` are the folders
-    that contain this one. `on_error`, if given, is called for folders that cannot be
-    read, `on_other` for files that are not images.
-    """
-    above = (*above, Path(folder).resolve())
-    images = []
-    others = []
-    deeper = []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if _is_image(entry):
-                    images.append(prefix + entry.name)
-                elif is_dir(entry):
-                    deeper.append(entry.name)
-                else:
-                    others.append(entry.path)
-    except OSError as error:
-        if on_error is None:
-            raise
-        on_error(error)
-    yield from sorted(images)
-    for path in sorted(others):
-        on_other(path)
-    for name in sorted(deeper):
-        inner = os.path.join(folder, name)
-        if not _contains_any(inner, above):
-            inside = f"{prefix}{name}{os.sep}"
-            yield from walk(inner, inside, above, on_error, on_other)
-
-
-def files_below(folder: str, suffix: str) -> list[str]:
-    """All files below a folder with this suffix, sorted; no images, none hidden."""
-    others: list[str] = []
-    for _ in walk(folder, on_other=others.append):
-        pass
-    return sorted(path for path in others if _has_suffix(frozenset((suffix,)), path))
-
-
-def _is_image(entry: os.DirEntry[str]) -> bool:
-    # The target of a link is not checked: that would read the disk again.
-    return is_image_name(entry.name) and not entry.is_dir(follow_symlinks=False)
-
-
-def _contains_any(folder: str, above: tuple[Path, ...]) -> bool:
-    """Whether a folder, behind links, contains one of the folders above it."""
-    real = Path(folder).resolve()
-    return any(each.is_relative_to(real) for each in above)
-
-
 def class_folders(root: Path) -> tuple[list[str], list[str], list[str]]:
     """The names of the folders, and the paths of the images and of other files."""
     folders = []
@@ -283,10 +199,10 @@ def class_folders(root: Path) -> tuple[list[str], list[str], list[str]]:
     above = (root.resolve(),)
     with os.scandir(root) as entries:
         for entry in entries:
-            if _is_image(entry):
+            if is_image(entry):
                 images.append(entry.path)
             elif not is_dir(entry):
                 others.append(entry.path)
-            elif not _contains_any(entry.path, above):
+            elif not contains_any(entry.path, above):
                 folders.append(entry.name)
     return sorted(folders), sorted(images), sorted(others)

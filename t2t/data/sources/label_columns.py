@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from t2t.data.image_files import is_image_name
 from t2t.data.label_config import LabelConfig
 from t2t.data.sources.filenames import SPLIT_NAMES
-from t2t.data.sources.folder import is_image_name
 from t2t.data.sources.label_values import is_flag, plain_value
 from t2t.errors import UserError, suggest
 

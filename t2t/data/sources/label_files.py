@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import chain, islice, repeat
 from typing import Any
 
+from t2t.data.image_files import is_image_name
 from t2t.data.label_config import LabelConfig
 from t2t.data.sources.base import Openers
-from t2t.data.sources.folder import is_image_name
 from t2t.data.sources.label_columns import Columns, find_columns, is_header
 from t2t.data.sources.label_table import Row, read_rows
 from t2t.data.sources.storage import unopened

@@ -4,8 +4,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from t2t.data.image_files import is_dir, walk
 from t2t.data.sources.filenames import SPLIT_NAMES
-from t2t.data.sources.folder import is_dir, walk
 from t2t.data.sources.label_patterns import HOW_TO_WRITE, compile_pattern
 from t2t.data.sources.label_table import Row
 from t2t.errors import UserError

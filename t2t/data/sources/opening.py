@@ -1,11 +1,11 @@
 """Opens data by one argument: a name, a path, a pattern or a URL."""
 
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from t2t.data.image_files import files_below, is_dir, is_image_name, is_url, permitted
 from t2t.data.label_config import (
     NO_LABEL_CONFIG,
     LabelConfig,
@@ -13,12 +13,11 @@ from t2t.data.label_config import (
 from t2t.data.sources.base import Openers, Source, Splits
 from t2t.data.sources.filenames import SPLIT_NAMES, has_braces, num_missing
 from t2t.data.sources.find_labels import discover, open_labelled
-from t2t.data.sources.folder import (
-    files_below,
-    find_folder_splits,
-    holds_images_by_class,
-    is_dir,
-    is_image_name,
+from t2t.data.sources.folder import find_folder_splits, holds_images_by_class
+from t2t.data.sources.in_memory import (
+    in_memory_openers,
+    is_in_memory,
+    is_multilabel,
 )
 from t2t.data.sources.label_files import is_table_name
 from t2t.data.sources.labels import (
@@ -33,7 +32,7 @@ from t2t.data.sources.parquet import find_parquet_splits
 from t2t.data.sources.published import find_published_splits
 from t2t.data.sources.shards import find_shard_splits
 from t2t.data.sources.splitting import split_by_seed
-from t2t.data.sources.storage import is_url, list_files
+from t2t.data.sources.storage import list_files
 from t2t.data.sources.torchvision_sets import TORCHVISION_SETS
 from t2t.errors import UserError, close_matches, suggest
 
@@ -54,18 +53,6 @@ class UnopenedSplits:
     """What was taken, where it could have been something else."""
     label_config: LabelConfig = NO_LABEL_CONFIG
     """Where the labels are, with all that was found by itself."""
-
-
-@contextmanager
-def permitted() -> Iterator[None]:
-    """Turns a PermissionError into a UserError that names the file."""
-    try:
-        yield
-    except PermissionError as error:
-        raise UserError(
-            f"{error.filename} may not be read: change its permissions, or move it out "
-            "of the data."
-        ) from error
 
 
 @permitted()
@@ -174,6 +161,8 @@ def find_splits(
     text = str(spec)
     if not text.strip():  # as a path it would be the current folder
         raise UserError(f"The name of the data is empty: {WHAT_TO_GIVE}")
+    if is_in_memory(text):
+        return _find_in_memory(text, label_config)
     if label_config.is_given or label_config.columns:
         return _find_labelled(text, label_config, labels)
     hint = "" if os.path.exists(os.path.expanduser(text)) else NAMED.provide(text)
@@ -219,6 +208,19 @@ def find_splits(
     return UnopenedSplits(title, openers, notes_on_name(text))
 
 
+def _find_in_memory(text: str, config: LabelConfig) -> UnopenedSplits:
+    """Data that was passed as an object."""
+    if config.is_given or config.columns:
+        raise UserError(
+            f"{text} has its labels in the object that was passed as data: leave the "
+            "other labels out."
+        )
+    several = True if is_multilabel(text) else None
+    return UnopenedSplits(
+        text, in_memory_openers(text), label_config=replace(config, several=several)
+    )
+
+
 def _find_labelled(text: str, config: LabelConfig, labels: bool) -> UnopenedSplits:
     """A folder with the labels that a config names, or a table of labels."""
     path = Path(os.path.expanduser(text))
@@ -231,6 +233,8 @@ def _find_labelled(text: str, config: LabelConfig, labels: bool) -> UnopenedSpli
         path, config = path.parent, replace(config, files=(text,))
     if not path.is_dir():
         what = "is no folder" if path.exists() else "does not exist"
+        if is_named(text):
+            what = "is a data set with labels of its own"
         raise UserError(
             f"{text} {what}: labels in tables or file names are for a folder of images "
             "(--data FOLDER)."

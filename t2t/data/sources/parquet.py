@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from t2t.data.decoding.damage import unread
+from t2t.data.image_files import files_below, read_whole
 from t2t.data.sources.base import Indices, Openers, Source, digest, no_labels
 from t2t.data.sources.filenames import group_by_split
-from t2t.data.sources.folder import files_below
 from t2t.data.sources.labels import labels_and_classes, labels_if_any
 from t2t.data.sources.parquet_columns import Columns, columns_of
 from t2t.data.sources.process_cache import ProcessCache
-from t2t.data.sources.storage import read_whole, unopened
+from t2t.data.sources.storage import unopened
 from t2t.errors import UserError, machine_error
 
 CACHE_BYTES = 1 << 30

@@ -16,15 +16,9 @@ import numpy as np
 from t2t.atomic import write_atomically
 from t2t.cache import cache_folder
 from t2t.data.decoding.headers import IMAGE_SUFFIXES, OTHER_SUFFIX
+from t2t.data.image_files import is_unread_name, is_url
 from t2t.data.sources.base import Indices
-from t2t.data.sources.folder import is_unread_name
-from t2t.data.sources.storage import (
-    LocalFile,
-    RemoteFile,
-    is_url,
-    open_storage,
-    unopened,
-)
+from t2t.data.sources.storage import LocalFile, RemoteFile, open_storage, unopened
 from t2t.errors import UserError, first_line, machine_error
 
 KIND = "t2t shard index 1"

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from t2t.data.decoding.damage import unread
+from t2t.data.image_files import files_below, is_url
 from t2t.data.sources.base import Indices, Openers, Source, digest
 from t2t.data.sources.filenames import expand_braces, group_by_split, has_braces
-from t2t.data.sources.folder import files_below, notes_on
+from t2t.data.sources.folder import notes_on
 from t2t.data.sources.labels import (
     labels_and_classes,
     labels_if_any,
@@ -24,7 +25,6 @@ from t2t.data.sources.shard_index import load_or_build
 from t2t.data.sources.storage import (
     LocalFile,
     RemoteFile,
-    is_url,
     list_files,
     open_storage,
     unopened,

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from t2t.data.sources.base import Indices, Source, Subset, no_labels
+from t2t.data.sources.base import Indices, Source, Splits, Subset, no_labels
 from t2t.data.sources.label_sets import rarest_classes
 from t2t.errors import UserError
 
@@ -29,6 +29,38 @@ def strata_of(source: Source) -> Indices:
     if source.label_sets is None:
         return source.labels
     return rarest_classes(source.labels, source.label_sets, len(source.classes))
+
+
+def fold_of(splits: Splits, number: int, num_folds: int, seed: int = 0) -> Splits:
+    """One of `num_folds` divisions of the images, stratified by class.
+
+    The folds' validation sets are disjoint and together all images: of data without a
+    validation set all that it has, otherwise its training images. `number` starts at 1.
+    """
+    source = splits.train
+    if isinstance(source, Subset) and isinstance(splits.val, Subset):
+        # Split by a seed: both are parts of one source.
+        source = source.source if source.source is splits.val.source else source
+    strata = strata_of(source)
+    counts = np.bincount(strata, minlength=len(source.classes))
+    if len(source) < num_folds:
+        raise UserError(
+            f"{len(source)} images cannot be divided into {num_folds} folds; give "
+            f"--folds {len(source)} or less, or more images."
+        )
+    if (counts == 1).any() and source.is_labelled and not source.is_multilabel:
+        single = source.classes[int(np.flatnonzero(counts == 1)[0])]
+        raise UserError(
+            f"Class {single!r} has a single image, and cross-validation needs one to "
+            "train on and one to evaluate on: add images, or remove the class."
+        )
+    order = permutation(len(source), seed)
+    # Sorted by class, images are dealt to the folds in turn.
+    order = order[np.argsort(strata[order], kind="stable")]
+    held = np.sort(order[number - 1 :: num_folds])
+    kept, held_out = _split(source, held)
+    description = f"{splits.description}; fold {number} of {num_folds}"
+    return Splits(kept, held_out, description)
 
 
 def _split(source: Source, held: Indices) -> tuple[Source, Source]:

@@ -1,34 +1,16 @@
 """Random access to the bytes of files, on a disk or behind a URL."""
 
-import errno
 import os
-import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from t2t.data.image_files import is_url
 from t2t.errors import UserError, machine_error
 
 # Seconds to wait before a remote request is tried again.
 PAUSES = (0.5, 2.0, 8.0)
-_NONBLOCK = getattr(os, "O_NONBLOCK", 0)
-
-
-def read_whole(path: str | os.PathLike[str]) -> bytes:
-    """The content of a regular file; pipes and devices, which may not end, raise."""
-    with open(path, "rb", buffering=0, opener=_open_nonblocking) as file:
-        descriptor = file.fileno()
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
-        if _NONBLOCK:  # wait for a file that an archive must first fetch
-            os.set_blocking(descriptor, True)
-        return file.read()
-
-
-def _open_nonblocking(path: str, flags: int) -> int:
-    """Opens without waiting, even a pipe without a writer."""
-    return os.open(path, flags | _NONBLOCK)
 
 
 class LocalFile:
@@ -116,11 +98,6 @@ def _retry(request: Callable[[], Any], url: str) -> Any:
                 raise ConnectionError(f"{url} cannot be read ({error})") from error
             time.sleep(pause)
     raise AssertionError("the last try returns or raises")
-
-
-def is_url(path: str) -> bool:
-    """Whether this is a URL and not a path."""
-    return "://" in path
 
 
 def open_storage(path: str) -> LocalFile | RemoteFile:

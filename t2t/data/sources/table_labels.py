@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from t2t.data.sources.base import FileSource, Openers, Source, Subset, no_labels
+from t2t.data.sources.base import FileSource, Openers, Source, no_labels
 from t2t.data.sources.label_sets import LabelSets, numbered_sets
 from t2t.data.sources.label_table import (
     SPLITS,
@@ -42,9 +42,11 @@ class TableImages:
     def open(self, split: int) -> Source:
         """The images of one split."""
         rows = np.flatnonzero(self.split_of == split)
-        if len(rows) == len(self.source):
-            return copy(self.source)
-        return Subset(self.source, rows)
+        part = copy(self.source)
+        if len(rows) < len(self.source):
+            # No Subset: its other images must not come back as folds of this split.
+            part.names, part.labels = part.names.take(rows), part.labels[rows]
+        return part
 
 
 def images_of_table(

@@ -3,6 +3,13 @@
 from collections.abc import Callable
 
 from t2t.errors import UserError, suggest
+from t2t.lab.studies.local import (
+    local,
+    photo_depth,
+    photo_local,
+    photo_networks,
+    photo_tokens,
+)
 from t2t.lab.studies.networks import networks
 from t2t.lab.studies.paper import (
     depth,
@@ -24,6 +31,11 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "head": head,
     "positions": positions,
     "networks": networks,
+    "local": local,
+    "photo_local": photo_local,
+    "photo_tokens": photo_tokens,
+    "photo_depth": photo_depth,
+    "photo_networks": photo_networks,
 }
 
 

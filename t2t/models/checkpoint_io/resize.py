@@ -27,14 +27,18 @@ def adapt_grid(
     A sinusoid counts tokens row by row: computed anew for another grid it would mean
     other rows to trained layers, so it is interpolated like a learned table.
     """
-    old = None if source is None else model.tokenizer.grids(source.image_size)[-1]
-    if old and source and source.positions == "sinusoid":
-        write_sinusoids(state, model, old)
+    old: list[Grid] = []
+    if source is not None:
+        first = model.tokenizer.grids(source.image_size)[-1]
+        old = model.encoder.grids(first)
+        if source.positions == "sinusoid":
+            write_sinusoids(state, model, old)
     notes = set()
     for prefix, module in model.named_modules():
         if not isinstance(module, Positions | SequenceProjection):
             continue
-        before = resize_part(state, f"{prefix}.", module, old)
+        likely = old[layer_of(prefix)] if old else None
+        before = resize_part(state, f"{prefix}.", module, likely)
         is_positions = isinstance(module, Positions)
         what = "Positions" if is_positions else "Linformer's projections"
         if before and before != module.grid:
@@ -46,6 +50,11 @@ def adapt_grid(
     if fixes and not notes:
         notes.add("Its positions, which are not the sinusoid, were kept.")
     return sorted(notes), fixes
+
+
+def layer_of(name: str) -> int:
+    """The number of the block, or of the table, in the name of a part of the grid."""
+    return next(int(part) for part in name.split(".") if part.isdecimal())
 
 
 def resize_part(
@@ -62,12 +71,15 @@ def resize_part(
     return before
 
 
-def write_sinusoids(state: StateDict, model: VisionTransformer, grid: Grid) -> None:
+def write_sinusoids(
+    state: StateDict, model: VisionTransformer, grids: list[Grid]
+) -> None:
     """Adds the sinusoids that weights were trained with, if they are not stored."""
     if model.config.positions not in ("sinusoid", "fixed"):
         return
-    num_tokens = model.config.num_prefix_tokens + grid[0] * grid[1]
     for number, positions in enumerate(model.encoder.positions.tables):
+        rows, columns = grids[number]
+        num_tokens = model.config.num_prefix_tokens + rows * columns
         table = positions.table
         assert isinstance(table, torch.Tensor)
         name = f"encoder.positions.tables.{number}.table"
@@ -102,16 +114,16 @@ def fixed_tables(model: VisionTransformer) -> StateDict:
 
 def set_image_size(model: VisionTransformer, image_size: Size) -> None:
     """Changes the image size of a model in place, like loading it for that size."""
-    grid = model.tokenizer.grids(image_size)[-1]
+    grids = model.encoder.grids(model.tokenizer.grids(image_size)[-1])
     changes: dict[str, Any] = {"image_size": image_size}
     tables = model.encoder.positions.tables
-    if grid != tables[0].grid:
+    if grids[0] != tables[0].grid:
         if model.config.positions == "sinusoid":
             changes["positions"] = "fixed"
         for number, positions in enumerate(tables):
             assert isinstance(positions, Positions)
-            tables[number] = resized_positions(positions, grid)
-        for block in model.encoder.blocks:
+            tables[number] = resized_positions(positions, grids[number])
+        for block, grid in zip(model.encoder.blocks, grids, strict=True):
             assert isinstance(block, Block)
             shorten = getattr(block.mixer, "shorten", None)
             if shorten is not None:

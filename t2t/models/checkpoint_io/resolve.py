@@ -68,6 +68,8 @@ def why_no_model(folder: Path) -> str:
         )
     if (folder / "recipe.json").exists():
         return ": the run has not been evaluated yet. Run its command again to resume"
+    if (folder / "fold1").is_dir():
+        return f": it holds the folds of a cross-validation. Name one: {folder}/fold1"
     return ""
 
 

@@ -57,17 +57,18 @@ class TimmInterface(nn.Module):
 
     @property
     def feature_info(self) -> list[dict[str, Any]]:
-        """Width and stride of each block's output."""
+        """Width and stride of each block's output, or of each stage's of a pyramid."""
         height, width = self.config.image_size
-        rows, columns = self.tokenizer.grids((height, width))[-1]
-        reduction = max(1, round(max(height / rows, width / columns)))
+        grids = self.encoder.grids(self.tokenizer.grids((height, width))[-1])
         return [
             {
                 "module": f"encoder.blocks.{layer}",
-                "num_chs": width,
-                "reduction": reduction,
+                "num_chs": self.encoder.out_dims[layer],
+                "reduction": max(
+                    1, round(max(height / grids[layer][0], width / grids[layer][1]))
+                ),
             }
-            for layer, width in enumerate(self.encoder.out_dims)
+            for layer in self.encoder.feature_layers
         ]
 
     def get_classifier(self) -> nn.Module | tuple[nn.Module, nn.Module]:
@@ -140,7 +141,10 @@ class TimmInterface(nn.Module):
         """Which layer a parameter belongs to, for layer-wise learning rates."""
         return {
             "stem": r"^prefix|^tokenizer|^encoder\.positions",
-            "blocks": [(r"^encoder\.blocks\.(\d+)", None), (r"^norm", (99999,))],
+            "blocks": [
+                (r"^encoder\.(?:blocks|downsamples)\.(\d+)", None),
+                (r"^norm", (99999,)),
+            ],
         }
 
     def forward_intermediates(
@@ -154,29 +158,34 @@ class TimmInterface(nn.Module):
         intermediates_only: bool = False,
         output_dict: bool = False,
     ) -> Any:
-        """The tokens after chosen blocks, as maps or as sequences."""
+        """Tokens after chosen blocks, or stages of a pyramid, as maps or sequences."""
         if output_fmt not in ("NCHW", "NLC"):
             raise UserError(f"output_fmt={output_fmt!r} is not one of NCHW, NLC.")
         if norm and len(set(self.encoder.out_dims)) > 1:
             raise UserError(
-                "norm=True needs blocks of one width, and dense wiring has several; "
+                "norm=True needs blocks of one width, and this wiring has several; "
                 "use norm=False."
             )
-        blocks = self.encoder.blocks
-        take = chosen_layers(len(blocks), indices)
+        layers = self.encoder.feature_layers
+        take = [layers[each] for each in chosen_layers(len(layers), indices)]
         tokens, grid = self.tokenize(x)
         kept: list[Tensor] = []
-        for layer in range(max(take) + 1 if stop_early else len(blocks)):
+        grids = []
+        num_blocks = max(take) + 1 if stop_early else len(self.encoder.blocks)
+        for layer in range(num_blocks):
             tokens = self.encoder.step(layer, tokens, grid)
             if layer in take:
                 kept.append(self.norm(tokens) if norm else tokens)
+                grids.append(grid)
+            if layer + 1 < num_blocks:
+                tokens, grid = self.encoder.next_stage(layer, tokens, grid)
         num_prefix = self.num_prefix_tokens
         prefixes = [item[:, :num_prefix] for item in kept]
         features = [item[:, num_prefix:] for item in kept]
         if output_fmt == "NCHW":
             features = [
-                item.transpose(1, 2).unflatten(2, grid).contiguous()
-                for item in features
+                item.transpose(1, 2).unflatten(2, own).contiguous()
+                for item, own in zip(features, grids, strict=True)
             ]
         if output_dict:
             result: dict[str, Any] = {"image_intermediates": features}
@@ -197,11 +206,13 @@ class TimmInterface(nn.Module):
         prune_head: bool = True,
     ) -> list[int]:
         """Removes the blocks after the last one requested, the norm and the head."""
-        take = chosen_layers(len(self.encoder.blocks), indices)
-        self.encoder.keep(max(take) + 1)
+        layers = self.encoder.feature_layers
+        take = chosen_layers(len(layers), indices)
+        num_blocks = layers[max(take)] + 1
+        self.encoder.keep(num_blocks)
         positions = self.encoder.positions
         if positions.positions_at == "every_layer":
-            positions.tables = positions.tables[: max(take) + 1]
+            positions.tables = positions.tables[:num_blocks]
         if prune_norm:
             self.norm = nn.Identity()
         if prune_head:

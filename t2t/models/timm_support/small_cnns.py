@@ -88,15 +88,22 @@ def entry_point(name: str) -> Callable[..., nn.Module]:
         pretrained_cfg_overlay: Any = None,
         **settings: Any,
     ) -> nn.Module:
-        if pretrained:
+        about = resolve_pretrained_cfg(name, pretrained_cfg, pretrained_cfg_overlay)
+        if pretrained and not about.has_weights:
             raise UserError(
                 f"There are no hosted weights of {name} for pretrained=True; "
                 "`t2t study networks` trains it."
             )
-        about = resolve_pretrained_cfg(name, pretrained_cfg, pretrained_cfg_overlay)
-        network = build(original, **{"num_classes": DATA["num_classes"], **settings})
+        settings = {"num_classes": about.num_classes, **settings}
+        settings.pop("cache_dir", None)
+        network: Any = build(original, **settings)
         network.pretrained_cfg = network.default_cfg = about.to_dict()
         divide_reductions(network)
+        if pretrained:  # a folder, or a repository of the hub
+            channels = settings.get("in_chans", 3)
+            timm.models.load_pretrained(
+                network, network.pretrained_cfg, network.num_classes, channels
+            )
         # Tensor cores read the channels of a position together.
         return network.to(memory_format=torch.channels_last)
 

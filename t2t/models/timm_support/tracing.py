@@ -4,14 +4,26 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from t2t.models.axial import AxialMask
+from t2t.models.depthwise import DepthwiseConvolution
 from t2t.models.encoders import Encoder, EncoderPositions
 from t2t.models.layers import DropPath, SequenceProjection
 from t2t.models.tokenizers import Tokenizer
+from t2t.models.wirings import Downsample
 
 if TYPE_CHECKING:
     from t2t.models.vit import VisionTransformer
 
-LEAVES = (Tokenizer, Encoder, EncoderPositions, SequenceProjection, DropPath)
+LEAVES = (
+    Tokenizer,
+    Encoder,
+    EncoderPositions,
+    SequenceProjection,
+    AxialMask,
+    DepthwiseConvolution,
+    Downsample,
+    DropPath,
+)
 """Modules that read the shapes of their inputs: each is one node of the graph."""
 
 
@@ -36,8 +48,9 @@ def traced(model: "VisionTransformer", images: Any, num_read: int | None) -> Any
     if model.prefix is not None:
         prefix = model.prefix.to(tokens.dtype).expand(tokens.shape[0], -1, -1)
         tokens = torch.cat([prefix, tokens], dim=1)
-    inner, positions = tokens, model.encoder.positions
+    inner, inner_grid, positions = tokens, grid, model.encoder.positions
     for layer, block in enumerate(model.encoder.blocks):
-        inner, bias = positions(inner, layer, grid)
-        inner = block(inner, grid, bias if positions.has_bias(layer) else None)
+        inner, bias = positions(inner, layer, inner_grid)
+        inner = block(inner, inner_grid, bias if positions.has_bias(layer) else None)
+        inner, inner_grid = model.encoder.next_stage(layer, inner, inner_grid)
     return model.encoder(tokens, grid, model.norm, num_read)

@@ -1,6 +1,6 @@
 """Evaluation: values of every image of a validation set, over all processes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +11,7 @@ from t2t.data.batches import EvaluationBatches
 from t2t.data.sampler import Batch
 from t2t.errors import UserError
 from t2t.shapes import Images, Labels
+from t2t.tasks.base import Views
 from t2t.tasks.checks import checked_rows
 from t2t.training.distributed import World, all_gather_rows
 
@@ -43,24 +44,49 @@ def evaluate(
 
     They are in the order of the source; damaged images are skipped.
     """
+    values = evaluate_models(
+        {"model": model}, batches, normalize, score, world, precision, advance
+    )
+    return values["model"]
+
+
+@torch.no_grad()
+def evaluate_models(
+    models: Mapping[str, nn.Module],
+    batches: EvaluationBatches,
+    normalize: Normalize,
+    score: Scoring,
+    world: World,
+    precision: torch.dtype = torch.float32,
+    advance: Callable[[int], None] | None = None,
+) -> dict[str, dict[str, Tensor]]:
+    """The values that `evaluate` gives of each model; images are read once for all."""
     owner = getattr(score, "__self__", None)
     what = "score" if owner is None else f"{type(owner).__name__}.score"
-    was_training = model.training
-    model.eval()
-    rows: dict[str, list[Tensor]] = {}
+    were_training = {name: model.training for name, model in models.items()}
+    rows: dict[str, list[Views]] = {name: [] for name in models}
+    for model in models.values():
+        model.eval()
     for batch in batches:
-        with autocast(world.device, precision):
-            values = score(model, normalize(batch), batch.labels)
-        values = checked_rows(what, values, len(batch.labels))
+        images = normalize(batch)
         index = torch.where(batch.valid, batch.indices, -1)
-        for name, value in {"index": index, "label": batch.labels, **values}.items():
-            rows.setdefault(name, []).append(value)
+        for name, model in models.items():
+            with autocast(world.device, precision):
+                values = score(model, images, batch.labels)
+            values = checked_rows(what, values, len(batch.labels))
+            rows[name].append({"index": index, "label": batch.labels, **values})
         if advance is not None:
             advance(len(batch.valid) * world.size)
-    model.train(was_training)
+    for name, model in models.items():
+        model.train(were_training[name])
+    return {name: in_order(parts, world) for name, parts in rows.items()}
+
+
+def in_order(parts: list[Views], world: World) -> Views:
+    """The values of all processes' batches in the order of the source."""
     found = {
-        name: all_gather_rows(torch.cat(parts), world).cpu()
-        for name, parts in rows.items()
+        name: all_gather_rows(torch.cat([part[name] for part in parts]), world).cpu()
+        for name in parts[0]
     }
     order = found["index"].argsort()
     order = order[found["index"][order] >= 0]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from t2t.config import from_json
 from t2t.data.batches import EvaluationBatches, LoaderOptions, evaluation_batches
@@ -27,21 +28,24 @@ from t2t.data.sources.opening import find_splits
 from t2t.errors import UserError, choose
 from t2t.models.checkpoint_io.resolve import FILE_NAME
 from t2t.models.trained import TrainedModel, load_trained
+from t2t.shapes import Images, Labels
+from t2t.tasks.base import Views
 from t2t.tasks.class_matching import match_classes, relabelled
-from t2t.tasks.classify import score_classifier
+from t2t.tasks.classify import flipped_logits, score_logits
 from t2t.training.distributed import (
     World,
     all_gather_union,
     check_same_on_all,
     init_distributed,
 )
-from t2t.training.evaluation.evaluate import Normalize, evaluate
+from t2t.training.evaluation.calibration import MAX_LOGITS
+from t2t.training.evaluation.evaluate import Normalize, Scoring, evaluate
 from t2t.training.evaluation.real_labels import RealLabels
 from t2t.training.evaluation.report import EvalReport
 from t2t.training.evaluation.score import Score
 from t2t.training.loaders import open_data
 from t2t.training.recipe import Recipe
-from t2t.training.run_files import RECIPE
+from t2t.training.run_files import BEST, RECIPE
 from t2t.training.runtime import PRECISIONS, default_precision
 from t2t.training.saved_run import read_recipe, same_data
 from t2t.training.threads import use_free_cores
@@ -58,20 +62,26 @@ def evaluate_model(
     precision: str | None = None,
     model: str | None = None,
     real: bool = False,
+    flip: bool = False,
     max_damaged: str = DEFAULT_MAX_DAMAGED,
     max_pixels: int = DEFAULT_MAX_PIXELS,
+    also: Scoring | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> EvalReport | None:
     """Evaluates a run or weights on their own or other data.
 
     Under torchrun all processes share the work; the main process gets the report, the
-    others None. `progress` is called with the number of images done and their total.
+    others None. `flip` averages the probabilities of each image and its mirror image,
+    `also` gives more values of every image, which the report keeps.
+    `progress` is called with the number of images done and their total.
     """
     with init_distributed(device) as world, use_free_cores(world.device):
         precision = precision or default_precision(world.device)
         choose("precision", precision, PRECISIONS)
         trained = as_trained(path, model)
-        selected = find_data(trained, data, split, label_config)
+        selected = find_data(
+            trained, recipe_beside(trained.path), data, split, label_config
+        )
         check_one_label(trained, selected)
         numbers, notes = match_classes(
             selected.source.classes, trained.class_names, selected.where
@@ -88,10 +98,13 @@ def evaluate_model(
         num_classes = len(trained.class_names)
         watch = Stopwatch(world, len(source), progress)
         dtype = PRECISIONS[precision]
+        has_room = len(source) * num_classes <= MAX_LOGITS
+        score_batch = Scorer(flip=flip, keeps_logits=has_room, also=also)
         values = evaluate(
-            network, batches, normalize, score_classifier, world, dtype, watch.advance
+            network, batches, normalize, score_batch, world, dtype, watch.advance
         )
         score = Score.of(values, num_classes)
+        values.pop("logits", None)  # large, and used by now
         rate = watch.images_per_second()
         real_score = (
             None if real_labels is None else real_labels.score(score.predictions)
@@ -103,8 +116,11 @@ def evaluate_model(
             trained=trained,
             data=selected.where,
             split=selected.split,
+            source=source,
             score=score,
+            values=values,
             real=real_score,
+            flip=flip,
             images_per_second=rate,
             device=device_name(world),
             precision=precision,
@@ -112,6 +128,26 @@ def evaluate_model(
             damaged=damaged,
             notes=(*trained.notes, *selected.notes, *selected.source.notes, *notes),
         )
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Scores a batch as the task of a classifier does."""
+
+    flip: bool
+    """Whether the probabilities of mirror images are averaged."""
+    keeps_logits: bool
+    """Whether `logits` are among the values."""
+    also: Scoring | None = None
+    """Gives more values of every image."""
+
+    def __call__(self, model: nn.Module, images: Images, labels: Labels) -> Views:
+        logits = flipped_logits(model, images) if self.flip else model(images).float()
+        values = score_logits(logits, labels)
+        if self.keeps_logits:
+            values["logits"] = logits
+        more = {} if self.also is None else self.also(model, images, labels)
+        return {**values, **more}
 
 
 def as_trained(
@@ -212,6 +248,7 @@ class EvaluationData:
 
 def find_data(
     trained: TrainedModel,
+    recipe: Recipe | None,
     data: str | Path | None,
     split: str | None,
     label_config: LabelConfig = NO_LABEL_CONFIG,
@@ -221,7 +258,6 @@ def find_data(
     Data without splits is split as in training if it is the run's own; other data
     without splits is used completely.
     """
-    recipe = recipe_beside(trained.path)
     own = trained.data if recipe is None else recipe.data
     seed = trained.seed if recipe is None else recipe.seed
     where = own if data is None else str(data)
@@ -229,9 +265,9 @@ def find_data(
         raise UserError(f"{trained.path} does not name its training data: give --data.")
     is_own = own is not None and same_data(where, own)
     if is_own and not differs_from_default(label_config):
-        label_config = labels_of(trained)
+        label_config = labels_of(trained, recipe)
     elif differs_from_default(label_config):
-        is_own = is_own and label_config == labels_of(trained)
+        is_own = is_own and label_config == labels_of(trained, recipe)
     try:
         splits = find_splits(where, label_config=label_config).openers
     except UserError as error:
@@ -244,13 +280,27 @@ def find_data(
         note = f"{where} has no splits, so all of it is used; --split val takes a "
         return EvaluationData(splits["all"](), where, "all", (note + "tenth.",))
     split = split or "val"
-    if recipe is not None and is_own and recipe.holdout and split in ("train", "val"):
+    divides = recipe is not None and (recipe.holdout > 0 or recipe.fold is not None)
+    if recipe is not None and divides and is_own and split in ("train", "val"):
         held = open_data(recipe)
         source = held.train if split == "train" else held.val
     else:
         source = open_source(where, split, seed=seed, label_config=label_config)
-    notes = split_changes(source, trained, where) if is_own and split == "val" else ()
+    notes: tuple[str, ...] = ()
+    if is_own and split == "val":
+        notes = (*split_changes(source, trained, where), *choice_note(trained, recipe))
     return EvaluationData(source, where, split, notes)
+
+
+def choice_note(trained: TrainedModel, recipe: Recipe | None) -> tuple[str, ...]:
+    """A note if a run's weights were chosen by the images that they are scored on."""
+    is_best = Path(trained.path).name == BEST
+    if not (is_best or (recipe is not None and recipe.keep == "best")):
+        return ()
+    return (
+        "These weights are those of the run's best evaluation on these images, so "
+        "their score here is too optimistic; other images say more.",
+    )
 
 
 def split_changes(source: Source, trained: TrainedModel, where: str) -> tuple[str, ...]:
@@ -264,9 +314,8 @@ def split_changes(source: Source, trained: TrainedModel, where: str) -> tuple[st
     )
 
 
-def labels_of(trained: TrainedModel) -> LabelConfig:
+def labels_of(trained: TrainedModel, recipe: Recipe | None) -> LabelConfig:
     """Where the labels of a model's training data are."""
-    recipe = recipe_beside(trained.path)
     if recipe is not None:
         return recipe.labels
     return from_json(LabelConfig, trained.labels)
@@ -275,7 +324,7 @@ def labels_of(trained: TrainedModel) -> LabelConfig:
 def recipe_beside(path: str | os.PathLike[str]) -> Recipe | None:
     """The recipe of a run folder, given the folder or the model in it."""
     folder = Path(path).expanduser()
-    folder = folder.parent if folder.name == FILE_NAME else folder
+    folder = folder.parent if folder.name in (FILE_NAME, BEST) else folder
     return read_recipe(folder) if (folder / RECIPE).is_file() else None
 
 

@@ -1,15 +1,18 @@
 """The report of an evaluation: tables, and JSON."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
+from torch import Tensor
 
+from t2t.data.sources import Source
 from t2t.errors import on_one_line
 from t2t.models.trained import TrainedModel
+from t2t.training.evaluation.calibration import NUM_BINS, Calibration
 from t2t.training.evaluation.real_labels import RealScore
 from t2t.training.evaluation.score import Score
 
@@ -24,8 +27,14 @@ class EvalReport:
     trained: TrainedModel
     data: str
     split: str
+    source: Source
+    """The images, with the class numbers of the model."""
     score: Score
+    values: dict[str, Tensor]
+    """What was measured of every image, by name, such as index and confidence."""
     real: RealScore | None
+    flip: bool
+    """Whether probabilities are averaged over images and their mirror images."""
     images_per_second: float | None
     """From the second batch on; None if there is only one."""
     device: str
@@ -64,7 +73,10 @@ class EvalReport:
             "num_images": score.num_images,
             "top1": round(score.top1, 4),
             "top5": round(score.top5, 4),
+            "macro_accuracy": round(score.macro_accuracy, 4),
             "loss": round(score.loss, 6),
+            "flip": self.flip,
+            "calibration": calibration_json(score.calibration),
             "real_top1": None if real is None else round(real.top1, 4),
             "real_num_images": None if real is None else real.num_images,
             "images_per_second": None if rate is None else round(rate, 1),
@@ -109,7 +121,9 @@ class EvalReport:
             (trained.path, "bold cyan"),
             f"  {trained.name}\n",
             f"{self.data} ({self.split}): {self.score.num_images:,} images of "
-            f"{len(self.classes())} classes, at {size} pixels",
+            f"{len(self.classes())} classes, at {size} pixels"
+            + ", averaged over horizontal flips"
+            * self.flip,
         )
 
     def figures(self) -> Table:
@@ -125,12 +139,47 @@ class EvalReport:
         if real is not None:
             note = f"reassessed labels, {real.num_images:,} images"
             table.add_row("ReaL", f"{real.top1:.2f} %", note)
+        note = "mean of the classes' top-1"
+        table.add_row("macro", f"{score.macro_accuracy:.2f} %", note)
         table.add_row("loss", f"{score.loss:.4f}", "")
+        for row in calibration_rows(score.calibration):
+            table.add_row(*row)
         how = f"images/s, {self.device}, {self.precision}, batches of {self.batch_size}"
         speed = "–" if rate is None else f"{rate:,.0f}"
         how = how if rate is not None else f"{how}: too few to time"
         table.add_row("speed", speed, how)
         return table
+
+
+def calibration_rows(found: Calibration) -> list[tuple[str, str, str]]:
+    """Rows of a table: the calibration error, and what a temperature makes of it."""
+    note = f"calibration error, {NUM_BINS} bins"
+    rows = [("ECE", f"{found.ece:.2f} %", note)]
+    temperature, held = found.temperature, found.held_out
+    if temperature is not None:
+        note = "has the smallest loss on these images"
+        rows.append(("temperature", f"{temperature:.2f}", note))
+    if held is not None:
+        effect = (
+            f"on half: ECE {held.ece_before:.2f} → {held.ece:.2f} %, loss "
+            f"{held.loss_before:.4f} → {held.loss:.4f}"
+        )
+        note = f"{effect}; fitted on the other half"
+        rows.append(("", f"{held.temperature:.2f}", note))
+    return rows
+
+
+def calibration_json(found: Calibration) -> dict[str, Any]:
+    """The calibration as JSON."""
+    held, temperature = found.held_out, found.temperature
+    return {
+        "ece": round(found.ece, 4),
+        "num_bins": NUM_BINS,
+        "temperature": None if temperature is None else round(temperature, 4),
+        "held_out": None
+        if held is None
+        else {name: round(value, 4) for name, value in asdict(held).items()},
+    }
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,11 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
+
+from t2t.tasks.classify import macro_accuracy
+from t2t.training.evaluation.calibration import Calibration, calibrate
 
 
 @dataclass(frozen=True)
@@ -18,23 +21,56 @@ class Score:
     num_classes: int
     predictions: Int64[Tensor, "images 3"]
     """Each image's number in the source, its class, and the predicted class."""
+    confidence: Float[Tensor, " images"]
+    """The probability of the predicted class."""
+    label_probability: Float[Tensor, " images"]
+    """The probability of the image's own class."""
+    calibration: Calibration
 
     @classmethod
     def of(cls, values: dict[str, Tensor], num_classes: int) -> "Score":
-        """The score from the values that `evaluate` gives of a classifier."""
+        """The score from the values that `evaluate` gives of a classifier.
+
+        Their `logits`, if they are there, give the temperature and are not kept.
+        """
         columns = [values[name] for name in ("index", "label", "predicted")]
+        labels, confidence = values["label"], values["confidence"]
+        is_hit = labels == values["predicted"]
         return cls(
             top1=values["top1"].double().mean().item(),
             top5=values["top5"].double().mean().item(),
             loss=values["val_loss"].double().mean().item(),
             num_classes=num_classes,
             predictions=torch.stack(columns, 1),
+            confidence=confidence,
+            label_probability=values["label_probability"],
+            calibration=calibrate(confidence, is_hit, labels, values.get("logits")),
         )
 
     @property
     def num_images(self) -> int:
         """How many images were evaluated."""
         return len(self.predictions)
+
+    @property
+    def macro_accuracy(self) -> float:
+        """The mean of the classes' recalls, in per cent."""
+        return macro_accuracy(self.predictions[:, 1], self.predictions[:, 2])
+
+    @property
+    def table(self) -> dict[str, Tensor]:
+        """A column by name for what is known of each image.
+
+        `index` is its number in the source.
+        """
+        index, label, predicted = self.predictions.unbind(1)
+        return {
+            "index": index,
+            "label": label,
+            "predicted": predicted,
+            "confidence": self.confidence,
+            "label_probability": self.label_probability,
+        }
 
     @property
     def confusion(self) -> Tensor:

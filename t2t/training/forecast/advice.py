@@ -6,10 +6,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 
+from t2t.data.class_balance import balance_factors, class_counts, is_uneven
 from t2t.data.sampler import steps_per_epoch
-from t2t.data.sources import Splits
+from t2t.data.sources import Source, Splits
 from t2t.errors import UserError
 from t2t.tasks import task_class
 from t2t.training.distributed import World
@@ -49,6 +51,7 @@ def advice(
             f"{margin(50, num_val):.1f} points at an accuracy of 50 %, ± "
             f"{margin(95, num_val):.1f} at 95 %."
         )
+    notes += balance_notes(recipe, splits.train)
     classes = splits.train.classes
     seconds = forecast(recipe, runtime, world, num_train, num_val, classes)
     num_steps = steps_per_epoch(num_train, recipe.batch_size) * recipe.epochs
@@ -58,6 +61,46 @@ def advice(
             f"Estimated time: {rounded(seconds * left)} on {world.device.type}."
         )
     return notes
+
+
+def balance_notes(recipe: Recipe, source: Source) -> list[str]:
+    """A sentence on uneven classes, and on how they are balanced; none if even."""
+    task = task_class(recipe.task)
+    if not (task.balanced_by and source.is_labelled):
+        return []
+    counts = class_counts(source)
+    largest = int(counts.argmax())
+    smallest = int(np.where(counts > 0, counts, len(source) + 1).argmin())
+    few, many = int(counts[smallest]), int(counts[largest])
+    names = [repr(source.classes[each]) for each in (smallest, largest)]
+    if not is_uneven(source):
+        if recipe.balance is None:
+            return []
+        return [
+            f"The classes are about even ({few:,} to {many:,} images), so --balance "
+            f"{recipe.balance} changes little."
+        ]
+    if recipe.balance is None:
+        options = {
+            "sampling": "shows small classes more often",
+            "weights": "counts them more in the loss",
+        }
+        choice = " or ".join(f"--balance {k} ({options[k]})" for k in task.balanced_by)
+        return [
+            f"Classes are uneven: {many:,} images of {names[1]}, {few:,} of {names[0]} "
+            f"({many / few:.3g} to 1). To favour small classes, add {choice}; macro "
+            "accuracy counts all classes the same."
+        ]
+    factors = balance_factors(counts, recipe.own_balance_power)
+    less, more = (f"{factors[each]:.2g}" for each in (largest, smallest))
+    if recipe.balance == "sampling":
+        how = f"is shown {more} times an epoch, one of {names[1]} ({many:,}) {less}"
+    else:
+        how = f"counts {more} times in the loss, one of {names[1]} ({many:,}) {less}"
+    return [
+        f"Classes are balanced by {recipe.balance}: an image of {names[0]} ({few:,} "
+        f"images) {how} times."
+    ]
 
 
 def confidence_interval(top1: float, num_images: int) -> tuple[float, float]:
@@ -134,7 +177,7 @@ def step_seconds(
         return time.perf_counter() - started
 
     stepper = Stepper(plain, runtime, world, state)
-    stepper.set_phase(stepper.phase._replace(keep=1.0))
+    stepper.set_phase(stepper.phase._replace(keep=1.0, scale=1.0))
     few = min(NUM_TRIED, recipe.batch_size)
     seconds(min(2, few))  # warm-up
     one = seconds(few) * recipe.batch_size / few

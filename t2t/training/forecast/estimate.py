@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from t2t.config import to_json
+from t2t.data.crops import shrink
 from t2t.data.rng import CounterRng
 from t2t.data.sampler import steps_per_epoch
 from t2t.data.sources import Splits
@@ -19,6 +20,7 @@ from t2t.tasks.base import Task, Views
 from t2t.training.check_names import check_names
 from t2t.training.distributed import World, find_device
 from t2t.training.evaluation.evaluate import autocast
+from t2t.training.forecast.advice import balance_notes
 from t2t.training.forecast.plan import values_per_parameter
 from t2t.training.forecast.random_batch import random_batch
 from t2t.training.loaders import open_data
@@ -26,7 +28,7 @@ from t2t.training.logging.clock import counted, duration, pace
 from t2t.training.recipe import Recipe
 from t2t.training.runtime import PRECISIONS, Runtime, resolve_runtime
 from t2t.training.state import TrainState, new_state
-from t2t.training.step import keep_tokens
+from t2t.training.step import check_any_size, keep_tokens
 
 NUM_TRIED = {"cpu": 8, "mps": 32}
 SECONDS_TRIED = 10.0
@@ -55,7 +57,10 @@ def estimate(recipe: Recipe, runtime: Runtime) -> str:
     seconds = bytes_per_image = 0.0
     for phase, share in recipe.phases().items():
         keep_tokens(state.model, recipe.model, phase.keep)
-        took, num_bytes = try_steps(state, recipe, runtime, world, num_at_once)
+        check_any_size(state.model, recipe.model, phase.scale)
+        took, num_bytes = try_steps(
+            state, recipe, runtime, world, num_at_once, phase.scale
+        )
         seconds += share * took
         bytes_per_image = max(bytes_per_image, num_bytes)
     speed = (
@@ -65,6 +70,7 @@ def estimate(recipe: Recipe, runtime: Runtime) -> str:
     if splits:
         *steps, time_taken = describe_steps(recipe, splits, seconds, world)
         steps.append(f"{time_taken} at {speed}")
+        steps += balance_notes(recipe, splits.train)
     else:
         steps = [
             f"Steps and time are unknown because the data cannot be opened: {missing}",
@@ -129,11 +135,12 @@ def try_steps(
     runtime: Runtime,
     world: World,
     num_at_once: int,
+    scale: float = 1.0,
 ) -> tuple[float, float]:
     """Seconds and bytes that one image takes, from a few steps on random images."""
     precision = PRECISIONS[runtime.precision or "fp32"]
     num = min(NUM_TRIED.get(world.device.type, num_at_once), num_at_once)
-    views = random_views(state.task, recipe, num, world.device)
+    views = random_views(state.task, recipe, num, world.device, scale)
     num_bytes = 0.0
     times = []
     for _ in range(4):
@@ -150,13 +157,20 @@ def try_steps(
 
 
 def random_views(
-    task: Task, recipe: Recipe, num_images: int, device: torch.device
+    task: Task,
+    recipe: Recipe,
+    num_images: int,
+    device: torch.device,
+    scale: float = 1.0,
 ) -> Views:
     """The task's views of images of noise."""
     batch = random_batch(recipe, num_images, task, device)
+    pixels = batch.views
+    if scale < 1:
+        pixels = tuple(shrink(each, scale) for each in pixels)
     rng = CounterRng.of(0, torch.zeros((), dtype=torch.int64), batch.keys)
     light = replace(recipe.augmentation.light(), mix_group=None)
-    return task.views(batch.views, batch.labels, rng, light)
+    return task.views(pixels, batch.labels, rng, light)
 
 
 class SavedBytes:

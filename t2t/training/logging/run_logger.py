@@ -51,10 +51,12 @@ class RunLogger:
         *,
         quiet: bool = False,
         has_labels: bool = True,
+        has_uneven_classes: bool = False,
     ) -> None:
         self.run_folder, self.recipe, self.world = run_folder, recipe, world
         self.task = task_class(recipe.task)
         self.metrics: tuple[Metric, ...] = self.task.metrics_for(has_labels)
+        self.shown = self.shown_metrics(has_uneven_classes)
         self.messages = Messages(run_folder, world, quiet)
         self.console = self.messages.console
         self.warn, self.info = self.messages.warn, self.messages.info
@@ -245,7 +247,7 @@ class RunLogger:
         epoch: int,
         scores: dict[str, dict[str, float]],
         num_images: int,
-    ) -> None:
+    ) -> dict[str, Any]:
         """Logs the metrics of the raw model and of the EMA, if there is one."""
         raw, best = scores["raw"], scores.get("ema", scores["raw"])
         digits = {each.name: each.digits + 2 for each in self.metrics}
@@ -263,21 +265,35 @@ class RunLogger:
         due = time.monotonic() - self.drawn_at > DRAW_EVERY_SECONDS
         if self.world.is_main and (due or step >= self.num_steps):
             self.draw()
+        return row
+
+    def shown_metrics(self, has_uneven_classes: bool) -> list[Metric]:
+        """What the line of an evaluation shows beside the primary metric.
+
+        With even classes, macro accuracy is the same as top-1.
+        """
+        shown = {"val_loss"} | ({"macro_accuracy"} if has_uneven_classes else set())
+        return [each for each in self.metrics[1:] if each.name in shown]
 
     def evaluation_line(
         self, epoch: int, raw: dict[str, float], best: dict[str, float]
     ) -> list[str | tuple[str, str]]:
-        """The epoch, the primary metric, the validation loss and the time."""
+        """The epoch, the primary metric, a few others and the time."""
         first, epochs = self.metrics[0], self.recipe.epochs
         line: list[str | tuple[str, str]] = [
             f"epoch {epoch:>{len(str(epochs))}}/{epochs}  {first.label} ",
             (first.show(best[first.name]), "bold"),
             f"  raw {first.show(raw[first.name])}",
         ]
-        loss = next((each for each in self.metrics if each.name == "val_loss"), None)
-        if loss is not None and loss is not first:
-            line.append(f"  {loss.label} {loss.show(best[loss.name])}")
+        for metric in self.shown:
+            line.append(f"  {metric.label} {metric.show(best[metric.name])}")
         return [*line, f"  {duration(self.clock.seconds)}"]
+
+    def log_early_stop(self, state: TrainState) -> None:
+        """Logs that a run stops before its last epoch, and draws its curves."""
+        self.info(self.stopped_early(state) or "")
+        if self.world.is_main:
+            self.draw()
 
     def interrupted(self, step: int, has_checkpoint: bool) -> None:
         """Logs where the run stopped, and how to resume it."""
@@ -321,11 +337,27 @@ class RunLogger:
         sentence = write_failure(failed, error, self.run_folder)
         self.failures.failed(failed, sentence)
 
+    def stopped_early(self, state: TrainState) -> str | None:
+        """Why a run stopped before its last epoch; None if it did not."""
+        recipe, best, first = self.recipe, state.best, self.metrics[0]
+        patience = recipe.patience
+        if patience is None or best.num_since < patience:
+            return None
+        if state.step >= self.num_steps:
+            return None
+        return (
+            f"Stopped early after epoch {self.scores['epoch']} of {recipe.epochs}: "
+            f"{first.label} has not improved since epoch {best.improved_epoch} "
+            f"({first.show(best.row[first.name])}; patience={patience})."
+        )
+
     def summary(self, state: TrainState) -> dict[str, Any]:
         """The content of result.json."""
         recipe = self.recipe
         names = [each.name for each in self.metrics]
-        scores = {key: self.scores.get(key) for key in (*names, f"{names[0]}_raw")}
+        best, last = state.best.row, self.scores
+        kept = best if recipe.keep == "best" else last
+        scores = {key: kept.get(key) for key in (*names, f"{names[0]}_raw")}
         rate = self.clock.steps_per_second * recipe.batch_size
         return {
             "recipe": recipe.name,
@@ -339,6 +371,12 @@ class RunLogger:
             "skipped_steps": state.num_skipped,
             "metric": names[0],
             **scores,
+            "keep": recipe.keep,
+            "best_epoch": best.get("epoch"),
+            "best_score": best.get(names[0]),
+            "last_epoch": last.get("epoch"),
+            "last_score": last.get(names[0]),
+            "stopped_early": self.stopped_early(state),
             "train_minutes": round(self.clock.seconds / 60, 3),
             "compile_minutes": round(self.clock.compile_seconds / 60, 3),
             **self.clock.wall_times(),

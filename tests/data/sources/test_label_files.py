@@ -9,6 +9,7 @@ from label_layouts import images, labels_by_name, numbered, table
 
 from t2t.data.label_config import LabelConfig
 from t2t.data.sources import Splits, open_source, open_splits
+from t2t.data.sources.splitting import fold_of
 from t2t.errors import UserError
 
 LABELS = numbered(12, "cat", "dog", "owl")
@@ -352,6 +353,17 @@ def test_a_column_of_splits_is_obeyed(photos: Path, words: tuple[str, str]) -> N
     splits = opened(photos, file)
     assert labels_by_name(splits.val) == dict(rows_of(rows, 1))
     assert len(splits.train) == 6
+
+
+def test_folds_are_of_the_training_images(photos: Path) -> None:
+    words = ["train", "train", "val", "test"]
+    rows = [(n, label, words[i % 4]) for i, (n, label) in enumerate(LABELS.items())]
+    file = table(photos / "a.csv", ("file", "label", "split"), *rows)
+    splits = opened(photos, file)
+    trained = set(labels_by_name(splits.train))
+    fold = fold_of(splits, 1, 2)
+    assert set(found(fold)) == trained
+    assert len(trained) == 6
 
 
 def rows_of(rows: list[tuple[str, str, str]], odd: int) -> list[tuple[str, str]]:

@@ -98,6 +98,29 @@ STATED = {
         "resnet50": (5.82, 1.02),
         "mobilenet_v2": (0.55, 0.07),
     },
+    "local": {
+        "depthwise": (1.01, 1.01),
+        "conv_attention": (1.01, 1.01),
+        "axial": (1.00, 0.83),
+        "pyramid": (1.06, 0.26),
+        "pyramid_depthwise": (1.07, 0.26),
+    },
+    "photo_local": {
+        "depthwise": (1.01, 1.01),
+        "conv_attention": (1.01, 1.01),
+        "axial": (1.00, 0.89),
+        "pyramid": (0.94, 0.29),
+        "pyramid_depthwise": (0.95, 0.30),
+    },
+    "photo_tokens": {"patches": (0.99, 0.98)},
+    "photo_depth": {"shallow_wide": (1.15, 1.08)},
+    "photo_networks": {
+        "pyramid": (0.95, 0.23),
+        "deit_small_8": (1.02, 0.99),
+        "deit_small_16": (1.03, 0.23),
+        "resnet18": (0.53, 0.10),
+        "resnet50": (1.12, 0.22),
+    },
 }
 
 

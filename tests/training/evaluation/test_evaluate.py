@@ -12,7 +12,7 @@ from t2t.data.sources import open_splits
 from t2t.errors import UserError
 from t2t.tasks.classify import score_classifier
 from t2t.training.distributed import World
-from t2t.training.evaluation.evaluate import Normalize, evaluate
+from t2t.training.evaluation.evaluate import Normalize, evaluate, evaluate_models
 from t2t.training.evaluation.score import Score
 
 ALONE = World(0, 1, torch.device("cpu"))
@@ -127,3 +127,31 @@ def test_nothing_to_evaluate_is_reported(validation: Any) -> None:
 
     with pytest.raises(UserError, match="all of them are damaged"):
         scored(BrightestChannel(), Nothing(), 3)  # type: ignore[arg-type]
+
+
+def test_images_are_read_once_for_all_models(validation: Any) -> None:
+    batches = validation(4)
+    num_read = 0
+
+    class Counted:
+        def __iter__(self) -> Any:
+            nonlocal num_read
+            for batch in batches:
+                num_read += 1
+                yield batch
+
+    models = {"one": BrightestChannel(), "other": BrightestChannel(2).train()}
+    values = evaluate_models(
+        models,
+        Counted(),
+        AS_LEVELS,
+        score_classifier,
+        ALONE,  # type: ignore[arg-type]
+    )
+    assert num_read == len(batches)
+    for name, model in models.items():
+        alone = evaluate(model, batches, AS_LEVELS, score_classifier, ALONE)
+        assert alone.keys() == values[name].keys()
+        for key, value in alone.items():
+            assert torch.equal(value, values[name][key])
+    assert models["other"].training

@@ -154,12 +154,15 @@ def test_other_data_is_taken_whole_and_its_damage_named(
 
 def test_data_that_was_split_anew_is_reported(run: Path, folder: Path) -> None:
     held = open_source(folder, "val").fingerprint()
-    trained = replace(load_trained(run), data=str(folder), evaluated_on=held)
-    assert find_data(trained, None, None, None).notes == ()
+    elsewhere = str(folder.parent / "model.safetensors")  # away from its recipe
+    trained = replace(
+        load_trained(run), path=elsewhere, data=str(folder), evaluated_on=held
+    )
+    assert find_data(trained, None, None).notes == ()
     (folder / "3" / "more.png").write_bytes(min((folder / "3").iterdir()).read_bytes())
-    (note,) = find_data(trained, None, None, None).notes
+    (note,) = find_data(trained, None, None).notes
     assert note.startswith(f"{folder} has changed since training, and so has its split")
-    assert find_data(replace(trained, evaluated_on=None), None, None, None).notes == ()
+    assert find_data(replace(trained, evaluated_on=None), None, None).notes == ()
 
 
 def test_some_classes_count_as_some(run: Path, folder: Path) -> None:
@@ -229,11 +232,23 @@ def report(run: Path) -> EvalReport:
         (number, (number + step) % 25) for number in range(24) for step in range(1, 6)
     ]
     pairs = torch.tensor([*wrong, *[(24, 24)] * 5])
-    numbers = torch.arange(len(pairs))[:, None]
+    numbers = torch.arange(len(pairs))
     return replace(
         judged(run),
         trained=replace(load_trained(run), class_names=classes),
-        score=Score(4.0, 4.0, 3.0, 25, torch.cat([numbers, pairs], 1)),
+        score=Score.of(
+            {
+                "index": numbers,
+                "label": pairs[:, 0],
+                "predicted": pairs[:, 1],
+                "top1": 100.0 * (pairs[:, 0] == pairs[:, 1]),
+                "top5": torch.tensor([4.0]),
+                "val_loss": torch.tensor([3.0]),
+                "confidence": torch.full((len(pairs),), 0.5),
+                "label_probability": torch.full((len(pairs),), 0.1),
+            },
+            25,
+        ),
     )
 
 

@@ -1,0 +1,72 @@
+"""Near-duplicates: copies of an image, also compressed, resized or a little cropped."""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from t2t.analysis.knn import nearest
+from t2t.shapes import Images
+
+Colours = Float[Tensor, "images values"]
+
+GRID = 16
+"""Rows and columns that an image is averaged to."""
+NUM_NEIGHBORS = 10
+MAX_RATIO = 0.4
+"""A near-duplicate is this much nearer than the tenth nearest image.
+
+Chosen on CIFAR-10, Imagewoof and digits (records/cifar10-wrong-labels). A limit of the
+distance alone would report every image where all images look alike.
+"""
+SAME = 0.02
+"""Images at this distance are copies, however many there are."""
+MAX_DISTANCE = 0.6
+"""Of near-duplicates; little cropped ones are at most at 0.5."""
+_FLAT = 0.02
+"""Standard deviation, in that of all images, below which nothing can be compared."""
+
+
+class Pair(NamedTuple):
+    """Two images that look the same."""
+
+    first: int
+    second: int
+    distance: float
+    """0 for a copy; sqrt(2) for images that have nothing in common."""
+
+
+def colours_of(images: Images) -> Float[Tensor, "batch values"]:
+    """The colours of normalised images on a coarse grid, without their brightness.
+
+    Of length 1, or 0 for an image of one colour.
+    """
+    grid = F.adaptive_avg_pool2d(images.float(), GRID).flatten(1)
+    centred = grid - grid.mean(1, keepdim=True)
+    lengths = centred.norm(dim=1, keepdim=True)
+    is_flat = lengths < _FLAT * grid.shape[1] ** 0.5
+    return torch.where(is_flat, torch.zeros_like(centred), centred / lengths)
+
+
+def find_near_duplicates(first: Colours, second: Colours | None = None) -> list[Pair]:
+    """The pairs of an image and another one that are near-duplicates, nearest first.
+
+    Without `second`, they are pairs within one set, each once.
+    """
+    is_same = second is None
+    others = first if second is None else second
+    values, indices = nearest(first.float(), others.float(), NUM_NEIGHBORS + is_same)
+    # Of equal images rounding gives less than 0 or a little more.
+    distances = (2 - 2 * values).clamp(min=0).sqrt()
+    limits = (MAX_RATIO * distances[:, -1:]).clamp(max=MAX_DISTANCE)
+    found = (distances < limits) | (distances < SAME)
+    pairs = {}
+    for row, place in found.nonzero().tolist():
+        other = int(indices[row, place])
+        first_row, second_row = sorted((row, other)) if is_same else (row, other)
+        if not is_same or row != other:
+            distance = float(distances[row, place])
+            pairs[first_row, second_row] = Pair(first_row, second_row, distance)
+    return sorted(pairs.values(), key=lambda pair: pair.distance)

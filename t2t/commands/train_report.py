@@ -1,0 +1,49 @@
+"""The page of what went wrong, after a training that took much longer than it."""
+
+from pathlib import Path
+from typing import Any
+
+from t2t.errors import UserError
+from t2t.review.evaluate import evaluate
+from t2t.screen import show_progress
+from t2t.torchrun import env_count
+from t2t.training.logging.metrics import read_rows
+from t2t.training.run_files import METRICS, MISTAKES
+from t2t.training.saved_run import read_recipe
+
+MOST_VALIDATED = 5_000
+MOST_TRAINED_ON = 50_000
+"""Of larger sets, `t2t eval --report` makes a page when it is asked for."""
+MAX_SHARE = 0.05
+FREE_SECONDS = 10
+"""A page may take so long, or this share of the training."""
+_FORWARD = 3
+"""A step computes about three times what an evaluation does."""
+
+
+def write_report(folder: Path, summary: dict[str, Any], device: str | None) -> str:
+    """Writes the page into the run folder if that is quick; a sentence if it fails."""
+    if not is_quick(folder, summary):
+        return ""
+    try:
+        with show_progress("looking for mistakes") as progress:
+            evaluation = evaluate(folder, device=device, progress=progress)
+            evaluation.save_report(folder / MISTAKES)
+    except UserError as error:
+        return f"There is no page of mistakes: {error}"
+    return ""
+
+
+def is_quick(folder: Path, summary: dict[str, Any]) -> bool:
+    """Whether a page takes seconds, or a small share of the training time."""
+    if "top1" not in summary or env_count("WORLD_SIZE") > 1:
+        return False
+    counts = [row["num_images"] for row in read_rows(folder / METRICS) if "top1" in row]
+    rate = summary["images_per_second"]
+    if not counts or not isinstance(counts[-1], int) or not rate:
+        return False
+    num_trained = summary["steps"] * read_recipe(folder).batch_size / summary["epochs"]
+    if counts[-1] > MOST_VALIDATED or num_trained > MOST_TRAINED_ON:
+        return False
+    seconds = (counts[-1] + num_trained) / (_FORWARD * rate)
+    return bool(seconds <= max(FREE_SECONDS, MAX_SHARE * 60 * summary["train_minutes"]))

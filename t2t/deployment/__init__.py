@@ -1,0 +1,1 @@
+"""Exports trained models: ONNX, torch.export, safetensors, timm and its hub."""

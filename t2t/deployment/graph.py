@@ -1,0 +1,71 @@
+"""The module that is exported: a model, with its preprocessing on request."""
+
+import torch
+from torch import Tensor, nn
+
+from t2t.data.augment.pipeline import scale_and_shift
+from t2t.models.config import Size
+from t2t.models.trained import TrainedModel
+
+INPUT = "images"
+"""Name of the exported graph's input."""
+LOGITS = "logits"
+PROBABILITIES = "probabilities"
+
+
+class ExportedGraph(nn.Module):
+    """Images to logits; or, with preprocessing, uint8 pixels to probabilities.
+
+    Resizing and cropping stay outside: no graph format has Pillow's filter, which
+    rounds to whole levels after each side.
+    """
+
+    def __init__(
+        self, trained: TrainedModel, *, with_preprocessing: bool, multi_label: bool
+    ) -> None:
+        super().__init__()
+        self.model = trained.model.cpu().float().eval()
+        self.with_preprocessing = with_preprocessing
+        self.multi_label = multi_label
+        like = torch.empty(1, trained.channels, 1, 1)
+        scale, shift = scale_and_shift(like, trained.mean, trained.std)
+        self.register_buffer("scale", scale)
+        self.register_buffer("shift", shift)
+        self.scale: Tensor
+        self.shift: Tensor
+
+    @property
+    def output(self) -> str:
+        """The name of the output."""
+        return PROBABILITIES if self.with_preprocessing else LOGITS
+
+    def forward(self, images: Tensor) -> Tensor:
+        if not self.with_preprocessing:
+            logits: Tensor = self.model(images)
+            return logits
+        logits = self.model(images.float() * self.scale + self.shift)
+        return logits.sigmoid() if self.multi_label else logits.softmax(dim=1)
+
+    def inputs_for(self, pixels: Tensor) -> Tensor:
+        """What the graph takes for uint8 pixels."""
+        if self.with_preprocessing:
+            return pixels
+        return pixels.float() * self.scale + self.shift
+
+    @torch.inference_mode()
+    def outputs_for(self, pixels: Tensor) -> Tensor:
+        """PyTorch's outputs for uint8 pixels."""
+        return self.forward(self.inputs_for(pixels))
+
+    def example(self, size: Size, channels: int) -> Tensor:
+        """An input for tracing, whose values do not matter."""
+        return self.inputs_for(torch.zeros(2, channels, *size, dtype=torch.uint8))
+
+
+def dynamic_axes(dynamic_image_size: bool) -> tuple[dict[int, object]]:
+    """The axes of the input that may have any size."""
+    axes: dict[int, object] = {0: torch.export.Dim("batch")}
+    if dynamic_image_size:
+        for axis in (2, 3):
+            axes[axis] = torch.export.Dim.DYNAMIC
+    return (axes,)

@@ -1,0 +1,56 @@
+"""What int8 costs in accuracy, measured beside float32 on the same images."""
+
+from collections.abc import Callable
+
+import torch
+
+from t2t.deployment.accuracy import Runner, top1_of
+from t2t.deployment.check_images import CheckImages, LabelledImages
+from t2t.errors import UserError
+from t2t.models.trained import TrainedModel
+
+MOST_LOST = 2.0
+"""Points of accuracy that int8 may cost."""
+FEW_IMAGES = 2.5
+LEAST_AGREEMENT = 75.0
+"""Without labels: per cent of images that int8 must give the same class."""
+
+
+def compare_classes(float32: Runner, int8: Runner, images: CheckImages) -> str:
+    """How many images get the same class from both; an error if too few."""
+    one, other = (torch.from_numpy(run(images.batches[0])) for run in (float32, int8))
+    same = 100 * float((one.argmax(1) == other.argmax(1)).double().mean())
+    if same < LEAST_AGREEMENT:
+        raise UserError(
+            f"int8 gives the class of float32 for {same:.0f} % of {images.origin}, and "
+            f"{LEAST_AGREEMENT:g} % are needed: export it without int8."
+        )
+    return (
+        "The accuracy of int8 is not measured, without images of one label each "
+        f"(--data names some). It gives the class of float32 for {same:.0f} % of "
+        f"{images.origin}."
+    )
+
+
+def compare_accuracy(
+    float32: Runner,
+    int8: Runner,
+    trained: TrainedModel,
+    labelled: LabelledImages,
+    progress: Callable[[int, int], None],
+) -> str:
+    """The accuracy of both; an error if int8 loses too much."""
+    both = {"float32": float32, "int8": int8}
+    top1 = top1_of(both, trained, labelled, progress)
+    beside = (
+        f"op-1 {top1['int8']:.2f} % in int8 and {top1['float32']:.2f} % in float32 on "
+        f"{labelled.where}"
+    )
+    lost = top1["float32"] - top1["int8"]
+    # Of few images, one is many points.
+    if lost > MOST_LOST and lost * len(labelled.source) / 100 > FEW_IMAGES:
+        raise UserError(
+            f"int8 loses too much: t{beside}, and {MOST_LOST:g} points are allowed; "
+            "export it without int8."
+        )
+    return f"T{beside}."

@@ -1,0 +1,44 @@
+"""The options of an export."""
+
+from dataclasses import dataclass
+
+from t2t.errors import UserError, choose
+
+SUFFIXES = {
+    "onnx": ".onnx",
+    "torch-export": ".pt2",
+    "safetensors": ".safetensors",
+    "timm": "",
+}
+"""The formats, and the suffixes of their files; timm's is a folder."""
+FOLDER_SUFFIX = "-timm"
+"""The end of the default name of a folder."""
+GRAPHS = ("onnx", "torch-export")
+EVAL_IMAGES = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """How to export."""
+
+    to: str
+    dynamic_image_size: bool = False
+    with_preprocessing: bool = False
+    int8: bool = False
+    eval_images: int = EVAL_IMAGES
+    license: str = "unknown"
+
+    def __post_init__(self) -> None:
+        """Raises an error for options that the format does not have."""
+        choose("to", self.to, SUFFIXES)
+        if self.int8 and self.to != "onnx":
+            raise UserError(f"int8 is for to='onnx', not to={self.to!r}; leave it out.")
+        for name in ("dynamic_image_size", "with_preprocessing"):
+            if getattr(self, name) and self.to not in GRAPHS:
+                raise UserError(
+                    f"{name} is for to='onnx' and to='torch-export'; a "
+                    f"{self.to} export holds weights, which take any image size and "
+                    "have no preprocessing."
+                )
+        if self.eval_images < 1:
+            raise UserError(f"eval_images={self.eval_images} must be 1 or more.")

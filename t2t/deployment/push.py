@@ -1,0 +1,121 @@
+"""Uploads an exported timm folder to the Hugging Face hub."""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from t2t.deployment.export import export
+from t2t.deployment.timm_folder import CARD_NAME, FILES
+from t2t.errors import UserError, first_line
+from t2t.models.checkpoint_io.reachability import why_unreachable
+
+
+@dataclass(frozen=True)
+class PushReport:
+    """What was uploaded, or would be."""
+
+    url: str
+    files: tuple[tuple[str, int], ...]
+    """Names and sizes in bytes."""
+    is_dry_run: bool
+
+
+def push(
+    weights: str | os.PathLike[str],
+    name: str,
+    *,
+    private: bool = False,
+    dry_run: bool = False,
+    api: Any = None,
+    **options: Any,
+) -> PushReport:
+    """Uploads weights, or a folder of `t2t export --to timm`, as `owner/name`.
+
+    `options` are those of `t2t.export`. With `dry_run`, all but the upload is done.
+    `api` stands for huggingface_hub's HfApi.
+    """
+    check_name(name)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(weights).expanduser()
+        if not is_exported(folder):
+            folder = Path(temporary) / name.partition("/")[2]
+            export(weights, to="timm", out=folder, **options)
+        name_in_card(folder, name, Path(temporary) / CARD_NAME)
+        sizes = [(file, (folder / file).stat().st_size) for file in FILES]
+        if dry_run:
+            return PushReport(f"https://huggingface.co/{name}", tuple(sizes), True)
+        url = upload(api or hub_api(), folder, Path(temporary), name, private)
+    return PushReport(url, tuple(sizes), False)
+
+
+def check_name(name: str) -> None:
+    """Raises an error unless the name is owner/name in the letters of the hub."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    owner, slash, rest = name.partition("/")
+    try:
+        validate_repo_id(name)
+        is_valid = bool(owner and slash and rest)
+    except HFValidationError:
+        is_valid = False
+    if not is_valid:
+        raise UserError(
+            f"{name!r} is not a name on the hub: give owner/name, in letters, digits, "
+            "- and _, as in t2t push runs/mine anna/my-flowers."
+        )
+
+
+def is_exported(folder: Path) -> bool:
+    """Whether a folder is what `t2t export --to timm` wrote."""
+    return all((folder / name).is_file() for name in FILES)
+
+
+def name_in_card(folder: Path, name: str, file: Path) -> None:
+    """Writes the model card with the name that the code in it loads."""
+    card = (folder / CARD_NAME).read_text(encoding="utf-8")
+    file.write_text(card.replace("OWNER/NAME", name), encoding="utf-8")
+
+
+def hub_api() -> Any:
+    """The hub's interface; one sentence if there is no token or no network."""
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    if reason := why_unreachable(constants.ENDPOINT):
+        raise UserError(
+            f"{constants.ENDPOINT} cannot be reached ({reason}): check "
+            "the network, or see what would be uploaded with --dry-run."
+        )
+    if huggingface_hub.get_token() is None:
+        raise UserError(
+            "There is no token for the Hugging Face hub: run `hf auth login`, or set "
+            "HF_TOKEN to one with write access."
+        )
+    return huggingface_hub.HfApi(library_name="t2t")
+
+
+def upload(api: Any, folder: Path, cards: Path, name: str, private: bool) -> str:
+    """Creates the repository if needed, and uploads all files in one commit."""
+    from huggingface_hub import CommitOperationAdd
+    from huggingface_hub.errors import HfHubHTTPError
+
+    places: Sequence[tuple[str, Path]] = [
+        (file, cards / file if file == CARD_NAME else folder / file) for file in FILES
+    ]
+    try:
+        url = api.create_repo(name, private=private, exist_ok=True)
+        api.create_commit(
+            name,
+            [CommitOperationAdd(file, str(path)) for file, path in places],
+            commit_message="Upload a model exported by t2t",
+        )
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        raise UserError(
+            f"{name} could not be uploaded ({first_line(error)}): check the name, and "
+            "that your token may write to it."
+        ) from error
+    return str(url)

@@ -1,0 +1,56 @@
+"""Writes graphs of `torch.export`, which load without this package."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from t2t.deployment.graph import ExportedGraph, dynamic_axes
+from t2t.deployment.onnx_file import quiet_exporter, reason
+from t2t.errors import UserError
+from t2t.models.config import Size
+from t2t.serving.export_metadata import ExportMetadata
+
+METADATA_FILE = "t2t.json"
+"""The metadata's name among the extra files of a .pt2."""
+
+
+def write_torch_export(
+    graph: ExportedGraph, file: Path, metadata: ExportMetadata, size: Size
+) -> None:
+    """Writes the graph with its metadata as an extra file."""
+    example = graph.example(size, metadata.channels)
+    with quiet_exporter():
+        try:
+            program = torch.export.export(
+                graph,
+                (example,),
+                dynamic_shapes=dynamic_axes(metadata.dynamic_image_size),
+            )
+        # torch.export raises errors of many kinds.
+        except Exception as error:
+            raise UserError(
+                f"{metadata.model} cannot be exported by torch.export "
+                f"({reason(error)})."
+            ) from error
+        for module in program.graph_module.modules():
+            if isinstance(module, torch.fx.GraphModule):
+                for node in module.graph.nodes:  # paths of this machine
+                    node.meta.pop("stack_trace", None)
+        extra = {METADATA_FILE: metadata.to_json()}
+        torch.export.save(program, file, extra_files=extra)
+
+
+class TorchExportRunner:
+    """Runs an exported file on tensors."""
+
+    def __init__(self, file: Path, graph: ExportedGraph) -> None:
+        with quiet_exporter():
+            self.module = torch.export.load(file).module()
+        self.graph = graph
+
+    @torch.inference_mode()
+    def __call__(self, pixels: Tensor) -> np.ndarray:
+        outputs: Tensor = self.module(self.graph.inputs_for(pixels))
+        return outputs.numpy()

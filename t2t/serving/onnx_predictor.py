@@ -1,0 +1,191 @@
+"""Predicts with an exported ONNX model on ONNX Runtime, without importing PyTorch."""
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from t2t.data.center_crop import center_boxes, min_side_of
+from t2t.data.decoding.damage import DamagedImage
+from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
+from t2t.data.decoding.levels import PixelArray, array_with_channels
+from t2t.data.decoding.pillow_decoder import decode_with_pillow
+from t2t.data.resources import num_cores
+from t2t.errors import UserError, first_line
+from t2t.ops.pillow_resize import resize_box
+from t2t.serving.export_metadata import ExportMetadata
+from t2t.serving.image_predictor import ImagePredictor
+from t2t.serving.prediction import THRESHOLD, ClassProbability
+from t2t.serving.read_image import ReadImage
+
+Floats = npt.NDArray[np.float32]
+
+INSTALL = (
+    "ONNX models need onnxruntime: run `pip install '.[export]'` in a checkout, or "
+    "`pip install onnxruntime`."
+)
+ONLY_ERRORS = 3
+"""ONNX Runtime's level of its own messages on standard error."""
+
+
+def load_onnx(
+    path: str | os.PathLike[str],
+    *,
+    threads: int | None = None,
+    max_pixels: int = DEFAULT_MAX_PIXELS,
+    threshold: float = THRESHOLD,
+) -> "OnnxPredictor":
+    """A predictor for a file that `t2t export --to onnx` wrote."""
+    return OnnxPredictor(path, threads, max_pixels, threshold)
+
+
+class OnnxPredictor(ImagePredictor[PixelArray]):
+    """An exported model that predicts from images of any form and size."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        threads: int | None = None,
+        max_pixels: int = DEFAULT_MAX_PIXELS,
+        threshold: float = THRESHOLD,
+    ) -> None:
+        """`threshold` is of models that predict several labels an image."""
+        self.path = str(path)
+        self.max_pixels, self.threshold = max_pixels, threshold
+        self.session = open_session(path, threads)
+        strings = self.session.get_modelmeta().custom_metadata_map
+        self.metadata = ExportMetadata.from_strings(strings, self.path)
+        self.is_multilabel = self.metadata.multi_label
+        self.class_names = self.metadata.class_names
+        self.readable_names = self.metadata.names
+        size, fraction = self.metadata.image_size, self.metadata.crop_fraction
+        self.min_side = min_side_of(size, fraction)
+        (self.input_name,) = (each.name for each in self.session.get_inputs())
+
+    def normalised(self, pixels: PixelArray) -> Floats:
+        """Normalised pixels, as PyTorch computes them."""
+        mean, std = self.metadata.mean, self.metadata.std
+        scale = np.array([1 / (255 * each) for each in std], np.float32)
+        shift = np.array(
+            [-centre / each for centre, each in zip(mean, std, strict=True)], np.float32
+        )
+        return pixels.astype(np.float32) * scale[:, None, None] + shift[:, None, None]
+
+    def outputs(self, pixels: PixelArray) -> Floats:
+        """What the graph gives for a batch of uint8 pixels: logits or probabilities."""
+        takes_pixels = self.metadata.input == "uint8"
+        batch = pixels if takes_pixels else self.normalised(pixels)
+        (outputs,) = self.session.run(None, {self.input_name: batch})
+        if not np.isfinite(outputs).all():
+            raise UserError(
+                f"{self.path} gives NaN or infinity: it is damaged; export it again."
+            )
+        result: Floats = outputs
+        return result
+
+    def probabilities(self, pixels: PixelArray) -> Floats:
+        """The probability of every class for a batch of uint8 pixels."""
+        outputs = self.outputs(pixels)
+        if self.metadata.output == "probabilities":
+            return outputs
+        if self.metadata.multi_label:
+            return sigmoid(outputs)
+        raised = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+        return raised / raised.sum(axis=1, keepdims=True)
+
+    def _pixels(
+        self,
+        indices: Sequence[int],
+        read: Sequence[ReadImage],
+        names: Sequence[str],
+        damaged: dict[int, DamagedImage],
+        pool: ThreadPoolExecutor | None,
+    ) -> list[PixelArray]:
+        def cropped_one(index: int) -> PixelArray | DamagedImage:
+            try:
+                return self._cropped(self._decoded(read[index], names[index]))
+            except DamagedImage as found:
+                return DamagedImage(names[index], found.reason)
+
+        images = []
+        results = (map if pool is None else pool.map)(cropped_one, indices)
+        for index, result in zip(indices, results, strict=True):
+            if isinstance(result, DamagedImage):
+                damaged[index] = result
+            else:
+                images.append(result)
+        return [np.stack(images)] if images else []
+
+    def _decoded(self, image: ReadImage, name: str) -> PixelArray:
+        """The pixels of a whole image, in the channels of the model."""
+        channels = self.metadata.channels
+        if isinstance(image, DamagedImage):
+            raise image
+        if isinstance(image, bytes):
+            return decode_with_pillow(
+                image, channels, name, self.min_side, self.max_pixels
+            )
+        array = image if isinstance(image, np.ndarray) else image.cpu().numpy()
+        return array_with_channels(array, channels, name)
+
+    def _cropped(self, pixels: PixelArray) -> PixelArray:
+        """The central crop, resized as in evaluation."""
+        size, fraction = self.metadata.image_size, self.metadata.crop_fraction
+        height, width = (np.array([side]) for side in pixels.shape[1:])
+        (box,) = center_boxes(height, width, size, fraction)
+        return resize_box(pixels, box.tolist(), size, bicubic=True)
+
+    def _joined(self, pixels: Sequence[PixelArray]) -> PixelArray:
+        return np.concatenate(list(pixels))
+
+    def _classify(
+        self, pixels: PixelArray, top: int | None
+    ) -> list[tuple[ClassProbability, ...]]:
+        probabilities = self.probabilities(pixels)
+        order = np.argsort(-probabilities, axis=1, kind="stable")
+        order = order[:, : self.num_likely(top)]
+        likely = np.take_along_axis(probabilities, order, axis=1)
+        rows = zip(order.tolist(), likely.tolist(), strict=True)
+        return [self.named(*row) for row in rows]
+
+
+def sigmoid(logits: Floats) -> Floats:
+    """1 / (1 + exp(-logits)), which overflows nowhere."""
+    raised: Floats = np.tanh(logits / 2, dtype=np.float32)
+    return (raised + np.float32(1)) / np.float32(2)
+
+
+def open_session(path: str | os.PathLike[str], threads: int | None = None) -> Any:
+    """ONNX Runtime's session on the CPU; one sentence if there is none to be had."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise UserError(INSTALL) from error
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise UserError(
+            f"There is no file {path}; `t2t export WEIGHTS --to onnx` writes one."
+        )
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads or threads_here()
+    options.log_severity_level = ONLY_ERRORS
+    try:
+        return onnxruntime.InferenceSession(
+            str(file), options, providers=["CPUExecutionProvider"]
+        )
+    # ONNX Runtime has a dozen classes of errors, none of them documented.
+    except Exception as error:
+        raise UserError(
+            f"{path} is not an ONNX model that can be run here ({first_line(error)}); "
+            "export or copy it again."
+        ) from error
+
+
+def threads_here() -> int:
+    """OMP_NUM_THREADS, or one thread for each core of this process."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdecimal() and int(given) else num_cores()

@@ -1,0 +1,1 @@
+"""An HTTP server for one model: a page and a JSON API."""

@@ -1,0 +1,1 @@
+"""Pictures and a report of what models see in images."""

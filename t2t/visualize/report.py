@@ -1,0 +1,95 @@
+"""The folder of a look: pictures, numbers and one self-contained page."""
+
+import errno
+import json
+import os
+import re
+from pathlib import Path
+
+from t2t.analysis.html_page import HtmlPage
+from t2t.atomic import write_atomically
+from t2t.errors import UserError
+from t2t.visualize.data import Look
+from t2t.visualize.folder import Folder
+from t2t.visualize.sections import SECTIONS
+
+REPORT = "report.html"
+NUMBERS = "look.json"
+
+
+def write_report(look: Look, path: Path) -> Path:
+    """Writes all pictures, `look.json` and `report.html`, which comes last."""
+    make_folder(path)
+    names = ", ".join(each.title for each in look.models)
+    folder = Folder(path, HtmlPage(f"What {names} sees", introduction(look)))
+    add_overview(folder, look)
+    for add in SECTIONS:
+        add(folder, look.models)
+    before = pictures_before(path)
+    numbers = {**look.as_json(), "pictures": folder.names}
+    text = json.dumps(numbers, indent=1, ensure_ascii=False)
+    write_atomically(path / NUMBERS, text.encode())
+    report = folder.page.write(path / REPORT)
+    for name in before - {*folder.names}:
+        (path / name).unlink(missing_ok=True)
+    return report
+
+
+def pictures_before(path: Path) -> set[str]:
+    """The pictures that an earlier look wrote into the folder."""
+    try:
+        names = json.loads((path / NUMBERS).read_text())["pictures"]
+        return {each for each in names if re.fullmatch(r"[a-z0-9-]+\.png", each)}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+
+
+def make_folder(path: Path) -> None:
+    """Makes the folder; raises an error if it cannot be written."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise UserError(
+            f"The folder {path} cannot be written ({error.strerror}); name another."
+        ) from error
+
+
+def introduction(look: Look) -> str:
+    """What the page shows, in a paragraph."""
+    num_drawn = len(look.models[0].images)
+    images = "one image" if look.num_images == 1 else f"{look.num_images:,} images"
+    text = f"Measured on {images}."
+    if num_drawn < look.num_images:
+        text += f" Numbers are over all of them; pictures show the first {num_drawn}."
+    return text + " All pictures are also PNG files beside this page."
+
+
+def add_overview(folder: Folder, look: Look) -> None:
+    """A table of the models, and what is left out."""
+    folder.page.section("Models")
+    folder.page.table(
+        ("weights", "model", "parameters", "image", "dead channels", "predictions"),
+        [
+            (
+                each.weights,
+                each.model,
+                f"{each.num_parameters / 1e6:.2f} M",
+                f"{each.image_size[0]}×{each.image_size[1]}",
+                f"{each.num_dead:,} of {each.num_channels:,}",
+                "; ".join(
+                    f"{image.name}: {image.prediction}"
+                    for image in each.images
+                    if image.prediction
+                )
+                or "–",
+            )
+            for each in look.models
+        ],
+    )
+    for each in look.models:
+        for note in each.notes:
+            folder.page.paragraph(f"{each.title}: {note}", quiet=True)
+    for sentence in look.skipped:
+        folder.page.paragraph(f"Skipped: {sentence}", quiet=True)

@@ -1,0 +1,199 @@
+"""An exported file gives what PyTorch gives, or does not exist."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir
+import onnxruntime
+import pytest
+import torch
+from PIL import Image
+
+import t2t
+from t2t.cli import main
+from t2t.deployment import onnx_file
+from t2t.deployment.torch_export_file import METADATA_FILE
+from t2t.errors import UserError
+from t2t.models.trained import load_trained
+from t2t.serving.predictor import Predictor
+
+Output = pytest.CaptureFixture[str]
+
+
+def test_onnx_has_names_classes_and_preprocessing(
+    weights: Path, photos: list[str], tmp_path: Path, capsys: Output
+) -> None:
+    out = tmp_path / "mine.onnx"
+    assert (
+        main(["export", str(weights), *photos, "--to", "onnx", "--out", str(out)]) == 0
+    )
+    told = capsys.readouterr().out
+    assert f"{out}: " in told
+    assert "differs from PyTorch by at most" in told
+    assert "on 4 images" in told
+    session = onnxruntime.InferenceSession(out)
+    (images,), (logits,) = session.get_inputs(), session.get_outputs()
+    assert (images.name, images.shape) == ("images", ["batch", 3, 24, 24])
+    assert (logits.name, logits.shape) == ("logits", ["batch", 4])
+    about = session.get_modelmeta().custom_metadata_map
+    assert json.loads(about["class_names"])[:2] == ["ant", "bee"]
+    assert json.loads(about["readable_names"])[3].startswith("Chihuahua")
+    assert json.loads(about["mean"]) == [0.4, 0.5, 0.6]
+    assert json.loads(about["crop_fraction"]) == 0.8
+    assert json.loads(about["interpolation"]) == "bicubic"
+    assert json.loads(about["multi_label"]) is False
+    assert json.loads(about["t2t_version"]) == t2t.__version__
+    assert "4 images" in json.loads(about["parity"])
+    assert str(Path.cwd()).encode() not in out.read_bytes()  # no path of this machine
+    assert b"/t2t/models" not in out.read_bytes()
+    assert [*tmp_path.iterdir()] == [out]
+
+
+def test_any_image_size_and_preprocessing_inside(
+    weights: Path, photos: list[str], tmp_path: Path
+) -> None:
+    report = t2t.export(
+        weights,
+        to="onnx",
+        out=tmp_path / "any.onnx",
+        images=photos,
+        dynamic_image_size=True,
+        with_preprocessing=True,
+    )
+    assert "at 24×24 and 40×32 pixels" in report.parity.images
+    session = onnxruntime.InferenceSession(report.path)
+    (images,), (output,) = session.get_inputs(), session.get_outputs()
+    assert images.shape == ["batch", 3, "height", "width"]
+    assert (images.type, output.name) == ("tensor(uint8)", "probabilities")
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 3, 32, 56), np.uint8)
+    (found,) = session.run(None, {"images": pixels})
+    predictor = Predictor(weights, "cpu")
+    with torch.inference_mode():
+        logits = predictor.model(predictor.normalised(torch.from_numpy(pixels)))
+    np.testing.assert_allclose(found, logits.softmax(1), atol=1e-5)
+
+
+def test_a_file_that_differs_is_refused(
+    weights: Path, photos: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strip = onnx_file.strip_traces
+
+    def spoil(model: Any) -> None:
+        strip(model)
+        for weight in model.graph.initializers.values():
+            if weight.name.endswith("head.weight"):
+                changed = weight.const_value.numpy() + np.float32(0.01)
+                weight.const_value = onnx_ir.tensor(changed, name=weight.name)
+
+    monkeypatch.setattr(onnx_file, "strip_traces", spoil)
+    out = tmp_path / "mine.onnx"
+    out.write_text("an earlier export")
+    with pytest.raises(
+        UserError, match=r"is not exported: it differs .* by at most 1.0e-02"
+    ):
+        t2t.export(weights, to="onnx", out=out, images=photos)
+    assert [*tmp_path.iterdir()] == [out]
+    assert out.read_text() == "an earlier export"
+
+
+def test_int8_states_its_accuracy_beside_float32s(
+    weights: Path, photos: list[str], tmp_path: Path
+) -> None:
+    named = tmp_path / "data"
+    predicted = Predictor(weights, "cpu").predict(photos, top=1)
+    for photo, prediction in zip(photos, predicted, strict=True):
+        folder = named / prediction.best.class_name
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.open(photo).save(folder / Path(photo).name)
+    (named / "ant").mkdir(exist_ok=True)
+    Image.new("RGB", (40, 40), "red").save(named / "ant" / "red.png")
+    out = tmp_path / "int8.onnx"
+    report = t2t.export(weights, to="onnx", out=out, data=str(named), int8=True)
+    assert report.accuracy.startswith("Top-1 ")
+    assert "% in float32 on 5 all images of data." in report.accuracy
+    about = onnxruntime.InferenceSession(out).get_modelmeta().custom_metadata_map
+    assert json.loads(about["accuracy"]) == report.accuracy
+    assert "int8" in json.loads(about["quantization"])
+    unlabelled = t2t.export(weights, to="onnx", out=out, images=photos, int8=True)
+    assert "of int8 is not measured, without images" in unlabelled.accuracy
+    assert "the class of float32 for " in unlabelled.accuracy
+
+
+def test_torch_export_loads_without_this_package(
+    weights: Path, photos: list[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "mine.pt2"
+    t2t.export(weights, to="torch-export", out=out, images=photos)
+    extra = {METADATA_FILE: ""}
+    program = torch.export.load(out, extra_files=extra)
+    assert json.loads(extra[METADATA_FILE])["class_names"][0] == "ant"
+    images = torch.randn(3, 3, 24, 24)
+    expected = load_trained(weights).model(images)
+    torch.testing.assert_close(program.module()(images), expected)
+
+
+def test_safetensors_load_with_their_preprocessing(
+    weights: Path, photos: list[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "again.safetensors"
+    t2t.export(weights, to="safetensors", out=out, images=photos[:1], image_size=32)
+    again = load_trained(out)
+    assert (again.image_size, again.mean) == ((32, 32), (0.4, 0.5, 0.6))
+    assert (again.data, again.class_names[0]) == ("insects", "ant")
+    assert again.notes == ()
+
+
+def test_the_default_name_is_that_of_the_weights(
+    weights: Path, photos: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    report = t2t.export(weights, to="safetensors", images=photos[:1])
+    assert [*Path().iterdir()] == [Path("mine.safetensors")] == [report.path]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("WEIGHTS PHOTO", "t2t export needs --to"),
+        ("WEIGHTS --to onnx", "name an image or more"),
+        ("WEIGHTS PHOTO --to tflite", "--to takes onnx"),
+        ("nowhere PHOTO --to onnx", "There is no file nowhere"),
+        ("WEIGHTS nowhere.jpg --to onnx", "nowhere.jpg cannot be read"),
+        ("WEIGHTS PHOTO --to onnx --out a.pt2", "must end in .onnx"),
+        ("WEIGHTS PHOTO --to onnx --out no/a.onnx", "there is no folder no"),
+        ("WEIGHTS PHOTO --to safetensors --out WEIGHTS", "is the file of weights"),
+        ("WEIGHTS PHOTO --to safetensors --int8", "int8 is for to='onnx'"),
+        ("WEIGHTS PHOTO --to timm --dynamic-image-size", "dynamic_image_size is for"),
+        ("WEIGHTS PHOTO --to timm --out HERE", "something other than an earlier"),
+        ("WEIGHTS PHOTO --to onnx --eval-images 0", "--eval-images 0 is too small"),
+        ("WEIGHTS PHOTO --to onnx --image-size big", "--image-size big is not a size"),
+        ("WEIGHTS --data nowhere --to onnx", "nowhere"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    words: str,
+    sentence: str,
+    weights: Path,
+    photos: list[str],
+    tmp_path: Path,
+    capsys: Output,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.txt").touch()
+    places = {"WEIGHTS": str(weights), "PHOTO": photos[0], "HERE": str(tmp_path)}
+    assert main(["export", *(places.get(word, word) for word in words.split())]) == 2
+    told = capsys.readouterr()
+    assert sentence in told.err.splitlines()[-1]
+    assert told.out == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["other.txt"]
+
+
+def test_a_missing_package_is_one_sentence(
+    weights: Path, photos: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "onnxscript", None)
+    with pytest.raises(UserError, match=r"pip install '\.\[export\]'"):
+        t2t.export(weights, to="onnx", images=photos)

@@ -1,0 +1,96 @@
+"""A model is uploaded with its card, or one sentence says why not."""
+
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+
+import t2t
+from t2t.cli import main
+from t2t.deployment import push as module
+from t2t.deployment.push import push
+from t2t.errors import UserError
+
+Output = pytest.CaptureFixture[str]
+
+
+class FakeHub:
+    """Keeps what is uploaded."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.files: dict[str, bytes] = {}
+        self.created: list[tuple[str, bool]] = []
+
+    def create_repo(self, name: str, *, private: bool, exist_ok: bool) -> str:
+        if self.error:
+            raise self.error
+        assert exist_ok
+        self.created.append((name, private))
+        return f"https://huggingface.co/{name}"
+
+    def create_commit(self, name: str, operations: Any, *, commit_message: str) -> None:
+        assert "t2t" in commit_message
+        for each in operations:
+            self.files[each.path_in_repo] = Path(each.path_or_fileobj).read_bytes()
+
+
+def test_the_folder_is_uploaded_with_its_name_in_the_card(
+    weights: Path, photos: list[str]
+) -> None:
+    hub = FakeHub()
+    report = push(weights, "anna/ants", private=True, api=hub, images=photos)
+    assert report.url == "https://huggingface.co/anna/ants"
+    assert hub.created == [("anna/ants", True)]
+    assert hub.files.keys() == {"config.json", "model.safetensors", "README.md"}
+    card = hub.files["README.md"].decode()
+    assert 't2t.load("hf-hub:anna/ants")' in card
+    assert "OWNER/NAME" not in card
+    assert "\n# ants\n" in card
+
+
+def test_an_exported_folder_is_uploaded_as_it_is(
+    weights: Path, photos: list[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "mine"
+    t2t.export(weights, to="timm", out=folder, images=photos[:1])
+    (folder / "README.md").write_text("my own card of OWNER/NAME")
+    hub = FakeHub()
+    push(folder, "anna/ants", api=hub)
+    assert hub.files["README.md"] == b"my own card of anna/ants"
+    assert hub.files["config.json"] == (folder / "config.json").read_bytes()
+
+
+def test_a_dry_run_needs_no_network(
+    weights: Path, photos: list[str], capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "hub_api", None)
+    assert main(["push", str(weights), "anna/ants", photos[0], "--dry-run"]) == 0
+    told = capsys.readouterr()
+    assert "model.safetensors  0." in told.out
+    assert "Nothing was uploaded; it would be at" in told.err
+
+
+@pytest.mark.parametrize("name", ["ants", "anna/", "/ants", "a/b/c", "an na/x", "a/-x"])
+def test_a_bad_name_is_one_sentence(name: str, weights: Path) -> None:
+    with pytest.raises(UserError, match="is not a name on the hub: give owner/name"):
+        push(weights, name, api=FakeHub())
+
+
+def test_no_token_and_no_network_are_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "why_unreachable", lambda url: "no route")
+    with pytest.raises(UserError, match=r"cannot be reached \(no route\)"):
+        module.hub_api()
+    monkeypatch.setattr(module, "why_unreachable", lambda url: None)
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
+    with pytest.raises(UserError, match="There is no token"):
+        module.hub_api()
+
+
+def test_a_refusal_of_the_hub_is_one_sentence(weights: Path, photos: list[str]) -> None:
+    hub = FakeHub(OSError("403 Forbidden"))
+    with pytest.raises(UserError, match=r"could not be uploaded \(403 Forbidden\)"):
+        push(weights, "anna/ants", api=hub, images=photos[:1])

@@ -1,0 +1,250 @@
+"""`t2t predict model.onnx` sees evaluation's pixels, and runs without PyTorch."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from PIL import Image
+
+import t2t
+from t2t.cli import main
+from t2t.data.center_crop import center_boxes
+from t2t.data.decoding.damage import DamagedImage
+from t2t.errors import UserError
+from t2t.serving import onnx_predictor
+from t2t.serving.export_metadata import ExportMetadata
+from t2t.serving.onnx_predictor import OnnxPredictor
+from t2t.serving.prediction import Prediction
+from t2t.serving.predictor import Predictor
+
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def exported(
+    weights: Path, photos: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    file = tmp_path_factory.mktemp("onnx") / "small.onnx"
+    t2t.export(weights, to="onnx", out=file, images=[str(photos / "ant" / "00.jpg")])
+    return file
+
+
+@pytest.fixture(scope="module")
+def on_onnx(exported: Path) -> OnnxPredictor:
+    return t2t.load_onnx(exported)
+
+
+def variants(folder: Path) -> list[Path]:
+    """A photograph in many formats, modes, sizes and orientations."""
+    rng = np.random.default_rng(0)
+    small = Image.fromarray(rng.integers(0, 256, (9, 12, 3), np.uint8))
+    photo = small.resize((90, 61), Image.Resampling.BICUBIC)
+    paths = []
+    for mode in ("RGB", "L", "P", "RGBA", "LA", "1", "CMYK", "I;16"):
+        kind = "jpg" if mode == "CMYK" else "png"
+        picture = photo.convert(mode) if mode != "I;16" else None
+        if picture is None:
+            wide = np.asarray(photo.convert("L")).astype(np.uint16) * 257
+            picture = Image.fromarray(wide)
+        paths.append(folder / f"{mode.replace(';', '')}.{kind}")
+        picture.save(paths[-1])
+    for orientation in range(1, 9):
+        exif = photo.getexif()
+        exif[0x0112] = orientation
+        paths.append(folder / f"turned{orientation}.jpg")
+        photo.save(paths[-1], exif=exif, quality=90)
+    for kind in ("webp", "gif", "bmp", "tif"):
+        paths.append(folder / f"photo.{kind}")
+        photo.save(paths[-1])
+    for size in ((16, 16), (3, 200), (1200, 900), (700, 751)):  # large ones are shrunk
+        paths.append(folder / f"{size[0]}.jpg")
+        photo.resize(size).save(paths[-1], quality=95)
+        paths.append(folder / f"{size[0]}.png")
+        photo.resize(size).save(paths[-1])
+    return paths
+
+
+def test_the_pixels_are_those_of_pytorchs_predictor(
+    predictor: Predictor, on_onnx: OnnxPredictor, tmp_path: Path
+) -> None:
+    for path in variants(tmp_path):
+        expected = predictor.model_input(path).numpy()
+        found = on_onnx.model_input(path)
+        assert np.array_equal(found, expected), path.name
+        assert np.array_equal(
+            on_onnx.normalised(found),
+            predictor.normalised(torch.from_numpy(found)).numpy(),
+        )
+
+
+def test_the_predictions_are_pytorchs(
+    predictor: Predictor, on_onnx: OnnxPredictor, photos: Path
+) -> None:
+    paths = sorted(photos.rglob("*.*g"))
+    for one, other in zip(
+        predictor.predict(paths, top=3),
+        on_onnx.predict(paths, top=3, batch_size=5),
+        strict=True,
+    ):
+        assert one.image == other.image
+        assert [each.name for each in one.classes] == [
+            each.name for each in other.classes
+        ]
+        for first, second in zip(one.classes, other.classes, strict=True):
+            assert first.probability == pytest.approx(second.probability, abs=1e-5)
+
+
+def test_an_image_is_the_same_in_every_form(
+    on_onnx: OnnxPredictor, photos: Path
+) -> None:
+    path = photos / "bee" / "01.png"
+    array = np.array(Image.open(path))
+    forms: list[Any] = [path, path.read_bytes(), Image.open(path), array]
+    forms.append(torch.from_numpy(array).permute(2, 0, 1))
+    assert len({each.classes for each in on_onnx.predict(forms)}) == 1
+    grey, seen = on_onnx.predict([array[..., 0], np.dstack([array[..., 0]] * 3)])
+    assert grey.classes == seen.classes
+
+
+def test_damaged_images_are_passed_over(
+    on_onnx: OnnxPredictor, photos: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "text.jpg").write_text("hello")
+    images = [tmp_path / "text.jpg", photos / "ant" / "00.jpg", tmp_path / "none.png"]
+    kinds = [type(each) for each in on_onnx.predict_each(images)]
+    assert kinds == [DamagedImage, Prediction, DamagedImage]
+    with pytest.raises(UserError, match="float64 array of 3 × 4"):
+        on_onnx.predict(np.zeros((3, 4)))
+
+
+def test_predict_runs_without_pytorch(exported: Path, photos: Path) -> None:
+    script = (
+        "import sys; from t2t.cli import main; code = main(sys.argv[1:]); "
+        "heavy = {'torch', 'timm', 'onnx', 'sklearn'} & sys.modules.keys(); "
+        "sys.exit(f'imported {heavy}' if heavy else code)"
+    )
+    for words in (
+        [str(photos), "--json"],
+        [str(photos / "ant" / "00.jpg")],
+        [str(photos / "ant"), "--csv"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", script, "predict", str(exported), *words],
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("form", [[], ["--json"], ["--csv", "--top", "2"]])
+def test_the_output_is_that_of_the_weights(
+    form: list[str],
+    exported: Path,
+    weights: Path,
+    photos: Path,
+    capsys: Output,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listed = f"{photos / 'ant' / '00.jpg'}\n{photos / 'nowhere.jpg'}\n"
+    told = []
+    for model in (exported, weights):
+        monkeypatch.setattr("sys.stdin", io.StringIO(listed))
+        assert main(["predict", str(model), "-", str(photos / "bee"), *form]) == 1
+        output = capsys.readouterr()
+        told.append((numbers_rounded(output.out), output.err))
+    assert told[0] == told[1]
+
+
+def numbers_rounded(text: str) -> str:
+    """A text without the last digits of its numbers."""
+    words = text.replace(",", " ").replace("}", " ").split()
+    return " ".join(word[:5] if word[0].isdecimal() else word for word in words)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("nowhere.onnx cat.jpg", "There is no file nowhere.onnx"),
+        ("TEXT cat.jpg", "is not an ONNX model that can be run here"),
+        ("PLAIN cat.jpg", "does not name its classes and preprocessing"),
+        ("MODEL nowhere.jpg", "No image could be read"),
+        ("MODEL", "No images are given"),
+        ("MODEL cat.jpg --picture a.png", "--picture looks inside the model"),
+        ("MODEL cat.jpg --device cuda", "an ONNX file runs on the CPU"),
+        ("MODEL cat.jpg --model deit_tiny", "--model deit_tiny is not needed"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    words: str, sentence: str, exported: Path, tmp_path: Path, capsys: Output
+) -> None:
+    (tmp_path / "text.onnx").write_text("hello")
+    plain = onnx.load(str(exported))
+    del plain.metadata_props[:]
+    onnx.save(plain, str(tmp_path / "plain.onnx"))
+    places = {"TEXT": "text.onnx", "PLAIN": "plain.onnx"}
+    given = [str(tmp_path / places[w]) if w in places else w for w in words.split()]
+    given = [str(exported) if word == "MODEL" else word for word in given]
+    assert main(["predict", *given]) == 2
+    assert sentence in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_missing_package_is_one_sentence(
+    exported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(UserError, match="pip install onnxruntime"):
+        OnnxPredictor(exported)
+
+
+def test_threads_follow_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert onnx_predictor.threads_here() == 3
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr(onnx_predictor, "num_cores", lambda: 5)
+    assert onnx_predictor.threads_here() == 5
+
+
+def test_probabilities_of_several_classes_are_sigmoids(
+    on_onnx: OnnxPredictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logits = np.array([[-200.0, 0.0, 200.0]], np.float32)
+    assert onnx_predictor.sigmoid(logits).tolist() == [[0.0, 0.5, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("mean", "[0.5]"),
+        ("std", "[1, 1, 0]"),
+        ("image_size", "[0, 9]"),
+        ("image_size", '"big"'),
+        ("crop_fraction", "7"),
+        ("class_names", "{"),
+        ("class_names", "[" * 9000),
+        ("output", '"words"'),
+    ],
+)
+def test_damaged_metadata_is_one_sentence(
+    key: str, text: str, on_onnx: OnnxPredictor
+) -> None:
+    strings = on_onnx.metadata.to_strings()
+    assert ExportMetadata.from_strings(strings, "m") == on_onnx.metadata
+    with pytest.raises(UserError, match="m has damaged metadata"):
+        ExportMetadata.from_strings({**strings, key: text}, "m")
+    assert json.loads(strings["t2t_version"]) == t2t.__version__
+
+
+def test_boxes_are_those_of_any_batch() -> None:
+    heights = np.array([33, 480, 1000])
+    boxes = center_boxes(heights, heights * 2, (24, 16), 0.9)
+    assert (boxes[:, 0] >= 0).all()
+    assert boxes.dtype == np.float32
+    one = center_boxes(heights[:1], heights[:1] * 2, (24, 16), 0.9)
+    assert np.array_equal(one, boxes[:1])

@@ -1,0 +1,199 @@
+"""A look at models: numbers, pictures and the report, for every kind of model."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import t2t
+from t2t.analysis.attention_distance import attention_distance
+from t2t.analysis.attention_maps import attention_maps, num_tokens_read, rollout
+from t2t.errors import UserError
+from t2t.serving.predictor import Predictor
+from t2t.visualize import look as module
+from t2t.visualize.data import Look
+
+Save = Callable[..., Path]
+
+SECTIONS = (
+    "Models",
+    "The image through every split",
+    "Feature maps and dead channels",
+    "Attention by layer and head",
+    "Attention rollout",
+    "Mean attention distance",
+    "Token norms",
+    "Positions",
+    "First-layer filters",
+)
+
+
+def found(weights: Any, images: Any, **options: Any) -> Look:
+    return t2t.look(weights, images, device="cpu", **options)
+
+
+def test_numbers_are_those_of_the_model(weights: Path, images: list[Path]) -> None:
+    seen = found(weights, images)
+    assert (seen.num_images, seen.skipped, len(seen.models)) == (2, (), 1)
+    model = seen.models[0]
+    assert [each.name for each in model.images] == [each.name for each in images]
+    predictor = Predictor(weights, "cpu")
+    distances = []
+    for path, image in zip(images, model.images, strict=True):
+        best = predictor.predict(path)[0].best
+        assert image.prediction == f"{best.name} {100 * best.probability:.1f} %"
+        pixels = predictor.model_input(path)
+        assert torch.equal(image.pixels, pixels)
+        layers = attention_maps(
+            predictor.model, predictor.normalised(pixels), token_transformers=True
+        )
+        num_read = num_tokens_read(predictor.model)
+        expected = rollout(layers, num_read=num_read)
+        assert image.rollouts[-1][0] == "up to block 2"
+        torch.testing.assert_close(image.rollouts[-1][1], expected)
+        middle = layers[-1].weights[1, 4 * 12 + 6]
+        torch.testing.assert_close(
+            image.heads[-1].from_middle[1].flatten(), middle / middle.mean()
+        )
+        distances.append(attention_distance(layers[-1], (16, 24)))
+    mean = torch.stack(distances).mean(0)
+    torch.testing.assert_close(torch.tensor(model.distances[-1].heads), mean)
+    names = [each.name for each in model.distances]
+    assert names == ["token transformer 1", "token transformer 2", "block 1", "block 2"]
+    assert model.num_channels == 8 + 8 + 3 * 12
+
+
+def test_the_report_is_whole_and_asks_nobody(
+    weights: Path, resnet: Path, timm_vit: Path, images: list[Path], tmp_path: Path
+) -> None:
+    seen = found(weights, images[:1], compare=[resnet, timm_vit])
+    report = seen.write(tmp_path / "new" / "look")
+    text = report.read_text()
+    assert re.findall(r"<h2[^>]*>([^<]*)</h2>", text) == [*SECTIONS]
+    assert "http" not in text
+    addresses = re.findall(r'(?:src|href)="([^"]*)"', text)
+    assert {each[:5] for each in addresses if each[0] != "#"} == {"data:"}
+    # Every reference within the page has its target, once.
+    ids = re.findall(r'\bid="([^"]*)"', text)
+    assert len(ids) == len({*ids})
+    targets = re.findall(r'(?:href="|url\()#([^")]*)', text)
+    assert {*targets} <= {*ids}
+    assert "#010203" not in text
+    assert "currentColor" in text
+    assert "a &lt;b&gt; $x$ 猫.png" in text
+    assert "<b>" not in text
+    numbers = json.loads((report.parent / "look.json").read_text())
+    assert [each["model"] for each in numbers["models"]] == [
+        "t2t_vit_7_32",
+        "resnet18_32",
+        "test_vit",
+    ]
+    assert numbers["models"][1]["attention_distance"] == []
+    written = {each.name for each in report.parent.glob("*.png")}
+    assert written == {*numbers["pictures"]}
+    for name in written:
+        with Image.open(report.parent / name) as picture:
+            assert min(picture.size) > 40
+    assert not [*report.parent.glob(".*")]
+
+
+def test_pictures_of_an_earlier_look_are_removed(
+    weights: Path, resnet: Path, images: list[Path], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.png").write_bytes(b"mine")
+    found(weights, images[:1], compare=resnet).write(tmp_path)
+    before = {each.name for each in tmp_path.iterdir()}
+    found(weights, images[:1]).write(tmp_path)
+    after = {each.name for each in tmp_path.iterdir()}
+    assert after < before
+    assert "mine.png" in after
+    assert not any("resnet" in each for each in after)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tokenizer": "t2t", "mixer": "attention_se", "dim": 16},
+        {"tokenizer": "t2t_conv", "positions": "learned_2d", "mixer": "ghost"},
+        {"tokenizer": "patch", "patch_size": 4, "positions": "relative"},
+        {"positions": "none", "mixer": "linformer", "class_token": True},
+        {"class_token": True, "pool": "class", "distilled": True},
+        {"positions": "sinusoid", "positions_at": "every_layer", "num_classes": 0},
+        {"wiring": "dense", "dense_stages": (1, 1), "growth": 4, "in_channels": 1},
+        {"tokenizer": "patch", "patch_size": 16, "size": (16, 16)},
+    ],
+    ids=str,
+)
+def test_every_choice_in_the_slots_has_its_report(
+    options: dict[str, Any], save_small: Save, images: list[Path], tmp_path: Path
+) -> None:
+    seen = found(save_small(tmp_path, **options), images[:1])
+    text = seen.write(tmp_path / "look").read_text()
+    notes = " ".join(seen.models[0].notes)
+    assert ("no attention map from token" in notes) == ("linformer" in str(options))
+    assert ("no table of positions" in notes) == (options.get("positions") == "none")
+    if options.get("num_classes") == 0:
+        assert seen.models[0].images[0].prediction == ""
+    if options.get("patch_size") == 16:
+        assert "a single token" in text
+
+
+def test_another_image_size(weights: Path, images: list[Path], tmp_path: Path) -> None:
+    seen = found(weights, images[0], image_size=(20, 12))
+    model = seen.models[0]
+    assert model.image_size == (20, 12)
+    assert model.images[0].pixels.shape == (1, 3, 20, 12)
+    assert [each.grid for each in model.images[0].splits] == [
+        (20, 12),
+        (10, 6),
+        (10, 6),
+        (10, 6),
+    ]
+    assert seen.write(tmp_path).exists()
+
+
+def test_images_of_any_form_and_more_than_are_drawn(
+    weights: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "MAX_DRAWN", 2)
+    pixels = np.random.default_rng(1).integers(0, 255, (4, 30, 30, 3), dtype=np.uint8)
+    seen = found(weights, [*pixels[:3], Image.fromarray(pixels[3])])
+    assert (seen.num_images, len(seen.models[0].images)) == (4, 2)
+    # Numbers are over all four, as they are when all are drawn.
+    monkeypatch.undo()
+    whole = found(weights, [*pixels])
+    assert seen.models[0].distances == whole.models[0].distances
+    text = seen.write(tmp_path).read_text()
+    assert "pictures show the first 2" in text
+
+
+def test_unreadable_images_are_skipped(
+    weights: Path, images: list[Path], tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(b"no image")
+    seen = found(weights, [broken, images[0]])
+    assert seen.num_images == 1
+    assert len(seen.skipped) == 1
+    assert "broken.jpg cannot be read" in seen.skipped[0]
+    with pytest.raises(UserError, match="cannot be read"):
+        found(weights, [broken])
+    with pytest.raises(UserError, match="No images"):
+        found(weights, [])
+
+
+def test_damaged_weights_are_refused(
+    save_small: Save, images: list[Path], tmp_path: Path
+) -> None:
+    path = save_small(tmp_path)
+    model = t2t.load(path)
+    torch.nn.init.constant_(model.encoder.blocks[0].norm1.weight, torch.nan)
+    t2t.save(model, path, name="t2t_vit_7_32")
+    with pytest.raises(UserError, match="NaN or infinity after block 1"):
+        found(path, images)
