@@ -76,7 +76,7 @@ def repository_files() -> list[str]:
 
 def on_site(path: str) -> str:
     """Where a file or folder of the repository is on the site."""
-    if path.endswith(".py"):
+    if path.startswith("t2t/") and path.endswith(".py"):
         return f"source/{path}.md"
     if path.endswith(".ipynb"):
         path = f"{path.removesuffix('.ipynb')}.md"
@@ -106,17 +106,17 @@ def listing(folder: Path) -> str:
 
 
 def code_pages() -> dict[str, str]:
-    """Pages that show the Python files to which others link."""
+    """Pages that show the files of the package to which others link."""
     pages = [path for path in repository_files() if path.endswith(".md")]
     linked = {
         in_repository(path, target)
         for path in pages
         for _, target, _ in LINK.findall((ROOT / path).read_text())
-        if target.endswith(".py") and "://" not in target
     }
     return {
         on_site(path): f"# {path}\n\n````python\n{(ROOT / path).read_text()}````\n"
         for path in sorted(linked)
+        if on_site(path).startswith("source/")
     }
 
 
