@@ -6,6 +6,7 @@ from typing import Annotated
 from tyro.conf import Positional
 
 from t2t.commands.options import (
+    WEIGHTS,
     CodeOption,
     DeviceOption,
     JsonFlag,
@@ -30,7 +31,7 @@ def neighbors(
     weights: Annotated[
         Positional[str],
         option(
-            "A run folder, weights, a URL, hf-hub:owner/name, or builtin.",
+            f"{WEIGHTS}.",
             "(required)",
             "WEIGHTS",
         ),
@@ -47,7 +48,7 @@ def neighbors(
     labels: LabelsOption = (),
     label_columns: LabelColumnsOption = None,
     label_pattern: LabelPatternOption = None,
-    num: Annotated[int, option("Nearest images of each.", "(default: 8)", "N")] = 8,
+    top: Annotated[int, option("Nearest images of each.", "(default: 8)", "N")] = 8,
     picture: Annotated[
         str | None,
         option(
@@ -77,15 +78,15 @@ def neighbors(
 
     Examples:
       t2t neighbors builtin cat.jpg --data photos/
-      t2t neighbors runs/mine cat.jpg dog.jpg --picture nearest.png
-      t2t neighbors runs/mine cat.jpg --data photos/ --num 20 --json
+      t2t neighbors runs/own cat.jpg dog.jpg --picture nearest.png
+      t2t neighbors runs/own cat.jpg --data photos/ --top 20 --json
     """
     if not images:
         raise UserError(
             f"No image is given beside {weights}: t2t neighbors {weights} cat.jpg "
             "--data photos/."
         )
-    at_least(1, "--num", num)
+    at_least(1, "--top", top)
     if num_images is not None:
         at_least(1, "--num-images", num_images)
     at_least(1, "--batch-size", batch_size)
@@ -116,7 +117,7 @@ def neighbors(
             paths,
             data,
             label_config=label_config(labels, label_columns, label_pattern),
-            num=num,
+            top=top,
             split=split,
             num_images=num_images,
             seed=seed,

@@ -68,7 +68,7 @@ def export(
 
     The file is compared with PyTorch on `images`, or on validation images of the model
     or of `data`; if it differs, nothing is written. Options: `dynamic_image_size`,
-    `with_preprocessing`, `int8`, `eval_images`, `license`.
+    `with_preprocessing`, `int8`, `val_images`, `license`.
     """
     chosen = ExportOptions(to=to, **options)
     if to == "onnx":
@@ -77,7 +77,7 @@ def export(
     trained = load_trained(weights, model=model, image_size=size)
     trained.model.cpu().float().eval()
     target = target_of(trained, chosen, weights, out)
-    labelled = find_labelled(trained, data, chosen.eval_images)
+    labelled = find_labelled(trained, data, chosen.val_images)
     words = [each for each in images if isinstance(each, str)]
     found = images_in(words) if len(words) == len(images) else list(images)
     other = other_size(trained.image_size) if chosen.dynamic_image_size else None

@@ -154,7 +154,7 @@ def neighbors(
     data: str | os.PathLike[str] | None = None,
     *,
     label_config: LabelConfig = NO_LABEL_CONFIG,
-    num: int = 8,
+    top: int = 8,
     split: str | None = None,
     num_images: int | None = None,
     seed: int = 0,
@@ -169,8 +169,8 @@ def neighbors(
 
     An image of the data is not its own neighbor.
     """
-    if num < 1:
-        raise UserError(f"num={num} is too small: give 1 or more.")
+    if top < 1:
+        raise UserError(f"top={top} is too small: give 1 or more.")
     options = ExtractOptions(
         batch_size=batch_size,
         device=device,
@@ -199,12 +199,12 @@ def neighbors(
         values = torch.cat(queries).float()
         check_finite(values, trained)
         # One more, since an image may find itself.
-        near = nearest(values, features.values.to(world.device), num + 1)
+        near = nearest(values, features.values.to(world.device), top + 1)
     names = [name_of(image, number) for number, image in enumerate(several)]
     rows = zip(names, pixels, *(each.cpu() for each in near), strict=True)
     return NeighborReport(
         found=tuple(
-            Nearest(name, seen, named(features, name, *row)[:num])
+            Nearest(name, seen, named(features, name, *row)[:top])
             for name, seen, *row in rows
         ),
         weights=str(weights),

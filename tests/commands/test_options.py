@@ -71,8 +71,8 @@ def given_to(
             },
         ),
         (
-            "eval run --data photos --split test --batch-size 7 --device cpu "
-            "--precision bf16 --model resnet18 --real",
+            "eval builtin --data photos --split test --batch-size 7 --device cpu "
+            "--precision bf16 --real",
             "t2t.training.evaluation.evaluate_model.evaluate_model",
             {
                 "data": "photos",
@@ -80,12 +80,11 @@ def given_to(
                 "batch_size": 7,
                 "device": "cpu",
                 "precision": "bf16",
-                "model": "resnet18",
                 "real": True,
             },
         ),
         (
-            "ship run --into here --data photos --data-name mine --megabytes 3 "
+            "ship run --out here --data photos --data-name mine --megabytes 3 "
             "--device cpu",
             "t2t.lab.ship.ship",
             {
@@ -96,7 +95,7 @@ def given_to(
             },
         ),
         (
-            "record a b --into here --data-name mine --held-out --log x --log y",
+            "record a b --out here --data-name mine --held-out --log x --log y",
             "t2t.lab.records.record.record",
             {
                 "data_name": "mine",
@@ -153,7 +152,9 @@ def test_options_reach_what_they_are_for(
 
 
 def test_cases_are_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = "bench t2t_vit_7 --mode infer --batch 3 --image-size 64 --precision fp16"
+    words = (
+        "bench t2t_vit_7 --mode infer --batch-size 3 --image-size 64 --precision fp16"
+    )
     (cases, device, _), _ = given_to(
         "t2t.lab.bench.measure.measure_cases", f"{words} --device cpu", monkeypatch
     )
@@ -248,8 +249,8 @@ def test_one_of_many_processes_tells_a_mistake(
         "plan digits",
         "bench --recipe digits",
         "study tokens",
-        "record runs/a --into here",
-        "ship runs/a --into here",
+        "record runs/a --out here",
+        "ship runs/a --out here",
         "pack digits packed",
     ],
     ids=lambda words: words.split()[0],

@@ -167,7 +167,7 @@ def test_the_default_name_is_that_of_the_weights(
         ("WEIGHTS PHOTO --to safetensors --int8", "int8 is for to='onnx'"),
         ("WEIGHTS PHOTO --to timm --dynamic-image-size", "dynamic_image_size is for"),
         ("WEIGHTS PHOTO --to timm --out HERE", "something other than an earlier"),
-        ("WEIGHTS PHOTO --to onnx --eval-images 0", "--eval-images 0 is too small"),
+        ("WEIGHTS PHOTO --to onnx --val-images 0", "--val-images 0 is too small"),
         ("WEIGHTS PHOTO --to onnx --image-size big", "--image-size big is not a size"),
         ("WEIGHTS --data nowhere --to onnx", "nowhere"),
     ],
