@@ -81,9 +81,9 @@ def eval(
     report: Annotated[
         str | None,
         option(
-            "Write a page of what went wrong: surest mistakes, likely wrong labels, "
-            "near-duplicates of training images, confused classes. A .html, and a "
-            ".csv beside it that lists all.",
+            "Write a page of what went wrong: most confident mistakes, likely wrong "
+            "labels, near-duplicates of training images, confused classes. A .html, "
+            "and a .csv beside it that lists all.",
             "",
             "PATH",
         ),
@@ -176,7 +176,7 @@ def eval(
         file = draw_confusion(evaluated.score.confusion, names, picture, evaluated.data)
         warn(f"Picture: {file}")
     if found is not None:
-        warn(f"Report: {report} ({found.in_words()})")
+        warn(f"Report: {report} ({found.summary()})")
 
 
 def check_report(report: str | None) -> None:

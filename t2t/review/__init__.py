@@ -1,1 +1,1 @@
-"""What went wrong: surest mistakes, likely wrong labels, near-duplicates; as a page."""
+"""What went wrong: mistakes, likely wrong labels, near-duplicates; as a page."""

@@ -102,7 +102,7 @@ class Evaluation:
 
     @property
     def wrong(self) -> list[ImagePrediction]:
-        """The wrong predictions, the surest first."""
+        """The wrong predictions, the most confident first."""
         return self.predictions.rows(self.predictions.wrong_rows)
 
     @property
@@ -134,7 +134,7 @@ class Evaluation:
         train_images: int = DEFAULT_TRAIN_IMAGES,
         progress: Progress = lambda done, total: None,
     ) -> Findings:
-        """Surest mistakes, likely wrong labels and near-duplicates.
+        """Most confident mistakes, likely wrong labels and near-duplicates.
 
         So many training images are evaluated as well, by chance if there are more.
         """

@@ -15,16 +15,7 @@ from t2t.recipes.default import with_model
 from t2t.training.run_files import write_json
 
 Output = pytest.CaptureFixture[str]
-QUICK = [
-    "--image-size",
-    "32",
-    "--batch-size",
-    "1",
-    "--seconds",
-    "0.01",
-    "--device",
-    "cpu",
-]
+QUICK = ["--image-size=32", "--batch-size=1", "--seconds=0.01", "--device=cpu"]
 
 
 def test_models_and_peers_stand_in_one_table(capsys: Output, tmp_path: Path) -> None:

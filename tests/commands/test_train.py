@@ -296,7 +296,7 @@ def test_a_test_split_is_named_at_the_end(
         ({"stopped_early": "Stopped early.", "best_epoch": 9}, "Stopped early."),
     ],
 )
-def test_the_page_says_whose_weights_a_run_delivers(
+def test_the_page_says_which_weights_a_run_saves(
     changes: dict[str, object], sentence: str, tmp_path: Path
 ) -> None:
     summary = {
