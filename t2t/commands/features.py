@@ -102,7 +102,6 @@ def features(
             check_writable("--out", file.expanduser())
     run_code(code)
 
-    from t2t.data.label_config import label_config
     from t2t.probing.features import features as extract
     from t2t.probing.features import save_features
     from t2t.screen import print_json, show_progress
@@ -111,7 +110,9 @@ def features(
         found = extract(
             weights,
             data,
-            label_config=label_config(labels, label_columns, label_pattern),
+            labels=labels,
+            label_columns=label_columns,
+            label_pattern=label_pattern,
             split=split,
             num_images=num_images,
             seed=seed,

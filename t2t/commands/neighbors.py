@@ -96,7 +96,6 @@ def neighbors(
     run_code(code)
 
     from t2t.data.decoding.damage import DamagedImage
-    from t2t.data.label_config import label_config
     from t2t.probing.neighbors import MOST_DRAWN
     from t2t.probing.neighbors import neighbors as search
     from t2t.screen import print_json, print_page, show_progress
@@ -116,7 +115,9 @@ def neighbors(
             weights,
             paths,
             data,
-            label_config=label_config(labels, label_columns, label_pattern),
+            labels=labels,
+            label_columns=label_columns,
+            label_pattern=label_pattern,
             top=top,
             split=split,
             num_images=num_images,

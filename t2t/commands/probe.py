@@ -127,7 +127,6 @@ def probe(
         raise UserError(f"--out {out} must end in .json.")
     run_code(code)
 
-    from t2t.data.label_config import label_config
     from t2t.probing.images import weights_folder
     from t2t.probing.probe import probe as score
     from t2t.screen import print_json, print_page, show_progress
@@ -143,7 +142,9 @@ def probe(
         report = score(
             weights,
             data=data,
-            label_config=label_config(labels, label_columns, label_pattern),
+            labels=labels,
+            label_columns=label_columns,
+            label_pattern=label_pattern,
             methods=chosen,
             split=split,
             k=k,

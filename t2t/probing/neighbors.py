@@ -15,7 +15,7 @@ from rich.text import Text
 from t2t.analysis.knn import nearest
 from t2t.analysis.neighbors_figure import CaptionedImage, draw_neighbors
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
-from t2t.data.label_config import NO_LABEL_CONFIG, LabelConfig
+from t2t.data.label_config import PathLike, label_config
 from t2t.data.sources import Source
 from t2t.errors import UserError, choose, on_one_line
 from t2t.models.trained import load_trained
@@ -153,7 +153,9 @@ def neighbors(
     images: ImageLike | Sequence[ImageLike],
     data: str | os.PathLike[str] | None = None,
     *,
-    label_config: LabelConfig = NO_LABEL_CONFIG,
+    labels: PathLike | Sequence[PathLike] = (),
+    label_columns: str | None = None,
+    label_pattern: str | None = None,
     top: int = 8,
     split: str | None = None,
     num_images: int | None = None,
@@ -179,9 +181,8 @@ def neighbors(
     )
     several = images if isinstance(images, list | tuple) else [images]
     trained = load_trained(weights, model=model, needs_head=False)
-    selected = find_images(
-        trained, data, split, preferred="train", label_config=label_config
-    )
+    config = label_config(labels, label_columns, label_pattern)
+    selected = find_images(trained, data, split, preferred="train", label_config=config)
     selected = replace(selected, source=some_of(selected.source, num_images, seed))
     with init_distributed(device) as world, use_free_cores(world.device):
         predictor = Predictor(trained, world.device, max_pixels)

@@ -1,16 +1,18 @@
 """Every option of a command reaches what it is for."""
 
 import inspect
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import t2t
 from t2t import cli
 from t2t.analysis.cost import count
 from t2t.cli import main
 from t2t.commands import COMMANDS
+from t2t.deployment.options import ExportOptions
 from t2t.errors import UserError
 from t2t.models.create import create_model
 from t2t.models.weights import save
@@ -272,3 +274,26 @@ def test_code_is_an_option_of_all_commands_but_those_that_list() -> None:
         if "code" not in inspect.signature(command).parameters
     ]
     assert without == ["recipes", "models", "completion"]
+
+
+@pytest.mark.parametrize(
+    ("name", "of_the_shell"),
+    [
+        ("train", ""),
+        ("evaluate", "picture report train_images json"),
+        ("probe", "out json"),
+        ("features", "out picture json"),
+        ("neighbors", "picture json"),
+        ("look", "inputs out json"),
+        ("export", "inputs"),
+    ],
+)
+def test_functions_take_the_options_of_their_commands(
+    name: str, of_the_shell: str
+) -> None:
+    command = COMMANDS["eval" if name == "evaluate" else name]
+    options = inspect.signature(command).parameters.keys() - {"code", "log_level"}
+    keywords = {*inspect.signature(getattr(t2t, name)).parameters}
+    if name == "export":
+        keywords |= {field.name for field in fields(ExportOptions)}
+    assert options - {*of_the_shell.split()} <= keywords
