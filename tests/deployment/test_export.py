@@ -43,7 +43,7 @@ def test_onnx_has_names_classes_and_preprocessing(
     assert json.loads(about["mean"]) == [0.4, 0.5, 0.6]
     assert json.loads(about["crop_fraction"]) == 0.8
     assert json.loads(about["interpolation"]) == "bicubic"
-    assert json.loads(about["multi_label"]) is False
+    assert json.loads(about["multilabel"]) is False
     assert json.loads(about["t2t_version"]) == t2t.__version__
     assert "4 images" in json.loads(about["parity"])
     assert str(Path.cwd()).encode() not in out.read_bytes()  # no path of this machine
