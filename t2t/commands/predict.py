@@ -220,8 +220,8 @@ def check_onnx_options(
     """Raises an error for options that need PyTorch."""
     if picture is not None:
         raise UserError(
-            f"--picture looks inside the model, and {path} is a closed graph: give the "
-            "weights that it was exported from."
+            f"--picture needs the model's layers, and {path} is a graph: give "
+            "the weights that it was exported from."
         )
     if model is not None:
         raise UserError(f"--model {model} is not needed: {path} names its model.")
