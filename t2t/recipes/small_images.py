@@ -31,7 +31,7 @@ def from_scratch(name: str, model: str, data: str, side: int, epochs: int) -> Re
             scaling="sqrt",
             weight_decay=0.05,
         ),
-        schedule=Schedule(warmup_epochs=5, floor=0.01),
+        schedule=Schedule(warmup_epochs=min(5, epochs), floor=0.01),
         ema=EMA(decay=0.998),
         augmentation=Augmentation(
             crop_padding=side // 8,
