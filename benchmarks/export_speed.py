@@ -5,7 +5,8 @@
 One process alternates between the forms of one model, from a JPEG's bytes to its five
 likeliest classes, a photograph at a time: PyTorch's modules, ONNX in float32 and in
 int8. Ratios are medians of the ratios of neighbours, which other work on the machine
-changes less than the times. Cold starts alternate between whole commands; their CPU
+changes less than the times; CPU seconds of a single thread, which it changes least, are
+measured too. Cold starts alternate between whole commands; their CPU
 seconds are those of the process. With --cifar10, int8 is evaluated beside float32.
 """
 
@@ -36,7 +37,9 @@ THREADS = 2
 
 
 def alternate(
-    forms: dict[str, Callable[[], Any]], rounds: int
+    forms: dict[str, Callable[[], Any]],
+    rounds: int,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Seconds of each form in each round, in an order that turns."""
     seconds: dict[str, list[float]] = {name: [] for name in forms}
@@ -45,9 +48,9 @@ def alternate(
         forms[name]()
     for turn in range(rounds):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            started = time.perf_counter()
+            started = clock()
             forms[name]()
-            seconds[name].append(time.perf_counter() - started)
+            seconds[name].append(clock() - started)
     return seconds
 
 
@@ -126,15 +129,20 @@ def main() -> None:
             for name, each in predictors.items()
         }
         record["predict"] = summary(alternate(forms, arguments.rounds), "PyTorch")
-        pixels = predictors["ONNX float32"].model_input(arguments.photograph)
-        runs: dict[str, Callable[[], Any]] = {
-            name: (lambda each=each: each._classify(pixels, 5))
-            for name, each in predictors.items()
-            if name != "PyTorch"
+        torch.set_num_threads(1)
+        alone = {
+            "PyTorch": predictors["PyTorch"],
+            **{
+                f"ONNX {name}": OnnxPredictor(file, threads=1)
+                for name, file in files.items()
+            },
         }
-        torch_pixels = predictors["PyTorch"].model_input(arguments.photograph)
-        runs["PyTorch"] = lambda: predictors["PyTorch"]._classify(torch_pixels, 5)
-        record["model_only"] = summary(alternate(runs, arguments.rounds), "PyTorch")
+        forms = {
+            name: (lambda each=each: each.predict(arguments.photograph))
+            for name, each in alone.items()
+        }
+        seconds = alternate(forms, arguments.rounds, time.process_time)
+        record["cpu_seconds_of_one_thread"] = summary(seconds, "PyTorch")
         command = [sys.executable, "-m", "t2t", "predict"]
         record["cold_start"] = cold_starts(
             {

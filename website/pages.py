@@ -7,6 +7,7 @@ lead to where things are on the site. Pages that follow from the code (commands,
 recipes, models, API) are written by `reference.py`.
 """
 
+import json
 import posixpath
 import re
 import shutil
@@ -16,6 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import notebook
 import reference
 
 ROOT = Path(__file__).parents[1]
@@ -44,12 +46,25 @@ def write_pages(folder: Path) -> None:
         if path.endswith(".md"):
             text = (ROOT / path).read_text()
             target.write_text(for_the_site(text, path, on_site(path)))
+        elif path.endswith(".ipynb"):
+            write_notebook(path, target)
         else:
             shutil.copyfile(ROOT / path, target)
     for name, text in {**listings(), **code_pages(), **reference.pages()}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     shutil.copyfile(Path(__file__).with_name("style.css"), folder / "style.css")
+
+
+def write_notebook(path: str, target: Path) -> None:
+    """Writes a notebook as a page, its pictures, and itself to be downloaded."""
+    text, pictures = notebook.as_page(
+        json.loads((ROOT / path).read_text()), target.stem
+    )
+    target.write_text(for_the_site(text, path, on_site(path)))
+    for name, data in pictures.items():
+        target.with_name(name).write_bytes(data)
+    shutil.copyfile(ROOT / path, target.with_suffix(".ipynb"))
 
 
 def repository_files() -> list[str]:
@@ -61,8 +76,10 @@ def repository_files() -> list[str]:
 
 def on_site(path: str) -> str:
     """Where a file or folder of the repository is on the site."""
-    if path.endswith(".py"):
+    if path.startswith("t2t/") and path.endswith(".py"):
         return f"source/{path}.md"
+    if path.endswith(".ipynb"):
+        path = f"{path.removesuffix('.ipynb')}.md"
     if path.startswith("records/") and (ROOT / path).is_dir():
         return f"{path}/README.md"
     return MOVED.get(path, path.removeprefix("docs/"))
@@ -89,17 +106,17 @@ def listing(folder: Path) -> str:
 
 
 def code_pages() -> dict[str, str]:
-    """Pages that show the Python files to which others link."""
+    """Pages that show the files of the package to which others link."""
     pages = [path for path in repository_files() if path.endswith(".md")]
     linked = {
         in_repository(path, target)
         for path in pages
         for _, target, _ in LINK.findall((ROOT / path).read_text())
-        if target.endswith(".py") and "://" not in target
     }
     return {
         on_site(path): f"# {path}\n\n````python\n{(ROOT / path).read_text()}````\n"
         for path in sorted(linked)
+        if on_site(path).startswith("source/")
     }
 
 

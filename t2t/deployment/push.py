@@ -40,6 +40,10 @@ def push(
     check_name(name)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(weights).expanduser()
+        if is_exported(folder) and options.get("license", "unknown") != "unknown":
+            raise UserError(
+                f"{folder} is exported already: write the license into its {CARD_NAME}."
+            )
         if not is_exported(folder):
             folder = Path(temporary) / name.partition("/")[2]
             export(weights, to="timm", out=folder, **options)

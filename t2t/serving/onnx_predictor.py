@@ -64,7 +64,14 @@ class OnnxPredictor(ImagePredictor[PixelArray]):
         self.readable_names = self.metadata.names
         size, fraction = self.metadata.image_size, self.metadata.crop_fraction
         self.min_side = min_side_of(size, fraction)
-        (self.input_name,) = (each.name for each in self.session.get_inputs())
+        inputs, outputs = self.session.get_inputs(), self.session.get_outputs()
+        shape = outputs[0].shape
+        if len(inputs) != 1 or shape[-1] not in (None, len(self.class_names)):
+            raise UserError(
+                f"{path} has {len(inputs)} inputs and outputs of the shape {shape}, "
+                f"but names {len(self.class_names)} classes: export it again."
+            )
+        self.input_name = inputs[0].name
 
     def normalised(self, pixels: PixelArray) -> Floats:
         """Normalised pixels, as PyTorch computes them."""

@@ -59,6 +59,8 @@ def test_an_exported_folder_is_uploaded_as_it_is(
     hub = FakeHub()
     push(folder, "anna/ants", api=hub)
     assert hub.files["README.md"] == b"my own card of anna/ants"
+    with pytest.raises(UserError, match="write the license into its README"):
+        push(folder, "anna/ants", api=hub, license="mit")
     assert hub.files["config.json"] == (folder / "config.json").read_bytes()
 
 

@@ -195,6 +195,15 @@ def test_a_mistake_is_one_sentence(
     assert sentence in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.parametrize("command", ["eval", "show"])
+def test_other_commands_ask_for_the_weights(
+    command: str, exported: Path, capsys: Output
+) -> None:
+    assert main([command, str(exported)]) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert "is an exported graph (.onnx)" in told
+
+
 def test_a_missing_package_is_one_sentence(
     exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +225,17 @@ def test_probabilities_of_several_classes_are_sigmoids(
 ) -> None:
     logits = np.array([[-200.0, 0.0, 200.0]], np.float32)
     assert onnx_predictor.sigmoid(logits).tolist() == [[0.0, 0.5, 1.0]]
+
+
+def test_classes_that_do_not_fit_the_outputs_are_one_sentence(
+    exported: Path, tmp_path: Path
+) -> None:
+    model = onnx.load(str(exported))
+    strings = {each.key: each.value for each in model.metadata_props}
+    onnx.helper.set_model_props(model, {**strings, "class_names": '["ant"]'})
+    onnx.save(model, str(tmp_path / "few.onnx"))
+    with pytest.raises(UserError, match="but names 1 classes: export it again"):
+        OnnxPredictor(tmp_path / "few.onnx")
 
 
 @pytest.mark.parametrize(

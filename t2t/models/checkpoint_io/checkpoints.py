@@ -24,6 +24,8 @@ RAW_KEYS = ("state_dict", "model", "net", "model_state_dict", "model_state", "pa
 WRAPPERS = ("module.", "_orig_mod.")
 """Prefixes that DistributedDataParallel and torch.compile add to names."""
 SUFFIXES = (".bin", ".ckpt", ".pt", ".pth", ".safetensors", ".tar")
+EXPORTED = (".onnx", ".pt2")
+"""Suffixes of graphs that `t2t export` writes."""
 PLAIN = (int, float, str, bytes, bool, type(None), Unused)
 """Types of other values in a state dict, such as the epoch or the accuracy."""
 
@@ -53,6 +55,11 @@ def read_checkpoint(path: str | os.PathLike[str], *, ema: bool = True) -> Checkp
 
         return read_timm(origin)
     file = resolve_file(path)
+    if file.suffix.lower() in EXPORTED:
+        raise UserError(
+            f"{origin} is an exported graph ({file.suffix}), which `t2t predict` runs "
+            "if it is .onnx: give the weights that it was exported from."
+        )
     try:
         with file.open("rb") as stream:
             start = stream.read(9)

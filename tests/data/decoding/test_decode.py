@@ -19,7 +19,7 @@ from PIL import Image, ImageOps, features
 
 from t2t.data.crops import CenterCrop, RandomCrop, apply_crop, min_side_for
 from t2t.data.decoding import decode as decoding
-from t2t.data.decoding import pixel_budget, shrinking
+from t2t.data.decoding import pillow_decoder, pixel_budget, pixel_tensors
 from t2t.data.decoding.damage import Damage, DamagedImage, damage_limit
 from t2t.data.decoding.decode import (
     decode,
@@ -30,7 +30,7 @@ from t2t.data.decoding.decode import (
 )
 from t2t.data.decoding.headers import image_format, jpeg_header
 from t2t.data.decoding.pixel_budget import PixelBudget
-from t2t.data.decoding.shrinking import shrunk
+from t2t.data.decoding.pixel_tensors import shrunk
 from t2t.data.rng import CounterRng
 from t2t.errors import LocalError, UserError
 from t2t.ops.ragged import Ragged
@@ -351,7 +351,8 @@ def test_means_on_a_gpu_are_those_of_the_cpu():
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(256, (3, 75, 131), generator=generator, dtype=torch.uint8)
     for factor in (2, 4, 8, 64):
-        assert torch.equal(shrinking._pooled(pixels, factor), shrunk(pixels, factor))
+        pooled = pixel_tensors._pooled(pixels, factor)
+        assert torch.equal(pooled, shrunk(pixels, factor))
 
 
 def test_sums_of_many_pixels_do_not_overflow():
@@ -472,6 +473,7 @@ def test_the_pixels_in_flight_are_counted(monkeypatch, kind):
     seen = []
     monkeypatch.setattr(pixel_budget, "_MIN_COUNTED", 1)
     monkeypatch.setattr(decoding, "BUDGET", budget)
+    monkeypatch.setattr(pillow_decoder, "BUDGET", budget)
     monkeypatch.setattr(
         budget, "reserve", lambda num: seen.append(num) or nullcontext()
     )
@@ -569,7 +571,7 @@ def test_a_lack_of_memory_is_no_damage(monkeypatch):
     def lack(*_, **__):
         raise MemoryError
 
-    monkeypatch.setattr(decoding, "_pixels_of", lack)
+    monkeypatch.setattr(pillow_decoder, "_pixels_of", lack)
     with pytest.raises(LocalError, match=r"^a\.bmp was not read \(Cannot allocate"):
         decode(encoded(picture(), "BMP"), name="a.bmp")
 
@@ -584,7 +586,7 @@ def test_a_row_that_pillow_has_no_memory_for_is_damage():
 
 def test_a_pillow_without_avif_is_told(monkeypatch):
     monkeypatch.delitem(Image.OPEN, "AVIF", raising=False)
-    monkeypatch.setattr(decoding, "find_spec", lambda name: None)
+    monkeypatch.setattr(pillow_decoder, "find_spec", lambda name: None)
     with pytest.raises(DamagedImage, match="this Pillow reads no AVIF: install"):
         decode(b"\0\0\0 ftypavif")
 
@@ -597,7 +599,7 @@ def test_the_reason_of_damage_is_told_in_words(monkeypatch):
     def stumble(*_, **__):
         raise KeyError("palette")
 
-    monkeypatch.setattr(decoding, "_pixels_of", stumble)
+    monkeypatch.setattr(pillow_decoder, "_pixels_of", stumble)
     with pytest.raises(DamagedImage, match=r"damaged \(KeyError: 'palette'\)"):
         decode(encoded(picture(), "BMP"))
 
