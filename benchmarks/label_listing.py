@@ -36,12 +36,12 @@ CASES = {
     "csv without suffixes": {"files": ("ids.csv",)},
     "several labels": {"files": ("several.csv",)},
 }
-REPEATS = 3
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, default=1_000_000)
+    parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -51,14 +51,15 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         make_data(Path(folder), options.images)
-        rows = [run(Path(folder), case) for _ in range(REPEATS) for case in CASES]
+        repeats = range(options.repeats)
+        rows = [run(Path(folder), case) for _ in repeats for case in CASES]
     found = [summary(case, rows) for case in CASES]
     record = {
         "command": f"python benchmarks/label_listing.py --images {options.images}",
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, files in the cache",
         "python": platform.python_version(),
         "images": options.images,
-        "repeats": REPEATS,
+        "repeats": options.repeats,
         "rows": found,
     }
     text = json.dumps(record, indent=1)

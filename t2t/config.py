@@ -206,6 +206,8 @@ def convert(value: Any, hint: Any, name: str, text: str | None = None) -> Any:
         return value, value  # one number for a square
     if origin is tuple and type(value) in (int, float) and args[-1] is Ellipsis:
         value = (value,)
+    if hint == tuple[str, ...] and text is not None and isinstance(value, str):
+        value = tuple(word.strip() for word in value.split(","))
     if origin is tuple and isinstance(value, list | tuple):
         inner = args[:1] * len(value) if args[-1] is Ellipsis else args
         if len(inner) == len(value):
@@ -228,6 +230,8 @@ def describe(hint: Any) -> str:
         return "triples, such as (7,4,2),(3,2,1),(3,2,1)"
     if hint == tuple[int, int]:
         return "one whole number or two, such as 224 or 192,256"
+    if hint == tuple[str, ...]:
+        return "names, such as axial,attention"
     if origin is tuple:
         number = {int: "whole numbers", float: "numbers"}.get(args[0], "values")
         example = "3,6,6,4" if args[-1] is Ellipsis else ",".join("1" * len(args))

@@ -27,6 +27,7 @@ class Outer:
     flag: bool = False
     size: tuple[int, int] = (8, 8)
     widths: tuple[float, ...] = ()
+    mixers: tuple[str, ...] = ()
     limit: float | None = None
     inner: Inner = field(default_factory=Inner)
     free: dict[str, Any] = field(default_factory=dict)
@@ -59,6 +60,9 @@ def test_json_and_back() -> None:
         ("size=64,32", "size", (64, 32)),
         ("widths=0.5", "widths", (0.5,)),
         ("widths=2", "widths", (2.0,)),
+        ("mixers=axial", "mixers", ("axial",)),
+        ("mixers=axial, ghost", "mixers", ("axial", "ghost")),
+        ("mixers=['axial', 'ghost']", "mixers", ("axial", "ghost")),
     ],
 )
 def test_words_set_fields(word: str, path: str, value: object) -> None:
@@ -81,6 +85,7 @@ def test_words_set_fields(word: str, path: str, value: object) -> None:
         ("flag=perhaps", "true or false"),
         ("inner.kind=odd", "plain, fancy, none"),
         ("inner.pair=[1]", "numbers, such as 1,1"),
+        ("mixers=3", "mixers takes names, such as axial,attention"),
         ("name.first=x", "no fields"),
         ("epochs", "NAME=VALUE"),
     ],

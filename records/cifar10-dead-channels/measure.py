@@ -37,8 +37,5 @@ for model in seen.models:
         }
         for layer in model.channels
     ]
-json.dump(
-    {"images": seen.num_images, "torch": torch.__version__, "models": found},
-    sys.stdout,
-    indent=1,
-)
+found = {"images": seen.num_images, "torch": torch.__version__, "models": found}
+json.dump(found, sys.stdout, indent=1)

@@ -1,4 +1,4 @@
-"""Gathers the runs' evaluations: python summarize.py runs > summary.json
+"""Gathers the runs' evaluations: python summarize.py runs > numbers.json
 
 Each run was evaluated by `t2t eval RUN --json > RUN/eval.json`.
 """

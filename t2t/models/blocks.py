@@ -26,9 +26,14 @@ from t2t.registry import Registry
 from t2t.shapes import Tokens
 
 
-def attention(dim: int, grid: Grid, config: ModelConfig) -> SelfAttention:
-    """Plain multi-head attention."""
-    return SelfAttention(
+def attention(
+    dim: int,
+    grid: Grid,
+    config: ModelConfig,
+    kind: type[SelfAttention] = SelfAttention,
+) -> SelfAttention:
+    """Plain multi-head attention, or another kind of it."""
+    return kind(
         dim,
         config.num_heads,
         qkv=nn.Linear(dim, 3 * dim, bias=config.qkv_bias),
@@ -43,19 +48,14 @@ def conv_attention(dim: int, grid: Grid, config: ModelConfig) -> SelfAttention:
     return mixer
 
 
-def axial_attention(dim: int, grid: Grid, config: ModelConfig) -> AxialAttention:
+def axial_attention(dim: int, grid: Grid, config: ModelConfig) -> SelfAttention:
     """Attention along rows and columns of the token grid."""
     if config.positions == "relative":
         raise UserError(
             "mixer='axial' compares a token with its row and column only, so it cannot "
             "use positions='relative'; choose other positions."
         )
-    return AxialAttention(
-        dim,
-        config.num_heads,
-        qkv=nn.Linear(dim, 3 * dim, bias=config.qkv_bias),
-        scale=config.attention_scale,
-    )
+    return attention(dim, grid, config, AxialAttention)
 
 
 def attention_se(dim: int, grid: Grid, config: ModelConfig) -> SelfAttention:

@@ -10,10 +10,10 @@ from typing import Any
 from t2t.data.augment.config import Augmentation
 from t2t.models.config import Size, SplitNumbers
 from t2t.models.zoo import CONFIGS
+from t2t.recipes.small_images import MUON
 from t2t.training.recipe import (
     EMA,
     CropConfig,
-    OptimizerConfig,
     Recipe,
     Schedule,
     TokenDropping,
@@ -69,15 +69,7 @@ def photo_recipe(
         token_dropping=TokenDropping(keep=keeps, until=0.8),
         light_augment_share=0.05 if is_long else 0.1,
         evaluate_every=max(epochs // 20, 1),
-        optimizer=OptimizerConfig(
-            name="muon",
-            muon_on="tokens_too",
-            lr=4e-3,
-            adamw_lr=1.6e-3,
-            reference_batch_size=1024,
-            scaling="sqrt",
-            weight_decay=0.05,
-        ),
+        optimizer=MUON,
         schedule=Schedule(warmup_epochs=min(5.0, epochs / 10), floor=0.01),
         ema=EMA(decay=ema_decay(num_steps)),
         crop=CropConfig(

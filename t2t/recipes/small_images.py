@@ -3,6 +3,17 @@
 from t2t.data.augment.config import Augmentation
 from t2t.training.recipe import EMA, OptimizerConfig, Recipe, Schedule, TokenDropping
 
+MUON = OptimizerConfig(
+    name="muon",
+    muon_on="tokens_too",
+    lr=4e-3,
+    adamw_lr=1.6e-3,
+    reference_batch_size=1024,
+    scaling="sqrt",
+    weight_decay=0.05,
+)
+"""Muon on tokenizer and blocks, AdamW on the rest, for T2T-ViTs from scratch."""
+
 
 def from_scratch(name: str, model: str, data: str, side: int, epochs: int) -> Recipe:
     """Muon on tokenizer and blocks, strong mixup and cutmix, EMA of the weights.
@@ -22,15 +33,7 @@ def from_scratch(name: str, model: str, data: str, side: int, epochs: int) -> Re
         token_dropping=TokenDropping(keep=0.5, until=0.8),
         light_augment_share=0.05,
         evaluate_every=max(epochs // 20, 1),
-        optimizer=OptimizerConfig(
-            name="muon",
-            muon_on="tokens_too",
-            lr=4e-3,
-            adamw_lr=1.6e-3,
-            reference_batch_size=1024,
-            scaling="sqrt",
-            weight_decay=0.05,
-        ),
+        optimizer=MUON,
         schedule=Schedule(warmup_epochs=5, floor=0.01),
         ema=EMA(decay=0.998),
         augmentation=Augmentation(

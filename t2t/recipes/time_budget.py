@@ -1,35 +1,22 @@
 """The epochs, and the scale of the default recipe, that fit into a time."""
 
 import math
-import os
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 
 from t2t.analysis.meter import macs_by_module
-from t2t.config import set_value, to_json
-from t2t.data.sources import Splits
 from t2t.errors import UserError
-from t2t.recipes.choose import RecipeOptions, choose_recipe
-from t2t.recipes.default import Scale, default_recipe, scales
-from t2t.recipes.open_recipe import DEFAULT
-from t2t.training.distributed import find_device
+from t2t.recipes.default import Scale
 from t2t.training.forecast.advice import rounded
-from t2t.training.forecast.speed import Speed, measure_speed
-from t2t.training.loaders import open_data
+from t2t.training.forecast.speed import Speed
 from t2t.training.logging.clock import counted, duration
 from t2t.training.recipe import MAX_EPOCHS, Recipe
-from t2t.training.run_files import RECIPE
-from t2t.training.run_folder import RunFolder
-from t2t.training.runtime import Runtime
-from t2t.training.saved_run import read_recipe_file
 from t2t.training.state import build_model
 
-CPU_MINUTES = 50.0
-"""The time of a default run on a CPU."""
 ENOUGH = 0.5
 """Share of the usual epochs from which a scale is used."""
 EVALUATION_SHARE = 0.1
@@ -38,7 +25,6 @@ TIME_EXPONENT = 0.8
 """Time grows more slowly than MACs: six times for twelve times as many on a CPU."""
 TOLERANCE = 0.15
 SHUTDOWN_SECONDS = 2.0
-MOST_MINUTES = 100_000
 
 Make = Callable[[Scale | None, int], Recipe]
 """The recipe at a scale of the default recipe, or the only one, and its epochs."""
@@ -79,14 +65,15 @@ def within(
         budget, make, scales, usual, num_images, measure, by_macs
     )
     recipe = make(scale, usual)
-    for _ in range(3):
+    for attempt in range(3):
+        if attempt > 0:
+            speed = measure(recipe)
         epochs = epochs_within(budget, recipe, speed, num_images, usual)
         before, recipe = recipe, make(scale, max(epochs, 1))
         recipe = with_few_evaluations(recipe, speed, num_images)
         # Batch size and phases depend on the epochs.
         if same_steps(before, recipe):
             break
-        speed = measure(recipe)
     seconds = speed.run_seconds(recipe, num_images)
     if budget.asked and seconds > (1 + TOLERANCE) * budget.seconds_left():
         raise too_short(budget, make(scale, 1), speed, num_images)
@@ -198,115 +185,3 @@ def notes(
             f"t2t train --data {shlex.quote(recipe.data)}{start} --epochs {usual}"
         )
     return found
-
-
-def needs_budget(
-    recipe: Recipe | str,
-    chosen: Recipe,
-    options: RecipeOptions,
-    settings: Sequence[str],
-    minutes: float | None,
-    runtime: Runtime,
-    folds: int | None = None,
-) -> bool:
-    """Whether the time decides on the epochs: if asked for, or by default on a CPU."""
-    epochs = options.epochs is not None or set_value("epochs", settings) is not None
-    if minutes is not None:
-        check_minutes(minutes, epochs)
-        if folds is not None:
-            raise UserError(
-                "--minutes is the time of one run, and --folds trains several; give "
-                "--epochs with --folds."
-            )
-        return True
-    is_default = recipe == DEFAULT and chosen.data != DEFAULT
-    on_cpu = find_device(runtime.device).type == "cpu"
-    is_one = folds is None and not is_distributed()
-    return is_default and on_cpu and not epochs and is_one
-
-
-def check_minutes(minutes: float, epochs: bool) -> None:
-    """Raises an error if the time is no time, or not all that decides."""
-    if not 0 < minutes <= MOST_MINUTES:
-        raise UserError(
-            f"--minutes {minutes:g} is not possible: give more than 0 and at most "
-            f"{MOST_MINUTES:,}."
-        )
-    if epochs:
-        raise UserError(
-            "--minutes and epochs are both given, but the time decides on the epochs; "
-            "leave one of them out."
-        )
-    if is_distributed():
-        raise UserError(
-            "--minutes times one process, and torchrun starts several; give --epochs "
-            "(`t2t plan` predicts the time on many GPUs)."
-        )
-
-
-def is_distributed() -> bool:
-    """Whether torchrun has started several processes."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
-
-
-def fit_budget(
-    asked: tuple[Recipe | str, RecipeOptions, Sequence[str]],
-    chosen: Recipe,
-    budget: Budget,
-    runtime: Runtime,
-    splits: Splits | None,
-    run_folder: RunFolder | None,
-) -> tuple[Recipe, list[str], Splits]:
-    """The recipe that fits into a time, why, and its images.
-
-    A run that has started keeps its epochs and its scale. `asked` is what `chosen` was
-    chosen by.
-    """
-    recipe, options, settings = asked
-    splits = splits or open_data(chosen)
-    is_ours = recipe == DEFAULT and chosen.name == "own"
-    fixed = ("model", "image_size", "model_args")
-    is_free = is_ours and not any(asked_for(name, options, settings) for name in fixed)
-    choices = scales(splits.train) if is_free else []
-
-    def make(scale: Scale | None, epochs: int) -> Recipe:
-        own = replace(options, epochs=epochs)
-        base = recipe
-        if scale is not None:
-            base = default_recipe(
-                chosen.data, None, chosen.labels, epochs=epochs, scale=scale
-            )
-        made = choose_recipe(base, own, settings)[0]
-        return replace(made, labels=chosen.labels, task=chosen.task)
-
-    if run_folder is not None and run_folder.is_run() and run_folder.has_started():
-        return as_before(run_folder, make, choices), [], splits
-    found, why = within(
-        budget,
-        make,
-        choices,
-        chosen.epochs,
-        len(splits.train),
-        lambda each: measure_speed(each, runtime, splits),
-        by_macs=find_device(runtime.device).type == "cpu",
-    )
-    return found, why, splits
-
-
-def asked_for(name: str, options: RecipeOptions, settings: Sequence[str]) -> bool:
-    """Whether an option or a setting decides on a field of the recipe."""
-    by_option = options.by_field().get(name) is not None
-    return by_option or any(each.startswith(name) for each in settings)
-
-
-def as_before(run_folder: RunFolder, make: Make, scales: list[Scale]) -> Recipe:
-    """The recipe with the epochs and the scale of the run in a folder."""
-    before = read_recipe_file(run_folder.path / RECIPE)
-    candidates = [make(scale, before.epochs) for scale in scales]
-    candidates = candidates or [make(None, before.epochs)]
-    for each in candidates:
-        args = to_json(each)["model_args"]
-        same = (each.model, each.image_size) == (before.model, before.image_size)
-        if same and args == to_json(before)["model_args"]:
-            return replace(each, evaluate_every=before.evaluate_every)
-    return candidates[0]

@@ -18,8 +18,9 @@ from t2t.models.create import as_size
 from t2t.recipes.choose import RecipeOptions, choose_recipe
 from t2t.recipes.folds import check_folds, folds_note, train_folds
 from t2t.recipes.labels import with_labels_found
+from t2t.recipes.minutes import CPU_MINUTES, fit_budget, needs_budget
 from t2t.recipes.open_recipe import DEFAULT
-from t2t.recipes.time_budget import CPU_MINUTES, Budget, fit_budget, needs_budget
+from t2t.recipes.time_budget import Budget
 from t2t.training import loop
 from t2t.training.distributed import Parallelism
 from t2t.training.recipe import Recipe
@@ -135,6 +136,7 @@ def train(
     path = Path(os.path.expanduser(folder or Path("runs") / loop.run_name(chosen)))
     if folds is not None:
         check_folds(chosen, folds)
+    is_timed = False
     if needs_budget(recipe, chosen, options, as_words(set), minutes, runtime, folds):
         budget = Budget(
             minutes=minutes or CPU_MINUTES, asked=bool(minutes), started=started
@@ -145,6 +147,7 @@ def train(
             asked, chosen, budget, runtime, splits, run_folder
         )
         own_notes = [*own_notes, *why]
+        is_timed = bool(why)
     if dry_run:
         from t2t.training.forecast.estimate import estimate
 
@@ -170,6 +173,7 @@ def train(
             splits=splits,
             notes=[*notes, *own_notes],
             started=started,
+            is_timed=is_timed,
         )
 
     if folds is not None:

@@ -57,13 +57,15 @@ def train(
     splits: Splits | None = None,
     notes: Sequence[str] = (),
     started: float | None = None,
+    is_timed: bool = False,
 ) -> Result:
     """Trains a recipe into a folder; the same call resumes an interrupted run.
 
     `runtime` sets device and precision, `fresh` starts over, `quiet` prints nothing,
     `splits` are the recipe's images if the caller has opened them already, `notes`
-    are sentences for the log at the start of the run, and `started` is the time of the
-    command by `time.monotonic()`.
+    are sentences for the log at the start of the run, `started` is the time of the
+    command by `time.monotonic()`, and `is_timed` says that the notes tell the time that
+    the run takes.
     """
     started = time.monotonic() if started is None else started
     if data is not None:
@@ -141,7 +143,7 @@ def train(
             run_folder.check_visible(world)
         with trainer.writer, explain_out_of_memory(trainer):
             try:
-                result = trainer.run(stop, notes)
+                result = trainer.run(stop, notes, is_timed)
                 if result.finished:
                     draw_pictures(trainer)
                 return replace(result, stop_requested=stop.received)

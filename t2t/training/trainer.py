@@ -123,7 +123,9 @@ class Trainer:
         augmentation = recipe.augmentation
         self.normalize = Normalize(augmentation.mean, augmentation.std)
 
-    def run(self, stop: StopSignals, notes: Sequence[str] = ()) -> Result:
+    def run(
+        self, stop: StopSignals, notes: Sequence[str] = (), is_timed: bool = False
+    ) -> Result:
         """Trains until all steps are done, or until a signal to stop."""
         state, recipe, logger = self.state, self.recipe, self.logger
         if self.checkpoint is not None:
@@ -140,7 +142,7 @@ class Trainer:
             self.damage,
             logger.console,
         )
-        self.log_start(batches.description, notes)
+        self.log_start(batches.description, notes, is_timed)
         stop.defer(logger.warn)
         # Only the result could not be written, or there are fewer images now.
         if state.step >= self.num_steps:
@@ -214,14 +216,19 @@ class Trainer:
                 self.stepper.set_phase(self.stepper.phase)
             logger.clock.restart_warmup()
 
-    def log_start(self, description: str, notes: Sequence[str]) -> None:
+    def log_start(self, description: str, notes: Sequence[str], is_timed: bool) -> None:
         """Logs what is trained, and advice on it."""
         state, logger = self.state, self.logger
         # Before the clock starts, since it times a step; not if nothing is printed.
         advised = []
         if not logger.console.quiet:
             advised = advice(
-                self.recipe, self.runtime, self.world, self.splits, state.step
+                self.recipe,
+                self.runtime,
+                self.world,
+                self.splits,
+                state.step,
+                is_timed,
             )
         logger.start(state, self.num_steps, self.per_epoch, description)
         if state.loaded is not None:

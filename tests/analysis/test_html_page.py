@@ -54,3 +54,12 @@ def test_cards_show_pairs_and_what_is_missing() -> None:
     assert '<span class="wrong">&lt;dog&gt;</span>' in text
     assert 'title="a &quot;b&quot;"' in text
     assert text.count('pixelated">') == 1  # of the small image
+
+
+def test_drawings_keep_their_svg_and_escape_their_captions() -> None:
+    page = HtmlPage("Drawings")
+    page.drawings([("<svg><path/></svg>", "a <b>"), ("<svg></svg>", "two")])
+    text = page.render()
+    assert '<figure class="drawing"><svg><path/></svg>' in text
+    assert "<figcaption>a &lt;b&gt;</figcaption>" in text
+    assert text.count('<figure class="drawing">') == 2

@@ -68,6 +68,7 @@ def test_json_and_unreadable_images(
         (["look", "cat.png", "--image-size", "0"], "image_size"),
         (["look", "cat.png", "--max-pixels", "0"], "too small"),
         (["look", "cat.png", "--device", "tpu"], "tpu"),
+        (["look", "cat.png", "."], "is a run, not images"),
     ],
 )
 def test_wrong_input_gets_one_sentence(

@@ -11,6 +11,7 @@ from PIL import Image
 
 from t2t.cli import main
 from t2t.commands.train_summary import (
+    choice_notes,
     files_and_commands,
     notes,
     result_line,
@@ -283,6 +284,34 @@ def test_a_test_split_is_named_at_the_end(
     assert "--split test" not in "".join(notes(run, {"top1": 98.33}))
     shutil.rmtree("photos")
     assert "--split test" not in "".join(notes(run, {"top1": 98.33}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({}, "Epoch 7 had 90.00 %: its weights are in best.safetensors, chosen by the"),
+        ({"keep": "best"}, "weights of epoch 7, chosen by the validation images, on"),
+        ({"keep": "best"}, "the last epoch (9) had 80.00 %"),
+        ({"best_epoch": 9}, ""),
+        ({"stopped_early": "Stopped early.", "best_epoch": 9}, "Stopped early."),
+    ],
+)
+def test_the_page_says_whose_weights_a_run_delivers(
+    changes: dict[str, object], sentence: str, tmp_path: Path
+) -> None:
+    summary = {
+        "keep": "last",
+        "best_epoch": 7,
+        "best_score": 90.0,
+        "last_epoch": 9,
+        "last_score": 80.0,
+        "stopped_early": None,
+        **changes,
+    }
+    (tmp_path / "best.safetensors").touch()
+    found = " ".join(choice_notes(tmp_path, summary, TOP1))
+    assert sentence in found
+    assert bool(sentence) == bool(found)
 
 
 def test_the_built_in_weights_bring_their_model(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from PIL import Image
 
 import t2t
 from t2t.errors import UserError
-from t2t.recipes import time_budget
+from t2t.recipes import minutes, time_budget
 from t2t.recipes.default import Scale, default_recipe, num_epochs, recipe_at, scales
 from t2t.recipes.time_budget import Budget, within
 from t2t.training.forecast.speed import Speed, measure_speed
@@ -46,17 +46,17 @@ def speed_of(images_per_second: float) -> Callable[[Recipe], Speed]:
 
 
 def chosen(
-    minutes: float, num_images: int, rate: float, *, asked: bool = True
+    asked_for: float, num_images: int, rate: float, *, asked: bool = True
 ) -> tuple[Recipe, list[str], float]:
     """The recipe, its notes, and its time as a share of the minutes."""
     usual = num_epochs(num_images)
-    budget = Budget(minutes=minutes, asked=asked, started=time.monotonic())
+    budget = Budget(minutes=asked_for, asked=asked, started=time.monotonic())
     measure = speed_of(rate)
     recipe, notes = within(
         budget, make(num_images), SCALES, usual, num_images, measure, by_macs=False
     )
     seconds = measure(recipe).run_seconds(recipe, num_images)
-    return recipe, notes, seconds / (60 * minutes)
+    return recipe, notes, seconds / (60 * asked_for)
 
 
 @pytest.mark.parametrize("num_images", [300, 9_000, 100_000, 1_000_000])
@@ -168,7 +168,7 @@ def test_a_resumed_run_keeps_its_epochs(
 ) -> None:
     folder = tmp_path / "run"
     options: dict[str, Any] = {"folder": folder, "device": "cpu", "quiet": True}
-    monkeypatch.setattr(time_budget, "measure_speed", lambda *_: Speed(4.0, 0.0))
+    monkeypatch.setattr(minutes, "measure_speed", lambda *_: Speed(4.0, 0.0))
     assert t2t.train(tiny(), minutes=1, **options).finished
     epochs = json.loads((folder / "recipe.json").read_text())["epochs"]
     assert epochs > 1
@@ -176,7 +176,7 @@ def test_a_resumed_run_keeps_its_epochs(
     def refuse(*_: object) -> Speed:
         raise AssertionError("a run that has started is not timed again")
 
-    monkeypatch.setattr(time_budget, "measure_speed", refuse)
+    monkeypatch.setattr(minutes, "measure_speed", refuse)
     assert t2t.train(tiny(), minutes=1, **options).already_finished
 
 

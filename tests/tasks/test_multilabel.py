@@ -24,12 +24,14 @@ from t2t.data.sources import open_splits
 from t2t.data.sources.label_sets import as_label_sets
 from t2t.errors import UserError
 from t2t.models.trained import load_trained
+from t2t.recipes.labels import with_labels_found
 from t2t.serving.predictor import Predictor
 from t2t.tasks.base import NoArgs, TaskContext
 from t2t.tasks.multilabel import Multilabel, multi_hot
 from t2t.tasks.multilabel_scores import MultilabelScores
 from t2t.training.evaluation.evaluate_model import evaluate_model
 from t2t.training.evaluation.evaluate_multilabel import evaluate_multilabel
+from t2t.training.forecast.random_batch import random_batch
 from t2t.training.loaders import open_data
 from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
@@ -143,6 +145,16 @@ def test_what_is_not_finite_is_not_a_score() -> None:
     likely, true = random_case(0)
     likely[3, 1] = math.nan
     assert math.isnan(MultilabelScores.of(likely, true).mean_average_precision)
+
+
+def test_random_batches_fit_a_few_sets_of_many_classes(tiny: Tiny) -> None:
+    few = Multilabel(
+        nn.Identity(),
+        TaskContext(num_classes=9, label_sets=as_label_sets([(0, 1), (3, 8)])),
+        NoArgs(),
+    )
+    batch = random_batch(tiny(), 64, few)
+    assert few.multi_hot(batch.labels).sum(1).tolist() == [2.0] * 64
 
 
 def test_no_class_is_an_index_of_the_table() -> None:
@@ -259,7 +271,7 @@ def test_class_folders_will_do(tiny: Tiny, tmp_path: Path, cpu: Runtime) -> None
     assert result.summary["metric"] == "map"
 
 
-def test_a_pack_has_the_same_labels(photos: Path, tmp_path: Path) -> None:
+def test_a_pack_has_the_same_labels(tiny: Tiny, photos: Path, tmp_path: Path) -> None:
     before = open_splits(photos)
     pack(photos, tmp_path / "packed", shard_size=16)
     after = open_splits(tmp_path / "packed")
@@ -269,6 +281,10 @@ def test_a_pack_has_the_same_labels(photos: Path, tmp_path: Path) -> None:
         count = sorted(old.classes_of(n) for n in range(len(old)))
         assert sorted(new.classes_of(n) for n in range(len(new))) == count
     assert after.train.label_sets is after.val.label_sets
+    chosen, notes = with_labels_found(tiny(data=str(tmp_path / "packed")))
+    assert chosen.task == "multilabel"
+    assert "several labels" in notes[0]
+    assert len(open_data(chosen).val) == len(before.val)
     assert not after.description.endswith("4 classes")
 
 

@@ -126,6 +126,7 @@ def test_pictures_of_an_earlier_look_are_removed(
         {"class_token": True, "pool": "class", "distilled": True},
         {"positions": "sinusoid", "positions_at": "every_layer", "num_classes": 0},
         {"wiring": "dense", "dense_stages": (1, 1), "growth": 4, "in_channels": 1},
+        {"wiring": "pyramid", "pyramid_stages": (1, 1), "mixer": "axial"},
         {"tokenizer": "patch", "patch_size": 16, "size": (16, 16)},
     ],
     ids=str,
@@ -138,6 +139,10 @@ def test_every_choice_in_the_slots_has_its_report(
     notes = " ".join(seen.models[0].notes)
     assert ("no attention map from token" in notes) == ("linformer" in str(options))
     assert ("no table of positions" in notes) == (options.get("positions") == "none")
+    has_none = {"wiring", "linformer"} & {*options, *map(str, options.values())}
+    assert ("no attention rollout" in notes) == (
+        bool(has_none) and options.get("wiring") != "dense"
+    )
     if options.get("num_classes") == 0:
         assert seen.models[0].images[0].prediction == ""
     if options.get("patch_size") == 16:

@@ -115,19 +115,32 @@ def open_tables(
     own_notes = [each for read in reads for each in read.notes]
     images.source.notes = (*images.source.notes, *own_notes)
     how = _note_on_labels(table.where, columns, images) if note else ()
-    return FoundLabels(images.openers(), resolved(config, columns, images), how)
+    known = resolved(config, [read.columns for read in reads], images)
+    return FoundLabels(images.openers(), known, how)
 
 
-def resolved(config: LabelConfig, columns: Columns, images: TableImages) -> LabelConfig:
-    """The config with everything that was found by itself."""
-    split = columns.split
+def resolved(
+    config: LabelConfig, columns: Sequence[Columns], images: TableImages
+) -> LabelConfig:
+    """The config with everything that was found by itself.
+
+    Tables whose columns differ in their names are not described by one config.
+    """
+    found = [
+        {
+            "path_column": each.names[each.path],
+            "label_columns": each.label_names,
+            "split_column": None if each.split is None else each.names[each.split],
+        }
+        for each in columns
+    ]
+    same: dict[str, Any] = {
+        name: value
+        for name, value in found[0].items()
+        if all(each[name] == value for each in found)
+    }
     return replace(
-        config,
-        path_column=columns.names[columns.path],
-        label_columns=columns.label_names,
-        split_column=None if split is None else columns.names[split],
-        separator=images.separator,
-        several=images.is_several,
+        config, separator=images.separator, several=images.is_several, **same
     )
 
 
@@ -220,9 +233,7 @@ def discover(root: Path, config: LabelConfig) -> FoundLabels | None:
     In folders called train, val and test, or named for them, there may be one for each.
     """
     candidates = _Candidates(root, config)
-    found = candidates.inside()
-    if not found and _is_flat(root):
-        found = candidates.beside()
+    found = candidates.inside() or candidates.beside()
     if not found:
         return None
     if len(found) > 1:
@@ -258,9 +269,10 @@ class _Candidates:
         return [files for files in (*found, *self.each(own)) if files]
 
     def beside(self) -> list[list[str]]:
-        """Tables beside the folder."""
+        """Tables beside a folder of images without folders."""
         stems = (*_STEMS, self.name, f"{self.name}_labels", f"labels_{self.name}")
-        return self.each(_there(self.root.parent, stems))
+        there = _there(self.root.parent, stems)
+        return self.each(there) if there and _is_flat(self.root) else []
 
     def each(self, files: Iterable[str]) -> list[list[str]]:
         """Those that fit, each for itself."""

@@ -51,7 +51,8 @@ def data_name(data: Data | None) -> str | None:
 
 def is_in_memory(text: str) -> bool:
     """Whether this is the name of data that was passed as an object."""
-    return text.startswith(PREFIX)
+    # fsspec has a file system in memory, whose URLs begin alike.
+    return text.startswith(PREFIX) and not text.startswith(f"{PREFIX}//")
 
 
 def in_memory_openers(name: str) -> Openers:

@@ -30,7 +30,7 @@ from t2t.data.sources.labels import (
 from t2t.data.sources.named import NAMED, NAMES
 from t2t.data.sources.parquet import find_parquet_splits
 from t2t.data.sources.published import find_published_splits
-from t2t.data.sources.shards import find_shard_splits
+from t2t.data.sources.shards import find_shard_splits, pack_description
 from t2t.data.sources.splitting import split_by_seed
 from t2t.data.sources.storage import list_files
 from t2t.data.sources.torchvision_sets import TORCHVISION_SETS
@@ -189,11 +189,13 @@ def find_splits(
         )
     if published := find_published_splits(path, labels):
         return UnopenedSplits(text, published)
-    kind = kind_of_folder(path)
+    kind, config = kind_of_folder(path), NO_LABEL_CONFIG
     if kind == "parquet":
         openers = find_parquet_splits(path, labels)
     elif kind == "shards":
         openers = find_shard_splits(str(path), labels)
+        if (pack_description(str(path)) or {}).get("multilabel"):
+            config = LabelConfig(several=True)
     elif found := discover(path, label_config):
         notes = (*notes_on_name(text), *found.notes)
         return UnopenedSplits(text, found.openers, notes, found.config)
@@ -205,7 +207,7 @@ def find_splits(
         files = [file for file in below if os.path.basename(file).startswith("train")]
         if missing := num_missing(files):
             title = f"{text} ({missing} of {missing + len(files)} train files missing)"
-    return UnopenedSplits(title, openers, notes_on_name(text))
+    return UnopenedSplits(title, openers, notes_on_name(text), config)
 
 
 def _find_in_memory(text: str, config: LabelConfig) -> UnopenedSplits:

@@ -11,6 +11,10 @@ import numpy.typing as npt
 Indices = npt.NDArray[np.int64]
 
 
+Buffer = bytes | bytearray | npt.NDArray[np.uint8]
+NONE = np.zeros(0, np.uint8)
+
+
 class PackedNames(Sequence[str]):
     """File names in one array of bytes.
 
@@ -18,8 +22,10 @@ class PackedNames(Sequence[str]):
     process by reference counting, and cannot be shared by the processes of a machine.
     """
 
-    def __init__(self, data: bytes | bytearray, ends: Indices) -> None:
-        self.data, self.ends = np.frombuffer(data, np.uint8), ends
+    def __init__(self, data: Buffer, ends: Indices) -> None:
+        # An empty array has no buffer.
+        self.data = np.frombuffer(data, np.uint8) if len(ends) else NONE
+        self.ends = ends
 
     @classmethod
     def of(cls, names: Iterable[str]) -> "PackedNames":
@@ -44,8 +50,10 @@ class PackedNames(Sequence[str]):
         return os.fsdecode(self.data[start : int(self.ends[index])].tobytes())
 
     def take(self, indices: Indices) -> "PackedNames":
-        """Some of the names, in the order given."""
-        whole, starts = self.data.tobytes(), np.insert(self.ends[:-1], 0, 0)
-        first, last = starts[indices], self.ends[indices]
-        parts = (whole[a:b] for a, b in zip(first.tolist(), last.tolist(), strict=True))
-        return PackedNames(b"".join(parts), np.cumsum(last - first))
+        """Those of some ascending indices."""
+        sizes = np.diff(self.ends, prepend=0)
+        is_kept = np.zeros(len(self), np.bool_)
+        is_kept[indices] = True
+        return PackedNames(
+            self.data[np.repeat(is_kept, sizes)], np.cumsum(sizes[is_kept])
+        )

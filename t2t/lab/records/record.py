@@ -182,7 +182,7 @@ def open_run(folder: Path, log: Path | None) -> FinishedRun:
         ) from error
     metric = result["metric"]
     evaluations = [row[metric] for row in rows if metric in row]
-    last = result.get("last_score", result[metric])  # not that of `keep="best"`
+    last = result["last_score" if result.get("keep") == "best" else metric]
     if evaluations[-1:] != [last] or result[metric] not in evaluations:
         raise UserError(
             f"{folder / METRICS} does not end in the run's result: the disk was full, "

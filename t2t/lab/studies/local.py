@@ -7,7 +7,7 @@ paper and CIFAR-10 have answered.
 from dataclasses import replace
 
 from t2t.lab.studies.networks import SAME_RECIPE
-from t2t.lab.studies.paper import ABLATION, base
+from t2t.lab.studies.paper import base, depth, tokens
 from t2t.lab.studies.study import Claim, Study, variation
 from t2t.models.zoo import CONFIGS
 from t2t.recipes.photos import imagewoof
@@ -105,20 +105,16 @@ def photo_tokens() -> Study:
     t2t study photo_tokens --data path/to/imagewoof-160
     """
     patches = {"tokenizer": "patch", "patch_size": 8}
-    return Study(
+    on_cifar = tokens()
+    return replace(
+        on_cifar,
         name="photo_tokens",
         question="Do soft, overlapping T2T tokens beat hard patches on photographs?",
-        paper="Without the T2T module T2T-ViT-14 falls from 81.5 to 79.5 % on "
-        "ImageNet, at 0.4 M parameters and 0.6 G MACs less.",
         arms={
             "t2t": photo_base(),
             "patches": variation(photo_base(), "patches", **patches),
         },
-        claims=(
-            Claim(
-                first="t2t", second="patches", where=ABLATION, published=(81.5, 79.5)
-            ),
-        ),
+        claims=tuple(each for each in on_cifar.claims if each.second == "patches"),
         notes="256 tokens either way, and the same backbone, as in the paper.",
     )
 
@@ -128,25 +124,15 @@ def photo_depth() -> Study:
 
     t2t study photo_depth --data path/to/imagewoof-160
     """
-    return Study(
+    wide = {"dim": 768, "depth": 4, "num_heads": 12}
+    return replace(
+        depth(),
         name="photo_depth",
         question="Does deep and narrow beat shallow and wide on photographs?",
-        paper="Four blocks of width 768 reach 78.8 % on ImageNet where fourteen of "
-        "width 384 reach 81.5 %, with 16 % more parameters and 12 % more MACs.",
         arms={
             "deep_narrow": photo_base(),
-            "shallow_wide": variation(
-                photo_base(), "shallow_wide", dim=768, depth=4, num_heads=12
-            ),
+            "shallow_wide": variation(photo_base(), "shallow_wide", **wide),
         },
-        claims=(
-            Claim(
-                first="deep_narrow",
-                second="shallow_wide",
-                where=ABLATION,
-                published=(81.5, 78.8),
-            ),
-        ),
         notes="The published pair at 128 px, with 16×16 tokens.",
     )
 

@@ -12,6 +12,7 @@ import torch
 from t2t.data.class_balance import balance_factors, class_counts, is_uneven
 from t2t.data.sampler import steps_per_epoch
 from t2t.data.sources import Source, Splits
+from t2t.data.sources.in_memory import is_in_memory
 from t2t.errors import UserError
 from t2t.tasks import task_class
 from t2t.training.distributed import World
@@ -33,13 +34,23 @@ SECONDS_TRIED = 1.0
 
 
 def advice(
-    recipe: Recipe, runtime: Runtime, world: World, splits: Splits, step: int
+    recipe: Recipe,
+    runtime: Runtime,
+    world: World,
+    splits: Splits,
+    step: int,
+    is_timed: bool = False,
 ) -> list[str]:
-    """Sentences for the log of a run that starts at a step; the time is last."""
+    """Sentences for the log of a run that starts at a step.
+
+    The time is last; it is not estimated if it has been.
+    """
     num_train, num_val = len(splits.train), len(splits.val)
     notes = []
     if recipe.name == "own" and recipe.weights is None and num_train < FEW_TO_TRAIN:
         command = f"t2t train --data {shlex.quote(recipe.data)} --from builtin"
+        if is_in_memory(recipe.data):  # which the command line does not have
+            command = 't2t.train(data=…, from_="builtin")'
         notes.append(
             f"{num_train:,} images are few to train from scratch. Start from weights "
             "trained on similar images (--from WEIGHTS), or from the built-in "
@@ -52,6 +63,8 @@ def advice(
             f"{margin(95, num_val):.1f} at 95 %."
         )
     notes += balance_notes(recipe, splits.train)
+    if is_timed:
+        return notes
     classes = splits.train.classes
     seconds = forecast(recipe, runtime, world, num_train, num_val, classes)
     num_steps = steps_per_epoch(num_train, recipe.batch_size) * recipe.epochs

@@ -18,13 +18,14 @@ def random_batch(
     crops = task.crops(CenterCrop(size=recipe.image_size))
     keys = torch.arange(num_images, device=device)
     shapes = [(num_images, recipe.channels, *crop.size) for crop in crops]
-    num_classes = max(task.context.num_classes, 1)
+    sets = task.context.label_sets
+    num_labels = max(task.context.num_classes, 1) if sets is None else len(sets)
     return Batch(
         tuple(
             torch.randint(0, 256, shape, dtype=torch.uint8, device=device)
             for shape in shapes
         ),
-        torch.randint(0, num_classes, (num_images,), device=device),
+        torch.randint(0, num_labels, (num_images,), device=device),
         keys,
         keys,
         torch.ones(num_images, dtype=torch.bool, device=device),

@@ -9,6 +9,7 @@ from label_layouts import images, labels_by_name, numbered, table
 
 from t2t.data.label_config import LabelConfig
 from t2t.data.sources import Splits, open_source, open_splits
+from t2t.data.sources.opening import find_splits
 from t2t.data.sources.splitting import fold_of
 from t2t.errors import UserError
 
@@ -319,6 +320,22 @@ def test_a_table_for_each_split(tmp_path: Path) -> None:
     assert labels_by_name(splits.train) == labels_by_name(splits.val) == LABELS
     assert "train/1.jpg" in splits.train.name(0)
     assert "val/1.jpg" in splits.val.name(0)
+
+
+def test_what_was_found_opens_the_same_images(tmp_path: Path) -> None:
+    images(tmp_path / "train", LABELS)
+    images(tmp_path / "val", LABELS)
+    table(tmp_path / "train.csv", ("id", "label"), *LABELS.items())
+    table(tmp_path / "val.csv", ("file", "class"), *LABELS.items())
+    found_config = find_splits(tmp_path).label_config
+    assert found_config.files == (f"{tmp_path}/train.csv", f"{tmp_path}/val.csv")
+    assert found_config.path_column is None
+    again = open_splits(tmp_path, label_config=found_config)
+    assert again.val.fingerprint() == open_splits(tmp_path).val.fingerprint()
+    (tmp_path / "val.csv").unlink()
+    known = find_splits(tmp_path).label_config
+    assert (known.path_column, known.label_columns) == ("id", ("label",))
+    assert (known.separator, known.several) == ("", False)
 
 
 def test_two_tables_are_not_chosen_from(photos: Path) -> None:

@@ -191,7 +191,8 @@ def test_nothing_is_computed_for_a_client_that_left(
         assert connections[0].recv(20).startswith(b"HTTP/1.1 200")
         connections[0].close()
         assert is_idle(server)
-        assert slow.num_images == [1]
+        assert post(server.port, encode())[0] == 200  # comes after all others
+        assert slow.num_images == [1, 1]
         assert server.service.metrics.cancelled == 4
 
 
