@@ -74,7 +74,7 @@ def given_to(
         ),
         (
             "eval builtin --data photos --split test --batch-size 7 --device cpu "
-            "--precision bf16 --real",
+            "--precision bf16 --real --flip",
             "t2t.training.evaluation.evaluate_model.evaluate_model",
             {
                 "data": "photos",
@@ -83,7 +83,13 @@ def given_to(
                 "device": "cpu",
                 "precision": "bf16",
                 "real": True,
+                "flip": True,
             },
+        ),
+        (
+            "eval run --model resnet18",
+            "t2t.models.trained.load_trained",
+            {"model": "resnet18"},
         ),
         (
             "ship run --out here --data photos --data-name mine --megabytes 3 "
