@@ -164,7 +164,9 @@ def test_cases_are_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         "bench t2t_vit_7 --mode infer --batch-size 3 --image-size 64 --precision fp16"
     )
     (cases, device, _), _ = given_to(
-        "t2t.lab.bench.measure.measure_cases", f"{words} --device cpu", monkeypatch
+        "t2t.lab.bench.measure.measure_cases",
+        f"{words} --image-size 64 --device cpu",
+        monkeypatch,
     )
     (case,) = cases
     assert (case.mode, case.batch, case.image_size) == ("infer", 3, 64)
