@@ -160,9 +160,7 @@ def test_options_reach_what_they_are_for(
 
 
 def test_cases_are_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = (
-        "bench t2t_vit_7 --mode infer --batch-size 3 --image-size 64 --precision fp16"
-    )
+    words = "bench t2t_vit_7 --mode infer --batch-size 3 --precision fp16"
     (cases, device, _), _ = given_to(
         "t2t.lab.bench.measure.measure_cases",
         f"{words} --image-size 64 --device cpu",
