@@ -81,7 +81,7 @@ def eval(
     report: Annotated[
         str | None,
         option(
-            "Write a page of what went wrong: most confident mistakes, likely wrong "
+            "Write a page of the most confident mistakes, likely wrong "
             "labels, near-duplicates of training images, confused classes. A .html, "
             "and a .csv beside it that lists all.",
             "",

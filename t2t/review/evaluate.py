@@ -1,4 +1,4 @@
-"""`t2t.evaluate`: evaluates a model, and finds what went wrong."""
+"""`t2t.evaluate`: evaluates a model, and finds mistakes and likely wrong labels."""
 
 import csv
 import io
@@ -191,7 +191,7 @@ class Evaluation:
         train_images: int = DEFAULT_TRAIN_IMAGES,
         progress: Progress = lambda done, total: None,
     ) -> Findings:
-        """Writes a page of what went wrong, and beside it a .csv that lists all."""
+        """Writes the page of mistakes, and beside it a .csv that lists all."""
         file = Path(path).expanduser()
         found = self.findings(train_images, progress)
         table = table_beside(file)

@@ -1,4 +1,4 @@
-"""What went wrong in an evaluation: images to look at, and why."""
+"""Findings of an evaluation: images to look at, and why."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The page of what went wrong."""
+"""The page of mistakes and likely wrong labels."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ def build_page(report: EvalReport, found: Findings, table: str) -> HtmlPage:
     trained, score = report.trained, report.score
     size = "×".join(map(str, trained.image_size))
     page = HtmlPage(
-        f"What went wrong: {trained.path}",
+        f"Mistakes and likely wrong labels: {trained.path}",
         f"{trained.name} at {size} pixels predicts the class of "
         f"{score.top1:.2f} % of {score.num_images:,} images correctly: "
         f"{report.data} ({report.split}). All that is found here is also listed in "
@@ -225,7 +225,7 @@ def prediction_card(
                 Text(f"{image.label} → "),
                 Text(image.predicted, "right" if image.is_correct else "wrong"),
             ),
-            (Text(f"{percent(image.confidence)} sure"),),
+            (Text(f"confidence {percent(image.confidence)}"),),
             (Text(short_path(image.path)),),
         ),
         title=image.path,
