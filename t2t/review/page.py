@@ -225,7 +225,7 @@ def prediction_card(
                 Text(f"{image.label} → "),
                 Text(image.predicted, "right" if image.is_correct else "wrong"),
             ),
-            (Text(f"confidence {percent(image.confidence)}"),),
+            (Text(percent(image.confidence)),),
             (Text(short_path(image.path)),),
         ),
         title=image.path,
