@@ -240,3 +240,16 @@ def test_objects_are_evaluated_like_files(weights: Weights, photos: Path) -> Non
     by_array = t2t.evaluate(run, (pixels, labels), device="cpu").to_pandas()
     columns = ["label", "predicted", "confidence"]
     pandas.testing.assert_frame_equal(by_path[columns], by_array[columns])
+
+
+def test_labels_may_be_in_a_table(weights: Weights, tmp_path: Path) -> None:
+    for number in range(4):
+        noise(number).save(tmp_path / f"{number}.png")
+    rows = [f"{number}.png,{('cat', 'dog')[number % 2]}" for number in range(4)]
+    table = tmp_path / "sheet.csv"
+    table.write_text("\n".join(["picture,kind", *rows]))
+    columns = "path=picture,label=kind"
+    found = t2t.evaluate(
+        weights(["cat", "dog"]), tmp_path, labels=table, label_columns=columns
+    )
+    assert found.num_images == 4
