@@ -76,10 +76,13 @@ def default_recipe(
 def recipe_at(scale: Scale, data: str, num_images: int, epochs: int) -> Recipe:
     """The default recipe at a scale."""
     if scale.side <= SMALL_SIDE:
-        recipe = from_scratch("own", scale.model, data, scale.side, epochs)
+        # Its warm-up fits into this many epochs, and is shortened with them.
+        recipe = from_scratch("own", scale.model, data, scale.side, MOST_EPOCHS)
         warmup = min(recipe.schedule.warmup_epochs, epochs / 10)
         return replace(
             recipe,
+            epochs=epochs,
+            evaluate_every=max(epochs // 20, 1),
             batch_size=min(fitting_batch(num_images), 512),
             schedule=replace(recipe.schedule, warmup_epochs=warmup),
         )

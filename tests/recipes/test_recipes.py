@@ -164,6 +164,18 @@ def test_own_images_train_any_model(tmp_path: Path, side: int, model: str) -> No
         assert build_optimizers(network, recipe)
 
 
+def test_own_images_train_for_one_epoch(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for number in range(2):
+            Image.new("RGB", (32, 32)).save(tmp_path / name / f"{number}.png")
+    for epochs in (1, 3, 40, 100):
+        recipe = default_recipe(str(tmp_path), epochs=epochs)
+        assert recipe.epochs == epochs
+        assert recipe.schedule.warmup_epochs == min(5, epochs / 10)
+        assert recipe.evaluate_every == max(epochs // 20, 1)
+
+
 def test_few_images_still_make_steps() -> None:
     assert fitting_batch(6) == 6
     assert fitting_batch(20) == 8
