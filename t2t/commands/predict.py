@@ -257,7 +257,12 @@ def draw_predictions(
                     pixels=pixels,
                     class_name=best.name,
                     probability=best.probability,
-                    explanation=explain(predictor.model, image, best.index),
+                    explanation=explain(
+                        predictor.model,
+                        image,
+                        best.index,
+                        multi_label=predictor.is_multilabel,
+                    ),
                 )
             )
     trained = predictor.trained
