@@ -1,6 +1,7 @@
 """The limits within which an export may differ from PyTorch."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +9,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from t2t.deployment.check_images import MOST_IMAGES, CheckImages, images_in
+from t2t.deployment import int8 as int8_module
+from t2t.deployment.check_images import (
+    MOST_IMAGES,
+    CheckImages,
+    LabelledImages,
+    images_in,
+)
 from t2t.deployment.export import other_size
 from t2t.deployment.int8 import compare_classes
 from t2t.deployment.parity import check_parity
@@ -71,6 +78,24 @@ def test_int8_gives_three_of_four_images_the_same_class(
     else:
         with pytest.raises(UserError, match="export it without int8"):
             compare_classes(float32, int8, IMAGES, multi_label=False)
+
+
+@pytest.mark.parametrize(
+    ("num_images", "lost", "is_allowed"),
+    [(1000, 1.9, True), (1000, 2.1, False), (50, 4.0, True), (50, 6.0, False)],
+)
+def test_int8_may_lose_two_points_or_two_images(
+    num_images: int, lost: float, is_allowed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top1 = {"float32": 90.0, "int8": 90.0 - lost}
+    monkeypatch.setattr(int8_module, "top1_of", lambda *given: top1)
+    labelled: Any = LabelledImages(range(num_images), "some images")  # type: ignore[arg-type]
+    given: Any = (None, None, None, labelled, None)
+    if is_allowed:
+        assert int8_module.compare_accuracy(*given).startswith("Top-1 ")
+    else:
+        with pytest.raises(UserError, match="int8 loses too much"):
+            int8_module.compare_accuracy(*given)
 
 
 def test_a_folder_is_checked_on_a_few_of_its_images(tmp_path: Path) -> None:

@@ -72,6 +72,12 @@ def test_numbers_are_those_of_the_model(weights: Path, images: list[Path]) -> No
     assert model.num_channels == 8 + 8 + 3 * 12
 
 
+def test_norms_in_the_numbers_are_in_order(weights: Path, images: list[Path]) -> None:
+    (stated,) = found(weights, images).as_json()["models"]
+    for norm in stated["token_norms"]:
+        assert 0 < norm["percentile_5"] < norm["mean"] < norm["percentile_95"]
+
+
 def test_the_probability_of_one_of_several_labels_is_its_own(
     save_small: Save, images: list[Path], tmp_path: Path
 ) -> None:
