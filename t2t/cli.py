@@ -18,11 +18,17 @@ from t2t import __version__
 from t2t.commands import COMMANDS, DISTRIBUTED
 from t2t.commands.options import check_single_process
 from t2t.commands.parse import PARSING, parse
-from t2t.errors import LocalError, ReportedError, UserError, machine_error, suggest
+from t2t.errors import (
+    DISK_FULL,
+    LocalError,
+    ReportedError,
+    UserError,
+    machine_error,
+    suggest,
+)
 from t2t.torchrun import is_main
 from t2t.user_code import explain
 
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 UNREADABLE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EIO)
 HELP = ("-h", "--help")
 MAIN_PROCESS_SECONDS = 10.0

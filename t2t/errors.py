@@ -10,6 +10,9 @@ from unicodedata import category
 
 Choice = TypeVar("Choice")
 
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""No space, a quota that is used up, or a file above `ulimit -f`."""
+
 _FILES = "allow more open files (ulimit -n), or try {less}"
 _MEMORY = "leave more memory free, or try {less}"
 _DISK = "check the disk or network that holds it, and repeat the command"

@@ -38,9 +38,12 @@ class Explanation:
 
 
 @torch.no_grad()
-def explain(model: nn.Module, image: Images, class_index: int) -> Explanation:
+def explain(
+    model: nn.Module, image: Images, class_index: int, *, multilabel: bool = False
+) -> Explanation:
     """The evidence in one normalised image for a class.
 
+    `multilabel`: the model predicts several labels an image.
     Token maps exist for our transformers only, attention for timm's ViTs too.
     """
     tokens: list[tuple[str, Colours]] = []
@@ -50,7 +53,7 @@ def explain(model: nn.Module, image: Images, class_index: int) -> Explanation:
     return Explanation(
         tokens=tuple(tokens),
         attention=attention_rollout(model, image),
-        occlusion=occlusion_map(model, image, class_index),
+        occlusion=occlusion_map(model, image, class_index, multilabel=multilabel),
     )
 
 
@@ -83,18 +86,25 @@ def attention_rollout(model: nn.Module, image: Images) -> Map | None:
     return rollout(layers, num_read=num_tokens_read(model))
 
 
-def occlusion_map(model: nn.Module, image: Images, class_index: int) -> Map:
+def occlusion_map(
+    model: nn.Module, image: Images, class_index: int, *, multilabel: bool = False
+) -> Map:
     """Percentage points that a class loses where the image is the mean colour."""
+
+    def probability(images: Images) -> Tensor:
+        logits = model(images).float()
+        probabilities = logits.sigmoid() if multilabel else logits.softmax(1)
+        return probabilities[:, class_index].cpu()
+
     occlusion = Occlusion(image)
     num = len(occlusion.squares)
     probabilities = torch.cat(
         [
-            model(occlusion.hidden(start, start + BATCH_SIZE)).float().softmax(1)
+            probability(occlusion.hidden(start, start + BATCH_SIZE))
             for start in range(0, num, BATCH_SIZE)
         ]
-    )[:, class_index].cpu()
-    whole = model(image).float().softmax(1)[0, class_index].cpu()
-    return occlusion.map((100 * (whole - probabilities)).tolist())
+    )
+    return occlusion.map((100 * (probability(image) - probabilities)).tolist())
 
 
 class Occlusion:

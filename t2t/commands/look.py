@@ -61,7 +61,7 @@ def look(
       t2t look runs/own cat.jpg --compare runs/vit --compare resnet50
       t2t look deit_small_patch16_224 photos/ --image-size 320x480 --out deit
     """
-    from t2t.commands.predict import is_run, no_images, split_inputs
+    from t2t.commands.predict import EMPTY_LIST, is_run, no_images, split_inputs
 
     check_max_pixels(max_pixels)
     size = None if image_size is None else parse_size(image_size)
@@ -83,14 +83,16 @@ def look(
     from t2t.serving.inputs import find_images
     from t2t.visualize.look import look as look_at
     from t2t.visualize.printing import look_table
+    from t2t.visualize.report import check_folder
 
+    check_folder(folder)
     found = list(find_images(words, sys.stdin))
     images = [each for each in found if not isinstance(each, DamagedImage)]
     unread = [each for each in found if isinstance(each, DamagedImage)]
     for each in unread:
         warn(f"{each.name} was skipped: {each.reason}.")
     if not images:
-        raise UserError("No image could be read." if unread else no_images(inputs))
+        raise UserError("No image could be read." if unread else EMPTY_LIST)
     with show_progress("looking") as progress:
         seen = look_at(
             weights,

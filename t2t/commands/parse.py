@@ -115,7 +115,7 @@ def explain_error(name: str, error: str, options: Options) -> str:
     if found := re.search(r"Missing value for argument '(\S+)'", error):
         return f"{found[1]} needs a value; `t2t {name} --help` explains it."
     if found := re.search(r"invalid choice '(.*)' for argument '(\S+)'(.*)", error):
-        choices = sorted({*re.findall(r"'(\w+)'", found[3])} - {"None"})
+        choices = sorted({*re.findall(r"'([\w-]+)'", found[3])} - {"None"})
         return f"{found[2]} takes {', '.join(choices)}; got {found[1]}."
     if found := re.search(r"Error parsing (\S+): (.*)", error):
         annotation = str(options[found[1]].annotation.__origin__)

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 MAX_DRAWN = 8
 """Images in a picture."""
 
+EMPTY_LIST = "The list on standard input is empty; give one path per line."
+
 
 def predict(
     inputs: Annotated[
@@ -162,7 +164,7 @@ def predict(
                 num_failed += 1
                 warn(f"{on_one_line(result.name)} was skipped: {result.reason}.")
     if not num_predicted and not num_failed:
-        raise UserError("The list on standard input is empty; give one path per line.")
+        raise UserError(EMPTY_LIST)
     if not num_predicted:
         raise UserError("No image could be read.")
     if printed:
@@ -253,7 +255,12 @@ def draw_predictions(
                     pixels=pixels,
                     class_name=best.name,
                     probability=best.probability,
-                    explanation=explain(predictor.model, image, best.index),
+                    explanation=explain(
+                        predictor.model,
+                        image,
+                        best.index,
+                        multilabel=predictor.is_multilabel,
+                    ),
                 )
             )
     trained = predictor.trained

@@ -116,6 +116,6 @@ def find_labelled(
     if num_images < len(source):
         drawn = held_out_indices(source.labels, num_images, 0, minimum=1)
         source = Subset(source, drawn)
-    split = "validation" if found.split == "val" else found.split
+    part = {"val": "validation ", "all": ""}.get(found.split, f"{found.split} ")
     name = Path(found.where).name or found.where
-    return LabelledImages(source, f"{len(source):,} {split} images of {name}")
+    return LabelledImages(source, f"{len(source):,} {part}images of {name}")

@@ -159,7 +159,9 @@ class Export:
         metadata = onnx_file.quantize(whole, part, metadata)
         int8 = onnx_file.OnnxRunner(part, graph)
         if self.labelled is None or metadata.multilabel:
-            accuracy = compare_classes(float32, int8, self.checked)
+            accuracy = compare_classes(
+                float32, int8, self.checked, multilabel=metadata.multilabel
+            )
         else:
             accuracy = compare_accuracy(
                 float32, int8, self.trained, self.labelled, self.progress

@@ -16,7 +16,9 @@ LEAST_AGREEMENT = 75.0
 """Without labels: per cent of images that int8 must give the same class."""
 
 
-def compare_classes(float32: Runner, int8: Runner, images: CheckImages) -> str:
+def compare_classes(
+    float32: Runner, int8: Runner, images: CheckImages, *, multilabel: bool
+) -> str:
     """How many images get the same class from both; an error if too few."""
     one, other = (torch.from_numpy(run(images.batches[0])) for run in (float32, int8))
     same = 100 * float((one.argmax(1) == other.argmax(1)).double().mean())
@@ -25,10 +27,12 @@ def compare_classes(float32: Runner, int8: Runner, images: CheckImages) -> str:
             f"int8 gives the class of float32 for {same:.0f} % of {images.origin}, and "
             f"{LEAST_AGREEMENT:g} % are needed: export it without int8."
         )
+    why = "--data names no labelled images"
+    if multilabel:
+        why = "the model predicts several labels an image"
     return (
-        "The accuracy of int8 is not measured, without images of one label each "
-        f"(--data names some). It gives the class of float32 for {same:.0f} % of "
-        f"{images.origin}."
+        f"The accuracy of int8 is not measured: {why}. It gives the class of float32 "
+        f"for {same:.0f} % of {images.origin}."
     )
 
 

@@ -15,6 +15,7 @@ FOLDER_SUFFIX = "-timm"
 """The end of the default name of a folder."""
 GRAPHS = ("onnx", "torch-export")
 VAL_IMAGES = 1000
+NO_LICENSE = "unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,7 @@ class ExportOptions:
     with_preprocessing: bool = False
     int8: bool = False
     val_images: int = VAL_IMAGES
-    license: str = "unknown"
+    license: str = NO_LICENSE
 
     def __post_init__(self) -> None:
         """Raises an error for options that the format does not have."""
@@ -40,5 +41,10 @@ class ExportOptions:
                     f"{self.to} export holds weights, which take any image size and "
                     "have no preprocessing."
                 )
+        if self.license != NO_LICENSE and self.to != "timm":
+            raise UserError(
+                f"license is for the model card of to='timm', not for to={self.to!r}; "
+                "leave it out."
+            )
         if self.val_images < 1:
             raise UserError(f"val_images={self.val_images} must be 1 or more.")

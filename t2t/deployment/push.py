@@ -1,16 +1,20 @@
 """Uploads an exported timm folder to the Hugging Face hub."""
 
+import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from t2t.deployment.export import export
+from t2t.deployment.options import NO_LICENSE
 from t2t.deployment.timm_folder import CARD_NAME, FILES
 from t2t.errors import UserError, first_line
 from t2t.models.checkpoint_io.reachability import why_unreachable
+from t2t.models.checkpoint_io.resolve import CONFIG_NAME
+from t2t.models.trained import load_trained
 
 
 @dataclass(frozen=True)
@@ -40,11 +44,9 @@ def push(
     check_name(name)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(weights).expanduser()
-        if is_exported(folder) and options.get("license", "unknown") != "unknown":
-            raise UserError(
-                f"{folder} is exported already: write the license into its {CARD_NAME}."
-            )
-        if not is_exported(folder):
+        if is_exported(folder):
+            check_exported(folder, options)
+        else:
             folder = Path(temporary) / name.partition("/")[2]
             export(weights, to="timm", out=folder, **options)
         name_in_card(folder, name, Path(temporary) / CARD_NAME)
@@ -76,6 +78,28 @@ def check_name(name: str) -> None:
 def is_exported(folder: Path) -> bool:
     """Whether a folder is what `t2t export --to timm` wrote."""
     return all((folder / name).is_file() for name in FILES)
+
+
+def check_exported(folder: Path, options: Mapping[str, Any]) -> None:
+    """Raises an error for options that come too late, and for damaged files."""
+    if options.get("license", NO_LICENSE) != NO_LICENSE:
+        raise UserError(
+            f"{folder} is exported already: write the license into its {CARD_NAME}."
+        )
+    if options.get("images") or options.get("data"):
+        raise UserError(
+            f"{folder} is exported already, and was checked then: leave the images "
+            "out, or give the weights that it was exported from."
+        )
+    try:
+        json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8"))["architecture"]
+        (folder / CARD_NAME).read_text(encoding="utf-8")
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{folder} is damaged ({first_line(error)}): export it again by `t2t "
+            "export --to timm`."
+        ) from error
+    load_trained(folder)
 
 
 def name_in_card(folder: Path, name: str, file: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from t2t.deployment.options import FOLDER_SUFFIX, SUFFIXES, ExportOptions
 from t2t.deployment.timm_folder import FILES
-from t2t.errors import UserError, first_line
+from t2t.errors import DISK_FULL, UserError
 from t2t.models.trained import TrainedModel
 
 
@@ -69,11 +69,23 @@ def unfinished(target: Path) -> Iterator[Path]:
     try:
         folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     except OSError as error:
-        raise UserError(f"{target} cannot be written ({first_line(error)}).") from error
+        raise unwritable(target, error) from error
     try:
         yield folder / target.name
+    except OSError as error:
+        if error.errno in DISK_FULL:
+            raise unwritable(target, error) from error
+        raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def unwritable(target: Path, error: OSError) -> UserError:
+    """The error for a place that cannot be written, or is full."""
+    return UserError(
+        f"{target} cannot be written ({error.strerror}): free some space, or give "
+        "--out another place."
+    )
 
 
 def publish(part: Path, target: Path) -> None:

@@ -42,7 +42,7 @@ def write_config(trained: TrainedModel, folder: Path, license_name: str) -> None
         }
         architecture = str(network.pretrained_cfg.get("architecture", trained.name))
         classifier = known.get("classifier", "fc")
-        model_args = {}
+        model_args = {"in_chans": trained.channels}
         if known.get("fixed_input_size"):
             model_args["img_size"] = trained.image_size
     config = {

@@ -1,5 +1,6 @@
 """Writes graphs of `torch.export`, which load without this package."""
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,10 @@ def write_torch_export(
                 for node in module.graph.nodes:  # paths of this machine
                     node.meta.pop("stack_trace", None)
         extra = {METADATA_FILE: metadata.to_json()}
-        torch.export.save(program, file, extra_files=extra)
+        # torch's own writer ends the process if the disk is full.
+        content = io.BytesIO()
+        torch.export.save(program, content, extra_files=extra)
+    file.write_bytes(content.getbuffer())
 
 
 class TorchExportRunner:

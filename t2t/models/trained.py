@@ -77,7 +77,10 @@ def load_trained(
     )
     num_classes = num_outputs(network)
     if num_classes == 0 and needs_head:
-        raise UserError(f"{path} has no head, so it cannot predict classes.")
+        raise UserError(
+            f"{path} has no head, so it cannot predict classes: fine-tune it first, "
+            f"as by t2t train --data photos/ --from {path}."
+        )
     class_names, names_note = names_of(loaded, num_classes)
     pixels, pixels_note = pixels_of(network, loaded)
     if image_size is not None:

@@ -68,6 +68,10 @@ class Predictor(ImagePredictor[Pixels]):
         """Normalised pixels, the model's input."""
         return normalise(pixels, self.trained.mean, self.trained.std)
 
+    def probabilities_of(self, logits: Tensor) -> Tensor:
+        """The probability of every class, from the model's logits."""
+        return logits.sigmoid() if self.is_multilabel else logits.softmax(1)
+
     def _pixels(
         self,
         indices: Sequence[int],
@@ -118,7 +122,6 @@ class Predictor(ImagePredictor[Pixels]):
                 f"{self.trained.path} gives NaN or infinity: its weights are damaged; "
                 "give other weights."
             )
-        probabilities = logits.sigmoid() if self.is_multilabel else logits.softmax(1)
-        likely = probabilities.topk(self.num_likely(top), dim=1)
+        likely = self.probabilities_of(logits).topk(self.num_likely(top), dim=1)
         rows = zip(likely.indices.tolist(), likely.values.tolist(), strict=True)
         return [self.named(*row) for row in rows]

@@ -197,7 +197,7 @@ def prediction_of(predictor: Predictor, image: Images) -> str:
     logits = predictor.model(image).float()
     if not names or logits.shape != (1, len(names)):
         return ""
-    probability, best = logits.softmax(1)[0].max(0)
+    probability, best = predictor.probabilities_of(logits)[0].max(0)
     return f"{on_one_line(names[int(best)])} {100 * float(probability):.1f} %"
 
 

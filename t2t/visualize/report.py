@@ -46,14 +46,28 @@ def pictures_before(path: Path) -> set[str]:
 
 def make_folder(path: Path) -> None:
     """Makes the folder; raises an error if it cannot be written."""
+    check_folder(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        if not os.access(path, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
-        raise UserError(
-            f"The folder {path} cannot be written ({error.strerror}); name another."
-        ) from error
+        raise unwritable(path, error.strerror) from error
+
+
+def check_folder(path: Path) -> None:
+    """Raises an error if the folder cannot be made or written, and makes nothing."""
+    absolute = path.absolute()
+    existing = next(
+        each for each in (absolute, *absolute.parents) if os.path.lexists(each)
+    )
+    if not existing.is_dir():
+        raise unwritable(path, os.strerror(errno.ENOTDIR))
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise unwritable(path, os.strerror(errno.EACCES))
+
+
+def unwritable(path: Path, reason: str | None) -> UserError:
+    """The error for a folder that cannot be written."""
+    return UserError(f"The folder {path} cannot be written ({reason}); name another.")
 
 
 def introduction(look: Look) -> str:

@@ -88,6 +88,17 @@ def test_a_guess_needs_what_it_was_made_from(size: tuple[int, int]) -> None:
     torch.testing.assert_close(against, -needs, atol=1e-4, rtol=0)
 
 
+def test_a_label_of_several_loses_its_own_probability() -> None:
+    class Doubled(Corner):
+        def forward(self, images: Tensor) -> Tensor:
+            return 2 * super().forward(images)
+
+    image = torch.ones(1, 3, 16, 16)
+    # The softmax of x and -x is the sigmoid of 2 x.
+    needs = occlusion_map(Doubled(), image, 0, multilabel=True)
+    torch.testing.assert_close(needs, occlusion_map(Corner(), image, 0))
+
+
 def test_cells_cover_a_side() -> None:
     assert cell_edges(32) == [0, 4, 8, 12, 16, 20, 24, 28, 32]
     assert cell_edges(3) == [0, 1, 2, 3]

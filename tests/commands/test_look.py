@@ -1,6 +1,7 @@
 """`t2t look` as users meet it."""
 
 import json
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -59,10 +60,12 @@ def test_json_and_unreadable_images(
     ("words", "sentence"),
     [
         (["look"], "No images are given"),
+        (["look", "-"], "The list on standard input is empty"),
         (["look", "small.safetensors"], "No images are given"),
         (["look", "small.safetensors", "none.png"], "none.png cannot be read"),
         (["look", "none.safetensors", "cat.png"], "none.safetensors"),
         (["look", "cat.png", "--out", "cat.png"], "is a file; name a folder"),
+        (["look", "none.pth", "cat.png", "--out", "cat.png/x"], "cannot be written"),
         (["look", "cat.png", "--compare", "nothing"], "nothing"),
         (["look", "cat.png", "--image-size", "large"], "is not a size"),
         (["look", "cat.png", "--image-size", "0"], "image_size"),
@@ -79,6 +82,7 @@ def test_wrong_input_gets_one_sentence(
     capsys: Output,
 ) -> None:
     monkeypatch.chdir(place)
+    monkeypatch.setattr("sys.stdin", StringIO())
     assert main([*words]) == 2
     err = capsys.readouterr().err
     assert sentence in err

@@ -140,7 +140,7 @@ def test_neighbors_are_listed_and_drawn(
         ("probe builtin --out probe.txt", "--out probe.txt must end in .json"),
         ("probe builtin --out no/probe.json", "there is no folder no"),
         ("probe absent", "There is no file absent"),
-        ("features builtin digits", "Say where to write"),
+        ("features builtin --data digits", "Say where to write"),
         ("features builtin --out f.csv", "--out f.csv must end in .npy"),
         ("features builtin --out no/f.npy", "there is no folder no"),
         ("neighbors builtin", "No image is given beside builtin"),

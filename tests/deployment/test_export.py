@@ -1,6 +1,7 @@
 """An exported file gives what PyTorch gives, or does not exist."""
 
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from PIL import Image
 import t2t
 from t2t.cli import main
 from t2t.deployment import onnx_file
+from t2t.deployment.check_images import CheckImages
+from t2t.deployment.int8 import compare_classes
 from t2t.deployment.torch_export_file import METADATA_FILE
 from t2t.errors import UserError
 from t2t.models.trained import load_trained
@@ -98,6 +101,26 @@ def test_a_file_that_differs_is_refused(
     assert out.read_text() == "an earlier export"
 
 
+@pytest.mark.parametrize("to", ["onnx", "torch-export"])
+def test_a_full_disk_is_one_sentence(
+    to: str,
+    weights: Path,
+    photos: list[str],
+    tmp_path: Path,
+    capsys: Output,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        assert main(["export", str(weights), photos[0], "--to", to]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "cannot be written (File too large): free some" in capsys.readouterr().err
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_int8_states_its_accuracy_beside_float32s(
     weights: Path, photos: list[str], tmp_path: Path
 ) -> None:
@@ -112,13 +135,24 @@ def test_int8_states_its_accuracy_beside_float32s(
     out = tmp_path / "int8.onnx"
     report = t2t.export(weights, to="onnx", out=out, data=str(named), int8=True)
     assert report.accuracy.startswith("Top-1 ")
-    assert "% in float32 on 5 all images of data." in report.accuracy
+    assert "% in float32 on 5 images of data." in report.accuracy
     about = onnxruntime.InferenceSession(out).get_modelmeta().custom_metadata_map
     assert json.loads(about["accuracy"]) == report.accuracy
     assert "int8" in json.loads(about["quantization"])
     unlabelled = t2t.export(weights, to="onnx", out=out, images=photos, int8=True)
-    assert "of int8 is not measured, without images" in unlabelled.accuracy
+    assert "of int8 is not measured: --data names no lab" in unlabelled.accuracy
     assert "the class of float32 for " in unlabelled.accuracy
+
+
+def test_int8_of_several_labels_an_image_says_why_it_is_not_measured() -> None:
+    images = CheckImages((torch.zeros(2, 3, 8, 8, dtype=torch.uint8),), "2 images")
+
+    def run(pixels: torch.Tensor) -> np.ndarray:
+        return np.eye(2, dtype=np.float32)
+
+    stated = compare_classes(run, run, images, multilabel=True)
+    assert "not measured: the model predicts several labels an image." in stated
+    assert "--data" not in stated
 
 
 def test_torch_export_loads_without_this_package(
@@ -158,13 +192,17 @@ def test_the_default_name_is_that_of_the_weights(
     [
         ("WEIGHTS PHOTO", "t2t export needs --to"),
         ("WEIGHTS --to onnx", "name an image or more"),
-        ("WEIGHTS PHOTO --to tflite", "--to takes onnx"),
+        (
+            "WEIGHTS PHOTO --to tflite",
+            "takes onnx, safetensors, timm, torch-export;",
+        ),
         ("nowhere PHOTO --to onnx", "There is no file nowhere"),
         ("WEIGHTS nowhere.jpg --to onnx", "nowhere.jpg cannot be read"),
         ("WEIGHTS PHOTO --to onnx --out a.pt2", "must end in .onnx"),
         ("WEIGHTS PHOTO --to onnx --out no/a.onnx", "there is no folder no"),
         ("WEIGHTS PHOTO --to safetensors --out WEIGHTS", "is the file of weights"),
         ("WEIGHTS PHOTO --to safetensors --int8", "int8 is for to='onnx'"),
+        ("WEIGHTS PHOTO --to onnx --license mit", "license is for the model card of"),
         ("WEIGHTS PHOTO --to timm --dynamic-image-size", "dynamic_image_size is for"),
         ("WEIGHTS PHOTO --to timm --out HERE", "something other than an earlier"),
         ("WEIGHTS PHOTO --to onnx --val-images 0", "--val-images 0 is too small"),

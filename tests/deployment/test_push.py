@@ -61,7 +61,22 @@ def test_an_exported_folder_is_uploaded_as_it_is(
     assert hub.files["README.md"] == b"my own card of anna/ants"
     with pytest.raises(UserError, match="write the license into its README"):
         push(folder, "anna/ants", api=hub, license="mit")
+    with pytest.raises(UserError, match="checked then: leave the images out"):
+        push(folder, "anna/ants", api=hub, images=photos[:1])
     assert hub.files["config.json"] == (folder / "config.json").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "README.md"])
+def test_a_damaged_folder_is_not_uploaded(
+    name: str, weights: Path, photos: list[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "mine"
+    t2t.export(weights, to="timm", out=folder, images=photos[:1])
+    (folder / name).write_bytes(b"\xff")
+    hub = FakeHub()
+    with pytest.raises(UserError, match="damaged"):
+        push(folder, "anna/ants", api=hub)
+    assert not hub.created
 
 
 def test_a_dry_run_needs_no_network(

@@ -48,7 +48,7 @@ def test_the_card_has_the_hubs_header(
             (data / name / f"{number}.jpg").write_bytes(Path(photo).read_bytes())
     folder = tmp_path / "mine-timm"
     report = t2t.export(weights, to="timm", out=folder, data=str(data), license="mit")
-    assert "on 4 all images of insects (model card)" in report.accuracy
+    assert "on 4 images of insects (model card)" in report.accuracy
     card = ModelCard.load(folder / "README.md")
     about = card.data
     assert (about.license, about.library_name) == ("mit", "timm")
@@ -61,16 +61,18 @@ def test_the_card_has_the_hubs_header(
     assert 't2t.load("hf-hub:OWNER/NAME")' in card.text
 
 
+@pytest.mark.parametrize("channels", [1, 3])
 def test_a_network_of_timm_is_loaded_by_timm_too(
-    photos: list[str], tmp_path: Path
+    channels: int, photos: list[str], tmp_path: Path
 ) -> None:
     torch.manual_seed(0)
-    model = create_model("resnet18_32", num_classes=3).eval()
+    model = create_model("resnet18_32", num_classes=3, in_channels=channels).eval()
     file = t2t.save(model, tmp_path / "cnn.safetensors", name="resnet18_32")
     t2t.export(file, to="timm", out=tmp_path / "cnn", images=photos[:1])
-    images = torch.randn(1, 3, 32, 32)
+    images = torch.randn(1, channels, 32, 32)
     again = timm.create_model(f"local-dir:{tmp_path}/cnn", pretrained=True).eval()
     torch.testing.assert_close(again(images), model(images))
+    torch.testing.assert_close(t2t.load(tmp_path / "cnn")(images), model(images))
 
 
 def test_parts_of_a_users_file_are_refused(

@@ -20,7 +20,7 @@ from t2t.data.decoding.damage import DamagedImage
 from t2t.errors import UserError
 from t2t.serving import onnx_predictor
 from t2t.serving.export_metadata import ExportMetadata
-from t2t.serving.onnx_predictor import OnnxPredictor
+from t2t.serving.onnx_predictor import OnnxPredictor, sigmoid
 from t2t.serving.prediction import Prediction
 from t2t.serving.predictor import Predictor
 
@@ -268,3 +268,9 @@ def test_boxes_are_those_of_any_batch() -> None:
     assert boxes.dtype == np.float32
     one = center_boxes(heights[:1], heights[:1] * 2, (24, 16), 0.9)
     assert np.array_equal(one, boxes[:1])
+
+
+def test_the_sigmoid_is_torchs_and_overflows_nowhere() -> None:
+    logits = np.array([-200, -3, -0.5, 0, 0.5, 3, 200], np.float32)
+    expected = torch.from_numpy(logits).sigmoid().numpy()
+    np.testing.assert_allclose(sigmoid(logits), expected, atol=1e-6)

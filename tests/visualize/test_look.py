@@ -14,7 +14,10 @@ from PIL import Image
 import t2t
 from t2t.analysis.attention_distance import attention_distance
 from t2t.analysis.attention_maps import attention_maps, num_tokens_read, rollout
+from t2t.deployment.weights_file import extra_of
 from t2t.errors import UserError
+from t2t.models.trained import load_trained
+from t2t.models.weights import save
 from t2t.serving.predictor import Predictor
 from t2t.visualize import look as module
 from t2t.visualize.data import Look
@@ -67,6 +70,25 @@ def test_numbers_are_those_of_the_model(weights: Path, images: list[Path]) -> No
     names = [each.name for each in model.distances]
     assert names == ["token transformer 1", "token transformer 2", "block 1", "block 2"]
     assert model.num_channels == 8 + 8 + 3 * 12
+
+
+def test_norms_in_the_numbers_are_in_order(weights: Path, images: list[Path]) -> None:
+    (stated,) = found(weights, images).as_json()["models"]
+    for norm in stated["token_norms"]:
+        assert 0 < norm["percentile_5"] < norm["mean"] < norm["percentile_95"]
+
+
+def test_the_probability_of_one_of_several_labels_is_its_own(
+    save_small: Save, images: list[Path], tmp_path: Path
+) -> None:
+    trained = load_trained(save_small(tmp_path))
+    file = tmp_path / "several.safetensors"
+    extra = {**extra_of(trained), "multilabel": True}
+    save(trained.model, file, class_names=trained.class_names, extra=extra)
+    best = Predictor(file, "cpu").predict(images[0])[0].best
+    (looked,) = found(file, images[0]).models
+    expected = f"{best.name} {100 * best.probability:.1f} %"
+    assert looked.images[0].prediction == expected
 
 
 def test_the_report_is_whole_and_asks_nobody(

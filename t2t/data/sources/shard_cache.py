@@ -1,6 +1,5 @@
 """Remote shards, copied whole to this machine and shared by all its processes."""
 
-import errno
 import hashlib
 import os
 import shutil
@@ -16,7 +15,7 @@ from filelock import FileLock, Timeout
 from t2t.atomic import atomic_file
 from t2t.cache import cache_folder
 from t2t.data.sources.storage import RemoteFile
-from t2t.errors import LocalError, UserError, first_line
+from t2t.errors import DISK_FULL, LocalError, UserError, first_line
 
 SIZE_VARIABLE = "T2T_SHARD_CACHE_GB"
 PATIENCE_SECONDS = 600.0
@@ -25,7 +24,6 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 SILENT_SECONDS = 10.0
 """How long an outage lasts before it is reported."""
 _POLL_SECONDS = 0.5
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def ignore(sentence: str) -> None:
@@ -121,7 +119,7 @@ class ShardCache:
             except (FileNotFoundError, PermissionError, UserError):
                 raise
             except Exception as error:  # every protocol has its own
-                if getattr(error, "errno", None) in _DISK_FULL:
+                if getattr(error, "errno", None) in DISK_FULL:
                     raise self._disk_full(size) from error
                 wait.report(remote.path, error)
                 if wait.over():

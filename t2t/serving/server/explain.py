@@ -184,8 +184,7 @@ class Explainer:
     def probabilities(self, images: Images) -> Tensor:
         """The probabilities of all classes for normalised images."""
         logits = self.predictor.model(images).float()
-        several = self.service.trained.is_multilabel
-        return (logits.sigmoid() if several else logits.softmax(1)).cpu()
+        return self.predictor.probabilities_of(logits).cpu()
 
     async def on_model(self, function: Callable[[], Value]) -> Value:
         """The value of a function that the model's thread calls."""
