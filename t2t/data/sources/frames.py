@@ -53,7 +53,7 @@ def frame_sources(frame: Any, title: str) -> dict[str, Source]:
         ]
     splits = None
     if columns.split is not None:
-        splits = [*map(columns.get_split(), cells[columns.split])]
+        splits = [*map(columns.get_split(where), cells[columns.split])]
     openers = openers_of_table(cells[columns.path], labels, splits, where=where)
     return {split: opener() for split, opener in openers.items()}
 
