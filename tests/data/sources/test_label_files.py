@@ -522,3 +522,24 @@ def test_json_of_another_kind_is_one_sentence(
     wrong = error(photos, file)
     assert said in wrong
     assert wrong.count("write an object") < 2
+
+
+# How much is too much
+
+
+def test_half_of_the_images_may_be_missing_and_no_more(photos: Path) -> None:
+    gone = [(f"gone{n}.jpg", "cat") for n in range(len(LABELS))]
+    file = table(photos / "mine.csv", ("file", "label"), *LABELS.items(), *gone)
+    assert found(opened(photos, file)) == LABELS
+    gone.append(("one-more.jpg", "cat"))
+    file = table(photos / "mine.csv", ("file", "label"), *LABELS.items(), *gone)
+    assert "Only 12 of the 25 images" in error(photos, file)
+
+
+def test_half_of_the_images_may_lack_a_label_and_no_more(photos: Path) -> None:
+    images(photos, [f"more{n}.jpg" for n in range(13)])
+    more = [(f"more{n}.jpg", "") for n in range(13)]
+    file = table(photos / "mine.csv", ("file", "label"), *LABELS.items(), *more[:12])
+    assert found(opened(photos, file)) == LABELS
+    file = table(photos / "mine.csv", ("file", "label"), *LABELS.items(), *more)
+    assert "13 of 25 images" in error(photos, file)
