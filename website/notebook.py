@@ -78,7 +78,7 @@ def as_page(notebook: Notebook, name: str) -> tuple[str, dict[str, bytes]]:
                 picture = f"{name}_{len(pictures)}.png"
                 pictures[picture] = base64.b64decode(output["data"]["image/png"])
                 parts.append(f"![figure]({picture})")
-    return "\n\n".join([*parts, ""]), pictures
+    return "\n\n".join(parts) + "\n", pictures
 
 
 def main(paths: list[str]) -> None:

@@ -71,8 +71,8 @@ def given_to(
             },
         ),
         (
-            "eval run --data photos --split test --batch-size 7 --device cpu "
-            "--precision bf16 --model resnet18 --real",
+            "eval builtin --data photos --split test --batch-size 7 --device cpu "
+            "--precision bf16 --real --flip",
             "t2t.training.evaluation.evaluate_model.evaluate_model",
             {
                 "data": "photos",
@@ -80,9 +80,14 @@ def given_to(
                 "batch_size": 7,
                 "device": "cpu",
                 "precision": "bf16",
-                "model": "resnet18",
                 "real": True,
+                "flip": True,
             },
+        ),
+        (
+            "eval run --model resnet18",
+            "t2t.models.trained.load_trained",
+            {"model": "resnet18"},
         ),
         (
             "ship run --into here --data photos --data-name mine --megabytes 3 "

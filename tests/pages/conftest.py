@@ -1,5 +1,6 @@
 """The folder in which pages are run."""
 
+import importlib
 import shutil
 import sys
 from collections.abc import Iterator
@@ -51,6 +52,9 @@ def short_runs() -> Iterator[None]:
     """Every run lasts one epoch of few images."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(t2t.training.loop, "open_data", open_few)
+        # No epochs are to be chosen, so the machine's speed is not measured.
+        module = importlib.import_module("t2t.recipes.train")
+        patch.setattr(module, "needs_budget", lambda *_: False)
         for module in (t2t.training.loop, t2t.probing.finetune, t2t.lab.studies.run):
             patch.setattr(module, "train", train_one_epoch)
         yield
