@@ -238,8 +238,11 @@ def _find_file(root: Path, file: str) -> str:
 
 def _files_in(folder: Path, suffixes: tuple[str, ...] = TABLE_SUFFIXES) -> list[str]:
     with suppress(OSError), os.scandir(folder) as entries:
-        names = [entry.name for entry in entries]
-        return [name for name in names if name.lower().endswith(suffixes)]
+        return [
+            entry.name
+            for entry in entries
+            if entry.name.lower().endswith(suffixes) and entry.is_file()
+        ]
     return []
 
 
@@ -257,12 +260,16 @@ def discover(root: Path, config: LabelConfig) -> FoundLabels | None:
         raise UserError(
             f"{root} has several tables of labels ({names}): name one with --labels."
         )
-    return open_tables(root, replace(config, files=tuple(found[0])), note=True)
+    opened = open_tables(root, replace(config, files=tuple(found[0])), note=True)
+    return replace(opened, notes=(*opened.notes, *candidates.notes))
 
 
 def check_no_unused_table(root: Path, config: LabelConfig) -> None:
     """Refuses a folder without class folders whose table of labels cannot be used."""
     if not _is_flat(root):
+        for folder, _ in split_folders(root):
+            if _is_flat(root / folder):
+                check_no_unused_table(root / folder, config)
         return
     _, images, _ = class_folders(root)
     for file in _Candidates(root, config).of_usual_names():
@@ -286,6 +293,7 @@ class _Candidates:
 
     def __init__(self, root: Path, config: LabelConfig) -> None:
         self.root, self.config = root, config
+        self.notes: list[str] = []
         self.name = name = root.resolve().name
         self.stems = (*_STEMS, name)
         self.stems_beside = (*self.stems, f"{name}_labels", f"labels_{name}")
@@ -337,22 +345,30 @@ class _Candidates:
         """The first table of each split that fits; none if there is no train."""
         files: list[str] = []
         for found, split in tables:
-            fitting = [file for file in found if self.fits(file, split)]
+            whys = [(file, self.why_not(file, split)) for file in found]
+            fitting = [file for file, why in whys if not why]
             if split == "train" and not fitting:
                 return []
             files += fitting[:1]
+            if not fitting:
+                self.notes += [f"{file} is not used: {why}" for file, why in whys]
         return files
 
-    def fits(self, file: str, split: str = "") -> bool:
+    def fits(self, file: str) -> bool:
         """Whether a table has paths and labels, and most of its first paths exist."""
-        with suppress(UserError):
+        return not self.why_not(file)
+
+    def why_not(self, file: str, split: str = "") -> str:
+        """Why a table does not fit; empty if it does."""
+        try:
             read = read_file(file, self.config, guess=not self.is_by_class)
             rows, base = _with_base(read, self.root, file, split)
             path = read.columns.path
             some = [(row[path] or "?", "", "") for row in islice(rows, _NUM_TRIED)]
             find_files(read_rows(some, file), base)
-            return True
-        return False
+        except UserError as error:
+            return str(error)
+        return ""
 
 
 def _there(

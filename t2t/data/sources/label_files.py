@@ -182,8 +182,8 @@ def _csv_rows(path: str, encoding: str) -> Iterator[Sequence[str]]:
                     # Empty cells at the end are what a spreadsheet leaves behind.
                     if width and (len(row) < width or any(map(str.strip, row[width:]))):
                         raise UserError(
-                            f"Line {reader.line_num} of {path} has {len(row)} columns "
-                            f"instead of {width}: fix it, or quote cells that hold "
+                            f"Line {reader.line_num} of {path} needs {width} columns "
+                            f"and has {len(row)}: fix it, or quote cells that hold "
                             f"{delimiter!r}."
                         )
                     width = width or len(row)

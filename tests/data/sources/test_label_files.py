@@ -458,7 +458,7 @@ def test_a_comma_in_a_label_without_quotes_is_no_end_of_it(photos: Path) -> None
     lines = [f"{name},{label}" for name, label in LABELS.items()]
     lines[4] += ", the second"
     file.write_text("\n".join(["file,label", *lines]))
-    assert f"Line 6 of {file} has 3 columns instead of 2" in error(photos, file)
+    assert f"Line 6 of {file} needs 2 columns and has 3" in error(photos, file)
     lines[4] = lines[4].replace(", the second", ", ,")  # empty cells of a spreadsheet
     file.write_text("\n".join(["file,label", *lines]))
     assert found(opened(photos, file)) == LABELS
@@ -543,3 +543,27 @@ def test_half_of_the_images_may_lack_a_label_and_no_more(photos: Path) -> None:
     assert found(opened(photos, file)) == LABELS
     file = table(photos / "mine.csv", ("file", "label"), *LABELS.items(), *more)
     assert "13 of 25 images" in error(photos, file)
+
+
+def test_a_validation_table_that_cannot_be_used_is_named(photos: Path) -> None:
+    rows = list(LABELS.items())
+    table(photos / "train.csv", ("file", "label"), *rows[:9])
+    (photos / "val.csv").write_text(f"file,label\n{rows[9][0]}\n")
+    notes = opened(photos).notes
+    assert any(f"{photos / 'val.csv'} is not used: Line 2" in note for note in notes)
+    table(photos / "val.csv", ("file", "label"), *rows[9:])
+    splits = opened(photos)
+    assert len(splits.val) == 3
+    assert not any("is not used" in note for note in splits.notes)
+
+
+def test_a_table_in_a_split_folder_says_why_it_is_not_used(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        images(tmp_path / split, LABELS)
+        (tmp_path / split / "metadata.csv").write_text("file_name,label\n1.jpg\n")
+    assert "Line 2 of" in error(tmp_path)
+
+
+def test_a_link_to_no_table_is_not_suggested(photos: Path) -> None:
+    (photos / "dead.csv").symlink_to("nowhere.csv")
+    assert "Did you mean" not in error(photos, "dead.csv")
