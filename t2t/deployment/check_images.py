@@ -19,7 +19,6 @@ from t2t.tasks.class_matching import match_classes, relabelled
 from t2t.training.evaluation.evaluate_model import (
     check_one_label,
     find_data,
-    recipe_beside,
 )
 
 MOST_IMAGES = 16
@@ -104,7 +103,7 @@ def find_labelled(
 ) -> LabelledImages | None:
     """Validation images of the model's classes; None if its own are not here."""
     try:
-        found = find_data(trained, recipe_beside(trained.path), data, None)
+        found = find_data(trained, data, None)
     except UserError:
         if data is not None:
             raise

@@ -79,9 +79,7 @@ def evaluate_model(
         precision = precision or default_precision(world.device)
         choose("precision", precision, PRECISIONS)
         trained = as_trained(path, model)
-        selected = find_data(
-            trained, recipe_beside(trained.path), data, split, label_config
-        )
+        selected = find_data(trained, data, split, label_config)
         check_one_label(trained, selected)
         numbers, notes = match_classes(
             selected.source.classes, trained.class_names, selected.where
@@ -248,7 +246,6 @@ class EvaluationData:
 
 def find_data(
     trained: TrainedModel,
-    recipe: Recipe | None,
     data: str | Path | None,
     split: str | None,
     label_config: LabelConfig = NO_LABEL_CONFIG,
@@ -258,6 +255,7 @@ def find_data(
     Data without splits is split as in training if it is the run's own; other data
     without splits is used completely.
     """
+    recipe = recipe_beside(trained.path)
     own = trained.data if recipe is None else recipe.data
     seed = trained.seed if recipe is None else recipe.seed
     where = own if data is None else str(data)

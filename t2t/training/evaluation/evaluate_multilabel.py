@@ -24,7 +24,6 @@ from t2t.training.evaluation.evaluate_model import (
     device_name,
     find_data,
     open_batches,
-    recipe_beside,
 )
 from t2t.training.evaluation.multilabel_report import MultilabelReport
 from t2t.training.runtime import PRECISIONS, default_precision
@@ -54,9 +53,7 @@ def evaluate_multilabel(
                 f"{trained.path} predicts one class an image, which `evaluate_model` "
                 "scores."
             )
-        selected = find_data(
-            trained, recipe_beside(trained.path), data, split, label_config
-        )
+        selected = find_data(trained, data, split, label_config)
         numbers, notes = match_classes(
             selected.source.classes, trained.class_names, selected.where
         )

@@ -5,37 +5,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
-from torch import Tensor
 
-from t2t.data.sources import Source
 from t2t.errors import on_one_line
-from t2t.models.trained import TrainedModel
 from t2t.tasks.multilabel_scores import THRESHOLD, MultilabelScores
-from t2t.training.evaluation.report import NUM_SHOWN
+from t2t.training.evaluation.measured import (
+    NUM_SHOWN,
+    Measured,
+    figures_table,
+    report_of,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MultilabelReport:
+class MultilabelReport(Measured):
     """A multi-label model's scores on a data set, and how they were measured."""
 
-    trained: TrainedModel
-    data: str
-    split: str
-    source: Source
-    """The images, with the classes of the model."""
     scores: MultilabelScores
-    values: dict[str, Tensor]
-    """Of each image: index, label, val_loss and the probabilities of all classes."""
-    images_per_second: float | None
-    """From the second batch on; None if there is only one."""
-    device: str
-    precision: str
-    batch_size: int
-    damaged: tuple[str, ...]
-    notes: tuple[str, ...]
 
     @property
     def num_images(self) -> int:
@@ -49,26 +37,14 @@ class MultilabelReport:
 
     def as_json(self) -> dict[str, Any]:
         """The report as JSON."""
-        trained, rate = self.trained, self.images_per_second
         return {
-            "weights": trained.path,
-            "model": trained.name,
-            "data": self.data,
-            "split": self.split,
-            "num_images": self.num_images,
+            **self.what_as_json(self.num_images),
             "multilabel": True,
             "map": finite(self.scores.mean_average_precision),
             "f1": finite(self.scores.overall_f1),
             "threshold": THRESHOLD,
             "loss": round(self.loss, 6),
-            "images_per_second": None if rate is None else round(rate, 1),
-            "device": self.device,
-            "precision": self.precision,
-            "batch_size": self.batch_size,
-            "image_size": list(trained.image_size),
-            "crop_fraction": trained.crop_fraction,
-            "damaged": list(self.damaged),
-            "notes": list(self.notes),
+            **self.how_as_json(),
             "classes": [
                 {
                     "class": row.class_name,
@@ -107,42 +83,24 @@ class MultilabelReport:
     def render(self) -> RenderableType:
         """The report as tables, with the worst classes."""
         rows = self.classes()
-        shown = rows[:NUM_SHOWN]
-        parts: list[RenderableType] = [self.heading(), Text(), self.figures(), Text()]
-        parts.append(class_table(shown))
-        if len(rows) > len(shown):
-            note = f"The {len(shown)} worst of {len(rows)} classes; --json gives all."
-            parts += [Text(), Text(note, style="dim")]
-        return Group(*parts)
-
-    def heading(self) -> Text:
-        """The model and the data."""
-        trained = self.trained
-        size = "×".join(map(str, trained.image_size))
-        return Text.assemble(
-            (trained.path, "bold cyan"),
-            f"  {trained.name}\n",
-            f"{self.data} ({self.split}): {self.num_images:,} images with "
-            f"{int(self.scores.num_true.sum()):,} labels of "
-            f"{int((self.scores.num_true > 0).sum())} classes, at {size} pixels",
+        classes = class_table(rows[:NUM_SHOWN])
+        present = self.scores.num_true > 0
+        counts = (
+            f"{self.num_images:,} images with {int(self.scores.num_true.sum()):,} "
+            f"labels of {int(present.sum())} classes"
         )
+        return report_of(self.heading(counts), self.figures(), classes, len(rows))
 
     def figures(self) -> Table:
         """The scores in a few numbers."""
-        table = Table(box=None, show_header=False, pad_edge=False)
-        table.add_column(style="dim")
-        table.add_column(justify="right", no_wrap=True)
-        table.add_column(style="dim")
-        scores, rate = self.scores, self.images_per_second
+        table = figures_table()
+        scores = self.scores
         value = percent(scores.mean_average_precision, 2)
         table.add_row("mAP", Text(value, style="bold"), "mean over the classes")
         f1 = percent(scores.overall_f1, 2)
         table.add_row("F1", f1, f"of all labels, at a probability of {THRESHOLD}")
         table.add_row("loss", f"{self.loss:.4f}", "")
-        how = f"images/s, {self.device}, {self.precision}, batches of {self.batch_size}"
-        speed = "–" if rate is None else f"{rate:,.0f}"
-        how = how if rate is not None else f"{how}: too few to time"
-        table.add_row("speed", speed, how)
+        self.add_speed(table)
         return table
 
 

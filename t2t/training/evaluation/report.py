@@ -4,44 +4,30 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
-from torch import Tensor
 
-from t2t.data.sources import Source
 from t2t.errors import on_one_line
-from t2t.models.trained import TrainedModel
 from t2t.training.evaluation.calibration import NUM_BINS, Calibration
+from t2t.training.evaluation.measured import (
+    NUM_SHOWN,
+    Measured,
+    figures_table,
+    report_of,
+)
 from t2t.training.evaluation.real_labels import RealScore
 from t2t.training.evaluation.score import Score
 
-NUM_SHOWN = 20
-"""Classes in the printed table, the worst first."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class EvalReport:
+class EvalReport(Measured):
     """A model's score on a data set, and how it was measured."""
 
-    trained: TrainedModel
-    data: str
-    split: str
-    source: Source
-    """The images, with the class numbers of the model."""
     score: Score
-    values: dict[str, Tensor]
-    """What was measured of every image, by name, such as index and confidence."""
     real: RealScore | None
     flip: bool
     """Whether probabilities are averaged over images and their mirror images."""
-    images_per_second: float | None
-    """From the second batch on; None if there is only one."""
-    device: str
-    precision: str
-    batch_size: int
-    damaged: tuple[str, ...]
-    notes: tuple[str, ...]
 
     def classes(self) -> list["ClassRow"]:
         """Every class that has images, the worst first."""
@@ -63,14 +49,9 @@ class EvalReport:
 
     def as_json(self) -> dict[str, Any]:
         """The report as JSON."""
-        trained, score = self.trained, self.score
-        rate, real = self.images_per_second, self.real
+        score, real = self.score, self.real
         return {
-            "weights": trained.path,
-            "model": trained.name,
-            "data": self.data,
-            "split": self.split,
-            "num_images": score.num_images,
+            **self.what_as_json(score.num_images),
             "top1": round(score.top1, 4),
             "top5": round(score.top5, 4),
             "macro_accuracy": round(score.macro_accuracy, 4),
@@ -79,14 +60,7 @@ class EvalReport:
             "calibration": calibration_json(score.calibration),
             "real_top1": None if real is None else round(real.top1, 4),
             "real_num_images": None if real is None else real.num_images,
-            "images_per_second": None if rate is None else round(rate, 1),
-            "device": self.device,
-            "precision": self.precision,
-            "batch_size": self.batch_size,
-            "image_size": list(trained.image_size),
-            "crop_fraction": trained.crop_fraction,
-            "damaged": list(self.damaged),
-            "notes": list(self.notes),
+            **self.how_as_json(),
             "classes": [
                 {
                     "class": row.class_name,
@@ -105,34 +79,16 @@ class EvalReport:
     def render(self) -> RenderableType:
         """The report as tables, with the worst classes."""
         rows = self.classes()
-        parts: list[RenderableType] = [self.heading(), Text(), self.figures(), Text()]
-        shown = rows[:NUM_SHOWN]
-        parts.append(class_table(shown))
-        if len(rows) > len(shown):
-            note = f"The {len(shown)} worst of {len(rows)} classes; --json gives all."
-            parts += [Text(), Text(note, style="dim")]
-        return Group(*parts)
-
-    def heading(self) -> Text:
-        """The model and the data."""
-        trained = self.trained
-        size = "×".join(map(str, trained.image_size))
-        return Text.assemble(
-            (trained.path, "bold cyan"),
-            f"  {trained.name}\n",
-            f"{self.data} ({self.split}): {self.score.num_images:,} images of "
-            f"{len(self.classes())} classes, at {size} pixels"
-            + ", averaged over horizontal flips"
-            * self.flip,
-        )
+        classes = class_table(rows[:NUM_SHOWN])
+        counts = f"{self.score.num_images:,} images of {len(rows)} classes"
+        if self.flip:
+            counts += " and their mirror images"
+        return report_of(self.heading(counts), self.figures(), classes, len(rows))
 
     def figures(self) -> Table:
         """The score in a few numbers."""
-        table = Table(box=None, show_header=False, pad_edge=False)
-        table.add_column(style="dim")
-        table.add_column(justify="right", no_wrap=True)
-        table.add_column(style="dim")
-        score, real, rate = self.score, self.real, self.images_per_second
+        table = figures_table()
+        score, real = self.score, self.real
         table.add_row("top-1", Text(f"{score.top1:.2f} %", style="bold"), "")
         if len(self.trained.class_names) > 5:
             table.add_row("top-5", f"{score.top5:.2f} %", "")
@@ -144,10 +100,7 @@ class EvalReport:
         table.add_row("loss", f"{score.loss:.4f}", "")
         for row in calibration_rows(score.calibration):
             table.add_row(*row)
-        how = f"images/s, {self.device}, {self.precision}, batches of {self.batch_size}"
-        speed = "–" if rate is None else f"{rate:,.0f}"
-        how = how if rate is not None else f"{how}: too few to time"
-        table.add_row("speed", speed, how)
+        self.add_speed(table)
         return table
 
 
