@@ -167,7 +167,7 @@ def main() -> None:
                 out=Path(folder) / "builtin.onnx",
                 data=arguments.cifar10,
                 int8=True,
-                eval_images=2000,
+                val_images=2000,
             )
             record["builtin_int8"] = report.accuracy
     record["load_average_after"] = os.getloadavg()

@@ -39,8 +39,8 @@ def jobs() -> list[dict[str, Any]]:
         ("data", f"ls -l {DATA.split()[1]}/*.parquet", 0.1),
         (
             "speed",
-            f"python -m t2t bench t2t_vit_14 {models} --image-size 128 --batch 256 "
-            "--launch eager_graph --out $OUT/photos-speed.json",
+            f"python -m t2t bench t2t_vit_14 {models} --image-size 128 "
+            "--batch-size 256 --launch eager_graph --out $OUT/photos-speed.json",
             3.0,
         ),
         *(

@@ -1,6 +1,6 @@
 r"""How many wrong labels and copies `t2t eval --report` finds, put there on purpose.
 
-    python benchmarks/wrong_labels.py data path/to/cifar10 --seed 0 --into noisy-0
+    python benchmarks/wrong_labels.py data path/to/cifar10 --seed 0 --out noisy-0
     t2t train benchmarks/wrong_labels.py:recipe --data noisy-0 --seed 0 \\
         --threads 1 --folder runs/noisy-0
     t2t eval runs/noisy-0 --report found-0.html
@@ -176,13 +176,13 @@ def main() -> None:
     data = commands.add_parser("data")
     data.add_argument("cifar10", type=Path)
     data.add_argument("--seed", type=int, default=0)
-    data.add_argument("--into", type=Path, required=True)
+    data.add_argument("--out", type=Path, required=True)
     scoring = commands.add_parser("score")
     scoring.add_argument("table", type=Path)
     scoring.add_argument("data", type=Path)
     given = parser.parse_args()
     if given.command == "data":
-        make_data(given.cifar10, given.into, given.seed)
+        make_data(given.cifar10, given.out, given.seed)
     else:
         print(json.dumps(score(given.table, given.data), indent=1))
 

@@ -37,9 +37,9 @@ def bench(
         option("Names from `t2t models`, or timm models.", "", "[MODEL...]"),
     ] = (),
     *,
-    batch: Annotated[
+    batch_size: Annotated[
         tuple[int, ...],
-        option("Batch size.", "(default: 256, on a CPU 8)", "N..."),
+        option("Images per step.", "(default: 256, on a CPU 8)", "N..."),
     ] = (),
     precision: Annotated[
         tuple[Precision, ...],
@@ -51,7 +51,11 @@ def bench(
     ] = "train",
     image_size: Annotated[
         tuple[int, ...],
-        option("Image side.", "(default: the model's, or the recipe's)", "N..."),
+        option(
+            "Image sizes: sides of squares.",
+            "(default: the model's, or the recipe's)",
+            "N...",
+        ),
     ] = (),
     launch: Annotated[
         Literal["graph", "eager_graph", "compiled", "eager"] | None,
@@ -102,7 +106,7 @@ def bench(
 
     Examples:
       t2t bench t2t_vit_14 deit_small_patch16_224 --mode both
-      t2t bench t2t_vit_14 --batch 128 256 512 --precision bf16 fp16 --out rows.json
+      t2t bench t2t_vit_14 --batch-size 128 256 --precision bf16 fp16 --out rows.json
       t2t bench t2t_vit_14 --profile
       t2t bench t2t_vit_14 --grow size batch depth --out growth.json
       t2t bench t2t_vit_14 --data path/to/imagenet
@@ -116,7 +120,7 @@ def bench(
             "without --data no files are read",
             {"--repeat": repeat, "--resident": resident, "--workers": workers},
         )
-    check_numbers(batch, image_size, seconds, repeat)
+    check_numbers(batch_size, image_size, seconds, repeat)
 
     run_code(code)
 
@@ -140,7 +144,7 @@ def bench(
         from t2t.lab.bench.trainer import Files, measure_recipes
 
         measured = measure_recipes(
-            select_recipes(models, recipe, image_size, batch),
+            select_recipes(models, recipe, image_size, batch_size),
             select_runtimes(device, precisions, launch, workers, on_cuda),
             chosen,
             None if data is None else Files(data, repeat, resident),
@@ -157,7 +161,7 @@ def bench(
             models,
             ("train", "infer") if mode == "both" else (mode,),
             image_size,
-            batch or ((256,) if on_cuda else (8,)),
+            batch_size or ((256,) if on_cuda else (8,)),
             precisions,
             launch or ("graph" if on_cuda else "eager"),
         )

@@ -54,7 +54,7 @@ def check_numbers(
 ) -> None:
     """Raises an error for numbers out of range."""
     for number in batches:
-        at_least(1, "--batch", number)
+        at_least(1, "--batch-size", number)
     for number in image_sizes:
         at_least(1, "--image-size", number)
     if repeat is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional
 
 from t2t.commands.options import (
+    WEIGHTS,
     CodeOption,
     DeviceOption,
     JsonFlag,
@@ -17,7 +18,6 @@ from t2t.commands.options import (
     MaxPixelsOption,
     ModelOption,
     PrecisionOption,
-    WeightsOption,
     at_least,
     check_max_pixels,
     check_picture,
@@ -38,16 +38,15 @@ if TYPE_CHECKING:
 
 
 def eval(
-    run: Annotated[
+    weights: Annotated[
         Positional[str],
         option(
-            "A run folder, weights, a URL, hf-hub:owner/name, or builtin.",
-            "",
-            "[RUN|WEIGHTS]",
+            f"{WEIGHTS}.",
+            "(required)",
+            "WEIGHTS",
         ),
-    ] = "",
+    ],
     *,
-    weights: WeightsOption = None,
     data: Annotated[
         str | None,
         option(
@@ -83,9 +82,9 @@ def eval(
     report: Annotated[
         str | None,
         option(
-            "Write a page of what went wrong: surest mistakes, likely wrong labels, "
-            "near-duplicates of training images, confused classes. A .html, and a "
-            ".csv beside it that lists all.",
+            "Write a page of the most confident mistakes, likely wrong "
+            "labels, near-duplicates of training images, confused classes. A .html, "
+            "and a .csv beside it that lists all.",
             "",
             "PATH",
         ),
@@ -105,17 +104,12 @@ def eval(
 
     Examples:
       t2t eval runs/digits.t2t_vit
-      t2t eval runs/mine --data photos/ --picture confusion.png
-      t2t eval runs/mine --report mistakes.html
+      t2t eval runs/own --data photos/ --picture confusion.png
+      t2t eval runs/own --report mistakes.html
       t2t eval 81.5_T2T_ViT_14.pth.tar --data path/to/imagenet --real
-      t2t eval --weights builtin --data path/to/cifar10
-      t2t eval runs/mine --flip --json
+      t2t eval builtin --data path/to/cifar10
+      t2t eval runs/own --flip --json
     """
-    if bool(run) == bool(weights):
-        raise UserError(
-            "Give one run or file of weights: t2t eval runs/mine, or "
-            "t2t eval --weights builtin."
-        )
     at_least(1, "--batch-size", batch_size)
     check_max_pixels(max_pixels)
     damage_limit(max_damaged, 0)
@@ -129,7 +123,7 @@ def eval(
     from t2t.screen import print_json, print_page, show_progress
     from t2t.training.evaluation.evaluate_model import evaluate_model
 
-    trained = load_trained(weights or run, model=model)
+    trained = load_trained(weights, model=model)
     options: dict[str, Any] = {
         "data": data,
         "label_config": label_config(labels, label_columns, label_pattern),
@@ -183,7 +177,7 @@ def eval(
         file = draw_confusion(evaluated.score.confusion, names, picture, evaluated.data)
         warn(f"Picture: {file}")
     if found is not None:
-        warn(f"Report: {report} ({found.in_words()})")
+        warn(f"Report: {report} ({found.summary()})")
 
 
 def check_report(report: str | None) -> None:

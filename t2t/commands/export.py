@@ -5,7 +5,9 @@ from typing import Annotated, Literal
 from tyro.conf import Positional
 
 from t2t.commands.options import (
+    WEIGHTS,
     CodeOption,
+    ImageSizeOption,
     ModelOption,
     at_least,
     option,
@@ -22,8 +24,8 @@ def export(
     inputs: Annotated[
         Positional[tuple[str, ...]],
         option(
-            "A run folder, weights, a URL, hf-hub:owner/name or builtin; then images "
-            "to check the file on (default: the run's validation images).",
+            f"{WEIGHTS}; then images to check the file on (default: the run's "
+            "validation images).",
             "",
             "WEIGHTS [IMAGE...]",
         ),
@@ -37,10 +39,7 @@ def export(
         str | None,
         option("File to write.", "(default: here, named like the weights)", "PATH"),
     ] = None,
-    image_size: Annotated[
-        str | None,
-        option("Image size, if not the model's: 224 or 192x256.", "", "SIZE"),
-    ] = None,
+    image_size: ImageSizeOption = None,
     dynamic_image_size: Annotated[
         bool, option("A graph for any image size, not for one.")
     ] = False,
@@ -52,7 +51,7 @@ def export(
         str | None,
         option("Labelled images to check and evaluate on.", "", "SOURCE"),
     ] = None,
-    eval_images: Annotated[
+    val_images: Annotated[
         int, option("Images to measure accuracy on.", "(default: 1000)", "N")
     ] = 1000,
     license: Annotated[
@@ -67,14 +66,14 @@ def export(
     The file is compared with PyTorch on real images; if it differs, nothing is written.
 
     Examples:
-      t2t export runs/mine --to onnx
+      t2t export runs/own --to onnx
       t2t export builtin cat.jpg --to onnx --with-preprocessing --out cifar10.onnx
-      t2t export runs/mine --to onnx --int8 --data photos/
-      t2t export runs/mine --to timm --license apache-2.0
+      t2t export runs/own --to onnx --int8 --data photos/
+      t2t export runs/own --to timm --license apache-2.0
     """
-    at_least(1, "--eval-images", eval_images)
+    at_least(1, "--val-images", val_images)
     if not inputs:
-        raise UserError("No weights are given: t2t export runs/mine --to onnx.")
+        raise UserError("No weights are given: t2t export runs/own --to onnx.")
     size = None if image_size is None else parse_size(image_size)
     run_code(code)
 
@@ -93,7 +92,7 @@ def export(
             dynamic_image_size=dynamic_image_size,
             with_preprocessing=with_preprocessing,
             int8=int8,
-            eval_images=eval_images,
+            val_images=val_images,
             license=license,
             progress=progress,
         )

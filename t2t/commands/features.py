@@ -6,6 +6,7 @@ from typing import Annotated
 from tyro.conf import Positional
 
 from t2t.commands.options import (
+    WEIGHTS,
     CodeOption,
     DeviceOption,
     JsonFlag,
@@ -32,16 +33,16 @@ def features(
     weights: Annotated[
         Positional[str],
         option(
-            "A run folder, weights, a URL, hf-hub:owner/name, or builtin.",
+            f"{WEIGHTS}.",
             "(required)",
             "WEIGHTS",
         ),
     ],
-    data: Annotated[
-        Positional[str],
-        option("Images, with labels or without.", "(default: the run's own)", "DATA"),
-    ] = "",
     *,
+    data: Annotated[
+        str | None,
+        option("Images, with labels or without.", "(default: the run's own)", "SOURCE"),
+    ] = None,
     out: Annotated[
         str | None,
         option(
@@ -81,9 +82,9 @@ def features(
     tokens, after the last norm.
 
     Examples:
-      t2t features builtin photos/ --out features.npy
-      t2t features runs/mine --split train --out features.npy
-      t2t features runs/mine photos/ --picture tsne.png
+      t2t features builtin --data photos/ --out features.npy
+      t2t features runs/own --split train --out features.npy
+      t2t features runs/own --data photos/ --picture tsne.png
     """
     if out is None and picture is None:
         raise UserError(
@@ -103,7 +104,6 @@ def features(
             check_writable("--out", each)
     run_code(code)
 
-    from t2t.data.label_config import label_config
     from t2t.probing.features import features as extract
     from t2t.probing.features import save_features
     from t2t.screen import print_json, show_progress
@@ -111,8 +111,10 @@ def features(
     with show_progress("extracting features") as progress:
         found = extract(
             weights,
-            data or None,
-            label_config=label_config(labels, label_columns, label_pattern),
+            data,
+            labels=labels,
+            label_columns=label_columns,
+            label_pattern=label_pattern,
             split=split,
             num_images=num_images,
             seed=seed,

@@ -7,8 +7,10 @@ from typing import Annotated
 from tyro.conf import Positional, UseAppendAction
 
 from t2t.commands.options import (
+    WEIGHTS,
     CodeOption,
     DeviceOption,
+    ImageSizeOption,
     JsonFlag,
     MaxPixelsOption,
     ModelOption,
@@ -26,8 +28,8 @@ def look(
     inputs: Annotated[
         Positional[tuple[str, ...]],
         option(
-            "A run folder, weights or a timm model's name (default: the built-in "
-            "model), then image files, folders, or - for paths on standard input.",
+            f"{WEIGHTS} (default: builtin); then image files, folders, or - for paths "
+            "on standard input.",
             "",
             "[WEIGHTS] IMAGE...",
         ),
@@ -36,7 +38,7 @@ def look(
     compare: Annotated[
         UseAppendAction[tuple[str, ...]],
         option(
-            "Show this model beside it: a run, weights or a timm model's name.",
+            "Show this model, too: a run or weights as above.",
             "(repeatable)",
             "WEIGHTS",
         ),
@@ -44,14 +46,7 @@ def look(
     out: Annotated[
         str, option("Folder of the pictures and the report.", "(default: look)", "PATH")
     ] = "look",
-    image_size: Annotated[
-        str | None,
-        option(
-            "Image size, as 224 or 192x256.",
-            "(default: that of the weights)",
-            "SIZE",
-        ),
-    ] = None,
+    image_size: ImageSizeOption = None,
     model: ModelOption = None,
     code: CodeOption = (),
     device: DeviceOption = None,
@@ -62,15 +57,15 @@ def look(
 
     Examples:
       t2t look cat.jpg
-      t2t look runs/mine cat.jpg dog.jpg
-      t2t look runs/mine cat.jpg --compare runs/vit --compare resnet50
+      t2t look runs/own cat.jpg dog.jpg
+      t2t look runs/own cat.jpg --compare runs/vit --compare resnet50
       t2t look deit_small_patch16_224 photos/ --image-size 320x480 --out deit
     """
     from t2t.commands.predict import is_run, no_images, split_inputs
 
     check_max_pixels(max_pixels)
     size = None if image_size is None else parse_size(image_size)
-    weights, words = split_inputs(None, inputs)
+    weights, words = split_inputs(inputs)
     if not words:
         raise UserError(no_images(inputs))
     for run in filter(is_run, words):

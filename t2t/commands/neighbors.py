@@ -6,6 +6,7 @@ from typing import Annotated
 from tyro.conf import Positional
 
 from t2t.commands.options import (
+    WEIGHTS,
     CodeOption,
     DeviceOption,
     JsonFlag,
@@ -30,7 +31,7 @@ def neighbors(
     weights: Annotated[
         Positional[str],
         option(
-            "A run folder, weights, a URL, hf-hub:owner/name, or builtin.",
+            f"{WEIGHTS}.",
             "(required)",
             "WEIGHTS",
         ),
@@ -47,7 +48,7 @@ def neighbors(
     labels: LabelsOption = (),
     label_columns: LabelColumnsOption = None,
     label_pattern: LabelPatternOption = None,
-    num: Annotated[int, option("Nearest images of each.", "(default: 8)", "N")] = 8,
+    top: Annotated[int, option("Nearest images of each.", "(default: 8)", "N")] = 8,
     picture: Annotated[
         str | None,
         option(
@@ -77,15 +78,15 @@ def neighbors(
 
     Examples:
       t2t neighbors builtin cat.jpg --data photos/
-      t2t neighbors runs/mine cat.jpg dog.jpg --picture nearest.png
-      t2t neighbors runs/mine cat.jpg --data photos/ --num 20 --json
+      t2t neighbors runs/own cat.jpg dog.jpg --picture nearest.png
+      t2t neighbors runs/own cat.jpg --data photos/ --top 20 --json
     """
     if not images:
         raise UserError(
             f"No image is given beside {weights}: t2t neighbors {weights} cat.jpg "
             "--data photos/."
         )
-    at_least(1, "--num", num)
+    at_least(1, "--top", top)
     if num_images is not None:
         at_least(1, "--num-images", num_images)
     at_least(1, "--batch-size", batch_size)
@@ -95,7 +96,6 @@ def neighbors(
     run_code(code)
 
     from t2t.data.decoding.damage import DamagedImage
-    from t2t.data.label_config import label_config
     from t2t.probing.neighbors import MOST_DRAWN
     from t2t.probing.neighbors import neighbors as search
     from t2t.screen import print_json, print_page, show_progress
@@ -115,8 +115,10 @@ def neighbors(
             weights,
             paths,
             data,
-            label_config=label_config(labels, label_columns, label_pattern),
-            num=num,
+            labels=labels,
+            label_columns=label_columns,
+            label_pattern=label_pattern,
+            top=top,
             split=split,
             num_images=num_images,
             seed=seed,

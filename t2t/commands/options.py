@@ -65,10 +65,11 @@ MaxDamagedOption = Annotated[
         "N|N%",
     ),
 ]
-WeightsOption = Annotated[
-    str | None,
-    option("A run or weights; builtin is the built-in model.", "", "RUN|WEIGHTS"),
-]
+WEIGHTS = (
+    "A run folder, a file of weights, builtin, a timm model's name, a URL or "
+    "hf-hub:owner/name"
+)
+"""What every command takes as weights."""
 ModelOption = Annotated[
     str | None,
     option("The architecture, if the file of weights does not name it.", "", "NAME"),
@@ -115,6 +116,15 @@ CodeOption = Annotated[
     ),
 ]
 
+
+ImageSizeOption = Annotated[
+    str | None,
+    option(
+        "Image size, as 224 or 192x256 (height first).",
+        "(default: that of the model)",
+        "SIZE",
+    ),
+]
 
 LogLevelOption = Annotated[
     LogLevel,

@@ -28,7 +28,12 @@ def pack(
         option("Images: a folder, files or a data set's name.", "", "SOURCE"),
     ],
     destination: Annotated[
-        Positional[str], option("Folder for the shards; must be new.", "", "DEST")
+        Positional[str],
+        option(
+            "Folder for the shards: a new one, or that of an interrupted pack.",
+            "",
+            "DEST",
+        ),
     ],
     *,
     labels: LabelsOption = (),

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, cast
 from tyro.conf import Positional
 
 from t2t.commands.options import (
+    WEIGHTS,
     CodeOption,
     DeviceOption,
     MaxPixelsOption,
     ModelOption,
-    WeightsOption,
     at_least,
     check_max_pixels,
     check_picture,
@@ -42,15 +42,13 @@ def predict(
     inputs: Annotated[
         Positional[tuple[str, ...]],
         option(
-            "A run folder, weights, a .onnx file, a URL or hf-hub:owner/name (default: "
-            "the built-in model), then image files, folders, or - for paths on "
-            "standard input.",
+            f"{WEIGHTS}, or a .onnx file (default: builtin); then image files, "
+            "folders, or - for paths on standard input.",
             "",
             "[WEIGHTS] IMAGE...",
         ),
     ],
     *,
-    weights: WeightsOption = None,
     top: Annotated[
         int | None,
         option(
@@ -91,11 +89,11 @@ def predict(
 
     Examples:
       t2t predict cat.jpg
-      t2t predict runs/mine cat.jpg
+      t2t predict runs/own cat.jpg
       t2t predict model.onnx cat.jpg
       t2t predict cat.jpg --picture explained.png
-      t2t predict runs/mine photos/ --top 1 --csv > classes.csv
-      find . -name '*.jpg' | t2t predict runs/mine - --json
+      t2t predict runs/own photos/ --top 1 --csv > classes.csv
+      find . -name '*.jpg' | t2t predict runs/own - --json
     """
     if top is not None:
         at_least(1, "--top", top)
@@ -108,7 +106,7 @@ def predict(
     if json and csv:
         raise UserError("--json and --csv exclude each other; give one of them.")
     check_picture(picture)
-    chosen_weights, images = split_inputs(weights, inputs)
+    chosen_weights, images = split_inputs(inputs)
     if not images:
         raise UserError(no_images(inputs))
     for run in filter(is_run, images):
@@ -129,7 +127,7 @@ def predict(
         check_onnx_options(chosen_weights, model, device, picture)
         predictor, threads = open_onnx(chosen_weights, max_pixels), nullcontext()
     else:
-        is_given = weights is not None or len(images) < len(inputs)
+        is_given = len(images) < len(inputs)
         predictor, threads = open_weights(
             chosen_weights, model, device, max_pixels, is_given
         )
@@ -222,8 +220,8 @@ def check_onnx_options(
     """Raises an error for options that need PyTorch."""
     if picture is not None:
         raise UserError(
-            f"--picture looks inside the model, and {path} is a closed graph: give the "
-            "weights that it was exported from."
+            f"--picture needs the model's layers, and {path} is a graph: give "
+            "the weights that it was exported from."
         )
     if model is not None:
         raise UserError(f"--model {model} is not needed: {path} names its model.")
@@ -264,14 +262,9 @@ def draw_predictions(
 
 
 def split_inputs(
-    weights: str | None, inputs: tuple[str, ...]
+    inputs: tuple[str, ...],
 ) -> tuple[str, tuple[str, ...]]:
-    """The weights, by default the built-in ones, and the images.
-
-    Without --weights, the first input is the weights unless it names images.
-    """
-    if weights is not None:
-        return weights, inputs
+    """The weights, which are the first input unless it names images; the images."""
     if not inputs:
         return "", ()
     if names_images(inputs[0]):

@@ -6,6 +6,7 @@ from typing import Annotated
 from tyro.conf import Positional
 
 from t2t.commands.options import (
+    WEIGHTS,
     CodeOption,
     DeviceOption,
     JsonFlag,
@@ -33,7 +34,7 @@ def probe(
     weights: Annotated[
         Positional[str],
         option(
-            "A run folder, weights, a URL, hf-hub:owner/name, or builtin.",
+            f"{WEIGHTS}.",
             "(required)",
             "WEIGHTS",
         ),
@@ -46,7 +47,7 @@ def probe(
     labels: LabelsOption = (),
     label_columns: LabelColumnsOption = None,
     label_pattern: LabelPatternOption = None,
-    method: Annotated[
+    methods: Annotated[
         str,
         option(
             "linear, knn, few-shot, finetune or all; several with commas.",
@@ -110,10 +111,10 @@ def probe(
     Examples:
       t2t probe runs/pretrained --data photos/
       t2t probe builtin --data path/to/cifar10 --train-images 5000
-      t2t probe runs/pretrained --data photos/ --method few-shot --shots 1,5
-      t2t probe runs/pretrained --data photos/ --method all --json
+      t2t probe runs/pretrained --data photos/ --methods few-shot --shots 1,5
+      t2t probe runs/pretrained --data photos/ --methods all --json
     """
-    methods = methods_in(method)
+    chosen = methods_in(methods)
     numbers = None if shots is None else shots_in(shots)
     positive = {"--draws": draws, "--examples": examples, "--epochs": epochs}
     optional = {"--k": k, "--train-images": train_images, "--val-images": val_images}
@@ -126,7 +127,6 @@ def probe(
         raise UserError(f"--out {out} must end in .json.")
     run_code(code)
 
-    from t2t.data.label_config import label_config
     from t2t.probing.images import weights_folder
     from t2t.probing.probe import probe as score
     from t2t.screen import print_json, print_page, show_progress
@@ -135,15 +135,17 @@ def probe(
     folder = weights_folder(weights) or Path()
     file = folder / FILE_NAME if out is None else Path(out).expanduser()
     check_writable("--out", file)
-    if "finetune" in methods:
+    if "finetune" in chosen:
         runs = weights_folder(weights) or Path("runs")
         warn(f"Fine-tuning comes last and takes longest; its log will be in {runs}.")
     with show_progress("extracting features") as progress:
         report = score(
             weights,
             data=data,
-            label_config=label_config(labels, label_columns, label_pattern),
-            methods=methods,
+            labels=labels,
+            label_columns=label_columns,
+            label_pattern=label_pattern,
+            methods=chosen,
             split=split,
             k=k,
             shots=numbers,
@@ -176,7 +178,7 @@ def methods_in(text: str) -> tuple[str, ...]:
     for word in words:
         if word not in (*METHODS, "all"):
             raise UserError(
-                f"--method {word} is not known.{suggest(word, (*METHODS, 'all'))}"
+                f"--methods {word} is not known.{suggest(word, (*METHODS, 'all'))}"
             )
     return tuple(each for each in METHODS if each in words or "all" in words)
 

@@ -4,7 +4,14 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
-from t2t.commands.options import CodeOption, ModelOption, option, run_code, warn
+from t2t.commands.options import (
+    WEIGHTS,
+    CodeOption,
+    ModelOption,
+    option,
+    run_code,
+    warn,
+)
 from t2t.errors import UserError
 
 
@@ -12,8 +19,8 @@ def push(
     inputs: Annotated[
         Positional[tuple[str, ...]],
         option(
-            "A run folder, weights, or a folder of `t2t export --to timm`; its name on "
-            "the hub; then images to check the upload on.",
+            f"{WEIGHTS}, or a folder of `t2t export --to timm`; its name on the hub; "
+            "then images to check the upload on.",
             "",
             "WEIGHTS OWNER/NAME [IMAGE...]",
         ),
@@ -38,12 +45,12 @@ def push(
     Others load it by timm.create_model("hf-hub:OWNER/NAME", pretrained=True).
 
     Examples:
-      t2t push runs/mine anna/my-flowers --dry-run
-      t2t push runs/mine anna/my-flowers --license apache-2.0 --private
+      t2t push runs/own anna/my-flowers --dry-run
+      t2t push runs/own anna/my-flowers --license apache-2.0 --private
     """
     if len(inputs) < 2:
         raise UserError(
-            "Weights and a name on the hub are needed: t2t push runs/mine "
+            "Weights and a name on the hub are needed: t2t push runs/own "
             "anna/my-flowers."
         )
     run_code(code)

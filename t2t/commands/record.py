@@ -21,7 +21,7 @@ def record(
         ),
     ],
     *,
-    into: Annotated[str, option("The record's folder.", "(required)", "PATH")],
+    out: Annotated[str, option("The record's folder.", "(required)", "PATH")],
     data_name: Annotated[
         str | None,
         option("Name to write instead of the data's path.", "", "NAME"),
@@ -42,9 +42,9 @@ def record(
     existing README.md is kept.
 
     Examples:
-      t2t record runs/mine runs/mine-seed1 runs/mine-seed2 --into records/mine
-      t2t record runs/studies --into records/studies
-      t2t record runs/tried --into records/tried --held-out --data-name path/to/cifar10
+      t2t record runs/own runs/own-seed1 runs/own-seed2 --out records/mine
+      t2t record runs/studies --out records/studies
+      t2t record runs/tried --out records/tried --held-out --data-name path/to/cifar10
     """
     if not runs:
         raise UserError("No runs are given; name the folders of finished runs.")
@@ -59,7 +59,7 @@ def record(
     from t2t.training.saved_run import read_recipe, read_result
 
     folders = [Path(run).expanduser() for run in runs]
-    target = Path(into).expanduser()
+    target = Path(out).expanduser()
     for folder in folders:
         check_kind(folder, len(folders))
     if is_studies(folders[0]):
@@ -70,7 +70,7 @@ def record(
         )
         names = [each["study"] for each in studies]
         kind = "study" if len(names) == 1 else "studies"
-        print(f"{into}: the {kind} {', '.join(names)}")
+        print(f"{out}: the {kind} {', '.join(names)}")
         return
     summary = gather(
         folders,
@@ -84,7 +84,7 @@ def record(
     )
     values = ", ".join(f"{value:.{metric.digits}f}" for value in summary[metric.name])
     print(
-        f"{into}: {summary['recipe']}, {metric.label} {values}{metric.unit} "
+        f"{out}: {summary['recipe']}, {metric.label} {values}{metric.unit} "
         f"(seeds {summary['seeds']})"
     )
 
@@ -100,5 +100,5 @@ def check_kind(folder: "Path", num_folders: int) -> None:
     if is_study(folder):
         raise UserError(
             f"{folder} is one study without its runs; record all studies at once: "
-            f"t2t record {folder.parent} --into PATH."
+            f"t2t record {folder.parent} --out PATH."
         )

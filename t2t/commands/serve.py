@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, UseAppendAction
 
 from t2t.commands.options import (
+    WEIGHTS,
     CodeOption,
     DeviceOption,
     ModelOption,
@@ -34,8 +35,8 @@ def serve(
     weights: Annotated[
         Positional[str],
         option(
-            "A run folder, weights, a URL or hf-hub:owner/name.",
-            "(default: the built-in model)",
+            f"{WEIGHTS}.",
+            "(default: builtin)",
             "[WEIGHTS]",
         ),
     ] = "builtin",
@@ -84,7 +85,7 @@ def serve(
         option("How long an image waits for others to join it.", "(default: 5)", "MS"),
     ] = 5,
     queue_size: Annotated[
-        int, option("Images under way; further ones get a 503.", "(default: 64)", "N")
+        int, option("Images in progress; more get a 503.", "(default: 64)", "N")
     ] = 64,
     access_log: Annotated[bool, option("Print a line per request.")] = False,
     model: ModelOption = None,
@@ -95,8 +96,8 @@ def serve(
 
     Examples:
       t2t serve
-      t2t serve runs/mine --port 8080
-      t2t serve runs/mine --host 0.0.0.0 --token new
+      t2t serve runs/own --port 8080
+      t2t serve runs/own --host 0.0.0.0 --token new
     """
     at_most(65_535, "--port", at_least(0, "--port", port))
     at_least(1, "--max-batch", max_batch)

@@ -11,7 +11,7 @@ from t2t.errors import UserError
 def ship(
     run: Annotated[Positional[str], option("A finished run folder.", "", "RUN")],
     *,
-    into: Annotated[str, option("Folder for model and card.", "(required)", "PATH")],
+    out: Annotated[str, option("Folder for model and card.", "(required)", "PATH")],
     data: Annotated[
         str | None,
         option(
@@ -33,8 +33,8 @@ def ship(
     The accuracies in the card are measured with the written file.
 
     Examples:
-      t2t ship runs/mine --into mine/
-      t2t ship runs/best --into t2t/builtin --data path/to/cifar10 --data-name cifar10
+      t2t ship runs/own --out mine/
+      t2t ship runs/best --out t2t/builtin --data path/to/cifar10 --data-name cifar10
     """
     if not megabytes > 0:
         raise UserError(f"--megabytes {megabytes:g} is too small: give more than 0.")
@@ -47,7 +47,7 @@ def ship(
 
     file, report = write_model(
         Path(run).expanduser(),
-        Path(into).expanduser(),
+        Path(out).expanduser(),
         data=data,
         data_name=data_name,
         most_megabytes=megabytes,

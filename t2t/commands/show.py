@@ -7,6 +7,7 @@ from tyro.conf import Positional, UseAppendAction
 
 from t2t.commands.options import (
     CodeOption,
+    ImageSizeOption,
     JsonFlag,
     at_least,
     option,
@@ -22,14 +23,7 @@ def show(
         option("A name from `t2t models`, a timm model, or a run.", metavar="NAME"),
     ],
     *,
-    image_size: Annotated[
-        str | None,
-        option(
-            "Pixels, such as 384 or 192x256.",
-            "(default: the model's)",
-            "N|HEIGHTxWIDTH",
-        ),
-    ] = None,
+    image_size: ImageSizeOption = None,
     num_classes: Annotated[
         int | None, option("Number of classes.", "(default: the model's)", "N")
     ] = None,
@@ -52,7 +46,7 @@ def show(
       t2t show t2t_vit_14 --image-size 192x256 --num-classes 10
       t2t show t2t_vit_14 --set positions=relative --set mixer=ghost
       t2t show resnet50 --depth 1
-      t2t show runs/mine
+      t2t show runs/own
     """
     given = {"image_size": image_size, "num_classes": num_classes}
     given["in_channels"] = in_channels if in_channels != 3 else None

@@ -58,8 +58,8 @@ def train(
     from_: Annotated[
         str | None,
         option(
-            "Fine-tune trained weights: builtin, a run, a file, a timm model's name or "
-            "hf-hub:owner/name.",
+            "Fine-tune trained weights: a run folder, a file of weights, builtin, a "
+            "timm model's name, a URL or hf-hub:owner/name.",
             "",
             "WEIGHTS",
             "from",
@@ -71,17 +71,17 @@ def train(
     image_size: Annotated[
         str | None,
         option(
-            "Image size, as 224 or 192x256.",
-            "(default: the recipe's, or that of the weights)",
+            "Image size, as 224 or 192x256 (height first).",
+            "(default: that of the recipe, or of --from)",
             "SIZE",
         ),
     ] = None,
     teacher: Annotated[
         str | None,
         option(
-            "Distil from this teacher: a run, weights or a timm model's name.",
+            "Distil from this teacher, given as for --from.",
             "",
-            "RUN|WEIGHTS",
+            "WEIGHTS",
         ),
     ] = None,
     distill: Annotated[

@@ -1,4 +1,4 @@
-"""The page of what went wrong, after a training that took much longer than it."""
+"""Writes the page of mistakes after a training that took much longer."""
 
 from pathlib import Path
 from typing import Any

@@ -228,7 +228,7 @@ def files_and_commands(
         CURVES: "losses, metrics and learning rate over the steps",
         METRICS: "the same as numbers",
         PICTURES: "what the task saw and predicted",
-        MISTAKES: "surest mistakes, likely wrong labels, near-duplicates",
+        MISTAKES: "most confident mistakes, likely wrong labels, near-duplicates",
     }
     rows = {
         str(folder / name): what
@@ -240,7 +240,7 @@ def files_and_commands(
         rows[f"t2t eval {quoted}"] = f"{what} of every class"
         if not several and not (folder / MISTAKES).exists():
             page = f"t2t eval {quoted} --report {MISTAKES}"
-            rows[page] = "surest mistakes, likely wrong labels, near-duplicates"
+            rows[page] = "most confident mistakes, likely wrong labels, near-duplicates"
         rows[f"t2t predict {quoted} IMAGE..."] = "classify your own images"
     width = max(map(len, rows), default=0)
     return "\n".join(f"  {key:<{width}}   {value}" for key, value in rows.items())

@@ -1,8 +1,12 @@
 """Where the labels of images are, if not in the names of their class folders."""
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from t2t.errors import UserError, suggest
+
+PathLike = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,13 +95,15 @@ def parse_columns(text: str) -> dict[str, str | tuple[str, ...]]:
 
 
 def label_config(
-    labels: tuple[str, ...] = (),
+    labels: PathLike | Sequence[PathLike] = (),
     columns: str | None = None,
     pattern: str | None = None,
 ) -> LabelConfig:
     """The config of the options --labels, --label-columns and --label-pattern."""
+    several = [labels] if isinstance(labels, str | os.PathLike) else labels
+    files = tuple(os.fspath(each) for each in several)
     named = {} if columns is None else parse_columns(columns)
-    return LabelConfig(files=labels, pattern=pattern, **named)  # type: ignore[arg-type]
+    return LabelConfig(files=files, pattern=pattern, **named)  # type: ignore[arg-type]
 
 
 def differs_from_default(config: LabelConfig) -> bool:

@@ -68,7 +68,7 @@ def export(
 
     The file is compared with PyTorch on `images`, or on validation images of the model
     or of `data`; if it differs, nothing is written. Options: `dynamic_image_size`,
-    `with_preprocessing`, `int8`, `eval_images`, `license`.
+    `with_preprocessing`, `int8`, `val_images`, `license`.
     """
     chosen = ExportOptions(to=to, **options)
     if to == "onnx":
@@ -77,7 +77,7 @@ def export(
     trained = load_trained(weights, model=model, image_size=size)
     trained.model.cpu().float().eval()
     target = target_of(trained, chosen, weights, out)
-    labelled = find_labelled(trained, data, chosen.eval_images)
+    labelled = find_labelled(trained, data, chosen.val_images)
     words = [each for each in images if isinstance(each, str)]
     found = images_in(words) if len(words) == len(images) else list(images)
     other = other_size(trained.image_size) if chosen.dynamic_image_size else None
@@ -125,7 +125,7 @@ class Export:
         graph = ExportedGraph(
             trained,
             with_preprocessing=options.with_preprocessing,
-            multi_label=trained.is_multilabel,
+            multilabel=trained.is_multilabel,
         )
         metadata = metadata_of(trained, options, graph.output)
         if options.to == "torch-export":
@@ -158,7 +158,7 @@ class Export:
         part.rename(whole)
         metadata = onnx_file.quantize(whole, part, metadata)
         int8 = onnx_file.OnnxRunner(part, graph)
-        if self.labelled is None or metadata.multi_label:
+        if self.labelled is None or metadata.multilabel:
             accuracy = compare_classes(float32, int8, self.checked)
         else:
             accuracy = compare_accuracy(
@@ -170,7 +170,7 @@ class Export:
 def metadata_of(
     trained: TrainedModel, options: ExportOptions, output: str
 ) -> ExportMetadata:
-    """What the file says of itself."""
+    """The metadata of the file."""
     readable = trained.readable_names
     return ExportMetadata(
         model=trained.name,
@@ -181,7 +181,7 @@ def metadata_of(
         mean=trained.mean,
         std=trained.std,
         crop_fraction=trained.crop_fraction,
-        multi_label=trained.is_multilabel,
+        multilabel=trained.is_multilabel,
         input="uint8" if options.with_preprocessing else "normalised",
         output=output,
         dynamic_image_size=options.dynamic_image_size,

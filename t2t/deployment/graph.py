@@ -21,12 +21,12 @@ class ExportedGraph(nn.Module):
     """
 
     def __init__(
-        self, trained: TrainedModel, *, with_preprocessing: bool, multi_label: bool
+        self, trained: TrainedModel, *, with_preprocessing: bool, multilabel: bool
     ) -> None:
         super().__init__()
         self.model = trained.model.cpu().float().eval()
         self.with_preprocessing = with_preprocessing
-        self.multi_label = multi_label
+        self.multilabel = multilabel
         like = torch.empty(1, trained.channels, 1, 1)
         scale, shift = scale_and_shift(like, trained.mean, trained.std)
         self.register_buffer("scale", scale)
@@ -44,7 +44,7 @@ class ExportedGraph(nn.Module):
             logits: Tensor = self.model(images)
             return logits
         logits = self.model(images.float() * self.scale + self.shift)
-        return logits.sigmoid() if self.multi_label else logits.softmax(dim=1)
+        return logits.sigmoid() if self.multilabel else logits.softmax(dim=1)
 
     def inputs_for(self, pixels: Tensor) -> Tensor:
         """What the graph takes for uint8 pixels."""

@@ -81,7 +81,7 @@ def measured(
     progress: Callable[[int, int], None],
 ) -> KnownAccuracy:
     """The accuracy on labelled images."""
-    graph = ExportedGraph(trained, with_preprocessing=False, multi_label=False)
+    graph = ExportedGraph(trained, with_preprocessing=False, multilabel=False)
 
     def run(pixels: Tensor) -> np.ndarray:
         return graph.outputs_for(pixels).numpy()

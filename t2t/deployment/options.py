@@ -14,7 +14,7 @@ SUFFIXES = {
 FOLDER_SUFFIX = "-timm"
 """The end of the default name of a folder."""
 GRAPHS = ("onnx", "torch-export")
-EVAL_IMAGES = 1000
+VAL_IMAGES = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class ExportOptions:
     dynamic_image_size: bool = False
     with_preprocessing: bool = False
     int8: bool = False
-    eval_images: int = EVAL_IMAGES
+    val_images: int = VAL_IMAGES
     license: str = "unknown"
 
     def __post_init__(self) -> None:
@@ -40,5 +40,5 @@ class ExportOptions:
                     f"{self.to} export holds weights, which take any image size and "
                     "have no preprocessing."
                 )
-        if self.eval_images < 1:
-            raise UserError(f"eval_images={self.eval_images} must be 1 or more.")
+        if self.val_images < 1:
+            raise UserError(f"val_images={self.val_images} must be 1 or more.")

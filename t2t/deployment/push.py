@@ -69,7 +69,7 @@ def check_name(name: str) -> None:
     if not is_valid:
         raise UserError(
             f"{name!r} is not a name on the hub: give owner/name, in letters, digits, "
-            "- and _, as in t2t push runs/mine anna/my-flowers."
+            "- and _, as in t2t push runs/own anna/my-flowers."
         )
 
 

@@ -31,7 +31,7 @@ def write_and_compare(trained: TrainedModel, file: Path, images: CheckImages) ->
 
 def logits_of(trained: TrainedModel, again: nn.Module) -> tuple[ExportedGraph, Runner]:
     """The graph of a model, and a runner of the same model loaded again."""
-    graph = ExportedGraph(trained, with_preprocessing=False, multi_label=False)
+    graph = ExportedGraph(trained, with_preprocessing=False, multilabel=False)
     network = again.float().eval()
 
     @torch.inference_mode()

@@ -15,7 +15,7 @@ from t2t.training.run_files import remove_if_empty
 
 @contextmanager
 def writing_into(
-    folder: Path, advice: str = "free some space, or give --into another folder"
+    folder: Path, advice: str = "free some space, or give --out another folder"
 ) -> Iterator[None]:
     """Creates a folder to write into; an OS error becomes a UserError.
 

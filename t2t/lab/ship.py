@@ -71,7 +71,7 @@ def check_target(into: Path, file: Path) -> None:
     if existing and not {CARD} <= existing <= {CARD, file.name}:
         others = ", ".join(sorted(existing - {CARD, file.name})[:3]) or file.name
         raise UserError(
-            f"{into} holds something other than {file.stem} ({others}); give --into a "
+            f"{into} holds something other than {file.stem} ({others}); give --out a "
             "new folder."
         )
 
@@ -83,7 +83,7 @@ def check_same(file: Path, description: Description) -> None:
     existing = read_checkpoint(file).description
     if existing is None or replace(existing, extra=description.extra) != description:
         raise UserError(
-            f"{file.parent} holds another model of the name {file.stem}; give --into a "
+            f"{file.parent} holds another model of the name {file.stem}; give --out a "
             "new folder."
         )
 

@@ -3,7 +3,7 @@
 import csv
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from t2t.data.decoding.damage import (
     damage_limit,
 )
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
-from t2t.data.label_config import NO_LABEL_CONFIG, LabelConfig
+from t2t.data.label_config import PathLike, label_config
 from t2t.data.sources import Source
 from t2t.errors import UserError, choose, first_line
 from t2t.models.class_names import readable_names
@@ -88,7 +88,9 @@ def features(
     weights: str | os.PathLike[str],
     data: str | os.PathLike[str] | None = None,
     *,
-    label_config: LabelConfig = NO_LABEL_CONFIG,
+    labels: PathLike | Sequence[PathLike] = (),
+    label_columns: str | None = None,
+    label_pattern: str | None = None,
     split: str | None = None,
     num_images: int | None = None,
     seed: int = 0,
@@ -111,7 +113,8 @@ def features(
         max_pixels=max_pixels,
     )
     trained = load_trained(weights, model=model, needs_head=False)
-    images = find_images(trained, data, split, label_config=label_config)
+    config = label_config(labels, label_columns, label_pattern)
+    images = find_images(trained, data, split, label_config=config)
     images = replace(images, source=some_of(images.source, num_images, seed))
     with init_distributed(options.device) as world, use_free_cores(world.device):
         return extract(trained, images, world, options, progress)

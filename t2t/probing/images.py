@@ -119,9 +119,7 @@ def _whereabouts(
     seed = trained.seed if recipe is None else recipe.seed
     where = own if data is None else os.fspath(data)
     if where is None:
-        raise UserError(
-            f"{trained.path} does not name its training data: say which images to use."
-        )
+        raise UserError(f"{trained.path} does not name its training data: give --data.")
     is_own = own is not None and same_data(str(where), own)
     config = (
         labels_of(trained, recipe)
@@ -130,8 +128,7 @@ def _whereabouts(
     )
     if data is None and own is not None and not _can_open(where, config):
         raise UserError(
-            f"{trained.path} was trained on {where}, which is not here: say which "
-            "images to use."
+            f"{trained.path} was trained on {where}, which is not here: give --data."
         )
     is_run = recipe is not None and is_own and config == recipe.labels
     return str(where), recipe if is_run else None, seed, config

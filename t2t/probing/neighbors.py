@@ -15,7 +15,7 @@ from rich.text import Text
 from t2t.analysis.knn import nearest
 from t2t.analysis.neighbors_figure import CaptionedImage, draw_neighbors
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
-from t2t.data.label_config import NO_LABEL_CONFIG, LabelConfig
+from t2t.data.label_config import PathLike, label_config
 from t2t.data.sources import Source
 from t2t.errors import UserError, choose, on_one_line
 from t2t.models.trained import load_trained
@@ -153,8 +153,10 @@ def neighbors(
     images: ImageLike | Sequence[ImageLike],
     data: str | os.PathLike[str] | None = None,
     *,
-    label_config: LabelConfig = NO_LABEL_CONFIG,
-    num: int = 8,
+    labels: PathLike | Sequence[PathLike] = (),
+    label_columns: str | None = None,
+    label_pattern: str | None = None,
+    top: int = 8,
     split: str | None = None,
     num_images: int | None = None,
     seed: int = 0,
@@ -169,8 +171,8 @@ def neighbors(
 
     An image of the data is not its own neighbor.
     """
-    if num < 1:
-        raise UserError(f"num={num} is too small: give 1 or more.")
+    if top < 1:
+        raise UserError(f"top={top} is too small: give 1 or more.")
     options = ExtractOptions(
         batch_size=batch_size,
         device=device,
@@ -179,9 +181,8 @@ def neighbors(
     )
     several = images if isinstance(images, list | tuple) else [images]
     trained = load_trained(weights, model=model, needs_head=False)
-    selected = find_images(
-        trained, data, split, preferred="train", label_config=label_config
-    )
+    config = label_config(labels, label_columns, label_pattern)
+    selected = find_images(trained, data, split, preferred="train", label_config=config)
     selected = replace(selected, source=some_of(selected.source, num_images, seed))
     with init_distributed(device) as world, use_free_cores(world.device):
         predictor = Predictor(trained, world.device, max_pixels)
@@ -199,12 +200,12 @@ def neighbors(
         values = torch.cat(queries).float()
         check_finite(values, trained)
         # One more, since an image may find itself.
-        near = nearest(values, features.values.to(world.device), num + 1)
+        near = nearest(values, features.values.to(world.device), top + 1)
     names = [name_of(image, number) for number, image in enumerate(several)]
     rows = zip(names, pixels, *(each.cpu() for each in near), strict=True)
     return NeighborReport(
         found=tuple(
-            Nearest(name, seen, named(features, name, *row)[:num])
+            Nearest(name, seen, named(features, name, *row)[:top])
             for name, seen, *row in rows
         ),
         weights=str(weights),

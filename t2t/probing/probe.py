@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
-from t2t.data.label_config import NO_LABEL_CONFIG, LabelConfig
+from t2t.data.label_config import PathLike, label_config
 from t2t.data.sources import Source, Splits
 from t2t.errors import UserError
 from t2t.models.trained import TrainedModel, load_trained
@@ -36,7 +36,9 @@ def probe(
     weights: str | os.PathLike[str],
     *,
     data: str | os.PathLike[str] | None = None,
-    label_config: LabelConfig = NO_LABEL_CONFIG,
+    labels: PathLike | Sequence[PathLike] = (),
+    label_columns: str | None = None,
+    label_pattern: str | None = None,
     methods: Sequence[str] = ("linear", "knn"),
     split: str | None = None,
     k: int | None = None,
@@ -79,7 +81,8 @@ def probe(
     )
     parent = weights_folder(weights) if folder is None else Path(folder)
     trained = load_trained(weights, model=model, needs_head=False)
-    train, evaluated_on = find_labelled(trained, data, split, label_config)
+    config = label_config(labels, label_columns, label_pattern)
+    train, evaluated_on = find_labelled(trained, data, split, config)
     train = replace(train, source=some_of(train.source, train_images, seed))
     evaluated_on = replace(
         evaluated_on, source=some_of(evaluated_on.source, val_images, seed)

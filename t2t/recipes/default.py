@@ -25,7 +25,7 @@ ENOUGH_FOR_LARGE = 4_000
 
 @dataclass(frozen=True)
 class Scale:
-    """What of the default recipe decides on its time, besides the epochs."""
+    """The model, the image size and the stride of the default recipe."""
 
     model: str
     side: int

@@ -1,4 +1,4 @@
-"""`--minutes`, and the limit of a CPU: when a time decides on a run, and for which."""
+"""`--minutes`, and the default time limit on a CPU."""
 
 import os
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ def needs_budget(
 
 
 def check_minutes(minutes: float, epochs: bool) -> None:
-    """Raises an error if the time is no time, or not all that decides."""
+    """Raises an error for a time out of range, with epochs, or under torchrun."""
     if not 0 < minutes <= MOST_MINUTES:
         raise UserError(
             f"--minutes {minutes:g} is not possible: give more than 0 and at most "
@@ -59,7 +59,7 @@ def check_minutes(minutes: float, epochs: bool) -> None:
         )
     if epochs:
         raise UserError(
-            "--minutes and epochs are both given, but the time decides on the epochs; "
+            "--minutes and epochs are both given, and each sets the number of epochs; "
             "leave one of them out."
         )
     if is_distributed():

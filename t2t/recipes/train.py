@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
-from t2t.data.label_config import label_config
+from t2t.data.label_config import PathLike, label_config
 from t2t.data.sources import Splits
 from t2t.data.sources.in_memory import Data, data_name
 from t2t.errors import UserError
@@ -28,8 +28,6 @@ from t2t.training.run_folder import RunFolder
 from t2t.training.runtime import Compile, Precision, Runtime
 from t2t.training.trainer import Result
 from t2t.user_code import load_code
-
-PathLike = str | os.PathLike[str]
 
 
 def train(
@@ -96,7 +94,7 @@ def train(
         load_code(file)
     options = RecipeOptions(
         data=data_name(data),
-        labels=label_config(as_texts(labels), label_columns, label_pattern),
+        labels=label_config(labels, label_columns, label_pattern),
         weights=as_text(from_),
         freeze=freeze,
         image_size=None if image_size is None else as_size(image_size),
@@ -190,12 +188,6 @@ def is_started_run(recipe: str) -> bool:
 def as_text(path: PathLike | None) -> str | None:
     """A path or name as the command line would give it."""
     return None if path is None else os.fspath(path)
-
-
-def as_texts(paths: PathLike | Sequence[PathLike]) -> tuple[str, ...]:
-    """One path or several as the command line would give them."""
-    several = [paths] if isinstance(paths, str | os.PathLike) else paths
-    return tuple(os.fspath(each) for each in several)
 
 
 def as_words(settings: Mapping[str, Any] | Sequence[str]) -> tuple[str, ...]:

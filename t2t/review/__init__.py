@@ -1,1 +1,1 @@
-"""What went wrong: surest mistakes, likely wrong labels, near-duplicates; as a page."""
+"""A model's mistakes, likely wrong labels and near-duplicates, as a page."""

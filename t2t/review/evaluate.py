@@ -1,10 +1,10 @@
-"""`t2t.evaluate`: evaluates a model, and finds what went wrong."""
+"""`t2t.evaluate`: evaluates a model, and finds mistakes and likely wrong labels."""
 
 import csv
 import io
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from t2t.analysis.near_duplicates import colours_of
 from t2t.atomic import write_atomically
 from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, Damage, damage_limit
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
+from t2t.data.label_config import PathLike, label_config
 from t2t.data.sources import Source
 from t2t.data.sources.in_memory import Data, data_name
 from t2t.errors import UserError, first_line
@@ -103,7 +104,7 @@ class Evaluation:
 
     @property
     def wrong(self) -> list[ImagePrediction]:
-        """The wrong predictions, the surest first."""
+        """The wrong predictions, the most confident first."""
         return self.predictions.rows(self.predictions.wrong_rows)
 
     @property
@@ -135,7 +136,7 @@ class Evaluation:
         train_images: int = DEFAULT_TRAIN_IMAGES,
         progress: Progress = lambda done, total: None,
     ) -> Findings:
-        """Surest mistakes, likely wrong labels and near-duplicates.
+        """Most confident mistakes, likely wrong labels and near-duplicates.
 
         So many training images are evaluated as well, by chance if there are more.
         """
@@ -191,7 +192,7 @@ class Evaluation:
         train_images: int = DEFAULT_TRAIN_IMAGES,
         progress: Progress = lambda done, total: None,
     ) -> Findings:
-        """Writes a page of what went wrong, and beside it a .csv that lists all."""
+        """Writes the page of mistakes, and beside it a .csv that lists all."""
         file = Path(path).expanduser()
         table = table_beside(file, OF_REPORT)
         found = self.findings(train_images, progress)
@@ -223,11 +224,15 @@ def evaluate(
     weights: str | os.PathLike[str],
     data: Data | None = None,
     *,
+    labels: PathLike | Sequence[PathLike] = (),
+    label_columns: str | None = None,
+    label_pattern: str | None = None,
     split: str | None = None,
     model: str | None = None,
     batch_size: int = 256,
     device: str | None = None,
     precision: str | None = None,
+    real: bool = False,
     flip: bool = False,
     max_pixels: int = DEFAULT_MAX_PIXELS,
     max_damaged: str = DEFAULT_MAX_DAMAGED,
@@ -236,7 +241,7 @@ def evaluate(
     """Evaluates a run or weights on the run's validation images or on other data.
 
     `data` is a path or a name as for `t2t eval`, or the Python objects that `t2t.train`
-    takes. `flip` averages the probabilities of each image and its mirror image.
+    takes. Keywords are the options of `t2t eval`.
     """
     if env_count("WORLD_SIZE") > 1:
         raise UserError(
@@ -246,10 +251,12 @@ def evaluate(
     report = evaluate_model(
         weights,
         data=data_name(data),
+        label_config=label_config(labels, label_columns, label_pattern),
         split=split,
         batch_size=batch_size,
         device=device,
         precision=precision,
+        real=real,
         flip=flip,
         model=model,
         max_pixels=max_pixels,

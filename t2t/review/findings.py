@@ -1,4 +1,4 @@
-"""What went wrong in an evaluation: images to look at, and why."""
+"""Findings of an evaluation: images to look at, and why."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Confusion:
     num_of_label: int
     """The images of the class."""
     rows: Int64[Tensor, " examples"]
-    """The surest of these mistakes first."""
+    """These mistakes, the most confident first."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Findings:
         """The set that the second image of a pair belongs to."""
         return self.evaluated if self.trained_on is None else self.trained_on
 
-    def in_words(self) -> str:
+    def summary(self) -> str:
         """How many of each were found."""
         num_labels = len(self.wrong_labels) + len(self.wrong_train_labels)
         return (

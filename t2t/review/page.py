@@ -1,4 +1,4 @@
-"""The page of what went wrong."""
+"""The page of mistakes and likely wrong labels."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ def build_page(report: EvalReport, found: Findings, table: str) -> HtmlPage:
     trained, score = report.trained, report.score
     size = "×".join(map(str, trained.image_size))
     page = HtmlPage(
-        f"What went wrong: {trained.path}",
+        f"Mistakes and likely wrong labels: {trained.path}",
         f"{trained.name} at {size} pixels predicts the class of "
         f"{score.top1:.2f} % of {score.num_images:,} images correctly: "
         f"{report.data} ({report.split}). All that is found here is also listed in "
@@ -76,15 +76,17 @@ class Pictures:
 
 
 def add_mistakes(page: HtmlPage, found: Findings, pictures: Pictures) -> None:
-    """The surest mistakes."""
+    """The most confident mistakes."""
     mistakes = found.evaluated.rows(found.mistakes[:NUM_SHOWN])
     if not mistakes:
-        page.section("Surest mistakes", "None: every image is predicted as labelled.")
+        page.section(
+            "Most confident mistakes", "None: every image is predicted as labelled."
+        )
         return
     page.section(
-        "Surest mistakes",
-        f"{shown(len(mistakes), len(found.mistakes), 'wrong predictions')}, the surest "
-        "first: the label, then what the model predicts and how sure it is.",
+        "Most confident mistakes",
+        f"{shown(len(mistakes), len(found.mistakes), 'wrong predictions')}, the most "
+        "confident first: the label, then what the model predicts and its confidence.",
     )
     page.cards(prediction_card(each, pictures.first) for each in mistakes)
 
@@ -149,7 +151,9 @@ def add_confusions(page: HtmlPage, found: Findings, pictures: Pictures) -> None:
     """The pairs of classes that are confused most often, with examples."""
     if not found.confusions:
         return
-    page.section("Classes most often confused", "With the surest mistakes of each.")
+    page.section(
+        "Classes most often confused", "With the most confident mistakes of each."
+    )
     for confusion in found.confusions[:NUM_CONFUSIONS]:
         share = 100 * confusion.num_images / confusion.num_of_label
         page.heading(
@@ -221,7 +225,7 @@ def prediction_card(
                 Text(f"{image.label} → "),
                 Text(image.predicted, "right" if image.is_correct else "wrong"),
             ),
-            (Text(f"{percent(image.confidence)} sure"),),
+            (Text(percent(image.confidence)),),
             (Text(short_path(image.path)),),
         ),
         title=image.path,

@@ -61,7 +61,7 @@ class Predictions(Sequence[ImagePrediction]):
 
     @property
     def wrong_rows(self) -> Int64[Tensor, " wrong"]:
-        """The rows of wrong predictions, the surest first."""
+        """The rows of wrong predictions, the most confident first."""
         is_wrong = self.values["label"] != self.values["predicted"]
         rows = is_wrong.nonzero()[:, 0]
         order = self.values["confidence"][rows].argsort(descending=True, stable=True)

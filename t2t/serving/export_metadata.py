@@ -1,4 +1,4 @@
-"""What an exported model says of itself: classes, preprocessing and origin."""
+"""The metadata of an exported model: classes, preprocessing and origin."""
 
 import json
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ class ExportMetadata:
     crop_fraction: float
     """Share of the resized image that is cropped."""
     interpolation: str = "bicubic"
-    multi_label: bool = False
+    multilabel: bool = False
     """Whether an image may have several classes: sigmoid instead of softmax."""
     input: str = "normalised"
     """normalised float32, or uint8 pixels that the graph normalises."""

@@ -59,7 +59,7 @@ class OnnxPredictor(ImagePredictor[PixelArray]):
         self.session = open_session(path, threads)
         strings = self.session.get_modelmeta().custom_metadata_map
         self.metadata = ExportMetadata.from_strings(strings, self.path)
-        self.is_multilabel = self.metadata.multi_label
+        self.is_multilabel = self.metadata.multilabel
         self.class_names = self.metadata.class_names
         self.readable_names = self.metadata.names
         size, fraction = self.metadata.image_size, self.metadata.crop_fraction
@@ -99,7 +99,7 @@ class OnnxPredictor(ImagePredictor[PixelArray]):
         outputs = self.outputs(pixels)
         if self.metadata.output == "probabilities":
             return outputs
-        if self.metadata.multi_label:
+        if self.metadata.multilabel:
             return sigmoid(outputs)
         raised = np.exp(outputs - outputs.max(axis=1, keepdims=True))
         return raised / raised.sum(axis=1, keepdims=True)
@@ -167,7 +167,7 @@ def sigmoid(logits: Floats) -> Floats:
 
 
 def open_session(path: str | os.PathLike[str], threads: int | None = None) -> Any:
-    """ONNX Runtime's session on the CPU; one sentence if there is none to be had."""
+    """ONNX Runtime's session on the CPU; an error if it is not installed."""
     try:
         import onnxruntime
     except ImportError as error:

@@ -116,7 +116,7 @@ class Predictor(ImagePredictor[Pixels]):
         if not logits.isfinite().all():
             raise UserError(
                 f"{self.trained.path} gives NaN or infinity: its weights are damaged; "
-                "name others."
+                "give other weights."
             )
         probabilities = logits.sigmoid() if self.is_multilabel else logits.softmax(1)
         likely = probabilities.topk(self.num_likely(top), dim=1)

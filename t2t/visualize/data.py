@@ -104,14 +104,14 @@ class ModelLook:
             "weights": self.weights,
             "model": self.model,
             "image_size": list(self.image_size),
-            "parameters": self.num_parameters,
+            "num_parameters": self.num_parameters,
             "predictions": {each.name: each.prediction for each in self.images},
             "channels": [
                 {
                     "layer": each.name,
-                    "channels": len(each.std),
-                    "dead": int(each.dead.sum()),
-                    "outsized": int(each.outsized.sum()),
+                    "num_channels": len(each.std),
+                    "num_dead": int(each.dead.sum()),
+                    "num_outsized": int(each.outsized.sum()),
                 }
                 for each in self.channels
             ],
@@ -149,7 +149,7 @@ class Look:
     def as_json(self) -> dict[str, Any]:
         """The numbers as JSON."""
         return {
-            "images": self.num_images,
+            "num_images": self.num_images,
             "models": [each.as_json() for each in self.models],
             "skipped": list(self.skipped),
         }

@@ -16,7 +16,7 @@ from t2t.visualize.svg import as_svg
 
 @dataclass
 class Folder:
-    """The page under way, and where its pictures go."""
+    """The page being written, and where its pictures go."""
 
     path: Path
     page: HtmlPage

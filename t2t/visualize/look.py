@@ -187,7 +187,7 @@ def check_finite(layers: Sequence[FeatureLayer], path: str) -> None:
         if not layer.values.isfinite().all():
             raise UserError(
                 f"{path} gives NaN or infinity after {layer.name}: its weights are "
-                "damaged; name others."
+                "damaged; give other weights."
             )
 
 

@@ -15,7 +15,7 @@ from t2t.recipes.default import with_model
 from t2t.training.run_files import write_json
 
 Output = pytest.CaptureFixture[str]
-QUICK = ["--image-size", "32", "--batch", "1", "--seconds", "0.01", "--device", "cpu"]
+QUICK = ["--image-size=32", "--batch-size=1", "--seconds=0.01", "--device=cpu"]
 
 
 def test_models_and_peers_stand_in_one_table(capsys: Output, tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_models_and_peers_stand_in_one_table(capsys: Output, tmp_path: Path) -> 
 
 
 def test_a_recipe_is_timed_with_another_network(capsys: Output) -> None:
-    words = ["bench", "resnet18_32", "--recipe", "digits", "--batch", "2"]
+    words = ["bench", "resnet18_32", "--recipe", "digits", "--batch-size", "2"]
     assert main([*words, "--seconds", "0.01", "--device", "cpu"]) == 0
     assert "resnet18_32, train, 8 px, batch 2, fp32" in capsys.readouterr().err
     assert main(["bench", "resnet18_3", "--recipe", "digits"]) == 2
@@ -86,7 +86,10 @@ def test_a_file_that_cannot_be_written_is_told_before_measuring(
     ("words", "sentence"),
     [
         (["t2t_vit_1"], "There is no model 't2t_vit_1'. Did you mean"),
-        (["t2t_vit_7", "--batch", "0"], "--batch 0 is too small: give 1 or more."),
+        (
+            ["t2t_vit_7", "--batch-size", "0"],
+            "--batch-size 0 is too small: give 1 or more.",
+        ),
         (["t2t_vit_7", "--image-size", "0"], "--image-size 0 is too small"),
         (["t2t_vit_7", "--seconds", "0"], "--seconds 0 must be more than 0, and"),
         (["t2t_vit_7", "--launch", "graph", "--device", "cpu"], "needs CUDA"),

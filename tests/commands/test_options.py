@@ -1,16 +1,18 @@
 """Every option of a command reaches what it is for."""
 
 import inspect
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import t2t
 from t2t import cli
 from t2t.analysis.cost import count
 from t2t.cli import main
 from t2t.commands import COMMANDS
+from t2t.deployment.options import ExportOptions
 from t2t.errors import UserError
 from t2t.models.create import create_model
 from t2t.models.weights import save
@@ -90,7 +92,7 @@ def given_to(
             {"model": "resnet18"},
         ),
         (
-            "ship run --into here --data photos --data-name mine --megabytes 3 "
+            "ship run --out here --data photos --data-name mine --megabytes 3 "
             "--device cpu",
             "t2t.lab.ship.ship",
             {
@@ -101,7 +103,7 @@ def given_to(
             },
         ),
         (
-            "record a b --into here --data-name mine --held-out --log x --log y",
+            "record a b --out here --data-name mine --held-out --log x --log y",
             "t2t.lab.records.record.record",
             {
                 "data_name": "mine",
@@ -158,9 +160,11 @@ def test_options_reach_what_they_are_for(
 
 
 def test_cases_are_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = "bench t2t_vit_7 --mode infer --batch 3 --image-size 64 --precision fp16"
+    words = "bench t2t_vit_7 --mode infer --batch-size 3 --precision fp16"
     (cases, device, _), _ = given_to(
-        "t2t.lab.bench.measure.measure_cases", f"{words} --device cpu", monkeypatch
+        "t2t.lab.bench.measure.measure_cases",
+        f"{words} --image-size 64 --device cpu",
+        monkeypatch,
     )
     (case,) = cases
     assert (case.mode, case.batch, case.image_size) == ("infer", 3, 64)
@@ -253,8 +257,8 @@ def test_one_of_many_processes_tells_a_mistake(
         "plan digits",
         "bench --recipe digits",
         "study tokens",
-        "record runs/a --into here",
-        "ship runs/a --into here",
+        "record runs/a --out here",
+        "ship runs/a --out here",
         "pack digits packed",
     ],
     ids=lambda words: words.split()[0],
@@ -276,3 +280,26 @@ def test_code_is_an_option_of_all_commands_but_those_that_list() -> None:
         if "code" not in inspect.signature(command).parameters
     ]
     assert without == ["recipes", "models", "completion"]
+
+
+@pytest.mark.parametrize(
+    ("name", "of_the_shell"),
+    [
+        ("train", ""),
+        ("evaluate", "picture report train_images json"),
+        ("probe", "out json"),
+        ("features", "out picture json"),
+        ("neighbors", "picture json"),
+        ("look", "inputs out json"),
+        ("export", "inputs"),
+    ],
+)
+def test_functions_take_the_options_of_their_commands(
+    name: str, of_the_shell: str
+) -> None:
+    command = COMMANDS["eval" if name == "evaluate" else name]
+    options = inspect.signature(command).parameters.keys() - {"code", "log_level"}
+    keywords = {*inspect.signature(getattr(t2t, name)).parameters}
+    if name == "export":
+        keywords |= {field.name for field in fields(ExportOptions)}
+    assert options - {*of_the_shell.split()} <= keywords

@@ -28,7 +28,7 @@ from t2t.commands.parse import parse
         ("train --epochs", "--epochs needs a value; `t2t train --help` explains"),
         ("train --epochs --fresh", "--epochs needs a value;"),
         ("study tokens --only --dry-run", "--only needs a value;"),
-        ("bench t2t_vit_7 --batch", "--batch needs a value;"),
+        ("bench t2t_vit_7 --batch-size", "--batch-size needs a value;"),
         (
             "study a --seeds 0 --seeds 1 2",
             "--seeds is given twice; give it once.",
@@ -51,12 +51,12 @@ from t2t.commands.parse import parse
         ("bench t2t_vit_7 --precision fp32 int8", "--precision takes bf16, fp16, fp32"),
         ("pack", "t2t pack needs SOURCE and DEST; `t2t pack --help` gives examples."),
         ("pack photos", "t2t pack needs DEST;"),
-        ("record runs/mine", "t2t record needs --into PATH;"),
-        ("ship --into mine", "t2t ship needs RUN;"),
+        ("record runs/own", "t2t record needs --out PATH;"),
+        ("ship --out mine", "t2t ship needs RUN;"),
         ("train --data -photos", "-photos reads as an option; write --data=-photos."),
         ("models --jsn", "Did you mean --json?"),
         ("train --folder=", "--folder needs a value;"),
-        ("ship runs/mine --into=", "--into needs a value;"),
+        ("ship runs/own --out=", "--out needs a value;"),
         (
             "train --data t-0.tar t-1.tar t-2.tar",
             "know what 't-2.tar' is for; name several shards by a pattern in quotes",
@@ -81,7 +81,7 @@ def test_a_name_may_not_be_empty(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (
-        main([command, "", *(["--into", "x"] if command in ("ship", "record") else [])])
+        main([command, "", *(["--out", "x"] if command in ("ship", "record") else [])])
         == 2
     )
     told = capsys.readouterr().err
@@ -103,10 +103,10 @@ def test_a_file_that_is_called_like_an_option(
         "train",
         "train digits --epochs 3 --seed -1 --set optimizer.lr=1e-3 --set seed=2",
         "train --set=epochs=2 --checkpoint_minutes 0.5 --fresh --compile off",
-        "predict runs/mine - --json",
+        "predict runs/own - --json",
         "study tokens --seeds 0 1 --only t2t patches --dry-run",
-        "bench t2t_vit_7 --batch 1 2 --precision bf16 fp16 --grow size batch --json",
-        "record a b c --into d --log x --log y",
+        "bench t2t_vit_7 --batch-size 1 2 --precision bf16 fp16 --grow size --json",
+        "record a b c --out d --log x --log y",
         "pack photos packed --short-side 0",
         "show --depth 1 resnet50",
         "train --epochs=3 --set seed=2 --set seed=2",

@@ -61,7 +61,7 @@ def test_a_probe_prints_a_table_and_writes_its_numbers(
     assert "Numbers: probe.json" in shown.err
     facts = json.loads((here / "probe.json").read_text())
     assert [each["method"] for each in facts["results"]] == ["linear", "knn"]
-    more = ["--method", "few_shot,knn", "--draws", "2", "--seed", "5", "--val-images"]
+    more = ["--methods", "few_shot,knn", "--draws", "2", "--seed", "5", "--val-images"]
     assert main([*words, *more, "2", "--out", "mine.json", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads((here / "mine.json").read_text())
@@ -88,7 +88,7 @@ def test_a_run_keeps_its_numbers(
     from t2t.recipes.digits import t2t_vit
 
     (run / "recipe.json").write_text(json.dumps(to_json(t2t_vit())))
-    words = ["--data", photos, "--method", "knn", "--device", "cpu"]
+    words = ["--data", photos, "--methods", "knn", "--device", "cpu"]
     for given in ("run", "run/model.safetensors"):
         assert main(["probe", given, *words]) == 0
         assert (run / "probe.json").is_file()
@@ -99,7 +99,7 @@ def test_a_run_keeps_its_numbers(
 def test_features_go_into_files(
     weights: str, photos: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["features", weights, photos, "--device", "cpu", "--out", "f.npy"]
+    words = ["features", weights, "--data", photos, "--device", "cpu", "--out", "f.npy"]
     assert main([*words, "--picture", "t.png", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["files"] == ["f.npy", "f.csv", "t.png"]
@@ -116,12 +116,12 @@ def test_neighbors_are_listed_and_drawn(
 ) -> None:
     image = f"{photos}/a/0.png"
     words = ["neighbors", weights, image, "--data", photos, "--device", "cpu"]
-    assert main([*words, "--num", "3", "--picture", "n.png"]) == 0
+    assert main([*words, "--top", "3", "--picture", "n.png"]) == 0
     shown = capsys.readouterr()
     assert shown.out.count(f"{photos}/a/") == 4
     assert "Picture: n.png" in shown.err
     assert (here / "n.png").stat().st_size > 1000
-    assert main([*words, "--json", "--num", "2", "--split", "val"]) == 0
+    assert main([*words, "--json", "--top", "2", "--split", "val"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["split"], facts["num_images"]) == ("val", 4)
 
@@ -130,8 +130,8 @@ def test_neighbors_are_listed_and_drawn(
     ("words", "message"),
     [
         (
-            "probe builtin --method lin",
-            "--method lin is not known. Did you mean linear",
+            "probe builtin --methods lin",
+            "--methods lin is not known. Did you mean linear",
         ),
         ("probe builtin --shots 1,x", "--shots 1,x must be whole numbers"),
         ("probe builtin --shots 0", "--shots 0 is too small"),
@@ -145,7 +145,7 @@ def test_neighbors_are_listed_and_drawn(
         ("features builtin --out no/f.npy", "there is no folder no"),
         ("neighbors builtin", "No image is given beside builtin"),
         ("neighbors builtin no.png --data digits", "no.png cannot be read"),
-        ("neighbors builtin no.png --num 0", "--num 0 is too small"),
+        ("neighbors builtin no.png --top 0", "--top 0 is too small"),
     ],
 )
 def test_a_mistake_is_one_sentence(

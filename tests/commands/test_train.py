@@ -85,7 +85,7 @@ Output = pytest.CaptureFixture[str]
         ("pack digits packed --short-side -1", "or --short-side 0 to keep the size"),
         ("pack digits /dev/null/p", "p cannot be written to (Not a directory): fix"),
         ("plan digits --micro-batch 0", "--micro-batch 0 is too small"),
-        ("ship mine --into here --megabytes 0", "--megabytes 0 is too small"),
+        ("ship mine --out here --megabytes 0", "--megabytes 0 is too small"),
         ("plan digits --rate inf", "--rate inf must be more than 0, in images/s."),
         ("plan digits --rate 0", "--rate 0 must be more than 0, in images/s."),
         ("recipes zzz", "No recipe has 'zzz' in its name. `t2t recipes` lists all."),
@@ -296,7 +296,7 @@ def test_a_test_split_is_named_at_the_end(
         ({"stopped_early": "Stopped early.", "best_epoch": 9}, "Stopped early."),
     ],
 )
-def test_the_page_says_whose_weights_a_run_delivers(
+def test_the_page_says_which_weights_a_run_saves(
     changes: dict[str, object], sentence: str, tmp_path: Path
 ) -> None:
     summary = {

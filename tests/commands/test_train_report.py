@@ -1,4 +1,4 @@
-"""The page of what went wrong, written after a training."""
+"""The page of mistakes, written after a training."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ def test_a_quick_page_is_written_into_the_run_folder(
     page = "t2t eval" + f" {folder} --report mistakes.html"
     assert page in files_and_commands(folder)
     assert write_report(folder, result.summary, "cpu") == ""
-    assert "Surest mistakes" in (folder / "mistakes.html").read_text()
+    assert "Most confident mistakes" in (folder / "mistakes.html").read_text()
     table = (folder / "mistakes.csv").read_text().splitlines()
     num_wrong = round(13 * (1 - result.summary["top1"] / 100))
     assert sum(line.startswith("mistake,val") for line in table) == num_wrong

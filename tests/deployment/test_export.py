@@ -43,7 +43,7 @@ def test_onnx_has_names_classes_and_preprocessing(
     assert json.loads(about["mean"]) == [0.4, 0.5, 0.6]
     assert json.loads(about["crop_fraction"]) == 0.8
     assert json.loads(about["interpolation"]) == "bicubic"
-    assert json.loads(about["multi_label"]) is False
+    assert json.loads(about["multilabel"]) is False
     assert json.loads(about["t2t_version"]) == t2t.__version__
     assert "4 images" in json.loads(about["parity"])
     assert str(Path.cwd()).encode() not in out.read_bytes()  # no path of this machine
@@ -167,7 +167,7 @@ def test_the_default_name_is_that_of_the_weights(
         ("WEIGHTS PHOTO --to safetensors --int8", "int8 is for to='onnx'"),
         ("WEIGHTS PHOTO --to timm --dynamic-image-size", "dynamic_image_size is for"),
         ("WEIGHTS PHOTO --to timm --out HERE", "something other than an earlier"),
-        ("WEIGHTS PHOTO --to onnx --eval-images 0", "--eval-images 0 is too small"),
+        ("WEIGHTS PHOTO --to onnx --val-images 0", "--val-images 0 is too small"),
         ("WEIGHTS PHOTO --to onnx --image-size big", "--image-size big is not a size"),
         ("WEIGHTS --data nowhere --to onnx", "nowhere"),
     ],

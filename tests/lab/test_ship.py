@@ -39,7 +39,7 @@ def run(tiny_study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def shipped(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A build in which the run's model ships."""
-    words = ["ship", str(run), "--into", str(tmp_path / "in"), "--data-name", "noise"]
+    words = ["ship", str(run), "--out", str(tmp_path / "in"), "--data-name", "noise"]
     assert main([*words, "--device", "cpu"]) == 0
     monkeypatch.setattr(builtin, "FOLDER", tmp_path / "in")
     return tmp_path / "in"
@@ -80,7 +80,7 @@ def test_the_card_tells_what_was_measured(
     run: Path, shipped: Path, images: Path, capsys: Output
 ) -> None:
     capsys.readouterr()
-    words = ["eval", "--weights", "builtin", "--data", str(images), "--device", "cpu"]
+    words = ["eval", "builtin", "--data", str(images), "--device", "cpu"]
     assert main([*words, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     card = (shipped / "MODEL_CARD.md").read_text()
@@ -135,7 +135,6 @@ def test_predicting_needs_no_weights(images: Path, capsys: Output) -> None:
     for words in (
         ["predict", photo],
         ["predict", "builtin", photo],
-        ["predict", photo, "--weights", "builtin"],
     ):
         assert main([*words, "--json", "--device", "cpu"]) == 0
         told = capsys.readouterr()
@@ -160,8 +159,7 @@ def test_a_build_without_a_model_says_so(
         ("predict",): "No images are given",
         ("predict", str(run)): "No images are given",
         ("predict", "no-such-run", "cat.jpg"): "There is no file no-such-run",
-        ("eval",): "Give one run or file of weights",
-        ("eval", str(run), "--weights", "builtin"): "Give one run or file of weights",
+        ("eval",): "t2t eval needs WEIGHTS",
     }.items():
         assert main([*words]) == 2
         assert sentence in capsys.readouterr().err
@@ -218,7 +216,7 @@ def test_another_model_of_the_same_name_is_not_written_over(
     model, loaded = load_with_report(run)
     names = ("a", "b", "d")
     t2t.save(model, other, name=loaded.name, class_names=names, extra=loaded.extra)
-    with pytest.raises(UserError, match=r"another model of the name tiny; give --into"):
+    with pytest.raises(UserError, match=r"another model of the name tiny; give --out"):
         ship(other, shipped, device="cpu")
     assert (shipped / "tiny.safetensors").read_bytes() == before
 
@@ -231,7 +229,7 @@ def test_no_image_that_was_trained_on_judges_what_ships(
     recipe = replace(read_recipe(run), data=str(whole), epochs=1)
     train(recipe, folder=tmp_path / "run", runtime=CPU, quiet=True)
     top1 = json.loads((tmp_path / "run/result.json").read_text())["top1"]
-    words = ["ship", str(tmp_path / "run"), "--device", "cpu", "--into"]
+    words = ["ship", str(tmp_path / "run"), "--device", "cpu", "--out"]
     assert main([*words, str(tmp_path / "a"), "--data-name", "whole"]) == 0
     card = (tmp_path / "a/MODEL_CARD.md").read_text()
     assert f"Top-1 {top1:.2f} % on 5 images (whole, val)" in card

@@ -13,7 +13,6 @@ from PIL import Image
 from torch import nn
 
 import t2t
-from t2t.data.label_config import LabelConfig
 from t2t.data.sources import open_source
 from t2t.errors import UserError
 from t2t.models.create import create_model
@@ -184,10 +183,9 @@ def test_several_labels_are_named_together(
     rows = [f"{name},{'a;b' if n % 2 else 'c'}" for n, name in enumerate(names)]
     table = tmp_path / "tags.csv"
     table.write_text("\n".join(["file,tags", *rows]))
-    config = LabelConfig(files=(str(table),))
-    found = extracted(weights, images, label_config=config, split="all")
+    found = extracted(weights, images, labels=table, split="all")
     assert found.classes == ("c", "a;b")
     _, saved = save_features(found, tmp_path / "x.npy")
     assert saved.read_text().count(",a;b\n") == 4
     with pytest.raises(UserError, match="several labels, and a probe scores one"):
-        t2t.probe(weights, data=images, label_config=config, device="cpu")
+        t2t.probe(weights, data=images, labels=table, device="cpu")

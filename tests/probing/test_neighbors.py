@@ -29,7 +29,7 @@ def test_neighbors_are_those_with_the_most_similar_features(
     weights: Path, images: Path
 ) -> None:
     queries = sorted((images / "val").rglob("*.png"))[:3]
-    report = found(weights, queries, images, num=5)
+    report = found(weights, queries, images, top=5)
     assert (report.split, report.num_images) == ("train", 48)
     train, val = (
         t2t.features(weights, images, split=split, device="cpu")
@@ -52,13 +52,13 @@ def test_an_image_is_not_its_own_neighbor(weights: Path, own_images: Path) -> No
     image = own_images / "a" / "00.png"
     copy = own_images / "b" / "copy.png"
     copy.write_bytes(image.read_bytes())
-    (nearest,) = found(weights, str(image), own_images, num=40).found
+    (nearest,) = found(weights, str(image), own_images, top=40).found
     assert nearest.neighbors[0].name == str(copy)
     assert nearest.neighbors[0].similarity == pytest.approx(1, abs=1e-5)
     assert str(image) not in {each.name for each in nearest.neighbors}
     assert len(nearest.neighbors) == 30
     with Image.open(image) as opened:
-        (of_picture,) = found(weights, np.asarray(opened), own_images, num=3).found
+        (of_picture,) = found(weights, np.asarray(opened), own_images, top=3).found
     # Pixels have no name to leave out, and both files hold them.
     assert [round(each.similarity, 4) for each in of_picture.neighbors[:2]] == [1, 1]
 
@@ -67,7 +67,7 @@ def test_the_report_is_a_table_json_and_a_picture(
     weights: Path, images: Path, own_images: Path, tmp_path: Path
 ) -> None:
     query = own_images / "a" / "00.png"
-    report = found(weights, [query], images, num=2, num_images=12)
+    report = found(weights, [query], images, top=2, num_images=12)
     facts = json.loads(json.dumps(report.as_json()))
     (image,) = facts["images"]
     assert (image["image"], facts["num_images"]) == (str(query), 12)
@@ -96,5 +96,5 @@ def test_a_damaged_image_is_an_error(weights: Path, own_images: Path) -> None:
         found(weights, str(broken), own_images)
     with pytest.raises(UserError, match="precision='fp8' is not known"):
         found(weights, str(own_images / "a" / "00.png"), own_images, precision="fp8")
-    with pytest.raises(UserError, match="num=0 is too small"):
-        found(weights, str(own_images / "a" / "00.png"), own_images, num=0)
+    with pytest.raises(UserError, match="top=0 is too small"):
+        found(weights, str(own_images / "a" / "00.png"), own_images, top=0)

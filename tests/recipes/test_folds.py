@@ -1,4 +1,4 @@
-"""Cross-validation: disjoint folds, resumed, summarized; no model is delivered."""
+"""Cross-validation: disjoint folds, resumed, summarized; no final model is saved."""
 
 import json
 import statistics

@@ -258,3 +258,16 @@ def test_the_most_frequent_confusion_comes_first() -> None:
     assert pairs == [("dog", "owl", 2), ("cat", "dog", 1), ("owl", "cat", 1)]
     assert found[0].num_of_label == 3
     assert found[0].rows.tolist() == [2, 1]  # the surest first
+
+
+def test_labels_may_be_in_a_table(weights: Weights, tmp_path: Path) -> None:
+    for number in range(4):
+        noise(number).save(tmp_path / f"{number}.png")
+    rows = [f"{number}.png,{('cat', 'dog')[number % 2]}" for number in range(4)]
+    table = tmp_path / "sheet.csv"
+    table.write_text("\n".join(["picture,kind", *rows]))
+    columns = "path=picture,label=kind"
+    found = t2t.evaluate(
+        weights(["cat", "dog"]), tmp_path, labels=table, label_columns=columns
+    )
+    assert found.num_images == 4

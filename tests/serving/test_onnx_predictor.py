@@ -176,7 +176,7 @@ def numbers_rounded(text: str) -> str:
         ("PLAIN cat.jpg", "does not name its classes and preprocessing"),
         ("MODEL nowhere.jpg", "No image could be read"),
         ("MODEL", "No images are given"),
-        ("MODEL cat.jpg --picture a.png", "--picture looks inside the model"),
+        ("MODEL cat.jpg --picture a.png", "--picture needs the model's layers"),
         ("MODEL cat.jpg --device cuda", "an ONNX file runs on the CPU"),
         ("MODEL cat.jpg --model deit_tiny", "--model deit_tiny is not needed"),
     ],

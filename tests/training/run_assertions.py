@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 
-def assert_delivered(folder: Path, expected: dict[str, torch.Tensor]) -> None:
+def assert_model_saved(folder: Path, expected: dict[str, torch.Tensor]) -> None:
     found = load_file(folder / "model.safetensors")
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from run_assertions import assert_delivered, untimed_rows
+from run_assertions import assert_model_saved, untimed_rows
 from safetensors.torch import load_file
 
 from t2t.data.sources import Splits, open_splits
@@ -33,7 +33,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(
     for step in (5, None):
         interrupt_after(step)
         train(recipe, folder=folders[1], runtime=cpu, quiet=True)
-    assert_delivered(folders[1], load_file(folders[0] / "model.safetensors"))
+    assert_model_saved(folders[1], load_file(folders[0] / "model.safetensors"))
     assert untimed_rows(folders[1]) == untimed_rows(folders[0])
     # It is another run than an unbalanced one, of as many steps.
     plain = tmp_path / "plain"

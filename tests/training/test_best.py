@@ -1,4 +1,4 @@
-"""The best evaluation: kept beside the last, delivered, and the end of a run."""
+"""The best evaluation: kept beside the last, saved as the model; the end of a run."""
 
 import json
 import math
@@ -75,7 +75,7 @@ def test_a_better_evaluation_than_the_last_is_kept_beside_it(
     assert report.notes == ()
 
 
-def test_best_delivers_these_weights_and_their_scores(
+def test_best_saves_these_weights_and_their_scores(
     peak: Recipe, whole: Path, cpu: Runtime, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from run_assertions import assert_delivered, untimed_rows
+from run_assertions import assert_model_saved, untimed_rows
 
 from t2t.data.sampler import Batch
 from t2t.errors import UserError
@@ -80,7 +80,7 @@ def test_a_folder_that_is_lost_while_training_is_recreated(
         interrupt_after(None)
         assert train(recipe, runtime=cpu, **given).finished  # type: ignore[arg-type]
     assert "while training; it was recreated" in (folder / "log.txt").read_text()
-    assert_delivered(folder, expected)
+    assert_model_saved(folder, expected)
     assert untimed_rows(folder) == untimed_rows(uninterrupted)
     again = train(recipe, runtime=cpu, **given)  # type: ignore[arg-type]
     assert again.already_finished
@@ -104,7 +104,7 @@ def test_a_file_that_is_removed_while_training_is_written_again(
     assert (folder / name).exists()
     said = (folder / "log.txt").read_text()
     assert "removed while training" in said or "file in it was removed" in said
-    assert_delivered(folder, expected)
+    assert_model_saved(folder, expected)
     assert untimed_rows(folder) == untimed_rows(uninterrupted)
     assert train(recipe, folder=folder, runtime=cpu, quiet=True).already_finished
 

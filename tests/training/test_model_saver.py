@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from run_assertions import assert_delivered, assert_metrics_are_whole
+from run_assertions import assert_metrics_are_whole, assert_model_saved
 from safetensors.torch import load_file
 
 from t2t.errors import UserError
@@ -74,7 +74,7 @@ def test_full_disk_on_the_way_does_not_stop_a_run(
         "model.safetensors could not be written",
     ):
         assert sentence.replace(" ", "") in reported
-    assert_delivered(tmp_path / "run", expected)
+    assert_model_saved(tmp_path / "run", expected)
 
 
 def test_no_checkpoint_is_claimed_that_a_full_disk_did_not_take(
@@ -110,7 +110,7 @@ def test_full_disk_at_the_end_keeps_the_last_checkpoint(
     assert [path.name for path in checkpoints(folder / "last")] == ["step-000000006"]
     disk(range(0))
     assert train(recipe, folder=folder, runtime=cpu, quiet=True).finished
-    assert_delivered(folder, expected)
+    assert_model_saved(folder, expected)
     assert_metrics_are_whole(folder)
 
 
@@ -134,7 +134,7 @@ def test_a_model_that_has_no_room_is_kept_as_a_checkpoint(
             train(recipe, folder=folder, runtime=cpu, quiet=True)
     assert checkpoints(folder / "last")[0].name == "step-000000012"
     assert train(recipe, folder=folder, runtime=cpu, quiet=True).finished
-    assert_delivered(folder, expected)
+    assert_model_saved(folder, expected)
     assert_metrics_are_whole(folder)  # the last evaluation is done again
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from run_assertions import assert_delivered, assert_metrics_are_whole, untimed_rows
+from run_assertions import assert_metrics_are_whole, assert_model_saved, untimed_rows
 
 from t2t.data.sampler import Batch
 from t2t.errors import UserError
@@ -59,7 +59,7 @@ def test_killed_at_random_moments(
             newest = checkpoints(folder / "last")[:1]
             assert all(is_intact(path) for path in newest)
     assert num_killed >= 2
-    assert_delivered(folder, expected)
+    assert_model_saved(folder, expected)
     assert_metrics_are_whole(folder)
     assert untimed_rows(folder) == untimed_rows(uninterrupted)
     assert not (folder / "last").exists()
@@ -132,7 +132,7 @@ def test_killed_while_a_checkpoint_is_written(
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "lo')  # as a power cut leaves it
     train(recipe, folder=folder, runtime=cpu, quiet=True)
-    assert_delivered(folder, expected)
+    assert_model_saved(folder, expected)
     assert_metrics_are_whole(folder)
 
 
@@ -159,7 +159,7 @@ def test_a_signal_saves_and_leaves_in_peace(
     (newest,) = checkpoints(folder / "last")
     assert is_intact(newest)
     assert train(recipe, folder=folder, runtime=cpu, quiet=True).finished
-    assert_delivered(folder, expected)
+    assert_model_saved(folder, expected)
 
 
 def test_finished_run_is_not_trained_again(

@@ -125,7 +125,7 @@ def check_target(into: Path, run: FinishedRun) -> None:
     ours = (RECIPE, ENVIRONMENT, CURVES, PAGE, "seed", ".")
     if SUMMARY not in existing and any(not name.startswith(ours) for name in existing):
         raise UserError(
-            f"{into} holds something other than a record; give --into a new folder."
+            f"{into} holds something other than a record; give --out a new folder."
         )
     own = run.recipe["name"]
     name = own
@@ -133,7 +133,7 @@ def check_target(into: Path, run: FinishedRun) -> None:
         name = read_json(into / RECIPE, {"name": str})["name"]
     if name != own:
         raise UserError(
-            f"{into} is a record of {name}, not of {own}; give --into a new folder."
+            f"{into} is a record of {name}, not of {own}; give --out a new folder."
         )
 
 

@@ -133,13 +133,13 @@ def check_apart(into: Path, folder: Path, studies: Sequence[Path]) -> None:
     """Raises an error if the folder holds anything but a record of these studies."""
     if into.resolve().is_relative_to(folder.resolve()):
         raise UserError(
-            f"{into} is inside the folder of the studies; give --into a folder "
+            f"{into} is inside the folder of the studies; give --out a folder "
             "elsewhere."
         )
     if others := file_names(into) - {*(study.name for study in studies), RUNS, PAGE}:
         raise UserError(
             f"{into} holds something other than a record of these studies "
-            f"({sorted(others)[0]}); give --into a new folder."
+            f"({sorted(others)[0]}); give --out a new folder."
         )
 
 

@@ -92,13 +92,13 @@ class Explainer:
         return wanted
 
     def check_room(self) -> None:
-        """Refuses an explanation if too many are under way."""
+        """Refuses an explanation if too many are in progress."""
         if self.num_inside >= self.service.options.max_explanations:
-            raise busy(2, f"{self.num_inside} explanations are under way")
+            raise busy(2, f"{self.num_inside} explanations are in progress")
 
     @contextmanager
     def room(self) -> Iterator[None]:
-        """Counts an explanation as under way."""
+        """Counts an explanation as in progress."""
         self.check_room()
         self.num_inside += 1
         try:

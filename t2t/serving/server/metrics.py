@@ -55,7 +55,7 @@ class Metrics:
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
 
     def gauge(self, name: str, help: str, value: Callable[[], float]) -> None:
-        """Adds a number that is asked for when metrics are read."""
+        """Adds a number that is read with the metrics."""
         self.gauges[name] = (help, value)
 
     def render(self) -> str:
@@ -103,7 +103,7 @@ def _header(name: str, kind: str, help: str) -> tuple[str, str]:
 
 
 def resident_bytes() -> int:
-    """The memory of this process; its peak where the system tells no more."""
+    """The memory of this process, or its peak on systems that give only that."""
     import resource
 
     try:

@@ -24,7 +24,7 @@ from t2t.serving.server.protocol import guarded
 from t2t.serving.server.service import Service
 
 GRACE_SECONDS = 1
-"""What requests that are under way have to end, once the server is asked to."""
+"""Time for requests in progress to end, once the server is asked to stop."""
 CLOSE_SECONDS = 0.5
 """What the threads have to end after that."""
 
@@ -135,7 +135,7 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Ends once what is under way is done; at once if asked twice."""
+        """Ends once requests in progress are done; at once if asked twice."""
         self.force_exit = self.should_exit
         self.should_exit = True
 

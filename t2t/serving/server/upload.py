@@ -38,7 +38,7 @@ class HeldBytes:
         def add(num: int) -> None:
             nonlocal held
             if self.num + num > self.most:
-                raise busy(1, "too many uploads are under way")
+                raise busy(1, "too many uploads are in progress")
             self.num += num
             held += num
 

@@ -48,7 +48,7 @@ def test_a_record_holds_what_its_runs_say(
 ) -> None:
     log = tmp_path / "log.txt"
     log.write_text(f"what was told of {images}\n")
-    words = ["record", str(runs[1]), str(runs[0]), "--into", str(tmp_path / "here")]
+    words = ["record", str(runs[1]), str(runs[0]), "--out", str(tmp_path / "here")]
     words += ["--data-name", "path/to/images", "--log", str(log), "--log", str(log)]
     assert main(words) == 0
     assert "tiny.patches, top-1" in capsys.readouterr().out

@@ -40,7 +40,7 @@ def test_a_record_of_studies_holds_tables_and_runs(
     studied: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     into = tmp_path / "kept"
-    words = ["record", str(studied), "--into", str(into), "--data-name", "some/images"]
+    words = ["record", str(studied), "--out", str(into), "--data-name", "some/images"]
     assert main(words) == 0
     assert capsys.readouterr().out == f"{into}: the study tiny_tokens\n"
     assert {path.name for path in into.iterdir()} == {
@@ -80,7 +80,7 @@ def test_logs_are_for_single_runs(
     studied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     into = tmp_path / "kept"
-    words = ["record", str(studied), "--into", str(into), "--log", "log.txt"]
+    words = ["record", str(studied), "--out", str(into), "--log", "log.txt"]
     assert main(words) == 2
     assert "--log is for single runs" in capsys.readouterr().err
     assert not into.exists()
@@ -126,12 +126,12 @@ def test_a_table_of_runs_that_were_trained_anew_is_refused(
 def test_studies_are_named_alone_and_all_at_once(
     studied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["record", str(studied), str(tmp_path), "--into", str(tmp_path / "kept")]
+    words = ["record", str(studied), str(tmp_path), "--out", str(tmp_path / "kept")]
     assert main(words) == 2
     assert "a record of their own; give it alone" in capsys.readouterr().err
     one = str(studied / "tiny_tokens")
-    assert main(["record", one, "--into", str(tmp_path / "kept")]) == 2
-    assert f"t2t record {studied} --into PATH" in capsys.readouterr().err
+    assert main(["record", one, "--out", str(tmp_path / "kept")]) == 2
+    assert f"t2t record {studied} --out PATH" in capsys.readouterr().err
 
 
 def table(**changes: object) -> str:

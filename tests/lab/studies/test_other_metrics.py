@@ -78,7 +78,7 @@ def test_a_study_without_labels_is_trained_tabled_and_recorded(
     means = [arm["colour_error"]["mean"] for arm in numbers["arms"]]
     assert all(0 < mean < 10 for mean in means)
 
-    assert main(["record", str(folder), "--into", str(tmp_path / "record")]) == 0
+    assert main(["record", str(folder), "--out", str(tmp_path / "record")]) == 0
     kept = tmp_path / "record" / "runs" / "tiny"
     summary = json.loads((kept / "summary.json").read_text())
     assert summary["colour_error"] == [
@@ -89,10 +89,10 @@ def test_a_study_without_labels_is_trained_tabled_and_recorded(
     assert "| seed | colour error (EMA) |" in (kept / "README.md").read_text()
     run = folder / "runs" / "tiny-seed0"
     capsys.readouterr()
-    assert main(["record", str(run), "--into", str(tmp_path / "single")]) == 0
+    assert main(["record", str(run), "--out", str(tmp_path / "single")]) == 0
     shown = f"tiny, colour error {summary['colour_error'][0]:.3f} (seeds [0])"
     assert shown in capsys.readouterr().out
-    assert main(["ship", str(run), "--into", str(tmp_path / "shipped")]) == 2
+    assert main(["ship", str(run), "--out", str(tmp_path / "shipped")]) == 2
     assert "its task is test_mean_colour, and only a run that learned to classify" in (
         capsys.readouterr().err
     )
