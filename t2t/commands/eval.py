@@ -30,6 +30,7 @@ from t2t.commands.options import (
 from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, damage_limit
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.errors import UserError, on_one_line
+from t2t.table_beside import OF_REPORT, table_beside
 
 if TYPE_CHECKING:
     from t2t.models.trained import TrainedModel
@@ -191,7 +192,7 @@ def check_report(report: str | None) -> None:
         )
     path = Path(report).expanduser()
     check_writable("--report", path)
-    check_writable("--report", path.with_suffix(".csv"))
+    check_writable("--report", table_beside(path, OF_REPORT))
 
 
 def score_for_report() -> "Scoring":

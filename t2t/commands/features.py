@@ -26,6 +26,7 @@ from t2t.commands.options import (
 )
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.errors import UserError, on_one_line
+from t2t.table_beside import OF_FEATURES, table_beside
 
 
 def features(
@@ -98,8 +99,9 @@ def features(
     if out is not None:
         if not out.lower().endswith(".npy"):
             raise UserError(f"--out {out} must end in .npy.")
-        for file in (Path(out), Path(out).with_suffix(".csv")):
-            check_writable("--out", file.expanduser())
+        file = Path(out).expanduser()
+        for each in (file, table_beside(file, OF_FEATURES)):
+            check_writable("--out", each)
     run_code(code)
 
     from t2t.probing.features import features as extract

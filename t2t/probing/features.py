@@ -29,6 +29,7 @@ from t2t.models.trained import TrainedModel, load_trained
 from t2t.models.vit import VisionTransformer
 from t2t.probing.images import ImagesOfSplit, find_images, some_of
 from t2t.shapes import Images, Labels
+from t2t.table_beside import OF_FEATURES, table_beside
 from t2t.training.distributed import World, init_distributed
 from t2t.training.evaluation.evaluate import Normalize, evaluate
 from t2t.training.runtime import PRECISIONS, default_precision
@@ -215,18 +216,13 @@ def check_finite(values: Tensor, trained: TrainedModel) -> None:
         )
 
 
-def table_beside(file: Path) -> Path:
-    """The file of names and labels for a file of features."""
-    return file.with_suffix(".csv")
-
-
 def save_features(found: Features, path: str | os.PathLike[str]) -> tuple[Path, Path]:
     """Writes an .npy of float32, and a .csv with path, label and class of each row."""
     file = Path(path).expanduser()
-    table = table_beside(file)
+    table = table_beside(file, OF_FEATURES)
     text = io.StringIO(newline="")
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["path", "label", "class"])
+    rows.writerow(OF_FEATURES)
     for name, label in zip(found.names, found.labels.tolist(), strict=True):
         known = (label, found.classes[label]) if found.classes else ("", "")
         rows.writerow([name, *known])

@@ -29,6 +29,7 @@ from t2t.review.page import build_page
 from t2t.review.predictions import ImagePrediction, Predictions
 from t2t.review.training_images import find_training_images
 from t2t.shapes import Images, Labels
+from t2t.table_beside import OF_REPORT, table_beside
 from t2t.torchrun import env_count
 from t2t.training.distributed import init_distributed
 from t2t.training.evaluation.evaluate import Normalize
@@ -193,8 +194,8 @@ class Evaluation:
     ) -> Findings:
         """Writes the page of mistakes, and beside it a .csv that lists all."""
         file = Path(path).expanduser()
+        table = table_beside(file, OF_REPORT)
         found = self.findings(train_images, progress)
-        table = table_beside(file)
         try:
             write_atomically(table, as_csv(found.records()))
             build_page(self.report, found, table.name).write(file)
@@ -274,19 +275,10 @@ def score_colours(
     return {"colours": colours_of(images).to(torch.float16)}
 
 
-def table_beside(file: Path) -> Path:
-    """The file that lists all findings of a page."""
-    return file.with_suffix(".csv")
-
-
 def as_csv(records: list[dict[str, Any]]) -> bytes:
     """Records as CSV; only the header if there are none."""
     text = io.StringIO(newline="")
-    names = [
-        *("finding", "split", "path", "label", "predicted", "confidence"),
-        *("label_probability", "other_split", "other_path", "other_label", "distance"),
-    ]
-    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer = csv.DictWriter(text, OF_REPORT, lineterminator="\n")
     writer.writeheader()
     writer.writerows(records)
     # File names may be any bytes; programs get them unchanged.

@@ -19,6 +19,8 @@ from torch import nn
 import t2t
 from t2t.models.create import create_model
 from t2t.models.weights import save
+from t2t.review.findings import find_confusions
+from t2t.review.predictions import Predictions
 
 SMALL = {"dim": 16, "depth": 1, "num_heads": 1, "token_dim": 8, "image_size": 8}
 Weights = Callable[..., Path]
@@ -240,6 +242,22 @@ def test_objects_are_evaluated_like_files(weights: Weights, photos: Path) -> Non
     by_array = t2t.evaluate(run, (pixels, labels), device="cpu").to_pandas()
     columns = ["label", "predicted", "confidence"]
     pandas.testing.assert_frame_equal(by_path[columns], by_array[columns])
+
+
+def test_the_most_frequent_confusion_comes_first() -> None:
+    values = {
+        "index": torch.arange(6),
+        "label": torch.tensor([0, 1, 1, 2, 1, 0]),
+        "predicted": torch.tensor([1, 2, 2, 0, 1, 0]),
+        "confidence": torch.tensor([0.9, 0.5, 0.6, 0.8, 0.7, 0.4]),
+    }
+    source: Any = None  # its images are not asked for
+    predictions = Predictions(source, values, ("cat", "dog", "owl"))
+    found = find_confusions(predictions)
+    pairs = [(each.label, each.predicted, each.num_images) for each in found]
+    assert pairs == [("dog", "owl", 2), ("cat", "dog", 1), ("owl", "cat", 1)]
+    assert found[0].num_of_label == 3
+    assert found[0].rows.tolist() == [2, 1]  # the surest first
 
 
 def test_labels_may_be_in_a_table(weights: Weights, tmp_path: Path) -> None:

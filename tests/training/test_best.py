@@ -214,3 +214,10 @@ def test_lower_is_better_for_a_loss_and_nothing_is_worse_than_not_finite() -> No
     with torch.no_grad():
         model.weight.fill_(7.0)
     assert best.weights["weight"].item() != 7.0
+
+
+def test_evaluations_that_are_not_finite_are_no_improvement() -> None:
+    best, model = BestEvaluation(), nn.Linear(1, 1)
+    for epoch in (1, 2, 3):
+        assert best.update(TOP1, {"epoch": epoch, "top1": None}, model)
+    assert (best.row["epoch"], best.improved_epoch, best.num_since) == (3, 1, 2)

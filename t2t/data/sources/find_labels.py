@@ -9,6 +9,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from t2t.data.image_files import is_dir
 from t2t.data.label_config import LabelConfig
 from t2t.data.sources.base import Openers
@@ -17,15 +19,16 @@ from t2t.data.sources.folder import class_folders, holds_images_by_class
 from t2t.data.sources.label_columns import Columns
 from t2t.data.sources.label_files import (
     TABLE_SUFFIXES,
+    WORKBOOKS,
     ReadFile,
-    is_table_name,
     read_file,
     rows_of,
 )
-from t2t.data.sources.label_table import find_files, find_root, read_rows
+from t2t.data.sources.label_patterns import suggestion
+from t2t.data.sources.label_table import LabelTable, find_files, find_root, read_rows
 from t2t.data.sources.labels_in_paths import rows_by_pattern, split_folders
 from t2t.data.sources.table_labels import TableImages, images_of_table
-from t2t.errors import UserError, close_matches
+from t2t.errors import UserError, close_matches, on_one_line
 
 _STEMS = ("labels", "label", "metadata", "annotations", "annotation", "classes")
 _SPLIT_STEMS = ("{}", "{}_labels", "labels_{}", "{}_metadata")
@@ -105,6 +108,7 @@ def open_tables(
         names[0] if len(names) == 1 else "",
         names if len(names) > 1 else (),
     )
+    _check_one_line(table)
     images = images_of_table(
         table,
         common,
@@ -178,7 +182,7 @@ def _with_base(
     inner = [*_folders_in(str(root)), *_folders_in(own)]
     inner.sort(key=lambda folder: split_of(os.path.basename(folder)) != (split or None))
     paths = [str(row[read.columns.path] or "?") for row in first]
-    base = find_root(paths, list(dict.fromkeys([*folders, *inner])))
+    base = find_root(paths, list(dict.fromkeys([*folders, *inner])), file)
     return chain(first, rows), base
 
 
@@ -193,6 +197,17 @@ def _folders_in(folder: str) -> list[str]:
 def _from(folder: str, start: str) -> str:
     """The path of one folder from another, to put before names."""
     return os.path.join(os.path.relpath(folder or ".", start or "."), "")
+
+
+def _check_one_line(table: LabelTable) -> None:
+    """Refuses labels with line breaks: a quote that is not closed takes in rows."""
+    for number, value in enumerate(table.values):
+        if isinstance(value, str) and "\n" in value:
+            name = table.names[int(np.argmax(table.value_of == number))]
+            raise UserError(
+                f"{table.where} gives {on_one_line(name)} a label of several lines, "
+                f"{on_one_line(value)[:40]!r}: close its quotes, or remove them."
+            )
 
 
 def _check_same_classes(
@@ -213,7 +228,7 @@ def _find_file(root: Path, file: str) -> str:
     for each in (path, os.path.join(root, path)):
         if os.path.isfile(each):
             return each
-    known = sorted({name for f in (".", root) for name in _tables_in(Path(f))})
+    known = sorted({name for f in (".", root) for name in _files_in(Path(f))})
     close = close_matches(os.path.basename(path), known)
     hint = f" Did you mean {' or '.join(close)}?" if close else ""
     if known and not close:
@@ -221,9 +236,13 @@ def _find_file(root: Path, file: str) -> str:
     raise UserError(f"There is no file {file}, here or in {root}.{hint}")
 
 
-def _tables_in(folder: Path) -> list[str]:
+def _files_in(folder: Path, suffixes: tuple[str, ...] = TABLE_SUFFIXES) -> list[str]:
     with suppress(OSError), os.scandir(folder) as entries:
-        return [entry.name for entry in entries if is_table_name(entry.name)]
+        return [
+            entry.name
+            for entry in entries
+            if entry.name.lower().endswith(suffixes) and entry.is_file()
+        ]
     return []
 
 
@@ -241,7 +260,26 @@ def discover(root: Path, config: LabelConfig) -> FoundLabels | None:
         raise UserError(
             f"{root} has several tables of labels ({names}): name one with --labels."
         )
-    return open_tables(root, replace(config, files=tuple(found[0])), note=True)
+    opened = open_tables(root, replace(config, files=tuple(found[0])), note=True)
+    return replace(opened, notes=(*opened.notes, *candidates.notes))
+
+
+def check_no_unused_table(root: Path, config: LabelConfig) -> None:
+    """Refuses a folder without class folders whose table of labels cannot be used."""
+    if not _is_flat(root):
+        for folder, _ in split_folders(root):
+            if _is_flat(root / folder):
+                check_no_unused_table(root / folder, config)
+        return
+    _, images, _ = class_folders(root)
+    for file in _Candidates(root, config).of_usual_names():
+        try:
+            open_tables(root, replace(config, files=(file,)))
+        except UserError as error:
+            raise UserError(
+                f"{root} holds images but no class folders, and its table of labels "
+                f"cannot be used: {error}{suggestion(images)}"
+            ) from error
 
 
 def _is_flat(root: Path) -> bool:
@@ -255,7 +293,10 @@ class _Candidates:
 
     def __init__(self, root: Path, config: LabelConfig) -> None:
         self.root, self.config = root, config
-        self.name = root.resolve().name
+        self.notes: list[str] = []
+        self.name = name = root.resolve().name
+        self.stems = (*_STEMS, name)
+        self.stems_beside = (*self.stems, f"{name}_labels", f"labels_{name}")
 
     @cached_property
     def is_by_class(self) -> bool:
@@ -265,14 +306,21 @@ class _Candidates:
     def inside(self) -> list[list[str]]:
         """Tables in the folder; several for the splits of one data set."""
         found = [self.in_splits(), self.named_for_splits()]
-        own = _there(self.root, (*_STEMS, self.name))
+        own = _there(self.root, self.stems)
         return [files for files in (*found, *self.each(own)) if files]
 
     def beside(self) -> list[list[str]]:
         """Tables beside a folder of images without folders."""
-        stems = (*_STEMS, self.name, f"{self.name}_labels", f"labels_{self.name}")
-        there = _there(self.root.parent, stems)
+        there = _there(self.root.parent, self.stems_beside)
         return self.each(there) if there and _is_flat(self.root) else []
+
+    def of_usual_names(self) -> list[str]:
+        """Tables and workbooks in and beside the folder, whether or not they fit."""
+        suffixes = (*TABLE_SUFFIXES, *WORKBOOKS)
+        return [
+            *_there(self.root, self.stems, suffixes),
+            *_there(self.root.parent, self.stems_beside, suffixes),
+        ]
 
     def each(self, files: Iterable[str]) -> list[list[str]]:
         """Those that fit, each for itself."""
@@ -297,27 +345,37 @@ class _Candidates:
         """The first table of each split that fits; none if there is no train."""
         files: list[str] = []
         for found, split in tables:
-            fitting = [file for file in found if self.fits(file, split)]
+            whys = [(file, self.why_not(file, split)) for file in found]
+            fitting = [file for file, why in whys if not why]
             if split == "train" and not fitting:
                 return []
             files += fitting[:1]
+            if not fitting:
+                self.notes += [f"{file} is not used: {why}" for file, why in whys]
         return files
 
-    def fits(self, file: str, split: str = "") -> bool:
+    def fits(self, file: str) -> bool:
         """Whether a table has paths and labels, and most of its first paths exist."""
-        with suppress(UserError):
+        return not self.why_not(file)
+
+    def why_not(self, file: str, split: str = "") -> str:
+        """Why a table does not fit; empty if it does."""
+        try:
             read = read_file(file, self.config, guess=not self.is_by_class)
             rows, base = _with_base(read, self.root, file, split)
             path = read.columns.path
             some = [(row[path] or "?", "", "") for row in islice(rows, _NUM_TRIED)]
             find_files(read_rows(some, file), base)
-            return True
-        return False
+        except UserError as error:
+            return str(error)
+        return ""
 
 
-def _there(folder: Path, stems: Iterable[str]) -> list[str]:
+def _there(
+    folder: Path, stems: Iterable[str], suffixes: tuple[str, ...] = TABLE_SUFFIXES
+) -> list[str]:
     """The tables of these names in a folder."""
-    there = {name.lower(): name for name in _tables_in(folder)}
-    wanted = (f"{stem}{suffix}".lower() for stem in stems for suffix in TABLE_SUFFIXES)
+    there = {name.lower(): name for name in _files_in(folder, suffixes)}
+    wanted = (f"{stem}{suffix}".lower() for stem in stems for suffix in suffixes)
     names = dict.fromkeys(there[name] for name in wanted if name in there)
     return [str(folder / name) for name in names]

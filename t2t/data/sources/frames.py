@@ -7,6 +7,7 @@ from t2t.data.label_config import NO_LABEL_CONFIG
 from t2t.data.sources.base import Source
 from t2t.data.sources.label_columns import find_columns
 from t2t.data.sources.label_files import openers_of_table
+from t2t.data.sources.label_values import read_flags
 from t2t.errors import UserError
 
 _NUM_LOOKED_AT = 100
@@ -47,13 +48,10 @@ def frame_sources(frame: Any, title: str) -> dict[str, Source]:
     elif columns.labels:
         flags = zip(*(cells[place] for place in columns.labels), strict=True)
         named = columns.label_names
-        labels = [
-            [name for name, flag in zip(named, row, strict=True) if int(flag)]
-            for row in flags
-        ]
+        labels = read_flags([*flags], named, where).classes
     splits = None
     if columns.split is not None:
-        splits = [*map(columns.get_split(), cells[columns.split])]
+        splits = [*map(columns.get_split(where), cells[columns.split])]
     openers = openers_of_table(cells[columns.path], labels, splits, where=where)
     return {split: opener() for split, opener in openers.items()}
 

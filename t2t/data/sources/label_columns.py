@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from t2t.data.image_files import is_image_name
 from t2t.data.label_config import LabelConfig
 from t2t.data.sources.filenames import SPLIT_NAMES
-from t2t.data.sources.label_values import is_flag, plain_value
+from t2t.data.sources.label_values import flag_of, is_flag, plain_value
 from t2t.errors import UserError, suggest
 
 # The first that a table has is taken.
@@ -43,9 +44,22 @@ class Columns:
         """The names of the label columns."""
         return tuple(self.names[place] for place in self.labels)
 
-    def get_split(self) -> Callable[[Any], Any]:
+    def get_split(self, where: str) -> Callable[[Any], Any]:
         """What makes the name of a split of a cell."""
-        return _split_of_flag if self.split_is_flag else _unchanged
+        if not self.split_is_flag or self.split is None:
+            return _unchanged
+        return partial(_split_of_flag, self.names[self.split], where)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A sentence on a column of splits, by its name, that holds none."""
+        used = {self.path, self.split, *self.labels}
+        unused = [name for n, name in enumerate(self.names) if n not in used]
+        return tuple(
+            f"Column {name!r} is not used: it holds no train, val or test."
+            for name in unused
+            if self.split is None and _plain(name) in SPLIT_COLUMNS
+        )
 
     def __str__(self) -> str:
         named = [f"path={self.names[self.path]}"]
@@ -62,9 +76,15 @@ def _unchanged(cell: Any) -> Any:
     return cell
 
 
-def _split_of_flag(cell: Any) -> str:
-    text = str(plain_value(cell)).lower()
-    return "val" if text in ("1", "true", "yes") else "train"
+def _split_of_flag(name: str, where: str, cell: Any) -> str:
+    flag = flag_of(cell)
+    if flag is None:
+        raise UserError(
+            f"Column {name!r} of {where} holds {str(cell)[:40]!r}: write 1 for images "
+            "to validate on and 0 for the others, or name a column of train, val and "
+            "test with --label-columns split=COLUMN."
+        )
+    return "val" if flag else "train"
 
 
 def is_header(cells: Sequence[str], config: LabelConfig) -> bool:
@@ -155,8 +175,8 @@ class _Finder:
         for name in SPLIT_COLUMNS:
             if name in self.plain:
                 place = self.plain.index(name)
-                # Another thing may be called a set.
-                if self.all_cells(place, _is_split) and place != path:
+                # Another thing may be called a set; in a split, a word may be wrong.
+                if self.most_cells(place, _is_split) and place != path:
                     return place, False
         for name in VAL_FLAGS:
             if name in self.plain:
@@ -180,6 +200,12 @@ class _Finder:
         """Whether the first rows pass a test in a column."""
         cells = [row[place] for row in self.rows if place < len(row)]
         return bool(cells) and all(map(test, cells))
+
+    def most_cells(self, place: int, test: Callable[[Any], bool]) -> bool:
+        """Whether most of the first rows that have a cell pass a test."""
+        cells = [row[place] for row in self.rows if place < len(row)]
+        filled = [cell for cell in cells if plain_value(cell) != ""]
+        return 2 * sum(map(test, filled)) > len(filled)
 
     def refuse(self, meaning: str, taken: set[int | None]) -> int:
         """Raises an error for a column that is not found."""

@@ -20,7 +20,8 @@ from t2t.data.sources.table_labels import images_of_table
 from t2t.errors import UserError, first_line
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl")
-_WORKBOOKS = (".xlsx", ".xls", ".ods", ".numbers")
+WORKBOOKS = (".xlsx", ".xls", ".ods", ".numbers")
+_WORKBOOK_STARTS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 _DELIMITERS = (",", ";", "\t", "|")
 _NUM_LOOKED_AT = 100
 """Rows from which columns are told apart."""
@@ -75,6 +76,7 @@ class ReadFile:
     columns: Columns
     rows: Iterator[Sequence[Any]]
     notes: tuple[str, ...] = ()
+    where: str = "the table"
 
 
 def is_table_name(path: str) -> bool:
@@ -90,10 +92,8 @@ def read_file(
     Without `guess`, the column of labels has a known name.
     """
     suffix = os.path.splitext(path)[1].lower()
-    if suffix in _WORKBOOKS:
-        raise UserError(
-            f"{path} is a workbook: save the sheet as CSV in UTF-8, and give that file."
-        )
+    if suffix in WORKBOOKS:
+        raise workbook(path)
     if suffix not in (*TABLE_SUFFIXES, ".txt"):
         raise UserError(
             f"{path} is not a table of labels: give a {', '.join(TABLE_SUFFIXES)} file."
@@ -106,7 +106,7 @@ def read_file(
         if not is_json and not is_header(names, config):
             first.insert(0, names)
             names = [str(number + 1) for number in range(len(names))]
-        if not first:
+        if not names or not first:
             raise UserError(
                 f"{path} has {'a header' if names else 'no rows'} and no images: add a "
                 "row with a path and a label for every image."
@@ -115,7 +115,14 @@ def read_file(
         raise unopened(path, error) from error
     filled = [row for row in first if None not in row] or first
     columns = find_columns(names, filled, config, path, labels=labels, guess=guess)
-    return ReadFile(columns, chain(first, rest), notes)
+    return ReadFile(columns, chain(first, rest), (*notes, *columns.notes), path)
+
+
+def workbook(path: str) -> UserError:
+    """The error for a file of Excel, LibreOffice or Numbers."""
+    return UserError(
+        f"{path} is a workbook: save the sheet as CSV in UTF-8, and give that file."
+    )
 
 
 def find_encoding(path: str) -> tuple[str, tuple[str, ...]]:
@@ -124,6 +131,8 @@ def find_encoding(path: str) -> tuple[str, tuple[str, ...]]:
         start = file.read(4)
         if not start:
             raise UserError(f"{path} is empty: it should list images and their labels.")
+        if start in _WORKBOOK_STARTS:
+            raise workbook(path)
         for bom, encoding in _BOMS.items():
             if start.startswith(bom):
                 return encoding, ()
@@ -170,10 +179,11 @@ def _csv_rows(path: str, encoding: str) -> Iterator[Sequence[str]]:
                 if row and len(row) == width:
                     yield row
                 elif any(cell.strip() for cell in row):
-                    if width and len(row) < width:
+                    # Empty cells at the end are what a spreadsheet leaves behind.
+                    if width and (len(row) < width or any(map(str.strip, row[width:]))):
                         raise UserError(
-                            f"Line {reader.line_num} of {path} has {len(row)} of "
-                            f"{width} columns: fix it, or quote cells that hold "
+                            f"Line {reader.line_num} of {path} needs {width} columns "
+                            f"and has {len(row)}: fix it, or quote cells that hold "
                             f"{delimiter!r}."
                         )
                     width = width or len(row)
@@ -226,7 +236,9 @@ def _records(path: str, encoding: str) -> Iterator[dict[str, Any]]:
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     yield _checked(path, number, json.loads(line))
-        except ValueError as error:
+        except UserError:  # of an entry
+            raise
+        except (ValueError, RecursionError) as error:
             place = f"Line {number} of {path}" if number else path
             raise UserError(
                 f"{place} is not JSON ({first_line(error)}): write an object for every "
@@ -238,7 +250,7 @@ def _is_record(line: str) -> bool:
     """Whether a line is a whole JSON object, of columns and not of labels by path."""
     try:
         content = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     if not isinstance(content, dict) or "annotations" in content:
         return False
@@ -273,7 +285,7 @@ def rows_of(read: ReadFile, prefix: str = "", split: str = "") -> Iterator[Row]:
     """
     columns = read.columns
     path, labels = columns.path, columns.labels
-    get_split, place = columns.get_split(), columns.split
+    get_split, place = columns.get_split(read.where), columns.split
     for row in read.rows:
         label: Any = "" if not labels else row[labels[0]]
         if len(labels) > 1:

@@ -90,7 +90,7 @@ def read_rows(
         label = label.strip() if type(label) is str else plain_value(label)
         value_of.append(values.setdefault(label, len(values)))
         number = _SPLIT_NUMBERS.get(split)
-        splits.append(_split_number(split, where) if number is None else number)
+        splits.append(_split_number(split, path, where) if number is None else number)
     if not ends:
         raise UserError(
             f"{where} has no rows: it should list a path and a label for every image."
@@ -109,13 +109,13 @@ def read_rows(
     )
 
 
-def _split_number(split: Any, where: str) -> int:
+def _split_number(split: Any, path: str, where: str) -> int:
     """The number of a split that is spelled in another way."""
     text = str(plain_value(split)).lower()
     if text not in _SPLIT_NUMBERS:
         raise UserError(
-            f"{where} has the split {text[:40]!r}: write train, val or test, or name "
-            "another column with --label-columns split=COLUMN."
+            f"{on_one_line(path)} of {where} has the split {text[:40]!r}: write train, "
+            "val or test, or name another column with --label-columns split=COLUMN."
         )
     return _SPLIT_NUMBERS[text]
 
@@ -142,8 +142,8 @@ def find_files(table: LabelTable, root: str) -> FoundFiles:
         which = "None" if num_missing == num else f"Only {num - num_missing:,}"
         raise UserError(
             f"{which} of the {num:,} images of {table.where} "
-            f"{'is' if num - num_missing < 2 else 'are'} in {where}, which lacks such "
-            f"as {first}: give the folder that paths are relative to with --data."
+            f"{'is' if num - num_missing < 2 else 'are'} in {where}; {first} is not, "
+            "for example: give the folder that paths are relative to with --data."
         )
     notes = []
     if num_missing:
@@ -164,9 +164,9 @@ def find_files(table: LabelTable, root: str) -> FoundFiles:
     return FoundFiles(names, np.flatnonzero(~is_missing), tuple(notes))
 
 
-def find_root(paths: Sequence[str], roots: Sequence[str]) -> str:
+def find_root(paths: Sequence[str], roots: Sequence[str], where: str) -> str:
     """The folder in which most of a few paths exist; of several, the first."""
-    table = read_rows(((path, "", "") for path in paths), "the table")
+    table = read_rows(((path, "", "") for path in paths), where)
     listings = Listings()
     counts = [int((_look_up(table, r, listings) != NOT_THERE).sum()) for r in roots]
     return roots[int(np.argmax(counts))]

@@ -51,7 +51,12 @@ def plain_value(value: Any) -> Any:
 
 def is_flag(value: Any) -> bool:
     """Whether a cell of a class's column says that an image has it, or has not."""
-    return str(plain_value(value)).lower() in _FLAGS
+    return flag_of(value) is not None
+
+
+def flag_of(value: Any) -> bool | None:
+    """What a cell of 0 or 1 says; None if it holds anything else."""
+    return _FLAGS.get(str(plain_value(value)).lower())
 
 
 def read_flags(

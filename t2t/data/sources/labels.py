@@ -72,6 +72,11 @@ def labels_and_classes(
     names = classes or tuple(str(number) for number in range(top + 1))
     if len(labels) and (int(labels.min()) < 0 or top >= len(names)):
         wrong = int(labels.min()) if int(labels.min()) < 0 else top
+        if not names:
+            raise UserError(
+                f"{where} has only negative labels, such as {wrong}: number the "
+                "classes from 0."
+            )
         raise UserError(
             f"{where} has the label {wrong}, but its {len(names)} classes are numbered "
             f"from 0 to {len(names) - 1}: are these images meant for testing only?"

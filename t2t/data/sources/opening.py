@@ -12,14 +12,18 @@ from t2t.data.label_config import (
 )
 from t2t.data.sources.base import Openers, Source, Splits
 from t2t.data.sources.filenames import SPLIT_NAMES, has_braces, num_missing
-from t2t.data.sources.find_labels import discover, open_labelled
+from t2t.data.sources.find_labels import (
+    check_no_unused_table,
+    discover,
+    open_labelled,
+)
 from t2t.data.sources.folder import find_folder_splits, holds_images_by_class
 from t2t.data.sources.in_memory import (
     in_memory_openers,
     is_in_memory,
     is_multilabel,
 )
-from t2t.data.sources.label_files import is_table_name
+from t2t.data.sources.label_files import WORKBOOKS, is_table_name, workbook
 from t2t.data.sources.labels import (
     check_labelled,
     check_no_empty_class,
@@ -200,6 +204,8 @@ def find_splits(
         notes = (*notes_on_name(text), *found.notes)
         return UnopenedSplits(text, found.openers, notes, found.config)
     else:
+        if labels:
+            check_no_unused_table(path, label_config)
         openers = find_folder_splits(path, labels)
     title = f".{os.sep}{text}" if text in NAMED else text
     if kind != "images":
@@ -339,6 +345,8 @@ def _find_file(path: Path, labels: bool) -> Openers:
             f"{path} is one image: training data is a folder with one folder of images "
             "per class."
         )
+    if path.suffix.lower() in WORKBOOKS:
+        raise workbook(str(path))
     raise UserError(
         f"{path} is not a supported kind of data: give a folder of images, parquet "
         "files or .tar shards (unpack or decompress an archive first)."

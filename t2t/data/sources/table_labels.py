@@ -1,5 +1,6 @@
 """The sources of a table: its images with the classes of their rows."""
 
+import os
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -68,7 +69,7 @@ def images_of_table(
     else:
         found = find_files(table, root)
     read = _read(table, separator)
-    rows = _Rows(table, found, read, several)
+    rows = _Rows(table, found, read, several, root)
     rows.merge_repeats()
     if labels:
         rows.drop_unlabelled()
@@ -103,7 +104,9 @@ class _Rows:
         found: FoundFiles,
         read: ReadValues,
         several: bool | None,
+        root: str,
     ) -> None:
+        self.root = root
         self.table, self.names, self.kept = table, found.names, found.rows
         self.classes_of = list(read.classes)
         self.values = table.value_of[self.kept]
@@ -122,10 +125,16 @@ class _Rows:
     def merge_repeats(self) -> None:
         """Makes one image of several rows with the same path."""
         table = self.table
-        mixed = table.folder_of[self.kept].astype(np.uint64) * np.uint64(
-            0x9E3779B97F4A7C15
-        )
-        keys = table.hashes[self.kept].astype(np.uint64) ^ mixed
+        # cats/../dogs is dogs, and 1 is 1.jpg.
+        paths = [os.path.normpath(os.path.join(self.root, f)) for f in table.folders]
+        numbers = {path: number for number, path in enumerate(paths)}
+        folders = np.array([numbers[path] for path in paths], np.uint64)
+        mixed = folders[table.folder_of[self.kept]] * np.uint64(0x9E3779B97F4A7C15)
+        hashes = table.hashes
+        if self.names is not table.names:  # some have their suffix now
+            bases = (name.rpartition("/")[2] for name in self.names)
+            hashes = np.fromiter(map(hash, bases), np.int64, len(table))
+        keys = hashes[self.kept].astype(np.uint64) ^ mixed
         _, first, group_of = np.unique(keys, return_index=True, return_inverse=True)
         if len(first) == len(keys):
             return

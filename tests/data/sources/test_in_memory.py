@@ -231,3 +231,21 @@ def test_labels_that_a_dataset_lists_must_be_its_own() -> None:
         assert isinstance(whole, Subset)
         assert whole.labels.tolist() == LABELS[whole.indices].tolist()
     assert open_splits(data_name(listed)).train.classes == NAMES  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), "no", ""])
+def test_columns_of_0_and_1_in_a_frame_are_read_as_in_a_file(
+    photos: Path, missing: object
+) -> None:
+    frame = frame_of(photos)[["path"]]
+    frame["cat"] = [1, 0, missing] * (len(frame) // 3)
+    frame["dog"] = [1, 1, 0] * (len(frame) // 3)
+    splits = open_splits(data_name(frame))  # type: ignore[arg-type]
+    assert splits.train.classes == ("cat", "dog")
+    assert splits.train.is_multilabel
+
+
+def test_negative_labels_alone_are_no_classes() -> None:
+    images = np.zeros((12, 8, 8, 3), np.uint8)
+    with pytest.raises(UserError, match="number the classes from 0"):
+        open_splits(data_name((images, [-1] * 12)))

@@ -419,3 +419,151 @@ def test_a_label_never_seen_in_training(photos: Path) -> None:
     file = table(photos / "a.csv", ("file", "label", "split"), *rows)
     wrong = error(photos, file)
     assert "no training image of the class 'lynx'" in wrong
+
+
+# Mistakes that would otherwise go unseen
+
+
+@pytest.mark.parametrize("cell", ["tset", "", "holdout"])
+def test_a_wrong_word_does_not_discard_the_column_of_splits(
+    photos: Path, cell: str
+) -> None:
+    rows = [(name, label, "train") for name, label in LABELS.items()]
+    rows[3] = (*rows[3][:2], cell)
+    file = table(photos.parent / "mine.csv", ("file", "label", "split"), *rows)
+    wrong = error(photos, file)
+    assert rows[3][0] in wrong
+    assert "train, val or test" in wrong
+
+
+def test_a_column_called_split_without_splits_is_named(photos: Path) -> None:
+    rows = [(name, label, n % 5) for n, (name, label) in enumerate(LABELS.items())]
+    file = table(photos.parent / "mine.csv", ("file", "label", "split"), *rows)
+    assert any("'split' is not used" in note for note in opened(photos, file).notes)
+
+
+@pytest.mark.parametrize("words", [("valid", "invalid"), ("maybe", "1")])
+def test_is_valid_holds_1_or_0(photos: Path, words: tuple[str, str]) -> None:
+    rows = [
+        (name, label, words[n % 2]) for n, (name, label) in enumerate(LABELS.items())
+    ]
+    file = table(photos.parent / "mine.csv", ("file", "label", "is_valid"), *rows)
+    wrong = error(photos, file)
+    assert f"'is_valid' of {file} holds {words[0]!r}" in wrong
+    assert "write 1" in wrong
+
+
+def test_a_comma_in_a_label_without_quotes_is_no_end_of_it(photos: Path) -> None:
+    file = photos.parent / "mine.csv"
+    lines = [f"{name},{label}" for name, label in LABELS.items()]
+    lines[4] += ", the second"
+    file.write_text("\n".join(["file,label", *lines]))
+    assert f"Line 6 of {file} needs 2 columns and has 3" in error(photos, file)
+    lines[4] = lines[4].replace(", the second", ", ,")  # empty cells of a spreadsheet
+    file.write_text("\n".join(["file,label", *lines]))
+    assert found(opened(photos, file)) == LABELS
+
+
+def test_a_quote_that_is_not_closed_takes_in_no_rows(photos: Path) -> None:
+    file = photos.parent / "mine.csv"
+    lines = [f"{name},{label}" for name, label in LABELS.items()]
+    name, label = list(LABELS.items())[5]
+    lines[5] = f'{name},"{label}'
+    file.write_text("\n".join(["file,label", *lines]))
+    wrong = error(photos, file)
+    assert f"gives {name} a label of several lines" in wrong
+    assert "quotes" in wrong
+
+
+def test_an_image_with_two_spellings_is_one_image(photos: Path) -> None:
+    name, label = next(iter(LABELS.items()))
+    rows = [*LABELS.items(), (f"../photos/{name}", label), (Path(name).stem, label)]
+    file = table(photos / "mine.csv", ("file", "label"), *rows)
+    splits = opened(photos, file)
+    assert len(splits.train) + len(splits.val) == len(LABELS)
+    assert any("2 rows repeat" in note for note in splits.notes)
+    rows[-1] = (Path(name).stem, "another")
+    file = table(photos / "mine.csv", ("file", "label"), *rows)
+    assert "different labels" in error(photos, file)
+
+
+@pytest.mark.parametrize("start", [b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1"])
+def test_a_workbook_by_any_name_is_a_workbook(photos: Path, start: bytes) -> None:
+    (photos / "labels.csv").write_bytes(start + b" binary")
+    assert "is a workbook: save the sheet as CSV" in error(photos, "labels.csv")
+    (photos / "labels.csv").rename(photos / "labels.xlsx")
+    assert "is a workbook: save the sheet as CSV" in error(photos)
+    assert "is a workbook: save the sheet as CSV" in error(photos / "labels.xlsx")
+
+
+def test_a_table_in_a_flat_folder_says_why_it_is_not_used(photos: Path) -> None:
+    some = list(LABELS.items())[:2]
+    gone = [(f"gone{n}.jpg", "cat") for n in range(5)]
+    table(photos / "labels.csv", ("file", "label"), *some, *gone)
+    wrong = error(photos)
+    assert "no class folders" in wrong
+    assert "Only 2 of the 7 images" in wrong
+    assert len(open_splits(photos, labels=False).train) > 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[" * 100_000, "is not JSON"),
+        ("{}", "no images"),
+        ("[[1, 2]]", "Entry 1 of"),
+    ],
+)
+def test_json_of_another_kind_is_one_sentence(
+    photos: Path, text: str, said: str
+) -> None:
+    file = photos.parent / "mine.json"
+    file.write_text(text)
+    wrong = error(photos, file)
+    assert said in wrong
+    assert wrong.count("write an object") < 2
+
+
+# How much is too much
+
+
+def test_half_of_the_images_may_be_missing_and_no_more(photos: Path) -> None:
+    gone = [(f"gone{n}.jpg", "cat") for n in range(len(LABELS))]
+    file = table(photos / "mine.csv", ("file", "label"), *LABELS.items(), *gone)
+    assert found(opened(photos, file)) == LABELS
+    gone.append(("one-more.jpg", "cat"))
+    file = table(photos / "mine.csv", ("file", "label"), *LABELS.items(), *gone)
+    assert "Only 12 of the 25 images" in error(photos, file)
+
+
+def test_half_of_the_images_may_lack_a_label_and_no_more(photos: Path) -> None:
+    images(photos, [f"more{n}.jpg" for n in range(13)])
+    more = [(f"more{n}.jpg", "") for n in range(13)]
+    file = table(photos / "mine.csv", ("file", "label"), *LABELS.items(), *more[:12])
+    assert found(opened(photos, file)) == LABELS
+    file = table(photos / "mine.csv", ("file", "label"), *LABELS.items(), *more)
+    assert "13 of 25 images" in error(photos, file)
+
+
+def test_a_validation_table_that_cannot_be_used_is_named(photos: Path) -> None:
+    rows = list(LABELS.items())
+    table(photos / "train.csv", ("file", "label"), *rows[:9])
+    (photos / "val.csv").write_text(f"file,label\n{rows[9][0]}\n")
+    notes = opened(photos).notes
+    assert any(f"{photos / 'val.csv'} is not used: Line 2" in note for note in notes)
+    table(photos / "val.csv", ("file", "label"), *rows[9:])
+    splits = opened(photos)
+    assert len(splits.val) == 3
+    assert not any("is not used" in note for note in splits.notes)
+
+
+def test_a_table_in_a_split_folder_says_why_it_is_not_used(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        images(tmp_path / split, LABELS)
+        (tmp_path / split / "metadata.csv").write_text("file_name,label\n1.jpg\n")
+    assert "Line 2 of" in error(tmp_path)
+
+
+def test_a_link_to_no_table_is_not_suggested(photos: Path) -> None:
+    (photos / "dead.csv").symlink_to("nowhere.csv")
+    assert "Did you mean" not in error(photos, "dead.csv")

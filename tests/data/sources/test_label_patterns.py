@@ -106,6 +106,8 @@ def test_the_error_suggests_the_pattern(
         ["1_1.jpg", "1_2.jpg", "2_1.jpg", "2_2.jpg"],
         ["a.jpg", "b.jpg", "c.jpg"],
         ["holiday_1.jpg", "holiday_2.jpg"],
+        ["beach_1.jpg", "hill_2.jpg", "lake_3.jpg", "park_4.jpg"],  # names of images
+        ["beach_1.jpg", "beach_2.jpg", "hill_3.jpg"],  # half of them
     ],
 )
 def test_names_without_labels_suggest_nothing(names: list[str]) -> None:

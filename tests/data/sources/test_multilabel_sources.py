@@ -108,6 +108,14 @@ def test_few_repeated_rows_are_a_mistake(folder: Path) -> None:
         opened(file)
 
 
+def test_a_tenth_of_repeated_images_is_no_mistake(folder: Path) -> None:
+    rows = [(name, tags[0] if tags else "cat") for name, tags in LABELS.items()]
+    num = -(-len(rows) // 10)
+    rows += [(name, "another") for name, _ in rows[:num]]
+    splits = opened(table(folder / "a.csv", ("file", "label"), *rows))
+    assert splits.train.is_multilabel
+
+
 def test_columns_that_hold_something_else(folder: Path) -> None:
     rows = [(name, 1, 0) for name in LABELS]
     rows[7] = ("7.jpg", 1, 2)
@@ -145,6 +153,8 @@ def test_a_label_never_seen_in_training(folder: Path) -> None:
         (["haze primary", "haze", "primary"], "tags", " "),
         (["haze primary", "haze", "primary"], "label", ""),
         (["great dane", "pug"], "labels", ""),
+        (["a, b", "b", "c, a"], "", ""),  # no fewer parts than texts
+        (["a, b", "b", "c, a", "c"], "", ","),
     ],
 )
 def test_separators(texts: list[str], column: str, separator: str) -> None:

@@ -107,3 +107,13 @@ def test_one_image_is_no_halves() -> None:
         torch.tensor([0.9]), torch.tensor([True]), torch.tensor([0]), torch.eye(1, 3)
     )
     assert found.held_out is None
+
+
+def test_a_fifth_is_the_upper_edge_of_the_third_of_15_bins() -> None:
+    edge = 3 / 15
+    for other, together in ((0.14, True), (0.22, False)):
+        confidence = torch.tensor([other, edge], dtype=torch.float64)
+        error = calibration_error(confidence, torch.tensor([True, False]))
+        gaps = 1 - other, -edge
+        wanted = abs(sum(gaps)) if together else sum(map(abs, gaps))
+        assert error == pytest.approx(100 * wanted / 2)
