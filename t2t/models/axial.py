@@ -62,7 +62,7 @@ class AxialAttention(SelfAttention):
         dropout = self.attn.attn_drop
         drop_rate = dropout.p if dropout.training else 0.0
         query, key, value = self.heads(self.project(x, grid), grid)
-        if is_traced(x) or self.attn.has_hooks():
+        if bias is not None or is_traced(x) or self.attn.has_hooks():
             mixed = self.attn(self.logits(query, key, bias, grid)) @ value
             return self.gate(self.proj(mixed.transpose(1, 2).flatten(2)))
         rows, columns = grid

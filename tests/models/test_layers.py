@@ -34,7 +34,7 @@ def test_the_map_is_the_one_that_forward_uses(name: str, biased: bool) -> None:
     bias = torch.randn(1, 4, 13, 13) if with_bias else None
     weights = mixer.weights(tokens, (3, 4), bias)
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, 13))
-    value = mixer.heads(mixer.qkv(tokens), (3, 4))[2]
+    value = mixer.heads(mixer.project(tokens, (3, 4)), (3, 4))[2]
     mixed = (weights @ value).transpose(1, 2).flatten(2)
     expected = mixer.gate(mixer.proj(mixed))
     torch.testing.assert_close(mixer(tokens, (3, 4), bias), expected)

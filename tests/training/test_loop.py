@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import nn
 
 from t2t.data.sources import open_splits
 from t2t.errors import LocalError, UserError
@@ -22,7 +21,7 @@ from t2t.recipes.digits import t2t_vit
 from t2t.training import loop, model_saver, trainer
 from t2t.training.checkpoint_files import checkpoints
 from t2t.training.checkpoint_writer import CheckpointWriter
-from t2t.training.evaluation.evaluate import evaluate
+from t2t.training.evaluation.evaluate import evaluate_models
 from t2t.training.logging import run_logger
 from t2t.training.logging.clock import Clock
 from t2t.training.logging.messages import Messages
@@ -94,15 +93,15 @@ def test_no_more_images_are_evaluated_at_once_than_a_device_computes(
 ) -> None:
     judged = []
 
-    def noting(model: nn.Module, batches: Any, *arguments: Any) -> Any:
+    def noting(models: Any, batches: Any, *arguments: Any) -> Any:
         judged.extend([len(batch.images) for batch in batches])
-        return evaluate(model, batches, *arguments)
+        return evaluate_models(models, batches, *arguments)
 
-    monkeypatch.setattr(trainer, "evaluate", noting)
+    monkeypatch.setattr(trainer, "evaluate_models", noting)
     runtime = Runtime(device="cpu", compile="off", micro_batch=100)
     recipe = replace(tiny(), epochs=1)
     train(recipe, folder=tmp_path / "run", runtime=runtime, quiet=True)
-    assert judged == [100] * 8  # 360 images, by raw and by averaged weights
+    assert judged == [100] * 4  # 360 images, once for the raw weights and the EMA
 
 
 @pytest.mark.parametrize(("every", "steps"), [(60.0, [4]), (0.0, [2, 4])])

@@ -39,7 +39,7 @@ plain = RunLogger.log_evaluation
 def log_evaluation(self, step, epoch, *scores):
     if (self.recipe.seed, self.recipe.name, epoch) == (1, "tiny.patches", 2):
         os.kill(os.getpid(), signal.SIGKILL)
-    plain(self, step, epoch, *scores)
+    return plain(self, step, epoch, *scores)
 
 RunLogger.log_evaluation = log_evaluation
 run_study(study, (0, 1), folder, runtime=machine, quiet=True)
@@ -106,10 +106,11 @@ def press_ctrl_c(monkeypatch: pytest.MonkeyPatch, *, seed: int, epoch: int) -> N
     """Ctrl-C after an epoch of the runs of one seed."""
     plain = RunLogger.log_evaluation
 
-    def interrupted(self: RunLogger, step: int, number: int, *scores: Any) -> None:
-        plain(self, step, number, *scores)
+    def interrupted(self: RunLogger, step: int, number: int, *scores: Any) -> Any:
+        row = plain(self, step, number, *scores)
         if (self.recipe.seed, number) == (seed, epoch):
             os.kill(os.getpid(), signal.SIGINT)
+        return row
 
     monkeypatch.setattr(RunLogger, "log_evaluation", interrupted)
 
