@@ -20,10 +20,10 @@ types: setup
 	$(BIN)/mypy
 
 unit: setup
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto
 
 test-all: lint types
-	$(BIN)/pytest -m "slow or not slow"
+	$(BIN)/pytest -n auto -m "slow or not slow"
 
 tables: setup
 	$(BIN)/python benchmarks/tables.py

@@ -4,6 +4,7 @@ import importlib
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,8 +48,8 @@ def open_few(recipe: Recipe) -> Splits:
     return replace(splits, train=Subset(splits.train, kept))
 
 
-@pytest.fixture(scope="session")
-def short_runs() -> Iterator[None]:
+@contextmanager
+def shortened() -> Iterator[None]:
     """Every run lasts one epoch of few images."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(t2t.training.loop, "open_data", open_few)
@@ -60,8 +61,15 @@ def short_runs() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def short_runs() -> Iterator[None]:
+    """Every run of a test lasts one epoch of few images."""
+    with shortened():
+        yield
+
+
 @pytest.fixture(scope="session")
-def example_folder(tmp_path_factory: pytest.TempPathFactory, short_runs: None) -> Path:
+def example_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What pages find: photos/, cat.jpg, dog.jpg, labels.csv and runs/own."""
     folder = tmp_path_factory.mktemp("example")
     write_photos(folder / "photos", PHOTOS)
@@ -70,7 +78,7 @@ def example_folder(tmp_path_factory: pytest.TempPathFactory, short_runs: None) -
     names = sorted(folder.glob("photos/*/*.jpg"))
     rows = [f"{path.relative_to(folder)},{path.parent.name}" for path in names]
     (folder / "labels.csv").write_text("\n".join(["file,label", *rows, ""]))
-    with pytest.MonkeyPatch.context() as patch:
+    with shortened(), pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         assert main(["train", "--data", "photos/"]) == 0
     assert (folder / "runs/own/model.safetensors").is_file()
@@ -79,7 +87,10 @@ def example_folder(tmp_path_factory: pytest.TempPathFactory, short_runs: None) -
 
 @pytest.fixture
 def page_folder(
-    example_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    example_folder: Path,
+    short_runs: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
     """A copy of the example folder, which is the working and home folder."""
     folder = tmp_path / "page"
