@@ -1,6 +1,6 @@
 """Runs shell commands one after the other on a machine that is lent briefly.
 
-    python benchmarks/run_jobs.py benchmarks/jobs/gpu.json --out $OUT --minutes 9
+    python benchmarks/run_jobs.py benchmarks/jobs/proofs.json --out $OUT --minutes 9
 
 Each job is {"name": ..., "command": ..., "minutes": ...}. A job whose log says that it
 succeeded is not run again, one that does not fit into the time left is skipped, and one
