@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -40,6 +40,7 @@ from t2t.training.distributed import (
 )
 from t2t.training.evaluation.calibration import MAX_LOGITS
 from t2t.training.evaluation.evaluate import Normalize, Scoring, evaluate
+from t2t.training.evaluation.measured import Measured
 from t2t.training.evaluation.real_labels import RealLabels
 from t2t.training.evaluation.report import EvalReport
 from t2t.training.evaluation.score import Score
@@ -81,51 +82,90 @@ def evaluate_model(
         trained = as_trained(path, model)
         selected = find_data(trained, data, split, label_config)
         check_one_label(trained, selected)
-        numbers, notes = match_classes(
-            selected.source.classes, trained.class_names, selected.where
-        )
-        source = relabelled(selected.source, numbers, trained.class_names)
+        source, notes = with_classes_of(trained, selected)
         real_labels = (
             RealLabels(source, trained.class_names, selected.where) if real else None
         )
-        damage = Damage(damage_limit(max_damaged, len(source)))
-        batch_size = min(batch_size, len(source))
-        batches = open_batches(trained, source, batch_size, world, damage, max_pixels)
-        network = trained.model.to(world.device)
-        normalize = Normalize(trained.mean, trained.std)
         num_classes = len(trained.class_names)
-        watch = Stopwatch(world, len(source), progress)
-        dtype = PRECISIONS[precision]
         has_room = len(source) * num_classes <= MAX_LOGITS
-        score_batch = Scorer(flip=flip, keeps_logits=has_room, also=also)
-        values = evaluate(
-            network, batches, normalize, score_batch, world, dtype, watch.advance
-        )
-        score = Score.of(values, num_classes)
-        values.pop("logits", None)  # large, and used by now
-        rate = watch.images_per_second()
-        real_score = (
-            None if real_labels is None else real_labels.score(score.predictions)
-        )
-        damaged = all_gather_union(damage.names, world)
-        if not world.is_main:
-            return None
-        return EvalReport(
-            trained=trained,
-            data=selected.where,
-            split=selected.split,
-            source=source,
-            score=score,
-            values=values,
-            real=real_score,
-            flip=flip,
-            images_per_second=rate,
-            device=device_name(world),
+        measured = measure(
+            trained,
+            replace(selected, source=source, notes=notes),
+            Scorer(flip=flip, keeps_logits=has_room, also=also),
+            world,
             precision=precision,
             batch_size=batch_size,
-            damaged=damaged,
-            notes=(*trained.notes, *selected.notes, *selected.source.notes, *notes),
+            max_damaged=max_damaged,
+            max_pixels=max_pixels,
+            progress=progress,
         )
+        if measured is None:
+            return None
+        score = Score.of(measured.values, num_classes)
+        measured.values.pop("logits", None)  # large, and used by now
+        return EvalReport(
+            **vars(measured),
+            score=score,
+            real=None if real_labels is None else real_labels.score(score.predictions),
+            flip=flip,
+        )
+
+
+def with_classes_of(
+    trained: TrainedModel, selected: "EvaluationData"
+) -> tuple[Source, tuple[str, ...]]:
+    """The images with the class numbers of a model, and all notes on them."""
+    classes = selected.source.classes
+    numbers, notes = match_classes(classes, trained.class_names, selected.where)
+    source = relabelled(selected.source, numbers, trained.class_names)
+    all_notes = (*trained.notes, *selected.notes, *selected.source.notes, *notes)
+    return source, all_notes
+
+
+def measure(
+    trained: TrainedModel,
+    selected: "EvaluationData",
+    score: Scoring,
+    world: World,
+    *,
+    precision: str,
+    batch_size: int,
+    max_damaged: str,
+    max_pixels: int,
+    progress: Callable[[int, int], None],
+) -> Measured | None:
+    """The values that a score gives of all images; None but in the main process."""
+    source = selected.source
+    damage = Damage(damage_limit(max_damaged, len(source)))
+    batch_size = min(batch_size, len(source))
+    batches = open_batches(trained, source, batch_size, world, damage, max_pixels)
+    watch = Stopwatch(world, len(source), progress)
+    values = evaluate(
+        trained.model.to(world.device),
+        batches,
+        Normalize(trained.mean, trained.std),
+        score,
+        world,
+        PRECISIONS[precision],
+        watch.advance,
+    )
+    rate = watch.images_per_second()
+    damaged = all_gather_union(damage.names, world)
+    if not world.is_main:
+        return None
+    return Measured(
+        trained=trained,
+        data=selected.where,
+        split=selected.split,
+        source=source,
+        values=values,
+        images_per_second=rate,
+        device=device_name(world),
+        precision=precision,
+        batch_size=batch_size,
+        damaged=damaged,
+        notes=selected.notes,
+    )
 
 
 @dataclass(frozen=True)

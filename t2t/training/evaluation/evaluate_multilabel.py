@@ -2,28 +2,27 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, Damage, damage_limit
+from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.label_config import NO_LABEL_CONFIG, LabelConfig
 from t2t.data.sources import Source
 from t2t.data.sources.label_sets import sets_of_classes
 from t2t.errors import UserError, choose
 from t2t.models.trained import TrainedModel
-from t2t.tasks.class_matching import match_classes, relabelled
 from t2t.tasks.multilabel import index_table, multi_hot, score_multilabel
 from t2t.tasks.multilabel_scores import MultilabelScores
-from t2t.training.distributed import all_gather_union, init_distributed
-from t2t.training.evaluation.evaluate import Normalize, Scoring, evaluate
+from t2t.training.distributed import init_distributed
+from t2t.training.evaluation.evaluate import Scoring
 from t2t.training.evaluation.evaluate_model import (
-    Stopwatch,
     as_trained,
-    device_name,
     find_data,
-    open_batches,
+    measure,
+    with_classes_of,
 )
 from t2t.training.evaluation.multilabel_report import MultilabelReport
 from t2t.training.runtime import PRECISIONS, default_precision
@@ -54,41 +53,27 @@ def evaluate_multilabel(
                 "scores."
             )
         selected = find_data(trained, data, split, label_config)
-        numbers, notes = match_classes(
-            selected.source.classes, trained.class_names, selected.where
-        )
-        source = relabelled(selected.source, numbers, trained.class_names)
+        source, notes = with_classes_of(trained, selected)
         table = label_table(source)
-        damage = Damage(damage_limit(max_damaged, len(source)))
-        batch_size = min(batch_size, len(source))
-        watch = Stopwatch(world, len(source), progress)
-        values = evaluate(
-            trained.model.to(world.device),
-            open_batches(trained, source, batch_size, world, damage, max_pixels),
-            Normalize(trained.mean, trained.std),
-            scoring(table.to(world.device), len(trained.class_names)),
+        num_classes = len(trained.class_names)
+        measured = measure(
+            trained,
+            replace(selected, source=source, notes=notes),
+            scoring(table.to(world.device), num_classes),
             world,
-            PRECISIONS[precision],
-            watch.advance,
-        )
-        rate = watch.images_per_second()
-        damaged = all_gather_union(damage.names, world)
-        if not world.is_main:
-            return None
-        targets = multi_hot(table, values["label"], len(trained.class_names))
-        return MultilabelReport(
-            trained=trained,
-            data=selected.where,
-            split=selected.split,
-            source=source,
-            scores=MultilabelScores.of(values["probabilities"], targets),
-            values=values,
-            images_per_second=rate,
-            device=device_name(world),
             precision=precision,
             batch_size=batch_size,
-            damaged=damaged,
-            notes=(*trained.notes, *selected.notes, *selected.source.notes, *notes),
+            max_damaged=max_damaged,
+            max_pixels=max_pixels,
+            progress=progress,
+        )
+        if measured is None:
+            return None
+        values = measured.values
+        targets = multi_hot(table, values["label"], num_classes)
+        return MultilabelReport(
+            **vars(measured),
+            scores=MultilabelScores.of(values["probabilities"], targets),
         )
 
 
