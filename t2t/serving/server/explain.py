@@ -5,8 +5,7 @@ import base64
 import io
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -31,6 +30,7 @@ from t2t.data.decoding.decode import image_size
 from t2t.models.vit import VisionTransformer
 from t2t.serving.predictor import ClassProbability
 from t2t.serving.server.problem import Problem
+from t2t.serving.server.room import Room
 from t2t.serving.server.service import (
     Service,
     milliseconds,
@@ -56,7 +56,10 @@ class Explainer:
         self.service = service
         self.predictor = service.predictor
         self.num_classes = len(service.trained.class_names)
-        self.num_inside = 0
+        self.room = Room(
+            service.options.max_explanations,
+            lambda num: busy(2, f"{num} explanations are in progress"),
+        )
         # The maps of a large model take half a gigabyte.
         self._one_set_of_maps = asyncio.Lock()
 
@@ -67,9 +70,9 @@ class Explainer:
         wanted = self.check(index, parts)
         service = self.service
         with service.held.hold() as add:
-            self.check_room()
+            self.room.check()
             data = await read_image(request, service.options, add)
-            with self.room():
+            with self.room.hold():
                 return await while_here(
                     request, self._explain(data, top, index, wanted)
                 )
@@ -90,21 +93,6 @@ class Explainer:
                     f"{', '.join(PARTS)}.",
                 )
         return wanted
-
-    def check_room(self) -> None:
-        """Refuses an explanation if too many are in progress."""
-        if self.num_inside >= self.service.options.max_explanations:
-            raise busy(2, f"{self.num_inside} explanations are in progress")
-
-    @contextmanager
-    def room(self) -> Iterator[None]:
-        """Counts an explanation as in progress."""
-        self.check_room()
-        self.num_inside += 1
-        try:
-            yield
-        finally:
-            self.num_inside -= 1
 
     async def _explain(
         self, data: bytes, top: int, index: int | None, wanted: tuple[str, ...]

@@ -4,9 +4,8 @@ import asyncio
 import io
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -26,6 +25,7 @@ from t2t.serving.server.metrics import Metrics
 from t2t.serving.server.model_thread import Computed, ModelThread
 from t2t.serving.server.options import ServerOptions
 from t2t.serving.server.problem import Problem
+from t2t.serving.server.room import Room
 from t2t.serving.server.upload import HeldBytes, busy, read_image
 from t2t.shapes import Pixels
 
@@ -55,7 +55,7 @@ class Service:
         self.options = options
         self.metrics = metrics
         self.held = HeldBytes(options.max_held_bytes)
-        self.num_inside = 0
+        self.room = Room(options.queue_size, self.full)
         self.pool = ThreadPoolExecutor(num_cores(), "t2t-decode")
         self.thread = ModelThread[Item, Classes](
             self._classify, options.max_batch, options.max_wait_ms / 1000
@@ -86,10 +86,10 @@ class Service:
         """The most probable classes of the upload, and the times it took."""
         started = time.perf_counter()
         with self.held.hold() as add:
-            self.check_room()
+            self.room.check()
             data = await read_image(request, self.options, add)
             arrived = time.perf_counter()
-            with self.room():
+            with self.room.hold():
                 computed, decoded = await while_here(
                     request, self._decode_and_compute(data, top)
                 )
@@ -141,24 +141,16 @@ class Service:
             for each in classes
         ]
 
-    def check_room(self) -> None:
-        """Refuses a request if too many are inside."""
-        if self.num_inside >= self.options.queue_size:
-            batch = max(self.metrics.batch_size.mean, 1.0)
-            seconds = self.num_inside / batch * self.metrics.model_seconds.mean
-            raise busy(
-                max(math.ceil(seconds), 1), f"{self.num_inside} images are waiting"
-            )
+    @property
+    def num_inside(self) -> int:
+        """Images that are decoded, wait or are computed."""
+        return self.room.num_inside
 
-    @contextmanager
-    def room(self) -> Iterator[None]:
-        """Counts a request as inside."""
-        self.check_room()
-        self.num_inside += 1
-        try:
-            yield
-        finally:
-            self.num_inside -= 1
+    def full(self, num_inside: int) -> Problem:
+        """Refuses a request because so many are inside."""
+        batch = max(self.metrics.batch_size.mean, 1.0)
+        seconds = num_inside / batch * self.metrics.model_seconds.mean
+        return busy(max(math.ceil(seconds), 1), f"{num_inside} images are waiting")
 
     def model_input(self, data: bytes) -> Pixels:
         """The model's input for an upload, as in evaluation."""
