@@ -255,7 +255,7 @@ def collect_timm(model: nn.Module, image: Images, found: Collector) -> None:
 
 
 def timm_grid(model: nn.Module, image: Images) -> Grid:
-    """The token grid of a timm model for an image, as far as its stem tells."""
+    """The token grid of a timm model for an image, by its stem's patches."""
     stem: Any = getattr(model, "patch_embed", None)
     height, width = image.shape[-2], image.shape[-1]
     if hasattr(stem, "dynamic_feat_size"):

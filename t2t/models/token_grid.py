@@ -15,7 +15,7 @@ def is_same(old: Sequence[int], new: Sequence[int]) -> bool:
     """Whether two grids are the same, so that nothing needs to be interpolated.
 
     A graph that is exported for any image size always interpolates: its sides are
-    symbols, which would be taken for those of the example.
+    symbols, which would be treated as those of the example.
     """
     if any(isinstance(side, torch.SymInt) for side in (*old, *new)):
         return False

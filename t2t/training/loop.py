@@ -64,8 +64,8 @@ def train(
     `runtime` sets device and precision, `fresh` starts over, `quiet` prints nothing,
     `splits` are the recipe's images if the caller has opened them already, `notes`
     are sentences for the log at the start of the run, `started` is the time of the
-    command by `time.monotonic()`, and `is_timed` says that the notes tell the time that
-    the run takes.
+    command by `time.monotonic()`, and `is_timed` says that the notes state the time
+    that the run takes.
     """
     started = time.monotonic() if started is None else started
     if data is not None:

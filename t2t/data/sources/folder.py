@@ -143,7 +143,7 @@ def note_on_depth(
     root: Path, found: Sequence[tuple[list[str], list[str]]]
 ) -> tuple[str, ...]:
     """A sentence on class folders with equal folders in them, which may be meant."""
-    # The first image of each class tells most data apart.
+    # For most data the first image of each class is enough to see that it is not so.
     if not all(os.sep in images[0] for images, _ in found):
         return ()
     inner = [{name.partition(os.sep)[0] for name in images} for images, _ in found]

@@ -11,7 +11,7 @@ from t2t.data.sources.label_values import read_flags
 from t2t.errors import UserError
 
 _NUM_LOOKED_AT = 100
-"""Rows from which columns are told apart."""
+"""Rows by which columns are identified."""
 
 
 def is_frame(data: object) -> bool:

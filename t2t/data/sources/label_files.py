@@ -24,7 +24,7 @@ WORKBOOKS = (".xlsx", ".xls", ".ods", ".numbers")
 _WORKBOOK_STARTS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 _DELIMITERS = (",", ";", "\t", "|")
 _NUM_LOOKED_AT = 100
-"""Rows from which columns are told apart."""
+"""Rows by which columns are identified."""
 _CHUNK = 1 << 20
 _BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16"}
 _BOMS[codecs.BOM_UTF16_BE] = "utf-16"

@@ -32,7 +32,7 @@ def ignore(sentence: str) -> None:
 
 @dataclass
 class Waiting:
-    """How long to wait for a shard, whom to tell, and whether to give up early."""
+    """How long to wait for a shard, where to log it, and when to give up early."""
 
     warn: Callable[[str], None] = ignore
     is_cancelled: Callable[[], bool] = lambda: False
@@ -41,7 +41,7 @@ class Waiting:
     last_said: float = 0.0
 
     def over(self) -> bool:
-        """Whether the time is over; raises CancelledError if nobody waits any more."""
+        """Whether the time is over; raises CancelledError if it is cancelled."""
         if self.is_cancelled():
             raise CancelledError
         return time.monotonic() - self.started > self.seconds

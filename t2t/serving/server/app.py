@@ -218,7 +218,7 @@ async def on_problem(request: Request, error: Exception) -> Response:
 
 
 async def on_client_left(request: Request, error: Exception) -> Response:
-    """What nobody reads; the log shows its status."""
+    """A reply without a reader; the log shows its status."""
     return Response(status_code=CLIENT_LEFT)
 
 

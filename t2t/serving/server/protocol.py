@@ -14,7 +14,7 @@ from t2t.serving.server.options import ServerOptions
 FLUSH_SECONDS = 5.0
 """How long a client may take to read a reply after which its connection closes."""
 
-# What it would print, such as about malformed requests, the client is told.
+# It would print what the reply says already, such as for malformed requests.
 logging.getLogger("uvicorn").addHandler(logging.NullHandler())
 logging.getLogger("uvicorn").propagate = False
 

@@ -16,7 +16,7 @@ from t2t.serving.server.problem import Problem
 MAX_PARTS = 8
 FIELD = "image"
 NOT_IMAGES = ("application/json", "application/xml", "text/")
-# It would print a line for every malformed form, which the client is told.
+# It would print a line for every malformed form; the reply says so already.
 logging.getLogger("python_multipart").addHandler(logging.NullHandler())
 logging.getLogger("python_multipart").propagate = False
 
