@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from t2t.data.augment.operations import register_augmentation
     from t2t.data.sources import Source, register_source
     from t2t.deployment.export import export
+    from t2t.error_analysis.evaluate import evaluate
     from t2t.models.blocks import register_mixer, register_mlp
     from t2t.models.config import ModelConfig
     from t2t.models.create import create_model
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from t2t.probing.probe import probe
     from t2t.recipes import find_recipe
     from t2t.recipes.train import train
-    from t2t.review.evaluate import evaluate
     from t2t.serving.onnx_predictor import load_onnx
     from t2t.tasks import Metric, Task, TaskContext, register_task
     from t2t.tasks.classify import Classify
@@ -105,7 +105,7 @@ LAZY = {
     "TokenDropping": "t2t.training.recipe",
     "Tokenizer": "t2t.models.tokenizers",
     "create_model": "t2t.models.create",
-    "evaluate": "t2t.review.evaluate",
+    "evaluate": "t2t.error_analysis.evaluate",
     "export": "t2t.deployment.export",
     "features": "t2t.probing.features",
     "find_recipe": "t2t.recipes",

@@ -156,7 +156,7 @@ def eval(
     if evaluated is None:  # another process of torchrun prints it
         return
     if report is not None:
-        from t2t.review.evaluate import Evaluation
+        from t2t.error_analysis.evaluate import Evaluation
 
         with show_progress("training images") as progress:
             evaluation = Evaluation(evaluated, max_pixels, max_damaged)
@@ -197,7 +197,7 @@ def check_report(report: str | None) -> None:
 
 def score_for_report() -> "Scoring":
     """What a report needs of every image, besides its prediction."""
-    from t2t.review.evaluate import score_colours
+    from t2t.error_analysis.evaluate import score_colours
 
     return score_colours
 

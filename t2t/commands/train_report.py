@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from t2t.error_analysis.evaluate import evaluate
 from t2t.errors import UserError
-from t2t.review.evaluate import evaluate
 from t2t.screen import show_progress
 from t2t.torchrun import env_count
 from t2t.training.logging.metrics import read_rows

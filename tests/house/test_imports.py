@@ -1,4 +1,4 @@
-"""Imports go down only: cli > commands > lab > review > … > config."""
+"""Imports go down only: cli > commands > lab > error_analysis > … > config."""
 
 import ast
 from pathlib import Path
@@ -10,7 +10,7 @@ PACKAGE = Path(t2t.__file__).parent
 LEVELS = [
     {"cli", "commands", "screen", "__main__"},
     {"lab"},
-    {"review"},
+    {"error_analysis"},
     {"probing", "visualize"},
     {"recipes"},
     {"deployment"},

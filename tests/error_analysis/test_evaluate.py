@@ -17,10 +17,10 @@ from PIL import Image
 from torch import nn
 
 import t2t
+from t2t.error_analysis.findings import find_confusions
+from t2t.error_analysis.predictions import Predictions
 from t2t.models.create import create_model
 from t2t.models.weights import save
-from t2t.review.findings import find_confusions
-from t2t.review.predictions import Predictions
 
 SMALL = {"dim": 16, "depth": 1, "num_heads": 1, "token_dim": 8, "image_size": 8}
 Weights = Callable[..., Path]

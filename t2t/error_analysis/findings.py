@@ -9,7 +9,7 @@ from torch import Tensor
 
 from t2t.analysis.label_errors import find_label_errors
 from t2t.analysis.near_duplicates import Pair, find_near_duplicates
-from t2t.review.predictions import ImagePrediction, Predictions
+from t2t.error_analysis.predictions import ImagePrediction, Predictions
 
 
 @dataclass(frozen=True)

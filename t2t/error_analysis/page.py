@@ -9,9 +9,9 @@ from PIL import Image
 from torch import Tensor
 
 from t2t.analysis.html_page import Card, HtmlPage, Text
-from t2t.review.findings import Findings
-from t2t.review.predictions import ImagePrediction, Predictions
-from t2t.review.thumbnails import thumbnails
+from t2t.error_analysis.findings import Findings
+from t2t.error_analysis.predictions import ImagePrediction, Predictions
+from t2t.error_analysis.thumbnails import thumbnails
 from t2t.training.evaluation.report import EvalReport
 
 NUM_SHOWN = 48

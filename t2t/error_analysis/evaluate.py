@@ -22,12 +22,12 @@ from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.label_config import PathLike, label_config
 from t2t.data.sources import Source
 from t2t.data.sources.in_memory import Data, data_name
+from t2t.error_analysis.findings import Findings, find
+from t2t.error_analysis.page import build_page
+from t2t.error_analysis.predictions import ImagePrediction, Predictions
+from t2t.error_analysis.training_images import find_training_images
 from t2t.errors import UserError, first_line
 from t2t.probing.images import some_of
-from t2t.review.findings import Findings, find
-from t2t.review.page import build_page
-from t2t.review.predictions import ImagePrediction, Predictions
-from t2t.review.training_images import find_training_images
 from t2t.shapes import Images, Labels
 from t2t.table_beside import OF_REPORT, table_beside
 from t2t.torchrun import env_count
