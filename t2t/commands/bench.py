@@ -90,6 +90,14 @@ def bench(
         int | None,
         option("Repeat the files this often per epoch.", "(default: enough)", "N"),
     ] = None,
+    parallelism: Annotated[
+        Literal["ddp", "fsdp", "hybrid"] | None,
+        option(
+            "Measure the trainer's own step as one process of many: in a process group "
+            "of one.",
+            "",
+        ),
+    ] = None,
     resident: Annotated[bool, option("Keep the decoded images on the device.")] = False,
     workers: Annotated[
         int | None, option("Data loading workers.", "(default: all cores)", "N")
@@ -111,10 +119,11 @@ def bench(
       t2t bench t2t_vit_14 --grow size batch depth --out growth.json
       t2t bench t2t_vit_14 --data path/to/imagenet
       t2t bench --recipe cifar10.t2t_vit_7
+      t2t bench t2t_vit_14 --parallelism ddp
     """
     if json and markdown:
         raise UserError("--json and --markdown exclude each other; give one of them.")
-    check_combination(models, recipe, data, mode, grow, out)
+    check_combination(models, recipe, data, parallelism, mode, grow, out)
     if data is None:
         check_unused(
             "without --data no files are read",
@@ -140,17 +149,18 @@ def bench(
     precisions = precision or (("bf16",) if on_cuda else ("fp32",))
     command = command_line()
     bases: list[Case] = []
-    if data is not None or recipe is not None:
+    if data is not None or recipe is not None or parallelism is not None:
         from t2t.lab.bench.trainer import Files, measure_recipes
 
         measured = measure_recipes(
             select_recipes(models, recipe, image_size, batch_size),
-            select_runtimes(device, precisions, launch, workers, on_cuda),
+            select_runtimes(device, precisions, launch, workers, on_cuda, parallelism),
             chosen,
             None if data is None else Files(data, repeat, resident),
             command,
             seconds=seconds,
             profiled=profile,
+            in_group=parallelism is not None,
         )
     else:
         from t2t.lab.bench.cases import all_cases

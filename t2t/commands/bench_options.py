@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     from t2t.training.runtime import Runtime
 
 Precision = Literal["bf16", "fp16", "fp32"]
+Parallelism = Literal["ddp", "fsdp", "hybrid"]
 
 
 def check_combination(
     models: Sequence[str],
     recipe: str | None,
     data: str | None,
+    parallelism: str | None,
     mode: str,
     grow: Sequence[str],
     out: str | None,
@@ -27,10 +29,10 @@ def check_combination(
         raise UserError(
             "No model is given; name one from `t2t models`, or give --recipe."
         )
-    if (recipe or data) and (mode != "train" or grow):
+    if (recipe or data or parallelism) and (mode != "train" or grow):
         raise UserError(
-            "--data and --recipe time the trainer's own step: leave --mode and --grow "
-            "out."
+            "--data, --recipe and --parallelism time the trainer's own step: leave "
+            "--mode and --grow out."
         )
     if grow and (out is None or out.lower().endswith(".png")):
         raise UserError(
@@ -100,12 +102,19 @@ def select_runtimes(
     launch: str | None,
     workers: int | None,
     on_cuda: bool,
+    parallelism: Parallelism | None = None,
 ) -> list["Runtime"]:
     """One runtime per precision."""
     from t2t.lab.bench.cases import COMPILED, REPLAYED
     from t2t.training.runtime import Compile, Runtime
 
-    if on_cuda and launch not in (None, *REPLAYED):
+    sharded = parallelism in ("fsdp", "hybrid")
+    if sharded and launch in REPLAYED:
+        raise UserError(
+            f"--launch {launch} is not possible with --parallelism {parallelism}, "
+            "whose step is no CUDA graph; give compiled or eager, or leave it out."
+        )
+    if on_cuda and not sharded and launch not in (None, *REPLAYED):
         raise UserError(
             f"--launch {launch} is not possible here: on CUDA the trainer's step is a "
             "CUDA graph; give graph (compiled) or eager_graph, or leave it out."
@@ -117,6 +126,7 @@ def select_runtimes(
             precision=each,
             compile="auto" if launch is None else compiled,
             workers=workers,
+            parallelism=parallelism or "ddp",
         )
         for each in precisions
     ]

@@ -61,6 +61,11 @@ def block_stack_reference(
     return F.layer_norm(tokens[:, :num_read], shape, *final, eps)
 
 
+NUM_CAST_TOGETHER = 4
+"""Blocks whose weights are cast by one kernel, and whose gradients are ready together:
+several processes sum them up beside the backward pass of the blocks before."""
+
+
 def block_stack(
     tokens: Tokens,
     blocks: Sequence[BlockWeights],
@@ -80,7 +85,6 @@ def block_stack(
     in `dtype`, by default the same.
     """
     dtype = tokens.dtype if dtype is None else dtype
-    blocks, hidden_biases = cast_matrices(blocks, dtype)
     batch = tokens.shape[0]
     rates = [0.0] * len(blocks) if drop_rates is None else drop_rates
     # Two branches per block, and the last norm, which takes every sample.
@@ -96,7 +100,12 @@ def block_stack(
     norms = [(block.gain1, block.shift1) for block in blocks[1:]] + [final]
     first = blocks[0]
     normed = norm(tokens, first.gain1, first.shift1, indices[0], counts[0], eps, dtype)
-    for index, (block, after) in enumerate(zip(blocks, norms, strict=True)):
+    for index, after in enumerate(norms):
+        place = index % NUM_CAST_TOGETHER
+        if place == 0:
+            # Not before: the backward pass comes to operations in the reverse order.
+            cast = cast_matrices(blocks[index : index + NUM_CAST_TOGETHER], dtype)
+        block, hidden_bias = cast[0][place], cast[1][place]
         branch = 2 * index
         if index < len(blocks) - 1 or num_read >= tokens.shape[1]:
             qkv = linear(normed, block.qkv, block.qkv_bias)
@@ -118,7 +127,7 @@ def block_stack(
             batch / counts[branch],
             eps,
         )
-        hidden = linear_gelu(normed, block.fc1, block.fc1_bias, hidden_biases[index])
+        hidden = linear_gelu(normed, block.fc1, block.fc1_bias, hidden_bias)
         tokens, normed = residual_norm(
             tokens,
             linear(hidden, block.fc2, None),

@@ -19,18 +19,17 @@ def num_processes() -> int:
 
 def mean_of_all(tensor: Tensor) -> Tensor:
     """The mean of a tensor over all processes."""
-    num = num_processes()
-    if num == 1:
+    if not dist.is_initialized():
         return tensor
     from t2t.tasks.collectives import sum_over_processes  # imports the compiler
 
     total: Tensor = sum_over_processes(tensor)
-    return total / num
+    return total / num_processes()
 
 
 def rows_of_all(rows: Rows) -> Rows:
     """The rows of all processes."""
-    if num_processes() == 1:
+    if not dist.is_initialized():
         return rows
     from t2t.tasks.collectives import gather_over_processes  # imports the compiler
 
@@ -50,7 +49,7 @@ class BatchNorm(nn.BatchNorm1d):
     def forward(self, rows: Rows) -> Rows:
         """The rows, normalized."""
         num = len(rows) * num_processes()
-        if not self.training or num == len(rows):
+        if not (self.training and dist.is_initialized()) or num == 1:
             return super().forward(rows)
         levels = rows.float()
         mean = mean_of_all(levels.mean(0))

@@ -9,7 +9,7 @@ from t2t.errors import UserError
 from t2t.models.vit import VisionTransformer
 from t2t.training.distributed import World
 from t2t.training.run_files import ENVIRONMENT, read_json
-from t2t.training.runtime import Runtime
+from t2t.training.runtime import Runtime, captures_steps
 
 COMPILED_FROM = "compiled_from_step"
 """Its key in environment.json."""
@@ -37,10 +37,12 @@ class CompileDecision:
 def compiles_at_once(runtime: Runtime, world: World) -> bool:
     """Whether the first step is compiled already.
 
-    Several processes launch every kernel from the host: compiled steps have fewer.
+    Steps of several processes that are no CUDA graph are launched kernel by kernel:
+    compiled steps have fewer.
     """
     if runtime.compile == "auto":
-        return world.device.type == "cuda" and world.is_distributed
+        on_cuda = world.device.type == "cuda"
+        return on_cuda and world.is_distributed and not captures_steps(runtime, world)
     return runtime.compile == "on"
 
 

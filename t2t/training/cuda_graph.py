@@ -1,12 +1,17 @@
 """CUDA graphs: a function whose kernels are captured once and then replayed."""
 
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
 Result = TypeVar("Result", Tensor, tuple[Tensor, ...])
+
+
+GRAPHED: WeakSet["GraphedFunction[Any]"] = WeakSet()
+"""All that were made and are still used."""
 
 
 class GraphedFunction(Generic[Result]):
@@ -17,18 +22,25 @@ class GraphedFunction(Generic[Result]):
     device. Its result is overwritten by the next call.
     """
 
-    def __init__(self, function: Callable[..., Result], num_warmups: int = 2) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Result],
+        num_warmups: float = 2,
+        stream: torch.cuda.Stream | None = None,
+    ) -> None:
         # Compilation, the choice of algorithms and the first memory of an optimizer
-        # must be over before a graph is captured.
+        # must be over before a graph is captured. Infinity never captures one.
         self.num_warmups = num_warmups
         self.function: Callable[..., Result] = function
         self.num_calls = 0
         self.inputs: list[Tensor] = []
         self.result: Result | None = None
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.stream: torch.cuda.Stream | None = None
+        self.stream = stream
+        """Where the function runs and is captured; None makes one at the first call."""
         self.has_read: torch.cuda.Event | None = None
         """After it, the inputs of the last call may be overwritten."""
+        GRAPHED.add(self)
 
     def __call__(self, *inputs: Tensor) -> Result:
         self.copy_inputs(inputs)
@@ -72,3 +84,11 @@ class GraphedFunction(Generic[Result]):
             self.result = self.function(*self.inputs)
         self.graph = graph
         torch.cuda.set_rng_state(rng_state)
+
+
+def free_graphs() -> None:
+    """Frees all graphs: NCCL would wait for those that hold its collectives."""
+    for each in GRAPHED:
+        if each.graph is not None:
+            each.graph.reset()
+            each.graph = None

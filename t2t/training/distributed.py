@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
@@ -22,6 +23,7 @@ from t2t.config import differences, few
 from t2t.errors import LocalError, UserError, choose
 from t2t.models.fusion import is_dtensor
 from t2t.torchrun import read_environment_ranks
+from t2t.training.cuda_graph import free_graphs
 from t2t.training.rendezvous import rendezvous_store, report_error_once
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ PRIORITY = -1
 # The maximum. Steps from JPEGs reached 0.65 of full speed with the default of eight
 # queues and priorities, 0.72 with 32 queues and no priorities, 0.93 with both.
 NUM_QUEUES = "32"
+NEVER = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -59,36 +62,42 @@ class World:
 
     @property
     def is_distributed(self) -> bool:
-        """Whether there are several processes."""
-        return self.size > 1
+        """Whether there is a process group: of several processes, or of one."""
+        return self.size > 1 or self.control is not None
 
 
 @contextmanager
-def init_distributed(device: str | None) -> Iterator[World]:
-    """Sets up the process group under torchrun; destroys it at the end."""
+def init_distributed(
+    device: str | None, *, group_of_one: bool = False
+) -> Iterator[World]:
+    """Sets up the process group under torchrun; destroys it at the end.
+
+    With `group_of_one`, one process without torchrun gets a group of its own, and does
+    all that one of several does.
+    """
     rank, world_size, local_rank, local_size = read_environment_ranks()
     chosen = find_device(device, local_rank)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
-    if world_size == 1:
+    if world_size == 1 and not group_of_one:
         with training_stream(chosen):
             yield World(rank=0, size=1, device=chosen)
         return
     with ExitStack() as exits:
         if not dist.is_initialized():
-            on_cuda = chosen.type == "cuda"
-            store = rendezvous_store(rank, world_size)
+            is_alone = world_size == 1
+            store = HashStore() if is_alone else rendezvous_store(rank, world_size)
             dist.init_process_group(
-                "nccl" if on_cuda else "gloo",
                 store=store,
                 rank=rank,
                 world_size=world_size,
-                device_id=chosen if on_cuda else None,
+                **backend_for(chosen),
             )
             # Gloo's threads live as long as their group is referenced. A thread that
             # frees a tensor while Python shuts down would abort the process.
             atexit.register(gc.collect)
             exits.callback(dist.destroy_process_group)
+            exits.callback(free_graphs)
             exits.enter_context(report_error_once(store))
         exits.enter_context(training_stream(chosen))
         yield World(
@@ -99,6 +108,15 @@ def init_distributed(device: str | None) -> Iterator[World]:
             local_size=local_size,
             control=dist.new_group(backend="gloo"),
         )
+
+
+def backend_for(device: torch.device) -> dict[str, Any]:
+    """The options of a process group for a device."""
+    if device.type != "cuda":
+        return {"backend": "gloo"}
+    # Else kernels of the backward pass would go before those that reduce gradients.
+    options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+    return {"backend": "nccl", "device_id": device, "pg_options": options}
 
 
 @contextmanager
@@ -156,9 +174,12 @@ def parallelize(task: nn.Module, parallelism: Parallelism, world: World) -> nn.M
     buffers: dict[str, Any] = {
         "forward_sync_buffers" if renamed else "broadcast_buffers": False
     }
-    return DistributedDataParallel(
+    trained = DistributedDataParallel(
         task, device_ids=ids, gradient_as_bucket_view=True, **buffers
     )
+    # Else every hundredth step would wait for its own times, which nothing reads.
+    trained._set_ddp_runtime_logging_sample_rate(NEVER)
+    return trained
 
 
 def shard(model: nn.Module, parallelism: Parallelism, world: World) -> nn.Module:

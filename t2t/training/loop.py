@@ -119,7 +119,9 @@ def train(
                 )
         compiling = first_decision(runtime, world)
         if checkpoint is not None and not compiling.is_made:
-            compiling = earlier_decision(run_folder.path)
+            compiling = broadcast_from_main(
+                world, lambda: earlier_decision(run_folder.path)
+            )
         settings = {**runtime_settings(runtime), **compiling.settings()}
         if world.device.type == "cpu":
             before = threads_of_run(run_folder.path) if checkpoint else None

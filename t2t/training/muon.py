@@ -77,10 +77,15 @@ class Muon(torch.optim.Optimizer):
     def update_shard(self, matrix: Tensor, group: dict[str, Any]) -> None:
         """Updates a sharded matrix."""
         assert matrix.grad is not None
-        buffer = self.momentum_of(matrix)
+        gradient, buffer = matrix.grad, self.momentum_of(matrix)
         momentum, lr = group["momentum"], group["lr"]
-        buffer.lerp_(matrix.grad, 1 - momentum)
-        step = orthogonalize(as_matrix(matrix.grad.lerp(buffer, momentum)))
+        weight = 1 - momentum
+        found_inf: Tensor | None = getattr(self, "found_inf", None)
+        if found_inf is not None:  # 1 skips the update
+            gradient = torch.where(found_inf > 0, 0, gradient)
+            weight, lr = weight * (1 - found_inf), lr * (1 - found_inf)
+        buffer.add_((gradient - buffer) * weight)
+        step = orthogonalize(as_matrix(gradient.lerp(buffer, momentum)))
         matrix.mul_(1 - lr * group["weight_decay"])
         size = -lr * update_scale(matrix)
         matrix.add_(as_filters(step.to(matrix.dtype), matrix) * size)

@@ -9,6 +9,7 @@ from t2t.data.augment.pipeline import normalise
 from t2t.data.batches import Batches, EvaluationBatches, LoaderOptions
 from t2t.data.decoding.damage import Damage
 from t2t.data.sources import Splits
+from t2t.training.distributed import unsharded
 from t2t.training.evaluation.evaluate import autocast
 from t2t.training.forecast.random_batch import random_batch
 from t2t.training.kernel_compiling import KernelCompiler, compile_in_parallel
@@ -58,13 +59,19 @@ def rehearse(
     Triton kernels are only submitted to the compiler, unless the step is compiled.
     """
     recipe, world, task = stepper.recipe, stepper.world, stepper.state.task
-    batch = random_batch(recipe, recipe.batch_size, task, world.device)
+    num_images = recipe.batch_size // world.size
+    batch = random_batch(recipe, num_images, task, world.device)
     augmentation = recipe.augmentation
     with nullcontext() if stepper.compiled else kernels.collect():
         stepper.rehearse(batch, phases)
         pixels = batch.views[0][: stepper.runtime.micro_batch]
         images = normalise(pixels, augmentation.mean, augmentation.std)
         task.eval()
-        with torch.no_grad(), autocast(world.device, stepper.precision):
+        with (
+            torch.no_grad(),
+            autocast(world.device, stepper.precision),
+            unsharded(task),
+            unsharded(stepper.state.model),
+        ):
             task.score(stepper.state.model, images, batch.labels[: len(images)])
         task.train()

@@ -15,7 +15,7 @@ from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, damage_limit
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS, MAX_PIXELS_LIMIT
 from t2t.data.sources import Splits
 from t2t.errors import choose, require
-from t2t.training.distributed import Parallelism, World
+from t2t.training.distributed import PARALLELISMS, Parallelism, World
 from t2t.training.recipe import Recipe
 from t2t.user_code import digests
 
@@ -81,6 +81,20 @@ def default_precision(device: torch.device) -> Precision:
         return "fp32"
     has_bf16 = torch.cuda.get_device_capability(device) >= (8, 0)
     return "bf16" if has_bf16 else "fp16"
+
+
+def uses_cuda_graphs(runtime: Runtime, world: World) -> bool:
+    """Whether the host never waits for a step: on GPUs, but not with fp16's scale."""
+    return world.device.type == "cuda" and runtime.precision != "fp16"
+
+
+def captures_steps(runtime: Runtime, world: World) -> bool:
+    """Whether a step is a CUDA graph, its collectives included.
+
+    FSDP allocates and frees the gathered weights of each block as a step runs.
+    """
+    is_sharded = world.is_distributed and PARALLELISMS[runtime.parallelism]
+    return uses_cuda_graphs(runtime, world) and not is_sharded
 
 
 def resolve_runtime(runtime: Runtime, world: World) -> Runtime:

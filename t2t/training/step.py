@@ -1,5 +1,6 @@
 """One training step: from a batch to updated weights, or to unchanged ones."""
 
+import math
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 
@@ -28,9 +29,15 @@ from t2t.training.evaluation.evaluate import autocast
 from t2t.training.muon import Muon
 from t2t.training.optim import all_groups, device_learning_rates
 from t2t.training.recipe import Phase, Recipe
-from t2t.training.runtime import PRECISIONS, Runtime, deterministic
+from t2t.training.runtime import (
+    PRECISIONS,
+    Runtime,
+    captures_steps,
+    deterministic,
+    uses_cuda_graphs,
+)
 from t2t.training.state import TrainState, update_ema
-from t2t.training.step_result import PendingStep, StepResult
+from t2t.training.step_result import PendingStep, Requests, StepResult
 
 # Part of the error of a kernel that has no deterministic form.
 NOT_DETERMINISTIC = "use_deterministic_algorithms"
@@ -40,20 +47,18 @@ ONE_VALUE = "Expected more than 1 value per channel"
 AUGMENT_PRIORITY = -2
 # Optimizers whose learning rate can be a tensor on the device.
 CAPTURABLE = (torch.optim.AdamW, torch.optim.SGD, Muon)
-
-
-def uses_cuda_graphs(runtime: Runtime, world: World) -> bool:
-    """Whether steps are CUDA graphs: on one GPU, but not with fp16's loss scaling."""
-    on_cuda = world.device.type == "cuda"
-    return on_cuda and not world.is_distributed and runtime.precision != "fp16"
+# DDP times its first ten steps by events, for which the host waits.
+NUM_DDP_WARMUPS = 11
 
 
 class Stepper:
     """Runs the steps of a task, each a function of the state, the batch, (seed, step).
 
-    On one CUDA device a step is two CUDA graphs: one augments the batch, on a stream of
+    On CUDA devices a step is two CUDA graphs: one augments the batch, on a stream of
     its own beside the step before; the other trains on it. The graph itself changes
     nothing if the gradient is not finite: the host does not have to wait and check.
+    With several processes the graph holds DDP's collectives too; a sharded step is
+    launched kernel by kernel, also without waiting.
     """
 
     def __init__(
@@ -81,6 +86,7 @@ class Stepper:
         self.to_check = isinstance(state.trained, DistributedDataParallel)
         """Whether a weight may still turn out to have no gradient."""
         self.uses_graphs = uses_cuda_graphs(runtime, world)
+        self.captures = captures_steps(runtime, world)
         self.augment_stream: torch.cuda.Stream | None = None
         if self.uses_graphs:
             self.augment_stream = torch.cuda.Stream(world.device, AUGMENT_PRIORITY)
@@ -112,9 +118,22 @@ class Stepper:
         num_warmups = 1 if self.is_rehearsed and self.num_started else 2
         self.augment = GraphedFunction(self.make_views, num_warmups)
         if all(type(each) in CAPTURABLE for each in self.state.optimizers):
-            self.captured = GraphedFunction(self.captured_step, num_warmups)
+            self.captured = self.graphed(self.captured_step, num_warmups)
         else:
-            self.gradient = GraphedFunction(self.find_gradient, num_warmups)
+            self.gradient = self.graphed(self.find_gradient, num_warmups)
+
+    def graphed(
+        self, function: Callable[..., Tensor], num_warmups: int
+    ) -> GraphedFunction[Tensor]:
+        """A part of the step as a CUDA graph, or called each time if it is sharded."""
+        if not self.world.is_distributed:
+            return GraphedFunction(function, num_warmups)
+        # DDP adds up gradients on the stream on which it was made.
+        stream = torch.cuda.current_stream(self.world.device)
+        if not self.captures:
+            return GraphedFunction(function, math.inf, stream)
+        left = NUM_DDP_WARMUPS - self.num_started
+        return GraphedFunction(function, max(num_warmups, left), stream)
 
     def enter_phase(self, phase: Phase) -> None:
         """Sets the share of tokens and the augmentation of a phase."""
@@ -137,7 +156,8 @@ class Stepper:
                 self.enter_phase(phase)
                 step = on_device(self.state.step, self.world.device)
                 inputs = (batch.labels, batch.keys, step, *batch.views)
-                self.find_gradient(*self.make_views(*inputs))
+                nothing = step.new_zeros(len(Requests()))
+                self.find_gradient(nothing, *self.make_views(*inputs))
         for optimizer in self.state.optimizers:
             optimizer.zero_grad(set_to_none=True)
         self.statistics_before = []
@@ -169,10 +189,16 @@ class Stepper:
         """One step of the optimizers; skipped if the gradient is not finite."""
         return self.start_step(batch, progress).result()
 
-    def start_step(self, batch: Batch, progress: float = 0.0) -> PendingStep:
-        """Starts a step; does not wait for the device if it is a CUDA graph.
+    def start_step(
+        self,
+        batch: Batch,
+        progress: float = 0.0,
+        requests: Requests = Requests(),  # noqa: B008 (a constant)
+    ) -> PendingStep:
+        """Starts a step; does not wait for the device if it decides by itself.
 
-        `progress` is the share of the training that is done.
+        `progress` is the share of the training that is done, `requests` are those of
+        this process.
         """
         state, recipe, world = self.state, self.recipe, self.world
         self.seed_step()
@@ -182,12 +208,14 @@ class Stepper:
         rates = [group["lr"] for group in all_groups(state.optimizers)]
         lr = max(rates)
         if self.captured is not None:
-            numbers = on_device([*rates, share, progress], world.device)
+            inputs = [*rates, share, progress, *map(float, requests)]
+            numbers = on_device(inputs, world.device)
             found = self.captured(numbers, *views)
             state.step += 1
             return PendingStep(state, found, self.names, lr)
         state.task.progress.fill_(progress)
-        found = self.gradient(*views).cpu()
+        own = on_device([*map(float, requests)], world.device)
+        found = self.gradient(own, *views).cpu()
         state.step += 1
         applied = bool(found[:2].isfinite().all())
         if applied:
@@ -238,12 +266,13 @@ class Stepper:
     def captured_step(self, numbers: Tensor, *views: Tensor) -> Tensor:
         """A step for CUDA graphs: it changes nothing if its gradient is not finite.
 
-        The numbers are every group's learning rate, the EMA's share and the progress.
+        The numbers are every group's learning rate, the EMA's share, the progress and
+        the requests of this process.
         """
-        state = self.state
-        *rates, share, progress = numbers.unbind()
+        state, num_requests = self.state, len(Requests())
+        *rates, share, progress = numbers[:-num_requests].unbind()
         state.task.progress.copy_(progress)
-        found = self.find_gradient(*views)
+        found = self.find_gradient(numbers[-num_requests:], *views)
         found_inf = 1 - found[:2].isfinite().all().float()
         with device_learning_rates(rates, found_inf, state.optimizers):
             for optimizer in state.optimizers:
@@ -255,8 +284,11 @@ class Stepper:
         state.task.after_step(1 - found_inf)
         return found
 
-    def find_gradient(self, *views: Tensor) -> Tensor:
-        """Computes the gradient; returns the loss, the norm and the other numbers."""
+    def find_gradient(self, requests: Tensor, *views: Tensor) -> Tensor:
+        """Computes the gradient.
+
+        Returns the loss, the norm, the requests of all processes and other numbers.
+        """
         state, world = self.state, self.world
         for optimizer in state.optimizers:
             optimizer.zero_grad(set_to_none=True)
@@ -286,6 +318,8 @@ class Stepper:
         others = [name for name in totals if name != "loss"]
         self.names = ["loss", *others]
         values = torch.stack([totals[name] for name in self.names])
+        values = torch.cat([values[:1], requests, values[1:]])
+        # Also agrees on whether the loss is finite; the gradient is the same in all.
         values = all_reduce_sum(values, world) / world.size
         return torch.cat([values[:1], norm.reshape(1), values[1:]])
 

@@ -9,6 +9,17 @@ from torch import Tensor
 from t2t.training.state import TrainState
 
 
+class Requests(NamedTuple):
+    """What a process asks of the loop; with a step, all processes learn of it."""
+
+    stop: bool = False
+    save: bool = False
+    """Write a checkpoint."""
+
+    def __or__(self, other: "Requests") -> "Requests":
+        return Requests(self.stop or other.stop, self.save or other.save)
+
+
 class StepResult(NamedTuple):
     """The numbers of a finished step."""
 
@@ -20,6 +31,8 @@ class StepResult(NamedTuple):
     lr: float
     applied: bool
     """False if the loss or the gradient was not finite, so nothing was changed."""
+    requests: Requests = Requests()
+    """What any process asked for before the step."""
 
     @property
     def loss(self) -> float:
@@ -46,10 +59,11 @@ class PendingStep:
         """Waits for the step, and counts it if it was skipped; call it once."""
         if self.done is not None:
             self.done.synchronize()
-        loss, norm, *others = self.values.tolist()
+        loss, norm, stop, save, *others = self.values.tolist()
         applied = math.isfinite(loss) and math.isfinite(norm)
         state = self.state
         state.num_skipped += not applied
         state.num_skipped_in_a_row = 0 if applied else state.num_skipped_in_a_row + 1
         numbers = dict(zip(self.names, (loss, *others), strict=True))
-        return StepResult(self.step, numbers, norm, self.lr, applied)
+        requests = Requests(stop > 0, save > 0)
+        return StepResult(self.step, numbers, norm, self.lr, applied, requests)

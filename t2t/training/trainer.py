@@ -10,7 +10,7 @@ from typing import Any
 
 from t2t.data.batches import EvaluationBatches
 from t2t.data.decoding.damage import Damage, DamagedImage, damage_limit
-from t2t.data.sampler import steps_per_epoch
+from t2t.data.sampler import Batch, steps_per_epoch
 from t2t.data.sources import Splits
 from t2t.errors import UserError
 from t2t.tasks.checks import checked_metrics
@@ -22,7 +22,6 @@ from t2t.training.distributed import (
     PARALLELISMS,
     World,
     all_gather_union,
-    all_reduce_any,
     barrier,
     batch_norm_buffers,
     broadcast_from_main,
@@ -46,7 +45,7 @@ from t2t.training.run_folder import RunFolder
 from t2t.training.runtime import Runtime
 from t2t.training.state import Snapshot, new_state
 from t2t.training.step import Stepper
-from t2t.training.step_result import PendingStep
+from t2t.training.step_result import PendingStep, Requests
 from t2t.training.stop_signals import StopSignals
 
 SAVING_PAYS = 20.0
@@ -97,6 +96,8 @@ class Trainer:
         limit = damage_limit(runtime.max_damaged, num_images)
         self.damage = Damage(limit, logger.warn)
         self.in_flight: deque[PendingStep] = deque()
+        self.requests = Requests()
+        """What finished steps, or this process, asked for."""
         if world.device.type == "cpu" and runtime.compile != "on":
             logger.clock.skip_warmup()
         self.writer = CheckpointWriter(
@@ -150,7 +151,7 @@ class Trainer:
         elif logger.stopped_early(state):
             self.model_saver.save_model(state)
             return self.finish(stop)
-        saved_at = time.monotonic()
+        self.saved_at = time.monotonic()
         for batch in self.stepper.load(batches.steps(state.step, self.num_steps)):
             epoch = state.step / self.per_epoch
             set_lr(state.optimizers, lr_factor(recipe.schedule, epoch, recipe.epochs))
@@ -160,21 +161,15 @@ class Trainer:
                 self.drain()
                 self.stepper.set_phase(phase)
                 logger.clock.restart_warmup()
-            self.in_flight.append(self.stepper.start_step(batch, progress))
-            num_epochs, rest = divmod(state.step, self.per_epoch)
-            is_last = state.step == self.num_steps
+            num_epochs, rest = divmod(state.step + 1, self.per_epoch)
+            is_last = state.step + 1 == self.num_steps
             evaluates = rest == 0 and (
                 is_last or num_epochs % recipe.evaluate_every == 0
             )
-            waited = time.monotonic() - saved_at
-            saves = waited > 60 * self.runtime.checkpoint_minutes or (
-                evaluates and waited > SAVING_PAYS * self.writer.seconds
-            )
-            received = stop.received or logger.console.reader_is_gone
-            stops, saves = all_reduce_any((received, saves), self.world)
-            # The device has its next step before the host reads this one's numbers.
-            pauses = evaluates or stops or saves
+            self.take_step(batch, progress, stop, evaluates)
+            pauses = evaluates or any(self.requests)
             self.drain(0 if pauses else 1)
+            (stops, saves), self.requests = self.requests, Requests()
             if pauses:
                 self.writer.finish()  # a collective, like `broadcast_from_main`
                 self.guard.check(state)
@@ -189,12 +184,36 @@ class Trainer:
                 self.compile_if_it_pays()
             if (stops or saves) and not is_last:
                 self.writer.save(self.snapshot())
-                saved_at = time.monotonic()
+                self.saved_at = time.monotonic()
             if stops and not is_last:
                 self.writer.finish()
                 logger.interrupted(state.step, has_checkpoint=not self.writer.failed)
                 return Result(self.run_folder.path, False, logger.summary(state))
         return self.finish(stop)
+
+    def take_step(
+        self, batch: Batch, progress: float, stop: StopSignals, evaluates: bool
+    ) -> None:
+        """Starts a step, and finds what is requested before the next one.
+
+        With several processes, requests travel with a step, and are known once the
+        host reads its numbers: the device has its next step by then.
+        """
+        if self.world.is_distributed:
+            own = self.own_requests(stop, evaluates)
+            self.in_flight.append(self.stepper.start_step(batch, progress, own))
+            self.drain(0 if evaluates or self.world.device.type == "cpu" else 1)
+        else:
+            self.in_flight.append(self.stepper.start_step(batch, progress))
+            self.requests = self.own_requests(stop, evaluates)
+
+    def own_requests(self, stop: StopSignals, evaluates: bool) -> Requests:
+        """What this process asks for now."""
+        waited = time.monotonic() - self.saved_at
+        saves = waited > 60 * self.runtime.checkpoint_minutes or (
+            evaluates and waited > SAVING_PAYS * self.writer.seconds
+        )
+        return Requests(stop.received or self.logger.console.reader_is_gone, saves)
 
     def may_compile(self) -> bool:
         """Whether the end of this epoch is where `--compile auto` decides, or decided.
@@ -211,11 +230,15 @@ class Trainer:
         """Compiles the rest of a run if that saves time."""
         logger, step = self.logger, self.state.step
         left = logger.seconds_left(step)
-        saved = seconds_saved(self.state.model, left)
+        # Processes differ in the time that they measure.
+        saved = broadcast_from_main(
+            self.world, lambda: seconds_saved(self.state.model, left)
+        )
         if not self.compiling.is_made:
             self.compiling = CompileDecision(True, step if saved > 0 else None)
             # Before the next step: a resumed run computes each step the same way.
-            self.run_folder.record(self.compiling.settings())
+            settings = self.compiling.settings()
+            broadcast_from_main(self.world, lambda: self.run_folder.record(settings))
         if self.compiling.from_step == step:
             words = f"Compiling, to save about {duration(saved)} of {duration(left)}"
             with stage(logger.console, words):
@@ -267,9 +290,10 @@ class Trainer:
             self.writer.finish()
 
     def drain(self, keep: int = 0) -> None:
-        """Logs finished steps until at most `keep` are in flight."""
+        """Logs finished steps, and their requests, until `keep` are in flight."""
         while len(self.in_flight) > keep:
             step = self.in_flight.popleft().result()
+            self.requests |= step.requests
             self.logger.log_step(step)
             self.stop_if_diverged(step.step)
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from t2t.ops.block_stack import (
+    NUM_CAST_TOGETHER,
     BlockWeights,
     block_stack,
     block_stack_reference,
@@ -128,3 +129,27 @@ def test_a_float32_stream_is_nearer_to_the_truth_than_a_half_precision_one():
 
     # About a half: the rest is the branches' rounding.
     assert error(torch.float32) < 0.75 * error(torch.bfloat16)
+
+
+def test_gradients_of_later_blocks_are_ready_before_those_of_earlier_ones():
+    """So several processes sum them up beside the backward pass of earlier blocks."""
+    blocks = [
+        BlockWeights(*(each.float().detach().requires_grad_() for each in block))
+        for block in (
+            random_block(16, 24, with_bias=True) for _ in range(2 * NUM_CAST_TOGETHER)
+        )
+    ]
+    events: list[str] = []
+    for number, block in enumerate(blocks):
+        for name in ("qkv", "gain2"):  # the last is not cast
+            weight = getattr(block, name)
+            weight.register_post_accumulate_grad_hook(
+                lambda _, seen=f"{name} {number}": events.append(seen)
+            )
+    final = (torch.ones(16), torch.zeros(16))
+    tokens = torch.randn(3, 7, 16)
+    out = block_stack(tokens, blocks, final, *(2, 0.4, 1e-5, 7, None), torch.bfloat16)
+    out.sum().backward()
+    assert len(events) == 4 * NUM_CAST_TOGETHER
+    last = f"qkv {NUM_CAST_TOGETHER}"
+    assert events.index(last) < events.index(f"gain2 {NUM_CAST_TOGETHER - 1}")

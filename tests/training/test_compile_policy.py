@@ -28,20 +28,22 @@ ALONE = World(0, 1, torch.device("cpu"))
 
 
 @pytest.mark.parametrize(
-    ("choice", "device", "size", "expected"),
+    ("choice", "device", "size", "others", "expected"),
     [
-        ("on", "cpu", 1, True),
-        ("off", "cuda", 4, False),
-        ("auto", "cpu", 2, False),
-        ("auto", "cuda", 1, False),
-        ("auto", "cuda", 4, True),
+        ("on", "cpu", 1, {}, True),
+        ("off", "cuda", 4, {"parallelism": "fsdp"}, False),
+        ("auto", "cpu", 2, {}, False),
+        ("auto", "cuda", 1, {"parallelism": "fsdp"}, False),
+        ("auto", "cuda", 4, {}, False),  # a CUDA graph
+        ("auto", "cuda", 4, {"parallelism": "hybrid"}, True),
+        ("auto", "cuda", 4, {"precision": "fp16"}, True),
     ],
 )
 def test_what_is_compiled_from_the_first_step(
-    choice: Any, device: str, size: int, expected: bool
+    choice: Any, device: str, size: int, others: Any, expected: bool
 ) -> None:
     world = World(0, size, torch.device(device))
-    assert compiles_at_once(Runtime(compile=choice), world) is expected
+    assert compiles_at_once(Runtime(compile=choice, **others), world) is expected
 
 
 def test_compiling_pays_in_long_runs_and_sooner_for_other_models() -> None:

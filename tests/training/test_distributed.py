@@ -310,8 +310,9 @@ def test_two_processes_resume_as_one(
     train_in_two: Callable[..., None],
 ) -> None:
     folder = tmp_path / "run"
+    # The other process learns of a signal with the next step.
     train_in_two(recipe, folder, way, stop_after=5)
-    assert [path.name for path in checkpoints(folder / "last")] == ["step-000000005"]
+    assert [path.name for path in checkpoints(folder / "last")] == ["step-000000006"]
     assert train(recipe, folder=folder, runtime=cpu, quiet=True).finished
     assert_same_run(folder, alone)
 

@@ -372,7 +372,7 @@ def step_without_the_host(one: Stepper, batch: Batch) -> None:
     rates = [group["lr"] for group in all_groups(state.optimizers)]
     inputs = (batch.labels, batch.keys, torch.tensor(state.step), *batch.views)
     views = one.make_views(*inputs)
-    one.captured_step(torch.tensor([*rates, share, 0.0]), *views)
+    one.captured_step(torch.tensor([*rates, share, 0.0, 0.0, 0.0]), *views)
     state.step += 1
 
 

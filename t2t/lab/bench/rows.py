@@ -20,14 +20,17 @@ Row = dict[str, Any]
 
 IDENTITY = (
     "model", "mode", "image_size", "batch", "precision", "source", "gpu",
-    "recipe", "depth", "launch", "workers", "resident",
+    "recipe", "depth", "launch", "workers", "resident", "path",
 )  # fmt: skip
 """Rows that agree in these keys measure the same thing."""
+
+DEFAULTS = {"path": "single"}
+"""Of rows that do not name it."""
 
 
 def identity(row: Row) -> tuple[Any, ...]:
     """The key of a row."""
-    return tuple(row.get(key) for key in IDENTITY)
+    return tuple(row.get(key, DEFAULTS.get(key)) for key in IDENTITY)
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -1,8 +1,9 @@
 """Measures the trainer's own step, on random images and from files."""
 
+import statistics
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import product, repeat
@@ -23,25 +24,32 @@ from t2t.data.sources import (
 from t2t.data.sources.opening import find_splits
 from t2t.errors import UserError
 from t2t.lab.bench.cases import model_flops
+from t2t.lab.bench.host_cost import host_cost, launching
 from t2t.lab.bench.measure import Measured, Row, failed_row, free_memory, rounded
 from t2t.lab.bench.profiling import profile_steps
 from t2t.lab.bench.timing import (
     PeakMemory,
+    Step,
     Timing,
     device_name,
     matrix_rate,
     time_steps,
 )
 from t2t.training.compile_policy import compiles_at_once
-from t2t.training.distributed import World, training_stream
+from t2t.training.distributed import World, init_distributed
 from t2t.training.forecast.random_batch import random_batch
 from t2t.training.loaders import training_batches
 from t2t.training.logging.stage import stage
 from t2t.training.optim import lr_factor, set_lr
 from t2t.training.recipe import Phase, Recipe
-from t2t.training.runtime import Runtime, make_deterministic, resolve_runtime
+from t2t.training.runtime import (
+    Runtime,
+    captures_steps,
+    make_deterministic,
+    resolve_runtime,
+)
 from t2t.training.state import build_model, new_state
-from t2t.training.step import Stepper, uses_cuda_graphs
+from t2t.training.step import Stepper
 from t2t.training.step_result import PendingStep
 
 KINDS = {FileSource: "jpeg", ShardSource: "pack", ParquetSource: "parquet"}
@@ -73,9 +81,10 @@ class BenchTrainer:
         runtime: Runtime,
         device: torch.device,
         files: Files | None = None,
+        world: World | None = None,
     ) -> None:
         self.recipe, self.device, self.files = recipe, device, files
-        self.world = World(rank=0, size=1, device=device)
+        self.world = world or World(rank=0, size=1, device=device)
         self.runtime = resolve_runtime(runtime, self.world)
         self.kind = "synthetic"
         self.num_classes = self.per_epoch = 1000
@@ -91,11 +100,18 @@ class BenchTrainer:
         self.state = new_state(recipe, runtime, world, self.num_classes)
         self.stepper = Stepper(recipe, runtime, world, self.state)
         self.in_flight: deque[PendingStep] = deque()
+        self.launch_seconds: list[float] = []
+        """The host's time to launch each step."""
+
+    @property
+    def path(self) -> str:
+        """How the model is parallelized."""
+        return self.runtime.parallelism if self.world.is_distributed else "single"
 
     @property
     def launch(self) -> str:
         """How the trainer runs its step, as in `Case.launch`."""
-        if uses_cuda_graphs(self.runtime, self.world):
+        if captures_steps(self.runtime, self.world):
             return "graph" if self.is_compiled else "eager_graph"
         return "compiled" if self.is_compiled else "eager"
 
@@ -117,13 +133,16 @@ class BenchTrainer:
         share = lr_factor(self.recipe.schedule, epoch, self.recipe.epochs)
         set_lr(self.state.optimizers, share)
         # Like the loop: one step is always in flight.
-        self.in_flight.append(self.stepper.start_step(batch))
+        started = time.perf_counter()
+        with launching():
+            self.in_flight.append(self.stepper.start_step(batch))
+        self.launch_seconds.append(time.perf_counter() - started)
         if len(self.in_flight) > 1:
             self.in_flight.popleft().result()
 
     def synthetic_batches(self) -> Generator[Batch]:
         """Random pixels on the device, the same for each step."""
-        size = self.recipe.batch_size
+        size = self.recipe.batch_size // self.world.size
         batch = random_batch(self.recipe, size, self.state.task, self.device)
         yield from repeat(batch, LONGEST)
 
@@ -157,18 +176,36 @@ def measure_recipes(
     *,
     seconds: float = 3.0,
     profiled: bool = False,
+    in_group: bool = False,
+) -> Iterator[Measured]:
+    """Yields rows per recipe and runtime; a failure gives its reason.
+
+    With `in_group`, this process trains as one of many: in a group of one.
+    """
+    with init_distributed(str(device), group_of_one=in_group) as world:
+        chosen = product(recipes, runtimes)
+        yield from measure_in(world, chosen, files, command, seconds, profiled)
+
+
+def measure_in(
+    world: World,
+    chosen: Iterable[tuple[Recipe, Runtime]],
+    files: Files | None,
+    command: str,
+    seconds: float,
+    profiled: bool,
 ) -> Iterator[Measured]:
     """Yields rows per recipe and runtime; a failure gives its reason."""
-    for recipe, runtime in product(recipes, runtimes):
-        trainer = BenchTrainer(recipe, runtime, device, files)
+    device = world.device
+    for recipe, runtime in chosen:
+        trainer = BenchTrainer(recipe, runtime, device, files, world)
         about = describe(trainer, command)
         from_files = {**about, **loader_options_row(trainer)}
         reason: Row = {}
         try:
-            with training_stream(device):
-                for row, profile in measure_trainer(trainer, seconds, profiled):
-                    alone = row.get("source") == "synthetic"
-                    yield Measured({**(about if alone else from_files), **row}, profile)
+            for row, profile in measure_trainer(trainer, seconds, profiled):
+                alone = row.get("source") == "synthetic"
+                yield Measured({**(about if alone else from_files), **row}, profile)
         except Exception as error:
             reason = failed_row(error)
         del trainer
@@ -198,6 +235,7 @@ def measure_trainer(
     timings: dict[Phase, Timing] = {}
     compiling = 0.0
     profile = None
+    cost: Row = {}
     for phase in shares:
         trainer.set_phase(phase)
         started = time.perf_counter()
@@ -205,11 +243,14 @@ def measure_trainer(
             for _ in range(NUM_WARM_UPS.get(device.type, 1)):
                 step()
         compiling += time.perf_counter() - started
+        trainer.launch_seconds.clear()
         timings[phase] = time_steps(step, device, seconds)
+        if not cost:
+            cost = cost_of_launch(trainer, step)
         if profiled and profile is None:
             profile = profile_steps(step, device)
     memory = peak.gib()
-    row = figures(trainer, whole_run(timings, shares), memory)
+    row = {**figures(trainer, whole_run(timings, shares), memory), **cost}
     row["compile_seconds"] = round(compiling if trainer.is_compiled else 0.0, 1)
     if len(timings) > 1:
         row["phases"] = [
@@ -247,6 +288,19 @@ def measure_trainer(
     yield Measured(row, profile)
 
 
+def cost_of_launch(trainer: BenchTrainer, step: Step) -> Row:
+    """The host's time to launch a step, and its waits for the GPU meanwhile."""
+    if trainer.device.type != "cuda":
+        return {}
+    host = statistics.median(trainer.launch_seconds)
+    device_ms, waits = host_cost(step, trainer.device)
+    return {
+        "host_ms": round(1e3 * host, 3),
+        "device_ms": round(device_ms, 3),
+        "waits_of_host": waits,
+    }
+
+
 def whole_run(timings: dict[Phase, Timing], shares: dict[Phase, float]) -> Timing:
     """The mean step time of a whole training, over its phases."""
     parts = [shares[phase] for phase in timings]
@@ -280,6 +334,7 @@ def describe(trainer: BenchTrainer, command: str) -> Row:
         "precision": trainer.runtime.precision,
         "source": trainer.kind,
         "launch": trainer.launch,
+        "path": trainer.path,
         "recipe": recipe.name,
         "torch": torch.__version__,
         "gpu": device_name(trainer.device),

@@ -370,4 +370,4 @@ def device_name(world: World) -> str:
     """The names of the devices."""
     kind = world.device.type
     name = torch.cuda.get_device_name(world.device) if kind == "cuda" else kind
-    return f"{world.size} × {name}" if world.is_distributed else name
+    return f"{world.size} × {name}" if world.size > 1 else name

@@ -1,0 +1,197 @@
+"""A process group of one takes the steps of many processes."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from t2t.data.sampler import Batch
+from t2t.training.distributed import World, init_distributed, is_sharded
+from t2t.training.forecast.random_batch import random_batch
+from t2t.training.muon import Muon
+from t2t.training.optim import all_groups
+from t2t.training.recipe import OptimizerConfig, Recipe
+from t2t.training.runtime import Runtime, make_deterministic, resolve_runtime
+from t2t.training.state import new_state
+from t2t.training.step import NUM_DDP_WARMUPS, Stepper, step_seed
+from t2t.training.step_result import Requests
+
+Tiny = Callable[..., Recipe]
+NEEDS_CUDA = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a CUDA device"
+)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A group of one over gloo."""
+    with init_distributed("cpu", group_of_one=True) as world:
+        yield world
+
+
+def stepper(recipe: Recipe, runtime: Runtime, world: World) -> Stepper:
+    runtime = resolve_runtime(runtime, world)
+    return Stepper(recipe, runtime, world, new_state(recipe, runtime, world, 3))
+
+
+def batch_for(one: Stepper, number: int = 0) -> Batch:
+    torch.manual_seed(number)
+    recipe = one.recipe
+    task, device = one.state.task, one.world.device
+    return random_batch(recipe, recipe.batch_size, task, device)
+
+
+def tensors(one: Stepper) -> dict[str, Tensor]:
+    """All that a checkpoint holds, unsharded."""
+    found = {}
+    for name, tensor in one.state.snapshot().tensors.items():
+        whole = getattr(tensor, "full_tensor", None)
+        found[name] = (tensor if whole is None else whole()).detach().clone()
+    return found
+
+
+def fused(one: Stepper) -> Stepper:
+    """With torch's kernels that can leave out a step, as on a GPU."""
+    for optimizer in one.state.optimizers:
+        if not isinstance(optimizer, Muon):
+            for group in optimizer.param_groups:
+                group["fused"] = True
+    return one
+
+
+def step_without_the_host(one: Stepper, batch: Batch) -> Tensor:
+    """What a CUDA graph holds, called without one."""
+    state, recipe = one.state, one.recipe
+    torch.manual_seed(step_seed(recipe.seed, state.step, 0))
+    share = 1 - recipe.ema.decay_at(state.step + 1)
+    rates = [group["lr"] for group in all_groups(state.optimizers)]
+    inputs = (batch.labels, batch.keys, torch.tensor(state.step), *batch.views)
+    views = one.make_views(*inputs)
+    found = one.captured_step(torch.tensor([*rates, share, 0.0, 0.0, 1.0]), *views)
+    state.step += 1
+    return found
+
+
+def test_a_group_of_one_has_many_processes_code(world: World, tiny: Tiny) -> None:
+    assert (world.size, world.is_distributed) == (1, True)
+    ddp, fsdp = (
+        stepper(tiny(), Runtime(device="cpu", parallelism=each), world)  # type: ignore[arg-type]
+        for each in ("ddp", "fsdp")
+    )
+    assert isinstance(ddp.state.trained, DistributedDataParallel)
+    assert is_sharded(fsdp.state.trained)
+
+
+def test_without_a_group_nothing_is_distributed() -> None:
+    with init_distributed("cpu") as world:
+        assert not world.is_distributed
+    assert not torch.distributed.is_initialized()
+
+
+@pytest.mark.parametrize("parallelism", ["ddp", "fsdp"])
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_a_group_of_one_trains_as_a_process_without_one(
+    parallelism: Any, name: str, world: World, tiny: Tiny
+) -> None:
+    recipe = tiny(random=True, optimizer=OptimizerConfig(name=name, lr=1e-2))
+    alone = World(0, 1, torch.device("cpu"))
+    one = stepper(recipe, Runtime(device="cpu"), alone)
+    other = stepper(recipe, Runtime(device="cpu", parallelism=parallelism), world)
+    for number in range(3):
+        batch = batch_for(one, number)
+        ours, theirs = (each.train_step(batch) for each in (other, one))
+        assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
+    wanted = tensors(one)
+    for key, found in tensors(other).items():
+        torch.testing.assert_close(found, wanted[key], rtol=1e-4, atol=1e-5, msg=key)
+
+
+@pytest.mark.parametrize("parallelism", ["ddp", "fsdp"])
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_the_step_that_the_device_decides_on_is_the_same(
+    parallelism: Any, name: str, is_broken: bool, world: World, tiny: Tiny
+) -> None:
+    recipe = tiny(random=True, optimizer=OptimizerConfig(name=name, lr=1e-2))
+    runtime = Runtime(device="cpu", parallelism=parallelism)
+    one, other = (fused(stepper(recipe, runtime, world)) for _ in range(2))
+    first, second = batch_for(one, 1), batch_for(one, 2)
+    for each in (one, other):
+        each.train_step(first)
+        if is_broken:
+            plain = each.forward
+            each.forward = lambda views, plain=plain: {
+                name: value * torch.nan for name, value in plain(views).items()
+            }
+    before = tensors(other)
+    one.train_step(second)
+    found = step_without_the_host(other, second)
+    assert found[2:4].tolist() == [0, 1]  # the request to save a checkpoint
+    for key, value in tensors(other).items():
+        wanted = before[key] if is_broken else tensors(one)[key]
+        torch.testing.assert_close(value, wanted, rtol=1e-5, atol=1e-6, msg=key)
+
+
+def test_requests_travel_with_a_step(world: World, tiny: Tiny) -> None:
+    one = stepper(tiny(), Runtime(device="cpu"), world)
+    batch = batch_for(one)
+    assert one.train_step(batch).requests == Requests()
+    for requests in (Requests(stop=True), Requests(save=True)):
+        assert one.start_step(batch, 0.0, requests).result().requests == requests
+    assert Requests(stop=True) | Requests(save=True) == Requests(True, True)
+
+
+@NEEDS_CUDA
+@pytest.mark.parametrize("name", ["adamw", "sgd", "muon"])
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_a_captured_group_trains_in_the_same_bits(
+    name: str, precision: Any, tiny: Tiny
+) -> None:
+    recipe = tiny(random=True, optimizer=OptimizerConfig(name=name, lr=1e-2))
+    args = {**recipe.model_args, "dim": 128, "token_dim": 64}
+    recipe = replace(recipe, model_args=args)
+    runtime = Runtime(device="cuda", precision=precision)
+    make_deterministic(runtime)
+    num_steps = NUM_DDP_WARMUPS + 4
+    found = {}
+    for kind in ("single", "captured", "uncaptured"):
+        with init_distributed("cuda", group_of_one=kind != "single") as world:
+            one = stepper(recipe, runtime, world)
+            one.is_strict = True
+            if kind == "uncaptured":
+                one.captures = False
+                one.set_phase(one.phase)
+            losses = [
+                one.train_step(batch_for(one, number)).loss
+                for number in range(num_steps)
+            ]
+            assert one.captured is not None
+            is_captured = one.captured.graph is not None
+            assert is_captured == (kind != "uncaptured")
+            found[kind] = (losses, tensors(one))
+    for kind in ("captured", "uncaptured"):
+        assert found[kind][0] == found["single"][0]
+        for key, wanted in found["single"][1].items():
+            assert torch.equal(found[kind][1][key], wanted), (kind, key)
+
+
+@NEEDS_CUDA
+@pytest.mark.parametrize("parallelism", ["ddp", "fsdp"])
+def test_the_host_waits_for_no_step(parallelism: Any, tiny: Tiny) -> None:
+    with init_distributed("cuda", group_of_one=True) as world:
+        runtime = Runtime(device="cuda", parallelism=parallelism, compile="off")
+        one = stepper(tiny(random=True), runtime, world)
+        batch = batch_for(one)
+        for _ in range(NUM_DDP_WARMUPS + 2):
+            one.train_step(batch)
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            pending = [one.start_step(batch) for _ in range(3)]
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert all(each.result().applied for each in pending)
