@@ -31,6 +31,7 @@ from t2t.training.recipe import Phase, Recipe
 from t2t.training.runtime import PRECISIONS, Runtime, deterministic
 from t2t.training.state import TrainState, update_ema
 from t2t.training.step_result import PendingStep, StepResult
+from t2t.training.torch_optimizers import SGD, AdamW
 
 # Part of the error of a kernel that has no deterministic form.
 NOT_DETERMINISTIC = "use_deterministic_algorithms"
@@ -39,7 +40,7 @@ ONE_VALUE = "Expected more than 1 value per channel"
 # Before training's own kernels: augmentation has few, which would wait for large ones.
 AUGMENT_PRIORITY = -2
 # Optimizers whose learning rate can be a tensor on the device.
-CAPTURABLE = (torch.optim.AdamW, torch.optim.SGD, Muon)
+CAPTURABLE = (AdamW, SGD, torch.optim.AdamW, torch.optim.SGD, Muon)
 
 
 def uses_cuda_graphs(runtime: Runtime, world: World) -> bool:
@@ -292,7 +293,7 @@ class Stepper:
     def add_gradient(self, views: Views, share: float) -> Numbers:
         """Adds the gradient of some images, scaled by their share of the batch."""
         try:
-            with deterministic(self.is_strict):
+            with deterministic(self.is_strict, self.compiled):
                 with autocast(self.world.device, self.precision):
                     numbers = checked_numbers(self.state.task, self.forward(views))
                 self.state.scaler.scale(numbers["loss"] * share).backward()
