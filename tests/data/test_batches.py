@@ -672,13 +672,11 @@ def test_reading_ahead_starts_the_processes_that_loading_uses(
     assert len(ahead.loaded) == len(source)
 
 
-def start_loading(
-    source: Source, max_bytes: float, num_workers: int = 1
-) -> resident_module.ResidentImages:
+def start_loading(source: Source, max_bytes: float) -> resident_module.ResidentImages:
     """What `start_reading` does for a large set on a GPU, but on a CPU."""
     loader = Loader(source, max_pixels=LoaderOptions().max_pixels)
     device = torch.device("cpu")
-    kept = resident_module.resident_images(loader, device, num_workers, True, ahead=True)
+    kept = resident_module.resident_images(loader, device, 1, True, ahead=True)
     kept.start_loading(max_bytes)
     return kept
 

@@ -30,7 +30,9 @@ def take_steps(optimizer: torch.optim.Optimizer, steps: range) -> None:
         optimizer.zero_grad()
         for group in optimizer.param_groups:
             group["lr"] = 0.1 / (1 + step)
-            loss = sum((each * torch.randn_like(each)).sum() for each in group["params"])
+            loss = sum(
+                (each * torch.randn_like(each)).sum() for each in group["params"]
+            )
             assert isinstance(loss, torch.Tensor)
             loss.backward()
         optimizer.step()
