@@ -184,7 +184,7 @@ class Trainer:
                 if logger.stopped_early(state):
                     logger.log_early_stop(state)
                     break
-            if rest == 0 and num_epochs == 1 and not is_last:
+            if rest == 0 and not is_last and self.may_compile():
                 self.drain()
                 self.compile_if_it_pays()
             if (stops or saves) and not is_last:
@@ -196,10 +196,19 @@ class Trainer:
                 return Result(self.run_folder.path, False, logger.summary(state))
         return self.finish(stop)
 
-    def compile_if_it_pays(self) -> None:
-        """After the first epoch, compiles the rest of a run if that saves time."""
+    def may_compile(self) -> bool:
+        """Whether the end of this epoch is where `--compile auto` decides, or decided.
+
+        It is the first one with a step that was timed after the warm-up.
+        """
         if not self.stepper.uses_graphs:
-            return
+            return False
+        if self.compiling.is_made:
+            return self.compiling.from_step == self.state.step
+        return self.logger.clock.is_warm
+
+    def compile_if_it_pays(self) -> None:
+        """Compiles the rest of a run if that saves time."""
         logger, step = self.logger, self.state.step
         left = logger.seconds_left(step)
         saved = seconds_saved(self.state.model, left)
