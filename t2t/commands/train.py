@@ -30,6 +30,7 @@ from t2t.commands.options import (
 from t2t.config import MAX_WORKERS
 from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, damage_limit
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
+from t2t.data.streaming.launcher import start_launchers_early
 from t2t.errors import UserError
 from t2t.log_level import prints_info
 from t2t.torchrun import is_main
@@ -211,6 +212,8 @@ def train(
             "than 0."
         )
 
+    if not dry_run:
+        start_launchers_early(device)
     run_code(code)
 
     from t2t.process_age import process_age

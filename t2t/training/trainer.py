@@ -323,6 +323,8 @@ class Trainer:
         saver = self.model_saver
         if self.recipe.keep == "last" or is_best:
             saver.save_model(state)
+        self.logger.clock.model_saved()
+        self.logger.draw_if_due(state.step)
         self.logger.clock.end_evaluation()
 
     def broadcast_batch_norms(self) -> None:
