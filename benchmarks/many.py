@@ -173,7 +173,9 @@ def started(part: Part, world: World) -> BenchTrainer:
     return trainer
 
 
-def mean_of_bucket(_: object, bucket: dist.GradBucket) -> Any:
+def mean_of_bucket(
+    _: object, bucket: dist.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
     """All-reduces a bucket by a mean: NCCL launches a kernel for it in any group.
 
     A sum over a group of one is nothing, and so launches nothing.

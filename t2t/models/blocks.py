@@ -10,6 +10,7 @@ from t2t.errors import UserError
 from t2t.models.axial import AxialAttention
 from t2t.models.config import ModelConfig
 from t2t.models.depthwise import ConvQKV, DepthwiseMlp
+from t2t.models.fusion import FEWEST_DROPPED, block_weights, is_fused
 from t2t.models.layers import (
     Bias,
     DropPath,
@@ -22,6 +23,8 @@ from t2t.models.layers import (
     with_grid,
 )
 from t2t.models.token_grid import Grid
+from t2t.ops.block_stack import one_block
+from t2t.ops.performer_step import compute_dtype
 from t2t.registry import Registry
 from t2t.shapes import Tokens
 
@@ -132,13 +135,43 @@ class Block(nn.Module):
         hidden_dim = int(dim * config.mlp_ratio)
         self.mlp = MLPS.build(config.mlp, nn.Module, dim, hidden_dim)
         self.drop_path = DropPath(drop_path)
+        self.residual_dtype: torch.dtype | None = None
+        """Precision of the residual stream where it is fused by itself."""
 
     def forward(self, tokens: Tokens, grid: Grid, bias: Bias | None) -> Tokens:
+        fused = self.fused(tokens) if bias is None else None
+        if fused is not None:
+            return fused
         mixed = self.mixer(self.norm1(tokens), grid, bias)
         tokens = tokens + self.drop_path(mixed)
         normed = self.norm2(tokens)
         changed = with_grid(self.mlp, normed, grid)
         return tokens + self.drop_path(changed)
+
+    def fused(self, tokens: Tokens) -> Tokens | None:
+        """The same by fused operations, for a block that is not part of a fused stack.
+
+        Sharded weights are whole only while their block runs.
+        """
+        if type(self) is not Block or not is_fused(tokens):
+            return None
+        rate = self.drop_path.rate if self.drop_path.training else 0.0
+        if 0 < len(tokens) * rate < FEWEST_DROPPED:
+            return None
+        weights = block_weights(self, within=True)
+        if weights is None or self.norm1.eps != self.norm2.eps:
+            return None
+        assert isinstance(self.mixer, SelfAttention)
+        dtype = compute_dtype(tokens)
+        return one_block(
+            tokens.to(self.residual_dtype or dtype),
+            weights,
+            self.mixer.num_heads,
+            self.mixer.scale,
+            self.norm1.eps,
+            rate,
+            dtype,
+        )
 
 
 class DenseBlock(Block):

@@ -156,6 +156,12 @@ class Encoder(nn.Module):
         """Width of the tokens after the last block."""
         return self.out_dims[-1]
 
+    def set_residual_dtype(self, dtype: torch.dtype | None) -> None:
+        """Sets the precision of the residual stream in fused blocks."""
+        self.residual_dtype = dtype
+        for block in self.plain_blocks():
+            block.residual_dtype = dtype
+
     def keep(self, num_blocks: int) -> None:
         """Removes all but the first blocks."""
         self.blocks = self.blocks[:num_blocks]

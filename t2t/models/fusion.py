@@ -75,8 +75,11 @@ def is_plain_mlp(mlp: nn.Module) -> bool:
     return not hooked and gelu.approximate == "none"
 
 
-def block_weights(block: Any) -> BlockWeights | None:
-    """The weights of a block of plain attention and MLP; None for other blocks."""
+def block_weights(block: Any, within: bool = False) -> BlockWeights | None:
+    """The weights of a block of plain attention and MLP; None for other blocks.
+
+    Hooks of the block itself do not matter `within` its own forward pass.
+    """
     mixer, mlp = block.mixer, block.mlp
     if type(mixer) is not SelfAttention or mixer.shorten is not None:
         return None
@@ -89,7 +92,9 @@ def block_weights(block: Any) -> BlockWeights | None:
     softmax, dropout = mixer.attn, mixer.attn.attn_drop
     if dropout.training and dropout.p > 0:
         return None
-    around = [block, mixer, softmax, dropout, mixer.gate, block.drop_path]
+    around = [mixer, softmax, dropout, mixer.gate, block.drop_path]
+    if not within:
+        around.append(block)
     if not is_plain(mixer.qkv) or not are_plain(others):
         return None
     if any(is_hooked(module) for module in around):

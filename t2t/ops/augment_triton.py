@@ -6,12 +6,14 @@ operation costs only the samples that drew it.
 """
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from t2t.ops.availability import HAS_TRITON
+from t2t.ops.kernels.launch import is_traced
 
 # The kernels' numbers of the operations: first those on single levels, which become
 # tables, up to equalize. 0 leaves a sample as it is.
@@ -46,8 +48,22 @@ def has_kernel(images: Tensor) -> bool:
 
 
 def operator(name: str) -> Callable[[Callable[..., Tensor]], Any]:
-    """Makes a function a custom operator, opaque to the compiler."""
-    return torch.library.custom_op(f"t2t::{name}", mutates_args=())
+    """Makes a function a custom operator where it is traced, opaque to the compiler.
+
+    Else it is called as it is: the first call of an operator imports the compiler.
+    """
+
+    def decorate(function: Callable[..., Tensor]) -> Any:
+        custom = torch.library.custom_op(f"t2t::{name}", mutates_args=())(function)
+
+        @wraps(function)
+        def call(*inputs: Any) -> Any:
+            return (custom if is_traced() else function)(*inputs)
+
+        call.operator = custom  # type: ignore[attr-defined]
+        return call
+
+    return decorate
 
 
 def fitting(num: int, images: Tensor) -> int:
@@ -184,6 +200,6 @@ def like_floats(images: Tensor, *others: Any) -> Tensor:
     return like_pixels(images).float()
 
 
-crop_and_flip.register_fake(like_pixels)
-apply_operations.register_fake(like_pixels)
-mix_normalise_erase.register_fake(like_floats)
+crop_and_flip.operator.register_fake(like_pixels)
+apply_operations.operator.register_fake(like_pixels)
+mix_normalise_erase.operator.register_fake(like_floats)

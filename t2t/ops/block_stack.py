@@ -85,6 +85,40 @@ def block_stack(
     in `dtype`, by default the same.
     """
     dtype = tokens.dtype if dtype is None else dtype
+    sizes = (num_heads, scale, eps, num_read)
+    _, normed = run_blocks(tokens, blocks, final, *sizes, drop_rates, dtype)
+    return normed[:, :num_read]
+
+
+def one_block(
+    tokens: Tokens,
+    block: BlockWeights,
+    num_heads: int,
+    scale: float,
+    eps: float,
+    drop_rate: float,
+    dtype: torch.dtype,
+) -> Tokens:
+    """One block of a stack by itself: its tokens, before the next norm."""
+    # That norm is not read.
+    unused = (block.gain1.detach(), block.shift1.detach())
+    sizes = (num_heads, scale, eps, tokens.shape[1])
+    rates = [drop_rate] if drop_rate > 0 else None
+    return run_blocks(tokens, [block], unused, *sizes, rates, dtype)[0]
+
+
+def run_blocks(
+    tokens: Tokens,
+    blocks: Sequence[BlockWeights],
+    final: tuple[Vector, Vector],
+    num_heads: int,
+    scale: float,
+    eps: float,
+    num_read: int,
+    drop_rates: Sequence[float] | None,
+    dtype: torch.dtype,
+) -> tuple[Tokens, Tokens]:
+    """The residual stream after the last block, and after the last norm."""
     batch = tokens.shape[0]
     rates = [0.0] * len(blocks) if drop_rates is None else drop_rates
     # Two branches per block, and the last norm, which takes every sample.
@@ -139,7 +173,7 @@ def block_stack(
             batch / counts[branch + 1],
             eps,
         )
-    return normed[:, :num_read]
+    return tokens, normed
 
 
 def cast_matrices(

@@ -28,7 +28,7 @@ PRECISIONS = {
     "fp32": torch.float32,
 }
 RESIDUALS: dict[str, torch.dtype | None] = {"half": None, "fp32": torch.float32}
-"""Values of `Encoder.residual_dtype`."""
+"""Values for `Encoder.set_residual_dtype`."""
 
 
 @dataclass(frozen=True, kw_only=True)

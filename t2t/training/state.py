@@ -241,7 +241,7 @@ def new_state(
         num_classes, class_names = 0, None
     model = build_model(recipe, num_classes).to(world.device)
     if isinstance(model, VisionTransformer):
-        model.encoder.residual_dtype = RESIDUALS[runtime.residual]
+        model.encoder.set_residual_dtype(RESIDUALS[runtime.residual])
     loaded = None
     if recipe.weights is not None:
         loaded = load_initial_weights(model, recipe, class_names)

@@ -17,7 +17,8 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.testing._internal.two_tensor import TwoTensor
 
 import t2t
-from t2t.models import encoders, tokenizers
+from t2t.models import blocks, encoders, tokenizers
+from t2t.models.blocks import Block
 from t2t.models.fusion import are_plain, is_dtensor, is_fused, step_weights
 from t2t.models.layers import DropPath
 from t2t.ops import performer_step
@@ -132,6 +133,44 @@ def test_dropping_too_few_samples_is_left_to_the_plain_path(fused: list[str]) ->
     assert "blocks" not in fused
     model(torch.randn(32, 3, 32, 32))
     assert "blocks" in fused
+
+
+@pytest.mark.parametrize("drop_path", [0.0, 0.5])
+def test_blocks_that_are_hooked_from_outside_run_fused_one_by_one(
+    fused: list[str], drop_path: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As sharded blocks do, whose weights are whole only while they run."""
+    ran: list[Any] = []
+    alone = blocks.one_block
+
+    def one_block(*given: Any) -> Tensor:
+        ran.append(given)
+        return alone(*given)
+
+    monkeypatch.setattr(blocks, "one_block", one_block)
+    monkeypatch.setattr(blocks, "is_fused", lambda x: True)
+    sizes = {**SMALL, "token_dropout": 0.0}
+    model = t2t.create_model("t2t_vit_7", **sizes, drop_path=drop_path).train()
+    images = torch.randn(8, 3, 32, 32)
+    found = []
+    for hooks_of in (Block, nn.Linear):
+        handles = [
+            part.register_forward_hook(lambda *_: None)
+            for part in model.modules()
+            if type(part) is hooks_of
+        ]
+        model.zero_grad()
+        torch.manual_seed(0)
+        logits = model(images)
+        logits.square().sum().backward()
+        grads = [each.grad.clone() for each in model.parameters()]
+        found.append([logits.detach(), *grads])
+        for handle in handles:
+            handle.remove()
+    assert len(ran) == 3
+    assert "blocks" not in fused
+    if not drop_path:  # which samples are dropped is drawn in another way
+        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
 
 
 def test_gradient_checkpointing_keeps_the_plain_path(fused: list[str]) -> None:

@@ -147,12 +147,12 @@ def operators() -> list[float]:
     fill, scale = torch.zeros(3, dtype=torch.uint8), torch.rand(3)
     mixed = (images, values, box, 2, scale, scale, box, number, 5)
     for operator, given in (
-        (augment_triton.crop_and_flip, window),
+        (augment_triton.crop_and_flip.operator, window),
         (
-            augment_triton.apply_operations,
+            augment_triton.apply_operations.operator,
             (images, codes, values, torch.rand(2, 6), fill),
         ),
-        (augment_triton.mix_normalise_erase, mixed),
+        (augment_triton.mix_normalise_erase.operator, mixed),
         (draw_bits.draw_keys_operator, (1, torch.tensor(2), number)),
         (draw_bits.draw_bits_operator, (number, 3, 4)),
     ):
