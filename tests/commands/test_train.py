@@ -37,6 +37,8 @@ Output = pytest.CaptureFixture[str]
     [
         ("train --workers 0", "--workers 0 is too small: give 1 or more."),
         ("train --checkpoint-minutes 0", "--checkpoint-minutes 0 is too small"),
+        ("train --hang-minutes -1", "--hang-minutes -1 must be from 0 to 10,000."),
+        ("train --hang-minutes nan", "--hang-minutes nan must be from 0 to 10,000."),
         (
             "train --parallelism wide",
             "--parallelism takes ddp, fsdp, hybrid; got wide.",
