@@ -127,10 +127,14 @@ def plan(
             parallelism=parallelism,  # type: ignore[arg-type]
             per_node=min(per_node, gpus),
         )
+        who = "Process 0 copies" if parallelism == "ddp" else "Each process copies"
         print(
             f"Rehearsed one step as 1 of {rehearsal.num_processes:,} processes in "
             f"{rehearsal.seconds:.0f} s: {rehearsal.state_bytes / 2**20:,.1f} MiB of "
-            f"state, {rehearsal.sent_bytes / 2**20:,.1f} MiB sent per step.",
+            f"state, {rehearsal.sent_bytes / 2**20:,.1f} MiB sent per step. {who} "
+            f"{rehearsal.copied_bytes / 2**20:,.1f} MiB for a checkpoint "
+            f"({rehearsal.copy_seconds:.2g} s here); a thread writes them during "
+            "the next steps.",
             file=sys.stderr,
         )
 
