@@ -30,6 +30,7 @@ from t2t.commands.options import (
 from t2t.config import MAX_HANG_MINUTES, MAX_WORKERS
 from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, damage_limit
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
+from t2t.data.streaming.launcher import start_launchers_early
 from t2t.errors import UserError
 from t2t.log_level import prints_info
 from t2t.torchrun import is_main
@@ -218,12 +219,13 @@ def train(
             f"--checkpoint-minutes {checkpoint_minutes:g} is too small: give more "
             "than 0."
         )
-
     if not 0 <= hang_minutes <= MAX_HANG_MINUTES:
         raise UserError(
             f"--hang-minutes {hang_minutes:g} must be from 0 to {MAX_HANG_MINUTES:,}."
         )
 
+    if not dry_run:
+        start_launchers_early(device)
     run_code(code)
 
     from t2t.process_age import process_age

@@ -14,7 +14,12 @@ from t2t.data.crops import Crop, min_side_for
 from t2t.data.decoding.damage import Damage
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS, MAX_PIXELS_LIMIT
 from t2t.data.loader import Loader
-from t2t.data.resident import ResidentBatches, TooLargeToKeep, resident_images
+from t2t.data.resident import (
+    ResidentBatches,
+    TooLargeToKeep,
+    is_resident,
+    resident_images,
+)
 from t2t.data.resources import free_memory
 from t2t.data.sampler import (
     Batch,
@@ -183,8 +188,8 @@ def _open(
         try:
             kept = resident_images(loader, device, workers, nvjpeg)
             kept.load(max_bytes)
-        except TooLargeToKeep:
-            limit = format_bytes(int(max_bytes))
+        except TooLargeToKeep as error:
+            limit = format_bytes(int(error.max_bytes))
             reason = f"more than {limit}, a quarter of free memory"
         else:
             size = format_bytes(kept.images.pixels.numel())
@@ -227,18 +232,20 @@ def start_reading(
     damage: Damage | None = None,
     loader_options: LoaderOptions | None = None,
 ) -> None:
-    """Starts the processes that decode a large set to keep, which takes seconds.
+    """Starts to decode a large set to keep, which takes seconds, by processes.
 
-    Opening the batches with the same arguments waits for them.
+    Opening the batches with the same arguments waits for the end.
     """
     options = loader_options or LoaderOptions()
     if device.type != "cuda" or len(source) < _AHEAD_FROM:
         return
     loader = _loader(source, crops, channels, damage, options)
     device = torch.empty(0, device=device).device
-    if _is_resident(loader, device, options)[0]:
+    resident, _, max_bytes = _is_resident(loader, device, options)
+    if resident:
         workers, nvjpeg = options.num_workers, options.nvjpeg
-        resident_images(loader, device, workers, nvjpeg, ahead=True)
+        kept = resident_images(loader, device, workers, nvjpeg, ahead=True)
+        kept.start_loading(max_bytes)
 
 
 def _loader(
@@ -263,6 +270,8 @@ def _is_resident(
     """Whether the images are kept on the device, else why not; the most bytes."""
     if options.resident is not None:
         return options.resident, "as asked", math.inf
+    if is_resident(loader, device, options.nvjpeg):  # it takes memory that was free
+        return True, "", math.inf
     max_bytes = RESIDENT_SHARE * free_bytes(device)
     needed = decoded_bytes(loader)
     reason = f"about {format_bytes(needed)}, more than a quarter of free memory"

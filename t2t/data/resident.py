@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Generator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from weakref import WeakKeyDictionary
 
@@ -24,6 +25,10 @@ _CHUNK_BYTES = 1 << 24
 
 class TooLargeToKeep(Exception):  # noqa: N818 (it says what a source is)
     """Decoded images that need more memory than allowed."""
+
+    def __init__(self, max_bytes: float) -> None:
+        super().__init__(max_bytes)
+        self.max_bytes = max_bytes
 
 
 class _InOrder:
@@ -74,13 +79,33 @@ class ResidentImages:
             in_order=True,
         )
         self.is_loaded = False
+        self._loading: Future[None] | None = None
         if ahead:
             self._stream.start_workers()
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether `load` would wait for what was started."""
+        return self._loading is not None
+
+    def start_loading(self, max_bytes: float) -> None:
+        """Starts to decode all images beside other work; `load` waits for the end."""
+        if self.is_loaded or self.is_loading:
+            return
+        # A program that ends meanwhile does not wait: no step can be submitted then.
+        thread = ThreadPoolExecutor(1, "t2t-load")
+        self._loading = thread.submit(self._decode_all, max_bytes)
+        thread.shutdown(wait=False)
+
     def load(self, max_bytes: float = math.inf) -> None:
         """Decodes all images, unless that is done."""
-        if self.is_loaded:
-            return
+        loading, self._loading = self._loading, None
+        if loading is not None:
+            loading.result()
+        if not self.is_loaded:
+            self._decode_all(max_bytes)
+
+    def _decode_all(self, max_bytes: float) -> None:
         stream, num_steps = self._stream, self._sampler.num_steps
         parts: list[Decoded] = []
         num_bytes = 0
@@ -89,7 +114,7 @@ class ResidentImages:
                 parts.append(part)
                 num_bytes += part.images.pixels.numel()
                 if num_bytes > max_bytes:
-                    raise TooLargeToKeep
+                    raise TooLargeToKeep(max_bytes)
         self.loaded: Indices = np.concatenate([part.loaded for part in parts])
         """The index of the image at each position; another if it was damaged."""
         images = [part.images for part in parts]
@@ -131,6 +156,12 @@ def _joined(parts: list[Ragged]) -> Ragged:
 
 # The decoded images of sources that are still in use.
 _CACHE: WeakKeyDictionary[Source, dict[object, ResidentImages]] = WeakKeyDictionary()
+
+
+def is_resident(loader: Loader, device: torch.device, nvjpeg: bool) -> bool:
+    """Whether the images are on the device, or about to be."""
+    kept = _CACHE.get(loader.source, {}).get((device, loader.decoding, nvjpeg))
+    return kept is not None and (kept.is_loaded or kept.is_loading)
 
 
 def resident_images(

@@ -58,9 +58,10 @@ def is_wrapped(weight: object) -> bool:
 
 def is_dtensor(weight: object) -> TypeGuard["DTensor"]:
     """Whether each process holds a shard of a weight."""
-    # Importing DTensor is slow; if a DTensor exists, it has been imported.
-    tensor = sys.modules.get("torch.distributed.tensor")
-    return tensor is not None and isinstance(weight, tensor.DTensor)
+    # Importing DTensor is slow; if a DTensor exists, it has been imported. Another
+    # thread may be about to, as the one that writes checkpoints.
+    kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    return kind is not None and isinstance(weight, kind)
 
 
 def is_plain_mlp(mlp: nn.Module) -> bool:

@@ -17,6 +17,8 @@ from t2t.models.token_grid import (
 from t2t.registry import Registry
 from t2t.shapes import Tokens
 
+CPU = torch.device("cpu")
+
 
 class Positions(nn.Module):
     """The base of all positions, and `none`: adds nothing."""
@@ -65,7 +67,7 @@ class SinusoidPositions(Positions):
     def __init__(self, dim: int, num_prefix: int, grid: Grid, num_heads: int) -> None:
         super().__init__(dim, num_prefix, grid, num_heads)
         table = sinusoid(num_prefix + grid[0] * grid[1], dim)
-        self.register_buffer("table", table, persistent=False)
+        self.register_buffer("table", as_buffer(table), persistent=False)
         self.table: Tensor
 
     def embedding(self, grid: Grid) -> Float[Tensor, "tokens dim"]:
@@ -75,9 +77,18 @@ class SinusoidPositions(Positions):
         return resize_table(state, self, likely)
 
 
+def as_buffer(table: Tensor) -> Tensor:
+    """A table that was computed on the CPU, on the default device.
+
+    To compute it on the meta device, torch would import its compiler, which takes
+    seconds.
+    """
+    return table.to(torch.get_default_device())
+
+
 def sinusoid(num_positions: int, dim: int) -> Float[Tensor, "positions dim"]:
     """sin at even and cos at odd channels, wavelengths from 2π to 20,000π."""
-    return waves(torch.arange(num_positions, dtype=torch.float64), dim)
+    return waves(torch.arange(num_positions, dtype=torch.float64, device=CPU), dim)
 
 
 def waves(
@@ -115,7 +126,8 @@ class PlaneSinusoidPositions(Positions):
 
     def __init__(self, dim: int, num_prefix: int, grid: Grid, num_heads: int) -> None:
         super().__init__(dim, num_prefix, grid, num_heads)
-        self.register_buffer("table", self.compute_table(grid), persistent=False)
+        table = self.compute_table(grid, CPU)
+        self.register_buffer("table", as_buffer(table), persistent=False)
         self.table: Tensor
 
     def embedding(self, grid: Grid) -> Float[Tensor, "tokens dim"]:
@@ -124,15 +136,13 @@ class PlaneSinusoidPositions(Positions):
         # On the device: a CUDA graph cannot copy from the host.
         return self.compute_table(grid, self.table.device).to(self.table)
 
-    def token_centres(
-        self, num: int, device: torch.device | None
-    ) -> Float[Tensor, " num"]:
+    def token_centres(self, num: int, device: torch.device) -> Float[Tensor, " num"]:
         """The coordinates of tokens along a side: 0, 1, 2, … if there are `SIDE`."""
         numbers = torch.arange(num, dtype=torch.float64, device=device)
         return (numbers + 0.5) * self.SIDE / num - 0.5
 
     def compute_table(
-        self, grid: Grid, device: torch.device | None = None
+        self, grid: Grid, device: torch.device
     ) -> Float[Tensor, "tokens dim"]:
         """The table that is added to the tokens of a grid."""
         half = self.dim // 2
@@ -160,7 +170,8 @@ class FixedPositions(Positions):
 
     def __init__(self, dim: int, num_prefix: int, grid: Grid, num_heads: int) -> None:
         super().__init__(dim, num_prefix, grid, num_heads)
-        self.register_buffer("table", sinusoid(num_prefix + grid[0] * grid[1], dim))
+        table = sinusoid(num_prefix + grid[0] * grid[1], dim)
+        self.register_buffer("table", as_buffer(table))
         self.table: Tensor
 
     def embedding(self, grid: Grid) -> Float[Tensor, "tokens dim"]:
@@ -222,7 +233,8 @@ class RelativePositions(Positions):
         nn.init.trunc_normal_(self.offsets, std=0.02)
         if num_prefix:
             self.prefix = nn.Parameter(torch.zeros(num_heads, 3))
-        self.register_buffer("index", relative_index(grid), persistent=False)
+        index = relative_index(grid, CPU)
+        self.register_buffer("index", as_buffer(index), persistent=False)
         self.index: Tensor
 
     def attention_bias(self, grid: Grid) -> Float[Tensor, "one heads queries keys"]:
@@ -250,7 +262,7 @@ class RelativePositions(Positions):
         return (offsets.shape[1] + 1) // 2, (offsets.shape[2] + 1) // 2
 
 
-def relative_index(grid: Grid, device: torch.device | None = None) -> Tensor:
+def relative_index(grid: Grid, device: torch.device) -> Tensor:
     """The index of the offset between each pair of tokens."""
     rows, columns = grid
     row = torch.arange(rows, device=device)[:, None].expand(rows, columns).flatten()

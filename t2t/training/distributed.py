@@ -236,8 +236,9 @@ def num_parameters(parts: list[nn.Module]) -> int:
 
 def is_sharded(model: nn.Module) -> TypeGuard["FSDPModule"]:
     """Whether a model was sharded, without importing FSDP."""
-    fsdp = sys.modules.get("torch.distributed.fsdp")
-    return fsdp is not None and isinstance(model, fsdp.FSDPModule)
+    # Another thread may be about to import it, as the one that writes checkpoints.
+    kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
+    return kind is not None and isinstance(model, kind)
 
 
 def sync_gradients(task: nn.Module, enabled: bool) -> None:

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from t2t.models.fusion import is_dtensor
+from t2t.training.torch_optimizers import Optimizer
 
 # Five quintic Newton-Schulz iterations, which bring singular values near 1.
 COEFFICIENTS = (3.4445, -4.775, 2.0315)
@@ -20,7 +21,7 @@ NUM_ITERATIONS = 5
 MIN_NORM = 1e-7
 
 
-class Muon(torch.optim.Optimizer):
+class Muon(Optimizer):
     """Muon, batched over matrices; its updates are scaled to the size of AdamW's."""
 
     def __init__(

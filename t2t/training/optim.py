@@ -16,6 +16,7 @@ from t2t.registry import Registry
 from t2t.tasks.base import heads_of
 from t2t.training.muon import Muon
 from t2t.training.recipe import OptimizerConfig, Recipe, Schedule
+from t2t.training.torch_optimizers import SGD, AdamW
 
 Groups = list[dict[str, Any]]
 Builder = Callable[[Groups, OptimizerConfig], Optimizer]
@@ -165,21 +166,19 @@ def are_on_cuda(groups: Groups) -> bool:
     return all(each.is_cuda for group in groups for each in group["params"])
 
 
-def adamw(groups: Groups, settings: OptimizerConfig) -> torch.optim.AdamW:
+def adamw(groups: Groups, settings: OptimizerConfig) -> AdamW:
     """AdamW; on a GPU it is fused, and can be captured in a CUDA graph."""
     fused = are_on_cuda(groups)
-    return torch.optim.AdamW(
-        groups, betas=settings.betas, fused=fused, capturable=fused
-    )
+    return AdamW(groups, betas=settings.betas, fused=fused, capturable=fused)
 
 
-def sgd(groups: Groups, settings: OptimizerConfig) -> torch.optim.SGD:
+def sgd(groups: Groups, settings: OptimizerConfig) -> SGD:
     """SGD with momentum buffers of zeros.
 
     Its fused kernel would leave new buffers uninitialized if the first step is skipped.
     """
     fused = are_on_cuda(groups)
-    optimizer = torch.optim.SGD(groups, momentum=settings.momentum, fused=fused)
+    optimizer = SGD(groups, momentum=settings.momentum, fused=fused)
     if settings.momentum:
         for group in optimizer.param_groups:
             for parameter in group["params"]:

@@ -111,24 +111,31 @@ def resolve_runtime(runtime: Runtime, world: World) -> Runtime:
 
 
 @contextmanager
-def deterministic(strictly: bool = True) -> Iterator[None]:
+def deterministic(strictly: bool = True, compiled: bool = False) -> Iterator[None]:
     """Uses torch's deterministic kernels, for bit-identical gradients.
 
     Only for models: elsewhere torch would choose slow kernels for what is exact
     already. If `strictly`, a kernel without a deterministic form is an error; if not,
     it is used, and so is attention's faster backward pass.
     """
-    was = torch.are_deterministic_algorithms_enabled()
-    warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    was = torch.get_deterministic_debug_mode()
     memory: Any = torch.utils.deterministic
     filled = memory.fill_uninitialized_memory
     memory.fill_uninitialized_memory = False
-    torch.use_deterministic_algorithms(True, warn_only=not strictly)
+    set_deterministic_mode(2 if strictly else 1, compiled)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(was, warn_only=warned)
+        set_deterministic_mode(was, compiled)
         memory.fill_uninitialized_memory = filled
+
+
+def set_deterministic_mode(mode: int, compiled: bool) -> None:
+    """Allows any kernel (0), or warns of (1) or refuses (2) those that differ."""
+    if compiled:  # for the compiler too, which this imports: that takes seconds
+        torch.use_deterministic_algorithms(mode > 0, warn_only=mode == 1)
+    else:
+        torch.set_deterministic_debug_mode(mode)
 
 
 def make_deterministic(runtime: Runtime) -> None:

@@ -38,6 +38,7 @@ from t2t.training.runtime import (
 )
 from t2t.training.state import TrainState, update_ema
 from t2t.training.step_result import PendingStep, Requests, StepResult
+from t2t.training.torch_optimizers import SGD, AdamW
 
 # Part of the error of a kernel that has no deterministic form.
 NOT_DETERMINISTIC = "use_deterministic_algorithms"
@@ -46,7 +47,7 @@ ONE_VALUE = "Expected more than 1 value per channel"
 # Before training's own kernels: augmentation has few, which would wait for large ones.
 AUGMENT_PRIORITY = -2
 # Optimizers whose learning rate can be a tensor on the device.
-CAPTURABLE = (torch.optim.AdamW, torch.optim.SGD, Muon)
+CAPTURABLE = (AdamW, SGD, torch.optim.AdamW, torch.optim.SGD, Muon)
 # DDP times its first ten steps by events, for which the host waits.
 NUM_DDP_WARMUPS = 11
 
@@ -326,7 +327,7 @@ class Stepper:
     def add_gradient(self, views: Views, share: float) -> Numbers:
         """Adds the gradient of some images, scaled by their share of the batch."""
         try:
-            with deterministic(self.is_strict):
+            with deterministic(self.is_strict, self.compiled):
                 with autocast(self.world.device, self.precision):
                     numbers = checked_numbers(self.state.task, self.forward(views))
                 self.state.scaler.scale(numbers["loss"] * share).backward()

@@ -185,7 +185,7 @@ class Trainer:
                 if logger.stopped_early(state):
                     logger.log_early_stop(state)
                     break
-            if rest == 0 and num_epochs == 1 and not is_last:
+            if rest == 0 and not is_last and self.may_compile():
                 self.drain()
                 self.watch.pause()
                 self.compile_if_it_pays()
@@ -223,10 +223,19 @@ class Trainer:
         )
         return Requests(stop.received or self.logger.console.reader_is_gone, saves)
 
-    def compile_if_it_pays(self) -> None:
-        """After the first epoch, compiles the rest of a run if that saves time."""
+    def may_compile(self) -> bool:
+        """Whether the end of this epoch is where `--compile auto` decides, or decided.
+
+        It is the first one with a step that was timed after the warm-up.
+        """
         if not self.stepper.uses_graphs:
-            return
+            return False
+        if self.compiling.is_made:
+            return self.compiling.from_step == self.state.step
+        return self.logger.clock.is_warm
+
+    def compile_if_it_pays(self) -> None:
+        """Compiles the rest of a run if that saves time."""
         logger, step = self.logger, self.state.step
         left = logger.seconds_left(step)
         # Processes differ in the time that they measure.
@@ -324,6 +333,8 @@ class Trainer:
         saver = self.model_saver
         if self.recipe.keep == "last" or is_best:
             saver.save_model(state)
+        self.logger.clock.model_saved()
+        self.logger.draw_if_due(state.step)
         self.logger.clock.end_evaluation()
         self.times.compare()
 

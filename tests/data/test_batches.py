@@ -2,6 +2,7 @@
 
 import gc
 import io
+import math
 import signal
 import subprocess
 import sys
@@ -669,6 +670,85 @@ def test_reading_ahead_starts_the_processes_that_loading_uses(
     assert batches.resident is ahead
     assert ahead.is_loaded
     assert len(ahead.loaded) == len(source)
+
+
+def start_loading(source: Source, max_bytes: float) -> resident_module.ResidentImages:
+    """What `start_reading` does for a large set on a GPU, but on a CPU."""
+    loader = Loader(source, max_pixels=LoaderOptions().max_pixels)
+    device = torch.device("cpu")
+    kept = resident_module.resident_images(loader, device, 1, True, ahead=True)
+    kept.start_loading(max_bytes)
+    return kept
+
+
+def test_opening_finds_the_images_that_were_decoded_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = Pictures(9, size=(16, 16))
+    kept = start_loading(source, math.inf)
+    assert kept.is_loading
+    # They take memory that was free before.
+    monkeypatch.setattr(batches_module, "free_bytes", lambda device: 0)
+    options = LoaderOptions(num_workers=1)
+    batches = opened(source, options, crops=())
+    assert isinstance(batches, resident_module.ResidentBatches)
+    assert batches.resident is kept
+    assert kept.is_loaded
+    assert not kept.is_loading
+    again = resident_module.ResidentImages(Loader(source), torch.device("cpu"))
+    again.load()
+    assert torch.equal(again.images.pixels, kept.images.pixels)
+    assert np.array_equal(again.loaded, kept.loaded)
+
+
+def test_what_turns_out_too_large_ahead_is_streamed() -> None:
+    source = Pictures(9, size=(16, 16))
+    start_loading(source, max_bytes=1000)
+    batches = opened(source, LoaderOptions(num_workers=1), crops=())
+    assert "more than 1 kB, a quarter of free memory" in batches.description
+    streamed = stream(source, crops=())
+    assert_same(list(batches.steps(0, 2)), list(streamed.steps(0, 2)))
+
+
+def test_an_error_ahead_is_raised_where_the_images_are_opened() -> None:
+    def fail(index: int) -> None:
+        raise UserError("The disk is gone.")
+
+    source = Pictures(9, size=(16, 16))
+    kept = resident_module.ResidentImages(Loader(source), torch.device("cpu"))
+    source.on_read = fail
+    kept.start_loading(math.inf)
+    with pytest.raises(UserError, match="The disk is gone"):
+        kept.load()
+    assert not kept.is_loaded
+    source.on_read = lambda index: None
+    kept.load()
+    assert kept.is_loaded
+
+
+def test_a_program_that_ends_does_not_wait_for_images_decoded_ahead() -> None:
+    program = """
+import math, time
+import numpy as np, torch
+from t2t.data.loader import Loader
+from t2t.data.resident import ResidentImages
+from t2t.data.sources.base import Source
+
+class Slow(Source):
+    classes, labels = ("one",), np.zeros(100_000, dtype=np.int64)
+
+    def read(self, index):
+        time.sleep(0.001 * (index > 0))
+        return torch.zeros(3, 64, 64, dtype=torch.uint8)
+
+    def name(self, index):
+        return str(index)
+
+kept = ResidentImages(Loader(Slow()), torch.device("cpu"), num_workers=1, ahead=True)
+kept.start_loading(math.inf)
+time.sleep(0.5)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def test_small_sets_and_cpus_start_no_processes() -> None:

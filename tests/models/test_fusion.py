@@ -1,6 +1,8 @@
 """The fused path computes what the plain one does, and is taken only where it may."""
 
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,10 +18,11 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import t2t
 from t2t.models import encoders, tokenizers
-from t2t.models.fusion import are_plain, is_fused, step_weights
+from t2t.models.fusion import are_plain, is_dtensor, is_fused, step_weights
 from t2t.models.layers import DropPath
 from t2t.ops import performer_step
 from t2t.ops.availability import HAS_TRITON
+from t2t.training.distributed import is_sharded
 
 SMALL: dict[str, Any] = {"image_size": 32, "num_classes": 5, "depth": 3}
 
@@ -358,3 +361,13 @@ def test_layers_put_in_the_place_of_a_tokenizers_are_called(tokenizer: str) -> N
         found = model(images)
         setattr(owner, name, layer.base)
         torch.testing.assert_close(found, model(images), rtol=1e-4, atol=1e-5)
+
+
+def test_a_shard_is_looked_for_while_another_thread_imports_shards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The thread that writes checkpoints does; modules are empty at first.
+    for name in ("torch.distributed.tensor", "torch.distributed.fsdp"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    assert not is_dtensor(torch.zeros(2))
+    assert not is_sharded(nn.Linear(2, 2))

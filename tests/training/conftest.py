@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 # What runs import is imported once, by the server that all processes are forks of.
-PRELOADED = ["training_workers", "timm.models", "torch._dynamo"]
+PRELOADED = ["training_workers", "timm.models"]
 PRELOADED += ["torch.distributed.fsdp"]
 
 

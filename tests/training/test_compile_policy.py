@@ -17,6 +17,7 @@ from t2t.training.compile_policy import (
     seconds_saved,
 )
 from t2t.training.distributed import World
+from t2t.training.logging.clock import Clock
 from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
 from t2t.training.run_files import read_json
@@ -91,6 +92,17 @@ def test_the_decision_of_the_first_epoch_is_kept(
     environment = read_json(tmp_path / "environment.json")
     assert environment["compiled_from_step"] == from_step
     assert earlier_decision(tmp_path) == CompileDecision(True, from_step)
+
+
+def test_short_epochs_are_decided_once_a_step_is_timed(
+    tiny: Tiny, compiles: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU the first steps are a warm-up, which may be longer than an epoch."""
+    monkeypatch.setattr(trainer_module, "seconds_saved", lambda *given: 1.0)
+    monkeypatch.setattr(Clock, "skip_warmup", lambda clock: None)
+    runtime = Runtime(device="cpu", workers=1)
+    train(tiny(epochs=4), folder=tmp_path, runtime=runtime, quiet=True)
+    assert compiles == [6]  # three steps an epoch, and three of warm-up
 
 
 def test_decisions_before_the_first_step(

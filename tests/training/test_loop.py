@@ -109,10 +109,14 @@ def test_curves_are_drawn_at_the_end_and_now_and_then(
     every: float, steps: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = []
+
+    def draw(rows: list[dict[str, Any]], *_: Any) -> None:
+        # The model is saved already: drawing takes seconds.
+        assert (tmp_path / "run" / "model.safetensors").exists()
+        drawn.append(rows[-1]["step"])
+
     monkeypatch.setattr(run_logger, "DRAW_EVERY_SECONDS", every)
-    monkeypatch.setattr(
-        run_logger, "draw_curves", lambda rows, *_: drawn.append(rows[-1]["step"])
-    )
+    monkeypatch.setattr(run_logger, "draw_curves", draw)
     train(tiny(), folder=tmp_path / "run", quiet=True)
     assert drawn == steps
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo  # torch's optimizers import it: here it is shared by all forks
 import torch.distributed as dist
 from example_tasks import TwoViews
 from torch.distributed.checkpoint import state_dict_saver

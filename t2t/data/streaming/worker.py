@@ -32,6 +32,12 @@ from t2t.data.decoding.decode import DecodeOptions, decode
 from t2t.data.decoding.jpegs import header_for_gpu
 from t2t.data.decoding.pixel_budget import BUDGET
 from t2t.data.sources.base import Source
+from t2t.data.streaming.launcher import (
+    import_paths,
+    receive_files,
+    send_files,
+    take_launcher,
+)
 from t2t.data.streaming.shared_memory import (
     NUM_COLUMNS,
     Arena,
@@ -61,15 +67,6 @@ _NUM_READERS = 16
 _NICENESS = 5
 _PR_SET_PDEATHSIG = 1
 _CHECK_EVERY = 1.0
-# Not `-m`: workers would then send objects whose classes are in `__main__`.
-_PROGRAM = f"import sys; from {__name__} import main; main(sys.argv[1:])"
-_ENVIRONMENT = {
-    "CUDA_VISIBLE_DEVICES": "",
-    # A process with threads must not fork, and each worker needs one thread only.
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-}
 
 
 class ReadResult(NamedTuple):
@@ -222,28 +219,17 @@ def start_workers(
             one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             pairs.append((ours.enter_context(one), theirs.enter_context(other)))
         file = theirs.enter_context(open(os.memfd_create("t2t-source"), "wb"))
-        file.write(sent)
+        file.write(pickle.dumps(import_paths()) + sent)
         file.flush()
-        descriptors = [file.fileno(), arena.descriptor]
-        descriptors += [other.fileno() for _, other in pairs]
-        import_paths = [each or os.curdir for each in sys.path if isinstance(each, str)]
-        launcher = subprocess.Popen(
-            [
-                *(sys.executable, "-P", "-c", _PROGRAM),
-                *map(str, (os.getpid(), *descriptors)),
-            ],
-            stdin=subprocess.PIPE,
-            pass_fds=descriptors,
-            env={
-                **os.environ,
-                **_ENVIRONMENT,
-                "PYTHONPATH": os.pathsep.join(import_paths),
-            },
-            process_group=0,  # Ctrl-C is for the training process alone
-        )
+        launcher, connection = take_launcher()
+        theirs.enter_context(connection)
+        sockets = [one for one, _ in pairs]
+        weakref.finalize(owner, _stop_workers, launcher, sockets, os.getpid())
         ours.pop_all()  # keep them open until the owner ends
-    sockets = [one for one, _ in pairs]
-    weakref.finalize(owner, _stop_workers, launcher, sockets, os.getpid())
+        files = [file.fileno(), arena.descriptor]
+        files += [other.fileno() for _, other in pairs]
+        with suppress(ConnectionError):  # it has died; the listener will notice
+            send_files(connection, files)
     return launcher, sockets
 
 
@@ -262,18 +248,23 @@ def _stop_workers(
             launcher.wait()
 
 
-def main(arguments: list[str]) -> None:
+def main(parent: int, connection: int) -> None:
     """The launcher: forks the workers, then waits until the training process ends."""
     # Only the training process ends workers: after Ctrl-C it still finishes a step.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # leaves no zombies
-    parent, source_file, arena_file, *descriptors = map(int, arguments)
+    with socket.socket(fileno=connection) as files_from:
+        files = receive_files(files_from, parent)
+    if not files:
+        return
+    source_file, arena_file, *descriptors = files
     sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
     try:
         array = map_file(arena_file)
         with open(source_file, "rb") as file:
             file.seek(0)
+            sys.path[:] = pickle.load(file)
             run_files(pickle.load(file))
             source, decoding = pickle.load(file)
         import_decoder(source, decoding)

@@ -24,6 +24,8 @@ class Clock:
         """From the command to the end of the first step of this process."""
         self.longest_pause = 0.0
         """The longest time between two steps of this process, without evaluations."""
+        self.total_seconds: float | None = None
+        """From the command to the last model that this process saved."""
 
     def skip_warmup(self) -> None:
         """Times the first steps like all others, since nothing is compiled."""
@@ -91,13 +93,19 @@ class Clock:
         steps = num_steps / self.recent_steps_per_second
         return steps + num_evaluations * self.evaluation_seconds
 
+    def model_saved(self) -> None:
+        """Notes the time at which the model of an evaluation was saved."""
+        self.total_seconds = time.monotonic() - self.started
+
     def wall_times(self) -> dict[str, float | None]:
         """Times of this process since the command, for result.json."""
-        first = self.first_step_seconds
+        first, total = self.first_step_seconds, self.total_seconds
+        if total is None:  # it was saved before, by another process
+            total = time.monotonic() - self.started
         return {
             "first_step_seconds": None if first is None else round(first, 2),
             "longest_pause_seconds": round(self.longest_pause, 2),
-            "total_seconds": round(time.monotonic() - self.started, 2),
+            "total_seconds": round(total, 2),
         }
 
     def row(self) -> dict[str, float]:

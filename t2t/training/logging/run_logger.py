@@ -261,11 +261,16 @@ class RunLogger:
         # The bar must not lag behind the line above it.
         self.show_progress(min(step, self.num_steps))
         self.info(*self.evaluation_line(epoch, raw, best))
-        # Drawing takes longer than a short epoch.
+        return row
+
+    def draw_if_due(self, step: int) -> None:
+        """Draws the curves at the last step, and before it now and then.
+
+        Drawing takes longer than a short epoch.
+        """
         due = time.monotonic() - self.drawn_at > DRAW_EVERY_SECONDS
         if self.world.is_main and (due or step >= self.num_steps):
             self.draw()
-        return row
 
     def shown_metrics(self, has_uneven_classes: bool) -> list[Metric]:
         """What the line of an evaluation shows beside the primary metric.

@@ -31,3 +31,13 @@ def test_the_rate_of_first_steps_counts_those_done(
         clock.step()
         assert clock.steps_per_second == 0.5
         assert clock.row() == {"train_seconds": 0, "compile_seconds": seconds}
+
+
+def test_the_whole_time_ends_with_the_saved_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(time, "monotonic", iter([0.0, 3.0, 7.0]).__next__)
+    clock = Clock()
+    assert clock.wall_times()["total_seconds"] == 3.0
+    clock.model_saved()
+    assert clock.wall_times()["total_seconds"] == 7.0
