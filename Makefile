@@ -27,6 +27,7 @@ test-all: lint types
 
 tables: setup
 	$(BIN)/python benchmarks/tables.py
+	$(BIN)/python benchmarks/scaling_table.py
 
 docs: setup
 	$(BIN)/python website/pages.py build/pages

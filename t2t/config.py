@@ -14,6 +14,7 @@ Config = TypeVar("Config")
 MAX_IMAGE_SIDE = 65_535
 """Pixels per side of an image: the limit of JPEG."""
 MAX_WORKERS = 1024
+MAX_HANG_MINUTES = 10_000
 """Data loading workers per process; more is surely a typing error."""
 
 

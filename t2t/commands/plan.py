@@ -2,6 +2,7 @@
 
 import math
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional
@@ -15,7 +16,7 @@ from t2t.commands.options import (
     run_code,
 )
 from t2t.config import check_contradictions
-from t2t.errors import UserError
+from t2t.errors import UserError, choose
 
 if TYPE_CHECKING:
     from t2t.training.forecast.plan import Plan
@@ -47,6 +48,10 @@ def plan(
         float | None,
         option("Measured images/s of one GPU.", "", "IMAGES/S"),
     ] = None,
+    measured: Annotated[
+        str | None,
+        option("Rows of `t2t bench --out`: step times by batch size.", "", "FILE"),
+    ] = None,
     set: SetOption = (),
     code: CodeOption = (),
     rehearse: Annotated[
@@ -58,6 +63,7 @@ def plan(
 
     Examples:
       t2t plan imagenet.t2t_vit_14 --gpus 8
+      t2t plan imagenet.t2t_vit_14 --measured speed.json
       t2t plan imagenet.vit_huge_14 --gpus 64 --parallelism hybrid
       t2t plan imagenet.t2t_vit_14 --gpus 1024 --set batch_size=4096 --rehearse
     """
@@ -67,6 +73,8 @@ def plan(
         at_least(1, "--micro-batch", micro_batch)
     if rate is not None and not 0 < rate < math.inf:
         raise UserError(f"--rate {rate:g} must be more than 0, in images/s.")
+    if rate is not None and measured is not None:
+        raise UserError("--rate and --measured exclude each other; give one of them.")
 
     run_code(code)
 
@@ -76,11 +84,19 @@ def plan(
     from t2t.recipes.open_recipe import open_recipe
     from t2t.recipes.settings import apply_settings
     from t2t.screen import print_json, print_page
+    from t2t.training.distributed import PARALLELISMS
     from t2t.training.forecast import plan as planning
+    from t2t.training.forecast.measured_steps import measured_steps
+    from t2t.training.forecast.step_times import GPUS
     from t2t.training.state import build_model
 
     check_contradictions({}, set)
+    choose("gpu", gpu, GPUS)
+    choose("parallelism", parallelism, PARALLELISMS)
     chosen = apply_settings(open_recipe(recipe), None, set)
+    steps = None
+    if measured is not None:
+        steps = measured_steps(Path(measured), chosen, gpu, parallelism, gpus)  # type: ignore[arg-type]
     with torch.device("meta"):
         model = build_model(chosen, num_classes=1000)
     cost = count(model, chosen.image_size)
@@ -96,6 +112,7 @@ def plan(
         gmacs=cost.macs / 1e9,
         activation_bytes=cost.activation_bytes_bf16,
         images_per_second=rate,
+        measured=steps,
     )
     if json:
         print_json(predicted.as_json())
@@ -110,10 +127,14 @@ def plan(
             parallelism=parallelism,  # type: ignore[arg-type]
             per_node=min(per_node, gpus),
         )
+        who = "Process 0 copies" if parallelism == "ddp" else "Each process copies"
         print(
             f"Rehearsed one step as 1 of {rehearsal.num_processes:,} processes in "
             f"{rehearsal.seconds:.0f} s: {rehearsal.state_bytes / 2**20:,.1f} MiB of "
-            f"state, {rehearsal.sent_bytes / 2**20:,.1f} MiB sent per step.",
+            f"state, {rehearsal.sent_bytes / 2**20:,.1f} MiB sent per step. {who} "
+            f"{rehearsal.copied_bytes / 2**20:,.1f} MiB for a checkpoint "
+            f"({rehearsal.copy_seconds:.2g} s here); a thread writes them during "
+            "the next steps.",
             file=sys.stderr,
         )
 
@@ -126,4 +147,4 @@ def plan_page(predicted: "Plan") -> str:
     )
     lines = [f"{name:<17}{text}" for name, text in predicted.rows()]
     note = "A prediction; docs/scaling.md explains how it is made."
-    return "\n".join([title, "", *lines, "", note])
+    return "\n".join([title, "", *lines, "", *predicted.sources(), note])

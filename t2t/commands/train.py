@@ -27,7 +27,7 @@ from t2t.commands.options import (
     run_code,
     warn,
 )
-from t2t.config import MAX_WORKERS
+from t2t.config import MAX_HANG_MINUTES, MAX_WORKERS
 from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, damage_limit
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.streaming.launcher import start_launchers_early
@@ -171,6 +171,14 @@ def train(
     checkpoint_minutes: Annotated[
         float, option("Minutes between checkpoints.", "(default: 5)", "N")
     ] = 5.0,
+    hang_minutes: Annotated[
+        float,
+        option(
+            "End the run once a process has hung for N minutes; 0: never.",
+            "(default: 20)",
+            "N",
+        ),
+    ] = 20.0,
     fresh: Annotated[
         bool, option("Delete the run in the folder and start over.")
     ] = False,
@@ -210,6 +218,10 @@ def train(
         raise UserError(
             f"--checkpoint-minutes {checkpoint_minutes:g} is too small: give more "
             "than 0."
+        )
+    if not 0 <= hang_minutes <= MAX_HANG_MINUTES:
+        raise UserError(
+            f"--hang-minutes {hang_minutes:g} must be from 0 to {MAX_HANG_MINUTES:,}."
         )
 
     if not dry_run:
@@ -251,6 +263,7 @@ def train(
         max_pixels=max_pixels,
         max_damaged=max_damaged,
         checkpoint_minutes=checkpoint_minutes,
+        hang_minutes=hang_minutes,
         fresh=fresh,
         dry_run=dry_run,
         started=time.monotonic() - process_age(),

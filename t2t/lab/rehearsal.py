@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from t2t.data.sampler import TrainingSampler
 from t2t.errors import UserError
+from t2t.training.checkpoint_writer import copy_to_cpu
 from t2t.training.distributed import Parallelism, World
 from t2t.training.forecast.random_batch import random_batch
 from t2t.training.recipe import Recipe
@@ -43,6 +44,10 @@ class Rehearsal:
     """Bytes that this process sends with ring algorithms, by collective."""
     seconds: float
     """Time to build the model and take the step on this machine."""
+    copied_bytes: int
+    """What this process copies for a checkpoint before it goes on."""
+    copy_seconds: float
+    """Time of the copy on this machine."""
 
     @property
     def sent_bytes(self) -> int:
@@ -85,14 +90,26 @@ def rehearse(
         else:
             with traffic:
                 stepper.train_step(batch)
+        seconds = time.perf_counter() - started
+        copied_bytes, copy_seconds = time_copy(state)
         return Rehearsal(
             num_processes=num_processes,
             parallelism=parallelism,
             images=len(batch.labels),
             state_bytes=state_bytes(state),
             sent=traffic.by_kind,
-            seconds=time.perf_counter() - started,
+            seconds=seconds,
+            copied_bytes=copied_bytes,
+            copy_seconds=copy_seconds,
         )
+
+
+def time_copy(state: TrainState) -> tuple[int, float]:
+    """Bytes and seconds of the copy that a checkpoint is written from."""
+    started = time.perf_counter()
+    copied = copy_to_cpu(state.snapshot().tensors)
+    seconds = time.perf_counter() - started
+    return sum(local_bytes(each) for each in copied.values()), seconds
 
 
 @contextmanager
@@ -159,7 +176,9 @@ def state_bytes(state: TrainState) -> int:
         *state.snapshot().tensors.values(),
         *(each for module in kept_out for each in module.state_dict().values()),
     ]
-    return sum(
-        num_bytes(tensor.to_local() if isinstance(tensor, DTensor) else tensor)
-        for tensor in tensors
-    )
+    return sum(map(local_bytes, tensors))
+
+
+def local_bytes(tensor: Tensor) -> int:
+    """The size of a tensor, or of this process's shard of it."""
+    return num_bytes(tensor.to_local() if isinstance(tensor, DTensor) else tensor)

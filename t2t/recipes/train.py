@@ -64,6 +64,7 @@ def train(
     max_pixels: int = DEFAULT_MAX_PIXELS,
     max_damaged: str = DEFAULT_MAX_DAMAGED,
     checkpoint_minutes: float = 5.0,
+    hang_minutes: float = 20.0,
     fresh: bool = False,
     dry_run: bool = False,
     runtime: Runtime | None = None,
@@ -129,6 +130,7 @@ def train(
             max_pixels=max_pixels,
             max_damaged=max_damaged,
             checkpoint_minutes=checkpoint_minutes,
+            hang_minutes=hang_minutes,
         ),
     )
     path = Path(os.path.expanduser(folder or Path("runs") / loop.run_name(chosen)))

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar
 
 import torch
@@ -54,6 +55,8 @@ class World:
     """Processes on this node."""
     control: Any = None
     """A gloo group for objects and files, which does not wait for the GPUs."""
+    store: Any = None
+    """What the processes of this run share; None if another program made the group."""
 
     @property
     def is_main(self) -> bool:
@@ -68,12 +71,12 @@ class World:
 
 @contextmanager
 def init_distributed(
-    device: str | None, *, group_of_one: bool = False
+    device: str | None, *, group_of_one: bool = False, hang_minutes: float = 0.0
 ) -> Iterator[World]:
     """Sets up the process group under torchrun; destroys it at the end.
 
     With `group_of_one`, one process without torchrun gets a group of its own, and does
-    all that one of several does.
+    all that one of several does. Collectives fail later than after `hang_minutes`.
     """
     rank, world_size, local_rank, local_size = read_environment_ranks()
     chosen = find_device(device, local_rank)
@@ -83,6 +86,7 @@ def init_distributed(
         with training_stream(chosen):
             yield World(rank=0, size=1, device=chosen)
         return
+    store: Any = None
     with ExitStack() as exits:
         if not dist.is_initialized():
             is_alone = world_size == 1
@@ -91,6 +95,7 @@ def init_distributed(
                 store=store,
                 rank=rank,
                 world_size=world_size,
+                timeout=timedelta(minutes=max(30.0, hang_minutes + 10)),
                 **backend_for(chosen),
             )
             # Gloo's threads live as long as their group is referenced. A thread that
@@ -107,6 +112,7 @@ def init_distributed(
             local_rank=local_rank,
             local_size=local_size,
             control=dist.new_group(backend="gloo"),
+            store=store,
         )
 
 

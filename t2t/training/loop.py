@@ -76,7 +76,7 @@ def train(
     with (
         # Outermost: torchrun sends SIGTERM to processes that still have to report.
         StopSignals() as stop,
-        init_distributed(runtime.device) as world,
+        init_distributed(runtime.device, hang_minutes=runtime.hang_minutes) as world,
         ExitStack() as exits,
     ):
         runtime = resolve_runtime(runtime, world)
@@ -143,7 +143,7 @@ def train(
         broadcast_from_main(world, write_start)
         if PARALLELISMS[runtime.parallelism]:
             run_folder.check_visible(world)
-        with trainer.writer, explain_out_of_memory(trainer):
+        with trainer.writer, explain_out_of_memory(trainer), trainer.watch:
             try:
                 result = trainer.run(stop, notes, is_timed)
                 if result.finished:

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import torch
 
 import t2t
-from t2t.config import MAX_WORKERS, to_json
+from t2t.config import MAX_HANG_MINUTES, MAX_WORKERS, to_json
 from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, damage_limit
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS, MAX_PIXELS_LIMIT
 from t2t.data.sources import Splits
@@ -58,6 +58,9 @@ class Runtime:
     """Compute threads on a CPU; None is the number of idle cores."""
     checkpoint_minutes: float = 5.0
     """Time between checkpoints; evaluations write one too if that takes little time."""
+    hang_minutes: float = 20.0
+    """With several processes: the run ends once one has hung for so long; 0 never
+    ends it."""
     max_damaged: str = DEFAULT_MAX_DAMAGED
     """Damaged images that are skipped before the run stops: a share (at least 10) or a
     number."""
@@ -71,6 +74,7 @@ class Runtime:
         for name, most in (("micro_batch", math.inf), most_workers, most_threads):
             if getattr(self, name) is not None:
                 require(name, getattr(self, name), 1, most)
+        require("hang_minutes", self.hang_minutes, 0, MAX_HANG_MINUTES)
         damage_limit(self.max_damaged, 0)
         require("max_pixels", self.max_pixels, 1, MAX_PIXELS_LIMIT)
 

@@ -32,6 +32,7 @@ from t2t.training.divergence import MAX_SKIPPED, divergence_advice
 from t2t.training.evaluation.evaluate import Normalize, evaluate_models
 from t2t.training.folder_guard import FolderGuard
 from t2t.training.forecast.advice import advice
+from t2t.training.hang_watch import HangWatch
 from t2t.training.kernel_compiling import KernelCompiler
 from t2t.training.loaders import class_weights, start_reading_images
 from t2t.training.logging.clock import duration
@@ -40,6 +41,7 @@ from t2t.training.logging.stage import stage
 from t2t.training.model_saver import ModelSaver
 from t2t.training.optim import lr_factor, set_lr
 from t2t.training.prepare import loader_options, prepare, rehearse
+from t2t.training.rank_times import RankTimes
 from t2t.training.recipe import Recipe
 from t2t.training.run_folder import RunFolder
 from t2t.training.runtime import Runtime
@@ -120,6 +122,8 @@ class Trainer:
             "fingerprint": splits.train.fingerprint(),
         }
         self.task = self.state.task
+        self.watch = HangWatch(world, runtime.hang_minutes, logger.messages.note)
+        self.times = RankTimes(world, logger.warn)
         self.stepper = Stepper(recipe, runtime, world, self.state, logger.warn)
         augmentation = recipe.augmentation
         self.normalize = Normalize(augmentation.mean, augmentation.std)
@@ -152,7 +156,8 @@ class Trainer:
             self.model_saver.save_model(state)
             return self.finish(stop)
         self.saved_at = time.monotonic()
-        for batch in self.stepper.load(batches.steps(state.step, self.num_steps)):
+        loaded = self.stepper.load(batches.steps(state.step, self.num_steps))
+        for batch in self.times.timed(loaded):
             epoch = state.step / self.per_epoch
             set_lr(state.optimizers, lr_factor(recipe.schedule, epoch, recipe.epochs))
             progress = state.step / self.num_steps
@@ -171,6 +176,7 @@ class Trainer:
             self.drain(0 if pauses else 1)
             (stops, saves), self.requests = self.requests, Requests()
             if pauses:
+                self.watch.pause()
                 self.writer.finish()  # a collective, like `broadcast_from_main`
                 self.guard.check(state)
                 self.broadcast_batch_norms()
@@ -181,6 +187,7 @@ class Trainer:
                     break
             if rest == 0 and not is_last and self.may_compile():
                 self.drain()
+                self.watch.pause()
                 self.compile_if_it_pays()
             if (stops or saves) and not is_last:
                 self.writer.save(self.snapshot())
@@ -199,6 +206,7 @@ class Trainer:
         With several processes, requests travel with a step, and are known once the
         host reads its numbers: the device has its next step by then.
         """
+        self.watch.start_step(self.state.step + 1)
         if self.world.is_distributed:
             own = self.own_requests(stop, evaluates)
             self.in_flight.append(self.stepper.start_step(batch, progress, own))
@@ -304,6 +312,7 @@ class Trainer:
         if state.ema is not None:
             models["ema"] = state.ema
         self.task.eval()
+        self.times.start_evaluation()
         with ExitStack() as stack:
             for model in (self.task, *models.values()):
                 stack.enter_context(unsharded(model))
@@ -314,6 +323,7 @@ class Trainer:
                 self.task.score,
                 self.world,
                 self.stepper.precision,
+                self.times.evaluation.lap,
             )
         scores = {name: checked_metrics(self.task, values[name]) for name in models}
         num_images = len(values["raw"]["index"])
@@ -326,6 +336,7 @@ class Trainer:
         self.logger.clock.model_saved()
         self.logger.draw_if_due(state.step)
         self.logger.clock.end_evaluation()
+        self.times.compare()
 
     def broadcast_batch_norms(self) -> None:
         """Makes all processes use the main process's batch norm statistics.
@@ -362,6 +373,7 @@ class Trainer:
 
     def finish(self, stop: StopSignals) -> Result:
         """Writes the result after the last step and its evaluation."""
+        self.watch.pause()
         self.writer.finish()
         self.guard.check(self.state)
         saver, is_received = self.model_saver, lambda: stop.received

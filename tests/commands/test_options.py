@@ -46,7 +46,7 @@ def given_to(
         (
             "train digits --folder here --fresh --device cpu --precision bf16 "
             "--residual fp32 --compile on --micro-batch 3 --parallelism fsdp "
-            "--workers 2 --checkpoint-minutes 0.5",
+            "--workers 2 --checkpoint-minutes 0.5 --hang-minutes 7",
             TRAIN,
             {
                 "folder": "here",
@@ -60,6 +60,7 @@ def given_to(
                     parallelism="fsdp",
                     workers=2,
                     checkpoint_minutes=0.5,
+                    hang_minutes=7,
                 ),
             },
         ),

@@ -37,6 +37,8 @@ Output = pytest.CaptureFixture[str]
     [
         ("train --workers 0", "--workers 0 is too small: give 1 or more."),
         ("train --checkpoint-minutes 0", "--checkpoint-minutes 0 is too small"),
+        ("train --hang-minutes -1", "--hang-minutes -1 must be from 0 to 10,000."),
+        ("train --hang-minutes nan", "--hang-minutes nan must be from 0 to 10,000."),
         (
             "train --parallelism wide",
             "--parallelism takes ddp, fsdp, hybrid; got wide.",
@@ -86,6 +88,8 @@ Output = pytest.CaptureFixture[str]
         ("pack digits /dev/null/p", "p cannot be written to (Not a directory): fix"),
         ("plan digits --micro-batch 0", "--micro-batch 0 is too small"),
         ("ship mine --out here --megabytes 0", "--megabytes 0 is too small"),
+        ("plan digits --measured a.json", "--measured a.json cannot be read (No such"),
+        ("plan digits --rate 9 --measured a.json", "exclude each other"),
         ("plan digits --rate inf", "--rate inf must be more than 0, in images/s."),
         ("plan digits --rate 0", "--rate 0 must be more than 0, in images/s."),
         ("recipes zzz", "No recipe has 'zzz' in its name. `t2t recipes` lists all."),
@@ -360,6 +364,16 @@ def test_fewer_gpus_than_a_machine_has_are_rehearsed(capsys: Output) -> None:
     assert "Rehearsed one step as 1 of 2 processes" in capsys.readouterr().err
     assert main(["plan", "digits", "--gpus", "1", "--rehearse"]) == 2
     assert "A rehearsal needs 2 GPUs or more" in capsys.readouterr().err
+
+
+def test_a_plan_reads_measured_rows(capsys: Output) -> None:
+    rows = Path(__file__).parents[2] / "records" / "speed" / "growth-h200.json"
+    words = "plan imagenet.t2t_vit_14 --gpus 8 --set batch_size=512"
+    assert main([*words.split(), "--measured", str(rows)]) == 0
+    printed = capsys.readouterr().out
+    assert "device per step  8.6 ms (measured)" in printed
+    assert "host per step    2.0 ms (assumed)" in printed
+    assert "Measured: device (" in printed
 
 
 def test_recipes_are_found_in_any_case(capsys: Output) -> None:

@@ -22,6 +22,12 @@ def test_the_readme_is_current(tables: ModuleType) -> None:
     assert tables.current(readme, ROOT / "records") == readme, "run `make tables`"
 
 
+def test_the_scaling_tables_are_current(tables: ModuleType) -> None:
+    page = (ROOT / "docs" / "scaling.md").read_text()
+    scaling = importlib.import_module("scaling_table")
+    assert scaling.current(page) == page, "run `make tables`"
+
+
 def test_a_table_replaces_the_old_one(tables: ModuleType) -> None:
     page = "a\n<!-- table: it -->\nold\n<!-- end: it -->\nb"
     filled = tables.fill(page, "it", "| new \\1 |\n")

@@ -132,6 +132,43 @@ def evaluate_together(
         (into / f"report-{rank}.json").write_text(json.dumps(facts))
 
 
+def train_while_writing(
+    recipe: Recipe,
+    folder: Path,
+    runtime: Runtime,
+    environment: dict[str, str],
+    seconds: float,
+) -> None:
+    """Trains as one of several processes, whose checkpoints take so long to write.
+
+    Writes down when steps started, and from when to when a checkpoint was written.
+    """
+    from t2t.training.step import Stepper
+
+    write, plain = state_dict_saver.save, Stepper.start_step
+    steps: list[float] = []
+    written: list[tuple[float, float]] = []
+
+    def slowly(*arguments: Any, **options: Any) -> Any:
+        started = time.monotonic()
+        time.sleep(seconds)
+        found = write(*arguments, **options)
+        written.append((started, time.monotonic()))
+        return found
+
+    def noted(self: Stepper, *given: Any) -> Any:
+        steps.append(time.monotonic())
+        return plain(self, *given)
+
+    state_dict_saver.save = slowly  # type: ignore[assignment]
+    Stepper.start_step = noted  # type: ignore[method-assign]
+    os.environ |= environment
+    train_alone(recipe, folder, runtime)
+    noted_times = {"steps": steps, "written": written}
+    into = folder.with_name(f"times-{environment['RANK']}.json")
+    into.write_text(json.dumps(noted_times))
+
+
 def train_without_room(
     recipe: Recipe, folder: Path, runtime: Runtime, environment: dict[str, str]
 ) -> None:
@@ -184,6 +221,42 @@ def train_until_killed(
     if environment["RANK"] == str(rank):
         stop_self_after(5, signal.SIGKILL)
     note_mistake(recipe, folder, runtime, environment)
+
+
+def train_and_note_errors(
+    recipe: Recipe,
+    folder: Path,
+    runtime: Runtime,
+    environment: dict[str, str],
+    into: Path,
+) -> None:
+    """Trains as one of several processes; writes standard error into a file."""
+    os.environ |= environment
+    sys.stderr = (into / f"errors-{environment['RANK']}.txt").open("w")
+    train_alone(recipe, folder, runtime)
+
+
+def train_and_stay_behind(
+    recipe: Recipe,
+    folder: Path,
+    runtime: Runtime,
+    environment: dict[str, str],
+    into: Path,
+) -> None:
+    """Trains as one of two processes, the second of which hangs before step 6."""
+    from t2t.training.step import Stepper
+
+    load = Stepper.load
+
+    def hang(self: Stepper, batches: Any) -> Any:
+        for batch in load(self, batches):
+            if self.state.step == 5:
+                time.sleep(600)
+            yield batch
+
+    if environment["RANK"] == "1":
+        Stepper.load = hang  # type: ignore[method-assign]
+    train_and_note_errors(recipe, folder, runtime, environment, into)
 
 
 def train_apart(

@@ -1,12 +1,20 @@
 """Predicts time and memory of a run on many GPUs: docs/scaling.md as code."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from t2t.data.sampler import steps_per_epoch
 from t2t.errors import UserError, choose
 from t2t.models.zoo import ZOO
 from t2t.training.distributed import PARALLELISMS, Parallelism, check_nodes
+from t2t.training.forecast.measured_steps import MeasuredSteps
+from t2t.training.forecast.step_times import (
+    GPUS,
+    OVERLAP,
+    Origin,
+    StepTimes,
+    network_origins,
+)
 from t2t.training.logging.clock import duration
 from t2t.training.recipe import Recipe
 
@@ -15,36 +23,8 @@ BYTES = 4
 OPTIMIZER_VALUES = {"adamw": 2, "sgd": 1, "muon": 1}
 """Values that an optimizer keeps per parameter; two for other names."""
 IMAGENET = 1_281_167
-FLOPS_PER_MAC = 6
-"""A multiplication and an addition, forward once and backward twice."""
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU model, and its bandwidth to others."""
-
-    memory_gib: float
-    matrix_tflops: float
-    """Rate of large bf16 matrix products, in 10¹² operations per second."""
-    link_gbs: float
-    """Bandwidth to other GPUs of the node, GB/s each way."""
-    network_gbs: float
-    """Its share of the network between nodes, GB/s each way."""
-
-
-# H200's memory was measured. Rates of products, of NVLink and of one network card per
-# GPU are assumed: 80 % of the vendor's figures.
-GPUS = {
-    "H200": Gpu(139.0, 790.0, 360.0, 40.0),
-    "H100": Gpu(79.0, 790.0, 360.0, 40.0),
-    "A100": Gpu(79.0, 250.0, 240.0, 20.0),
-}
-# Share of that rate in a whole step: T2T-ViT-14 at batch 256 on one H200 with all
-# augmentation, from records/speed/tried-h200.json. Assumed are the share of
-# communication that overlaps with compute, and the fixed time of a step.
-STEP_SHARE = 0.39
-OVERLAP = {"ddp": 2 / 3, "fsdp": 1.0, "hybrid": 1.0}
-STEP_SECONDS = 0.004
+JPEG_BYTES = 115_000
+"""An image of ImageNet's archive, on average."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +38,17 @@ class Plan:
     steps: int
     images_per_gpu: int
     """In each step."""
-    compute_seconds: float
-    """Mean time per step: some steps may use fewer tokens."""
+    num_nodes: int
+    host_seconds: float
+    """To launch a step."""
+    device_seconds: float
+    """Mean time per step without the network: some steps may use fewer tokens."""
     network_seconds: float
     """Time per step without overlap."""
-    step_seconds: float
+    exposed_seconds: float
+    """The part of the network's time in which the device does not compute."""
+    origins: dict[str, Origin]
+    """Where host, device, network and overlap come from."""
     sent_bytes: float
     """Per GPU and step."""
     state_gib: float
@@ -75,6 +61,18 @@ class Plan:
     hours: float
 
     @property
+    def step_seconds(self) -> float:
+        """The host prepares the next step while the device computes."""
+        return max(self.host_seconds, self.device_seconds + self.exposed_seconds)
+
+    @property
+    def limit(self) -> str:
+        """What a faster step would need."""
+        if self.host_seconds > self.device_seconds + self.exposed_seconds:
+            return "host"
+        return "network" if self.exposed_seconds > self.device_seconds else "device"
+
+    @property
     def images_per_second(self) -> float:
         """Rate of all GPUs together, which the storage has to deliver."""
         return self.num_gpus * self.images_per_gpu / self.step_seconds
@@ -82,7 +80,7 @@ class Plan:
     @property
     def efficiency(self) -> float:
         """The share of time in which GPUs compute."""
-        return self.compute_seconds / self.step_seconds
+        return self.device_seconds / self.step_seconds
 
     @property
     def fits(self) -> bool | None:
@@ -100,27 +98,59 @@ class Plan:
             memory += "; too much: shard it over more GPUs (--parallelism)"
         elif self.fits is False:
             memory += "; too much: lower --micro-batch"
+        per_node = self.images_per_second / self.num_nodes
         return [
             (
                 "time",
                 f"{self.hours:.3g} h, {duration(3600 * self.evaluation_hours)} of it "
                 "evaluation",
             ),
-            ("steps", f"{self.steps:,} of {self.step_seconds * 1e3:.1f} ms"),
-            ("compute per step", f"{self.compute_seconds * 1e3:.1f} ms"),
+            (
+                "steps",
+                f"{self.steps:,} of {self.step_seconds * 1e3:.1f} ms, limited by the "
+                f"{self.limit}",
+            ),
+            self.figure("host"),
+            self.figure("device"),
             (
                 "network per step",
                 f"{self.sent_bytes / 2**20:,.0f} MiB per GPU, "
-                f"{self.network_seconds * 1e3:.1f} ms, partly overlapped",
+                f"{self.network_seconds * 1e3:.1f} ms, "
+                f"{self.exposed_seconds * 1e3:.1f} ms of it not beside compute "
+                "(assumed)",
             ),
-            ("data loading", f"{self.images_per_second:,.0f} images/s"),
+            (
+                "data loading",
+                f"{self.images_per_second:,.0f} images/s: per node {per_node:,.0f}, or "
+                f"{per_node * JPEG_BYTES / 1e9:.1f} GB/s of ImageNet's JPEGs",
+            ),
             ("memory per GPU", f"{memory}; the GPU has {self.memory_gib:.0f} GiB"),
         ]
 
+    def figure(self, name: str) -> tuple[str, str]:
+        """The row of the host's or the device's time per step."""
+        seconds = {"host": self.host_seconds, "device": self.device_seconds}[name]
+        known = "measured" if self.origins[name].is_measured else "assumed"
+        return f"{name} per step", f"{seconds * 1e3:.1f} ms ({known})"
+
+    def sources(self) -> list[str]:
+        """What was measured, and what is assumed."""
+        lines = []
+        for is_measured, label in ((True, "Measured"), (False, "Assumed")):
+            words = [
+                f"{name} ({origin.words})"
+                for name, origin in self.origins.items()
+                if origin.is_measured == is_measured
+            ]
+            lines += [f"{label}: {'; '.join(words)}."] if words else []
+        return lines
+
     def as_json(self) -> dict[str, Any]:
         """The prediction as JSON."""
-        derived = ("images_per_second", "efficiency", "fits")
-        return {**vars(self), **{name: getattr(self, name) for name in derived}}
+        derived = ("step_seconds", "limit", "images_per_second", "efficiency", "fits")
+        origins = {name: origin._asdict() for name, origin in self.origins.items()}
+        values = {name: getattr(self, name) for name in derived}
+        return {**vars(self), **values, "origins": origins}
 
 
 def plan(
@@ -137,12 +167,13 @@ def plan(
     gmacs: float | None = None,
     activation_bytes: float | None = None,
     images_per_second: float | None = None,
+    measured: MeasuredSteps | None = None,
 ) -> Plan:
     """Predicts a run's hours, memory and network.
 
     Counts of parameters and MACs are those of the zoo if it has the recipe's model.
     `activation_bytes` is per image; `images_per_second` is a measured training rate
-    of one GPU, which replaces the assumed one.
+    of one GPU, `measured` its times by batch: both replace what is assumed.
     """
     kind = choose("gpu", gpu, GPUS)
     choose("parallelism", parallelism, PARALLELISMS)
@@ -154,37 +185,43 @@ def plan(
         )
     if parallelism == "hybrid":
         check_nodes(num_gpus, min(per_node, num_gpus))
-    share = recipe.batch_size // num_gpus
-    flops = FLOPS_PER_MAC * gmacs * 1e9
-    rate = images_per_second or STEP_SHARE * kind.matrix_tflops * 1e12 / flops
-    # A measured rate includes token dropping.
-    compute = share / rate * (1 if images_per_second else recipe.cost())
-    near, far = sent_bytes(parameters, num_gpus, min(per_node, num_gpus), parallelism)
+    share, local = recipe.batch_size // num_gpus, min(per_node, num_gpus)
+    launched: Parallelism = parallelism if num_gpus > 1 else "ddp"
+    step = StepTimes(recipe, kind, gmacs, images_per_second, measured)
+    device, host = step.device_seconds(share), step.host_seconds(share, launched)
+    near, far = sent_bytes(parameters, num_gpus, local, parallelism)
     network = near / (kind.link_gbs * 1e9) + far / (kind.network_gbs * 1e9)
-    exposed = max(0.0, network - OVERLAP[parallelism] * compute)
-    step = compute + exposed + STEP_SECONDS
+    exposed = max(0.0, network - OVERLAP[parallelism] * device)
     steps = steps_per_epoch(num_images, recipe.batch_size) * recipe.epochs
-    evaluation = num_evaluated(recipe, num_validation) / (3 * rate * num_gpus) / 3600
+    evaluation = num_evaluated(recipe, num_validation) / (3 * step.rate() * num_gpus)
     values = values_per_parameter(recipe) / num_shards(num_gpus, per_node, parallelism)
     at_once = min(micro_batch or share, share)
     activations = None if activation_bytes is None else activation_bytes * at_once
-    return Plan(
+    found = Plan(
         recipe=recipe.name,
         num_gpus=num_gpus,
         gpu=gpu,
         parallelism=parallelism,
         steps=steps,
         images_per_gpu=share,
-        compute_seconds=compute,
+        num_nodes=-(-num_gpus // per_node),
+        host_seconds=host,
+        device_seconds=device,
         network_seconds=network,
-        step_seconds=step,
+        exposed_seconds=exposed,
+        origins={
+            **step.origins(share, launched),
+            **network_origins(kind, num_gpus, per_node, parallelism),
+        },
         sent_bytes=near + far,
         state_gib=values * BYTES * parameters / 2**30,
         activations_gib=None if activations is None else activations / 2**30,
         memory_gib=kind.memory_gib,
-        evaluation_hours=evaluation,
-        hours=steps * step / 3600 + evaluation,
+        evaluation_hours=evaluation / 3600,
+        hours=0.0,
     )
+    hours = steps * found.step_seconds / 3600 + found.evaluation_hours
+    return replace(found, hours=hours)
 
 
 def model_cost(
