@@ -125,6 +125,15 @@ def test_the_report_is_whole_and_asks_nobody(
     assert not [*report.parent.glob(".*")]
 
 
+def test_weights_to_compare_are_opened_before_the_work(
+    weights: Path, images: list[Path]
+) -> None:
+    seen: list[int] = []
+    with pytest.raises(UserError, match="nowhere"):
+        found(weights, images, compare="nowhere.pt", progress=lambda *n: seen.append(n))
+    assert seen == []
+
+
 def test_pictures_of_an_earlier_look_are_removed(
     weights: Path, resnet: Path, images: list[Path], tmp_path: Path
 ) -> None:
