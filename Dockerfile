@@ -5,9 +5,9 @@
 #       -v "$PWD:/work" t2t train --data photos/
 FROM python:3.11-slim
 
-# Triton compiles the C functions that launch its kernels.
+# Triton compiles the C functions that launch its kernels; torch.compile compiles C++.
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && apt-get install --yes --no-install-recommends g++ \
     && rm -rf /var/lib/apt/lists/*
 
 COPY pyproject.toml README.md LICENSE /src/

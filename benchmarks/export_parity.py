@@ -11,6 +11,7 @@ and compared on other photographs. Finished models are kept when it is started a
 """
 
 import argparse
+import copy
 import gc
 import json
 import platform
@@ -30,26 +31,28 @@ from t2t.atomic import write_atomically
 from t2t.data.augment.pipeline import normalise
 from t2t.data.sources import open_source
 from t2t.models.config import ModelConfig
+from t2t.models.create import create_model
 from t2t.models.trained import PUBLISHED_MEAN, PUBLISHED_STD, TrainedModel
 from t2t.models.vit import VisionTransformer
-from t2t.models.zoo import CONFIGS
+from t2t.models.zoo import CONFIGS, ZOO
 from t2t.serving.predictor import Predictor
 
 STEPS = 3
 BATCH = 4
 NUM_COMPARED = 8
 LARGE = 200_000_000
+HEADS = ("head.weight", "fc.weight", "classifier.weight")
 POSITIONS = (
     *("none", "sinusoid", "sinusoid_2d", "learned_1d", "learned_2d", "relative"),
     "fixed",
 )
 
 
-def cases() -> dict[str, tuple[ModelConfig, dict[str, Any]]]:
+def cases() -> dict[str, tuple[ModelConfig | str, dict[str, Any]]]:
     """Each model of the zoo, smallest first, and T2T-ViT-7 with every positions."""
-    by_size = sorted(CONFIGS, key=lambda name: t2t.models.zoo.ZOO[name].parameters)
-    found: dict[str, tuple[ModelConfig, dict[str, Any]]] = {
-        name: (CONFIGS[name], {}) for name in by_size
+    by_size = sorted(ZOO, key=lambda name: ZOO[name].parameters)
+    found: dict[str, tuple[ModelConfig | str, dict[str, Any]]] = {
+        name: (ZOO[name].config or name, {}) for name in by_size
     }
     for kind in POSITIONS:
         for place in ("stem", "every_layer"):
@@ -79,8 +82,15 @@ def perturb(model: nn.Module) -> None:
             weight.data.mul_(1 + 0.2 * noise)
         else:
             weight.data.add_(0.05 * noise)
-        if "head.weight" in name:
+        if name.endswith(HEADS):
             weight.data.mul_(5)
+
+
+def average_statistics(model: nn.Module) -> None:
+    """Makes batch norms average all steps; three are too few for a running mean."""
+    for part in model.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            part.momentum = None
 
 
 def train(model: nn.Module, images: Tensor, labels: Tensor) -> list[float]:
@@ -102,6 +112,13 @@ def train(model: nn.Module, images: Tensor, labels: Tensor) -> list[float]:
         losses.append(round(loss.item(), 4))
     model.eval()
     return losses
+
+
+def float32_error(model: nn.Module, images: Tensor) -> float:
+    """How far PyTorch itself in float32 is from float64."""
+    with torch.no_grad():
+        exact = copy.deepcopy(model).double()(images.double())
+        return float((model(images) - exact).abs().max())
 
 
 def main() -> None:
@@ -144,7 +161,7 @@ def main() -> None:
 
 def measure(
     name: str,
-    config: ModelConfig,
+    config: ModelConfig | str,
     options: dict[str, Any],
     source: Any,
     trained_on: list[int],
@@ -152,14 +169,20 @@ def measure(
 ) -> dict[str, Any]:
     """One row: the model's steps and the largest difference of its export."""
     torch.manual_seed(0)
-    model = VisionTransformer(config)
+    if isinstance(config, str):
+        model: Any = create_model(config)
+        average_statistics(model)
+        image_size, num_classes = ZOO[config].image_size, model.num_classes
+    else:
+        model = VisionTransformer(config)
+        image_size, num_classes = config.image_size, config.num_classes
     perturb(model)
     shown = TrainedModel(
         model=nn.Identity(),
         name="",
         path="",
         class_names=(),
-        image_size=config.image_size,
+        image_size=image_size,
         channels=3,
         mean=PUBLISHED_MEAN,
         std=PUBLISHED_STD,
@@ -168,12 +191,17 @@ def measure(
     )
     predictor = Predictor(shown, "cpu")
     pixels = [predictor.model_input(source.read(index)) for index in trained_on]
-    labels = torch.as_tensor(source.labels[trained_on]) % config.num_classes
+    labels = torch.as_tensor(source.labels[trained_on]) % num_classes
     images = normalise(torch.cat(pixels), PUBLISHED_MEAN, PUBLISHED_STD)
     losses = train(model, images, labels)
+    photographs = [source.read(index) for index in compared]
+    pixels = [predictor.model_input(each) for each in photographs]
+    error = float32_error(
+        model, normalise(torch.cat(pixels), PUBLISHED_MEAN, PUBLISHED_STD)
+    )
     extra = {
         **asdict(shown),
-        "image_size": list(config.image_size),
+        "image_size": list(image_size),
         "mean": list(PUBLISHED_MEAN),
         "std": list(PUBLISHED_STD),
     }
@@ -184,7 +212,6 @@ def measure(
         file = Path(folder) / "weights.safetensors"
         t2t.save(model, file, name=name.partition(",")[0], extra=extra)
         del model
-        photographs = [source.read(index) for index in compared]
         report = t2t.export(
             file,
             to="onnx",
@@ -198,6 +225,7 @@ def measure(
         "model": name,
         "largest_difference": parity.largest_difference,
         "largest_output": parity.largest_output,
+        "float32_error_of_pytorch": error,
         "output": report.metadata.output,
         "losses_of_the_steps": losses,
         "megabytes": megabytes,

@@ -1,8 +1,12 @@
 """Set before torch is imported, for every test."""
 
 import os
+import shutil
 import signal
+from collections.abc import Iterator
+from typing import Any
 
+import pytest
 from hypothesis import settings
 
 # Some virtual machines advertise AMX but trap on it, which kills bfloat16 products.
@@ -19,3 +23,18 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # The same examples every time: a failure is then the change's, not the day's.
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.load_profile("steady")
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A Chromium without a window; the tests that need it are skipped without one."""
+    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    if found is None:
+        pytest.skip("needs Chromium: apt-get install chromium")
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()

@@ -2,6 +2,8 @@
 
 import math
 import os
+import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,7 +16,7 @@ from t2t.config import MAX_HANG_MINUTES, MAX_WORKERS, to_json
 from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, damage_limit
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS, MAX_PIXELS_LIMIT
 from t2t.data.sources import Splits
-from t2t.errors import choose, require
+from t2t.errors import UserError, choose, require
 from t2t.training.distributed import PARALLELISMS, Parallelism, World
 from t2t.training.recipe import Recipe
 from t2t.user_code import digests
@@ -107,7 +109,19 @@ def resolve_runtime(runtime: Runtime, world: World) -> Runtime:
     choose("precision", precision, PRECISIONS)
     choose("residual", runtime.residual, RESIDUALS)
     choose("compile", runtime.compile, dict.fromkeys(COMPILE_CHOICES))
+    if runtime.compile == "on" and world.device.type == "cpu":
+        check_cpp_compiler()
     return replace(runtime, precision=precision, device=world.device.type)
+
+
+def check_cpp_compiler() -> None:
+    """Raises an error if torch.compile has no compiler of C++ for the CPU."""
+    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+    if shutil.which(compiler) is None:
+        raise UserError(
+            f"compile=on needs a C++ compiler on a CPU, and {compiler} is not here: "
+            "install it (on Debian and Ubuntu, apt install g++), or use compile=off."
+        )
 
 
 @contextmanager

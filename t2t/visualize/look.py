@@ -86,10 +86,13 @@ def look(
     size = None if image_size is None else as_size(image_size)
     skipped: dict[str, str] = {}
     looks = []
-    total = len(several) * (1 + len(others))
-    for number, each in enumerate([weights, *others]):
-        named = model if number == 0 else None
-        trained = load_trained(each, model=named, needs_head=False, image_size=size)
+    # All are opened first: a look may take minutes before the last one is needed.
+    models = [
+        load_trained(each, model=named, needs_head=False, image_size=size)
+        for each, named in [(weights, model), *((other, None) for other in others)]
+    ]
+    total = len(several) * len(models)
+    for number, trained in enumerate(models):
         predictor = Predictor(trained, device, max_pixels)
         with use_free_cores(predictor.device):
             so_far = partial(advance, progress, number * len(several), total)

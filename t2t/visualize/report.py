@@ -20,8 +20,7 @@ NUMBERS = "look.json"
 def write_report(look: Look, path: Path) -> Path:
     """Writes all pictures, `look.json` and `report.html`, which comes last."""
     make_folder(path)
-    names = ", ".join(each.title for each in look.models)
-    folder = Folder(path, HtmlPage(f"What {names} sees", introduction(look)))
+    folder = Folder(path, HtmlPage(title_of(look), introduction(look)))
     add_overview(folder, look)
     for add in SECTIONS:
         add(folder, look.models)
@@ -33,6 +32,12 @@ def write_report(look: Look, path: Path) -> Path:
     for name in before - {*folder.names}:
         (path / name).unlink(missing_ok=True)
     return report
+
+
+def title_of(look: Look) -> str:
+    """The title of the page."""
+    *others, last = (each.title for each in look.models)
+    return f"What {', '.join(others)} and {last} see" if others else f"What {last} sees"
 
 
 def pictures_before(path: Path) -> set[str]:

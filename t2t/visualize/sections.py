@@ -177,8 +177,9 @@ def add_filters(folder: Folder, models: tuple[ModelLook, ...]) -> None:
     """First-layer filters."""
     folder.page.section(
         "First-layer filters",
-        "The filters of the largest norm, with one scale for all of a model: grey is "
-        "0. Edges and colours are low-level structure that the layer has learned.",
+        f"The filters of the largest norm, up to {figures.FILTERS_SHOWN}, with one "
+        "scale for all of a model: grey is 0. Edges and colours are low-level "
+        "structure that the layer has learned.",
     )
     folder.add(
         [

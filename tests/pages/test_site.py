@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
@@ -166,28 +167,21 @@ def test_links_of_the_readme_lead_to_pages(pages: ModuleType) -> None:
     assert pages.for_the_site(code, "README.md", "index.md") == code
 
 
-def test_pages_are_as_wide_as_a_phone(site: dict[str, Page], written: Path) -> None:
+def test_pages_are_as_wide_as_a_phone(
+    site: dict[str, Page], written: Path, browser: Any
+) -> None:
     """No page is wider than the screen: tables and code scroll by themselves."""
-    chromium = Path("/usr/bin/chromium")
-    if not chromium.exists():
-        pytest.skip("there is no chromium; install it from the distribution")
-    from playwright.sync_api import sync_playwright
-
     outside = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=str(chromium), args=["--no-sandbox"]
-        )
-        page = browser.new_page(viewport={"width": 390, "height": 844})
-        page.on(
-            "request",
-            lambda request: (
-                outside.append(request.url) if request.url.startswith("http") else None
-            ),
-        )
-        for name in ("index", "guide/index", "commands/index", "models/index"):
-            page.goto((written / f"build/site/{name}.html").as_uri())
-            width = page.evaluate("document.documentElement.scrollWidth")
-            assert width <= 390, name
-        browser.close()
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.on(
+        "request",
+        lambda request: (
+            outside.append(request.url) if request.url.startswith("http") else None
+        ),
+    )
+    for name in ("index", "guide/index", "commands/index", "models/index"):
+        page.goto((written / f"build/site/{name}.html").as_uri())
+        width = page.evaluate("document.documentElement.scrollWidth")
+        assert width <= 390, name
+    page.close()
     assert outside == []

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,30 @@ def test_the_report_is_whole_and_asks_nobody(
         with Image.open(report.parent / name) as picture:
             assert min(picture.size) > 40
     assert not [*report.parent.glob(".*")]
+
+
+def test_weights_to_compare_are_opened_before_the_work(
+    weights: Path, images: list[Path]
+) -> None:
+    seen: list[int] = []
+    with pytest.raises(UserError, match="nowhere"):
+        found(weights, images, compare="nowhere.pt", progress=lambda *n: seen.append(n))
+    assert seen == []
+
+
+def test_the_report_of_several_models_is_as_wide_as_a_phone(
+    weights: Path, images: list[Path], tmp_path: Path, browser: Any
+) -> None:
+    long = tmp_path / f"{'weights_with_a_long_name_' * 4}.safetensors"
+    shutil.copy(weights, long)
+    report = found(weights, images, compare=[long, weights]).write(tmp_path / "look")
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.goto(report.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    titles = [f"{each.name} (t2t_vit_7_32)" for each in (weights, long, weights)]
+    expected = f"What {titles[0]}, {titles[1]} and {titles[2]} see"
+    assert page.title() == page.inner_text("h1") == expected
+    page.close()
 
 
 def test_pictures_of_an_earlier_look_are_removed(

@@ -1,7 +1,6 @@
 """The page in a real browser."""
 
 import base64
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,25 +10,7 @@ import pytest
 
 from t2t.serving.predictor import Predictor
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-
 Encode = Callable[..., bytes]
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
-
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="needs Chromium: apt-get install chromium"
-)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox"]
-        )
-        yield browser
-        browser.close()
 
 
 class Visit:
