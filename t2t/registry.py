@@ -1,9 +1,11 @@
 """Choices by name, which users can add to."""
 
+import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import FunctionType
 from typing import Any, TypeVar
 
 from t2t import user_code
@@ -60,6 +62,10 @@ class Registry(dict[str, Choice]):
         if user_code.RUNNING:
             user_code.RUNNING[-1].undo.append(lambda: self.pop(name, None))
 
+    def user_choice(self, name: str) -> str:
+        """A user's choice as messages name it; empty for a built-in one."""
+        return "" if name in self.built_in else f"{self.slot}={name!r}"
+
     def whose(self, name: str) -> str:
         """Where a registered choice is from."""
         if name in self.built_in:
@@ -108,6 +114,32 @@ def call(what: str, function: Callable[..., Added], *arguments: Any) -> Added:
             f"{what} is called with {len(arguments)} argument"
             f"{'s' * (len(arguments) != 1)} ({given}), and does not take them: {error}."
         ) from error
+
+
+def check_takes(what: str, function: Callable[..., Any], *names: str) -> None:
+    """Raises an error if a user's function cannot be called with these arguments."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # not written in Python
+        return
+    try:
+        signature.bind(*names)
+    except TypeError as error:
+        raise UserError(
+            f"{what} is called with ({', '.join(names)}), and {signature} does not "
+            f"take them: {error}."
+        ) from error
+
+
+def check_methods(what: str, kind: type, base: type) -> None:
+    """Raises an error if a class overrides a method with other arguments."""
+    for method, own in vars(base).items():
+        if method.startswith("_") or not isinstance(own, FunctionType | classmethod):
+            continue
+        names = [*inspect.signature(getattr(base, method)).parameters]
+        if isinstance(inspect.getattr_static(kind, method), staticmethod):
+            names = names[1:]
+        check_takes(f"{method} of {what}", getattr(kind, method), *names)
 
 
 def is_defined_again(old: object, new: object) -> bool:

@@ -202,3 +202,18 @@ def test_arguments_that_do_not_fit_are_named() -> None:
     with pytest.raises(TypeError, match="object of type 'int' has no len"):
         SHAPES.build("none", object, 3)
     del SHAPES["none"]
+
+
+def test_a_call_that_does_not_fit_a_users_function_names_its_file(
+    tmp_path: Path,
+) -> None:
+    file = write(tmp_path / "mine.py", "class Own:\n    def area(self): ...\n")
+    own = load_code(file).Own()
+    with pytest.raises(TypeError) as caught:
+        own.area(3)
+    assert user_code.explain(caught.value) == (
+        f"{file}: Own.area() takes 1 positional argument but 2 were given."
+    )
+    with pytest.raises(TypeError) as caught:
+        isinstance(3)  # type: ignore[call-arg]
+    assert user_code.explain(caught.value) == ""

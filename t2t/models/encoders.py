@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from t2t.errors import UserError, choose
-from t2t.models.blocks import Block
+from t2t.models.blocks import Block, check_same_shape
 from t2t.models.config import ModelConfig
 from t2t.models.fusion import (
     FEWEST_DROPPED,
@@ -26,6 +26,7 @@ from t2t.models.wirings import WIRINGS, BlockSpec, Downsample
 from t2t.ops.block_stack import BlockWeights, block_stack
 from t2t.ops.embedding import TokenParts, embed
 from t2t.ops.performer_step import compute_dtype
+from t2t.registry import check_methods
 from t2t.shapes import Tokens
 
 Rows = Int64[Tensor, "batch rows"]
@@ -60,6 +61,7 @@ class EncoderPositions(nn.Module):
                 f"{min(dims)} to {max(dims)}; use positions_at='every_layer'."
             )
         self.positions_at = positions_at
+        self.user_positions = POSITIONS.user_choice(kind)
         self.tables = nn.ModuleList(
             POSITIONS.build(
                 kind, Positions, spec.dim, num_prefix, spec.grid, spec.config.num_heads
@@ -67,6 +69,9 @@ class EncoderPositions(nn.Module):
             for spec in (specs if positions_at == "every_layer" else specs[:1])
         )
         self.drop = nn.Dropout(0.0)
+        if self.user_positions:
+            for table in self.tables:
+                check_user_positions(self.user_positions, table)
 
     @property
     def is_stem_only(self) -> bool:
@@ -87,7 +92,11 @@ class EncoderPositions(nn.Module):
     def add_to(self, tokens: Tokens, layer: int, grid: Grid) -> Tokens:
         """Tokens with the positions of a layer added."""
         table = self.at(layer)
-        tokens = tokens if table is None else table.add_to(tokens, grid)
+        if table is not None:
+            placed = table.add_to(tokens, grid)
+            if self.user_positions:
+                check_same_shape(f"add_to of {self.user_positions}", placed, tokens)
+            tokens = placed
         return self.drop(tokens) if layer == 0 and self.drop.p > 0 else tokens
 
     def forward(
@@ -113,6 +122,27 @@ class EncoderPositions(nn.Module):
         table = self.tables[layer if self.positions_at == "every_layer" else 0]
         assert isinstance(table, Positions)
         return table
+
+
+def check_user_positions(part: str, table: Any) -> None:
+    """Raises an error for methods with other arguments or results than the base's."""
+    check_methods(part, type(table), Positions)
+    grid = table.grid
+    num_tokens = table.num_prefix + grid[0] * grid[1]
+    check_shape(f"embedding of {part}", table.embedding(grid), num_tokens, table.dim)
+    bias = table.attention_bias(grid)
+    num_heads = 1 if getattr(bias, "shape", ())[:2] == (1, 1) else table.num_heads
+    name = f"attention_bias of {part}"
+    check_shape(name, bias, 1, num_heads, num_tokens, num_tokens)
+
+
+def check_shape(what: str, result: Any, *shape: int) -> None:
+    """Raises an error unless a user's method returns None or a tensor of this shape."""
+    if result is not None and getattr(result, "shape", None) != shape:
+        found = tuple(getattr(result, "shape", ())) or f"a {type(result).__name__}"
+        raise UserError(
+            f"{what} returned {found}; it must be of the shape {shape}, or None."
+        )
 
 
 class Encoder(nn.Module):

@@ -9,6 +9,7 @@ from t2t.data.augment.pipeline import normalise
 from t2t.data.batches import Batches, EvaluationBatches, LoaderOptions
 from t2t.data.decoding.damage import Damage
 from t2t.data.sources import Splits
+from t2t.tasks.checks import checked_rows
 from t2t.training.evaluation.evaluate import autocast
 from t2t.training.forecast.random_batch import random_batch
 from t2t.training.kernel_compiling import KernelCompiler, compile_in_parallel
@@ -66,5 +67,7 @@ def rehearse(
         images = normalise(pixels, augmentation.mean, augmentation.std)
         task.eval()
         with torch.no_grad(), autocast(world.device, stepper.precision):
-            task.score(stepper.state.model, images, batch.labels[: len(images)])
+            labels = batch.labels[: len(images)]
+            values = task.score(stepper.state.model, images, labels)
+            checked_rows(f"{type(task).__name__}.score", values, len(images))
         task.train()

@@ -16,7 +16,7 @@ from t2t.data.augment import blur, colour, geometry, tables
 from t2t.data.augment.colour import Values
 from t2t.data.augment.config import MAX_SIGMA
 from t2t.errors import UserError
-from t2t.registry import Registry
+from t2t.registry import Registry, check_takes
 from t2t.shapes import Pixels
 
 
@@ -155,7 +155,11 @@ def register_augmentation(
             "strength to the value, or None."
         )
 
+    if magnitude is not None:
+        check_takes(f"The magnitude of {name!r}", magnitude, "given")
+
     def add(function: Function) -> Function:
+        check_takes(f"augmentation {name!r}", function, "images", "values")
         OPERATIONS.add(name, Operation("pixels", function, magnitude), function)
         return function
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from t2t.errors import UserError, first_line
 from t2t.tasks import Metric, task_class
+from t2t.tasks.checks import checked_warning
 from t2t.training.distributed import World
 from t2t.training.environment import command_line
 from t2t.training.logging.clock import Clock, counted, duration
@@ -184,7 +185,8 @@ class RunLogger:
             rate = self.clock.steps_per_second * self.recipe.batch_size
             names = list(dict.fromkeys(["loss", *self.numbers]))
             recent = {name: self.recent(name) for name in names}
-            self.warn_once(self.task.warning(recent, step / self.num_steps))
+            sentence = self.task.warning(recent, step / self.num_steps)
+            self.warn_once(checked_warning(self.task, sentence))
             self.write(
                 step,
                 {
