@@ -201,6 +201,7 @@ def test_recipes_of_a_file_have_names() -> None:
     [
         ("no.py:one", r"^no\.py cannot be read \(No such file or directory\)\.$"),
         ("mine.py", r"^mine\.py holds one, two, number, wrong, broken: name one, as "),
+        ("mine:one", r"no recipe 'mine:one'\. Did you mean mine\.py:one\?"),
         ("mine.py:tow", "^mine.py has no recipe 'tow'. Did you mean two?"),
         ("mine.py:number", "^mine.py:number is a int, not a t2t.Recipe or a function"),
         ("mine.py:Recipes", "^mine.py:Recipes is a type, not a t2t.Recipe"),

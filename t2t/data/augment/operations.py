@@ -149,6 +149,7 @@ def register_augmentation(
     default the value is the level, from 0 to 1. With None, the value is 0.
     """
 
+    OPERATIONS.check_name(name)
     if magnitude is not None and not callable(magnitude):
         raise UserError(
             f"magnitude={magnitude!r} of {name!r} should be a function from the "

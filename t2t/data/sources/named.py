@@ -111,6 +111,7 @@ def register_source(
     The function takes the name of a split, one of `splits`, and returns its `Source`.
     The splits are train and val or test, or "all" for data to be split by the seed.
     """
+    NAMED.check_name(name)
     if not splits or not set(splits) <= set(_SPLITS):
         raise UserError(
             f"The splits {tuple(splits)} of {name!r} should be of {', '.join(_SPLITS)}."
