@@ -23,6 +23,7 @@ from t2t.commands.options import (
     run_code,
     warn,
 )
+from t2t.commands.weights_and_images import EMPTY_LIST
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.errors import UserError, on_one_line
 
@@ -109,7 +110,7 @@ def neighbors(
             )
         paths.append(found)
     if not paths:
-        raise UserError("The list on standard input is empty; give one path per line.")
+        raise UserError(EMPTY_LIST)
     with show_progress("extracting features") as progress:
         report = search(
             weights,
