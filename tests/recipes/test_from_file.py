@@ -15,7 +15,7 @@ from t2t import user_code
 from t2t.cli import main
 from t2t.recipes import all_recipes
 from t2t.training import loop
-from t2t.training.logging import run_logger
+from t2t.training.logging import metrics_log
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
@@ -36,7 +36,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(random.integers(0, 256, (8, 8), np.uint8)).save(path)
     monkeypatch.setattr(
-        run_logger, "draw_curves", lambda rows, title, path, metric: path.touch()
+        metrics_log, "draw_curves", lambda rows, title, path, metric: path.touch()
     )
     torch.set_num_threads(1)
     yield
