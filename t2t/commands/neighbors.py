@@ -6,7 +6,7 @@ from typing import Annotated
 from tyro.conf import Positional
 
 from t2t.commands.options import (
-    WEIGHTS,
+    BatchSizeOption,
     CodeOption,
     DeviceOption,
     JsonFlag,
@@ -16,6 +16,7 @@ from t2t.commands.options import (
     MaxPixelsOption,
     ModelOption,
     PrecisionOption,
+    WeightsArgument,
     at_least,
     check_max_pixels,
     check_picture,
@@ -29,14 +30,7 @@ from t2t.errors import UserError, on_one_line
 
 
 def neighbors(
-    weights: Annotated[
-        Positional[str],
-        option(
-            f"{WEIGHTS}.",
-            "(required)",
-            "WEIGHTS",
-        ),
-    ],
+    weights: WeightsArgument,
     images: Annotated[
         Positional[tuple[str, ...]],
         option("Image files, folders, or - for a list of paths.", "", "IMAGE..."),
@@ -65,9 +59,7 @@ def neighbors(
         option("Search so many images, drawn at random.", "(default: all)", "N"),
     ] = None,
     seed: Annotated[int, option("Seed of the draw.", "(default: 0)", "N")] = 0,
-    batch_size: Annotated[
-        int, option("Images per forward pass.", "(default: 256)", "N")
-    ] = 256,
+    batch_size: BatchSizeOption = 256,
     device: DeviceOption = None,
     precision: PrecisionOption = None,
     max_pixels: MaxPixelsOption = DEFAULT_MAX_PIXELS,
