@@ -15,6 +15,8 @@ from t2t.timm_hook import register_with_timm
 if TYPE_CHECKING:
     from t2t.data.augment.config import Augmentation
     from t2t.data.augment.operations import register_augmentation
+    from t2t.data.augment.pipeline import augment_images
+    from t2t.data.rng import CounterRng
     from t2t.data.sources import Source, register_source
     from t2t.deployment.export import export
     from t2t.error_analysis.evaluate import evaluate
@@ -50,6 +52,7 @@ __all__ = [
     "EMA",
     "Augmentation",
     "Classify",
+    "CounterRng",
     "CropConfig",
     "Metric",
     "ModelConfig",
@@ -63,6 +66,7 @@ __all__ = [
     "TokenDropping",
     "Tokenizer",
     "UserError",
+    "augment_images",
     "create_model",
     "evaluate",
     "export",
@@ -91,6 +95,7 @@ __all__ = [
 LAZY = {
     "Augmentation": "t2t.data.augment.config",
     "Classify": "t2t.tasks.classify",
+    "CounterRng": "t2t.data.rng",
     "CropConfig": "t2t.training.recipe",
     "EMA": "t2t.training.recipe",
     "Metric": "t2t.tasks",
@@ -104,6 +109,7 @@ LAZY = {
     "TaskContext": "t2t.tasks",
     "TokenDropping": "t2t.training.recipe",
     "Tokenizer": "t2t.models.tokenizers",
+    "augment_images": "t2t.data.augment.pipeline",
     "create_model": "t2t.models.create",
     "evaluate": "t2t.error_analysis.evaluate",
     "export": "t2t.deployment.export",
@@ -126,8 +132,6 @@ LAZY = {
     "save": "t2t.models.weights",
     "train": "t2t.recipes.train",
 }
-
-__all__ = ["UserError", "list_models", *LAZY]
 
 
 def list_models(pattern: str = "*") -> list[str]:

@@ -1,9 +1,11 @@
 """Choices by name, which users can add to."""
 
+import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import FunctionType
 from typing import Any, TypeVar
 
 from t2t import user_code
@@ -35,6 +37,7 @@ class Registry(dict[str, Choice]):
 
     def register(self, name: str) -> Callable[[Added], Added]:
         """A decorator that adds a choice under a name that is free."""
+        self.check_name(name)
 
         def add(choice: Added) -> Added:
             self.add(name, choice, choice)  # type: ignore[arg-type]
@@ -44,10 +47,11 @@ class Registry(dict[str, Choice]):
 
     def add(self, name: str, choice: Choice, definition: object) -> None:
         """Adds a choice that a user's class or function defines."""
-        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][\w-]*", name):
+        self.check_name(name)
+        if not callable(definition):
             raise UserError(
-                f"{self.slot} {name!r} cannot be registered: a name is letters, digits "
-                "and _, such as my_own."
+                f"{self.slot} {name!r} is a {type(definition).__name__}, and what is "
+                "registered is a class or a function."
             )
         is_again = is_defined_again(self.definitions.get(name), definition)
         if name in self and self[name] is not choice and not is_again:
@@ -59,6 +63,24 @@ class Registry(dict[str, Choice]):
         self.definitions[name] = definition
         if user_code.RUNNING:
             user_code.RUNNING[-1].undo.append(lambda: self.pop(name, None))
+
+    def check_name(self, name: object) -> None:
+        """Raises an error for what cannot be a name."""
+        if callable(name):
+            raise UserError(
+                f"{getattr(name, '__name__', name)} is registered as {self.slot} "
+                "without a name: add it to the decorator, as in "
+                "@t2t.register_task('my_own')."
+            )
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][\w-]*", name):
+            raise UserError(
+                f"{self.slot} {name!r} cannot be registered: a name is letters, digits "
+                "and _, such as my_own."
+            )
+
+    def user_choice(self, name: str) -> str:
+        """A user's choice as messages name it; empty for a built-in one."""
+        return "" if name in self.built_in else f"{self.slot}={name!r}"
 
     def whose(self, name: str) -> str:
         """Where a registered choice is from."""
@@ -110,10 +132,37 @@ def call(what: str, function: Callable[..., Added], *arguments: Any) -> Added:
         ) from error
 
 
+def check_takes(what: str, function: Callable[..., Any], *names: str) -> None:
+    """Raises an error if a user's function cannot be called with these arguments."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # not written in Python
+        return
+    try:
+        signature.bind(*names)
+    except TypeError as error:
+        raise UserError(
+            f"{what} is called with ({', '.join(names)}), and {signature} does not "
+            f"take them: {error}."
+        ) from error
+
+
+def check_methods(what: str, kind: type, base: type) -> None:
+    """Raises an error if a class overrides a method with other arguments."""
+    for method, own in vars(base).items():
+        if method.startswith("_") or not isinstance(own, FunctionType | classmethod):
+            continue
+        names = [*inspect.signature(getattr(base, method)).parameters]
+        if isinstance(inspect.getattr_static(kind, method), staticmethod):
+            names = names[1:]
+        check_takes(f"{method} of {what}", getattr(kind, method), *names)
+
+
 def is_defined_again(old: object, new: object) -> bool:
-    """Whether a notebook's cell defines a choice once more."""
-    names = [
-        (getattr(each, "__module__", ""), getattr(each, "__qualname__", ""))
-        for each in (old, new)
-    ]
-    return names[0] == names[1] and names[0][0] == "__main__"
+    """Whether a notebook's cell, or a file that is imported and run, comes again."""
+    modules = [getattr(each, "__module__", "") for each in (old, new)]
+    names = [getattr(each, "__qualname__", "") for each in (old, new)]
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in modules]
+    if modules[0] == modules[1]:
+        return names[0] == names[1] and modules[0] == "__main__"
+    return names[0] == names[1] and files[0] == files[1] is not None

@@ -140,10 +140,22 @@ def explain(error: BaseException) -> str:
         for code in LOADED:
             if frame.filename == code.module.__file__:
                 return f"{code.path}{describe_error(error, code.module)}"
-    # PyTorch raises this where a module is called, not where it is defined.
+    # Python and PyTorch raise these where something is called, not where it is defined.
+    for code in LOADED:
+        if isinstance(error, TypeError) and is_about(error, code.module):
+            return f"{code.path}: {first_line(error).rstrip('.')}."
     if LOADED and isinstance(error, NotImplementedError) and "forward" in str(error):
         return f"{first_line(error).rstrip('.')}."
     return ""
+
+
+def is_about(error: TypeError, module: ModuleType) -> bool:
+    """Whether an error is about the arguments of a function of a module."""
+    called = re.match(r"([\w.]+)\(\) (takes|missing|got)", first_line(error))
+    found: object = module if called else None
+    for name in called[1].split(".") if called else ():
+        found = getattr(found, name, None)
+    return found is not None
 
 
 def at_line(numbers: list[int | None]) -> str:

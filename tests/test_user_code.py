@@ -1,5 +1,6 @@
 """Files of users: run once, when named or trusted, with errors in one sentence."""
 
+import importlib
 import pickle
 import subprocess
 import sys
@@ -202,3 +203,40 @@ def test_arguments_that_do_not_fit_are_named() -> None:
     with pytest.raises(TypeError, match="object of type 'int' has no len"):
         SHAPES.build("none", object, 3)
     del SHAPES["none"]
+
+
+def test_a_call_that_does_not_fit_a_users_function_names_its_file(
+    tmp_path: Path,
+) -> None:
+    file = write(tmp_path / "mine.py", "class Own:\n    def area(self): ...\n")
+    own = load_code(file).Own()
+    with pytest.raises(TypeError) as caught:
+        own.area(3)
+    assert user_code.explain(caught.value) == (
+        f"{file}: Own.area() takes 1 positional argument but 2 were given."
+    )
+    with pytest.raises(TypeError) as caught:
+        isinstance(3)  # type: ignore[call-arg]
+    assert user_code.explain(caught.value) == ""
+
+
+def test_what_is_no_definition_or_has_no_name_is_refused() -> None:
+    with pytest.raises(UserError, match="shape 'round' is a int, and what is regist"):
+        SHAPES.register("round")(3)
+    with pytest.raises(UserError, match="Own is registered as shape without a name"):
+
+        @SHAPES.register  # type: ignore[arg-type]
+        class Own: ...
+
+
+def test_a_file_may_be_imported_and_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path / "imported.py", REGISTER.format(name="round"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("imported")
+    assert SHAPES["round"] is module.Own
+    assert load_code(file).Own is SHAPES["round"] is not module.Own
+    twice = write(tmp_path / "twice.py", REGISTER.format(name="oval") * 2)
+    with pytest.raises(UserError, match=r"'oval' is registered already \(twice\.py\)"):
+        load_code(twice)

@@ -4,10 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tyro.conf import Positional
-
 from t2t.commands.options import (
-    WEIGHTS,
+    BatchSizeOption,
     CodeOption,
     DeviceOption,
     JsonFlag,
@@ -18,6 +16,7 @@ from t2t.commands.options import (
     MaxPixelsOption,
     ModelOption,
     PrecisionOption,
+    WeightsArgument,
     at_least,
     check_max_pixels,
     check_picture,
@@ -38,14 +37,7 @@ if TYPE_CHECKING:
 
 
 def eval(
-    weights: Annotated[
-        Positional[str],
-        option(
-            f"{WEIGHTS}.",
-            "(required)",
-            "WEIGHTS",
-        ),
-    ],
+    weights: WeightsArgument,
     *,
     data: Annotated[
         str | None,
@@ -60,9 +52,7 @@ def eval(
         str | None,
         option("val, test, train or all.", "(default: val, else all)", "SPLIT"),
     ] = None,
-    batch_size: Annotated[
-        int, option("Images per forward pass.", "(default: 256)", "N")
-    ] = 256,
+    batch_size: BatchSizeOption = 256,
     device: DeviceOption = None,
     precision: PrecisionOption = None,
     max_pixels: MaxPixelsOption = DEFAULT_MAX_PIXELS,

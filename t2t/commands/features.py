@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Annotated
 
-from tyro.conf import Positional
-
 from t2t.commands.options import (
-    WEIGHTS,
+    BatchSizeOption,
     CodeOption,
     DeviceOption,
     JsonFlag,
@@ -16,6 +14,7 @@ from t2t.commands.options import (
     MaxPixelsOption,
     ModelOption,
     PrecisionOption,
+    WeightsArgument,
     at_least,
     check_max_pixels,
     check_picture,
@@ -30,14 +29,7 @@ from t2t.table_beside import OF_FEATURES, table_beside
 
 
 def features(
-    weights: Annotated[
-        Positional[str],
-        option(
-            f"{WEIGHTS}.",
-            "(required)",
-            "WEIGHTS",
-        ),
-    ],
+    weights: WeightsArgument,
     *,
     data: Annotated[
         str | None,
@@ -66,9 +58,7 @@ def features(
         int | None, option("So many images, drawn at random.", "(default: all)", "N")
     ] = None,
     seed: Annotated[int, option("Seed of draw and t-SNE.", "(default: 0)", "N")] = 0,
-    batch_size: Annotated[
-        int, option("Images per forward pass.", "(default: 256)", "N")
-    ] = 256,
+    batch_size: BatchSizeOption = 256,
     device: DeviceOption = None,
     precision: PrecisionOption = None,
     max_pixels: MaxPixelsOption = DEFAULT_MAX_PIXELS,

@@ -20,6 +20,7 @@ from t2t.commands.options import (
     run_code,
     warn,
 )
+from t2t.commands.weights_and_images import EMPTY_LIST, check_images, split_inputs
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.errors import UserError
 
@@ -61,18 +62,10 @@ def look(
       t2t look runs/own cat.jpg --compare runs/vit --compare resnet50
       t2t look deit_small_patch16_224 photos/ --image-size 320x480 --out deit
     """
-    from t2t.commands.predict import EMPTY_LIST, is_run, no_images, split_inputs
-
     check_max_pixels(max_pixels)
     size = None if image_size is None else parse_size(image_size)
     weights, words = split_inputs(inputs)
-    if not words:
-        raise UserError(no_images(inputs))
-    for run in filter(is_run, words):
-        raise UserError(
-            f"{run} is a run, not images: give it before the images, or as --compare "
-            f"{run}."
-        )
+    check_images(inputs, words, ", or by --compare")
     folder = Path(out).expanduser()
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--out {out} is a file; name a folder.")

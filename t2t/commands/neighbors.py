@@ -6,7 +6,7 @@ from typing import Annotated
 from tyro.conf import Positional
 
 from t2t.commands.options import (
-    WEIGHTS,
+    BatchSizeOption,
     CodeOption,
     DeviceOption,
     JsonFlag,
@@ -16,6 +16,7 @@ from t2t.commands.options import (
     MaxPixelsOption,
     ModelOption,
     PrecisionOption,
+    WeightsArgument,
     at_least,
     check_max_pixels,
     check_picture,
@@ -23,19 +24,13 @@ from t2t.commands.options import (
     run_code,
     warn,
 )
+from t2t.commands.weights_and_images import EMPTY_LIST
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.errors import UserError, on_one_line
 
 
 def neighbors(
-    weights: Annotated[
-        Positional[str],
-        option(
-            f"{WEIGHTS}.",
-            "(required)",
-            "WEIGHTS",
-        ),
-    ],
+    weights: WeightsArgument,
     images: Annotated[
         Positional[tuple[str, ...]],
         option("Image files, folders, or - for a list of paths.", "", "IMAGE..."),
@@ -64,9 +59,7 @@ def neighbors(
         option("Search so many images, drawn at random.", "(default: all)", "N"),
     ] = None,
     seed: Annotated[int, option("Seed of the draw.", "(default: 0)", "N")] = 0,
-    batch_size: Annotated[
-        int, option("Images per forward pass.", "(default: 256)", "N")
-    ] = 256,
+    batch_size: BatchSizeOption = 256,
     device: DeviceOption = None,
     precision: PrecisionOption = None,
     max_pixels: MaxPixelsOption = DEFAULT_MAX_PIXELS,
@@ -109,7 +102,7 @@ def neighbors(
             )
         paths.append(found)
     if not paths:
-        raise UserError("The list on standard input is empty; give one path per line.")
+        raise UserError(EMPTY_LIST)
     with show_progress("extracting features") as progress:
         report = search(
             weights,

@@ -10,7 +10,7 @@ from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from tyro.conf import UseAppendAction, arg
+from tyro.conf import Positional, UseAppendAction, arg
 
 from t2t.config import MAX_IMAGE_SIDE
 from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, LEAST_LIMIT
@@ -70,6 +70,12 @@ WEIGHTS = (
     "hf-hub:owner/name"
 )
 """What every command takes as weights."""
+WeightsArgument = Annotated[
+    Positional[str], option(f"{WEIGHTS}.", "(required)", "WEIGHTS")
+]
+BatchSizeOption = Annotated[
+    int, option("Images per forward pass.", "(default: 256)", "N")
+]
 ModelOption = Annotated[
     str | None,
     option("The architecture, if the file of weights does not name it.", "", "NAME"),

@@ -1,10 +1,9 @@
 """`t2t predict`: classify images."""
 
-import os
-import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -24,10 +23,12 @@ from t2t.commands.options import (
     run_code,
     warn,
 )
+from t2t.commands.weights_and_images import EMPTY_LIST, check_images, split_inputs
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.errors import UserError, on_one_line
 
 if TYPE_CHECKING:
+    from t2t.data.decoding.damage import DamagedImage
     from t2t.serving.onnx_predictor import OnnxPredictor
     from t2t.serving.prediction import Prediction
     from t2t.serving.predictor import Predictor
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 
 MAX_DRAWN = 8
 """Images in a picture."""
-
-EMPTY_LIST = "The list on standard input is empty; give one path per line."
 
 
 def predict(
@@ -97,30 +96,18 @@ def predict(
       t2t predict runs/own photos/ --top 1 --csv > classes.csv
       find . -name '*.jpg' | t2t predict runs/own - --json
     """
-    if top is not None:
-        at_least(1, "--top", top)
-    if threshold is not None and not 0 <= threshold <= 1:
-        raise UserError(f"--threshold {threshold:g} must be a probability from 0 to 1.")
-    if None not in (top, threshold):
-        raise UserError("--top and --threshold exclude each other; give one of them.")
-    at_least(1, "--batch-size", batch_size)
+    check_numbers(top, threshold, batch_size)
     check_max_pixels(max_pixels)
     if json and csv:
         raise UserError("--json and --csv exclude each other; give one of them.")
     check_picture(picture)
     chosen_weights, images = split_inputs(inputs)
-    if not images:
-        raise UserError(no_images(inputs))
-    for run in filter(is_run, images):
-        raise UserError(
-            f"{run} is a run, not images: give it once, before the images, as in "
-            f"t2t predict {shlex.quote(run)} IMAGE..."
-        )
+    check_images(inputs, images)
 
     run_code(code)
 
     from t2t.screen import print_page
-    from t2t.serving.prediction import THRESHOLD, Prediction
+    from t2t.serving.prediction import THRESHOLD
     from t2t.serving.printing import prediction_table, write_csv, write_json_lines
 
     predictor: AnyPredictor
@@ -149,34 +136,60 @@ def predict(
         results = write_json_lines(results, sys.stdout)
     elif csv:
         results = write_csv(results, sys.stdout)
-    printed: list[Prediction] = []
-    drawn: list[Prediction] = []
-    num_predicted = num_failed = 0
     with threads:
-        for result in results:
-            if isinstance(result, Prediction):
-                num_predicted += 1
-                if len(drawn) < MAX_DRAWN:
-                    drawn.append(result)
-                if not json and not csv:  # else it is written already
-                    printed.append(result)
-            else:
-                num_failed += 1
-                warn(f"{on_one_line(result.name)} was skipped: {result.reason}.")
-    if not num_predicted and not num_failed:
+        found = collect(results, keeps_all=not json and not csv)
+    if not found.num_predicted and not found.num_failed:
         raise UserError(EMPTY_LIST)
-    if not num_predicted:
+    if not found.num_predicted:
         raise UserError("No image could be read.")
-    if printed:
-        print_page(lambda width: prediction_table(printed))
+    if not json and not csv:  # else they are written already
+        print_page(lambda width: prediction_table(found.kept))
     if picture is not None:
-        warn(
-            f"Picture: {draw_predictions(cast('Predictor', predictor), drawn, picture)}"
-        )
-        if num_predicted > len(drawn):
-            warn(f"It shows the first {len(drawn)} of {num_predicted:,} images.")
-    if num_failed:
+        drawn = found.kept[:MAX_DRAWN]
+        path = draw_predictions(cast("Predictor", predictor), drawn, picture)
+        warn(f"Picture: {path}")
+        if found.num_predicted > len(drawn):
+            warn(f"It shows the first {len(drawn)} of {found.num_predicted:,} images.")
+    if found.num_failed:
         raise SystemExit(1)
+
+
+def check_numbers(top: int | None, threshold: float | None, batch_size: int) -> None:
+    """Raises an error for numbers out of range, or that exclude each other."""
+    if top is not None:
+        at_least(1, "--top", top)
+    if threshold is not None and not 0 <= threshold <= 1:
+        raise UserError(f"--threshold {threshold:g} must be a probability from 0 to 1.")
+    if None not in (top, threshold):
+        raise UserError("--top and --threshold exclude each other; give one of them.")
+    at_least(1, "--batch-size", batch_size)
+
+
+@dataclass
+class Predicted:
+    """The predictions to print or draw, and how many images could be read."""
+
+    kept: "list[Prediction]" = field(default_factory=list)
+    num_predicted: int = 0
+    num_failed: int = 0
+
+
+def collect(
+    results: "Iterable[Prediction | DamagedImage]", keeps_all: bool
+) -> Predicted:
+    """All predictions, or those to draw; warns of images that cannot be read."""
+    from t2t.serving.prediction import Prediction
+
+    found = Predicted()
+    for result in results:
+        if isinstance(result, Prediction):
+            found.num_predicted += 1
+            if keeps_all or len(found.kept) < MAX_DRAWN:
+                found.kept.append(result)
+        else:
+            found.num_failed += 1
+            warn(f"{on_one_line(result.name)} was skipped: {result.reason}.")
+    return found
 
 
 def open_weights(
@@ -266,62 +279,3 @@ def draw_predictions(
     trained = predictor.trained
     title = f"Predictions of {trained.name} ({trained.path})"
     return draw_explanations(explained, path, title)
-
-
-def split_inputs(
-    inputs: tuple[str, ...],
-) -> tuple[str, tuple[str, ...]]:
-    """The weights, which are the first input unless it names images; the images."""
-    if not inputs:
-        return "", ()
-    if names_images(inputs[0]):
-        return "builtin", inputs
-    return inputs[0], inputs[1:]
-
-
-def no_images(inputs: tuple[str, ...]) -> str:
-    """An error message for a command line without images."""
-    from t2t.data.image_files import is_image_name, is_url
-
-    advice = "give files, folders, or - for a list."
-    if not inputs:
-        return f"No images are given; {advice}"
-    first = inputs[0]
-    if is_url(first) and is_image_name(first):
-        return f"Images are not read from URLs: download {first} first."
-    if is_url(first) or first == "builtin":
-        return f"No images are given beside {first}; {advice}"
-    if not Path(first).expanduser().exists():
-        return f"There is no file or folder {first}; {advice}"
-    return f"No images are given, and {first} holds none; {advice}"
-
-
-def names_images(word: str) -> bool:
-    """Whether a word names images: `-`, a file, or a folder that is not a run."""
-    from t2t.data.image_files import (
-        is_image_name,
-        is_unread_name,
-        is_url,
-        permitted,
-        walk,
-    )
-
-    path = Path(word).expanduser()
-    if path.is_dir():
-        if is_run(word):
-            return False
-        with permitted():
-            return next(walk(str(path)), None) is not None
-    is_remote = is_url(word) or word.startswith("hf-hub:")
-    is_image = is_image_name(word) or is_unread_name(word)
-    return word == "-" or (is_image and not is_remote)
-
-
-def is_run(word: str) -> bool:
-    """Whether a word is a folder with a model or the recipe of one in it.
-
-    False for a folder that may not be read.
-    """
-    path = os.path.expanduser(word)
-    files = os.listdir(path) if os.path.isdir(path) and os.access(path, os.R_OK) else []
-    return any(f == "recipe.json" or f.endswith(".safetensors") for f in files)

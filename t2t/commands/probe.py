@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Annotated
 
-from tyro.conf import Positional
-
 from t2t.commands.options import (
-    WEIGHTS,
+    BatchSizeOption,
     CodeOption,
     DeviceOption,
     JsonFlag,
@@ -16,6 +14,7 @@ from t2t.commands.options import (
     MaxPixelsOption,
     ModelOption,
     PrecisionOption,
+    WeightsArgument,
     at_least,
     check_max_pixels,
     check_writable,
@@ -31,14 +30,7 @@ METHODS = ("linear", "knn", "few-shot", "finetune")
 
 
 def probe(
-    weights: Annotated[
-        Positional[str],
-        option(
-            f"{WEIGHTS}.",
-            "(required)",
-            "WEIGHTS",
-        ),
-    ],
+    weights: WeightsArgument,
     *,
     data: Annotated[
         str | None,
@@ -96,9 +88,7 @@ def probe(
             "FILE.json",
         ),
     ] = None,
-    batch_size: Annotated[
-        int, option("Images per forward pass.", "(default: 256)", "N")
-    ] = 256,
+    batch_size: BatchSizeOption = 256,
     device: DeviceOption = None,
     precision: PrecisionOption = None,
     max_pixels: MaxPixelsOption = DEFAULT_MAX_PIXELS,

@@ -1,13 +1,12 @@
 """Uneven classes: how many images each has, and how balancing changes their shares."""
 
-import functools
 from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 from jaxtyping import Int64
 
-from t2t.data.sampler import pass_seed, read_only
+from t2t.data.sampler import SourceShuffle, pass_seed, read_only
 from t2t.data.sources.base import Indices, Source, Subset
 from t2t.data.sources.splitting import dealt_order, permutation
 
@@ -55,7 +54,7 @@ def balanced_quotas(counts: Indices, power: float) -> Indices:
     return quotas
 
 
-class BalancedShuffle:
+class BalancedShuffle(SourceShuffle):
     """Passes in which each class has its quota of samples, whatever its size.
 
     The images of a class take turns in random order, also from one pass to the next:
@@ -64,17 +63,11 @@ class BalancedShuffle:
     """
 
     def __init__(self, source: Source, batch_size: int, power: float) -> None:
-        self._source, self._batch_size = source, batch_size
+        super().__init__(source, batch_size)
         counts = class_counts(source)
         self._quotas = balanced_quotas(counts, power).tolist()
         by_class = np.argsort(source.labels, kind="stable")
         self._members = np.split(by_class, np.cumsum(counts)[:-1])
-        self._cached = functools.lru_cache(maxsize=4)(self._shuffled)
-
-    def __call__(
-        self, seed: int, number: int, num_images: int
-    ) -> Int64[np.ndarray, " images"]:
-        return self._cached(seed, number)
 
     def _shuffled(self, seed: int, number: int) -> Int64[np.ndarray, " images"]:
         samples = np.concatenate([*self._samples(seed, number)])

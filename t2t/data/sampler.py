@@ -2,6 +2,7 @@
 
 import functools
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -82,8 +83,8 @@ def shuffled(seed: int, number: int, num_images: int) -> Int64[np.ndarray, " ima
     return read_only(permutation(num_images, pass_seed(seed, number)))
 
 
-class BlockShuffle:
-    """Permutations of a source that is read in blocks, each by few processes."""
+class SourceShuffle(ABC):
+    """A shuffle of one source, which remembers the last passes."""
 
     def __init__(self, source: Source, batch_size: int) -> None:
         self._source, self._batch_size = source, batch_size
@@ -93,6 +94,14 @@ class BlockShuffle:
         self, seed: int, number: int, num_images: int
     ) -> Int64[np.ndarray, " images"]:
         return self._cached(seed, number)
+
+    @abstractmethod
+    def _shuffled(self, seed: int, number: int) -> Int64[np.ndarray, " images"]:
+        """The images of pass `number`."""
+
+
+class BlockShuffle(SourceShuffle):
+    """Permutations of a source that is read in blocks, each by few processes."""
 
     def _shuffled(self, seed: int, number: int) -> Int64[np.ndarray, " images"]:
         seed = pass_seed(seed, number)

@@ -1,16 +1,18 @@
 """Blocks of the backbone, with their mixers and MLPs."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from t2t.errors import UserError
 from t2t.models.axial import AxialAttention
 from t2t.models.config import ModelConfig
 from t2t.models.depthwise import ConvQKV, DepthwiseMlp
 from t2t.models.fusion import FEWEST_DROPPED, block_weights, is_fused
+from t2t.models.hooks import is_traced
 from t2t.models.layers import (
     Bias,
     DropPath,
@@ -25,7 +27,7 @@ from t2t.models.layers import (
 from t2t.models.token_grid import Grid
 from t2t.ops.block_stack import one_block
 from t2t.ops.performer_step import compute_dtype
-from t2t.registry import Registry
+from t2t.registry import Registry, check_takes
 from t2t.shapes import Tokens
 
 
@@ -131,9 +133,12 @@ class Block(nn.Module):
         self.out_dim = dim
         self.norm1 = nn.LayerNorm(dim, eps=config.norm_eps)
         self.mixer = MIXERS.build(config.mixer, nn.Module, dim, grid, config)
+        self.user_mixer = MIXERS.user_choice(config.mixer)
         self.norm2 = nn.LayerNorm(dim, eps=config.norm_eps)
         hidden_dim = int(dim * config.mlp_ratio)
         self.mlp = MLPS.build(config.mlp, nn.Module, dim, hidden_dim)
+        self.user_mlp = MLPS.user_choice(config.mlp)
+        check_user_parts(self)
         self.drop_path = DropPath(drop_path)
         self.residual_dtype: torch.dtype | None = None
         """Precision of the residual stream where it is fused by itself."""
@@ -143,9 +148,13 @@ class Block(nn.Module):
         if fused is not None:
             return fused
         mixed = self.mixer(self.norm1(tokens), grid, bias)
+        if self.user_mixer:
+            check_same_shape(self.user_mixer, mixed, tokens)
         tokens = tokens + self.drop_path(mixed)
         normed = self.norm2(tokens)
         changed = with_grid(self.mlp, normed, grid)
+        if self.user_mlp:
+            check_same_shape(self.user_mlp, changed, tokens)
         return tokens + self.drop_path(changed)
 
     def fused(self, tokens: Tokens) -> Tokens | None:
@@ -171,6 +180,31 @@ class Block(nn.Module):
             self.norm1.eps,
             rate,
             dtype,
+        )
+
+
+def check_user_parts(block: Block) -> None:
+    """Raises an error if a user's mixer or MLP takes other arguments."""
+    if block.user_mixer:
+        forward = block.mixer.forward
+        check_takes(f"forward of {block.user_mixer}", forward, "tokens", "grid", "bias")
+    if block.user_mlp:
+        names = ["tokens", "grid"][: 1 + getattr(block.mlp, "takes_grid", False)]
+        check_takes(f"forward of {block.user_mlp}", block.mlp.forward, *names)
+
+
+def check_same_shape(part: str, result: Any, tokens: Tokens) -> None:
+    """Raises an error unless a user's part returns tokens of the same shape."""
+    if is_traced(result):
+        return
+    is_tensor = isinstance(result, Tensor)
+    if not is_tensor or result.shape != tokens.shape:
+        found = f"a {type(result).__name__}"
+        if is_tensor:
+            found = f"the shape {tuple(result.shape)}"
+        raise UserError(
+            f"{part} returned {found}; it must be that of the tokens, "
+            f"{tuple(tokens.shape)}."
         )
 
 

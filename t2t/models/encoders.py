@@ -1,16 +1,15 @@
 """The backbone: a sequence of blocks with positions."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Int64
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from t2t.errors import UserError, choose
 from t2t.models.blocks import Block
 from t2t.models.config import ModelConfig
+from t2t.models.encoder_positions import EncoderPositions
 from t2t.models.fusion import (
     FEWEST_DROPPED,
     are_plain,
@@ -18,101 +17,26 @@ from t2t.models.fusion import (
     is_fused,
     is_wrapped,
 )
-from t2t.models.hooks import is_hooked
 from t2t.models.layers import SelfAttention
-from t2t.models.positions import POSITIONS, Positions
+from t2t.models.token_dropping import (
+    TokenNumbers,
+    draw_order,
+    drop_tokens,
+    keep_rows,
+    num_kept,
+)
 from t2t.models.token_grid import Grid
-from t2t.models.wirings import WIRINGS, BlockSpec, Downsample
+from t2t.models.wirings import WIRINGS, Downsample
 from t2t.ops.block_stack import BlockWeights, block_stack
 from t2t.ops.embedding import TokenParts, embed
 from t2t.ops.performer_step import compute_dtype
 from t2t.shapes import Tokens
 
-Rows = Int64[Tensor, "batch rows"]
-"""Numbers of tokens of each image, without the prefix tokens."""
 NEED_ALL_TOKENS = (
     "not mixer='linformer', 'axial' or 'conv_attention', mlp='depthwise' or "
     "wiring='pyramid'"
 )
 """Choices that set `needs_all_tokens`, in the words of an error."""
-POSITIONS_AT = ("stem", "every_layer", "shared")
-
-
-class EncoderPositions(nn.Module):
-    """Positions before the first layer, at every layer, or shared by all layers.
-
-    An attention bias at the stem acts in the first layer only.
-    """
-
-    def __init__(
-        self,
-        kind: str,
-        positions_at: str,
-        specs: Sequence[BlockSpec],
-        num_prefix: int,
-    ) -> None:
-        super().__init__()
-        choose("positions_at", positions_at, dict.fromkeys(POSITIONS_AT))
-        dims = [spec.dim for spec in specs]
-        if positions_at == "shared" and len(set(dims)) > 1 and kind != "none":
-            raise UserError(
-                "positions_at='shared' needs layers of one width, and these have "
-                f"{min(dims)} to {max(dims)}; use positions_at='every_layer'."
-            )
-        self.positions_at = positions_at
-        self.tables = nn.ModuleList(
-            POSITIONS.build(
-                kind, Positions, spec.dim, num_prefix, spec.grid, spec.config.num_heads
-            )
-            for spec in (specs if positions_at == "every_layer" else specs[:1])
-        )
-        self.drop = nn.Dropout(0.0)
-
-    @property
-    def is_stem_only(self) -> bool:
-        """Whether positions only add to the tokens before the first layer."""
-        has_bias = any(table.has_bias for table in self.tables)
-        return self.positions_at == "stem" and not has_bias
-
-    @property
-    def only_adds(self) -> bool:
-        """Whether all that is done before the first layer is to add a table."""
-        table = self.tables[0]
-        assert isinstance(table, Positions)
-        hooked = any(is_hooked(part) for part in (self, table, self.drop))
-        drops = self.drop.training and self.drop.p > 0
-        own = type(table).add_to is Positions.add_to
-        return self.is_stem_only and own and not drops and not hooked
-
-    def add_to(self, tokens: Tokens, layer: int, grid: Grid) -> Tokens:
-        """Tokens with the positions of a layer added."""
-        table = self.at(layer)
-        tokens = tokens if table is None else table.add_to(tokens, grid)
-        return self.drop(tokens) if layer == 0 and self.drop.p > 0 else tokens
-
-    def forward(
-        self, tokens: Tokens, layer: int, grid: Grid
-    ) -> tuple[Tokens, Tensor | None]:
-        """`add_to` and `attention_bias` in one call, as one node of an FX graph."""
-        return self.add_to(tokens, layer, grid), self.attention_bias(layer, grid)
-
-    def has_bias(self, layer: int) -> bool:
-        """Whether positions add to the attention logits of a layer."""
-        table = self.at(layer)
-        return table is not None and table.has_bias
-
-    def attention_bias(self, layer: int, grid: Grid) -> Tensor | None:
-        """The bias of a layer's attention logits."""
-        table = self.at(layer)
-        return None if table is None else table.attention_bias(grid)
-
-    def at(self, layer: int) -> Positions | None:
-        """The positions that act in a layer."""
-        if self.positions_at == "stem" and layer > 0:
-            return None
-        table = self.tables[layer if self.positions_at == "every_layer" else 0]
-        assert isinstance(table, Positions)
-        return table
 
 
 class Encoder(nn.Module):
@@ -204,7 +128,7 @@ class Encoder(nn.Module):
         grid: Grid,
         norm: nn.Module,
         num_read: int | None = None,
-        kept: Rows | None = None,
+        kept: TokenNumbers | None = None,
     ) -> Tokens:
         """Normalised tokens after the last block: the first `num_read`, or all.
 
@@ -246,7 +170,7 @@ class Encoder(nn.Module):
             dtype,
         )
 
-    def enter(self, tokens: Tokens, grid: Grid, kept: Rows | None) -> Tokens:
+    def enter(self, tokens: Tokens, grid: Grid, kept: TokenNumbers | None) -> Tokens:
         """The tokens that enter the first block, some of them dropped."""
         tokens = self.positions.add_to(tokens, 0, grid)
         if kept is not None:
@@ -338,55 +262,3 @@ class Encoder(nn.Module):
                 f"the tokens ({NEED_ALL_TOKENS}); or set token_dropping.keep=1."
             )
         self.token_share = share
-
-
-def drop_tokens(tokens: Tokens, num_prefix: int, share: float) -> Tokens:
-    """The prefix tokens and a random share of each image's other tokens."""
-    num_tokens = tokens.shape[1] - num_prefix
-    count = num_kept(num_tokens, share)
-    order = draw_order(len(tokens), num_tokens, tokens.device)
-    return keep_rows(tokens, num_prefix, order[:, :count])
-
-
-def keep_rows(tokens: Tokens, num_prefix: int, kept: Rows) -> Tokens:
-    """The prefix tokens and the given ones of each image's other tokens."""
-    prefix, image = tokens[:, :num_prefix], tokens[:, num_prefix:]
-    return torch.cat([prefix, take_rows(image, kept)], dim=1)
-
-
-def take_rows(tokens: Tokens, rows: Rows) -> Tokens:
-    """Tokens of each image by their numbers, which must all be different."""
-    batch, num_tokens, _ = tokens.shape
-    first = torch.arange(batch, device=tokens.device)[:, None] * num_tokens
-    taken: Tensor = TakeRows.apply(tokens.flatten(0, 1), (first + rows).flatten())
-    return taken.unflatten(0, rows.shape)
-
-
-def num_kept(num_tokens: int, share: float) -> int:
-    """How many of an image's tokens are kept."""
-    return max(1, round(num_tokens * share))
-
-
-def draw_order(batch: int, num_tokens: int, device: torch.device) -> Tensor:
-    """A random order of each image's tokens."""
-    return torch.rand(batch, num_tokens, device=device).argsort(1)
-
-
-class TakeRows(torch.autograd.Function):
-    """Rows of a matrix, all different, so that gradients need no atomic adds."""
-
-    @staticmethod
-    def forward(  # type: ignore[no-untyped-def]
-        ctx, matrix: Tensor, rows: Tensor
-    ) -> Tensor:
-        ctx.save_for_backward(rows)
-        ctx.num_rows = matrix.shape[0]
-        return matrix.index_select(0, rows)
-
-    @staticmethod
-    def backward(  # type: ignore[no-untyped-def]
-        ctx, grad: Tensor
-    ) -> tuple[Tensor, None]:
-        (rows,) = ctx.saved_tensors
-        full = grad.new_zeros(ctx.num_rows, grad.shape[1])
-        return full.index_copy(0, rows, grad), None

@@ -1,6 +1,7 @@
 """The one model: images → tokenizer → + positions → blocks → head."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from t2t.models.timm_support.tracing import traced
 from t2t.models.token_grid import Grid
 from t2t.models.tokenizers import TOKENIZERS, Tokenizer
 from t2t.ops.embedding import TokenParts
+from t2t.registry import check_methods
 from t2t.shapes import FeatureMap, Images, Logits, Tokens
 
 POOLS: dict[str, Callable[[Tokens, int], Tensor]] = {
@@ -31,7 +33,9 @@ class VisionTransformer(TimmInterface, nn.Module):
         check_head(config)
         self.config = config
         self.tokenizer = TOKENIZERS.build(config.tokenizer, Tokenizer, config)
-        self.is_own_tokenizer = config.tokenizer not in TOKENIZERS.built_in
+        self.user_tokenizer = TOKENIZERS.user_choice(config.tokenizer)
+        if self.user_tokenizer:
+            check_methods(self.user_tokenizer, type(self.tokenizer), Tokenizer)
         grid = self.tokenizer.grids(config.image_size)[-1]
         check_tokens(config, grid)
         self.prefix = None
@@ -119,7 +123,7 @@ class VisionTransformer(TimmInterface, nn.Module):
             )
         grid = self.tokenizer.grids((height, width))[-1]
         features, bias = self.features_of(images)
-        if self.is_own_tokenizer:
+        if self.user_tokenizer:
             check_features(features, self.config, grid)
         tokens = features.flatten(2).transpose(1, 2)
         return TokenParts(tokens, bias, self.prefix), grid
@@ -159,13 +163,16 @@ def check_images(images: Images) -> None:
         )
 
 
-def check_features(features: Tensor, config: ModelConfig, grid: Grid) -> None:
+def check_features(features: Any, config: ModelConfig, grid: Grid) -> None:
     """Raises an error unless a user's tokenizer returns what it promises."""
-    if features.ndim != 4 or features.shape[1:] != (config.dim, *grid):
+    is_tensor = isinstance(features, Tensor)
+    if not is_tensor or features.shape[1:] != (config.dim, *grid):
+        found = f"a {type(features).__name__}"
+        if is_tensor:
+            found = f"the shape {tuple(features.shape)}"
         raise UserError(
-            f"tokenizer={config.tokenizer!r} returned the shape "
-            f"{tuple(features.shape)}; by its splits and dim={config.dim} it must be "
-            f"(batch, {config.dim}, {grid[0]}, {grid[1]})."
+            f"tokenizer={config.tokenizer!r} returned {found}; by its splits and dim="
+            f"{config.dim} it must be (batch, {config.dim}, {grid[0]}, {grid[1]})."
         )
 
 

@@ -3,6 +3,7 @@
 import importlib
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 
 from t2t.errors import UserError, suggest
 from t2t.recipes.from_file import is_in_file, recipe_in_file
@@ -38,7 +39,10 @@ def find_recipe(name: str) -> Recipe:
     if name in MODULES:
         name = next(each for each in recipes if each.startswith(f"{name}."))
     if name not in recipes:
+        module, _, function = name.partition(":")
         hint = suggest(name, recipes) or " `t2t recipes` lists them."
+        if function and Path(f"{module}.py").exists():
+            hint = f" Did you mean {module}.py:{function}?"
         raise UserError(f"There is no recipe {name!r}.{hint}")
     return recipes[name]()
 

@@ -31,7 +31,7 @@ from t2t.user_code import load_code
 
 
 def train(
-    recipe: Recipe | str = DEFAULT,
+    recipe: Recipe | PathLike = DEFAULT,
     *,
     data: Data | None = None,
     labels: PathLike | Sequence[PathLike] = (),
@@ -108,6 +108,7 @@ def train(
         keep=keep,
         patience=patience,
     )
+    recipe = as_recipe(recipe)
     chosen, own_notes = choose_recipe(recipe, options, as_words(set))
     if splits is None:
         chosen, label_notes = with_labels_found(chosen)
@@ -179,6 +180,17 @@ def train(
     if folds is not None:
         return train_folds(chosen, folds, path, train_one, splits, notes)
     return train_one(chosen, folder=folder, splits=splits, notes=notes)
+
+
+def as_recipe(recipe: Any) -> Recipe | str:
+    """A recipe, or what the command takes for one."""
+    if isinstance(recipe, Recipe):
+        return recipe
+    if isinstance(recipe, str | os.PathLike):
+        return os.fspath(recipe)
+    name = getattr(recipe, "__name__", None)
+    hint = f"call it, as in t2t.train({name}())" if name else "give a Recipe or a name"
+    raise UserError(f"The recipe is a {type(recipe).__name__}: {hint}.")
 
 
 def is_started_run(recipe: str) -> bool:

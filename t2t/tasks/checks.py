@@ -4,11 +4,14 @@ from collections.abc import Iterable
 from dataclasses import is_dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from t2t.data.crops import CenterCrop, RandomCrop
 from t2t.errors import UserError
-from t2t.tasks.base import Crops, Numbers, Task, Views
+from t2t.registry import check_methods
+from t2t.shapes import Pixels
+from t2t.tasks.base import Crops, Metric, Numbers, Task, Views
 
 LOGGED = frozenset(
     (
@@ -66,16 +69,18 @@ def check_class(name: str, kind: Any) -> None:
     for method in ("views", "forward", "score"):
         if getattr(kind, method) is getattr(Task, method):
             raise UserError(f"task {name!r} does not define {method}: add it.")
+    check_methods(f"task {name!r}", kind, Task)
     if not (isinstance(kind.Args, type) and is_dataclass(kind.Args)):
         raise UserError(
             f"task {name!r} has Args = {kind.Args!r}, which must be a dataclass."
         )
-    if not kind.metrics:
+    metrics = kind.metrics if isinstance(kind.metrics, tuple | list) else ()
+    if not metrics or not all(isinstance(each, Metric) for each in metrics):
         raise UserError(
-            f"task {name!r} has no metrics: name what its score returns, as in metrics "
-            "= (t2t.Metric('val_loss', 'validation loss'),)."
+            f"task {name!r} has metrics = {kind.metrics!r}; name what its score "
+            "returns, as in metrics = (t2t.Metric('val_loss', 'validation loss'),)."
         )
-    for metric in kind.metrics:
+    for metric in metrics:
         check_free(f"task {name!r} has a metric", metric.name, LOGGED | SUMMARIZED)
 
 
@@ -173,6 +178,31 @@ def checked_metrics(task: Task, values: Views) -> dict[str, float]:
                 ".item()."
             )
     return found
+
+
+def checked_warning(kind: type[Task], sentence: Any) -> str:
+    """What `Task.warning` returns: a sentence, empty if there is nothing to say."""
+    if not isinstance(sentence, str):
+        raise UserError(
+            f"{kind.__name__}.warning returns {kind_of(sentence)}; it must return a "
+            "sentence, or '' if there is nothing to say."
+        )
+    return sentence
+
+
+def checked_pictures(task: Task, pictures: Any, num_images: int) -> dict[str, Pixels]:
+    """What `Task.pictures` returns: uint8 images by title, one for each image."""
+    what = f"{type(task).__name__}.pictures"
+    if pictures == {}:
+        return {}
+    for title, images in checked_rows(what, pictures, num_images).items():
+        if images.dtype != torch.uint8 or images.ndim != 4:
+            raise UserError(
+                f"{what} returns {images.dtype} of shape {tuple(images.shape)} as "
+                f"{title!r}; it must return torch.uint8 of shape (images, channels, "
+                "height, width)."
+            )
+    return pictures
 
 
 def kind_of(value: Any) -> str:

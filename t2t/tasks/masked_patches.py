@@ -12,7 +12,7 @@ from t2t.data.augment.config import Augmentation
 from t2t.data.augment.pipeline import distort, normalise_and_erase
 from t2t.data.rng import CounterRng
 from t2t.errors import UserError, require
-from t2t.models.encoders import take_rows
+from t2t.models.token_dropping import take_rows
 from t2t.models.vit import VisionTransformer, initialise
 from t2t.shapes import Images, Labels, Pixels
 from t2t.tasks.base import VAL_LOSS, Metric, Numbers, TaskContext, Views

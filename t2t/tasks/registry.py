@@ -48,6 +48,7 @@ Added = TypeVar("Added", bound=type[Task])
 
 def register_task(name: str) -> Callable[[Added], Added]:
     """A decorator that adds a class derived from Task under a name that is free."""
+    TASKS.check_name(name)
 
     def add(kind: Added) -> Added:
         check_class(name, kind)

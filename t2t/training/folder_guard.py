@@ -45,14 +45,14 @@ class FolderGuard:
         """Restores what is missing; returns the error message if that fails."""
         folder, logger = self.run_folder, self.logger
         if not folder.is_lost():
-            for path in folder.restore_json_files() + logger.restore_metrics():
+            for path in folder.restore_json_files() + logger.metrics_log.restore():
                 logger.warn(f"{path} was removed while training; it was written again.")
             return ""
         try:
             folder.recreate()
         except UserError as error:
             return str(error)
-        logger.recreate()
+        logger.metrics_log.recreate()
         logger.warn(
             f"{folder.path} or a file in it was removed or moved while training; it "
             "was recreated, and training continues."

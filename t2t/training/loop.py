@@ -23,6 +23,7 @@ from t2t.training.distributed import (
     check_same_on_all,
     init_distributed,
 )
+from t2t.training.evaluation.check_scoring import check_scoring
 from t2t.training.loaders import open_data
 from t2t.training.logging.console import RunConsole
 from t2t.training.logging.run_logger import RunLogger
@@ -133,6 +134,8 @@ def train(
             recipe, runtime, world, run_folder, splits, logger, checkpoint, compiling
         )
         loaded = trainer.state.loaded
+        if not trainer.stepper.uses_graphs:  # which rehearse an evaluation
+            check_scoring(recipe, trainer.state, world, trainer.stepper.precision)
 
         def write_start() -> None:
             checksum = None if loaded is None else loaded.checksum

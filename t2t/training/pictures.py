@@ -4,14 +4,16 @@ import torch
 
 from t2t.data.batches import LoaderOptions, evaluation_batches
 from t2t.data.sources import Subset
-from t2t.errors import UserError
+from t2t.errors import first_line
 from t2t.shapes import Pixels
 from t2t.tasks import Task
+from t2t.tasks.checks import checked_pictures
 from t2t.training.distributed import unsharded
 from t2t.training.evaluation.evaluate import autocast
 from t2t.training.loaders import center_crop
 from t2t.training.run_files import PICTURES
 from t2t.training.trainer import Trainer
+from t2t.user_code import explain
 
 NUM_IMAGES = 8
 
@@ -27,8 +29,9 @@ def draw_pictures(trainer: Trainer) -> None:
         from t2t.analysis.picture_figure import draw_table  # needed at the end only
 
         draw_table(found, trainer.run_folder.path / PICTURES)
-    except (UserError, OSError) as error:  # the run itself has finished
-        trainer.logger.warn(f"{PICTURES} could not be drawn: {error}")
+    except Exception as error:  # any kind, in a user's code: the run has finished
+        why = explain(error) or first_line(error)
+        trainer.logger.warn(f"{PICTURES} could not be drawn: {why}")
 
 
 @torch.no_grad()
@@ -53,4 +56,5 @@ def find_pictures(trainer: Trainer) -> dict[str, Pixels]:
     precision = autocast(world.device, trainer.stepper.precision)
     with unsharded(task), unsharded(model), precision:
         found = task.pictures(model, images)
+        found = checked_pictures(task, found, len(images))
     return {title: each[batch.valid].cpu() for title, each in found.items()}

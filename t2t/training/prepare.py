@@ -9,6 +9,7 @@ from t2t.data.augment.pipeline import normalise
 from t2t.data.batches import Batches, EvaluationBatches, LoaderOptions
 from t2t.data.decoding.damage import Damage
 from t2t.data.sources import Splits
+from t2t.tasks.checks import checked_rows
 from t2t.training.distributed import unsharded
 from t2t.training.evaluation.evaluate import autocast
 from t2t.training.forecast.random_batch import random_batch
@@ -73,5 +74,7 @@ def rehearse(
             unsharded(task),
             unsharded(stepper.state.model),
         ):
-            task.score(stepper.state.model, images, batch.labels[: len(images)])
+            labels = batch.labels[: len(images)]
+            values = task.score(stepper.state.model, images, labels)
+            checked_rows(f"{type(task).__name__}.score", values, len(images))
         task.train()

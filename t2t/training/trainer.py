@@ -386,7 +386,7 @@ class Trainer:
             self.writer.save(self.snapshot())
             self.writer.finish()
         summary = {**self.logger.summary(self.state), **self.compiling.settings()}
-        self.logger.flush()
+        self.logger.metrics_log.flush()
         saver.save_best(self.state, is_received)
         barrier(self.world)
         broadcast_from_main(self.world, lambda: saver.finish(summary, is_received))

@@ -17,7 +17,7 @@ from torch import nn
 from t2t.analysis.attention_figure import ExplainedImage, draw_explanations
 from t2t.cli import main
 from t2t.commands.options import check_writable
-from t2t.commands.predict import is_run
+from t2t.commands.weights_and_images import is_run
 from t2t.data.sources import open_source
 from t2t.models.create import create_model
 from t2t.models.weights import save

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from t2t.lab.studies.study import Claim, Study, variation
-from t2t.training.logging import run_logger
+from t2t.training.logging import metrics_log
 from t2t.training.recipe import EMA, OptimizerConfig, Recipe, Schedule
 
 MakeStudy = Callable[[], Study]
@@ -19,7 +19,7 @@ MakeStudy = Callable[[], Study]
 def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing a run's curves takes longer than these runs."""
     monkeypatch.setattr(
-        run_logger, "draw_curves", lambda rows, title, path, metric: path.touch()
+        metrics_log, "draw_curves", lambda rows, title, path, metric: path.touch()
     )
 
 

@@ -9,7 +9,7 @@ import torch
 
 from t2t.errors import UserError
 from t2t.models.create import create_model
-from t2t.models.encoders import POSITIONS_AT
+from t2t.models.encoder_positions import POSITIONS_AT
 from t2t.models.layers import SequenceProjection
 from t2t.models.positions import (
     POSITIONS,

@@ -9,7 +9,7 @@ from PIL import Image
 
 from t2t.models.create import create_model
 from t2t.models.weights import save
-from t2t.training.logging import run_logger
+from t2t.training.logging import metrics_log
 
 SMALL = {"dim": 16, "depth": 1, "num_heads": 1, "token_dim": 8}
 EXTRA = {
@@ -73,7 +73,7 @@ def own_images(tmp_path: Path) -> Path:
 def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing curves takes longer than the runs here."""
     monkeypatch.setattr(
-        run_logger, "draw_curves", lambda rows, title, path, metric: path.touch()
+        metrics_log, "draw_curves", lambda rows, title, path, metric: path.touch()
     )
 
 

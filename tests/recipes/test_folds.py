@@ -62,7 +62,7 @@ def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing them takes longer than these runs."""
     torch.set_num_threads(1)
     monkeypatch.setattr(
-        "t2t.training.logging.run_logger.draw_curves",
+        "t2t.training.logging.metrics_log.draw_curves",
         lambda rows, title, path, metric: path.touch(),
     )
 

@@ -15,7 +15,7 @@ from t2t import user_code
 from t2t.cli import main
 from t2t.recipes import all_recipes
 from t2t.training import loop
-from t2t.training.logging import run_logger
+from t2t.training.logging import metrics_log
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
@@ -36,7 +36,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(random.integers(0, 256, (8, 8), np.uint8)).save(path)
     monkeypatch.setattr(
-        run_logger, "draw_curves", lambda rows, title, path, metric: path.touch()
+        metrics_log, "draw_curves", lambda rows, title, path, metric: path.touch()
     )
     torch.set_num_threads(1)
     yield
@@ -66,7 +66,8 @@ def test_every_example_of_the_page_trains_and_evaluates(
     assert (run / "code" / "my_runs.py").read_text() == text
     forget()
     capsys.readouterr()
-    assert main(["eval", str(run), "--device", "cpu", "--json"]) == 0
+    command = "probe" if "needs_labels = False" in text else "eval"
+    assert main([command, str(run), "--device", "cpu", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["num_images"] == (12 if data else 4)
     forget()
     assert main(["train", str(run), "--fresh", *SHORT]) == 0
@@ -201,6 +202,7 @@ def test_recipes_of_a_file_have_names() -> None:
     [
         ("no.py:one", r"^no\.py cannot be read \(No such file or directory\)\.$"),
         ("mine.py", r"^mine\.py holds one, two, number, wrong, broken: name one, as "),
+        ("mine:one", r"no recipe 'mine:one'\. Did you mean mine\.py:one\?"),
         ("mine.py:tow", "^mine.py has no recipe 'tow'. Did you mean two?"),
         ("mine.py:number", "^mine.py:number is a int, not a t2t.Recipe or a function"),
         ("mine.py:Recipes", "^mine.py:Recipes is a type, not a t2t.Recipe"),

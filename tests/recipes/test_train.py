@@ -15,6 +15,7 @@ import t2t
 from t2t.commands.train import train as command
 from t2t.data.sources import in_memory
 from t2t.errors import UserError
+from t2t.recipes import digits
 from t2t.recipes.train import as_words
 from t2t.recipes.train import train as in_python
 from t2t.training import loop
@@ -133,3 +134,12 @@ def test_objects_train_and_resume_like_files(
     monkeypatch.setattr(in_memory, "_KEPT", {})
     with pytest.raises(UserError, match="was passed as a Python object"):
         t2t.evaluate(result.folder, device="cpu")
+
+
+def test_what_is_no_recipe_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"is a function: call it, as in t2t\.train\("):
+        in_python(digits.t2t_vit, dry_run=True)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="The recipe is a int: give a Recipe or a name"):
+        in_python(3, dry_run=True)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="cannot be read"):
+        in_python(tmp_path / "none.py", dry_run=True)

@@ -12,7 +12,8 @@ from example_tasks import TwoViews
 from torch import nn
 
 from t2t.errors import UserError
-from t2t.tasks import TASKS, Metric, Task, TaskContext, register_task
+from t2t.registry import Registry
+from t2t.tasks import TASKS, Metric, Task, TaskContext, register_task, registry
 from t2t.tasks.base import update_moving_average
 from t2t.tasks.checks import LOGGED, SUMMARIZED
 from t2t.tasks.classify import Classify
@@ -83,7 +84,7 @@ def trained(
         ("crops", returning(()), r"crops returns \(\); it must return a tuple"),
         ("crops", returning(("x",)), r"crops returns \('x',\); it must"),
         ("score", returning(None), "score returns None; it must return a dict"),
-        ("score", rows(2), "a row for each of the 13 images"),
+        ("score", rows(5), "a row for each of the 2 images"),
         ("score", rows(), "score returns no 'top5', which is a metric"),
         ("summarize", returning({"top1": 1.0}), "returns no 'top5', a metric of"),
         (
@@ -92,6 +93,11 @@ def trained(
             r"as 'top1', not a number; use \.item\(\)",
         ),
         ("summarize", returning([1.0]), "summarize returns a list, not a dict"),
+        (
+            "warning",
+            classmethod(lambda *_: 5),
+            "warning returns a int; it must return a sentence",
+        ),
         ("__init__", no_arguments, r"is called with 3 arguments \(VisionTransformer"),
         ("__init__", OwnParameter.__init__, "scale is a parameter of the task itself"),
     ],
@@ -114,8 +120,19 @@ def test_a_method_that_is_wrong_is_named(
         (lambda *_: None, "'own' is a function, not a class"),
         (type("Own", (Task,), {}), "'own' does not define views: add it"),
         (type("Own", (Classify,), {"Args": dict}), "must be a dataclass"),
-        (type("Own", (Classify,), {"metrics": ()}), "has no metrics: name"),
+        (type("Own", (Classify,), {"metrics": ()}), r"has metrics = \(\); name what"),
+        (type("Own", (Classify,), {"metrics": Metric("x", "x")}), "metrics = Metric"),
+        (type("Own", (Classify,), {"metrics": ("top1",)}), r"metrics = \('top1',\)"),
         (type("Own", (Classify,), {"metrics": (Metric("step", "x"),)}), "'step'"),
+        (
+            type("Own", (Classify,), {"views": lambda self, pixels: {}}),
+            r"views of task 'own' is called with \(self, pixels, labels, rng, .*\), "
+            r"and \(self, pixels\) does not take them: too many",
+        ),
+        (
+            type("Own", (Classify,), {"warning": classmethod(lambda kind: "")}),
+            r"warning of task 'own' is called with \(numbers, progress\)",
+        ),
         (type("Own", (Classify,), {"metrics": (Metric("model", "x"),)}), "'model'"),
     ],
 )
@@ -123,6 +140,38 @@ def test_what_is_no_task_is_not_registered(kind: Any, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         register_task("own")(kind)
     assert "own" not in TASKS
+
+
+def test_methods_may_have_defaults_and_be_static(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry, "TASKS", Registry("task", {}))
+
+    class Own(Classify):
+        def forward(self, views: Any, weight: float = 1.0) -> Any: ...
+
+        @staticmethod
+        def crops(crop: Any) -> Any: ...  # type: ignore[override]
+
+    assert register_task("own")(Own) is Own
+
+
+def test_a_mistake_in_the_scoring_is_found_before_the_folder_is_made(
+    trained: Callable[[type[Task]], Path], tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="summarize returns None"):
+        trained(type("Own", (Classify,), {"summarize": returning(None)}))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_division_by_zero_on_noise_ends_no_run(
+    trained: Callable[[type[Task]], Path],
+) -> None:
+    def summarize(self: Classify, values: dict[str, torch.Tensor]) -> dict[str, float]:
+        1 / max(len(values["index"]) - 2, 0)
+        return Classify.summarize(self, values)
+
+    assert trained(type("Own", (Classify,), {"summarize": summarize})).is_dir()
 
 
 def test_names_of_training_itself_are_taken(

@@ -22,7 +22,7 @@ from t2t.training import loop, model_saver, trainer
 from t2t.training.checkpoint_files import checkpoints
 from t2t.training.checkpoint_writer import CheckpointWriter
 from t2t.training.evaluation.evaluate import evaluate_models
-from t2t.training.logging import run_logger
+from t2t.training.logging import metrics_log, run_logger
 from t2t.training.logging.clock import Clock
 from t2t.training.logging.messages import Messages
 from t2t.training.logging.metrics import read_rows
@@ -116,7 +116,7 @@ def test_curves_are_drawn_at_the_end_and_now_and_then(
         drawn.append(rows[-1]["step"])
 
     monkeypatch.setattr(run_logger, "DRAW_EVERY_SECONDS", every)
-    monkeypatch.setattr(run_logger, "draw_curves", draw)
+    monkeypatch.setattr(metrics_log, "draw_curves", draw)
     train(tiny(), folder=tmp_path / "run", quiet=True)
     assert drawn == steps
 

@@ -1,5 +1,6 @@
 """Pictures of a task in the run folder, and the encoder that it leaves."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,8 @@ from PIL import Image
 from t2t.analysis import picture_figure
 from t2t.commands.train_summary import files_and_commands
 from t2t.models.weights import load
+from t2t.tasks import registry
+from t2t.tasks.classify import Classify
 from t2t.training.distributed import World
 from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
@@ -74,6 +77,35 @@ def test_a_picture_that_fails_costs_no_run(
         "pictures.png could not be drawn: [Errno 28]"
         in (folder / "log.txt").read_text()
     )
+
+
+@pytest.mark.parametrize(
+    ("pictures", "why"),
+    [
+        (lambda *_: 1 / 0, "division by zero"),
+        (lambda *_: [], "pictures returns a list; it must return a dict"),
+        (
+            lambda self, model, images: {"x": images},
+            "pictures returns torch.float32 of shape .* as 'x'; it must return torch.u",
+        ),
+    ],
+)
+def test_pictures_that_are_wrong_cost_no_run(
+    pictures: Callable[..., Any],
+    why: str,
+    tiny: Tiny,
+    cpu: Runtime,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = type("Own", (Classify,), {"pictures": pictures})
+    monkeypatch.setitem(registry.TASKS, "own", own)
+    folder = tmp_path / "run"
+    recipe = tiny(task="own", epochs=1)
+    assert train(recipe, folder=folder, runtime=cpu, quiet=True).finished
+    log = (folder / "log.txt").read_text()
+    assert re.search(f"pictures.png could not be drawn: .*{why}", log)
+    assert not (folder / "pictures.png").exists()
 
 
 def test_damaged_images_are_not_drawn(

@@ -13,7 +13,7 @@ from PIL import Image
 
 from t2t.data.augment.config import Augmentation
 from t2t.training import loop, model_saver, trainer
-from t2t.training.logging import run_logger
+from t2t.training.logging import metrics_log
 from t2t.training.loop import Runtime
 from t2t.training.recipe import EMA, OptimizerConfig, Recipe, Schedule
 
@@ -123,7 +123,7 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], N
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing curves takes longer than these runs."""
     monkeypatch.setattr(
-        run_logger, "draw_curves", lambda rows, title, path, metric: path.touch()
+        metrics_log, "draw_curves", lambda rows, title, path, metric: path.touch()
     )
 
 

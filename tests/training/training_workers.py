@@ -21,7 +21,7 @@ from t2t.data.sources import Splits
 from t2t.errors import UserError
 from t2t.training import checkpoint_writer, loop, model_saver, trainer
 from t2t.training.evaluation.evaluate_model import evaluate_model
-from t2t.training.logging import run_logger
+from t2t.training.logging import metrics_log
 from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
 from t2t.training.run_files import read_json
@@ -36,7 +36,7 @@ trainer.SAVING_PAYS = 0.0
 
 def train_alone(recipe: Recipe, folder: Path, runtime: Runtime) -> None:
     """Trains as the command does, but for the picture, which takes longer."""
-    run_logger.draw_curves = lambda rows, title, path, metric: path.touch()
+    metrics_log.draw_curves = lambda rows, title, path, metric: path.touch()
     torch.set_num_threads(1)
     train(recipe, folder=folder, runtime=runtime, quiet=True)
 

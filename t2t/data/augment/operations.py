@@ -16,7 +16,7 @@ from t2t.data.augment import blur, colour, geometry, tables
 from t2t.data.augment.colour import Values
 from t2t.data.augment.config import MAX_SIGMA
 from t2t.errors import UserError
-from t2t.registry import Registry
+from t2t.registry import Registry, check_takes
 from t2t.shapes import Pixels
 
 
@@ -149,13 +149,18 @@ def register_augmentation(
     default the value is the level, from 0 to 1. With None, the value is 0.
     """
 
+    OPERATIONS.check_name(name)
     if magnitude is not None and not callable(magnitude):
         raise UserError(
             f"magnitude={magnitude!r} of {name!r} should be a function from the "
             "strength to the value, or None."
         )
 
+    if magnitude is not None:
+        check_takes(f"The magnitude of {name!r}", magnitude, "given")
+
     def add(function: Function) -> Function:
+        check_takes(f"augmentation {name!r}", function, "images", "values")
         OPERATIONS.add(name, Operation("pixels", function, magnitude), function)
         return function
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from t2t.data.sources.base import ArraySource, Openers, Source, Subset
 from t2t.data.sources.splitting import held_out_indices
 from t2t.data.sources.torchvision_sets import TORCHVISION_SETS, open_torchvision
 from t2t.errors import UserError
-from t2t.registry import Registry, call
+from t2t.registry import Registry, call, check_methods
 
 NUM_DIGITS_HELD_OUT = 360
 Opener = TypeVar("Opener", bound=Callable[[str], Source])
@@ -65,6 +65,8 @@ def open_registered(name: str, opener: Callable[[str], Source], split: str) -> S
                 f"{what} returns a source without {field}; without labels, classes is "
                 "() and labels are zeros."
             )
+    check_methods(what, type(source), Source)
+    check_classes(what, source.classes)
     labels, classes = np.asarray(source.labels), tuple(source.classes)
     num_classes = max(len(classes), 1)
     whole = labels.ndim == 1 and (not labels.size or labels.dtype.kind in "iu")
@@ -76,11 +78,29 @@ def open_registered(name: str, opener: Callable[[str], Source], split: str) -> S
             f"; give every image a whole number from 0 to {num_classes - 1}, the index "
             "of its class in classes."
         )
+    name = source.name(0) if labels.size else ""
+    if not isinstance(name, str):
+        raise UserError(
+            f"{what} returns a source whose name(0) is {name!r}; return a string."
+        )
     if source.labels is not labels or labels.dtype != np.int64:
         source.labels = labels.astype(np.int64)
     if source.classes != classes:
         source.classes = classes
     return source
+
+
+def check_classes(what: str, classes: Any) -> None:
+    """Raises an error unless every class has a name of its own."""
+    if (
+        isinstance(classes, str)
+        or not all(isinstance(each, str) for each in classes)
+        or len({*classes}) < len(classes)
+    ):
+        raise UserError(
+            f"{what} returns a source with classes = {classes!r}; give each class a "
+            "string of its own, such as ('cat', 'dog')."
+        )
 
 
 def register_source(
@@ -91,6 +111,7 @@ def register_source(
     The function takes the name of a split, one of `splits`, and returns its `Source`.
     The splits are train and val or test, or "all" for data to be split by the seed.
     """
+    NAMED.check_name(name)
     if not splits or not set(splits) <= set(_SPLITS):
         raise UserError(
             f"The splits {tuple(splits)} of {name!r} should be of {', '.join(_SPLITS)}."

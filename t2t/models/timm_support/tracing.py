@@ -6,7 +6,8 @@ import torch
 
 from t2t.models.axial import AxialMask
 from t2t.models.depthwise import DepthwiseConvolution
-from t2t.models.encoders import Encoder, EncoderPositions
+from t2t.models.encoder_positions import EncoderPositions
+from t2t.models.encoders import Encoder
 from t2t.models.layers import DropPath, SequenceProjection
 from t2t.models.tokenizers import Tokenizer
 from t2t.models.wirings import Downsample

@@ -1,6 +1,6 @@
 """Evaluation: values of every image of a validation set, over all processes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -53,7 +53,7 @@ def evaluate(
 @torch.no_grad()
 def evaluate_models(
     models: Mapping[str, nn.Module],
-    batches: EvaluationBatches,
+    batches: Iterable[Batch],
     normalize: Normalize,
     score: Scoring,
     world: World,

@@ -5,6 +5,7 @@ import torch
 from t2t.data.crops import CenterCrop
 from t2t.data.sampler import Batch
 from t2t.tasks import Task
+from t2t.tasks.checks import checked_crops
 from t2t.training.recipe import Recipe
 
 
@@ -15,7 +16,7 @@ def random_batch(
     device: torch.device | str = "cpu",
 ) -> Batch:
     """Random pixels for all views of a task, with random labels."""
-    crops = task.crops(CenterCrop(size=recipe.image_size))
+    crops = checked_crops(task, task.crops(CenterCrop(size=recipe.image_size)))
     keys = torch.arange(num_images, device=device)
     shapes = [(num_images, recipe.channels, *crop.size) for crop in crops]
     sets = task.context.label_sets

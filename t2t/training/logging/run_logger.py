@@ -4,24 +4,20 @@ import math
 import statistics
 import time
 from collections import deque
-from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from t2t.errors import UserError, first_line
+from t2t.errors import UserError
 from t2t.tasks import Metric, task_class
+from t2t.tasks.checks import checked_warning
 from t2t.training.distributed import World
 from t2t.training.environment import command_line
 from t2t.training.logging.clock import Clock, counted, duration
-from t2t.training.logging.curves import draw_curves
 from t2t.training.logging.failure_counter import FailureCounter
-from t2t.training.logging.messages import Messages, write_failure
-from t2t.training.logging.metrics import MetricsFile, read_rows
+from t2t.training.logging.messages import Messages
+from t2t.training.logging.metrics_log import MetricsLog
 from t2t.training.logging.progress import ProgressBar, RemainingTime
-from t2t.training.logging.trackers import open_trackers
 from t2t.training.recipe import Recipe
-from t2t.training.run_files import CURVES, METRICS
 from t2t.training.run_folder import RunFolder
 from t2t.training.state import TrainState
 from t2t.training.step_result import StepResult
@@ -35,8 +31,6 @@ NUM_ROWS = 100
 WINDOW = 100
 """Steps over which logged numbers are averaged, and the most between two rows."""
 
-METRICS_FAILED = f"{METRICS} could not be written"
-CURVES_FAILED = f"{CURVES} could not be drawn"
 STEPS_SKIPPED = "A step was skipped because its gradient was not finite,"
 
 
@@ -60,9 +54,8 @@ class RunLogger:
         self.messages = Messages(run_folder, world, quiet)
         self.console = self.messages.console
         self.warn, self.info = self.messages.warn, self.messages.info
-        self.file: MetricsFile | None = None
         self.failures = FailureCounter(self.warn)
-        self.trackers: list[Any] = []
+        self.metrics_log = MetricsLog(run_folder, self.messages)
         self.clock = Clock()
         self.numbers: dict[str, deque[float]] = {}
         """The task's numbers of the last steps."""
@@ -86,46 +79,15 @@ class RunLogger:
         if self.bar is not None:
             self.bar.stop()
         self.failures.close()
+        self.metrics_log.close()
         self.messages.failures.close()
-        if self.file is not None:
-            self.file.close()
-            if isinstance(error, UserError):  # the command line prints it
-                self.messages.note(str(error))
-        for tracker in self.trackers:
-            with suppress(Exception):
-                tracker.close()
+        if self.metrics_log.file is not None and isinstance(error, UserError):
+            self.messages.note(str(error))  # the command line prints it
 
     def resume(self, step: int, num_steps: int) -> None:
-        """Opens the metrics file, without rows of steps that will be repeated."""
-        if not self.world.is_main:
-            return
-        self.file = MetricsFile(self.run_folder.metrics)
-        try:
-            self.file.open_until(step, num_steps)
-        except OSError as error:
-            raise self.run_folder.unwritable(error) from error
-        self.trackers = open_trackers(self.run_folder, step, self.warn)
-
-    def restore_metrics(self) -> list[Path]:
-        """Rewrites the metrics if their file was removed; returns it if it was."""
-        if self.file is None or not self.file.is_lost():
-            return []
-        self.recreate()
-        return [] if self.file.is_lost() else [self.run_folder.metrics]
-
-    def recreate(self) -> None:
-        """Rewrites the metrics after the run's folder was removed."""
-        if self.file is not None:
-            try:
-                self.file.recreate()
-            except OSError as error:
-                self.report_failure(METRICS_FAILED, error)
-
-    def flush(self) -> None:
-        """Writes metrics that could not be written before."""
-        if self.file is not None:
-            with suppress(OSError):
-                self.file.flush()
+        """Opens the metrics, without rows of steps that will be repeated."""
+        if self.world.is_main:
+            self.metrics_log.open(step, num_steps)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the log, for checkpoints."""
@@ -184,7 +146,8 @@ class RunLogger:
             rate = self.clock.steps_per_second * self.recipe.batch_size
             names = list(dict.fromkeys(["loss", *self.numbers]))
             recent = {name: self.recent(name) for name in names}
-            self.warn_once(self.task.warning(recent, step / self.num_steps))
+            sentence = self.task.warning(recent, step / self.num_steps)
+            self.warn_once(checked_warning(self.task, sentence))
             self.write(
                 step,
                 {
@@ -310,37 +273,12 @@ class RunLogger:
 
     def write(self, step: int, row: dict[str, Any]) -> None:
         """Adds a row to the metrics, and to the trackers."""
-        row = {"step": step, **row, **self.clock.row()}
-        if self.file is not None:
-            try:
-                self.file.add(row)
-                self.failures.recovered(METRICS_FAILED)
-            except OSError as error:
-                self.report_failure(METRICS_FAILED, error)
-        for tracker in [*self.trackers]:
-            try:
-                tracker.log(step, row)
-            except Exception as error:  # any kind: a network, a disk
-                self.trackers.remove(tracker)
-                name = type(tracker).__name__
-                why = getattr(error, "strerror", None) or first_line(error)
-                self.warn(f"{name} failed ({why}) and was switched off.")
+        self.metrics_log.add({"step": step, **row, **self.clock.row()})
 
     def draw(self) -> None:
-        """Draws the curves; a full disk does not stop a run."""
+        """Draws the curves."""
         self.drawn_at = time.monotonic()
-        folder = self.run_folder
-        try:
-            rows = read_rows(folder.metrics)
-            draw_curves(rows, self.recipe.name, folder.curves, self.metrics[0])
-            self.failures.recovered(CURVES_FAILED)
-        except OSError as error:
-            self.report_failure(CURVES_FAILED, error)
-
-    def report_failure(self, failed: str, error: OSError) -> None:
-        """Counts a file that could not be written, and warns of it."""
-        sentence = write_failure(failed, error, self.run_folder)
-        self.failures.failed(failed, sentence)
+        self.metrics_log.draw(self.recipe.name, self.metrics[0])
 
     def stopped_early(self, state: TrainState) -> str | None:
         """Why a run stopped before its last epoch; None if it did not."""

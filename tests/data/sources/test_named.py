@@ -113,7 +113,15 @@ class Bare(Source):
 
     def read(self, index): ...
 
-    def name(self, index): ...
+    def name(self, index):
+        return "one"
+
+
+class Numbered(Bare):
+    """Names images by numbers."""
+
+    def name(self, index):
+        return index
 
 
 @pytest.mark.parametrize(
@@ -121,17 +129,30 @@ class Bare(Source):
     [
         (None, "returns a NoneType, not a Source"),
         (Bare(labels=[0]), "returns a source without classes"),
-        (Bare(classes="ab"), "returns a source without labels"),
-        (Bare(classes="ab", labels=[1, 2]), r"labels \[1, 2\]; .* from 0 to 1"),
-        (Bare(classes="ab", labels=[-1, 0]), r"labels \[-1, 0\]"),
-        (Bare(classes="ab", labels=["a", "b"]), r"labels \['a', 'b'\]"),
-        (Bare(classes="ab", labels=[0.5, 1.0]), r"labels \[0.5, 1.0\]"),
+        (Bare(classes=("a", "b")), "returns a source without labels"),
+        (Bare(classes=("a", "b"), labels=[1, 2]), r"labels \[1, 2\]; .* from 0 to 1"),
+        (Bare(classes=("a", "b"), labels=[-1, 0]), r"labels \[-1, 0\]"),
+        (Bare(classes=("a", "b"), labels=["a", "b"]), r"labels \['a', 'b'\]"),
+        (Bare(classes=("a", "b"), labels=[0.5, 1.0]), r"labels \[0.5, 1.0\]"),
         (Bare(classes=(), labels=[0, 1]), "from 0 to 0"),
+        (Bare(classes="ab", labels=[0, 1]), "classes = 'ab'; give each class a string"),
+        (Bare(classes=("a", "a"), labels=[0, 1]), r"classes = \('a', 'a'\)"),
+        (Bare(classes=(0, 1), labels=[0, 1]), r"classes = \(0, 1\)"),
+        (Numbered(classes=(), labels=[0]), r"whose name\(0\) is 0; return a string"),
     ],
 )
 def test_what_a_users_function_returns_is_checked(own_names, source, message):
     register_source("mine")(lambda split: source)
     with pytest.raises(UserError, match=f"data='mine' {message}|{message}"):
+        open_source("mine", "all")
+
+
+def test_a_method_with_other_arguments_is_named(own_names):
+    class Other(Bare):
+        def read(self): ...
+
+    register_source("mine")(lambda split: Other(classes=(), labels=[0]))
+    with pytest.raises(UserError, match=r"read of data=.mine. is called with"):
         open_source("mine", "all")
 
 

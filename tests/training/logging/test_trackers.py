@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from t2t.training.logging import run_logger, trackers
+from t2t.training.logging import metrics_log, trackers
 from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
 
@@ -29,7 +29,7 @@ def test_a_tracker_without_room_does_not_stop_a_run(
 
         close = log
 
-    monkeypatch.setattr(run_logger, "open_trackers", lambda *_: [Full()])
+    monkeypatch.setattr(metrics_log, "open_trackers", lambda *_: [Full()])
     assert train(tiny(epochs=1), folder=tmp_path, runtime=cpu, quiet=True).finished
     reported = (tmp_path / "log.txt").read_text()
     assert (

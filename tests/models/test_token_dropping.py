@@ -7,7 +7,7 @@ import torch
 
 import t2t
 from t2t.errors import UserError
-from t2t.models.encoders import drop_tokens
+from t2t.models.token_dropping import drop_tokens
 
 SMALL: dict[str, Any] = {"image_size": 32, "num_classes": 5, "depth": 2}
 
