@@ -144,7 +144,8 @@ class Block(nn.Module):
         """Precision of the residual stream where it is fused by itself."""
 
     def forward(self, tokens: Tokens, grid: Grid, bias: Bias | None) -> Tokens:
-        fused = self.fused(tokens) if bias is None else None
+        is_plain = bias is None and not is_traced(tokens)
+        fused = self.fused(tokens) if is_plain else None
         if fused is not None:
             return fused
         mixed = self.mixer(self.norm1(tokens), grid, bias)
