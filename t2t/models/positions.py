@@ -66,8 +66,9 @@ class SinusoidPositions(Positions):
 
     def __init__(self, dim: int, num_prefix: int, grid: Grid, num_heads: int) -> None:
         super().__init__(dim, num_prefix, grid, num_heads)
-        table = sinusoid(num_prefix + grid[0] * grid[1], dim)
-        self.register_buffer("table", as_buffer(table), persistent=False)
+        shape = (num_prefix + grid[0] * grid[1], dim)
+        table = constant(lambda: sinusoid(*shape), *shape)
+        self.register_buffer("table", table, persistent=False)
         self.table: Tensor
 
     def embedding(self, grid: Grid) -> Float[Tensor, "tokens dim"]:
@@ -77,13 +78,18 @@ class SinusoidPositions(Positions):
         return resize_table(state, self, likely)
 
 
-def as_buffer(table: Tensor) -> Tensor:
-    """A table that was computed on the CPU, on the default device.
+def constant(
+    compute: Callable[[], Tensor], *shape: int, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """A table that is computed on the CPU, on the default device.
 
-    To compute it on the meta device, torch would import its compiler, which takes
-    seconds.
+    On the meta device it has no values: it may be larger than the memory, and torch
+    would import its compiler to compute it, which takes seconds.
     """
-    return table.to(torch.get_default_device())
+    device = torch.get_default_device()
+    if device.type == "meta":
+        return torch.empty(shape, dtype=dtype)
+    return compute().to(device)
 
 
 def sinusoid(num_positions: int, dim: int) -> Float[Tensor, "positions dim"]:
@@ -126,8 +132,9 @@ class PlaneSinusoidPositions(Positions):
 
     def __init__(self, dim: int, num_prefix: int, grid: Grid, num_heads: int) -> None:
         super().__init__(dim, num_prefix, grid, num_heads)
-        table = self.compute_table(grid, CPU)
-        self.register_buffer("table", as_buffer(table), persistent=False)
+        shape = (num_prefix + grid[0] * grid[1], dim)
+        table = constant(lambda: self.compute_table(grid, CPU), *shape)
+        self.register_buffer("table", table, persistent=False)
         self.table: Tensor
 
     def embedding(self, grid: Grid) -> Float[Tensor, "tokens dim"]:
@@ -170,8 +177,8 @@ class FixedPositions(Positions):
 
     def __init__(self, dim: int, num_prefix: int, grid: Grid, num_heads: int) -> None:
         super().__init__(dim, num_prefix, grid, num_heads)
-        table = sinusoid(num_prefix + grid[0] * grid[1], dim)
-        self.register_buffer("table", as_buffer(table))
+        shape = (num_prefix + grid[0] * grid[1], dim)
+        self.register_buffer("table", constant(lambda: sinusoid(*shape), *shape))
         self.table: Tensor
 
     def embedding(self, grid: Grid) -> Float[Tensor, "tokens dim"]:
@@ -233,8 +240,9 @@ class RelativePositions(Positions):
         nn.init.trunc_normal_(self.offsets, std=0.02)
         if num_prefix:
             self.prefix = nn.Parameter(torch.zeros(num_heads, 3))
-        index = relative_index(grid, CPU)
-        self.register_buffer("index", as_buffer(index), persistent=False)
+        num = rows * columns
+        index = constant(lambda: relative_index(grid, CPU), num, num, dtype=torch.long)
+        self.register_buffer("index", index, persistent=False)
         self.index: Tensor
 
     def attention_bias(self, grid: Grid) -> Float[Tensor, "one heads queries keys"]:
