@@ -106,10 +106,12 @@ class HangWatch:
 
     def keep_beating(self) -> None:
         """Writes beats and reads those of others, until the run ends."""
-        while not self.ended.wait(self.interval):
+        is_over = False
+        while not is_over:  # at once, so that each process is known from its start
             with suppress(RuntimeError):  # the store is gone, or late
                 self.exchange()
                 self.answered_at = time.monotonic()
+            is_over = self.ended.wait(self.interval)
         with suppress(RuntimeError):
             self.store.set(self.key(self.world.rank), "")
 
