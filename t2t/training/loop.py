@@ -22,6 +22,7 @@ from t2t.training.distributed import (
     broadcast_from_main,
     check_same_on_all,
     init_distributed,
+    is_sharded,
 )
 from t2t.training.evaluation.check_scoring import check_scoring
 from t2t.training.loaders import open_data
@@ -134,7 +135,8 @@ def train(
             recipe, runtime, world, run_folder, splits, logger, checkpoint, compiling
         )
         loaded = trainer.state.loaded
-        if not trainer.stepper.uses_graphs:  # which rehearse an evaluation
+        # Graphs rehearse an evaluation; shards can only be used after a step.
+        if not (trainer.stepper.uses_graphs or is_sharded(trainer.task)):
             check_scoring(recipe, trainer.state, world, trainer.stepper.precision)
 
         def write_start() -> None:
