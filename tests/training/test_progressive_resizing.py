@@ -65,9 +65,9 @@ def test_the_model_sees_smaller_images_first(
     seen: list[tuple[int, ...]] = []
     plain = step_module.Stepper.find_gradient
 
-    def noting(one: Stepper, *views: Tensor) -> Tensor:
+    def noting(one: Stepper, requests: Tensor, *views: Tensor) -> Tensor:
         seen.append(tuple(views[0].shape[-2:]))
-        return plain(one, *views)
+        return plain(one, requests, *views)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(step_module.Stepper, "find_gradient", noting)
