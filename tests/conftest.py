@@ -15,6 +15,9 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 # Tensors here are small: more threads only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# ONNX Runtime, which some tests import themselves, would report its usage.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
 # Shells start what runs in their background with Ctrl-C ignored, which tests press.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # The same for nohup and the closing of a terminal.

@@ -17,7 +17,7 @@ from t2t.deployment.graph import INPUT, ExportedGraph, dynamic_axes
 from t2t.errors import UserError, first_line
 from t2t.models.config import Size
 from t2t.serving.export_metadata import ExportMetadata
-from t2t.serving.onnx_predictor import open_session
+from t2t.serving.onnx_predictor import import_onnxruntime, open_session
 
 INSTALL = (
     "Exporting to ONNX needs onnx, onnxscript and onnxruntime: run `pip install "
@@ -31,8 +31,8 @@ DYNAMIC_INT8 = "int8 weights, activations quantized to int8 as they are computed
 def check_packages() -> None:
     """Raises an error if a package of the `export` extra is missing."""
     try:
+        import_onnxruntime()
         import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise UserError(INSTALL) from error

@@ -169,7 +169,7 @@ def sigmoid(logits: Floats) -> Floats:
 def open_session(path: str | os.PathLike[str], threads: int | None = None) -> Any:
     """ONNX Runtime's session on the CPU; an error if it is not installed."""
     try:
-        import onnxruntime
+        onnxruntime = import_onnxruntime()
     except ImportError as error:
         raise UserError(INSTALL) from error
     file = Path(path).expanduser()
@@ -190,6 +190,18 @@ def open_session(path: str | os.PathLike[str], threads: int | None = None) -> An
             f"{path} is not an ONNX model that can be run here ({first_line(error)}); "
             "export or copy it again."
         ) from error
+
+
+def import_onnxruntime() -> Any:
+    """ONNX Runtime, which reports no usage to its maker.
+
+    From 1.31 on it does so by default, and writes a device ID into the home folder, as
+    soon as it is imported. A user who wants that sets ORT_DISABLE_TELEMETRY=0.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    import onnxruntime
+
+    return onnxruntime
 
 
 def threads_here() -> int:

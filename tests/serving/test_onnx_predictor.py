@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -202,6 +203,22 @@ def test_other_commands_ask_for_the_weights(
     assert main([command, str(exported)]) == 2
     told = capsys.readouterr().err.splitlines()[-1]
     assert "is an exported graph (.onnx)" in told
+
+
+def test_onnx_runtime_reports_nothing_and_writes_nothing_at_home(
+    exported: Path, photos: Path, tmp_path: Path
+) -> None:
+    words = ["predict", str(exported), str(photos / "ant" / "00.jpg")]
+    env = {**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    env.pop("ORT_DISABLE_TELEMETRY")  # conftest.py sets it for all tests
+    done = subprocess.run(
+        [sys.executable, "-m", "t2t", *words],
+        env=env,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_a_missing_package_is_one_sentence(
