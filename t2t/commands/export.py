@@ -15,6 +15,7 @@ from t2t.commands.options import (
     run_code,
     warn,
 )
+from t2t.commands.weights_and_images import names_images
 from t2t.errors import UserError
 
 To = Literal["onnx", "torch-export", "safetensors", "timm"]
@@ -74,6 +75,11 @@ def export(
     at_least(1, "--val-images", val_images)
     if not inputs:
         raise UserError("No weights are given: t2t export runs/own --to onnx.")
+    if names_images(inputs[0]):
+        raise UserError(
+            f"{inputs[0]} is not weights: give those first, as in t2t export runs/own "
+            f"{inputs[0]} --to {to}."
+        )
     size = None if image_size is None else parse_size(image_size)
     run_code(code)
 

@@ -55,6 +55,7 @@ def push(
         )
     run_code(code)
 
+    from t2t.data.batches import format_bytes
     from t2t.deployment.push import push as upload
 
     report = upload(
@@ -68,7 +69,7 @@ def push(
         model=model,
     )
     for name, size in report.files:
-        print(f"{name}  {size / 1e6:.1f} MB")
+        print(f"{name}  {format_bytes(size)}")
     if report.is_dry_run:
         warn(f"Nothing was uploaded; it would be at {report.url}.")
     else:

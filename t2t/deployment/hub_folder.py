@@ -56,7 +56,7 @@ def write_hub_folder(
     if accuracy is None:
         return (
             parity,
-            "The model card states no accuracy: --data names labelled images.",
+            "The model card states no accuracy: give labelled images (--data).",
         )
     return parity, f"Top-1 {accuracy.top1:.2f} % on {accuracy.images} (model card)."
 

@@ -24,15 +24,15 @@ def compare_classes(
     same = 100 * float((one.argmax(1) == other.argmax(1)).double().mean())
     if same < LEAST_AGREEMENT:
         raise UserError(
-            f"int8 gives the class of float32 for {same:.0f} % of {images.origin}, and "
-            f"{LEAST_AGREEMENT:g} % are needed: export it without int8."
+            f"int8 gives the same class as float32 on {same:.0f} % of {images.origin}, "
+            f"and {LEAST_AGREEMENT:g} % are needed: export it without int8."
         )
-    why = "--data names no labelled images"
+    why = "no labelled images are given (--data)"
     if multilabel:
         why = "the model predicts several labels an image"
     return (
-        f"The accuracy of int8 is not measured: {why}. It gives the class of float32 "
-        f"for {same:.0f} % of {images.origin}."
+        f"The accuracy of int8 is not measured: {why}. It gives the same class as "
+        f"float32 on {same:.0f} % of {images.origin}."
     )
 
 

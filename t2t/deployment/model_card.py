@@ -60,7 +60,7 @@ def hub_card(
         if accuracy is None
         else f"Top-1 {accuracy.top1:.2f} % on {accuracy.images}, one view per image.",
         "## Limits",
-        limits(size, name or "its training"),
+        limits(size, name or "its training", several=trained.is_multilabel),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -165,12 +165,16 @@ def in_cell(name: str) -> str:
     return on_one_line(name).replace("|", "\\|")
 
 
-def limits(size: str, data: str) -> str:
-    """The limits of the model."""
+def limits(size: str, data: str, *, several: bool) -> str:
+    """The limits of a model; `several` predicts any number of labels an image."""
+    outcome = (
+        "may get some of them too"
+        if several
+        else "is assigned to one of them too, often with a high probability"
+    )
     return "\n".join(
         [
-            "- It knows only these classes: an image of anything else is assigned to "
-            "one of them too, often with a high probability.",
+            f"- It knows only these classes: an image of anything else {outcome}.",
             f"- Its input is {size} pixels: a photograph is shrunk to that and small "
             "objects are lost. Crop to the object first.",
             f"- It was trained on images like those of {data}: other views, drawings "

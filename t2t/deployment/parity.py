@@ -23,6 +23,11 @@ class Parity:
     """The images that were compared."""
 
     def __str__(self) -> str:
+        if self.largest_difference == 0:
+            return (
+                f"equals PyTorch exactly (largest output {self.largest_output:.3g}) on "
+                f"{self.images}"
+            )
         return (
             f"differs from PyTorch by at most {self.largest_difference:.1e} (largest "
             f"output {self.largest_output:.3g}) on {self.images}"
@@ -59,5 +64,13 @@ def check_parity(
 
 
 def batches_of(batches: Sequence[Tensor]) -> list[Tensor]:
-    """The first image alone, since graphs may depend on the batch, then the rest."""
-    return [part for batch in batches for part in (batch[:1], batch[1:]) if len(part)]
+    """The first image alone, since graphs may depend on the batch, then the rest.
+
+    A single image is also run as a batch of two.
+    """
+    return [part for batch in batches for part in (batch[:1], several(batch))]
+
+
+def several(batch: Tensor) -> Tensor:
+    """The images after the first one; if there is none, that one twice."""
+    return batch[1:] if len(batch) > 1 else batch[:1].expand(2, -1, -1, -1)

@@ -29,7 +29,7 @@ def target_of(
     else:
         target = Path(out).expanduser()
     if suffix and target.suffix != suffix:
-        raise UserError(f"out={str(out)!r} must end in {suffix} for to={options.to!r}.")
+        raise UserError(f"{target} must end in {suffix}, as {options.to} files do.")
     if not target.parent.is_dir():
         raise UserError(
             f"{target} cannot be written: there is no folder {target.parent}; create "

@@ -140,8 +140,8 @@ def test_int8_states_its_accuracy_beside_float32s(
     assert json.loads(about["accuracy"]) == report.accuracy
     assert "int8" in json.loads(about["quantization"])
     unlabelled = t2t.export(weights, to="onnx", out=out, images=photos, int8=True)
-    assert "of int8 is not measured: --data names no lab" in unlabelled.accuracy
-    assert "the class of float32 for " in unlabelled.accuracy
+    assert "is not measured: no labelled images are given" in unlabelled.accuracy
+    assert "the same class as float32 on " in unlabelled.accuracy
 
 
 def test_int8_of_several_labels_an_image_says_why_it_is_not_measured() -> None:
@@ -201,10 +201,15 @@ def test_the_default_name_is_that_of_the_weights(
         ("WEIGHTS PHOTO --to onnx --out a.pt2", "must end in .onnx"),
         ("WEIGHTS PHOTO --to onnx --out no/a.onnx", "there is no folder no"),
         ("WEIGHTS PHOTO --to safetensors --out WEIGHTS", "is the file of weights"),
-        ("WEIGHTS PHOTO --to safetensors --int8", "int8 is for to='onnx'"),
-        ("WEIGHTS PHOTO --to onnx --license mit", "license is for the model card of"),
-        ("WEIGHTS PHOTO --to timm --dynamic-image-size", "dynamic_image_size is for"),
+        ("WEIGHTS PHOTO --to safetensors --int8", "int8 is for onnx, not for"),
+        (
+            "WEIGHTS PHOTO --to onnx --license mit",
+            "license is for the card of a timm folder",
+        ),
+        ("WEIGHTS PHOTO --to timm --dynamic-image-size", "dynamic-image-size is for"),
         ("WEIGHTS PHOTO --to timm --out HERE", "something other than an earlier"),
+        ("WEIGHTS PHOTO --to timm --license Apache", "'Apache' is not a name that the"),
+        ("PHOTO --to onnx", "is not weights: give those first"),
         ("WEIGHTS PHOTO --to onnx --val-images 0", "--val-images 0 is too small"),
         ("WEIGHTS PHOTO --to onnx --image-size big", "--image-size big is not a size"),
         ("WEIGHTS --data nowhere --to onnx", "nowhere"),

@@ -61,6 +61,21 @@ def test_one_image_runs_alone_and_the_others_as_a_batch() -> None:
     assert sorted({*sizes}) == [1, 4]
 
 
+def test_a_single_image_is_also_a_batch_of_two() -> None:
+    """A graph that is fixed to one image is not exported."""
+    lone = CheckImages((torch.zeros(1, 3, 4, 4, dtype=torch.uint8),), "one image")
+
+    def reference(images: Tensor) -> Tensor:
+        return torch.ones(len(images), 2)
+
+    with pytest.raises(UserError, match="gives other shapes"):
+        check_parity("It", lambda images: np.ones((1, 2)), reference, lone)
+    parity = check_parity(
+        "It", lambda images: reference(images).numpy(), reference, lone
+    )
+    assert str(parity) == "equals PyTorch exactly (largest output 1) on one image"
+
+
 @pytest.mark.parametrize(("num_changed", "is_allowed"), [(1, True), (2, False)])
 def test_int8_gives_three_of_four_images_the_same_class(
     num_changed: int, is_allowed: bool
@@ -74,7 +89,7 @@ def test_int8_gives_three_of_four_images_the_same_class(
 
     if is_allowed:
         stated = compare_classes(float32, int8, IMAGES, multilabel=False)
-        assert "the class of float32 for 80 % of 5 images" in stated
+        assert "the same class as float32 on 80 % of 5 images" in stated
     else:
         with pytest.raises(UserError, match="export it without int8"):
             compare_classes(float32, int8, IMAGES, multilabel=False)
