@@ -23,7 +23,7 @@ h1 { font-size: 1.6rem; line-height: 1.25; } h2 { font-size: 1.25rem;
 h3 { font-size: 1rem; margin: 1.5rem 0 .5rem; }
 p { max-width: 46rem; } .quiet { color: var(--quiet); }
 nav { display: flex; flex-wrap: wrap; gap: .25rem 1rem; }
-.table { overflow-x: auto; }
+.table { overflow-x: auto; margin: .75rem 0; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .75rem .25rem 0; text-align: left; vertical-align: top;
   border-bottom: 1px solid var(--line); }

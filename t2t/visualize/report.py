@@ -89,7 +89,7 @@ def add_overview(folder: Folder, look: Look) -> None:
     """A table of the models, and what is left out."""
     folder.page.section("Models")
     folder.page.table(
-        ("weights", "model", "parameters", "image", "dead channels", "predictions"),
+        ("weights", "model", "parameters", "image", "dead channels"),
         [
             (
                 each.weights,
@@ -97,18 +97,30 @@ def add_overview(folder: Folder, look: Look) -> None:
                 f"{each.num_parameters / 1e6:.2f} M",
                 f"{each.image_size[0]}×{each.image_size[1]}",
                 f"{each.num_dead:,} of {each.num_channels:,}",
-                "; ".join(
-                    f"{image.name}: {image.prediction}"
-                    for image in each.images
-                    if image.prediction
-                )
-                or "–",
             )
             for each in look.models
         ],
     )
+    add_predictions(folder, look)
     for each in look.models:
         for note in each.notes:
             folder.page.paragraph(f"{each.title}: {note}", quiet=True)
     for sentence in look.skipped:
         folder.page.paragraph(f"Skipped: {sentence}", quiet=True)
+
+
+def add_predictions(folder: Folder, look: Look) -> None:
+    """A table of the best class of every drawn image, a column per model."""
+    by_model = [[image.prediction for image in each.images] for each in look.models]
+    if not any(map(any, by_model)):
+        return
+    folder.page.paragraph("The most probable class of each image, and its probability:")
+    folder.page.table(
+        ("image", *(each.title for each in look.models)),
+        [
+            (image.name, *(found or "–" for found in predictions))
+            for image, *predictions in zip(
+                look.models[0].images, *by_model, strict=True
+            )
+        ],
+    )

@@ -111,6 +111,10 @@ def test_the_report_is_whole_and_asks_nobody(
     assert "currentColor" in text
     assert "a &lt;b&gt; $x$ 猫.png" in text
     assert "<b>" not in text
+    header, row = re.findall(r"<tr>(.*?)</tr>", text.split("</table>")[1], re.DOTALL)
+    assert all(each.title in header for each in seen.models)
+    for each in seen.models:
+        assert each.images[0].prediction in row
     numbers = json.loads((report.parent / "look.json").read_text())
     assert [each["model"] for each in numbers["models"]] == [
         "t2t_vit_7_32",
