@@ -163,9 +163,18 @@ class ChannelStatistics:
         return self.rms > OUTSIZED_ABOVE * self.rms.median()
 
     @property
+    def unit(self) -> Float[Tensor, ""]:
+        """The standard deviation of the median channel.
+
+        Where more than half of the channels are constant, that of the most varying one.
+        """
+        median = self.std.median()
+        return (median if median > 0 else self.std.max()).clamp(min=1e-30)
+
+    @property
     def relative_std(self) -> Float[Tensor, " channels"]:
-        """The standard deviation over that of the median channel."""
-        return self.std / self.std.median().clamp(min=1e-30)
+        """The standard deviation in this unit."""
+        return self.std / self.unit
 
 
 @dataclass(frozen=True, kw_only=True)

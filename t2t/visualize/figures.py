@@ -63,18 +63,23 @@ def draw_splits(images: Sequence[ImageLook]) -> Figure:
 
 
 def draw_features(image: ImageLook, channels: Sequence[ChannelStatistics]) -> Figure:
-    """Channels of some layers in units of the layer's median channel."""
+    """Channels of some layers, dead and outsized ones with a frame."""
+    label = "in units of the median std"
+    scale, aspect = Scale(-3, 3, "RdBu_r", label), aspect_of(image.pixels)
+    rows = feature_rows(image, channels)
+    return draw_montage(rows, scale, aspect, "channel, evenly spaced")
+
+
+def feature_rows(image: ImageLook, channels: Sequence[ChannelStatistics]) -> list[Row]:
+    """A row for each layer: differences from the mean, in its unit."""
     by_name = {each.name: each for each in channels}
     rows = []
     for maps in image.features:
         found = by_name.get(maps.name)
         if found is None:
             continue
-        typical = found.std.median().clamp(min=1e-30)
         centre = maps.values.mean((1, 2), keepdim=True)
-        if found.std.median() == 0:  # more than half of the channels are dead
-            typical = found.std.max().clamp(min=1e-30)
-        values = (maps.values - centre) / typical
+        values = (maps.values - centre) / found.unit
         frames = {}
         for panel, channel in enumerate(maps.channels):
             if found.outsized[channel]:
@@ -82,13 +87,7 @@ def draw_features(image: ImageLook, channels: Sequence[ChannelStatistics]) -> Fi
             if found.dead[channel]:
                 frames[panel] = DEAD
         rows.append(Row(name=maps.name, panels=values, frames=frames))
-    scale = Scale(
-        -3,
-        3,
-        "RdBu_r",
-        "in units of the median std",
-    )
-    return draw_montage(rows, scale, aspect_of(image.pixels), "channel, evenly spaced")
+    return rows
 
 
 def draw_heads(layers: Sequence[HeadMaps], kind: str, aspect: float) -> Figure:
@@ -209,9 +208,7 @@ def draw_positions(positions: PositionMaps) -> Figure:
 
 def draw_filters(filters: FirstFilters) -> Figure:
     """The filters of the largest norm, with one scale around grey."""
-    values = filters.values
-    largest = values.flatten(1).norm(dim=1).argsort(descending=True)[:FILTERS_SHOWN]
-    values = values[largest]
+    values = largest(filters.values)
     if values.shape[1] != 3:
         values = values.mean(1, keepdim=True).expand(-1, 3, -1, -1)
     limit = values.abs().flatten().quantile(0.99).clamp(min=1e-12)
@@ -232,6 +229,12 @@ def draw_filters(filters: FirstFilters) -> Figure:
     figure = new_figure(wide + 8, high + 8)
     show(bare(place(figure, 4, 4, wide, high)), canvas)
     return figure
+
+
+def largest(filters: Tensor) -> Tensor:
+    """The filters of the largest norm, in its order."""
+    order = filters.flatten(1).norm(dim=1).argsort(descending=True)
+    return filters[order[:FILTERS_SHOWN]]
 
 
 def along(items: Any) -> np.ndarray:
