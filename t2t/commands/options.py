@@ -238,6 +238,11 @@ def parse_size(text: str) -> tuple[int, int]:
             f"--image-size {text} is not a size; write 224 or, height first, 192x256."
         )
     height, width = (
-        at_most(MAX_IMAGE_SIDE, "--image-size", int(numbers[each])) for each in (0, -1)
+        at_most(
+            MAX_IMAGE_SIDE,
+            "--image-size",
+            at_least(1, "--image-size", int(numbers[each])),
+        )
+        for each in (0, -1)
     )
     return height, width

@@ -16,7 +16,7 @@ from t2t.deployment.check_images import (
     find_labelled,
     images_in,
 )
-from t2t.deployment.graph import ExportedGraph
+from t2t.deployment.graph import ExportedGraph, check_any_size
 from t2t.deployment.hub_folder import write_hub_folder
 from t2t.deployment.int8 import compare_accuracy, compare_classes
 from t2t.deployment.options import ExportOptions
@@ -127,6 +127,7 @@ class Export:
             with_preprocessing=options.with_preprocessing,
             multilabel=trained.is_multilabel,
         )
+        check_any_size(graph, trained.name, self.checked.batches[1:])
         metadata = metadata_of(trained, options, graph.output)
         if options.to == "torch-export":
             torch_export_file.write_torch_export(

@@ -1,9 +1,12 @@
 """The module that is exported: a model, with its preprocessing on request."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from t2t.data.augment.pipeline import scale_and_shift
+from t2t.errors import UserError
 from t2t.models.config import Size
 from t2t.models.trained import TrainedModel
 
@@ -69,3 +72,21 @@ def dynamic_axes(dynamic_image_size: bool) -> tuple[dict[int, object]]:
         for axis in (2, 3):
             axes[axis] = torch.export.Dim.DYNAMIC
     return (axes,)
+
+
+def check_any_size(graph: ExportedGraph, name: str, batches: Sequence[Tensor]) -> None:
+    """Raises an error if the network itself does not take images of each size."""
+    for batch in batches:
+        try:
+            graph.outputs_for(batch[:1])
+        # Networks of timm and of a user's file assert what they like.
+        except Exception as error:
+            raise one_size_only(name) from error
+
+
+def one_size_only(name: str) -> UserError:
+    """The error for a network that is not exported for images of any size."""
+    return UserError(
+        f"{name} cannot be exported for images of any size: it seems to take one only, "
+        "or multiples of its patches; leave --dynamic-image-size out."
+    )

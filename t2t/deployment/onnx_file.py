@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from t2t.deployment.graph import INPUT, ExportedGraph, dynamic_axes
+from t2t.deployment.graph import INPUT, ExportedGraph, dynamic_axes, one_size_only
 from t2t.errors import UserError, first_line
 from t2t.models.config import Size
 from t2t.serving.export_metadata import ExportMetadata
@@ -59,14 +59,19 @@ def write_onnx(
             )
         # The exporter's errors are of its own kinds, and pages long.
         except Exception as error:
-            raise UserError(
-                f"{metadata.model} cannot be exported to ONNX ({reason(error)})."
-            ) from error
+            raise unexportable("to ONNX", metadata, error) from error
     strip_traces(program.model)
     name_axes(program.model, metadata)
     set_metadata(program.model, metadata)
     num_bytes = sum(weight.nbytes for weight in graph.state_dict().values())
     program.save(file, external_data=num_bytes > MOST_BYTES_IN_ONE_FILE)
+
+
+def unexportable(how: str, metadata: ExportMetadata, error: Exception) -> UserError:
+    """The error for a network that an exporter does not take."""
+    if metadata.dynamic_image_size:
+        return one_size_only(metadata.model)
+    return UserError(f"{metadata.model} cannot be exported {how} ({reason(error)}).")
 
 
 def reason(error: BaseException) -> str:

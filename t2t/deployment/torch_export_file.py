@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from t2t.deployment.graph import ExportedGraph, dynamic_axes
-from t2t.deployment.onnx_file import quiet_exporter, reason
-from t2t.errors import UserError
+from t2t.deployment.onnx_file import quiet_exporter, unexportable
 from t2t.models.config import Size
 from t2t.serving.export_metadata import ExportMetadata
 
@@ -31,10 +30,7 @@ def write_torch_export(
             )
         # torch.export raises errors of many kinds.
         except Exception as error:
-            raise UserError(
-                f"{metadata.model} cannot be exported by torch.export "
-                f"({reason(error)})."
-            ) from error
+            raise unexportable("by torch.export", metadata, error) from error
         for module in program.graph_module.modules():
             if isinstance(module, torch.fx.GraphModule):
                 for node in module.graph.nodes:  # paths of this machine

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir
 import onnxruntime
 import pytest
+import timm
 import torch
 from PIL import Image
 
@@ -20,6 +21,7 @@ from t2t.deployment.int8 import compare_classes
 from t2t.deployment.torch_export_file import METADATA_FILE
 from t2t.errors import UserError
 from t2t.models.trained import load_trained
+from t2t.models.weights import save
 from t2t.serving.predictor import Predictor
 
 Output = pytest.CaptureFixture[str]
@@ -211,6 +213,7 @@ def test_the_default_name_is_that_of_the_weights(
         ("WEIGHTS PHOTO --to timm --license Apache", "'Apache' is not a name that the"),
         ("PHOTO --to onnx", "is not weights: give those first"),
         ("WEIGHTS PHOTO --to onnx --val-images 0", "--val-images 0 is too small"),
+        ("WEIGHTS PHOTO --to onnx --image-size 0", "--image-size 0 is too small"),
         ("WEIGHTS PHOTO --to onnx --image-size big", "--image-size big is not a size"),
         ("WEIGHTS --data nowhere --to onnx", "nowhere"),
     ],
@@ -232,6 +235,19 @@ def test_a_mistake_is_one_sentence(
     assert sentence in told.err.splitlines()[-1]
     assert told.out == ""
     assert [path.name for path in tmp_path.iterdir()] == ["other.txt"]
+
+
+@pytest.mark.parametrize("to", ["onnx", "torch-export"])
+def test_a_network_of_one_size_is_not_exported_for_any(
+    to: str, photos: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "vit.safetensors"
+    model = timm.create_model("test_vit", num_classes=2)
+    about = {"image_size": [160, 160], "channels": 3, "crop_fraction": 1.0}
+    extra = {**about, "mean": [0.5] * 3, "std": [0.5] * 3}
+    save(model, file, name="test_vit", class_names=("ant", "bee"), extra=extra)
+    with pytest.raises(UserError, match="patches; leave --dynamic-image-size out"):
+        t2t.export(file, to=to, images=photos, dynamic_image_size=True)
 
 
 def test_a_missing_package_is_one_sentence(
