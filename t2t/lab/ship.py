@@ -154,7 +154,7 @@ def card(
         "precision.",
         class_table(report),
         "## Limits",
-        limits(size, data),
+        limits(size, data, several=False),
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -9,17 +9,20 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from t2t.deployment import accuracy
 from t2t.deployment import int8 as int8_module
 from t2t.deployment.check_images import (
     MOST_IMAGES,
     CheckImages,
     LabelledImages,
+    find_labelled,
     images_in,
 )
 from t2t.deployment.export import other_size
 from t2t.deployment.int8 import compare_classes
 from t2t.deployment.parity import check_parity
 from t2t.errors import UserError
+from t2t.models.trained import load_trained
 
 IMAGES = CheckImages((torch.zeros(5, 3, 4, 4, dtype=torch.uint8),), "5 images")
 
@@ -111,6 +114,30 @@ def test_int8_may_lose_two_points_or_two_images(
     else:
         with pytest.raises(UserError, match="int8 loses too much"):
             int8_module.compare_accuracy(*given)
+
+
+def test_only_images_count_not_what_fills_the_last_batch(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three images in batches of two, of which the model knows two."""
+    for name in ("ant", "bee"):
+        (tmp_path / name).mkdir()
+    Image.new("RGB", (24, 24)).save(tmp_path / "ant" / "0.png")
+    Image.new("RGB", (24, 24)).save(tmp_path / "ant" / "1.png")
+    Image.new("RGB", (24, 24)).save(tmp_path / "bee" / "2.png")
+    monkeypatch.setattr(accuracy, "BATCH_SIZE", 2)
+    trained = load_trained(weights)
+    labelled = find_labelled(trained, str(tmp_path), 1000)
+    assert labelled is not None
+    sizes = []
+
+    def always_ant(images: Tensor) -> np.ndarray:
+        sizes.append(len(images))
+        return np.eye(4, dtype=np.float32)[[0] * len(images)]
+
+    found = accuracy.top1_of({"it": always_ant}, trained, labelled)
+    assert found["it"] == pytest.approx(200 / 3)
+    assert sizes == [2, 1]
 
 
 def test_a_folder_is_checked_on_a_few_of_its_images(tmp_path: Path) -> None:

@@ -7,8 +7,11 @@ import pytest
 import timm
 import torch
 from huggingface_hub import ModelCard
+from PIL import Image
 
 import t2t
+from t2t.deployment import hub_folder
+from t2t.deployment.model_card import KnownAccuracy, limits
 from t2t.errors import UserError
 from t2t.models.create import create_model
 from t2t.models.positions import POSITIONS, SinusoidPositions
@@ -85,3 +88,23 @@ def test_parts_of_a_users_file_are_refused(
     with pytest.raises(UserError, match="the positions 'mine' of your own file"):
         t2t.export(file, to="timm", out=tmp_path / "out", images=photos[:1])
     assert not (tmp_path / "out").exists()
+
+
+def test_the_card_states_the_runs_accuracy_unless_data_is_named(
+    weights: Path, photos: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_run = KnownAccuracy(12.5, "the run's images")
+    monkeypatch.setattr(hub_folder, "accuracy_of_run", lambda trained: of_run)
+    stated = t2t.export(weights, to="timm", out=tmp_path / "a", images=photos).accuracy
+    assert stated.startswith("Top-1 12.50 % on the run's images")
+    for name in ("ant", "bee"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        Image.open(photos[0]).save(tmp_path / "data" / name / "0.png")
+    data = str(tmp_path / "data")
+    stated = t2t.export(weights, to="timm", out=tmp_path / "b", data=data).accuracy
+    assert "on 2 images of data" in stated
+
+
+def test_the_card_of_several_labels_says_that_an_image_may_have_none() -> None:
+    assert "may get some of them too" in limits("24×24", "insects", several=True)
+    assert "one of them too, often" in limits("24×24", "insects", several=False)

@@ -22,7 +22,7 @@ from t2t.errors import UserError
 from t2t.serving import onnx_predictor
 from t2t.serving.export_metadata import ExportMetadata
 from t2t.serving.onnx_predictor import OnnxPredictor, sigmoid
-from t2t.serving.prediction import Prediction
+from t2t.serving.prediction import ClassProbability, Prediction
 from t2t.serving.predictor import Predictor
 
 Output = pytest.CaptureFixture[str]
@@ -291,3 +291,24 @@ def test_the_sigmoid_is_torchs_and_overflows_nowhere() -> None:
     logits = np.array([-200, -3, -0.5, 0, 0.5, 3, 200], np.float32)
     expected = torch.from_numpy(logits).sigmoid().numpy()
     np.testing.assert_allclose(sigmoid(logits), expected, atol=1e-6)
+
+
+def test_a_probability_at_the_threshold_is_a_label() -> None:
+    predictor = object.__new__(OnnxPredictor)
+    predictor.is_multilabel, predictor.threshold = True, 0.5
+    at, below = (ClassProbability(n, "a", "a", 0.5 - n / 100) for n in range(2))
+    assert predictor._prediction("x", (at, below), None).classes == (at,)
+    assert predictor._prediction("x", (below,), None).classes == ()
+
+
+def test_a_graph_that_gives_nan_is_one_sentence(
+    exported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Damaged:
+        def run(self, names: None, inputs: dict[str, Any]) -> list[np.ndarray]:
+            return [np.array([[0.0, np.nan]], np.float32)]
+
+    predictor = OnnxPredictor(exported)
+    monkeypatch.setattr(predictor, "session", Damaged())
+    with pytest.raises(UserError, match="gives NaN or infinity: it is damaged"):
+        predictor.outputs(np.zeros((1, 3, 24, 24), np.uint8))
