@@ -47,7 +47,7 @@ def train(
             "(default: digits; with --data or --from a recipe that suits them)",
             "[RECIPE]",
         ),
-    ] = "digits",
+    ] = "",
     *,
     data: Annotated[
         str | None,
