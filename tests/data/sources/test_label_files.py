@@ -211,6 +211,16 @@ def test_empty_labels_are_noted_or_refused(photos: Path) -> None:
     assert "have no label" in wrong
 
 
+def test_na_is_a_class_with_a_note(photos: Path) -> None:
+    labels = {name: "NA" if label == "owl" else label for name, label in LABELS.items()}
+    file = table(photos.parent / "mine.csv", ["path", "label"], *labels.items())
+    splits = opened(photos, file)
+    assert splits.train.classes == ("NA", "cat", "dog")
+    assert found(splits) == labels
+    num = [*labels.values()].count("NA")
+    assert f"'NA' is a class, of {num} images of {file}" in splits.train.notes[0]
+
+
 def test_one_image_with_different_labels(photos: Path) -> None:
     file = table(photos / "a.csv", ("file", "label"), *LABELS.items(), ("1.jpg", "cat"))
     wrong = error(photos, file)
