@@ -16,7 +16,7 @@ from t2t.recipes.default import default_recipe
 from t2t.recipes.from_file import is_in_file
 from t2t.training.recipe import Recipe
 
-UNNAMED = ""
+UNNAMED = "default"
 """Stands for a recipe that suits the data; without data, for that of the digits."""
 DIGITS = "digits"
 

@@ -471,6 +471,10 @@ def test_what_to_type_next_can_be_pasted(tmp_path: Path) -> None:
     told = files_and_commands(folder)
     assert f"t2t eval '{folder}' " in told
     assert f"t2t predict '{folder}' IMAGE..." in told
+    told = files_and_commands(folder, has_head=False)
+    assert f"t2t train --from '{folder}' --data LABELLED " in told
+    assert f"t2t probe '{folder}' --data LABELLED " in told
+    assert "t2t predict" not in told
     (folder / "model.safetensors").unlink()
     assert (
         files_and_commands(folder) == f"  {folder}/metrics.jsonl   the same as numbers"
