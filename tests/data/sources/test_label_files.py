@@ -577,3 +577,23 @@ def test_a_table_in_a_split_folder_says_why_it_is_not_used(tmp_path: Path) -> No
 def test_a_link_to_no_table_is_not_suggested(photos: Path) -> None:
     (photos / "dead.csv").symlink_to("nowhere.csv")
     assert "Did you mean" not in error(photos, "dead.csv")
+
+
+def test_unlisted_images_count_where_labels_do_not(photos: Path) -> None:
+    listed = dict([*LABELS.items()][:6])
+    table(photos / "labels.csv", ["path", "label"], *listed.items())
+    splits = open_splits(photos, labels=False, unlisted=True)
+    assert len(splits.train) + len(splits.val) == len(LABELS)
+    assert not splits.train.is_labelled
+    assert f"lists 6 of the {len(LABELS)} images" in splits.train.notes[0]
+    assert len(open_splits(photos, labels=False).train) < 6
+    # A table that lists all of them keeps its labels.
+    table(photos / "labels.csv", ["path", "label"], *LABELS.items())
+    splits = open_splits(photos, labels=False, unlisted=True)
+    assert found(splits) == LABELS
+    # One with splits says what is not to be trained on.
+    rows = [(name, label, "train") for name, label in listed.items()]
+    rows += [(name, label, "val") for name, label in [*LABELS.items()][6:12]]
+    table(photos / "labels.csv", ["path", "label", "split"], *rows)
+    splits = open_splits(photos, labels=False, unlisted=True)
+    assert (len(splits.train), len(splits.val)) == (6, 6)
