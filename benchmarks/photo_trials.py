@@ -11,6 +11,7 @@ process runs them all: imports, kernels and decoded images are shared.
 import argparse
 import gc
 import json
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from t2t.training.recipe import ProgressiveResizing, Recipe, TokenDropping
 from t2t.training.runtime import Runtime
 
 HOLDOUT = 2_000
+STOPPED = "stopped before its end"
 IMAGEWOOF = 9_025
 Change = Callable[[Recipe], Recipe]
 CONVOLUTIONS = ("axial", "conv_attention", "conv_attention", "conv_attention")
@@ -168,6 +170,8 @@ def run(recipe: Recipe, folder: Path, splits: Splits) -> dict[str, Any]:
         row["summary"] = result.summary
         row["top1"] = result.summary["top1"]
         row["last_loss"] = last_loss(folder / recipe.name)
+        if not result.finished:
+            row["error"] = STOPPED
     except Exception as error:
         traceback.print_exc()
         row["error"] = f"{type(error).__name__}: {error}"[:500]
@@ -183,8 +187,8 @@ def last_loss(folder: Path) -> float | None:
     return next((row["loss"] for row in reversed([*rows]) if "loss" in row), None)
 
 
-def main() -> None:
-    """Runs the trials that fit into the time."""
+def main() -> int:
+    """Runs the trials that fit into the time; 1 if one failed or did not fit."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data")
     parser.add_argument("trials", nargs="+")
@@ -198,9 +202,11 @@ def main() -> None:
     ends = time.monotonic() + 60 * options.minutes
     holdout = 0 if options.official else options.holdout
     splits = None
+    status = 0
     for trial in options.trials:
         if time.monotonic() > ends:
             print(f"{trial}: no time left")
+            status = 1
             continue
         recipe = recipe_of(trial, IMAGEWOOF - holdout, holdout)
         recipe = replace(recipe, data=options.data, seed=options.seed)
@@ -210,7 +216,11 @@ def main() -> None:
             out.write(json.dumps(row) + "\n")
         shown = ("top1", "last_loss", "seconds", "error")
         print(trial, json.dumps({key: row.get(key) for key in shown}), flush=True)
+        status = 1 if row.get("error") else status
+        if row.get("error") == STOPPED:
+            return 1
+    return status
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

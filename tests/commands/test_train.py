@@ -341,6 +341,10 @@ def test_the_data_named_are_the_recipes() -> None:
     assert open_recipe("digits", "photos") == replace(digits, data="photos")
 
 
+def test_a_folder_of_recipes_stands_for_its_first() -> None:
+    assert find_recipe("pretrain").name == "pretrain.moco_v3"
+
+
 def test_without_a_recipe_the_data_decides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
