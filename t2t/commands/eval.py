@@ -207,8 +207,9 @@ def eval_multilabel(
     for option_name, is_given in refused.items():
         if is_given:
             raise UserError(
-                f"{option_name} needs one label an image, and {trained.path} predicts "
-                "several: leave it out."
+                f"{option_name} is for models that predict one label an image, and "
+                f"{trained.path} predicts several: leave it out. t2t eval then prints "
+                "the average precision of every class."
             )
     from t2t.screen import print_json, print_page, show_progress
     from t2t.training.evaluation.evaluate_multilabel import evaluate_multilabel
