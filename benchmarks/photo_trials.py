@@ -139,9 +139,14 @@ CHANGES: dict[str, Change] = {
 }
 
 
+def changes_of(trial: str) -> list[str]:
+    """The names of a trial's changes."""
+    return trial.partition("@")[0].split("+")
+
+
 def recipe_of(trial: str, num_images: int, holdout: int) -> Recipe:
     """The recipe of a trial: changes joined by +, then @ and the epochs."""
-    names, _, epochs = trial.partition("@")
+    _, _, epochs = trial.partition("@")
     recipe = photo_recipe(
         trial,
         "imagewoof",
@@ -149,7 +154,7 @@ def recipe_of(trial: str, num_images: int, holdout: int) -> Recipe:
         image_size=(128, 128),
         epochs=int(epochs or 20),
     )
-    for name in names.split("+"):
+    for name in changes_of(trial):
         recipe = CHANGES[name](recipe)
     return replace(recipe, holdout=holdout, evaluate_every=recipe.epochs)
 
@@ -199,6 +204,9 @@ def main() -> int:
     parser.add_argument("--official", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    names = {name for each in options.trials for name in changes_of(each)}
+    if unknown := sorted(names - {*CHANGES}):
+        parser.error(f"{unknown[0]} is no change; there are {', '.join(CHANGES)}")
     ends = time.monotonic() + 60 * options.minutes
     holdout = 0 if options.official else options.holdout
     splits = None
