@@ -25,7 +25,7 @@ from t2t.data.sources.base import Indices, Source
 from t2t.data.streaming.stream import Decoded, ImageStream
 from t2t.ops.ragged import Ragged, empty_rounded_up
 
-# Images that the stream decodes in a step: more if they are small.
+# Images that the processes of a machine decode in a step: more if they are small.
 _MIN_CHUNK, _MAX_CHUNK = 64, 2048
 _CHUNK_BYTES = 1 << 24
 
@@ -87,7 +87,7 @@ class ResidentImages:
         )
         num_together = 1 if peers is None else peers.local_size
         chunk = _CHUNK_BYTES // num_together // loader.load(0)[1].numel()
-        chunk = min(max(chunk, _MIN_CHUNK), _MAX_CHUNK)
+        chunk = min(max(chunk, _MIN_CHUNK // num_together, 1), _MAX_CHUNK)
         self._stream = ImageStream(
             loader,
             _InOrder(range(len(self.labels)), chunk),
