@@ -25,10 +25,11 @@ from t2t.commands.options import (
     option,
     run_code,
     warn,
+    warn_skipped,
 )
 from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, damage_limit
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
-from t2t.errors import UserError, on_one_line
+from t2t.errors import UserError
 from t2t.table_beside import OF_REPORT, table_beside
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def eval(
             evaluation = Evaluation(evaluated, max_pixels, max_damaged)
             found = evaluation.save_report(report, train_images, progress)
     warn(*evaluated.notes)
-    warn(*(f"Skipped a damaged image: {on_one_line(n)}" for n in evaluated.damaged))
+    warn_skipped(evaluated.damaged)
     if json:
         findings = (
             {} if found is None else {"report": {"page": report, **found.as_json()}}
@@ -206,7 +207,7 @@ def eval_multilabel(
                 f"{option_name} needs one label an image, and {trained.path} predicts "
                 "several: leave it out."
             )
-    from t2t.screen import print_json, print_page, show_progress
+    from t2t.screen import print_report, show_progress
     from t2t.training.evaluation.evaluate_multilabel import evaluate_multilabel
 
     with show_progress("evaluating") as progress:
@@ -214,8 +215,5 @@ def eval_multilabel(
     if report is None:
         return
     warn(*report.notes)
-    warn(*(f"Skipped a damaged image: {on_one_line(n)}" for n in report.damaged))
-    if json:
-        print_json(report.as_json())
-    else:
-        print_page(lambda width: report.render())
+    warn_skipped(report.damaged)
+    print_report(report, as_json=json)
