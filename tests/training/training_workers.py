@@ -19,7 +19,7 @@ from t2t.data import batches
 from t2t.data.decoding.decode import decoder_name
 from t2t.data.sources import Splits
 from t2t.errors import UserError
-from t2t.training import checkpoint_writer, loop, model_saver, trainer
+from t2t.training import checkpoint_writer, loop, model_saver, retry_write, trainer
 from t2t.training.evaluation.evaluate_model import evaluate_model
 from t2t.training.logging import metrics_log
 from t2t.training.loop import Runtime, train
@@ -29,7 +29,7 @@ from t2t.training.run_files import read_json
 assert TwoViews  # its module registers the tasks of tests
 decoder_name()  # imports it, for all forks too
 # Nobody makes room on a disk that is full, nor is anything saved elsewhere.
-model_saver.WAIT_SECONDS = 0
+retry_write.WAIT_SECONDS = 0
 model_saver.fallback_folders = list
 trainer.SAVING_PAYS = 0.0
 
