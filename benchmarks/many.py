@@ -1,22 +1,22 @@
 """Speed of one process of many on one GPU: a process group of one over NCCL.
 
     python benchmarks/many.py --out records/speed
+    python benchmarks/many.py --out /tmp/dry --device cpu --seconds 0.1
 
-Every part runs in a process of its own, so that one that fails stops no other.
-`--parts` names some of them; `many.log` has what they print.
+Every part runs in a process of its own, so that one that fails or hangs stops no other,
+and adds its row when it is done. `--parts` names some of them; `many.log` has what they
+print. On a CPU the same code runs with a tiny model, which measures nothing.
 """
 
 import argparse
+import importlib
 import json
-import math
 import multiprocessing
 import os
 import statistics
 import sys
-import tempfile
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -24,10 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
+from many_trace import mean_of_bucket, trace_summary
 
 from t2t.lab.bench import trainer as bench_trainer
-from t2t.lab.bench.host_cost import covered
 from t2t.lab.bench.timing import time_steps
 from t2t.lab.bench.trainer import BenchTrainer, cost_of_launch
 from t2t.recipes import imagenet
@@ -38,10 +37,18 @@ from t2t.training.prepare import rehearse
 from t2t.training.runtime import Runtime
 
 MODEL = "t2t_vit_14"
-ROWS, LOG = "many-h200.json", "many.log"
+LOG, TRACE = "many.log", "many-trace.txt"
 NUM_WARM_UPS = 14
 """DDP's eleven, the capture and two replays."""
-SECONDS_PER_PART = 100.0
+SECONDS_PER_PART = 90.0
+SECONDS_OF_ALL = 440.0
+"""A lent machine is taken back after ten minutes, and results have to travel."""
+LEAST_SECONDS = 15.0
+"""Less is not enough for a part."""
+SLOW_IMPORTS = ("torch._dynamo", "torch.distributed.fsdp")
+"""What DDP and FSDP import once they are used."""
+TINY_BATCH = 8
+TINY = {"dim": 32, "depth": 2, "num_heads": 2, "token_dim": 16}
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,8 @@ class Part:
     strict: bool | None = None
     """Deterministic kernels only; None for what training does."""
     trace: bool = False
+    averages: bool = False
+    """In a trace, the gradient is averaged: NCCL launches nothing for a sum of one."""
 
 
 PARTS = {
@@ -64,11 +73,12 @@ PARTS = {
     "ddp-256": Part(parallelism="ddp"),
     "single-64": Part(batch=64),
     "ddp-64": Part(batch=64, parallelism="ddp"),
-    "uncaptured-256": Part(capture=False),
-    "uncaptured-64": Part(batch=64, capture=False),
     "fsdp-256": Part(parallelism="fsdp"),
-    "trace": Part(batch=64, parallelism="ddp", trace=True),
+    "uncaptured-64": Part(batch=64, capture=False),
+    "uncaptured-256": Part(capture=False),
+    "trace": Part(batch=64, parallelism="ddp", trace=True, averages=True),
     # Only if they are named.
+    "trace-sum": Part(batch=64, parallelism="ddp", trace=True),
     "ddp-256-strict": Part(parallelism="ddp", strict=True),
     "ddp-64-strict": Part(batch=64, parallelism="ddp", strict=True),
     "ddp-256-uncaptured": Part(parallelism="ddp", capture=False),
@@ -80,32 +90,65 @@ PARTS = {
     "single-256-compiled": Part(compile="on"),
 }
 USUAL = tuple(PARTS)[:8]
+"""The most wanted first: time may run out."""
+INSTEAD = {"trace": "trace-sum"}
+"""What is measured if a part fails."""
 
 
 def main() -> None:
     """Measures the parts one after the other."""
+    given = parse()
+    given.out.mkdir(parents=True, exist_ok=True)
+    # Parts are forks: they share slow imports, and none of these may touch the GPU.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    for name in SLOW_IMPORTS:
+        importlib.import_module(name)
+    until = time.monotonic() + given.total
+    parts = list(given.parts)
+    while parts:
+        name = parts.pop(0)
+        limit = min(given.limit, until - time.monotonic())
+        if limit < LEAST_SECONDS:
+            report(given.out, f"{name}: left out, {max(limit, 0):.0f} s are left")
+            continue
+        if not has_run(name, given, limit) and name in INSTEAD:
+            parts.insert(0, INSTEAD[name])
+        add_shares(rows_file(given))
+    show(rows_file(given))
+
+
+def parse() -> argparse.Namespace:
+    """The options of this script."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("."))
     parser.add_argument("--parts", nargs="+", default=USUAL, choices=tuple(PARTS))
-    parser.add_argument("--seconds", type=float, default=1.5)
-    parser.add_argument("--limit", type=float, default=SECONDS_PER_PART)
-    parser.add_argument("--device", default="cuda")
-    given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
-    # Forks share what is imported; none of it has touched the GPU.
-    context = multiprocessing.get_context("fork")
-    for name in given.parts:
-        started = time.monotonic()
-        child = context.Process(target=run_part, args=(name, given))
-        child.start()
-        child.join(given.limit)
-        if child.is_alive():
-            child.kill()
-            child.join()
-            report(given.out, f"{name}: killed after {given.limit:g} s")
-        took = time.monotonic() - started
-        report(given.out, f"{name}: exit code {child.exitcode} after {took:.0f} s")
-    add_shares(given.out / ROWS)
+    parser.add_argument("--seconds", type=float, default=1.5, help="of timed steps")
+    parser.add_argument(
+        "--limit", type=float, default=SECONDS_PER_PART, help="seconds of a part"
+    )
+    parser.add_argument(
+        "--total", type=float, default=SECONDS_OF_ALL, help="seconds of all parts"
+    )
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    return parser.parse_args()
+
+
+def has_run(name: str, given: argparse.Namespace, limit: float) -> bool:
+    """Runs a part in a process; whether it has ended well."""
+    assert not torch.cuda.is_initialized()
+    started = time.monotonic()
+    child = multiprocessing.get_context("fork").Process(
+        target=run_part, args=(name, given)
+    )
+    child.start()
+    child.join(limit)
+    if child.is_alive():
+        child.kill()
+        child.join()
+        report(given.out, f"{name}: killed after {limit:.0f} s")
+    took = time.monotonic() - started
+    report(given.out, f"{name}: exit code {child.exitcode} after {took:.0f} s")
+    return child.exitcode == 0
 
 
 def run_part(name: str, given: argparse.Namespace) -> None:
@@ -116,19 +159,27 @@ def run_part(name: str, given: argparse.Namespace) -> None:
             given.device, group_of_one=part.parallelism is not None
         ) as world:
             trainer = started(part, world)
+            step = stepping(trainer)
             if part.trace:
-                text = trace_summary(trainer)
-                (given.out / "many-trace.txt").write_text(text)
+                text = trace_summary(trainer, step)
+                (given.out / TRACE).write_text(text)
                 report(given.out, text)
                 leave()
-            row = measure(name, part, trainer, given.seconds)
+            row = measure(name, part, trainer, step, given.seconds)
             report(given.out, json.dumps(row))
-            with (given.out / ROWS).open("a") as rows:
+            with rows_file(given).open("a") as rows:
                 rows.write(json.dumps(row) + "\n")
             leave()
-    except Exception:
+    except BaseException:
         report(given.out, f"{name} failed:\n{traceback.format_exc()}")
         leave(1)
+
+
+def rows_file(given: argparse.Namespace) -> Path:
+    """Where the rows go: `t2t plan --measured` reads them."""
+    gpu = "h200" if given.device == "cuda" else given.device
+    path: Path = given.out / f"many-{gpu}.json"
+    return path
 
 
 def leave(code: int = 0) -> None:
@@ -147,8 +198,14 @@ def report(folder: Path, text: str) -> None:
 def started(part: Part, world: World) -> BenchTrainer:
     """A trainer that has taken its first steps."""
     recipe = replace(imagenet.published(MODEL), batch_size=part.batch)
-    if world.device.type == "cpu":  # to try this script
-        recipe = replace(recipe, model="t2t_vit_7", image_size=(64, 64))
+    if world.device.type == "cpu":
+        recipe = replace(
+            recipe,
+            model="t2t_vit_7",
+            model_args=TINY,
+            image_size=(64, 64),
+            batch_size=TINY_BATCH,
+        )
     runtime = Runtime(
         device=str(world.device),
         parallelism=part.parallelism or "ddp",  # type: ignore[arg-type]
@@ -164,25 +221,13 @@ def started(part: Part, world: World) -> BenchTrainer:
     stepper = trainer.stepper
     if part.strict is not None:
         stepper.is_strict = part.strict
-    if part.trace:
+    if part.averages:
         assert isinstance(trainer.state.trained, step_module.DistributedDataParallel)
         trainer.state.trained.register_comm_hook(None, mean_of_bucket)
     with compile_in_parallel(world.device.type == "cuda") as kernels:
         rehearse(stepper, recipe.phases(), kernels)
         kernels.wait()
     return trainer
-
-
-def mean_of_bucket(
-    _: object, bucket: dist.GradBucket
-) -> torch.futures.Future[torch.Tensor]:
-    """All-reduces a bucket by a mean: NCCL launches a kernel for it in any group.
-
-    A sum over a group of one is nothing, and so launches nothing.
-    """
-    work = dist.all_reduce(bucket.buffer(), op=dist.ReduceOp.AVG, async_op=True)
-    assert work is not None
-    return work.get_future().then(lambda future: future.value()[0])
 
 
 def stepping(trainer: BenchTrainer) -> Callable[[], None]:
@@ -198,10 +243,14 @@ def stepping(trainer: BenchTrainer) -> Callable[[], None]:
 
 
 def measure(
-    name: str, part: Part, trainer: BenchTrainer, seconds: float
+    name: str,
+    part: Part,
+    trainer: BenchTrainer,
+    step: Callable[[], None],
+    seconds: float,
 ) -> dict[str, Any]:
     """The row of a part."""
-    step, device = stepping(trainer), trainer.device
+    device, batch = trainer.device, trainer.recipe.batch_size
     trainer.launch_seconds.clear()
     timing = time_steps(step, device, seconds)
     on_cuda = device.type == "cuda"
@@ -210,9 +259,10 @@ def measure(
         "part": name,
         "path": trainer.path,
         "model": trainer.recipe.model,
-        "batch": part.batch,
+        "image_size": trainer.recipe.image_size[0],
+        "batch": batch,
         "precision": trainer.runtime.precision,
-        "images_per_second": round(part.batch / timing.seconds, 1),
+        "images_per_second": round(batch / timing.seconds, 1),
         "milliseconds": round(1e3 * timing.seconds, 3),
         "spread": round(timing.spread, 4),
         "launch": trainer.launch,
@@ -227,10 +277,10 @@ def measure(
         with guarded(row):
             row |= cost_of_launch(trainer, step)
         with guarded(row):
-            row["peak_memory_gib"] = round(
-                torch.cuda.max_memory_reserved(device) / 2**30, 2
-            )
-        row["loss"] = trainer.in_flight[-1].result().loss
+            memory = torch.cuda.max_memory_reserved(device) / 2**30
+            row["peak_memory_gib"] = round(memory, 2)
+    with guarded(row):
+        row["loss"] = trainer.in_flight.pop().result().loss
         row["num_skipped"] = trainer.state.num_skipped
     return row
 
@@ -244,107 +294,38 @@ def guarded(row: dict[str, Any]) -> Iterator[None]:
         row["failed"] = traceback.format_exc()
 
 
-def trace_summary(trainer: BenchTrainer, num_steps: int = 4) -> str:
-    """When collectives ran within a replayed step, and beside which kernels."""
-    step = stepping(trainer)
-    torch.cuda.synchronize()
-    activities = [
-        torch.profiler.ProfilerActivity.CPU,
-        torch.profiler.ProfilerActivity.CUDA,
-    ]
-    with torch.profiler.profile(activities=activities, acc_events=True) as recorded:
-        for _ in range(num_steps):
-            step()
-        torch.cuda.synchronize()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        recorded.export_chrome_trace(str(path))
-        events = json.loads(path.read_text())["traceEvents"]
-    kernels = [event for event in events if event.get("cat") == "kernel"]
-    kernels.sort(key=lambda event: event["ts"])
-    calls = Counter(
-        event["name"] for event in events if event.get("cat") == "cuda_runtime"
-    )
-    captured = getattr(trainer.stepper.captured, "graph", None) is not None
-    nccl = ".".join(map(str, torch.cuda.nccl.version()))
-    lines = [
-        f"{trainer.recipe.model}, batch {trainer.recipe.batch_size}, {num_steps} steps "
-        f"in a group of one over NCCL {nccl}, "
-        f"torch {torch.__version__}; the step is a CUDA graph: {captured}",
-        "Gradients are averaged (AVG): NCCL launches nothing for a sum of one.",
-        "",
-        "calls of the CUDA runtime per step:",
-        *(
-            f"  {count / num_steps:8.2f}  {name}"
-            for name, count in calls.most_common(14)
-        ),
-        "",
-        f"kernels per step: {len(kernels) / num_steps:.1f}",
-    ]
-    names = Counter(short(event["name"]) for event in kernels)
-    lines += [f"  {n / num_steps:8.2f}  {name}" for name, n in names.most_common(12)]
-    collectives = [event for event in kernels if is_collective(event["name"])]
-    lines += ["", f"collective kernels per step: {len(collectives) / num_steps:.2f}"]
-    # Those of the last step alone.
-    per_step = len(collectives) // num_steps
-    for event in collectives[-per_step:] if per_step else []:
-        lines += describe(event, kernels)
-    return "\n".join(lines) + "\n"
-
-
-def is_collective(name: str) -> bool:
-    """Whether a kernel is one of NCCL's."""
-    return "nccl" in name.lower() or "onerank" in name.lower()
-
-
-def short(name: str) -> str:
-    """The name of a kernel without its template arguments."""
-    return name.removeprefix("void ")[:90]
-
-
-def describe(collective: dict[str, Any], kernels: list[dict[str, Any]]) -> list[str]:
-    """A collective, the kernels beside it, and those that follow on other streams."""
-    stream = collective["args"].get("stream")
-    start, end = collective["ts"], collective["ts"] + collective["dur"]
-    others = [each for each in kernels if each["args"].get("stream") != stream]
-    beside = [e for e in others if e["ts"] < end and e["ts"] + e["dur"] > start]
-    shared = covered(
-        (max(start, e["ts"]), min(end, e["ts"] + e["dur"])) for e in beside
-    )
-    after = [e for e in others if e["ts"] >= end][:3]
-    node = collective["args"].get("graph node id")
-    lines = [
-        f"- {short(collective['name'])}: stream {stream}, graph node {node}, "
-        f"{end - start:.1f} us, {shared / max(end - start, 1e-9):.0%} of it beside "
-        "other kernels"
-    ]
-    lines += [f"    beside  {short(each['name'])}" for each in beside[:3]]
-    lines += [
-        f"    {each['ts'] - end:7.1f} us later  {short(each['name'])}" for each in after
-    ]
-    return lines
+def read(path: Path) -> list[dict[str, Any]]:
+    """The rows so far; the last one of each part."""
+    rows: dict[str, dict[str, Any]] = {}
+    with suppress(FileNotFoundError):
+        for line in path.read_text().splitlines():
+            row = json.loads(line)
+            rows.pop(row["part"], None)
+            rows[row["part"]] = row
+    return [*rows.values()]
 
 
 def add_shares(path: Path) -> None:
     """Adds the share of the single path's speed to every row."""
-    with suppress(FileNotFoundError):
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
-        alone = {
-            row["batch"]: row["images_per_second"]
-            for row in rows
-            if row["part"] == f"single-{row['batch']}"
-        }
-        for row in rows:
-            rate = alone.get(row["batch"], math.nan)
-            share = row["images_per_second"] / rate
-            row["share_of_single"] = None if math.isnan(share) else round(share, 4)
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        for row in rows:
-            print(
-                f"{row['part']:26} {row['images_per_second']:9.1f} images/s  share "
-                f"{row['share_of_single']}  host {row['host_ms']} ms  device "
-                f"{row.get('device_ms')} ms  waits {row.get('waits_of_host')}"
-            )
+    rows = read(path)
+    rates = {row["part"]: row["images_per_second"] for row in rows}
+    for row in rows:
+        alone = rates.get(f"single-{PARTS[row['part']].batch}")
+        share = None if alone is None else round(row["images_per_second"] / alone, 4)
+        row["share_of_single"] = share
+    written = path.with_suffix(".part")
+    written.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    written.replace(path)
+
+
+def show(path: Path) -> None:
+    """Prints a line for each row."""
+    for row in read(path):
+        print(
+            f"{row['part']:26} {row['images_per_second']:9.1f} images/s  share "
+            f"{row['share_of_single']}  host {row['host_ms']} ms  device "
+            f"{row.get('device_ms')} ms  waits {row.get('waits_of_host')}"
+        )
 
 
 if __name__ == "__main__":

@@ -140,9 +140,10 @@ def plan(
 
 def plan_page(predicted: "Plan") -> str:
     """A prediction as lines of text."""
+    shards = f" ({predicted.parallelism})" * (predicted.num_gpus > 1)
     title = (
-        f"{predicted.recipe} on {predicted.num_gpus} {predicted.gpu} "
-        f"({predicted.parallelism}), {predicted.images_per_gpu} images per GPU and step"
+        f"{predicted.recipe} on {predicted.num_gpus:,} {predicted.gpu}"
+        f"{shards}, {predicted.images_per_gpu} images per GPU and step"
     )
     lines = [f"{name:<17}{text}" for name, text in predicted.rows()]
     note = "A prediction; docs/scaling.md explains how it is made."

@@ -15,8 +15,8 @@ from t2t.data.decoding.damage import Damage
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS, MAX_PIXELS_LIMIT
 from t2t.data.loader import Loader
 from t2t.data.resident import (
+    DecodingProgress,
     ResidentBatches,
-    TooLargeToKeep,
     is_resident,
     resident_images,
 )
@@ -32,12 +32,15 @@ from t2t.data.sampler import (
     TrainingSampler,
     shuffled,
 )
+from t2t.data.shared_images import Peers, TooLargeToKeep
 from t2t.data.sources.base import Source
 from t2t.data.streaming.stream import ImageStream, StreamBatches
 from t2t.errors import require
 
 # Of the free memory; the rest is for the model and its activations.
 RESIDENT_SHARE = 0.25
+HOST_SHARE = 0.5
+"""Of the machine's free memory, for images on their way to several GPUs."""
 _NUM_PROBED = 32
 _AHEAD_FROM = 5_000
 """Images from which starting processes pays."""
@@ -96,13 +99,16 @@ def open_batches(
     channels: int = 3,
     damage: Damage | None = None,
     loader_options: LoaderOptions | None = None,
+    peers: Peers | None = None,
+    progress: DecodingProgress | None = None,
 ) -> Batches:
     """Training batches without end; `batch_size` counts the samples of all ranks.
 
     A batch has a view of its images per crop, in that order. Without crops it has one:
     the images as they are, which must share one size. A damaged image is recorded and
     replaced by the next one of the source. `balance_power` above 0 shows images of
-    small classes more often (`balance_factors`).
+    small classes more often (`balance_factors`). Processes given as `peers` decode a
+    set that is kept together, and all must call this.
     """
     sampler = TrainingSampler(
         num_images=len(source),
@@ -114,7 +120,9 @@ def open_batches(
         shuffle=shuffle_of(source, -(-batch_size // repeats), balance_power),
     )
     sampler.batch_indices(0)  # refuses an impossible batch size before reading
-    return _open(source, sampler, crops, device, channels, damage, loader_options)
+    options = loader_options or LoaderOptions()
+    loader = _loader(source, crops, channels, damage, options)
+    return _open(loader, sampler, crops, device, options, peers, progress)
 
 
 def shuffle_of(source: Source, num_distinct: int, balance_power: float) -> Shuffle:
@@ -154,6 +162,8 @@ def evaluation_batches(
     channels: int = 3,
     damage: Damage | None = None,
     loader_options: LoaderOptions | None = None,
+    peers: Peers | None = None,
+    progress: DecodingProgress | None = None,
 ) -> EvaluationBatches:
     """Every image once over all ranks, which all get equally many full batches.
 
@@ -164,30 +174,30 @@ def evaluation_batches(
         num_images=len(source), batch_size=batch_size, rank=rank, world_size=world_size
     )
     crops = () if crop is None else (crop,)
-    batches = _open(source, sampler, crops, device, channels, damage, loader_options)
+    options = loader_options or LoaderOptions()
+    loader = _loader(source, crops, channels, damage, options)
+    batches = _open(loader, sampler, crops, device, options, peers, progress)
     return EvaluationBatches(batches, sampler.num_steps)
 
 
 def _open(
-    source: Source,
+    loader: Loader,
     sampler: TrainingSampler | EvaluationSampler,
     crops: tuple[Crop, ...],
     device: torch.device | str,
-    channels: int,
-    damage: Damage | None,
-    options: LoaderOptions | None,
+    options: LoaderOptions,
+    peers: Peers | None,
+    progress: DecodingProgress | None,
 ) -> Batches:
     """Resident if a quarter of the free memory holds all images, else streamed."""
-    options = options or LoaderOptions()
     device = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
-    loader = _loader(source, crops, channels, damage, options)
-    resident, reason, max_bytes = _is_resident(loader, device, options)
-    num_images = f"{len(source):,} images"
+    resident, reason, max_bytes = _is_resident(loader, device, options, peers)
+    num_images = f"{len(loader.source):,} images"
     if resident:
         workers, nvjpeg = options.num_workers, options.nvjpeg
         try:
-            kept = resident_images(loader, device, workers, nvjpeg)
-            kept.load(max_bytes)
+            kept = resident_images(loader, device, workers, nvjpeg, peers=peers)
+            kept.load(max_bytes, progress)
         except TooLargeToKeep as error:
             limit = format_bytes(int(error.max_bytes))
             reason = f"more than {limit}, a quarter of free memory"
@@ -265,7 +275,10 @@ def _loader(
 
 
 def _is_resident(
-    loader: Loader, device: torch.device, options: LoaderOptions
+    loader: Loader,
+    device: torch.device,
+    options: LoaderOptions,
+    peers: Peers | None = None,
 ) -> tuple[bool, str, float]:
     """Whether the images are kept on the device, else why not; the most bytes."""
     if options.resident is not None:
@@ -274,6 +287,15 @@ def _is_resident(
         return True, "", math.inf
     max_bytes = RESIDENT_SHARE * free_bytes(device)
     needed = decoded_bytes(loader)
+    if peers is not None:
+        if device.type == "cpu":  # of which a process gets its share, and all have one
+            max_bytes *= peers.local_size
+        else:  # they pass through the machine's memory
+            most = HOST_SHARE * free_memory() * peers.local_size
+            max_bytes = min(max_bytes, most)
+        # Free memory differs between processes, and all must do the same.
+        found = peers.gather((needed, max_bytes))
+        needed, max_bytes = max(n for n, _ in found), min(most for _, most in found)
     reason = f"about {format_bytes(needed)}, more than a quarter of free memory"
     return needed <= max_bytes, reason, max_bytes
 

@@ -1,7 +1,7 @@
 """Small sets: decoded once and kept on the device, where batches are gathered."""
 
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from weakref import WeakKeyDictionary
@@ -14,36 +14,48 @@ from t2t.data.decoding.damage import DamagedImage
 from t2t.data.decoding.headers import image_format
 from t2t.data.loader import Loader, make_batch
 from t2t.data.sampler import Batch, BatchIndices, Sampler
+from t2t.data.shared_images import (
+    Peers,
+    SharedImages,
+    TooLargeToKeep,
+    raise_together,
+    share_memory,
+)
 from t2t.data.sources.base import Indices, Source
 from t2t.data.streaming.stream import Decoded, ImageStream
 from t2t.ops.ragged import Ragged, empty_rounded_up
 
-# Images that the stream decodes in a step: more if they are small.
+# Images that the processes of a machine decode in a step: more if they are small.
 _MIN_CHUNK, _MAX_CHUNK = 64, 2048
 _CHUNK_BYTES = 1 << 24
 
 
-class TooLargeToKeep(Exception):  # noqa: N818 (it says what a source is)
-    """Decoded images that need more memory than allowed."""
+class DecodingProgress:
+    """How many images of a set are decoded, for the screen; empty if none are."""
 
-    def __init__(self, max_bytes: float) -> None:
-        super().__init__(max_bytes)
-        self.max_bytes = max_bytes
+    def __init__(self) -> None:
+        self.num_decoded: Callable[[], int] = lambda: 0
+
+    def __call__(self) -> str:
+        number = self.num_decoded()
+        return f"({number:,} decoded)" if number else ""
 
 
 class _InOrder:
-    """A sampler of all images once."""
+    """A sampler of a range of images once."""
 
     seed = 0
 
-    def __init__(self, num_images: int, chunk: int) -> None:
-        self.num_images = num_images
+    def __init__(self, images: range, chunk: int) -> None:
+        self.images = images
         self.chunk = chunk
-        self.num_steps = -(-num_images // chunk)
+        self.num_steps = -(-len(images) // chunk)
+
+    def positions(self, step: int) -> range:
+        return self.images[step * self.chunk : (step + 1) * self.chunk]
 
     def batch_indices(self, step: int) -> BatchIndices:
-        first = step * self.chunk
-        indices = np.arange(first, min(first + self.chunk, self.num_images))
+        indices = np.array(self.positions(step))
         return BatchIndices(indices, indices, np.ones(len(indices), dtype=bool))
 
 
@@ -51,7 +63,8 @@ class ResidentImages:
     """All images of a source as uint8 on a device, each at its own size.
 
     They are decoded by the stream that would else feed the device, so that keeping
-    them changes no pixel. Past `max_bytes` it stops with TooLargeToKeep.
+    them changes no pixel. The processes of a machine decode a share each. Past
+    `max_bytes` it stops with TooLargeToKeep.
     """
 
     def __init__(
@@ -62,15 +75,22 @@ class ResidentImages:
         num_workers: int | None = None,
         nvjpeg: bool = True,
         ahead: bool = False,
+        peers: Peers | None = None,
     ) -> None:
         self.labels = loader.source.labels
         self.device = device
-        chunk = _CHUNK_BYTES // loader.load(0)[1].numel()
-        chunk = min(max(chunk, _MIN_CHUNK), _MAX_CHUNK)
-        self._sampler = _InOrder(len(self.labels), chunk)
+        self.num_decoded = 0
+        self._channels, self._damage, self._peers = (
+            loader.channels,
+            loader.damage,
+            peers,
+        )
+        num_together = 1 if peers is None else peers.local_size
+        chunk = _CHUNK_BYTES // num_together // loader.load(0)[1].numel()
+        chunk = min(max(chunk, _MIN_CHUNK // num_together, 1), _MAX_CHUNK)
         self._stream = ImageStream(
             loader,
-            self._sampler,
+            _InOrder(range(len(self.labels)), chunk),
             device=device,
             num_workers=num_workers,
             nvjpeg=nvjpeg and starts_with_jpeg(loader.source),
@@ -97,29 +117,90 @@ class ResidentImages:
         self._loading = thread.submit(self._decode_all, max_bytes)
         thread.shutdown(wait=False)
 
-    def load(self, max_bytes: float = math.inf) -> None:
+    def load(
+        self, max_bytes: float = math.inf, progress: DecodingProgress | None = None
+    ) -> None:
         """Decodes all images, unless that is done."""
+        if progress is not None:
+            progress.num_decoded = lambda: self.num_decoded
         loading, self._loading = self._loading, None
         if loading is not None:
             loading.result()
-        if not self.is_loaded:
+        if self.is_loaded:
+            return
+        if self._peers is None:
             self._decode_all(max_bytes)
+        else:
+            self._decode_together(self._peers, max_bytes, progress)
 
     def _decode_all(self, max_bytes: float) -> None:
-        stream, num_steps = self._stream, self._sampler.num_steps
         parts: list[Decoded] = []
         num_bytes = 0
-        with closing(stream.steps(0, num_steps, lambda _, part: part)) as steps:
-            for part in steps:
+        with closing(self._decoded()) as decoded:
+            for _, part in decoded:
                 parts.append(part)
                 num_bytes += part.images.pixels.numel()
                 if num_bytes > max_bytes:
                     raise TooLargeToKeep(max_bytes)
-        self.loaded: Indices = np.concatenate([part.loaded for part in parts])
-        """The index of the image at each position; another if it was damaged."""
+        loaded = np.concatenate([part.loaded for part in parts])
         images = [part.images for part in parts]
         parts.clear()
-        self.images = _joined(images)
+        self._keep(_joined(images), loaded)
+
+    def _decode_together(
+        self, peers: Peers, max_bytes: float, progress: DecodingProgress | None
+    ) -> None:
+        """Decodes a share of the images, and gets the others from this machine."""
+        shared = share_memory(peers, len(self.labels))
+        error: Exception | None = None
+        try:
+            if shared is None:
+                # Each process of a CPU needs memory of its own then.
+                is_cpu = self.device.type == "cpu"
+                self._decode_all(max_bytes / (peers.local_size if is_cpu else 1))
+            else:
+                if progress is not None:
+                    progress.num_decoded = lambda: shared.num_decoded
+                self._decode_share(peers, shared, max_bytes)
+        except Exception as failure:
+            error = failure
+            if shared is not None:
+                shared.stop()
+        raise_together(peers, error)
+        for reasons in peers.gather(self._damage.reasons):
+            for name, reason in reasons:
+                self._damage.record(DamagedImage(name, reason))
+        if shared is not None:
+            self._keep(*shared.images(self._channels, self.device))
+
+    def _decode_share(
+        self, peers: Peers, shared: SharedImages, max_bytes: float
+    ) -> None:
+        sampler = self._stream.sampler
+        assert isinstance(sampler, _InOrder)
+        share = peers.share_of(len(self.labels))
+        self._stream.sampler = _InOrder(share, sampler.chunk)
+        with closing(self._decoded()) as decoded:
+            for positions, part in decoded:
+                shared.append(
+                    peers.local_rank, positions, part.images, part.loaded, max_bytes
+                )
+
+    def _decoded(self) -> Generator[tuple[range, Decoded]]:
+        """The images of the stream's sampler, and their positions in the source."""
+        sampler = self._stream.sampler
+        assert isinstance(sampler, _InOrder)
+        steps = self._stream.steps(0, sampler.num_steps, lambda _, part: part)
+        with closing(steps):
+            for step, part in enumerate(steps):
+                positions = sampler.positions(step)
+                self.num_decoded += len(positions)
+                yield positions, part
+
+    def _keep(self, images: Ragged, loaded: Indices) -> None:
+        self.images = images
+        self.loaded = loaded
+        """The index of the image at each position; another if it was damaged."""
         if self.device.type == "cuda":
             # A decoder on another stream may get the parts' memory next.
             torch.cuda.synchronize(self.device)
@@ -170,17 +251,23 @@ def resident_images(
     num_workers: int | None,
     nvjpeg: bool,
     ahead: bool = False,
+    peers: Peers | None = None,
 ) -> ResidentImages:
     """All images of a source, decoded once however often the source is opened.
 
     They still have to be loaded. `ahead` starts processes for that, if they can read
-    the source.
+    the source. Processes of one machine decode them together if they are `peers`.
     """
     cached = _CACHE.setdefault(loader.source, {})
     key = (device, loader.decoding, nvjpeg)
     if key not in cached:
         cached[key] = ResidentImages(
-            loader, device, num_workers=num_workers, nvjpeg=nvjpeg, ahead=ahead
+            loader,
+            device,
+            num_workers=num_workers,
+            nvjpeg=nvjpeg,
+            ahead=ahead,
+            peers=peers,
         )
     return cached[key]
 

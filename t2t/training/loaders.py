@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+import torch.distributed as dist
+
 from t2t.data.batches import (
     Batches,
     EvaluationBatches,
@@ -14,6 +16,8 @@ from t2t.data.batches import (
 from t2t.data.class_balance import balance_factors, class_counts
 from t2t.data.crops import CenterCrop, RandomCrop
 from t2t.data.decoding.damage import Damage
+from t2t.data.resident import DecodingProgress
+from t2t.data.shared_images import Peers
 from t2t.data.sources import Source, Splits, holdout, open_splits
 from t2t.data.sources.labels import folder_meant
 from t2t.data.sources.splitting import fold_of
@@ -63,6 +67,7 @@ def training_batches(
     loader_options: LoaderOptions,
     damage: Damage | None = None,
     task: Task | None = None,
+    progress: DecodingProgress | None = None,
 ) -> Batches:
     """Training batches, shuffled and cropped by the recipe's seed.
 
@@ -76,6 +81,7 @@ def training_batches(
         seed=recipe.seed,
         repeats=recipe.repeats,
         balance_power=recipe.own_balance_power if is_sampled else 0.0,
+        progress=progress,
         **common_options(recipe, world, loader_options, damage),
     )
 
@@ -95,6 +101,7 @@ def validation_batches(
     loader_options: LoaderOptions,
     damage: Damage | None = None,
     micro_batch: int | None = None,
+    progress: DecodingProgress | None = None,
 ) -> EvaluationBatches:
     """All images once, in order, in batches of at most a micro-batch per process."""
     batch_size = recipe.batch_size
@@ -104,6 +111,7 @@ def validation_batches(
         source,
         batch_size=min(batch_size, len(source)),
         crop=center_crop(recipe),
+        progress=progress,
         **common_options(recipe, world, loader_options, damage),
     )
 
@@ -156,4 +164,18 @@ def common_options(
         "channels": recipe.channels,
         "damage": damage,
         "loader_options": loader_options,
+        "peers": peers_of(world),
     }
+
+
+def peers_of(world: World) -> Peers | None:
+    """The processes that decode images together; None without a process group."""
+    if world.control is None:
+        return None
+
+    def gather(value: Any) -> list[Any]:
+        values: list[Any] = [None] * world.size
+        dist.all_gather_object(values, value, group=world.control)
+        return values
+
+    return Peers(world.rank, world.local_rank, world.local_size, gather)

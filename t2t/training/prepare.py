@@ -8,6 +8,7 @@ import torch
 from t2t.data.augment.pipeline import normalise
 from t2t.data.batches import Batches, EvaluationBatches, LoaderOptions
 from t2t.data.decoding.damage import Damage
+from t2t.data.resident import DecodingProgress
 from t2t.data.sources import Splits
 from t2t.tasks.checks import checked_rows
 from t2t.training.distributed import unsharded
@@ -38,10 +39,13 @@ def prepare(
         if stepper.uses_graphs:
             with stage(console, "Preparing the steps"):
                 rehearse(stepper, phases, kernels)
-        with stage(console, f"Opening {len(train):,} training images"):
-            batches = training_batches(recipe, train, *common, task)
-        with stage(console, f"Opening {len(val):,} validation images"):
-            validation = validation_batches(recipe, val, *common, runtime.micro_batch)
+        decoded = DecodingProgress()
+        with stage(console, f"Opening {len(train):,} training images", decoded):
+            batches = training_batches(recipe, train, *common, task, decoded)
+        decoded = DecodingProgress()
+        with stage(console, f"Opening {len(val):,} validation images", decoded):
+            size = runtime.micro_batch
+            validation = validation_batches(recipe, val, *common, size, decoded)
         with stage(console, "Compiling kernels", kernels.progress):
             kernels.wait()
     return batches, validation

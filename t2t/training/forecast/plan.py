@@ -89,6 +89,15 @@ class Plan:
             return None
         return self.state_gib + self.activations_gib < self.memory_gib
 
+    @property
+    def basis(self) -> str:
+        """What the hours are computed from, in words."""
+        known = {each.is_measured for each in self.origins.values()}
+        if known == {True}:
+            return "computed from measured figures"
+        figures = "measured and assumed" if True in known else "assumed"
+        return f"computed from {figures} figures"
+
     def rows(self) -> list[tuple[str, str]]:
         """Labels and values of a table."""
         memory = f"{self.state_gib:.2f} GiB for weights, gradients, optimizer, EMA"
@@ -103,34 +112,42 @@ class Plan:
             (
                 "time",
                 f"{self.hours:.3g} h, {duration(3600 * self.evaluation_hours)} of it "
-                "evaluation",
+                f"evaluation ({self.basis})",
             ),
             (
                 "steps",
-                f"{self.steps:,} of {self.step_seconds * 1e3:.1f} ms, limited by the "
-                f"{self.limit}",
+                f"{self.steps:,} of {self.step_seconds * 1e3:.1f} ms each, limited by "
+                f"the {self.limit}",
             ),
             self.figure("host"),
             self.figure("device"),
-            (
-                "network per step",
-                f"{self.sent_bytes / 2**20:,.0f} MiB per GPU, "
-                f"{self.network_seconds * 1e3:.1f} ms, "
-                f"{self.exposed_seconds * 1e3:.1f} ms of it not beside compute "
-                "(assumed)",
-            ),
+            *self.network(),
+            ("GPUs compute", f"{self.efficiency:.0%} of the time of training steps"),
             (
                 "data loading",
-                f"{self.images_per_second:,.0f} images/s: per node {per_node:,.0f}, or "
-                f"{per_node * JPEG_BYTES / 1e9:.1f} GB/s of ImageNet's JPEGs",
+                f"must deliver {self.images_per_second:,.0f} images/s: per node "
+                f"{per_node:,.0f}, or {per_node * JPEG_BYTES / 1e9:.1f} GB/s of "
+                "ImageNet's JPEGs",
             ),
             ("memory per GPU", f"{memory}; the GPU has {self.memory_gib:.0f} GiB"),
         ]
 
+    def network(self) -> list[tuple[str, str]]:
+        """The row of the network's time per step, if there is more than one GPU."""
+        if self.num_gpus == 1:
+            return []
+        sent = f"{self.sent_bytes / 2**20:,.0f} MiB sent per GPU"
+        total, exposed = 1e3 * self.network_seconds, 1e3 * self.exposed_seconds
+        waits = f"GPUs wait {exposed:.1f} ms of it" if exposed else "beside compute"
+        return [("network per step", f"{total:.1f} ms (assumed): {sent}, {waits}")]
+
     def figure(self, name: str) -> tuple[str, str]:
         """The row of the host's or the device's time per step."""
         seconds = {"host": self.host_seconds, "device": self.device_seconds}[name]
-        known = "measured" if self.origins[name].is_measured else "assumed"
+        origin = self.origins[name]
+        known = "measured" if origin.is_measured else "assumed"
+        if "extrapolated" in origin.words:
+            known = "extrapolated from measurements"
         return f"{name} per step", f"{seconds * 1e3:.1f} ms ({known})"
 
     def sources(self) -> list[str]:
@@ -179,9 +196,11 @@ def plan(
     choose("parallelism", parallelism, PARALLELISMS)
     parameters, gmacs = model_cost(recipe, parameters, gmacs)
     if num_gpus < 1 or recipe.batch_size % num_gpus:
+        nearest = -(-recipe.batch_size // max(num_gpus, 1)) * num_gpus
         raise UserError(
             f"A batch of {recipe.batch_size} cannot be divided over {num_gpus} GPUs; "
-            "set batch_size to a multiple, and the learning rate scales with it."
+            f"add --set batch_size={nearest} or another multiple, and the learning "
+            "rate scales with it."
         )
     if parallelism == "hybrid":
         check_nodes(num_gpus, min(per_node, num_gpus))

@@ -129,7 +129,7 @@ def test_small_batches_take_their_measured_time(read: Read) -> None:
 def test_the_output_says_what_was_measured(read: Read) -> None:
     found = plan(PUBLISHED, 8, measured=read(bench_row(64, 8000)))  # 128 each
     rows = dict(found.rows())
-    assert rows["device per step"] == "16.0 ms (measured)"
+    assert rows["device per step"] == "16.0 ms (extrapolated from measurements)"
     assert rows["host per step"] == "2.0 ms (assumed)"
     known, assumed = found.sources()
     assert known.startswith("Measured: device (")
@@ -234,7 +234,7 @@ def test_rows_one_per_line_are_read(tmp_path: Path) -> None:
 
 def test_a_short_time_is_reported_in_words() -> None:
     short = replace(plan(PUBLISHED, 8), evaluation_hours=5.7e-6)
-    assert dict(short.rows())["time"].endswith(" h, 0 s of it evaluation")
+    assert dict(short.rows())["time"].startswith("1.5 h, 0 s of it evaluation")
 
 
 def test_steps_on_some_of_the_tokens_take_less() -> None:
@@ -359,3 +359,17 @@ def test_hybrid_needs_machines_of_one_size(tiny: Tiny) -> None:
         with pytest.raises(UserError, match="12 processes are not a multiple of 8"):
             predict()
     assert rehearse(odd, 12, num_classes=3).images == 2
+
+
+def test_a_newcomer_reads_what_is_known(read: Read) -> None:
+    alone, eight = dict(plan(PUBLISHED, 1).rows()), dict(plan(PUBLISHED, 8).rows())
+    assert "network per step" not in alone
+    assert "MiB sent per GPU, beside compute" in eight["network per step"]
+    assert eight["time"].endswith("(computed from assumed figures)")
+    assert eight["GPUs compute"].endswith("% of the time of training steps")
+    many = replace(PUBLISHED, batch_size=4096)
+    far = plan(many, 1024, measured=read(bench_row(64, 8000)))
+    assert "GPUs wait" in dict(far.rows())["network per step"]
+    assert "(extrapolated from measurements)" in dict(far.rows())["device per step"]
+    with pytest.raises(UserError, match="add --set batch_size=1200 or another"):
+        plan(PUBLISHED, 1200)
