@@ -11,6 +11,7 @@ process runs them all: imports, kernels and decoded images are shared.
 import argparse
 import gc
 import json
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from t2t.training.recipe import ProgressiveResizing, Recipe, TokenDropping
 from t2t.training.runtime import Runtime
 
 HOLDOUT = 2_000
+STOPPED = "stopped before its end"
 IMAGEWOOF = 9_025
 Change = Callable[[Recipe], Recipe]
 CONVOLUTIONS = ("axial", "conv_attention", "conv_attention", "conv_attention")
@@ -137,9 +139,14 @@ CHANGES: dict[str, Change] = {
 }
 
 
+def changes_of(trial: str) -> list[str]:
+    """The names of a trial's changes."""
+    return trial.partition("@")[0].split("+")
+
+
 def recipe_of(trial: str, num_images: int, holdout: int) -> Recipe:
     """The recipe of a trial: changes joined by +, then @ and the epochs."""
-    names, _, epochs = trial.partition("@")
+    _, _, epochs = trial.partition("@")
     recipe = photo_recipe(
         trial,
         "imagewoof",
@@ -147,7 +154,7 @@ def recipe_of(trial: str, num_images: int, holdout: int) -> Recipe:
         image_size=(128, 128),
         epochs=int(epochs or 20),
     )
-    for name in names.split("+"):
+    for name in changes_of(trial):
         recipe = CHANGES[name](recipe)
     return replace(recipe, holdout=holdout, evaluate_every=recipe.epochs)
 
@@ -168,6 +175,8 @@ def run(recipe: Recipe, folder: Path, splits: Splits) -> dict[str, Any]:
         row["summary"] = result.summary
         row["top1"] = result.summary["top1"]
         row["last_loss"] = last_loss(folder / recipe.name)
+        if not result.finished:
+            row["error"] = STOPPED
     except Exception as error:
         traceback.print_exc()
         row["error"] = f"{type(error).__name__}: {error}"[:500]
@@ -183,8 +192,8 @@ def last_loss(folder: Path) -> float | None:
     return next((row["loss"] for row in reversed([*rows]) if "loss" in row), None)
 
 
-def main() -> None:
-    """Runs the trials that fit into the time."""
+def main() -> int:
+    """Runs the trials that fit into the time; 1 if one failed or did not fit."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data")
     parser.add_argument("trials", nargs="+")
@@ -195,12 +204,17 @@ def main() -> None:
     parser.add_argument("--official", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    names = {name for each in options.trials for name in changes_of(each)}
+    if unknown := sorted(names - {*CHANGES}):
+        parser.error(f"{unknown[0]} is no change; there are {', '.join(CHANGES)}")
     ends = time.monotonic() + 60 * options.minutes
     holdout = 0 if options.official else options.holdout
     splits = None
+    status = 0
     for trial in options.trials:
         if time.monotonic() > ends:
             print(f"{trial}: no time left")
+            status = 1
             continue
         recipe = recipe_of(trial, IMAGEWOOF - holdout, holdout)
         recipe = replace(recipe, data=options.data, seed=options.seed)
@@ -210,7 +224,11 @@ def main() -> None:
             out.write(json.dumps(row) + "\n")
         shown = ("top1", "last_loss", "seconds", "error")
         print(trial, json.dumps({key: row.get(key) for key in shown}), flush=True)
+        status = 1 if row.get("error") else status
+        if row.get("error") == STOPPED:
+            return 1
+    return status
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -8,6 +8,7 @@ from t2t.commands.options import (
     BatchSizeOption,
     CodeOption,
     DeviceOption,
+    ImageSizeOption,
     JsonFlag,
     LabelColumnsOption,
     LabelPatternOption,
@@ -23,6 +24,7 @@ from t2t.commands.options import (
     check_single_process,
     check_writable,
     option,
+    parse_size,
     run_code,
     warn,
     warn_skipped,
@@ -64,6 +66,7 @@ def eval(
     flip: Annotated[
         bool, option("Average the probabilities of each image and its mirror image.")
     ] = False,
+    image_size: ImageSizeOption = None,
     model: ModelOption = None,
     code: CodeOption = (),
     picture: Annotated[
@@ -107,6 +110,7 @@ def eval(
     check_picture(picture)
     at_least(0, "--train-images", train_images)
     check_report(report)
+    size = None if image_size is None else parse_size(image_size)
     run_code(code)
 
     from t2t.data.label_config import label_config
@@ -114,7 +118,7 @@ def eval(
     from t2t.screen import print_json, print_page, show_progress
     from t2t.training.evaluation.evaluate_model import evaluate_model
 
-    trained = load_trained(weights, model=model)
+    trained = load_trained(weights, model=model, image_size=size)
     options: dict[str, Any] = {
         "data": data,
         "label_config": label_config(labels, label_columns, label_pattern),
@@ -204,8 +208,9 @@ def eval_multilabel(
     for option_name, is_given in refused.items():
         if is_given:
             raise UserError(
-                f"{option_name} needs one label an image, and {trained.path} predicts "
-                "several: leave it out."
+                f"{option_name} is for models that predict one label an image, and "
+                f"{trained.path} predicts several: leave it out. t2t eval then prints "
+                "the average precision of every class."
             )
     from t2t.screen import print_report, show_progress
     from t2t.training.evaluation.evaluate_multilabel import evaluate_multilabel

@@ -5,6 +5,7 @@ import inspect
 import io
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from inspect import Parameter
@@ -52,7 +53,7 @@ def parse(
         message = explain_error(name, printed.getvalue(), options)
         raise UserError(message) from None
     if unknown:
-        raise UserError(explain_extra(name, unknown[0]))
+        raise UserError(explain_extra(name, unknown[0], options))
     for option in given:
         if values[options[option].name] in ("", ()):
             raise UserError(f"{option} needs a value; `t2t {name} --help` explains it.")
@@ -126,9 +127,11 @@ def explain_error(name: str, error: str, options: Options) -> str:
     return f"t2t {name} does not understand this; see `t2t {name} --help`."
 
 
-def explain_extra(name: str, word: str) -> str:
+def explain_extra(name: str, word: str, options: Options) -> str:
     """What to say of a word too many."""
     advice = f"`t2t {name} --help` gives examples."
+    if "--data" in options and os.path.isdir(word):
+        advice = f"write --data {shlex.quote(word)} for images in that folder."
     if word.endswith(".tar"):  # most likely the shell has expanded the pattern
         advice = "name several shards by a pattern in quotes: 't-{000..009}.tar'."
     return f"t2t {name} does not know what {word!r} is for; {advice}"

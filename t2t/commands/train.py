@@ -47,7 +47,7 @@ def train(
             "(default: digits; with --data or --from a recipe that suits them)",
             "[RECIPE]",
         ),
-    ] = "digits",
+    ] = "default",
     *,
     data: Annotated[
         str | None,
@@ -279,6 +279,7 @@ def report_on(result: "Result", device: str | None) -> None:
     from t2t.commands.train_summary import train_summary
     from t2t.screen import print_page
 
+    warn(*result.notes)
     if result.folds:
         if prints_info():
             print_page(lambda width: folds_summary(result))

@@ -47,7 +47,7 @@ def train_summary(folder: Path, summary: dict[str, Any]) -> RenderableType:
         *(Text(f"{note}\n") for note in notes(folder, summary)),
         Text(
             files_and_commands(
-                folder, has_classes=task.needs_labels, several=task.takes_label_sets
+                folder, has_head=task.needs_labels, several=task.takes_label_sets
             )
         ),
     )
@@ -218,7 +218,7 @@ def has_unused_test(folder: Path) -> bool:
 
 
 def files_and_commands(
-    folder: Path, *, has_classes: bool = True, several: bool = False
+    folder: Path, *, has_head: bool = True, several: bool = False
 ) -> str:
     """The files of the run and the commands to run next."""
     quoted = shlex.quote(str(folder))
@@ -235,7 +235,14 @@ def files_and_commands(
         for name, what in files.items()
         if (folder / name).exists()
     }
-    if has_classes and (folder / MODEL).exists():
+    has_model = (folder / MODEL).exists()
+    if has_model and not has_head:
+        rows[f"t2t probe {quoted} --data LABELLED"] = (
+            "score its features on images with labels"
+        )
+        tune = f"t2t train --from {quoted} --data LABELLED"
+        rows[tune] = "fine-tune it on images with labels"
+    if has_model and has_head:
         what = "average precision" if several else "accuracy and confusions"
         rows[f"t2t eval {quoted}"] = f"{what} of every class"
         if not several and not (folder / MISTAKES).exists():

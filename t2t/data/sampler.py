@@ -71,8 +71,9 @@ def steps_per_epoch(num_images: int, batch_size: int) -> int:
     """
     if batch_size > num_images:
         raise UserError(
-            f"A batch of {batch_size} is more than the {num_images} images of the data;"
-            f" choose a batch size of {num_images} or less."
+            f"A batch of {batch_size} is more than the {num_images} images to train "
+            f"on: add --set batch_size={max(1, num_images // 2)}, or another "
+            f"number up to {num_images}."
         )
     return num_images // batch_size
 

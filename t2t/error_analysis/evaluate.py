@@ -27,6 +27,9 @@ from t2t.error_analysis.page import build_page
 from t2t.error_analysis.predictions import ImagePrediction, Predictions
 from t2t.error_analysis.training_images import find_training_images
 from t2t.errors import UserError, first_line
+from t2t.models.config import Size
+from t2t.models.create import as_size
+from t2t.models.trained import load_trained
 from t2t.probing.images import some_of
 from t2t.shapes import Images, Labels
 from t2t.table_beside import OF_REPORT, table_beside
@@ -234,6 +237,7 @@ def evaluate(
     precision: str | None = None,
     real: bool = False,
     flip: bool = False,
+    image_size: int | Size | None = None,
     max_pixels: int = DEFAULT_MAX_PIXELS,
     max_damaged: str = DEFAULT_MAX_DAMAGED,
     progress: Progress = lambda done, total: None,
@@ -248,8 +252,9 @@ def evaluate(
             "t2t.evaluate runs as one process: start it without torchrun, or use "
             "t2t eval."
         )
+    size = None if image_size is None else as_size(image_size)
     report = evaluate_model(
-        weights,
+        load_trained(weights, model=model, image_size=size),
         data=data_name(data),
         label_config=label_config(labels, label_columns, label_pattern),
         split=split,
@@ -258,7 +263,6 @@ def evaluate(
         precision=precision,
         real=real,
         flip=flip,
-        model=model,
         max_pixels=max_pixels,
         max_damaged=max_damaged,
         also=score_colours,

@@ -28,6 +28,7 @@ from t2t.probing.report import ProbeReport, ProbeResult
 from t2t.training.distributed import World, init_distributed
 from t2t.training.environment import command_line
 from t2t.training.evaluation.evaluate_model import device_name
+from t2t.training.logging.clock import counted
 from t2t.training.runtime import Runtime, default_precision
 from t2t.training.threads import use_free_cores
 
@@ -204,7 +205,7 @@ def score_finetuned(
         label=METHODS["finetune"],
         top1=result.summary["top1"],
         num_images=num,
-        setting=f"{options.epochs} epochs, in {result.folder}",
+        setting=f"{counted(options.epochs, 'epoch')}, in {result.folder}",
         details={
             "seeds": [options.seed],
             "epochs": options.epochs,

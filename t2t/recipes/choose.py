@@ -19,7 +19,7 @@ from t2t.recipes.fine_tuning import (
     head_alone_by_default,
     with_weights,
 )
-from t2t.recipes.open_recipe import DEFAULT, open_recipe, with_data
+from t2t.recipes.open_recipe import DIGITS, UNNAMED, open_recipe, with_data
 from t2t.recipes.settings import check_model, schedule_notes, with_settings
 from t2t.training.check_names import check_names
 from t2t.training.recipe import Recipe
@@ -108,10 +108,10 @@ def base_recipe(
     settings: Sequence[str],
 ) -> Recipe:
     """The recipe before settings, with its data and the weights to start from."""
-    if start is not None and recipe == DEFAULT:
+    if start is not None and recipe == UNNAMED:
         base = fine_tuning(
             start,
-            options.data or set_value("data", settings) or DEFAULT,
+            options.data or set_value("data", settings) or DIGITS,
             options.labels,
             image_size=options.image_size or given("image_size", settings),
             epochs=options.epochs or given("epochs", settings),
@@ -120,9 +120,12 @@ def base_recipe(
     if isinstance(recipe, Recipe):
         base = with_data(recipe, options.data, options.labels)
     else:
+        data = options.data
+        if recipe == UNNAMED:  # which the data chooses
+            data = data or set_value("data", settings)
         base = open_recipe(
             recipe,
-            options.data,
+            data,
             set_value("model", settings),
             options.labels,
             options.epochs or given("epochs", settings),

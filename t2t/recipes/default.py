@@ -2,19 +2,15 @@
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from t2t.data.decoding.damage import DamagedImage
-from t2t.data.decoding.decode import image_size
 from t2t.data.label_config import NO_LABEL_CONFIG, LabelConfig
 from t2t.data.sources import Source, open_splits
+from t2t.data.typical_size import typical_side
 from t2t.models.config import Size
 from t2t.models.zoo import CONFIGS
 from t2t.recipes.photos import photo_recipe, stride_for
 from t2t.recipes.small_images import from_scratch
 from t2t.training.recipe import Recipe, TokenDropping
 
-NUM_SAMPLED = 16
 SIDES = (96, 128, 160, 192, 224)
 """Image sizes for photographs; 32 and 64 are those for small images."""
 SMALL_SIDE = 64
@@ -132,26 +128,6 @@ def with_model(recipe: Recipe, model: str) -> Recipe:
     if model in CONFIGS:
         return recipe
     return replace(recipe, drop_path=0.0, optimizer=recipe.optimizer.as_adamw())
-
-
-def typical_side(source: Source) -> int:
-    """The median of the short sides of a few images."""
-    chosen = np.linspace(0, len(source) - 1, min(NUM_SAMPLED, len(source)))
-    sizes = [_size(source, int(index)) for index in chosen]
-    sides = [min(size) for size in sizes if min(size)]
-    return int(np.median(sides)) if sides else 0
-
-
-def _size(source: Source, index: int) -> tuple[int, int]:
-    """Height and width from an image's header; 0 if it is damaged."""
-    try:
-        data = source.read(index)
-    except DamagedImage:
-        return 0, 0
-    if isinstance(data, bytes):
-        return image_size(data)
-    _, height, width = data.shape
-    return height, width
 
 
 def fitting_batch(num_images: int) -> int:

@@ -62,6 +62,7 @@ def train_folds(
         already_finished=all(each.already_finished for each in results),
         stop_requested=any(each.stop_requested for each in results),
         folds=tuple(results),
+        notes=tuple(dict.fromkeys(note for each in results for note in each.notes)),
     )
 
 

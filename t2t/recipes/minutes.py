@@ -9,7 +9,7 @@ from t2t.data.sources import Splits
 from t2t.errors import UserError
 from t2t.recipes.choose import RecipeOptions, choose_recipe
 from t2t.recipes.default import Scale, default_recipe, scales
-from t2t.recipes.open_recipe import DEFAULT
+from t2t.recipes.open_recipe import DIGITS, UNNAMED
 from t2t.recipes.time_budget import Budget, Make, within
 from t2t.training.distributed import find_device
 from t2t.training.forecast.speed import measure_speed
@@ -44,7 +44,7 @@ def needs_budget(
                 "--epochs with --folds."
             )
         return True
-    is_default = recipe == DEFAULT and chosen.data != DEFAULT
+    is_default = recipe == UNNAMED and chosen.data != DIGITS
     on_cpu = find_device(runtime.device).type == "cpu"
     is_one = folds is None and not is_distributed()
     return is_default and on_cpu and not epochs and is_one
@@ -89,7 +89,7 @@ def fit_budget(
     """
     recipe, options, settings = asked
     splits = splits or open_data(chosen)
-    is_ours = recipe == DEFAULT and chosen.name == "own"
+    is_ours = recipe == UNNAMED and chosen.name == "own"
     fixed = ("model", "image_size", "model_args")
     is_free = is_ours and not any(asked_for(name, options, settings) for name in fixed)
     choices = scales(splits.train) if is_free else []

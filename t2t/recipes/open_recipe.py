@@ -16,8 +16,9 @@ from t2t.recipes.default import default_recipe
 from t2t.recipes.from_file import is_in_file
 from t2t.training.recipe import Recipe
 
-DEFAULT = "digits"
-"""The recipe if none is named."""
+UNNAMED = "default"
+"""Stands for a recipe that suits the data; without data, for that of the digits."""
+DIGITS = "digits"
 
 
 def open_recipe(
@@ -30,18 +31,20 @@ def open_recipe(
 ) -> Recipe:
     """The recipe of a name, FILE.py:NAME, a JSON file or a run folder, with `data`.
 
-    For the default recipe with other data it is one that suits the images, the model,
-    the epochs and the image size.
+    If none is named, it is one that suits the images, the model, the epochs and the
+    image size.
     """
     path = Path(name).expanduser()
-    if name.endswith(".json") or (path / "recipe.json").exists():
-        recipe = read_file(path)
-    elif is_in_file(name):
-        recipe = find_recipe(name)
-    elif name == DEFAULT and data not in (None, DEFAULT):
+    if name == UNNAMED and data in (None, DIGITS):
+        recipe = find_recipe(DIGITS)
+    elif name == UNNAMED and data is not None:
         recipe = default_recipe(
             data, model, labels, epochs=epochs, image_size=image_size
         )
+    elif name.endswith(".json") or (path / "recipe.json").exists():
+        recipe = read_file(path)
+    elif is_in_file(name):
+        recipe = find_recipe(name)
     elif name not in {*all_recipes(), *MODULES} and path.exists():
         raise UserError(
             f"There is no recipe {name!r}, but files of that name: did you mean "

@@ -19,7 +19,7 @@ from t2t.recipes.choose import RecipeOptions, choose_recipe
 from t2t.recipes.folds import check_folds, folds_note, train_folds
 from t2t.recipes.labels import with_labels_found
 from t2t.recipes.minutes import CPU_MINUTES, fit_budget, needs_budget
-from t2t.recipes.open_recipe import DEFAULT
+from t2t.recipes.open_recipe import UNNAMED
 from t2t.recipes.time_budget import Budget
 from t2t.training import loop
 from t2t.training.distributed import Parallelism
@@ -31,7 +31,7 @@ from t2t.user_code import load_code
 
 
 def train(
-    recipe: Recipe | PathLike = DEFAULT,
+    recipe: Recipe | PathLike = UNNAMED,
     *,
     data: Data | None = None,
     labels: PathLike | Sequence[PathLike] = (),
@@ -196,7 +196,7 @@ def as_recipe(recipe: Any) -> Recipe | str:
 def is_started_run(recipe: str) -> bool:
     """Whether a recipe is given as the folder of a run, to resume it there."""
     run_folder = RunFolder(Path(recipe).expanduser())
-    return run_folder.is_run() and run_folder.has_started()
+    return recipe != UNNAMED and run_folder.is_run() and run_folder.has_started()
 
 
 def as_text(path: PathLike | None) -> str | None:

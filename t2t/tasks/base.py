@@ -116,6 +116,8 @@ class Task(nn.Module):
     files: dict[str, ModuleFile]
     """The files of frozen modules that `__init__` loads unchanged: checkpoints hold
     their checksums instead of their tensors."""
+    notes: tuple[str, ...]
+    """Sentences for the log at the start of a run, on what `__init__` assumes."""
     progress: Tensor
     """Fraction of the training that is done, from 0 to 1."""
 
@@ -123,6 +125,7 @@ class Task(nn.Module):
         super().__init__()
         self.model, self.context, self.args = model, context, args
         self.files = {}
+        self.notes = ()
         self.register_buffer("progress", torch.zeros(()), persistent=False)
 
     def train(self, mode: bool = True) -> Self:

@@ -74,7 +74,9 @@ class Distill(Classify):
             self.files["teacher"] = ModuleFile(teacher.path, teacher.checksum)
         self.teacher_size = teacher.image_size
         scale, shift = renormalization(context, teacher)
-        self.register_buffer("outputs", outputs_of(teacher, context), persistent=False)
+        outputs, note = outputs_of(teacher, context)
+        self.notes = tuple(each for each in (*teacher.notes, note) if each)
+        self.register_buffer("outputs", outputs, persistent=False)
         self.register_buffer("scale", scale, persistent=False)
         self.register_buffer("shift", shift, persistent=False)
 
@@ -201,8 +203,13 @@ def check_token(model: nn.Module, name: str) -> None:
     )
 
 
-def outputs_of(teacher: TrainedModel, context: TaskContext) -> Tensor | None:
-    """The teacher's output for each class of the data; None if they are the same."""
+def outputs_of(
+    teacher: TrainedModel, context: TaskContext
+) -> tuple[Tensor | None, str]:
+    """The teacher's output for each class of the data, and a note on what is assumed.
+
+    None if they are the same.
+    """
     path, names = teacher.path, teacher.class_names
     has_all = bool(context.class_names) and None not in class_indices(
         context.class_names, names
@@ -214,17 +221,18 @@ def outputs_of(teacher: TrainedModel, context: TaskContext) -> Tensor | None:
             "(t2t train --from), or give another."
         )
     if not context.class_names:  # they are matched by number
-        return None
+        return None, ""
     try:
-        numbers, _ = match_classes(context.class_names, names, context.data)
+        numbers, notes = match_classes(context.class_names, names, context.data)
     except UserError as error:
         raise UserError(
             f"The teacher {path} does not fit: {str(error).partition(' Rename')[0]} "
             "Fine-tune it on this data first (t2t train --from), or give another."
         ) from None
+    note = " ".join(notes).replace("The model's", "The teacher's")
     if numbers.tolist() == list(range(len(names))):
-        return None
-    return torch.from_numpy(numbers)
+        return None, note
+    return torch.from_numpy(numbers), note.replace("the model's", "the teacher's")
 
 
 def renormalization(

@@ -36,7 +36,11 @@ def open_data(recipe: Recipe) -> Splits:
     if task.takes_label_sets and config.several is None:
         config = replace(config, several=True)
     splits = open_splits(
-        recipe.data, seed=recipe.seed, labels=labels, label_config=config
+        recipe.data,
+        seed=recipe.seed,
+        labels=labels,
+        label_config=config,
+        unlisted=not labels,
     )
     if splits.train.is_multilabel and not task.takes_label_sets:
         if labels:

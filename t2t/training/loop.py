@@ -25,6 +25,7 @@ from t2t.training.distributed import (
     is_sharded,
 )
 from t2t.training.evaluation.check_scoring import check_scoring
+from t2t.training.label_tables import note_on_tables
 from t2t.training.loaders import open_data
 from t2t.training.logging.console import RunConsole
 from t2t.training.logging.run_logger import RunLogger
@@ -92,7 +93,14 @@ def train(
 
         finished = broadcast_from_main(world, claim_folder)
         if finished is not None:
-            return Result(run_folder.path, True, finished, already_finished=True)
+            note = note_on_tables(run_folder.path, recipe)
+            return Result(
+                run_folder.path,
+                True,
+                finished,
+                already_finished=True,
+                notes=(note,) if note else (),
+            )
         silent = quiet or not (world.is_main and prints_info())
         console = RunConsole(quiet=silent, highlight=False)
         if splits is None:

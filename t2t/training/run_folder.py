@@ -14,6 +14,7 @@ from t2t.models.checkpoint_io.checkpoints import read_checkpoint
 from t2t.training.distributed import World, all_reduce_any
 from t2t.training.environment import environment
 from t2t.training.folder_lock import FolderLock
+from t2t.training.label_tables import KEY, table_checksums
 from t2t.training.recipe import Recipe
 from t2t.training.run_files import (
     ALL_FILES,
@@ -171,9 +172,10 @@ class RunFolder:
             if fresh:
                 remove_files(self.path, ALL_FILES)
             self.lock.sign()
+            tables = {KEY: found} if (found := table_checksums(recipe)) else {}
             json_files = {
                 RECIPE: to_json(recipe),
-                ENVIRONMENT: environment(settings, world),
+                ENVIRONMENT: environment(settings, world) | tables,
             }
             for name, content in json_files.items():
                 write_json(self.path / name, content)

@@ -67,6 +67,8 @@ class Result:
     """Whether Ctrl-C, SIGTERM or SIGHUP was received, even if too late to matter."""
     folds: tuple["Result", ...] = ()
     """The results of the folds of a cross-validation."""
+    notes: tuple[str, ...] = ()
+    """What has changed since the run was finished, a sentence each."""
 
     def __repr__(self) -> str:
         name = str(self.summary.get("metric"))
@@ -273,7 +275,7 @@ class Trainer:
         logger.start(state, self.num_steps, self.per_epoch, description)
         if state.loaded is not None:
             (logger.warn if state.loaded.notes else logger.info)(str(state.loaded))
-        for note in self.splits.notes:
+        for note in (*self.splits.notes, *self.task.notes):
             logger.warn(note)
         for note in (*notes, *advised):
             logger.info(note)

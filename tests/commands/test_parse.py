@@ -47,6 +47,7 @@ from t2t.commands.parse import parse
         ),
         ("train --fresh=yes", "--fresh takes no value; write --fresh."),
         ("train digits extra", "t2t train does not know what 'extra' is for"),
+        ("features builtin /", "what '/' is for; write --data / for images in that"),
         ("study tokens --seeds 0 a", "--seeds takes whole numbers; got 0 a."),
         ("bench t2t_vit_7 --precision fp32 int8", "--precision takes bf16, fp16, fp32"),
         ("pack", "t2t pack needs SOURCE and DEST; `t2t pack --help` gives examples."),

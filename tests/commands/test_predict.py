@@ -256,7 +256,7 @@ def test_predict_says_what_it_assumed(
     torch.save(model.state_dict(), tmp_path / "mine.pth")
     words = ["predict", str(tmp_path / "mine.pth"), str(images / "3"), "--top", "9"]
     assert main(words) == 2
-    assert "give its name" in capsys.readouterr().err
+    assert "--model resnet50, in t2t train --set model=" in capsys.readouterr().err
     assert main([*words, "--model", "resnet18", "--json"]) == 0
     told = capsys.readouterr()
     assert "does not name its 2 classes; they are numbered" in told.err

@@ -22,7 +22,7 @@ from t2t.errors import UserError
 from t2t.models.weights import load_weights
 from t2t.recipes import find_recipe
 from t2t.recipes.choose import RecipeOptions, choose_recipe
-from t2t.recipes.open_recipe import open_recipe
+from t2t.recipes.open_recipe import DIGITS, UNNAMED, open_recipe
 from t2t.recipes.settings import apply_settings, schedule_notes
 from t2t.tasks.classify import TOP1
 from t2t.training import loop
@@ -325,18 +325,41 @@ def test_the_built_in_weights_bring_their_model(tmp_path: Path) -> None:
             image = Image.new("RGB", (300, 200), (number, 0, 0))
             image.save(tmp_path / name / f"{number}.png")
     by_option = RecipeOptions(weights="builtin", data=str(tmp_path), epochs=2)
-    recipe, _ = choose_recipe("digits", by_option)
+    recipe, _ = choose_recipe(UNNAMED, by_option)
     assert (recipe.name, recipe.model) == ("fine_tuned", "t2t_vit_7_32")
     assert recipe.image_size == (32, 32)
     load_weights(build_model(recipe, 2), "builtin")
     by_setting = RecipeOptions(data=str(tmp_path), epochs=2)
-    assert choose_recipe("digits", by_setting, ["weights=builtin"])[0] == recipe
+    assert choose_recipe(UNNAMED, by_setting, ["weights=builtin"])[0] == recipe
 
 
 def test_the_data_named_are_the_recipes() -> None:
     recipe = find_recipe("cifar10.sprint")
     assert open_recipe("cifar10.sprint", "photos") == replace(recipe, data="photos")
-    assert open_recipe("digits", "digits") == find_recipe("digits")
+    digits = find_recipe("digits")
+    assert open_recipe("digits", "digits") == digits
+    assert open_recipe("digits", "photos") == replace(digits, data="photos")
+
+
+def test_a_folder_of_recipes_stands_for_its_first() -> None:
+    assert find_recipe("pretrain").name == "pretrain.moco_v3"
+
+
+def test_without_a_recipe_the_data_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("recipe.json").write_text("{}")  # of a run in this folder
+    assert open_recipe(UNNAMED) == open_recipe(UNNAMED, "digits") == find_recipe(DIGITS)
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(2):
+            image = Image.new("RGB", (40, 40), (number, 0, 0))
+            image.save(tmp_path / "photos" / name / f"{number}.png")
+    by_option, _ = choose_recipe(UNNAMED, RecipeOptions(data="photos"))
+    assert (by_option.name, by_option.image_size) == ("own", (32, 32))
+    by_setting, _ = choose_recipe(UNNAMED, RecipeOptions(), ["data=photos"])
+    assert by_setting == by_option
 
 
 def test_mean_and_deviation_follow_the_channels() -> None:
@@ -452,6 +475,10 @@ def test_what_to_type_next_can_be_pasted(tmp_path: Path) -> None:
     told = files_and_commands(folder)
     assert f"t2t eval '{folder}' " in told
     assert f"t2t predict '{folder}' IMAGE..." in told
+    told = files_and_commands(folder, has_head=False)
+    assert f"t2t train --from '{folder}' --data LABELLED " in told
+    assert f"t2t probe '{folder}' --data LABELLED " in told
+    assert "t2t predict" not in told
     (folder / "model.safetensors").unlink()
     assert (
         files_and_commands(folder) == f"  {folder}/metrics.jsonl   the same as numbers"

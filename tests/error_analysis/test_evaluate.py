@@ -1,6 +1,7 @@
 """`t2t.evaluate` and its page: numbers, findings, and unusual data."""
 
 import csv
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from PIL import Image
 from torch import nn
 
 import t2t
+from t2t.cli import main
 from t2t.error_analysis.findings import find_confusions
 from t2t.error_analysis.predictions import Predictions
 from t2t.models.create import create_model
@@ -98,6 +100,19 @@ def test_the_result_has_numbers_paths_and_a_frame(
     assert f"{found.top1:.2f} %" in repr(found)
     assert f"{found.top1:.2f} %" in found._repr_html_()
     assert found.confusion_figure().axes
+
+
+def test_another_image_size_interpolates_positions(
+    weights: Weights, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = weights(["cat", "dog"])
+    found = t2t.evaluate(file, photos, image_size=20, device="cpu")
+    assert found.report.trained.image_size == (20, 20)
+    words = ["eval", str(file), "--data", str(photos), "--image-size", "20x20"]
+    assert main([*words, "--json", "--device", "cpu"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["image_size"] == [20, 20]
+    assert told["top1"] == pytest.approx(found.top1, abs=1e-3)
 
 
 def test_the_page_lists_what_went_wrong(

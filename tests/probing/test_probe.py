@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
@@ -19,6 +20,7 @@ from t2t.models.create import create_model
 from t2t.models.trained import load_trained
 from t2t.models.weights import save
 from t2t.probing.finetune import finetune_recipe, starting_model
+from t2t.probing.frozen import FrozenFeatures
 from t2t.probing.images import find_labelled
 from t2t.probing.report import ProbeReport
 from t2t.recipes.digits import t2t_vit
@@ -124,6 +126,20 @@ def test_linear_and_knn_are_chosen_without_the_evaluated_images(
     assert few.num_train == 6
     assert not few.result("linear").details["penalty_is_chosen"]
     assert few.result("knn").details == {"k": 6, "k_is_chosen": False}
+
+
+def test_settings_are_chosen_on_images_of_every_class() -> None:
+    labels = torch.arange(4).repeat_interleave(20)  # as class folders are listed
+    rows = torch.arange(80.0)[:, None]
+    found = FrozenFeatures(
+        train=rows, train_labels=labels, val=rows, val_labels=labels, num_classes=4
+    )
+    (kept, kept_labels), (held, held_labels) = found.holdout(0)  # type: ignore[misc]
+    assert held_labels.bincount().tolist() == [4] * 4
+    assert kept_labels.bincount().tolist() == [16] * 4
+    assert sorted(torch.cat([kept, held])[:, 0].tolist()) == rows[:, 0].tolist()
+    few = replace(found, train=rows[:4], train_labels=torch.arange(4))
+    assert few.holdout(0) is None
 
 
 def test_so_few_images_as_asked_are_evaluated(weights: Path, images: Path) -> None:

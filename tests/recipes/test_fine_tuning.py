@@ -17,6 +17,7 @@ from t2t.models.vit import VisionTransformer
 from t2t.models.weights import save
 from t2t.recipes.choose import RecipeOptions, choose_recipe
 from t2t.recipes.fine_tuning import num_epochs
+from t2t.recipes.open_recipe import UNNAMED
 from t2t.training.loop import Runtime
 from t2t.training.recipe import OptimizerConfig, Recipe
 from t2t.training.state import new_state
@@ -56,7 +57,7 @@ def weights(tmp_path: Path) -> Path:
 
 def chosen(weights: object, data: Path, *words: str, **options: object) -> Recipe:
     given = RecipeOptions(weights=str(weights), data=str(data), **options)
-    return choose_recipe("digits", given, words)[0]
+    return choose_recipe(UNNAMED, given, words)[0]
 
 
 def test_all_that_weights_say_is_taken(weights: Path, images: Path) -> None:
@@ -297,4 +298,4 @@ def test_weights_of_another_model_are_named(weights: Path, images: Path) -> None
         chosen(weights, images, "model=resnet18")
     options = RecipeOptions(weights="one")
     with pytest.raises(UserError, match="--from one and --set weights=two contradict"):
-        choose_recipe("digits", options, ["weights=two"])
+        choose_recipe(UNNAMED, options, ["weights=two"])

@@ -1,6 +1,7 @@
 """The recipe for photographs at all sizes, and the GPU jobs that try it."""
 
 import runpy
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,6 +90,16 @@ def test_every_trial_can_be_built() -> None:
         with torch.device("meta"):
             network = build_model(found, 10)
             assert build_optimizers(network, found)
+
+
+def test_a_misspelled_trial_ends_the_script_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["photo_trials.py", "photos", "plain@5", "plane@5", "--out", "rows.jsonl"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(ROOT / "benchmarks/photo_trials.py"), run_name="__main__")
+    assert "plane is no change; there are plain, all_tokens" in capsys.readouterr().err
 
 
 def test_a_pyramid_keeps_its_own_splits() -> None:

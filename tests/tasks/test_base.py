@@ -15,7 +15,7 @@ from PIL import Image
 from t2t.cli import main
 from t2t.errors import UserError
 from t2t.models.weights import load
-from t2t.recipes.open_recipe import open_recipe
+from t2t.recipes.open_recipe import UNNAMED, open_recipe
 from t2t.tasks import TASKS, register_task
 from t2t.training.checkpoint_files import checkpoints
 from t2t.training.distributed import World
@@ -212,7 +212,7 @@ def test_a_pack_without_labels_serves_a_task_without_labels(
 
 
 def test_the_default_recipe_needs_no_labels(flat: Path) -> None:
-    assert open_recipe("digits", str(flat)).data == str(flat)
+    assert open_recipe(UNNAMED, str(flat)).data == str(flat)
 
 
 def test_a_name_is_registered_once() -> None:

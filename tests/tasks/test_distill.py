@@ -98,6 +98,7 @@ def test_loss_and_gradient(
         mean=context.mean,
         std=context.std,
         is_complete=False,
+        notes=(),
     )
     monkeypatch.setattr(distill, "load_trained", lambda *_, **__: trained)
     monkeypatch.setattr(distill, "check_token", lambda *_: None)
@@ -227,6 +228,23 @@ def test_classes_of_the_teacher_are_matched_by_name(tiny: Tiny, teacher: Path) -
         same, moved, fewer = (task.teacher_logits(images) for task in tasks)
     torch.testing.assert_close(moved, same[:, [1, 2, 0]])
     torch.testing.assert_close(fewer, same[:, [2, 0]])
+
+
+def test_what_is_assumed_of_a_teacher_is_logged(
+    tiny: Tiny, cpu: Runtime, teacher: Path, tmp_path: Path
+) -> None:
+    """A file of tensors alone names no classes and no normalisation."""
+    file = tmp_path / "tensors.safetensors"
+    save(create_model("test_vit", num_classes=3), file, name="test_vit")
+    recipe = tiny(task="distill_soft", task_args={"teacher": str(file)}, epochs=1)
+    train(recipe, folder=tmp_path / "run", runtime=cpu, quiet=True)
+    log = " ".join((tmp_path / "run" / "log.txt").read_text().split())
+    assert "The teacher's classes have no names; those of" in log
+    assert "does not state its preprocessing; assumed" in log
+    known = tiny(task="distill_soft", task_args={"teacher": str(teacher)})
+    assert build(known, 3, ("a", "b", "c")).notes == ()
+    (note,) = build(known, 2, ("c", "a")).notes
+    assert note.endswith("has 2 of the teacher's 3 classes.")
 
 
 def test_a_step_copies_no_statistics_of_the_teacher(

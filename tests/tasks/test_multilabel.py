@@ -5,6 +5,8 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from sklearn.metrics import average_precision_score, f1_score
 from torch import Tensor, nn
 
 import t2t
+from t2t.commands.eval import eval_multilabel
 from t2t.data.augment.config import Augmentation
 from t2t.data.augment.mix import soft_targets
 from t2t.data.label_config import LabelConfig
@@ -315,3 +318,15 @@ def test_other_tasks_and_models_refuse_several_labels(
         evaluate_multilabel(
             tmp_path / "several", data=photos, label_config=config, device="cpu"
         )
+
+
+def test_options_for_one_label_are_refused_in_a_sentence() -> None:
+    trained: Any = SimpleNamespace(path="runs/tags")
+    refused = {"--picture": False, "--report": True}
+    with pytest.raises(UserError) as caught:
+        eval_multilabel(trained, {}, refused, json=False)
+    assert str(caught.value) == (
+        "--report is for models that predict one label an image, and runs/tags "
+        "predicts several: leave it out. t2t eval then prints the average precision "
+        "of every class."
+    )

@@ -130,6 +130,27 @@ def test_dino_predicts_the_centred_and_sharpened_teacher(tiny: Tiny) -> None:
     assert task.teacher_temperature() == pytest.approx(0.07)
 
 
+@pytest.mark.parametrize("name", ["byol", "moco_v3"])
+def test_a_view_predicts_the_teacher_of_the_other_view(name: str, tiny: Tiny) -> None:
+    _, state = state_of(recipe_of(tiny, name))
+    task: Any = state.task
+    taught, students = torch.randn(2, 4, 8), torch.randn(2, 4, 8)
+    task.teacher.forward = lambda images: [*taught]
+    task.projector.forward = lambda features: features.flip(1)
+    task.predictor.forward = lambda outputs: outputs.exp()
+    predicted = [unit(student.flip(1).exp()) for student in students]
+    expected = torch.zeros(4)
+    for own, other in ((0, 1), (1, 0)):
+        targets = unit(taught[other])
+        if name == "byol":
+            expected += (predicted[own] - targets).square().sum(1)
+        else:
+            chances = (predicted[own] @ targets.T / 0.2).softmax(1).diagonal()
+            expected -= 2 * 0.2 * chances.log()
+    images = [torch.zeros(4, 3, 8, 8)] * 2
+    torch.testing.assert_close(task.compare([*students], images), expected)
+
+
 def test_numbers_show_a_collapse() -> None:
     assert feature_std(torch.ones(8, 4)) == pytest.approx(0, abs=1e-6)
     spread = feature_std(torch.randn(4000, 16))

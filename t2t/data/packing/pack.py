@@ -141,6 +141,7 @@ def _open(
             val_fraction=val_fraction,
             labels=labels,
             label_config=label_config,
+            unlisted=not labels,
         )
     except UserError as error:
         given = differs_from_default(label_config)

@@ -71,8 +71,9 @@ def open_folder(root: Path, labels: bool = True) -> FileSource:
         if loose:
             raise UserError(
                 f"{root} holds images but no class folders: put the images of each "
-                f"class into a folder named for it, as in {root}/cat/1.jpg, or train "
-                f"with a task that needs no labels.{_if_a_class(root)}"
+                f"class into a folder named for it, as in {root}/cat/1.jpg, or name a "
+                "table of labels (--labels). Pre-training needs no labels (t2t train "
+                f"pretrain.moco_v3).{_if_a_class(root)}"
                 f"{suggestion(loose)}"
             )
         raise UserError(

@@ -106,6 +106,10 @@ def open_object(data: object, kind: str) -> Source:
     """One set of images."""
     if isinstance(data, Source):
         return data
+    if data is None:
+        raise UserError(
+            "A part of data is None: give images without labels alone, as data=images."
+        )
     if is_frame(data):
         splits = frame_sources(data, kind)
         if set(splits) != {"all"}:

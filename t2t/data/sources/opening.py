@@ -10,14 +10,18 @@ from t2t.data.label_config import (
     NO_LABEL_CONFIG,
     LabelConfig,
 )
-from t2t.data.sources.base import Openers, Source, Splits
+from t2t.data.sources.base import Openers, Source, Splits, no_labels
 from t2t.data.sources.filenames import SPLIT_NAMES, has_braces, num_missing
 from t2t.data.sources.find_labels import (
     check_no_unused_table,
     discover,
     open_labelled,
 )
-from t2t.data.sources.folder import find_folder_splits, holds_images_by_class
+from t2t.data.sources.folder import (
+    find_folder_splits,
+    holds_images_by_class,
+    open_folder,
+)
 from t2t.data.sources.in_memory import (
     in_memory_openers,
     is_in_memory,
@@ -67,15 +71,19 @@ def open_splits(
     val_fraction: float = 0.1,
     labels: bool = True,
     label_config: LabelConfig = NO_LABEL_CONFIG,
+    unlisted: bool = False,
 ) -> Splits:
     """The training and validation sets of a name, a path, a pattern or a URL.
 
     Data without a validation set is split by the seed, stratified by class. Without
     `labels`, images need no labels: any folder will do. Classes are then kept where
     every image has one and both sets have the same, so that labels can still score.
-    The `label_config` says where labels are that are not found by themselves.
+    The `label_config` says where labels are that are not found by themselves. With
+    `unlisted`, images of a folder count although its table of labels leaves them out.
     """
     found = find_splits(spec, labels, label_config)
+    if unlisted:
+        found = with_unlisted(spec, found)
     return splits_of(found, seed=seed, val_fraction=val_fraction, labels=labels)
 
 
@@ -119,6 +127,27 @@ def splits_of(
         f"on ({how}), {classes}"
     )
     return Splits(train, val, description)
+
+
+def with_unlisted(spec: str | Path, found: UnopenedSplits) -> UnopenedSplits:
+    """All images of a folder, without labels, if its table does not list them all.
+
+    A table with splits stays as it is: it says which images are not to be trained on.
+    """
+    path = Path(os.path.expanduser(spec))
+    if not found.label_config.files or [*found.openers] != ["all"] or not path.is_dir():
+        return found
+    num_listed = len(found.openers["all"]())
+    folder = open_folder(path, labels=False)
+    if len(folder) <= num_listed:
+        return found
+    folder.classes, folder.labels = (), no_labels(len(folder))
+    note = (
+        f"{' and '.join(found.label_config.files)} lists {num_listed:,} of the "
+        f"{len(folder):,} images of {found.title}: all of them are used, without "
+        "labels."
+    )
+    return replace(found, openers={"all": lambda: folder}, notes=(note,))
 
 
 @permitted()

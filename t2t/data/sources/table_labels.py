@@ -23,6 +23,8 @@ from t2t.errors import UserError, on_one_line
 _SEVERAL_SHARE = 0.1
 """Share of images with different labels in several rows that is no mistake."""
 _NUM_SHOWN = 3
+_MISSING_WORDS = frozenset(("na", "n/a", "nan", "none", "null", "<na>"))
+"""What other programs write for a missing value, and what a class may be called."""
 
 
 @dataclass(frozen=True)
@@ -240,6 +242,7 @@ class _Rows:
             return no_labels(len(self.kept)), (), None
         classes = sorted_classes({name for each in classes_of for name in each})
         self._check_are_classes(len(classes), is_several)
+        self._note_on_classes(classes)
         number = {name: n for n, name in enumerate(classes)}
         sets = [[number[name] for name in each] for each in classes_of]
         of_value = np.zeros(len(self.classes_of), np.int64)
@@ -255,6 +258,27 @@ class _Rows:
         else:
             of_value[used] = [each[0] for each in sets]
         return of_value[self.values], classes, label_sets
+
+    def _note_on_classes(self, classes: Classes) -> None:
+        """Notes columns without images, and classes that may be missing labels."""
+        where = self.table.where
+        empty = [name for name in self.table.flag_columns if name not in classes]
+        if empty:
+            shown = ", ".join(map(repr, empty[:_NUM_SHOWN]))
+            shown += ", …" if len(empty) > _NUM_SHOWN else ""
+            which = f"{len(empty):,} columns, which are no classes:"
+            if len(empty) == 1:
+                which = "a column, which is no class:"
+            self.notes.append(f"{where} has no 1 in {which} {shown}.")
+        for name in classes:
+            if name.lower() in _MISSING_WORDS:
+                holds = [name in each for each in self.classes_of]
+                num = int(np.array(holds)[self.values].sum())
+                self.notes.append(
+                    f"{name!r} is a class, of {num:,} image{'s' * (num != 1)} of "
+                    f"{where}: if it says that the label is missing, leave the cell "
+                    "empty."
+                )
 
     def _check_are_classes(self, num_classes: int, is_several: bool) -> None:
         """Refuses a column with another value for nearly every image."""

@@ -30,8 +30,9 @@ def identify(state: StateDict, hint: str, origin: str) -> tuple[str, ModelConfig
     if norm is None:
         raise UserError(
             f"{origin} is not of t2t, nor a published T2T-ViT, ViT or DeiT: it holds "
-            f"{shorten(list(state))}. If it is of a timm model, give its name, such as "
-            "model='resnet50'."
+            f"{shorten(list(state))}. If it is of a timm model, name that: --model "
+            "resnet50, in t2t train --set model=resnet50, for a teacher --set "
+            "task_args.teacher_model=resnet50, in Python model='resnet50'."
         )
     dim, depth = len(norm), num_blocks(state)
     fitting = [

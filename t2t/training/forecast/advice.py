@@ -13,6 +13,7 @@ from t2t.data.class_balance import balance_factors, class_counts, is_uneven
 from t2t.data.sampler import steps_per_epoch
 from t2t.data.sources import Source, Splits
 from t2t.data.sources.in_memory import is_in_memory
+from t2t.data.typical_size import typical_side
 from t2t.errors import UserError
 from t2t.tasks import task_class
 from t2t.training.distributed import World
@@ -29,6 +30,8 @@ FEW_TO_TRAIN = 5_000
 """With fewer training images, pretrained weights are recommended."""
 FEW_TO_VALIDATE = 1_000
 """With fewer validation images, the confidence interval exceeds ± 3 points."""
+SMALL_SIDE, MUCH_LARGER = 64, 2.5
+"""Images so many times larger than this side, or a smaller one, lose their details."""
 NUM_TRIED = 8
 SECONDS_TRIED = 1.0
 """A whole step is timed only if it takes less than this."""
@@ -64,6 +67,7 @@ def advice(
             f"{margin(95, num_val):.1f} at 95 %."
         )
     notes += balance_notes(recipe, splits.train)
+    notes += size_notes(recipe, splits.train)
     if is_timed:
         return notes
     classes = splits.train.classes
@@ -75,6 +79,21 @@ def advice(
             f"Estimated time: {rounded(seconds * left)} on {world.device.type}."
         )
     return notes
+
+
+def size_notes(recipe: Recipe, source: Source) -> list[str]:
+    """A sentence on photographs that a run sees as very small images."""
+    height, width = recipe.image_size
+    if min(height, width) > SMALL_SIDE:
+        return []
+    side = typical_side(source)
+    if side < MUCH_LARGER * min(height, width):
+        return []
+    return [
+        f"The images have about {side} pixels a side, and this run sees them at "
+        f"{height}×{width}: for more detail, set a larger image_size, with a model for "
+        "it (t2t models)."
+    ]
 
 
 def balance_notes(recipe: Recipe, source: Source) -> list[str]:

@@ -20,7 +20,7 @@ from t2t.tasks.base import Task, Views
 from t2t.training.check_names import check_names
 from t2t.training.distributed import World, find_device
 from t2t.training.evaluation.evaluate import autocast
-from t2t.training.forecast.advice import balance_notes
+from t2t.training.forecast.advice import balance_notes, size_notes
 from t2t.training.forecast.plan import values_per_parameter
 from t2t.training.forecast.random_batch import random_batch
 from t2t.training.loaders import open_data
@@ -50,6 +50,8 @@ def estimate(recipe: Recipe, runtime: Runtime) -> str:
             splits = open_data(recipe)
     except UserError as error:
         missing = str(error)
+    if splits is not None:  # too few images are an error before steps are timed
+        steps_per_epoch(len(splits.train), recipe.batch_size)
     num_classes = len(splits.train.classes) if splits else ModelConfig.num_classes
     classes = splits.train.classes if splits else None
     state = new_state(recipe, runtime, world, num_classes, classes)
@@ -71,6 +73,7 @@ def estimate(recipe: Recipe, runtime: Runtime) -> str:
         *steps, time_taken = describe_steps(recipe, splits, seconds, world)
         steps.append(f"{time_taken} at {speed}")
         steps += balance_notes(recipe, splits.train)
+        steps += [*size_notes(recipe, splits.train), *state.task.notes]
     else:
         steps = [
             f"Steps and time are unknown because the data cannot be opened: {missing}",

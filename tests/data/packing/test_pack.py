@@ -476,6 +476,19 @@ def test_images_without_labels_are_packed(folder, tmp_path, kind):
     assert decode(after.train.read(0)).shape == (3, 20, 30)
 
 
+def test_images_that_a_table_leaves_out_are_packed(folder, tmp_path):
+    data = unlabelled_data("folder", tmp_path, folder)
+    names = sorted(path.name for path in data.iterdir())[:6]
+    rows = [
+        f"{name},{'cat' if place % 2 else 'dog'}" for place, name in enumerate(names)
+    ]
+    (data / "labels.csv").write_text("\n".join(["path,label", *rows]))
+    assert pack(data, tmp_path / "listed").num_images == 6
+    result = pack(data, tmp_path / "all", labels=False)
+    assert result.num_images == len([*data.glob("*.jpg")])
+    assert not result.is_labelled
+
+
 def test_labels_that_every_image_has_are_kept(folder, tmp_path):
     result = pack(folder, tmp_path / "packed", labels=False)
     assert result.is_labelled

@@ -195,6 +195,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "one value": (lambda: Pictures(lambda image, label: (image,)), "has 1 values"),
     "other parts": (lambda: {"a": (PIXELS, LABELS)}, "has the parts a: name them tr"),
     "number": (lambda: 5, "data is a int: give a path, a torch Dataset"),
+    "no labels": (lambda: (PIXELS, None), "give images without labels alone"),
     "missing column": (
         lambda: pandas.DataFrame({"y": [1, 2]}),
         "has the columns y: call them path, label and",

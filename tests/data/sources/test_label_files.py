@@ -211,6 +211,16 @@ def test_empty_labels_are_noted_or_refused(photos: Path) -> None:
     assert "have no label" in wrong
 
 
+def test_na_is_a_class_with_a_note(photos: Path) -> None:
+    labels = {name: "NA" if label == "owl" else label for name, label in LABELS.items()}
+    file = table(photos.parent / "mine.csv", ["path", "label"], *labels.items())
+    splits = opened(photos, file)
+    assert splits.train.classes == ("NA", "cat", "dog")
+    assert found(splits) == labels
+    num = [*labels.values()].count("NA")
+    assert f"'NA' is a class, of {num} images of {file}" in splits.train.notes[0]
+
+
 def test_one_image_with_different_labels(photos: Path) -> None:
     file = table(photos / "a.csv", ("file", "label"), *LABELS.items(), ("1.jpg", "cat"))
     wrong = error(photos, file)
@@ -567,3 +577,23 @@ def test_a_table_in_a_split_folder_says_why_it_is_not_used(tmp_path: Path) -> No
 def test_a_link_to_no_table_is_not_suggested(photos: Path) -> None:
     (photos / "dead.csv").symlink_to("nowhere.csv")
     assert "Did you mean" not in error(photos, "dead.csv")
+
+
+def test_unlisted_images_count_where_labels_do_not(photos: Path) -> None:
+    listed = dict([*LABELS.items()][:6])
+    table(photos / "labels.csv", ["path", "label"], *listed.items())
+    splits = open_splits(photos, labels=False, unlisted=True)
+    assert len(splits.train) + len(splits.val) == len(LABELS)
+    assert not splits.train.is_labelled
+    assert f"lists 6 of the {len(LABELS)} images" in splits.train.notes[0]
+    assert len(open_splits(photos, labels=False).train) < 6
+    # A table that lists all of them keeps its labels.
+    table(photos / "labels.csv", ["path", "label"], *LABELS.items())
+    splits = open_splits(photos, labels=False, unlisted=True)
+    assert found(splits) == LABELS
+    # One with splits says what is not to be trained on.
+    rows = [(name, label, "train") for name, label in listed.items()]
+    rows += [(name, label, "val") for name, label in [*LABELS.items()][6:12]]
+    table(photos / "labels.csv", ["path", "label", "split"], *rows)
+    splits = open_splits(photos, labels=False, unlisted=True)
+    assert (len(splits.train), len(splits.val)) == (6, 6)

@@ -82,6 +82,16 @@ def test_a_column_for_each_class(folder: Path) -> None:
     assert two.train.classes == ("cat", "dog")
 
 
+def test_a_column_without_images_is_noted(folder: Path) -> None:
+    rows = [(name, n % 2, 1 - n % 2, 0, 0) for n, name in enumerate(LABELS)]
+    file = table(folder / "a.csv", ("file", "cat", "dog", "owl", "emu"), *rows)
+    train = opened(file).train
+    assert train.classes == ("cat", "dog")
+    assert train.notes == (
+        f"{file} has no 1 in 2 columns, which are no classes: 'owl', 'emu'.",
+    )
+
+
 def test_columns_of_which_one_is_1_are_one_label(folder: Path) -> None:
     rows = [(name, int(n % 2), int(not n % 2)) for n, name in enumerate(LABELS)]
     splits = opened(table(folder / "a.csv", ("image", "a", "b"), *rows))

@@ -277,7 +277,7 @@ def test_paths_that_are_no_data(tmp_path):
 def test_a_flat_folder_is_data_for_tasks_without_labels(tmp_path):
     for number in range(20):
         write_image(tmp_path / f"{number:02d}.png", number)
-    with pytest.raises(UserError, match="or train with a task that needs no labels"):
+    with pytest.raises(UserError, match="Pre-training needs no labels"):
         open_splits(tmp_path)
     splits = open_splits(tmp_path, labels=False, seed=1)
     assert (len(splits.train), len(splits.val)) == (18, 2)

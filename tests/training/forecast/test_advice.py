@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from t2t.data.sources import ArraySource, Splits
+from t2t.data.sources import ArraySource, Splits, open_splits
+from t2t.errors import UserError
 from t2t.training.distributed import World
 from t2t.training.forecast import advice as module
 from t2t.training.forecast.advice import (
@@ -18,7 +20,9 @@ from t2t.training.forecast.advice import (
     margin,
     remaining_work,
     rounded,
+    size_notes,
 )
+from t2t.training.forecast.estimate import estimate
 from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe, TokenDropping
 from t2t.training.runtime import resolve_runtime
@@ -117,3 +121,17 @@ def test_a_forecast_changes_nothing_and_stops_nothing(
 )
 def test_a_forecast_says_no_more_than_it_knows(seconds: float, reported: str) -> None:
     assert rounded(seconds) == reported
+
+
+def test_photographs_seen_as_small_images_are_noted(tiny: Tiny, tmp_path: Path) -> None:
+    for number in range(6):
+        folder = tmp_path / "ab"[number % 2]
+        folder.mkdir(exist_ok=True)
+        Image.new("RGB", (120, 90)).save(folder / f"{number}.jpg")
+    source = open_splits(tmp_path).train
+    (note,) = size_notes(tiny(image_size=(32, 32)), source)
+    assert note.startswith("The images have about 90 pixels a side, and this run sees")
+    assert size_notes(tiny(image_size=(64, 64)), source) == []
+    assert size_notes(tiny(image_size=(96, 96)), source) == []
+    with pytest.raises(UserError, match="16 is more than the 4 images to train on"):
+        estimate(tiny(data=str(tmp_path)), Runtime(device="cpu"))
