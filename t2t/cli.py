@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def wait_for_main() -> None:
-    """Lets torchrun's main process print an error that all processes meet.
+    """Lets only torchrun's main process print an error that all processes raise.
 
     torchrun stops the others as soon as one process exits.
     """
@@ -106,7 +106,7 @@ def set_up_output() -> None:
 
 
 def widen_terminal() -> None:
-    """Lets a narrow terminal wrap the help itself: tyro would never finish."""
+    """Gives tyro enough columns: in a narrow terminal its help would never finish."""
     if shutil.get_terminal_size().columns < MIN_COLUMNS:
         os.environ["COLUMNS"] = str(MIN_COLUMNS)
 
@@ -124,7 +124,7 @@ def run_explained(words: list[str]) -> None:
 
 
 def run(words: list[str]) -> None:
-    """Runs the command that the first word names with the other words."""
+    """Runs the command named by the first argument."""
     if words[:1] == ["--version"]:
         print(f"t2t {__version__}")
     elif not words or words[0] in (*HELP, "help"):

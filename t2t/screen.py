@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Protocol
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -42,6 +42,24 @@ def print_json(value: Any) -> None:
     plain = json.loads(json.dumps(value), parse_constant=lambda word: None)
     escapes = not (sys.stdout.encoding or "utf-8").lower().startswith("utf")
     sys.stdout.write(json.dumps(plain, indent=2, ensure_ascii=escapes) + "\n")
+
+
+class Report(Protocol):
+    """What a command has measured."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The numbers."""
+
+    def render(self) -> RenderableType:
+        """Tables and sentences."""
+
+
+def print_report(report: Report, *, as_json: bool) -> None:
+    """Prints a report as JSON or as a page."""
+    if as_json:
+        print_json(report.as_json())
+    else:
+        print_page(lambda width: report.render())
 
 
 def find_models(pattern: str) -> dict[str, Entry]:

@@ -19,7 +19,7 @@ from t2t.shapes import Images
 DEAD_BELOW = 0.01
 """A channel is dead if it varies at most this much, relative to the median channel."""
 OUTSIZED_ABOVE = 10.0
-"""A channel is outsized if its values are this many times those of the median one."""
+"""A channel is outsized if its RMS is this many times that of the median channel."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ def feature_layers(model: nn.Module, image: Images) -> list[FeatureLayer]:
 
 
 def stages(model: nn.Module, image: Images) -> list[FeatureLayer]:
-    """The maps that timm gives for a network in stages."""
+    """The feature maps of a timm network that has stages."""
     if not hasattr(model, "forward_intermediates"):
         raise UserError(
             f"{type(model).__name__} gives no feature maps: timm has no "
@@ -68,7 +68,7 @@ def stages(model: nn.Module, image: Images) -> list[FeatureLayer]:
 
 
 def hooked_layers(model: nn.Module, image: Images) -> list[FeatureLayer]:
-    """The outputs of the modules that are layers; none for networks in stages."""
+    """The outputs of the layers; empty for networks with stages."""
     names = layer_names(model)
     if not names:
         return []
@@ -150,11 +150,11 @@ class ChannelStatistics:
     name: str
     std: Float[Tensor, " channels"]
     rms: Float[Tensor, " channels"]
-    """Root of the mean square: the size of a channel's values."""
+    """Root mean square of the values of each channel."""
 
     @property
     def dead(self) -> Bool[Tensor, " channels"]:
-        """Channels that are the same everywhere: see `DEAD_BELOW`."""
+        """Channels that hardly vary: see `DEAD_BELOW`."""
         return self.std <= DEAD_BELOW * self.std.median()
 
     @property
@@ -188,11 +188,11 @@ class TokenNorms:
     high: float
     """The 95th percentile."""
     prefix: tuple[float, ...]
-    """Of each class or distillation token, the mean over the images."""
+    """The mean norm of each class or distillation token."""
 
 
 class LayerStatistics:
-    """What is kept of the layers of every image seen so far."""
+    """Running statistics of all layers over the images seen so far."""
 
     def __init__(self) -> None:
         self._sums: dict[str, tuple[int, Tensor, Tensor]] = {}

@@ -1,4 +1,4 @@
-"""What a model holds without any image: its first filters and its positions."""
+"""What a model shows without an image: its first filters and its positions."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ from t2t.models.tokenizers import TokensToToken
 from t2t.models.vit import VisionTransformer
 
 MOST_PLACES = 16
-"""Rows and columns of tokens whose similarities are kept; of more, every n-th."""
+"""Most rows and columns of tokens with similarities; of more, every n-th is kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ def first_filters(model: nn.Module) -> FirstFilters | None:
 
 
 def soft_split_filters(tokenizer: TokensToToken, in_channels: int) -> FirstFilters:
-    """The rows that make a window's values, which the skip connection passes on."""
+    """The rows of the weight that compute values, which the skip connection keeps."""
     split = tokenizer.splits[0]
     if len(tokenizer.steps):
         step: Any = tokenizer.steps[0]

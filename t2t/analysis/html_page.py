@@ -12,6 +12,8 @@ from PIL import Image
 
 from t2t.atomic import write_atomically
 
+CARD_QUALITY = 78
+"""JPEG quality of the pictures of cards."""
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; --quiet: #777; }
 * { box-sizing: border-box; }
@@ -130,11 +132,9 @@ class HtmlPage:
             f'<div class="{kind}" style="--width: {width}px">{figures}</div>'
         )
 
-    def cards(
-        self, cards: Iterable[Card], *, width: int = 110, quality: int = 78
-    ) -> None:
+    def cards(self, cards: Iterable[Card], *, width: int = 110) -> None:
         """A grid of cards, each at least `width` pixels wide."""
-        figures = "".join(card_html(card, quality) for card in cards)
+        figures = "".join(card_html(card) for card in cards)
         self._parts.append(
             f'<div class="grid" style="--width: {width}px">{figures}</div>'
         )
@@ -174,14 +174,14 @@ class HtmlPage:
         return path
 
 
-def card_html(card: Card, quality: int) -> str:
+def card_html(card: Card) -> str:
     """A card as HTML."""
     plain = ["".join(piece.text for piece in line) for line in card.lines]
     alt = html.escape(", ".join(plain))
     shown = "".join(
         '<div class="missing">cannot be read</div>'
         if image is None
-        else f'<img loading="lazy" alt="{alt}" src="{data_url(image, quality)}"'
+        else f'<img loading="lazy" alt="{alt}" src="{data_url(image, CARD_QUALITY)}"'
         + (' style="image-rendering: pixelated">' if max(image.size) <= 64 else ">")
         for image in card.images
     )

@@ -11,7 +11,7 @@ MAX_SHARE = 0.1
 Of the rankings tried on CIFAR-10, this share finds most (records/cifar10-wrong-labels).
 """
 _NUM_ADDED = 5.0
-"""Images with the mean of all classes that each class gets, since it may have few."""
+"""Images of average probability added to each class, since it may have few."""
 
 
 def find_label_errors(
@@ -19,9 +19,9 @@ def find_label_errors(
 ) -> Int64[Tensor, " images"]:
     """The rows of images whose label is likely wrong, the most suspicious first.
 
-    The model predicts another class, and gives the label a small share of the
-    probability that it gives it, on average, in images with this label. `values` are
-    label, predicted and label_probability of every image.
+    The model predicts another class for them, and the probability of their label is a
+    small share of its mean over the images with this label. `values` are label,
+    predicted and label_probability of every image.
     """
     labels = values["label"]
     of_label = values["label_probability"].double()

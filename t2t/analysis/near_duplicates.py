@@ -24,9 +24,9 @@ distance alone would report every image where all images look alike.
 SAME = 0.02
 """Images at this distance are copies, however many there are."""
 MAX_DISTANCE = 0.6
-"""Of near-duplicates; little cropped ones are at most at 0.5."""
+"""Largest distance of near-duplicates; slightly cropped copies have at most 0.5."""
 _FLAT = 0.02
-"""Standard deviation, in that of all images, below which nothing can be compared."""
+"""An image with a smaller standard deviation is flat, and is not compared."""
 
 
 class Pair(NamedTuple):

@@ -14,9 +14,9 @@ from t2t.analysis.confusion_figure import display_names, save_figure, shortened
 from t2t.data.sources.splitting import permutation
 
 MOST_POINTS = 5000
-"""Images in the figure; of more, so many are drawn at random."""
+"""Most images in the figure; of more, a random sample is drawn."""
 MOST_COLOURS = 18
-"""Classes with a colour, those with most images; the others are grey."""
+"""The largest classes get a colour; the others are grey."""
 _PCA_WIDTH = 50
 _PERPLEXITY = 30
 _GREY = "#c9c9c9"

@@ -59,8 +59,7 @@ def check_numbers(
         at_least(1, "--batch-size", number)
     for number in image_sizes:
         at_least(1, "--image-size", number)
-    if repeat is not None:
-        at_least(1, "--repeat", repeat)
+    at_least(1, "--repeat", repeat)
     if not 0 < seconds < math.inf:
         raise UserError(f"--seconds {seconds:g} must be more than 0, and finite.")
 

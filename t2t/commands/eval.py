@@ -27,10 +27,11 @@ from t2t.commands.options import (
     parse_size,
     run_code,
     warn,
+    warn_skipped,
 )
 from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, damage_limit
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
-from t2t.errors import UserError, on_one_line
+from t2t.errors import UserError
 from t2t.table_beside import OF_REPORT, table_beside
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def eval(
             evaluation = Evaluation(evaluated, max_pixels, max_damaged)
             found = evaluation.save_report(report, train_images, progress)
     warn(*evaluated.notes)
-    warn(*(f"Skipped a damaged image: {on_one_line(n)}" for n in evaluated.damaged))
+    warn_skipped(evaluated.damaged)
     if json:
         findings = (
             {} if found is None else {"report": {"page": report, **found.as_json()}}
@@ -211,7 +212,7 @@ def eval_multilabel(
                 f"{trained.path} predicts several: leave it out. t2t eval then prints "
                 "the average precision of every class."
             )
-    from t2t.screen import print_json, print_page, show_progress
+    from t2t.screen import print_report, show_progress
     from t2t.training.evaluation.evaluate_multilabel import evaluate_multilabel
 
     with show_progress("evaluating") as progress:
@@ -219,8 +220,5 @@ def eval_multilabel(
     if report is None:
         return
     warn(*report.notes)
-    warn(*(f"Skipped a damaged image: {on_one_line(n)}" for n in report.damaged))
-    if json:
-        print_json(report.as_json())
-    else:
-        print_page(lambda width: report.render())
+    warn_skipped(report.damaged)
+    print_report(report, as_json=json)

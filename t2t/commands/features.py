@@ -22,9 +22,10 @@ from t2t.commands.options import (
     option,
     run_code,
     warn,
+    warn_skipped,
 )
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
-from t2t.errors import UserError, on_one_line
+from t2t.errors import UserError
 from t2t.table_beside import OF_FEATURES, table_beside
 
 
@@ -80,8 +81,7 @@ def features(
         raise UserError(
             "Say where to write: --out features.npy, --picture tsne.png, or both."
         )
-    if num_images is not None:
-        at_least(1, "--num-images", num_images)
+    at_least(1, "--num-images", num_images)
     at_least(1, "--batch-size", batch_size)
     at_least(0, "--seed", seed)
     check_max_pixels(max_pixels)
@@ -116,7 +116,7 @@ def features(
             progress=progress,
         )
     warn(*found.notes)
-    warn(*(f"Skipped a damaged image: {on_one_line(n)}" for n in found.damaged))
+    warn_skipped(found.damaged)
     num, width = found.values.shape
     files = [] if out is None else [str(file) for file in save_features(found, out)]
     if picture is not None:

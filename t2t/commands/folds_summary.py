@@ -62,7 +62,7 @@ def with_spread(result: Result, metric: Metric) -> str:
 
 
 def next_steps(result: Result) -> str:
-    """That no final model is saved, and how to train it."""
+    """Says that no final model is saved, and how to train one."""
     num_folds = len(result.folds)
     share = f"{100 * (1 - 1 / num_folds):.0f} %"
     lines = [

@@ -23,6 +23,7 @@ from t2t.commands.options import (
     option,
     run_code,
     warn,
+    warn_skipped,
 )
 from t2t.commands.weights_and_images import EMPTY_LIST
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
@@ -80,8 +81,7 @@ def neighbors(
             "--data photos/."
         )
     at_least(1, "--top", top)
-    if num_images is not None:
-        at_least(1, "--num-images", num_images)
+    at_least(1, "--num-images", num_images)
     at_least(1, "--batch-size", batch_size)
     at_least(0, "--seed", seed)
     check_max_pixels(max_pixels)
@@ -91,7 +91,7 @@ def neighbors(
     from t2t.data.decoding.damage import DamagedImage
     from t2t.probing.neighbors import MOST_DRAWN
     from t2t.probing.neighbors import neighbors as search
-    from t2t.screen import print_json, print_page, show_progress
+    from t2t.screen import print_report, show_progress
     from t2t.serving.inputs import find_images
 
     paths = []
@@ -123,11 +123,8 @@ def neighbors(
             progress=progress,
         )
     warn(*report.notes)
-    warn(*(f"Skipped a damaged image: {on_one_line(n)}" for n in report.damaged))
-    if json:
-        print_json(report.as_json())
-    else:
-        print_page(lambda width: report.render())
+    warn_skipped(report.damaged)
+    print_report(report, as_json=json)
     if picture is not None:
         warn(f"Picture: {report.draw(picture)}")
         if len(report.found) > MOST_DRAWN:

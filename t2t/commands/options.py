@@ -8,14 +8,14 @@ import sys
 from collections.abc import Callable, Iterable
 from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from tyro.conf import Positional, UseAppendAction, arg
 
 from t2t.config import MAX_IMAGE_SIDE
 from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, LEAST_LIMIT
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS, MAX_PIXELS_LIMIT
-from t2t.errors import UserError
+from t2t.errors import UserError, on_one_line
 from t2t.log_level import LogLevel, prints_warnings
 from t2t.log_level import log_level as at_log_level
 from t2t.torchrun import env_count
@@ -23,6 +23,8 @@ from t2t.user_code import load_code
 
 INTERRUPTED = 130
 """Exit code of an interrupted run, as in a shell."""
+
+Count = TypeVar("Count", int, int | None)
 
 
 def option(
@@ -174,6 +176,11 @@ def warn(*sentences: str) -> None:
             print(f"t2t: {sentence}", file=sys.stderr)
 
 
+def warn_skipped(damaged: Iterable[str]) -> None:
+    """Prints the names of the images that could not be read."""
+    warn(*(f"Skipped a damaged image: {on_one_line(name)}" for name in damaged))
+
+
 def check_single_process(command: str) -> None:
     """Raises an error if torchrun starts several processes."""
     if (world_size := env_count("WORLD_SIZE")) > 1:
@@ -183,16 +190,16 @@ def check_single_process(command: str) -> None:
         )
 
 
-def at_least(least: int, option: str, number: int) -> int:
-    """The value of an option; raises an error if it is too small."""
-    if number < least:
+def at_least(least: int, option: str, number: Count) -> Count:
+    """The value of an option; raises an error if it is given and too small."""
+    if number is not None and number < least:
         raise UserError(f"{option} {number} is too small: give {least} or more.")
     return number
 
 
-def at_most(most: int, option: str, number: int) -> int:
-    """The value of an option; raises an error if it is too large."""
-    if number > most:
+def at_most(most: int, option: str, number: Count) -> Count:
+    """The value of an option; raises an error if it is given and too large."""
+    if number is not None and number > most:
         raise UserError(f"{option} {number} is too large: give {most} or less.")
     return number
 

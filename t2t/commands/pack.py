@@ -71,8 +71,7 @@ def pack(
       t2t pack photos/ packed/
       t2t pack unsorted/ packed/ --unlabelled
     """
-    if workers is not None:
-        at_least(1, "--workers", workers)
+    at_least(1, "--workers", workers)
     check_max_pixels(max_pixels)
     damage_limit(max_damaged, 0)
     run_code(code)

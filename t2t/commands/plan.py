@@ -69,8 +69,7 @@ def plan(
     """
     at_least(1, "--gpus", gpus)
     at_least(1, "--per-node", per_node)
-    if micro_batch is not None:
-        at_least(1, "--micro-batch", micro_batch)
+    at_least(1, "--micro-batch", micro_batch)
     if rate is not None and not 0 < rate < math.inf:
         raise UserError(f"--rate {rate:g} must be more than 0, in images/s.")
     if rate is not None and measured is not None:

@@ -156,8 +156,7 @@ def predict(
 
 def check_numbers(top: int | None, threshold: float | None, batch_size: int) -> None:
     """Raises an error for numbers out of range, or that exclude each other."""
-    if top is not None:
-        at_least(1, "--top", top)
+    at_least(1, "--top", top)
     if threshold is not None and not 0 <= threshold <= 1:
         raise UserError(f"--threshold {threshold:g} must be a probability from 0 to 1.")
     if None not in (top, threshold):

@@ -21,9 +21,10 @@ from t2t.commands.options import (
     option,
     run_code,
     warn,
+    warn_skipped,
 )
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
-from t2t.errors import UserError, on_one_line, suggest
+from t2t.errors import UserError, suggest
 
 FILE_NAME = "probe.json"
 METHODS = ("linear", "knn", "few-shot", "finetune")
@@ -106,11 +107,13 @@ def probe(
     """
     chosen = methods_in(methods)
     numbers = None if shots is None else shots_in(shots)
-    positive = {"--draws": draws, "--examples": examples, "--epochs": epochs}
-    optional = {"--k": k, "--train-images": train_images, "--val-images": val_images}
-    for name, number in {**positive, **optional, "--batch-size": batch_size}.items():
-        if number is not None:
-            at_least(1, name, number)
+    at_least(1, "--k", k)
+    at_least(1, "--draws", draws)
+    at_least(1, "--examples", examples)
+    at_least(1, "--epochs", epochs)
+    at_least(1, "--train-images", train_images)
+    at_least(1, "--val-images", val_images)
+    at_least(1, "--batch-size", batch_size)
     at_least(0, "--seed", seed)
     check_max_pixels(max_pixels)
     if out is not None and not out.lower().endswith(".json"):
@@ -119,7 +122,7 @@ def probe(
 
     from t2t.probing.images import weights_folder
     from t2t.probing.probe import probe as score
-    from t2t.screen import print_json, print_page, show_progress
+    from t2t.screen import print_report, show_progress
     from t2t.training.run_files import write_json
 
     folder = weights_folder(weights) or Path()
@@ -153,12 +156,9 @@ def probe(
             progress=progress,
         )
     warn(*report.notes)
-    warn(*(f"Skipped a damaged image: {on_one_line(n)}" for n in report.damaged))
+    warn_skipped(report.damaged)
     write_json(file, report.as_json())
-    if json:
-        print_json(report.as_json())
-    else:
-        print_page(lambda width: report.render())
+    print_report(report, as_json=json)
     warn(f"Numbers: {file}")
 
 

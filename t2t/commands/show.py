@@ -64,8 +64,7 @@ def show(
     from t2t.analysis.summary import summarise
     from t2t.screen import print_json, print_page
 
-    if depth is not None:
-        at_least(0, "--depth", depth)
+    at_least(0, "--depth", depth)
     summary = summarise(name, model_args)
     if json:
         print_json(summary.as_json())

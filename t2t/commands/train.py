@@ -204,16 +204,12 @@ def train(
     """
     if dry_run:
         check_single_process("t2t train --dry-run")
-    if workers is not None:
-        at_most(MAX_WORKERS, "--workers", at_least(1, "--workers", workers))
-    if threads is not None:
-        at_most(MAX_WORKERS, "--threads", at_least(1, "--threads", threads))
+    at_most(MAX_WORKERS, "--workers", at_least(1, "--workers", workers))
+    at_most(MAX_WORKERS, "--threads", at_least(1, "--threads", threads))
     check_max_pixels(max_pixels)
-    if patience is not None:
-        at_least(1, "--patience", patience)
+    at_least(1, "--patience", patience)
     damage_limit(max_damaged, 0)
-    if micro_batch is not None:
-        at_least(1, "--micro-batch", micro_batch)
+    at_least(1, "--micro-batch", micro_batch)
     if not checkpoint_minutes > 0:
         raise UserError(
             f"--checkpoint-minutes {checkpoint_minutes:g} is too small: give more "

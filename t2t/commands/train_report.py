@@ -1,4 +1,4 @@
-"""Writes the page of mistakes after a training that took much longer."""
+"""Writes the page of mistakes after training, if that is quick in comparison."""
 
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,16 @@ from t2t.training.saved_run import read_recipe
 
 MOST_VALIDATED = 5_000
 MOST_TRAINED_ON = 50_000
-"""Of larger sets, `t2t eval --report` makes a page when it is asked for."""
+"""For larger sets, run `t2t eval --report`."""
 MAX_SHARE = 0.05
 FREE_SECONDS = 10
-"""A page may take so long, or this share of the training."""
+"""The page may take this long, or this share of the training time."""
 _FORWARD = 3
 """A step computes about three times what an evaluation does."""
 
 
 def write_report(folder: Path, summary: dict[str, Any], device: str | None) -> str:
-    """Writes the page into the run folder if that is quick; a sentence if it fails."""
+    """Writes the page into the run folder if that is quick; returns why it failed."""
     if not is_quick(folder, summary):
         return ""
     try:

@@ -1,4 +1,4 @@
-"""Which words of a command are weights, and which are images."""
+"""Which arguments of a command are weights, and which are images."""
 
 import os
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ EMPTY_LIST = "The list on standard input is empty; give one path per line."
 def split_inputs(
     inputs: tuple[str, ...],
 ) -> tuple[str, tuple[str, ...]]:
-    """The weights, which are the first input unless it names images; the images."""
+    """Weights and images; the first input is the weights unless it names images."""
     if not inputs:
         return "", ()
     if names_images(inputs[0]):
@@ -50,7 +50,7 @@ def no_images(inputs: tuple[str, ...]) -> str:
 
 
 def names_images(word: str) -> bool:
-    """Whether a word names images: `-`, a file, or a folder that is not a run."""
+    """Whether an argument names images: `-`, a file, or a folder without a run."""
     from t2t.data.image_files import (
         is_image_name,
         is_unread_name,
@@ -71,9 +71,9 @@ def names_images(word: str) -> bool:
 
 
 def is_run(word: str) -> bool:
-    """Whether a word is a folder with a model or the recipe of one in it.
+    """Whether an argument is a run folder: one that holds a recipe or a model.
 
-    False for a folder that may not be read.
+    False for a folder without read permission.
     """
     path = os.path.expanduser(word)
     files = os.listdir(path) if os.path.isdir(path) and os.access(path, os.R_OK) else []

@@ -20,6 +20,8 @@ NUM_PAIRS = 30
 NUM_CONFUSIONS = 8
 NUM_EXAMPLES = 6
 NUM_CLASSES = 20
+MAX_NAME = 24
+"""Characters of a file name."""
 BINS = (0.0, 0.5, 0.7, 0.9, 0.99, 1.0)
 """Limits of the confidences whose accuracy is shown."""
 
@@ -266,7 +268,7 @@ def percent(probability: float) -> str:
     return f"{min(100 * probability, 99.9):.1f} %" if probability < 1 else "100 %"
 
 
-def short_path(path: str, length: int = 24) -> str:
+def short_path(path: str) -> str:
     """The last part of a path, or the end of that."""
     name = os.path.basename(path)
-    return name if len(name) <= length else f"…{name[1 - length :]}"
+    return name if len(name) <= MAX_NAME else f"…{name[1 - MAX_NAME :]}"

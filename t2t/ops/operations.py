@@ -1,7 +1,7 @@
 """Operations with Triton kernels and their gradients.
 
-Run as they are, they are autograd functions, which need no compiler: importing it takes
-seconds. Under torch.compile, and where tensors are traced or faked, they are the
+In eager mode they are autograd functions, without the compiler, whose import takes
+seconds. Under torch.compile, and for traced or fake tensors, they are the custom
 operators of `operators.py`.
 """
 
@@ -63,7 +63,7 @@ def autograd_function(operation: Operation) -> Any:
     assert gradients is not None
 
     def forward(ctx: Any, *inputs: Any) -> Any:
-        """Outputs that have no gradient get none: torch would fill zeros for them."""
+        """Marks outputs without a gradient, for which torch would fill in zeros."""
         outputs = operation.forward(*inputs)
         given = outputs if isinstance(outputs, tuple) else (outputs,)
         ctx.set_materialize_grads(False)
@@ -76,7 +76,7 @@ def autograd_function(operation: Operation) -> Any:
         return outputs
 
     def backward(ctx: Any, *grads: Any) -> Any:
-        """Zeros for results that were not used."""
+        """Passes zeros for results that were not used."""
         used = [
             torch.zeros(shape, dtype=dtype, device=device) if grad is None else grad
             for (shape, dtype, device), grad in zip(ctx.like, grads, strict=False)

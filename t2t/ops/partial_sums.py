@@ -1,4 +1,4 @@
-"""The sum over programs of what each has summed by itself."""
+"""Adds up the partial sums of all programs of a kernel."""
 
 from typing import NamedTuple
 

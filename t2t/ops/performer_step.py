@@ -72,7 +72,7 @@ def performer_step(
     drop_rate: float,
     eps: float,
 ) -> tuple[FeatureMap, Moments]:
-    """The same by one convolution and two passes over the tokens, in half precision."""
+    """The same in half precision: one convolution and two passes over the tokens."""
     dtype = compute_dtype(image)
     with torch.autocast(image.device.type, enabled=False):
         windows = project_windows(

@@ -1,13 +1,11 @@
 """Adds a teacher to a recipe."""
 
 from dataclasses import replace
-from typing import Literal
 
 from t2t.errors import UserError, choose
 from t2t.models.zoo import CONFIGS
 from t2t.training.recipe import Recipe
 
-Kind = Literal["soft", "hard"]
 TASK = "distill_"
 TOKEN = {"distilled": True, "class_token": True, "pool": "class"}
 """Options of a model with a distillation token."""

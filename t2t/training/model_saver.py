@@ -2,7 +2,6 @@
 
 import os
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,16 +19,13 @@ from t2t.models.weights import save
 from t2t.tasks import task_class
 from t2t.training.checkpoint_files import checkpoint_step, checkpoints, remove_older
 from t2t.training.distributed import World, full_state_dict
-from t2t.training.logging.clock import duration
 from t2t.training.logging.failure_counter import FailureCounter
 from t2t.training.recipe import Recipe
+from t2t.training.retry_write import retry_write, why
 from t2t.training.run_folder import RunFolder
 from t2t.training.state import TrainState, build_model
 
 FAILED = "The model could not be written"
-WAIT_SECONDS = 300.0
-"""How long a finished run waits for disk space."""
-RETRY_SECONDS = 5.0
 
 
 class ModelSaver:
@@ -81,40 +77,26 @@ class ModelSaver:
         if not self.world.is_main:
             return None
         with torch.device("meta"):
-            full = (
-                VisionTransformer(
-                    model.config
-                )  # `positions` may differ from the recipe's
-                if isinstance(model, VisionTransformer)
-                else build_model(self.recipe, len(self.class_names))
-            )
+            if isinstance(model, VisionTransformer):
+                # `positions` may differ from the recipe's.
+                full: nn.Module = VisionTransformer(model.config)
+            else:
+                full = build_model(self.recipe, len(self.class_names))
         full.load_state_dict(state, assign=True)
         return full
 
     def write(self, model: nn.Module, file: Path) -> None:
         """Writes a model with its class names and preprocessing."""
-        recipe = self.recipe
         if file.parent == self.run_folder.path and self.run_folder.is_lost():
             raise UserError(
                 f"{file} could not be written: its folder was removed or moved."
             )
-        save(
-            model,
-            file,
-            name=recipe.model,
-            class_names=self.class_names,
-            extra={
-                "image_size": list(recipe.image_size),
-                "channels": recipe.channels,
-                "mean": list(recipe.augmentation.mean),
-                "std": list(recipe.augmentation.std),
-                "crop_fraction": recipe.crop.evaluation_fraction,
-                "data": recipe.data,
-                "seed": recipe.seed,
-                "evaluated_on": self.splits.val.fingerprint(),
-                **labels_for_file(recipe),
-            },
-        )
+        extra = {
+            **file_fields(self.recipe),
+            "evaluated_on": self.splits.val.fingerprint(),
+        }
+        names = self.class_names
+        save(model, file, name=self.recipe.model, class_names=names, extra=extra)
 
     def save_best(
         self, state: TrainState, is_stopped: Callable[[], bool] = lambda: False
@@ -136,7 +118,7 @@ class ModelSaver:
             self.write(full, file)
             return
         remove_older(self.run_folder.checkpoints, self.warn)
-        error = self.retry_until(lambda: self.write(full, file), is_stopped)
+        error = self.write_patiently(lambda: self.write(full, file), is_stopped)
         if error is not None:
             self.warn(
                 f"The weights of the best evaluation could not be written to {file} "
@@ -172,7 +154,7 @@ class ModelSaver:
         self.save_elsewhere(model)
         if self.elsewhere is not None:
             self.warn(f"The model was saved to {self.elsewhere} for now.")
-        if self.retry_until(lambda: self.write_again(model), is_stopped) is None:
+        if self.write_patiently(lambda: self.write_again(model), is_stopped) is None:
             if self.elsewhere is not None:
                 self.elsewhere.unlink(missing_ok=True)
                 self.elsewhere = None
@@ -183,27 +165,11 @@ class ModelSaver:
         self.write(model, self.run_folder.model)
         self.unsaved, self.unsaved_model = "", None
 
-    def retry_until(
+    def write_patiently(
         self, attempt: Callable[[], None], is_stopped: Callable[[], bool]
     ) -> Exception | None:
-        """Retries until it succeeds; returns the last error after a time limit."""
-        end = time.monotonic() + WAIT_SECONDS
-        is_reported = False
-        while True:
-            try:
-                attempt()
-                return None
-            except (OSError, UserError) as error:
-                if is_stopped() or time.monotonic() >= end:
-                    return error
-                if not is_reported:
-                    self.warn(
-                        f"{self.run_folder.path} cannot be written ({why(error)}): "
-                        f"free some disk space. Retrying for {duration(WAIT_SECONDS)}; "
-                        "Ctrl-C stops."
-                    )
-                is_reported = True
-                time.sleep(RETRY_SECONDS)
+        """Waits for disk space if a write fails; returns the last error, if any."""
+        return retry_write(attempt, self.run_folder.path, self.warn, is_stopped)
 
     def finish(
         self, summary: dict[str, Any], is_stopped: Callable[[], bool] = lambda: False
@@ -214,7 +180,7 @@ class ModelSaver:
         if self.unsaved:
             error = UserError(self.unsaved)
         else:
-            error = self.retry_until(
+            error = self.write_patiently(
                 lambda: self.run_folder.finish(summary), is_stopped
             )
         if error is None:
@@ -246,19 +212,22 @@ class ModelSaver:
         return " ".join(sentences)
 
 
-def labels_for_file(recipe: Recipe) -> dict[str, Any]:
-    """What a model's file says of labels; nothing for one label in class folders."""
-    found: dict[str, Any] = {}
+def file_fields(recipe: Recipe) -> dict[str, Any]:
+    """What a model's file says of preprocessing, data and labels."""
+    fields: dict[str, Any] = {
+        "image_size": list(recipe.image_size),
+        "channels": recipe.channels,
+        "mean": list(recipe.augmentation.mean),
+        "std": list(recipe.augmentation.std),
+        "crop_fraction": recipe.crop.evaluation_fraction,
+        "data": recipe.data,
+        "seed": recipe.seed,
+    }
     if task_class(recipe.task).takes_label_sets:
-        found["multilabel"] = True
+        fields["multilabel"] = True
     if differs_from_default(recipe.labels):
-        found["labels"] = to_json(recipe.labels)
-    return found
-
-
-def why(error: Exception) -> str:
-    """The reason of an error, without a full stop."""
-    return str(getattr(error, "strerror", None) or error).rstrip(".")
+        fields["labels"] = to_json(recipe.labels)
+    return fields
 
 
 def fallback_folders() -> list[Path]:

@@ -3,12 +3,12 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import MISSING, fields, is_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from t2t.atomic import write_atomically
-from t2t.config import differences, few, to_json
+from t2t.config import few, to_json
 from t2t.errors import UserError
 from t2t.models.checkpoint_io.checkpoints import read_checkpoint
 from t2t.training.distributed import World, all_reduce_any
@@ -37,7 +37,7 @@ from t2t.training.run_files import (
     visible_files,
     write_json,
 )
-from t2t.training.saved_run import check_fields, find_result, same_data
+from t2t.training.saved_run import find_result, recipe_changes
 from t2t.user_code import FOLDER as CODE
 from t2t.user_code import LOADED, changed_file
 
@@ -132,7 +132,7 @@ class RunFolder:
                 f"{self.path} holds files that are not a run's; name another --folder."
             )
         if fresh:
-            self.check_keeps_inputs(recipe)
+            check_keeps_inputs(self.path, recipe)
         else:
             self.check_same(recipe, ", or add --fresh to start over in it")
 
@@ -154,57 +154,7 @@ class RunFolder:
         """How a recipe differs from that of the run here, if one has started."""
         if not (self.is_run() and self.has_started()):
             return []
-        path = self.path / RECIPE
-        try:
-            before = read_json(path)
-        except UserError as error:
-            raise UserError(
-                f"{error} Restore it, name another --folder, or add --fresh to start "
-                "over."
-            ) from error
-        check_fields(
-            path,
-            before,
-            "its checkpoints cannot be resumed; name another --folder, or add --fresh "
-            "to start over",
-        )
-        if same_data(str(before.get("data")), recipe.data):
-            before["data"] = recipe.data
-        if recipe.weights_checksum is None:
-            before["weights_checksum"] = None
-        for field in fields(Recipe):  # of a version that did not have it yet
-            if field.default is not MISSING:
-                before.setdefault(field.name, field.default)
-            elif field.default_factory is not MISSING:
-                own = field.default_factory()
-                before.setdefault(
-                    field.name, to_json(own) if is_dataclass(own) else own
-                )
-        now = to_json(recipe)
-        files = before["labels"].get("files"), now["labels"]["files"]
-        if len(files[0] or ()) == len(files[1]) and all(map(same_data, *files)):
-            before["labels"]["files"] = now["labels"]["files"]
-        return differences(before, now)
-
-    def check_keeps_inputs(self, recipe: Recipe) -> None:
-        """Raises an error if starting over would delete what the run starts from."""
-        own = [path.resolve() for path in matching_files(self.path, ALL_FILES)]
-        inputs = {"weights": recipe.weights, "data": recipe.data, **recipe.task_args}
-        for name, value in inputs.items():
-            if not isinstance(value, str):
-                continue
-            path = Path(os.path.expanduser(value))
-            needed = path.resolve()
-            inside = needed.is_relative_to(self.path.resolve())
-            deleted = any(
-                needed.is_relative_to(each) or each.is_relative_to(needed)
-                for each in own
-            )
-            if inside and deleted and path.exists():
-                raise UserError(
-                    f"--fresh would delete {path}, the {name} of this run; name "
-                    "another --folder."
-                )
+        return recipe_changes(self.path / RECIPE, recipe)
 
     def with_checksum(self, recipe: Recipe, found: str | None) -> Recipe:
         """The recipe with the checksum of its weights, which a resumed run kept."""
@@ -312,3 +262,23 @@ class RunFolder:
         write_json(self.path / RESULT, result)
         with suppress(OSError):
             remove_files(self.path, CHECKPOINT_FILES)
+
+
+def check_keeps_inputs(folder: Path, recipe: Recipe) -> None:
+    """Raises an error if starting over would delete what the run starts from."""
+    own = [path.resolve() for path in matching_files(folder, ALL_FILES)]
+    inputs = {"weights": recipe.weights, "data": recipe.data, **recipe.task_args}
+    for name, value in inputs.items():
+        if not isinstance(value, str):
+            continue
+        path = Path(os.path.expanduser(value))
+        needed = path.resolve()
+        inside = needed.is_relative_to(folder.resolve())
+        deleted = any(
+            needed.is_relative_to(each) or each.is_relative_to(needed) for each in own
+        )
+        if inside and deleted and path.exists():
+            raise UserError(
+                f"--fresh would delete {path}, the {name} of this run; name "
+                "another --folder."
+            )

@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import t2t
-from t2t.config import from_json
+from t2t.config import differences, from_json, to_json
 from t2t.errors import UserError
 from t2t.training.recipe import Recipe
 from t2t.training.run_files import (
@@ -47,13 +48,44 @@ def read_recipe(folder: Path) -> Recipe:
 
 def read_recipe_file(path: Path) -> Recipe:
     """A recipe from a JSON file."""
-    fields = read_json(path)
-    check_fields(path, fields, "rename them in this file, or train again with --fresh")
+    content = read_json(path)
+    check_fields(path, content, "rename them in this file, or train again with --fresh")
     offer(path.parent)
     try:
-        return from_json(Recipe, fields)
+        return from_json(Recipe, content)
     except UserError as error:
         raise UserError(f"{path} is not a recipe. {error}") from error
+
+
+def recipe_changes(path: Path, recipe: Recipe) -> list[str]:
+    """How a recipe differs from a run's, which is in a JSON file."""
+    try:
+        before = read_json(path)
+    except UserError as error:
+        raise UserError(
+            f"{error} Restore it, name another --folder, or add --fresh to start over."
+        ) from error
+    check_fields(
+        path,
+        before,
+        "its checkpoints cannot be resumed; name another --folder, or add --fresh "
+        "to start over",
+    )
+    if same_data(str(before.get("data")), recipe.data):
+        before["data"] = recipe.data
+    if recipe.weights_checksum is None:
+        before["weights_checksum"] = None
+    for field in fields(Recipe):  # of a version that did not have it yet
+        if field.default is not MISSING:
+            before.setdefault(field.name, field.default)
+        elif field.default_factory is not MISSING:
+            own = field.default_factory()
+            before.setdefault(field.name, to_json(own) if is_dataclass(own) else own)
+    now = to_json(recipe)
+    files = before["labels"].get("files"), now["labels"]["files"]
+    if len(files[0] or ()) == len(files[1]) and all(map(same_data, *files)):
+        before["labels"]["files"] = now["labels"]["files"]
+    return differences(before, now)
 
 
 def check_fields(path: Path, fields: Mapping[str, Any], what_to_do: str) -> None:

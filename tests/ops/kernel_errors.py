@@ -3,8 +3,9 @@
     TRITON_INTERPRET=1 python tests/ops/kernel_errors.py cpu float32
     python tests/ops/kernel_errors.py cuda bfloat16
 
-Prints JSON. test_kernels.py runs the first in a subprocess, since Triton reads the
-variable at import, and calls `CASES` in its own process if there is a GPU.
+Prints JSON: the errors of all cases or, after `-`, of each case that standard input
+names. test_kernels.py runs the first in a subprocess, since Triton reads the variable
+at import, and calls `CASES` in its own process if there is a GPU.
 """
 
 import json
@@ -352,11 +353,21 @@ CASES: dict[str, Callable[[Target], Errors]] = {
 }
 
 
-def main() -> None:
-    """Prints one JSON object: errors by case."""
+def errors_of(case: str, target: Target) -> Errors:
+    """The errors of a case, on the same numbers whichever cases were before it."""
     torch.manual_seed(0)
-    target = Target(sys.argv[1], getattr(torch, sys.argv[2]))
-    print(json.dumps({name: case(target) for name, case in CASES.items()}))
+    return CASES[case](target)
+
+
+def main() -> None:
+    """Prints the errors of all cases, or of those named on standard input."""
+    device, dtype, *rest = sys.argv[1:]
+    target = Target(device, getattr(torch, dtype))
+    if rest != ["-"]:
+        print(json.dumps({case: errors_of(case, target) for case in CASES}))
+        return
+    for line in sys.stdin:
+        print(json.dumps(errors_of(line.strip(), target)), flush=True)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import t2t.training.loop
 from t2t.cli import main
 from t2t.data.sources import Splits, Subset
 from t2t.recipes.settings import with_settings
+from t2t.training.forecast import advice
 from t2t.training.loaders import open_data
 from t2t.training.loop import Result
 from t2t.training.recipe import Recipe
@@ -53,9 +54,10 @@ def shortened() -> Iterator[None]:
     """Every run lasts one epoch of few images."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(t2t.training.loop, "open_data", open_few)
-        # No epochs are to be chosen, so the machine's speed is not measured.
+        # The machine's speed is not measured, for epochs or an estimate.
         module = importlib.import_module("t2t.recipes.train")
         patch.setattr(module, "needs_budget", lambda *_: False)
+        patch.setattr(advice, "step_seconds", lambda *_: 0.1)
         for module in (t2t.training.loop, t2t.probing.finetune, t2t.lab.studies.run):
             patch.setattr(module, "train", train_one_epoch)
         yield

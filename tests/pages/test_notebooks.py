@@ -33,7 +33,11 @@ def test_there_is_a_notebook() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_prints_what_it_shows(
-    path: Path, runner: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path,
+    runner: ModuleType,
+    short_runs: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "agg")

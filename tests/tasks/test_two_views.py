@@ -330,7 +330,8 @@ def test_images_without_labels_are_scored_by_the_loss(
 def test_a_task_is_one_graph(name: str, tiny: Tiny) -> None:
     recipe = recipe_of(tiny, name)
     augmentation = replace(recipe.augmentation, rand_augment=None, erase=0.0)
-    recipe = replace(recipe, augmentation=augmentation)
+    one_block = {**recipe.model_args, "depth": 1}
+    recipe = replace(recipe, augmentation=augmentation, model_args=one_block)
     stepper, state = state_of(recipe)
     batch = random_batch(recipe, 16, state.task)
     expected = stepper.train_step(batch, 0.5).loss

@@ -91,8 +91,9 @@ def test_best_saves_these_weights_and_their_scores(
     assert summary["val_loss"] == row["val_loss"]
 
 
-@pytest.mark.parametrize("keep", ["last", "best"])
-@pytest.mark.parametrize("stop", [5, 7, 9])
+@pytest.mark.parametrize(
+    ("stop", "keep"), [(5, "last"), (7, "last"), (9, "last"), (7, "best")]
+)
 def test_what_is_best_survives_a_stop(
     stop: int,
     keep: str,

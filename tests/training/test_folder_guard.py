@@ -38,8 +38,13 @@ def meanwhile(
     return do
 
 
-@pytest.mark.parametrize("step", [5, 8, 12])
-@pytest.mark.parametrize("harm", ["removed", "moved", "emptied", "unlocked"])
+@pytest.mark.parametrize(
+    ("harm", "step"),
+    [
+        *(("removed", step) for step in (5, 8, 12)),
+        *(("moved", 8), ("moved", 12), ("emptied", 5), ("unlocked", 8)),
+    ],
+)
 def test_a_folder_that_is_lost_while_training_is_recreated(
     harm: str,
     step: int,

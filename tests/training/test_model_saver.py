@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from t2t.errors import UserError
 from t2t.models.checkpoint_io import checksum as weights  # which writes them
 from t2t.models.trained import load_trained
-from t2t.training import model_saver, trainer
+from t2t.training import model_saver, retry_write, trainer
 from t2t.training.checkpoint_files import checkpoints
 from t2t.training.logging import metrics
 from t2t.training.loop import Runtime, train
@@ -153,7 +153,7 @@ def full_folder(
         save(state, file, *arguments)
 
     monkeypatch.setattr(weights, "save_file", write)
-    monkeypatch.setattr(model_saver, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(retry_write, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(model_saver, "fallback_folders", lambda: [tmp_path])
 
     def full(num_tries: int) -> None:
@@ -191,7 +191,7 @@ def test_a_finished_run_holds_on_until_there_is_room(
     monkeypatch: pytest.MonkeyPatch,
     full_folder: Callable[[int], None],
 ) -> None:
-    monkeypatch.setattr(model_saver, "WAIT_SECONDS", 60)
+    monkeypatch.setattr(retry_write, "WAIT_SECONDS", 60)
     full_folder(4)
     folder = tmp_path / "run"
     assert train(tiny(), folder=folder, runtime=cpu, quiet=True).finished
@@ -218,8 +218,8 @@ def test_a_result_is_tried_again_too(
         finish(run_folder, result)
 
     monkeypatch.setattr(RunFolder, "finish", full)
-    monkeypatch.setattr(model_saver, "WAIT_SECONDS", 60)
-    monkeypatch.setattr(model_saver, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(retry_write, "WAIT_SECONDS", 60)
+    monkeypatch.setattr(retry_write, "RETRY_SECONDS", 0.01)
     assert train(tiny(epochs=1), folder=tmp_path, runtime=cpu, quiet=True).finished
     assert "free some disk space. Retrying" in (tmp_path / "log.txt").read_text()
 

@@ -65,9 +65,19 @@ def test_killed_at_random_moments(
     assert not (folder / "last").exists()
 
 
-@pytest.mark.parametrize("row_every", [1, 5])
+@pytest.mark.parametrize(
+    ("row_every", "is_eager", "stops"),
+    [
+        # At the first step, within epochs of three, after an evaluation.
+        (5, False, (1, 3, 2, 5, None)),
+        # After an evaluation, before the end.
+        (1, True, (4, 7, None)),
+    ],
+)
 def test_a_resumed_run_logs_what_an_uninterrupted_one_does(
     row_every: int,
+    is_eager: bool,
+    stops: tuple[int | None, ...],
     recipe: Recipe,
     eager: Runtime,
     cpu: Runtime,
@@ -78,13 +88,12 @@ def test_a_resumed_run_logs_what_an_uninterrupted_one_does(
     monkeypatch.setattr(run_logger, "NUM_ROWS", 12 // row_every)
     interrupt_after(None)
     train(recipe, folder=tmp_path / "whole", runtime=cpu, quiet=True)
-    # At the first step, within epochs of three, after an evaluation, before the end.
-    for runtime, stops in ((cpu, (1, 3, 2, 5, None)), (eager, (4, 7, None))):
-        folder = tmp_path / f"stopped {len(stops)}"
-        for stop in stops:
-            interrupt_after(stop)
-            train(recipe, folder=folder, runtime=runtime, quiet=True)
-        assert untimed_rows(folder) == untimed_rows(tmp_path / "whole")
+    folder = tmp_path / "stopped"
+    for stop in stops:
+        interrupt_after(stop)
+        runtime = eager if is_eager else cpu
+        train(recipe, folder=folder, runtime=runtime, quiet=True)
+    assert untimed_rows(folder) == untimed_rows(tmp_path / "whole")
     rows = [row for row in untimed_rows(tmp_path / "whole") if "loss" in row]
     every = {1: [*range(1, 13)], 5: [1, 6, 12]}[row_every]
     assert [row["step"] for row in rows] == every

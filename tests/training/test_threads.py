@@ -66,7 +66,7 @@ def test_a_resumed_run_computes_with_as_many_threads(
     interrupt_after: Callable[[int | None], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    recipe = tiny(random=True, epochs=2)
+    recipe = tiny(random=True, epochs=1)
     seen = []
 
     def watched(chosen: threads.Threads) -> object:
@@ -76,7 +76,7 @@ def test_a_resumed_run_computes_with_as_many_threads(
     monkeypatch.setattr("t2t.training.loop.use_threads", watched)
     free(monkeypatch, 2.0)
     whole = train(recipe, folder=tmp_path / "whole", runtime=cpu, quiet=True)
-    interrupt_after(3)
+    interrupt_after(2)
     train(recipe, folder=tmp_path / "cut", runtime=cpu, quiet=True)
     reported = json.loads((tmp_path / "cut" / "environment.json").read_text())
     assert reported["threads"] == 2

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from t2t.data.augment.config import Augmentation
-from t2t.training import loop, model_saver, trainer
+from t2t.training import loop, model_saver, retry_write, trainer
 from t2t.training.logging import metrics_log
 from t2t.training.loop import Runtime
 from t2t.training.recipe import EMA, OptimizerConfig, Recipe, Schedule
@@ -130,7 +130,7 @@ def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody makes room on a disk that is full, nor is anything saved elsewhere."""
-    monkeypatch.setattr(model_saver, "WAIT_SECONDS", 0)
+    monkeypatch.setattr(retry_write, "WAIT_SECONDS", 0)
     monkeypatch.setattr(model_saver, "fallback_folders", list)
     # These runs are so short that writing a checkpoint would never pay.
     monkeypatch.setattr(trainer, "SAVING_PAYS", 0.0)

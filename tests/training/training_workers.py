@@ -14,22 +14,20 @@ import torch.distributed as dist
 from example_tasks import TwoViews
 from torch.distributed.checkpoint import state_dict_saver
 
-from t2t.config import from_json
 from t2t.data import batches
 from t2t.data.decoding.decode import decoder_name
 from t2t.data.sources import Splits
 from t2t.errors import UserError
-from t2t.training import checkpoint_writer, loop, model_saver, trainer
+from t2t.training import checkpoint_writer, loop, model_saver, retry_write, trainer
 from t2t.training.evaluation.evaluate_model import evaluate_model
 from t2t.training.logging import metrics_log
 from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
-from t2t.training.run_files import read_json
 
 assert TwoViews  # its module registers the tasks of tests
 decoder_name()  # imports it, for all forks too
 # Nobody makes room on a disk that is full, nor is anything saved elsewhere.
-model_saver.WAIT_SECONDS = 0
+retry_write.WAIT_SECONDS = 0
 model_saver.fallback_folders = list
 trainer.SAVING_PAYS = 0.0
 
@@ -302,13 +300,13 @@ def stop_self_after(num_steps: int, number: int = signal.SIGTERM) -> None:
     Stepper.start_step = step  # type: ignore[method-assign]
 
 
-if __name__ == "__main__":
-    # torchrun starts this file: recipe.json, run folder, spread.
-    first_time = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
-    if first_time and os.environ["RANK"] == "1":
+def train_after_a_kill(
+    recipe: Recipe, folder: Path, runtime: Runtime, into: Path
+) -> None:
+    """Trains as torchrun's process; at first, the second one is killed in step 8."""
+    restarts = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    if os.environ["RANK"] == "1" and restarts == "0":
         stop_self_after(8, signal.SIGKILL)
-    train_alone(
-        from_json(Recipe, read_json(Path(sys.argv[1]))),
-        Path(sys.argv[2]),
-        Runtime(device="cpu", workers=1, parallelism=sys.argv[3]),  # type: ignore[arg-type]
-    )
+    elif restarts != "0":
+        (into / f"restarts-{restarts}").touch()
+    train_alone(recipe, folder, runtime)

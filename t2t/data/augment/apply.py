@@ -1,10 +1,10 @@
-"""Applies to each image of a batch the operation that it drew.
+"""Applies one randomly drawn operation to each image of a batch.
 
 Shapes must not depend on the draws, so a device never splits a batch by operation. All
 operations on single levels become one table per image, all affine ones one matrix per
-image. With Triton on CUDA, kernels compute for each image what it drew, and torch the
-operations that have no kernel. Elsewhere torch computes each operation once for the
-batch and picks the result by image.
+image. With Triton on CUDA, one launch applies the operations that have a kernel, and
+torch the others. Elsewhere torch computes each operation once for the batch and selects
+the result by image.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from t2t.ops import augment_triton
 from t2t.ops.augment_triton import CODES
 from t2t.shapes import Pixels
 
-# By operation, the images that drew it.
+# Which images drew each operation.
 Masks = Mapping[str, Bool[Tensor, " batch"]]
 # Kernels that compute a luma, for which images need one or three channels.
 _LUMA = {"contrast", "saturation"}
@@ -84,7 +84,7 @@ def apply_torch(
     fill: Sequence[int] = (),
     is_cubic: Bool[Tensor, " batch"] | None = None,
 ) -> Pixels:
-    """`apply_chosen` by torch: every operation for all images, then one picked."""
+    """`apply_chosen` by torch: every operation on all images, then a selection."""
     masks = {name: choice == number for number, name in enumerate(names)}
     return _apply_masks(images, masks, values, fill, is_cubic)
 
@@ -147,7 +147,7 @@ def apply_chosen(
     fill: Sequence[int] = (),
     is_cubic: Bool[Tensor, " batch"] | None = None,
 ) -> Pixels:
-    """Each image after the operation that its choice numbers in `names`.
+    """Applies operation `names[choice]` to each image.
 
     A choice outside the names leaves the image as it is. The value is the operation's
     argument; the fill and the kind of interpolation are for the affine ones.

@@ -10,6 +10,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from t2t.lab.bench.profiling import is_kernel
 from t2t.lab.bench.timing import Step, synchronise
 
+NUM_STEPS = 10
+"""Steps that are profiled."""
 LAUNCH = "t2t.launch"
 """The range of a profile in which a step is launched."""
 WAITS = {
@@ -37,13 +39,13 @@ def launching() -> Any:
     return record_function(LAUNCH)
 
 
-def host_cost(step: Step, device: torch.device, num_steps: int = 10) -> HostCost:
+def host_cost(step: Step, device: torch.device) -> HostCost:
     """Profiles some steps, which are launched within `launching`."""
     step()
     synchronise(device)
     activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
     with profile(activities=activities, acc_events=True) as recorded:
-        for _ in range(num_steps):
+        for _ in range(NUM_STEPS):
             step()
         synchronise(device)
     events = list(recorded.events() or [])
@@ -54,7 +56,7 @@ def host_cost(step: Step, device: torch.device, num_steps: int = 10) -> HostCost
         any(start <= begin <= end for start, end in launches) for begin, _ in waits
     )
     busy = covered(span(event) for event in events if is_kernel(event))
-    return HostCost(busy / 1e3 / num_steps, num_waits / num_steps)
+    return HostCost(busy / 1e3 / NUM_STEPS, num_waits / NUM_STEPS)
 
 
 def span(event: Any) -> tuple[float, float]:

@@ -167,12 +167,7 @@ def photo_networks() -> Study:
         "by the same recipe (79.1).",
         arms={"t2t_vit": photo_base(), **others},
         claims=tuple(
-            Claim(
-                first="t2t_vit",
-                second=name,
-                where=SAME_RECIPE,
-                published=(81.5, top1),
-            )
+            Claim("t2t_vit", name, SAME_RECIPE, (81.5, top1))
             for name, top1 in published.items()
         ),
         notes="Muon steps the filters of convolutions as it steps matrices. "

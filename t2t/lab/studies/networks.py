@@ -52,7 +52,7 @@ def networks() -> Study:
         "to MobileNetV2 (72.8).",
         arms={name: arm(name) for name in MODELS},
         claims=tuple(
-            Claim(first="t2t_vit", second=name, where=where, published=(ours, theirs))
+            Claim("t2t_vit", name, where, (ours, theirs))
             for name, (ours, theirs, where) in published.items()
         ),
         notes="Muon steps the filters of convolutions as it steps matrices; its rate "

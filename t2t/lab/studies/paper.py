@@ -42,15 +42,8 @@ def tokens() -> Study:
             "patches_deeper": variation(base(), "patches_deeper", depth=8, **patches),
         },
         claims=(
-            Claim(
-                first="t2t", second="patches", where=ABLATION, published=(81.5, 79.5)
-            ),
-            Claim(
-                first="t2t",
-                second="patches_deeper",
-                where=ABLATION,
-                published=(81.5, 79.5),
-            ),
+            Claim("t2t", "patches", ABLATION, (81.5, 79.5)),
+            Claim("t2t", "patches_deeper", ABLATION, (81.5, 79.5)),
         ),
         notes="`patches` keeps the backbone, as the paper does, and has 7 % fewer "
         "parameters and 8 % fewer MACs than `t2t`; `patches_deeper` has one block "
@@ -74,18 +67,8 @@ def token_transformer() -> Study:
             "convolution": variation(base(), "convolution", tokenizer="t2t_conv"),
         },
         claims=(
-            Claim(
-                first="softmax",
-                second="performer",
-                where=ABLATION,
-                published=(81.7, 81.5),
-            ),
-            Claim(
-                first="convolution",
-                second="performer",
-                where=ABLATION,
-                published=(80.8, 81.5),
-            ),
+            Claim("softmax", "performer", ABLATION, (81.7, 81.5)),
+            Claim("convolution", "performer", ABLATION, (80.8, 81.5)),
         ),
         notes="The same splits and backbone; softmax costs 10 % more MACs, "
         "convolutions 4 % fewer.",
@@ -108,14 +91,7 @@ def depth() -> Study:
                 base(), "shallow_wide", dim=512, depth=2, num_heads=8
             ),
         },
-        claims=(
-            Claim(
-                first="deep_narrow",
-                second="shallow_wide",
-                where=ABLATION,
-                published=(81.5, 78.8),
-            ),
-        ),
+        claims=(Claim("deep_narrow", "shallow_wide", ABLATION, (81.5, 78.8)),),
         notes="As in the paper the width is doubled and the depth divided by 3.5: "
         "17 % more parameters and 5 % more MACs.",
     )
@@ -149,7 +125,7 @@ def designs() -> Study:
             "ghost": variation(base(), "ghost", mixer="ghost", mlp="ghost", depth=8),
         },
         claims=tuple(
-            Claim(first=name, second="plain", where=TRANSFERS, published=(top1, 81.5))
+            Claim(name, "plain", TRANSFERS, (top1, 81.5))
             for name, top1 in published.items()
         ),
         notes="`dense` has the published width, growth and heads in fewer blocks: 3 % "
@@ -175,9 +151,7 @@ def head() -> Study:
                 base(), "class_token", class_token=True, pool="class"
             ),
         },
-        claims=(
-            Claim(first="class_token", second="mean", where="ViT, Figure 9, ImageNet"),
-        ),
+        claims=(Claim("class_token", "mean", "ViT, Figure 9, ImageNet"),),
         notes="One learning rate for both, which suits the mean: it was chosen for it.",
     )
 
@@ -214,7 +188,7 @@ def positions() -> Study:
             ),
         },
         claims=tuple(
-            Claim(first=arm, second="1d", where=POSITIONS, published=(top1, 64.206))
+            Claim(arm, "1d", POSITIONS, (top1, 64.206))
             for arm, top1 in published.items()
         ),
         notes="Added before the first block, but for the relative ones, which are "

@@ -13,7 +13,7 @@ ALIKE = 0.3
 """Percentage points up to which two published accuracies count as alike."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Claim:
     """A published comparison of two arms."""
 

@@ -1,4 +1,4 @@
-"""The token transformer forward: sums over keys, then each query's output."""
+"""Forward pass of the token transformer: sums over keys, then outputs by query."""
 
 # mypy: ignore-errors
 # Triton functions have no Python types.

@@ -80,9 +80,10 @@ def evaluate_model(
         precision = precision or default_precision(world.device)
         choose("precision", precision, PRECISIONS)
         trained = as_trained(path, model)
-        selected = find_data(trained, data, split, label_config)
-        check_one_label(trained, selected)
-        source, notes = with_classes_of(trained, selected)
+        found = find_data(trained, data, split, label_config)
+        check_one_label(trained, found)
+        selected = with_classes_of(trained, found)
+        source = selected.source
         real_labels = (
             RealLabels(source, trained.class_names, selected.where) if real else None
         )
@@ -90,7 +91,7 @@ def evaluate_model(
         has_room = len(source) * num_classes <= MAX_LOGITS
         measured = measure(
             trained,
-            replace(selected, source=source, notes=notes),
+            selected,
             Scorer(flip=flip, keeps_logits=has_room, also=also),
             world,
             precision=precision,
@@ -113,13 +114,13 @@ def evaluate_model(
 
 def with_classes_of(
     trained: TrainedModel, selected: "EvaluationData"
-) -> tuple[Source, tuple[str, ...]]:
-    """The images with the class numbers of a model, and all notes on them."""
+) -> "EvaluationData":
+    """The same images with the class numbers of a model, and all notes on them."""
     classes = selected.source.classes
     numbers, notes = match_classes(classes, trained.class_names, selected.where)
     source = relabelled(selected.source, numbers, trained.class_names)
     all_notes = (*trained.notes, *selected.notes, *selected.source.notes, *notes)
-    return source, all_notes
+    return replace(selected, source=source, notes=all_notes)
 
 
 def measure(

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -52,13 +51,13 @@ def evaluate_multilabel(
                 f"{trained.path} predicts one class an image, which `evaluate_model` "
                 "scores."
             )
-        selected = find_data(trained, data, split, label_config)
-        source, notes = with_classes_of(trained, selected)
-        table = label_table(source)
+        found = find_data(trained, data, split, label_config)
+        selected = with_classes_of(trained, found)
+        table = label_table(selected.source)
         num_classes = len(trained.class_names)
         measured = measure(
             trained,
-            replace(selected, source=source, notes=notes),
+            selected,
             scoring(table.to(world.device), num_classes),
             world,
             precision=precision,

@@ -105,7 +105,7 @@ class EvalReport(Measured):
 
 
 def calibration_rows(found: Calibration) -> list[tuple[str, str, str]]:
-    """Rows of a table: the calibration error, and what a temperature makes of it."""
+    """Rows of a table: the calibration error, before and after temperature scaling."""
     note = f"calibration error, {NUM_BINS} bins"
     rows = [("ECE", f"{found.ece:.2f} %", note)]
     temperature, held = found.temperature, found.held_out
@@ -144,7 +144,7 @@ class ClassRow:
     num_images: int
     num_correct: int
     confused_with: list[tuple[str, int]]
-    """Wrong predictions and their numbers of images, most frequent first."""
+    """Wrongly predicted classes and how often, most frequent first."""
 
     @property
     def top1(self) -> float:

@@ -56,7 +56,7 @@ class RemainingTime:
         return f"{pace(rate)}  {duration(left)} left"
 
     def num_steps_left(self, step: int) -> float:
-        """The number of steps left, in steps that cost as much as the last one."""
+        """The number of steps left, in units of the last step's cost."""
         last = self.recipe.phase_at((step - 1) / self.num_steps)
         return self.num_steps * self.recipe.cost(step / self.num_steps) / last.cost
 

@@ -1,9 +1,7 @@
 """The log of a run: messages, metrics and curves."""
 
 import math
-import statistics
 import time
-from collections import deque
 from types import TracebackType
 from typing import Any
 
@@ -17,6 +15,7 @@ from t2t.training.logging.failure_counter import FailureCounter
 from t2t.training.logging.messages import Messages
 from t2t.training.logging.metrics_log import MetricsLog
 from t2t.training.logging.progress import ProgressBar, RemainingTime
+from t2t.training.logging.recent_numbers import WINDOW, RecentNumbers
 from t2t.training.recipe import Recipe
 from t2t.training.run_folder import RunFolder
 from t2t.training.state import TrainState
@@ -28,8 +27,6 @@ SHOW_EVERY_SECONDS = 0.2
 """How often the progress bar is updated."""
 NUM_ROWS = 100
 """Rows of metrics that a run writes, or one per step if it has fewer steps."""
-WINDOW = 100
-"""Steps over which logged numbers are averaged, and the most between two rows."""
 
 STEPS_SKIPPED = "A step was skipped because its gradient was not finite,"
 
@@ -57,8 +54,7 @@ class RunLogger:
         self.failures = FailureCounter(self.warn)
         self.metrics_log = MetricsLog(run_folder, self.messages)
         self.clock = Clock()
-        self.numbers: dict[str, deque[float]] = {}
-        """The task's numbers of the last steps."""
+        self.recent = RecentNumbers()
         self.scores: dict[str, Any] = {}
         """The last evaluation."""
         self.bar: ProgressBar | None = None
@@ -92,17 +88,14 @@ class RunLogger:
     def state_dict(self) -> dict[str, Any]:
         """The state of the log, for checkpoints."""
         return {
-            "numbers": {name: [*values] for name, values in self.numbers.items()},
+            "numbers": self.recent.state_dict(),
             "scores": self.scores,
             "clock": self.clock.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the state of a checkpoint."""
-        self.numbers = {
-            name: deque(values, maxlen=WINDOW)
-            for name, values in state.get("numbers", {}).items()
-        }
+        self.recent.load_state_dict(state.get("numbers", {}))
         self.scores = state.get("scores", {})
         self.clock.load_state_dict(state.get("clock", {}))
 
@@ -133,9 +126,7 @@ class RunLogger:
         self.clock.step()
         step = result.step
         if result.applied:
-            for name, value in result.numbers.items():
-                values = self.numbers.setdefault(name, deque(maxlen=WINDOW))
-                values.append(value)
+            self.recent.add(result.numbers)
         else:
             self.failures.failed(
                 STEPS_SKIPPED, f"Step {step} was skipped: its gradient is not finite."
@@ -144,14 +135,13 @@ class RunLogger:
         # Depends on the step only: a resumed run writes the same rows.
         if step == 1 or last or step % self.row_every == 0:
             rate = self.clock.steps_per_second * self.recipe.batch_size
-            names = list(dict.fromkeys(["loss", *self.numbers]))
-            recent = {name: self.recent(name) for name in names}
-            sentence = self.task.warning(recent, step / self.num_steps)
+            means = self.recent.means()
+            sentence = self.task.warning(means, step / self.num_steps)
             self.warn_once(checked_warning(self.task, sentence))
             self.write(
                 step,
                 {
-                    **{name: rounded(value, 5) for name, value in recent.items()},
+                    **{name: rounded(value, 5) for name, value in means.items()},
                     "gradient_norm": rounded(result.gradient_norm, 4),
                     "lr": result.lr,
                     "images_per_second": round(rate, 1),
@@ -175,13 +165,8 @@ class RunLogger:
 
     @property
     def row_every(self) -> int:
-        """Steps between two rows of metrics."""
+        """Steps between two rows of metrics: no step may be left out of the means."""
         return min(max(1, self.num_steps // NUM_ROWS), WINDOW)
-
-    def recent(self, name: str) -> float:
-        """The mean of a number over the last steps."""
-        values = [each for each in self.numbers.get(name, ()) if math.isfinite(each)]
-        return statistics.fmean(values) if values else math.nan
 
     def progress_line(self, step: int) -> str:
         """Epoch, loss, primary metric, speed and time left."""
@@ -190,7 +175,7 @@ class RunLogger:
         shown = "" if value is None else f"{metric.label} {metric.show(value)}  "
         return (
             f"epoch {step / self.per_epoch:.1f}/{self.recipe.epochs}  loss "
-            f"{self.recent('loss'):.3f}  {shown}"
+            f"{self.recent.mean('loss'):.3f}  {shown}"
             f"{self.remaining.speed_and_time_left(self.clock, step)}"
         )
 

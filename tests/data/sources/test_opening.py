@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from image_folders import make_folder, write_image
 
 from t2t.data.decoding.decode import DamagedImage, decode
 from t2t.data.sources import (
@@ -16,19 +16,6 @@ from t2t.data.sources import (
 from t2t.data.sources.labels import folder_meant
 from t2t.data.sources.opening import find_splits
 from t2t.errors import UserError
-
-
-def write_image(path: Path, value: int = 0, size: int = 8) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (size, size), (value, value, value)).save(path)
-
-
-def make_folder(root: Path, counts: dict[str, int], suffix: str = ".png") -> Path:
-    """Class folders with so many images, the n-th of them of brightness n."""
-    for name, num in counts.items():
-        for number in range(num):
-            write_image(root / name / f"{number:03d}{suffix}", number)
-    return root
 
 
 def test_train_and_val_folders(tmp_path):

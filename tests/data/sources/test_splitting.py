@@ -2,25 +2,17 @@
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from image_folders import array_source
 
 from t2t.data.sources import (
-    ArraySource,
     Source,
     holdout,
     mixed_order,
 )
 from t2t.data.sources.splitting import _scrambled, held_out_indices, permutation
 from t2t.errors import UserError
-
-
-def array_source(labels, classes=None):
-    labels = np.asarray(labels)
-    images = torch.arange(len(labels), dtype=torch.uint8).view(-1, 1, 1, 1)
-    names = classes or [str(n) for n in range(int(labels.max()) + 1)]
-    return ArraySource(images, labels, names, "array")
 
 
 def test_hold_out_takes_exactly_so_many():

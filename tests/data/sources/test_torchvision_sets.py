@@ -8,7 +8,7 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 import torchvision.datasets
-from PIL import Image
+from image_folders import write_image
 
 from t2t.data.decoding.decode import decode
 from t2t.data.sources import (
@@ -17,11 +17,6 @@ from t2t.data.sources import (
 )
 from t2t.data.sources.base import FileSource
 from t2t.errors import UserError
-
-
-def write_image(path: Path, value: int = 0, size: int = 8) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (size, size), (value, value, value)).save(path)
 
 
 class ArraySet:

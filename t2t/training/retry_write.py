@@ -1,0 +1,42 @@
+"""Waits for disk space at the end of a run."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from t2t.errors import UserError
+from t2t.training.logging.clock import duration
+
+WAIT_SECONDS = 300.0
+"""How long a finished run waits for disk space."""
+RETRY_SECONDS = 5.0
+
+
+def retry_write(
+    write: Callable[[], None],
+    folder: Path,
+    warn: Callable[[str], None],
+    is_stopped: Callable[[], bool],
+) -> Exception | None:
+    """Calls `write` until it succeeds; returns its last error after a time limit."""
+    end = time.monotonic() + WAIT_SECONDS
+    is_reported = False
+    while True:
+        try:
+            write()
+            return None
+        except (OSError, UserError) as error:
+            if is_stopped() or time.monotonic() >= end:
+                return error
+            if not is_reported:
+                warn(
+                    f"{folder} cannot be written ({why(error)}): free some disk space. "
+                    f"Retrying for {duration(WAIT_SECONDS)}; Ctrl-C stops."
+                )
+            is_reported = True
+            time.sleep(RETRY_SECONDS)
+
+
+def why(error: Exception) -> str:
+    """The reason of an error, without a full stop."""
+    return str(getattr(error, "strerror", None) or error).rstrip(".")
