@@ -100,6 +100,10 @@ CHANGES: dict[str, Change] = {
     "conv_attention": model(mixer="conv_attention"),
     "conv_tokens": model(tokenizer="t2t_conv"),
     "patches": model(tokenizer="patch", patch_size=8),
+    # The ViT-S/16 of the paper: 8×8 tokens.
+    "vit_wide": model(
+        tokenizer="patch", patch_size=16, dim=768, depth=8, num_heads=8, mlp_ratio=3
+    ),
     "shallow_wide": model(dim=768, depth=4, num_heads=12),
     "small_tokens": model(splits=SPLITS[4]),
     "pyramid": model("t2t_pyramid_base"),

@@ -76,6 +76,8 @@ class HangWatch:
         self.answered_at = 0.0
         """When the store last answered."""
         self.ended = threading.Event()
+        self.is_ending = False
+        """Whether this process is reporting why the run ends."""
 
     def __enter__(self) -> "HangWatch":
         if self.is_watching:
@@ -122,7 +124,7 @@ class HangWatch:
         self.store.set(self.key(self.world.rank), json.dumps(beat))
         if self.world.rank in MONITORS:
             self.read_beats()
-        if self.store.check(["t2t/hung"]):
+        if not self.is_ending and self.store.check(["t2t/hung"]):
             leave()
 
     def read_beats(self) -> None:
@@ -177,6 +179,7 @@ class HangWatch:
 
     def end(self, reason: str) -> None:
         """Reports once why the run ends, and ends this process at once."""
+        self.is_ending = True
         speaks = self.world.rank in MONITORS
         if time.monotonic() - self.answered_at < self.limit:
             with suppress(RuntimeError):

@@ -68,7 +68,7 @@ def test_json_and_unreadable_images(
         (["look", "none.pth", "cat.png", "--out", "cat.png/x"], "cannot be written"),
         (["look", "cat.png", "--compare", "nothing"], "nothing"),
         (["look", "cat.png", "--image-size", "large"], "is not a size"),
-        (["look", "cat.png", "--image-size", "0"], "image_size"),
+        (["look", "cat.png", "--image-size", "0"], "--image-size 0 is too small"),
         (["look", "cat.png", "--max-pixels", "0"], "too small"),
         (["look", "cat.png", "--device", "tpu"], "tpu"),
         (["look", "cat.png", "."], "is a run, not images"),

@@ -473,7 +473,7 @@ def test_an_impossible_batch_is_refused_before_reading() -> None:
         raise AssertionError("was read")
 
     source.on_read = fail
-    with pytest.raises(UserError, match="a batch size of 20 or less"):
+    with pytest.raises(UserError, match="batch_size=10, or another number up to 20"):
         stream(source, batch_size=21)
 
 

@@ -159,6 +159,25 @@ def test_the_watch_ends_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert store.get("t2t/beat/0") == b""
 
 
+def test_the_log_is_written_before_the_process_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A beat of the same process does not end it meanwhile, but ends the others."""
+    events: list[str] = []
+    monkeypatch.setattr(hang_watch, "leave", lambda: events.append("left"))
+    store = Clonable()
+    first, second = watch(0, store), watch(1, store)
+
+    def note(words: str) -> None:
+        first.exchange()
+        events.append(words.partition(",")[0])
+        second.exchange()
+
+    first.note = note
+    first.end("Process 1 hangs")
+    assert events == ["Process 1 hangs", "left", "left"]
+
+
 @pytest.fixture
 def running(
     start: Callable[..., BaseProcess], tiny: Callable[..., Recipe], tmp_path: Path

@@ -290,7 +290,7 @@ def test_short_memory_is_reported_with_what_to_do(
 
 
 def test_a_run_refused_at_once_leaves_its_folder_free(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="batch size"):
+    with pytest.raises(UserError, match="A batch of 5000 is more than the 1437 images"):
         train(replace(tiny(), batch_size=5000), folder=tmp_path / "new/run", quiet=True)
     assert not (tmp_path / "new").exists()
     assert train(tiny(), folder=tmp_path / "run", quiet=True).finished
