@@ -27,6 +27,18 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.load_profile("steady")
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips tests of CUDA on a machine without it."""
+    marked = [item for item in items if item.get_closest_marker("cuda")]
+    if marked:
+        import torch  # slow, and most files of tests need no CUDA
+
+        if not torch.cuda.is_available():
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 

@@ -121,8 +121,9 @@ def backend_for(device: torch.device) -> dict[str, Any]:
     if device.type != "cuda":
         return {"backend": "gloo"}
     # Else kernels of the backward pass would go before those that reduce gradients.
-    options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
-    return {"backend": "nccl", "device_id": device, "pg_options": options}
+    # `pg_options` would do the same, but torch warns of their own timeout.
+    os.environ.setdefault("TORCH_NCCL_HIGH_PRIORITY", "1")
+    return {"backend": "nccl", "device_id": device}
 
 
 @contextmanager

@@ -551,7 +551,7 @@ def test_only_slow_storage_is_read_by_many_threads(
     assert ((means - 10) / 10).round().long().tolist() == batch.indices.tolist()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 @pytest.mark.parametrize("make", [stream, resident])
 def test_the_gpu_gets_what_the_cpu_gets(make: Callable[..., Batches]) -> None:
     for crop in (RANDOM, CenterCrop(size=(12, 12))):
@@ -563,7 +563,7 @@ def test_the_gpu_gets_what_the_cpu_gets(make: Callable[..., Batches]) -> None:
             assert difference.abs().max() <= 1
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("crops", [(), (CenterCrop(size=(12, 12)),)])
 def test_a_resident_batch_never_waits_for_the_gpu(

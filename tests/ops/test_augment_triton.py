@@ -39,7 +39,7 @@ def test_kernels_agree_with_plain_code_in_the_interpreter():
         assert share == 0 or case.startswith("augment "), case
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 def test_kernels_agree_with_plain_code_on_the_gpu():
     for case, (largest, share) in differences("cuda").items():
         if case.startswith("augment "):

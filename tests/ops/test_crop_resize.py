@@ -200,7 +200,7 @@ def test_kernels_agree_with_the_plain_path_in_the_interpreter(tmp_path: Path) ->
     assert done.stdout.strip() == "agree", done.stderr
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 @pytest.mark.parametrize("size", [(224, 224), (64, 300)])
 def test_kernels_agree_with_the_plain_path_on_the_gpu(size: tuple[int, int]) -> None:
     images = photographs([(375, 500), (1200, 801), (64, 64), (90, 333)])

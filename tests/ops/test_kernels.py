@@ -126,7 +126,7 @@ def test_interpreted_kernels_match_their_reference(interpreted, case):
     check(interpreted(case), tolerance(case, torch.float32))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("case", CASES)
 def test_compiled_kernels_match_their_reference(script, case, dtype):

@@ -237,7 +237,7 @@ def test_damaged_images_without_labels_are_skipped(
     assert "7.png" in (tmp_path / "run" / "log.txt").read_text()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 @pytest.mark.parametrize("name", NAMES)
 def test_any_task_is_a_cuda_graph_that_resumes_bit_for_bit(
     name: str,

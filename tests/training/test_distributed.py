@@ -25,7 +25,13 @@ from t2t.config import differences
 from t2t.data.sources import open_splits
 from t2t.errors import LocalError, ReportedError, UserError
 from t2t.training.checkpoint_files import checkpoints, is_intact
-from t2t.training.distributed import World, find_device, init_distributed, parallelize
+from t2t.training.distributed import (
+    World,
+    backend_for,
+    find_device,
+    init_distributed,
+    parallelize,
+)
 from t2t.training.evaluation.evaluate_model import evaluate_model
 from t2t.training.logging.metrics import read_rows
 from t2t.training.loop import Runtime, train
@@ -608,6 +614,20 @@ def test_no_thread_of_a_group_is_left_to_pythons_end() -> None:
     threads = [process.communicate(timeout=100)[0] for process in started]
     assert [process.returncode for process in started] == [0, 0]
     assert all("py" in names and "gloo" not in names for names in threads), threads
+
+
+def test_gradients_are_summed_on_streams_of_high_priority(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the environment: torch warns of the timeout that its options hold."""
+    name = "TORCH_NCCL_HIGH_PRIORITY"
+    for given, used in (({}, "1"), ({name: "0"}, "0")):
+        monkeypatch.setattr(os, "environ", given)
+        assert backend_for(torch.device("cuda:0")) == {
+            "backend": "nccl",
+            "device_id": torch.device("cuda:0"),
+        }
+        assert os.environ == {name: used}
 
 
 def test_processes_agree_on_a_name_that_no_earlier_attempt_had() -> None:

@@ -21,9 +21,6 @@ from t2t.training.step import NUM_DDP_WARMUPS, Stepper, step_seed
 from t2t.training.step_result import Requests
 
 Tiny = Callable[..., Recipe]
-NEEDS_CUDA = pytest.mark.skipif(
-    not torch.cuda.is_available(), reason="needs a CUDA device"
-)
 
 
 @pytest.fixture
@@ -145,7 +142,7 @@ def test_requests_travel_with_a_step(world: World, tiny: Tiny) -> None:
     assert Requests(stop=True) | Requests(save=True) == Requests(True, True)
 
 
-@NEEDS_CUDA
+@pytest.mark.cuda
 @pytest.mark.parametrize("name", ["adamw", "sgd", "muon"])
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_a_captured_group_trains_in_the_same_bits(
@@ -179,7 +176,7 @@ def test_a_captured_group_trains_in_the_same_bits(
             assert torch.equal(found[kind][1][key], wanted), (kind, key)
 
 
-@NEEDS_CUDA
+@pytest.mark.cuda
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.filterwarnings("ignore:cuDNN Attention defaults to a non-deterministic")
 @pytest.mark.parametrize("parallelism", ["ddp", "fsdp"])

@@ -92,7 +92,7 @@ def test_one_process_compares_nothing() -> None:
     assert not warned
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.cuda
 def test_work_of_a_device_is_timed() -> None:
     stopwatch = Stopwatch(torch.device("cuda"))
     stopwatch.start()

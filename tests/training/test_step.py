@@ -308,7 +308,7 @@ def test_models_without_tokens_refuse_to_drop_them(tiny: Tiny, cpu: Runtime) -> 
         stepper(recipe, cpu)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 @pytest.mark.parametrize(
     ("optimizer", "model_args"),
     [

@@ -504,7 +504,7 @@ def test_only_a_cuda_device_and_a_portable_source_call_for_processes(
         uses_processes(Loader(Local()), cuda, True)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 @pytest.mark.parametrize("nvjpeg", [False, True])
 def test_a_gpu_gets_the_same_from_processes_as_from_threads(
     source: FileSource, nvjpeg: bool

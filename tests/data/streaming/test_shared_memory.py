@@ -54,7 +54,7 @@ def test_shared_memory_is_the_same_for_all_and_costs_what_is_used() -> None:
         os.fstat(descriptor)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_gpu_fetches_from_it_by_itself(shared: bool) -> None:
     arena = Arena(torch.device("cuda:0"), shared=shared)
@@ -62,7 +62,7 @@ def test_the_gpu_fetches_from_it_by_itself(shared: bool) -> None:
     assert arena.tensor[block.start : block.start + block.size].is_pinned()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 def test_memory_that_cannot_be_page_locked_is_told_of_and_stops_nothing() -> None:
     arena = Arena(torch.device("cuda:0"), shared=True)
     block = arena.allocate(1 << 20)
