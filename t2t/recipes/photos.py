@@ -1,7 +1,7 @@
 """Photographs from scratch: one recipe by their number, their size and the epochs.
 
-Nothing in it is measured at this size yet: its parts are those that CIFAR-10 was
-trained with.
+Its parts are those that CIFAR-10 was trained with. At 128 pixels only 40 epochs of
+Imagewoof are measured: 78.5 % (records/imagewoof-dead-channels).
 """
 
 from dataclasses import replace
