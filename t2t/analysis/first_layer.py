@@ -13,7 +13,7 @@ from t2t.models.token_grid import Grid
 from t2t.models.tokenizers import TokensToToken
 from t2t.models.vit import VisionTransformer
 
-MOST_PLACES = 16
+MAX_GRID_SIDE = 16
 """Most rows and columns of tokens with similarities; of more, every n-th is kept."""
 
 
@@ -112,7 +112,7 @@ def similarity_maps(
 ) -> PositionMaps:
     """The cosine similarity of the embeddings of tokens to those of all tokens."""
     unit = F.normalize(table, dim=1)
-    picked = [torch.arange(num)[:: -(-num // MOST_PLACES)] for num in grid]
+    picked = [torch.arange(num)[:: -(-num // MAX_GRID_SIDE)] for num in grid]
     chosen = unit.unflatten(0, grid)[picked[0]][:, picked[1]]
     values = (chosen @ unit.T).unflatten(2, grid)
     few = "" if values.shape[:2] == grid else f", of {len(chosen)}×{chosen.shape[1]}"

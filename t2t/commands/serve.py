@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from t2t.serving.predictor import Predictor
 
 TOKEN_VARIABLE = "T2T_TOKEN"
-LEAST_TOKEN = 8
+MIN_TOKEN_LENGTH = 8
 
 
 def serve(
@@ -173,9 +173,9 @@ def chosen_token(given: str | None) -> str | None:
         named = TOKEN_VARIABLE
     if given is None:
         return None
-    if len(given) < LEAST_TOKEN or not given.isascii() or not given.isprintable():
+    if len(given) < MIN_TOKEN_LENGTH or not given.isascii() or not given.isprintable():
         raise UserError(
-            f"{named} must have {LEAST_TOKEN} or more printable ASCII characters; "
+            f"{named} must have {MIN_TOKEN_LENGTH} or more printable ASCII characters; "
             "`--token new` makes a good one."
         )
     if given != given.strip():

@@ -11,8 +11,8 @@ from t2t.training.logging.metrics import read_rows
 from t2t.training.run_files import METRICS, MISTAKES
 from t2t.training.saved_run import read_recipe
 
-MOST_VALIDATED = 5_000
-MOST_TRAINED_ON = 50_000
+MAX_VALIDATION_IMAGES = 5_000
+MAX_TRAINING_IMAGES = 50_000
 """For larger sets, run `t2t eval --report`."""
 MAX_SHARE = 0.05
 FREE_SECONDS = 10
@@ -43,7 +43,7 @@ def is_quick(folder: Path, summary: dict[str, Any]) -> bool:
     if not counts or not isinstance(counts[-1], int) or not rate:
         return False
     num_trained = summary["steps"] * read_recipe(folder).batch_size / summary["epochs"]
-    if counts[-1] > MOST_VALIDATED or num_trained > MOST_TRAINED_ON:
+    if counts[-1] > MAX_VALIDATION_IMAGES or num_trained > MAX_TRAINING_IMAGES:
         return False
     seconds = (counts[-1] + num_trained) / (_FORWARD * rate)
     return bool(seconds <= max(FREE_SECONDS, MAX_SHARE * 60 * summary["train_minutes"]))

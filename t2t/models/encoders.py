@@ -11,7 +11,7 @@ from t2t.models.blocks import Block
 from t2t.models.config import ModelConfig
 from t2t.models.encoder_positions import EncoderPositions
 from t2t.models.fusion import (
-    FEWEST_DROPPED,
+    MIN_DROPPED,
     are_plain,
     block_weights,
     is_fused,
@@ -208,7 +208,7 @@ class Encoder(nn.Module):
             return None
         if self.training and self.checkpointing:
             return None
-        if 0 < len(tokens) * max(self.drop_rates()) < FEWEST_DROPPED:
+        if 0 < len(tokens) * max(self.drop_rates()) < MIN_DROPPED:
             return None
         return stack if self.is_uniform(norm) else None
 

@@ -22,7 +22,7 @@ from t2t.training.threads import choose_threads, use_threads
 
 SECONDS_TIMED = 2.0
 """For each phase, at most."""
-MOST_TIMED = 20
+MAX_TIMED = 20
 FEW, SEVERAL = 4, 12
 """Images of the two parts of a step that takes too long to be timed as a whole."""
 
@@ -123,7 +123,7 @@ def part_of(batch: Batch, num: int) -> Batch:
 def time_calls(call: Callable[[], object]) -> float:
     """The mean seconds of a call, over about two seconds."""
     times: list[float] = []
-    while len(times) < MOST_TIMED and sum(times) < SECONDS_TIMED:
+    while len(times) < MAX_TIMED and sum(times) < SECONDS_TIMED:
         times.append(timed(call))
     return sum(times) / len(times)
 
