@@ -54,7 +54,7 @@ def predict(
         int | None,
         option(
             "Classes per image.",
-            "(default: 5; with several labels an image, those above --threshold)",
+            "(default: 5; with several labels per image, those above --threshold)",
             "N",
         ),
     ] = None,
@@ -62,7 +62,7 @@ def predict(
         float | None,
         option(
             "Probability from which a class is a label, where a model predicts several "
-            "labels an image.",
+            "labels per image.",
             "(default: 0.5)",
             "P",
         ),
@@ -122,7 +122,7 @@ def predict(
         )
     if threshold is not None and not predictor.is_multilabel:
         raise UserError(
-            f"--threshold is for models that predict several labels an image, and "
+            f"--threshold is for models that predict several labels per image, and "
             f"{chosen_weights} predicts one: leave it out, or use --top."
         )
     predictor.threshold = THRESHOLD if threshold is None else threshold

@@ -29,7 +29,7 @@ def compare_classes(
         )
     why = "no labelled images are given (--data)"
     if multilabel:
-        why = "the model predicts several labels an image"
+        why = "the model predicts several labels per image"
     return (
         f"The accuracy of int8 is not measured: {why}. It gives the same class as "
         f"float32 on {same:.0f} % of {images.origin}."

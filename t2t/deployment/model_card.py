@@ -166,7 +166,7 @@ def in_cell(name: str) -> str:
 
 
 def limits(size: str, data: str, *, several: bool) -> str:
-    """The limits of a model; `several` predicts any number of labels an image."""
+    """The limits of a model; `several` predicts any number of labels per image."""
     outcome = (
         "may get some of them too"
         if several

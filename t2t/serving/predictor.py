@@ -42,7 +42,7 @@ class Predictor(ImagePredictor[Pixels]):
         max_pixels: int = DEFAULT_MAX_PIXELS,
         threshold: float = THRESHOLD,
     ) -> None:
-        """`threshold` is of models that predict several labels an image."""
+        """`threshold` is of models that predict several labels per image."""
         self.max_pixels, self.threshold = max_pixels, threshold
         self.trained = path if isinstance(path, TrainedModel) else load_trained(path)
         if device is None:

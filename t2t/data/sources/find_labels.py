@@ -154,7 +154,7 @@ def _note_on_labels(
     """A sentence on the table that was found."""
     several = ""
     if images.is_several:
-        several = ", several labels an image"
+        several = ", several labels per image"
         if images.separator:
             several += f" separated by {images.separator!r}"
     return (f"Labels: {title} ({columns}{several}).",)

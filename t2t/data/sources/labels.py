@@ -174,7 +174,7 @@ def check_same_classes(train: Source, val: Source, where: str) -> None:
     if train.is_multilabel != val.is_multilabel:
         which = "training" if train.is_multilabel else "validation"
         raise UserError(
-            f"{where} has several labels an image only for {which}: both need the same."
+            f"{where} has several labels per image only for {which}: both need them."
         )
     if train.classes == val.classes:
         return

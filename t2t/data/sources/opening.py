@@ -121,7 +121,7 @@ def splits_of(
         share_label_sets(train, val)
         how = f"evaluated on its {evaluated_on} split"
     classes = f"{len(train.classes)} classes" if train.is_labelled else "no labels"
-    classes += ", several labels an image" * train.is_multilabel
+    classes += ", several labels per image" * train.is_multilabel
     description = (
         f"{found.title}: {len(train):,} images to train on, {len(val):,} to evaluate "
         f"on ({how}), {classes}"

@@ -74,7 +74,7 @@ def split_by_seed(
     """A training and a validation part, both with images of every class.
 
     Without `labels`, a class with a single image is no error: the split then ignores
-    the classes. Nor is it with several labels an image: such an image is trained on.
+    the classes. Nor is it with several labels per image: such an image is trained on.
     """
     if not 0 < fraction < 1:
         raise UserError(

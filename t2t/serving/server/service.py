@@ -127,7 +127,7 @@ class Service:
     def classes_json(self, classes: Iterable[ClassProbability]) -> list[dict[str, Any]]:
         """Predicted classes as JSON, with the names that `t2t predict --json` gives.
 
-        With several labels an image, also whether a class reaches the threshold.
+        With several labels per image, also whether a class reaches the threshold.
         """
         several = self.trained.is_multilabel
         return [

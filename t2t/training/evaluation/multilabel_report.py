@@ -1,4 +1,4 @@
-"""The report of an evaluation with several labels an image: tables, and JSON."""
+"""The report of an evaluation with several labels per image: tables, and JSON."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Several labels an image: in one cell, in several rows, in columns of 0 and 1."""
+"""Several labels per image: in one cell, in several rows, in columns of 0 and 1."""
 
 import json
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_labels_joined_in_a_cell(folder: Path, separator: str) -> None:
     assert found(splits) == NAMES
     assert splits.train.classes == ("cat", "dog", "indoor", "outdoor")
     assert splits.train.label_sets is splits.val.label_sets
-    assert "several labels an image" in splits.description
+    assert "several labels per image" in splits.description
 
 
 def test_json_lists(folder: Path) -> None:
