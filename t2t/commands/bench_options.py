@@ -111,7 +111,7 @@ def select_runtimes(
     if sharded and launch in REPLAYED:
         raise UserError(
             f"--launch {launch} is not possible with --parallelism {parallelism}, "
-            "whose step is no CUDA graph; give compiled or eager, or leave it out."
+            "whose step is not a CUDA graph; give compiled or eager, or leave it out."
         )
     if on_cuda and not sharded and launch not in (None, *REPLAYED):
         raise UserError(

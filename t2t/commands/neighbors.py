@@ -57,7 +57,7 @@ def neighbors(
     ] = None,
     num_images: Annotated[
         int | None,
-        option("Search so many images, drawn at random.", "(default: all)", "N"),
+        option("Images to search, drawn at random.", "(default: all)", "N"),
     ] = None,
     seed: Annotated[int, option("Seed of the draw.", "(default: 0)", "N")] = 0,
     batch_size: BatchSizeOption = 256,

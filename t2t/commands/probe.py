@@ -74,11 +74,11 @@ def probe(
     ] = 40,
     train_images: Annotated[
         int | None,
-        option("Learn from so many images, drawn at random.", "(default: all)", "N"),
+        option("Images to train on, drawn at random.", "(default: all)", "N"),
     ] = None,
     val_images: Annotated[
         int | None,
-        option("Evaluate on so many images, drawn at random.", "(default: all)", "N"),
+        option("Images to evaluate on, drawn at random.", "(default: all)", "N"),
     ] = None,
     seed: Annotated[int, option("Seed of all draws.", "(default: 0)", "N")] = 0,
     out: Annotated[

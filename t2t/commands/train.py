@@ -67,7 +67,7 @@ def train(
         ),
     ] = None,
     freeze: Annotated[
-        bool, option("Train the head alone; the rest stays as the weights have it.")
+        bool, option("Train only the head; keep the other weights.")
     ] = False,
     image_size: Annotated[
         str | None,

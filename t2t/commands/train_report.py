@@ -30,7 +30,7 @@ def write_report(folder: Path, summary: dict[str, Any], device: str | None) -> s
             evaluation = evaluate(folder, device=device, progress=progress)
             evaluation.save_report(folder / MISTAKES)
     except UserError as error:
-        return f"There is no page of mistakes: {error}"
+        return f"The page of mistakes was not written: {error}"
     return ""
 
 

@@ -126,7 +126,7 @@ def open_batches(
 
 
 def shuffle_of(source: Source, num_distinct: int, balance_power: float) -> Shuffle:
-    """How a source is shuffled for batches of so many different images."""
+    """How a source is shuffled for batches of `num_distinct` different images."""
     shuffle: Shuffle
     if balance_power:
         shuffle = BalancedShuffle(source, num_distinct, balance_power)

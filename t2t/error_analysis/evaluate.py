@@ -141,7 +141,7 @@ class Evaluation:
     ) -> Findings:
         """Most confident mistakes, likely wrong labels and near-duplicates.
 
-        So many training images are evaluated as well, by chance if there are more.
+        Evaluates up to `train_images` training images as well, drawn at random.
         """
         report = self.report
         if train_images < 0:

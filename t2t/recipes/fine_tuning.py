@@ -1,4 +1,4 @@
-"""Recipes that start from trained weights: all of the model, or the head alone."""
+"""Recipes that start from trained weights: all of the model, or only the head."""
 
 from dataclasses import replace
 
@@ -106,7 +106,7 @@ def head_alone(recipe: Recipe) -> Recipe:
 
 
 def head_alone_by_default(recipe: Recipe) -> Recipe:
-    """A fine-tuning recipe with the defaults for training the head alone."""
+    """A fine-tuning recipe with the defaults for training only the head."""
     recipe = head_alone(recipe)
     return replace(
         recipe,

@@ -28,7 +28,7 @@ SPLITS: dict[int, tuple[SplitNumbers, ...]] = {
 LARGEST_GRID = 20
 """Tokens along a side, from which the next larger stride is used."""
 MIN_STEPS = 1500
-"""Smaller batches are used for shorter runs, to have about so many steps."""
+"""Shorter runs use smaller batches, to have about this many steps."""
 SMALLEST_BATCH, LARGEST_BATCH = 16, 512
 MIXED_FROM, STRONG_FROM = 10, 60
 """Epochs from which images are mixed, and from which they are changed strongly."""

@@ -89,7 +89,7 @@ class OnnxPredictor(ImagePredictor[PixelArray]):
         (outputs,) = self.session.run(None, {self.input_name: batch})
         if not np.isfinite(outputs).all():
             raise UserError(
-                f"{self.path} gives NaN or infinity: it is damaged; export it again."
+                f"{self.path} outputs NaN or infinity: it is damaged; export it again."
             )
         result: Floats = outputs
         return result

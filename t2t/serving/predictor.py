@@ -119,8 +119,8 @@ class Predictor(ImagePredictor[Pixels]):
         logits = self.model(self.normalised(pixels)).float()
         if not logits.isfinite().all():
             raise UserError(
-                f"{self.trained.path} gives NaN or infinity: its weights are damaged; "
-                "give other weights."
+                f"{self.trained.path} outputs NaN or infinity: its weights are "
+                "damaged; give other weights."
             )
         likely = self.probabilities_of(logits).topk(self.num_likely(top), dim=1)
         rows = zip(likely.indices.tolist(), likely.values.tolist(), strict=True)

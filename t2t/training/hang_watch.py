@@ -62,7 +62,7 @@ class HangWatch:
     """Writes this process's beats into the store; the first two processes read all.
 
     A process hangs if it writes no beats, or starts no step while others have started
-    it, for so many seconds. Evaluations, checkpoints and compiling may take longer.
+    it, for `limit` seconds. Evaluations, checkpoints and compiling may take longer.
     """
 
     def __init__(

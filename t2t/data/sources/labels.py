@@ -13,7 +13,7 @@ from t2t.data.sources.base import FileSource, Indices, Source, Subset, no_labels
 from t2t.data.sources.label_sets import LabelSets, class_counts, numbered_sets
 from t2t.errors import UserError
 
-# A larger number is no class but something else, such as a date.
+# A larger number is not a class but something else, such as a date.
 _MAX_CLASSES = 1 << 20
 
 

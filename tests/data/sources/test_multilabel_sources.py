@@ -88,7 +88,7 @@ def test_a_column_without_images_is_noted(folder: Path) -> None:
     train = opened(file).train
     assert train.classes == ("cat", "dog")
     assert train.notes == (
-        f"{file} has no 1 in 2 columns, which are no classes: 'owl', 'emu'.",
+        f"{file} has no 1 in 2 columns, which are not classes: 'owl', 'emu'.",
     )
 
 
