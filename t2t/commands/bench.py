@@ -122,7 +122,7 @@ def bench(
       t2t bench t2t_vit_14 --parallelism ddp
     """
     if json and markdown:
-        raise UserError("--json and --markdown exclude each other; give one of them.")
+        raise UserError("--json and --markdown are mutually exclusive; give one.")
     check_combination(models, recipe, data, parallelism, mode, grow, out)
     if data is None:
         check_unused(

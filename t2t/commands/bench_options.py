@@ -24,7 +24,7 @@ def check_combination(
     grow: Sequence[str],
     out: str | None,
 ) -> None:
-    """Raises an error for options that exclude each other."""
+    """Raises an error for options that are mutually exclusive."""
     if not models and recipe is None:
         raise UserError(
             "No model is given; name one from `t2t models`, or give --recipe."

@@ -73,7 +73,7 @@ def plan(
     if rate is not None and not 0 < rate < math.inf:
         raise UserError(f"--rate {rate:g} must be more than 0, in images/s.")
     if rate is not None and measured is not None:
-        raise UserError("--rate and --measured exclude each other; give one of them.")
+        raise UserError("--rate and --measured are mutually exclusive; give one.")
 
     run_code(code)
 

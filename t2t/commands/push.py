@@ -50,8 +50,7 @@ def push(
     """
     if len(inputs) < 2:
         raise UserError(
-            "Weights and a name on the hub are needed: t2t push runs/own "
-            "anna/my-flowers."
+            "Give weights and a name on the hub: t2t push runs/own anna/my-flowers."
         )
     run_code(code)
 

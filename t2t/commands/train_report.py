@@ -1,4 +1,4 @@
-"""Writes the page of mistakes after training, if that is quick in comparison."""
+"""Writes the page of mistakes after training, if that is quick."""
 
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ MAX_TRAINING_IMAGES = 50_000
 MAX_SHARE = 0.05
 FREE_SECONDS = 10
 """The page may take this long, or this share of the training time."""
-_FORWARD = 3
-"""A step computes about three times what an evaluation does."""
+_STEP_COST = 3
+"""A training step costs about three forward passes."""
 
 
 def write_report(folder: Path, summary: dict[str, Any], device: str | None) -> str:
@@ -26,7 +26,7 @@ def write_report(folder: Path, summary: dict[str, Any], device: str | None) -> s
     if not is_quick(folder, summary):
         return ""
     try:
-        with show_progress("looking for mistakes") as progress:
+        with show_progress("finding mistakes") as progress:
             evaluation = evaluate(folder, device=device, progress=progress)
             evaluation.save_report(folder / MISTAKES)
     except UserError as error:
@@ -45,5 +45,5 @@ def is_quick(folder: Path, summary: dict[str, Any]) -> bool:
     num_trained = summary["steps"] * read_recipe(folder).batch_size / summary["epochs"]
     if counts[-1] > MAX_VALIDATION_IMAGES or num_trained > MAX_TRAINING_IMAGES:
         return False
-    seconds = (counts[-1] + num_trained) / (_FORWARD * rate)
+    seconds = (counts[-1] + num_trained) / (_STEP_COST * rate)
     return bool(seconds <= max(FREE_SECONDS, MAX_SHARE * 60 * summary["train_minutes"]))

@@ -301,7 +301,7 @@ def test_a_file_that_is_not_written_leaves_no_folders(
         (f"predict {'a' * 300} x.png", "cannot be opened (File name too long)"),
         (f"eval RUN --data {'a' * 300}", "cannot be opened (File name too long)"),
         ("predict RUN EMPTY --top 0", "--top 0 is too small"),
-        ("predict RUN EMPTY --json --csv", "give one of them"),
+        ("predict RUN EMPTY --json --csv", "are mutually exclusive"),
         ("predict x.png --picture a.txt", "must end in .png, .pdf or .svg"),
         ("predict EMPTY x.png", "has no model.safetensors in it"),
         ("predict nowhere x.png", "There is no file nowhere"),
