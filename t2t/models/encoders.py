@@ -144,7 +144,7 @@ class Encoder(nn.Module):
             fused = None
             if stack is not None and kept is None:
                 fused = self.embedded(tokens, grid, stream)
-            tokens = self.enter(tokens.joined(), grid, kept) if fused is None else fused
+            tokens = self.enter(tokens.cat(), grid, kept) if fused is None else fused
         else:
             tokens = self.enter(tokens, grid, kept)
         if stack is None:

@@ -27,7 +27,7 @@ class TokenParts(NamedTuple):
     """Of the layer that computed the features, which do not include it."""
     prefix: Float[Tensor, "one prefix dim"] | None
 
-    def joined(self) -> Tokens:
+    def cat(self) -> Tokens:
         """Prefix and image tokens, in the features' dtype."""
         tokens = self.features
         if self.bias is not None:
@@ -47,7 +47,7 @@ def embed_reference(
 ) -> Tokens:
     """Prefix tokens and kept image tokens with bias and positions, in `dtype`."""
     wide = torch.promote_types(parts.features.dtype, torch.float32)
-    tokens = parts._replace(features=parts.features.to(wide)).joined()
+    tokens = parts._replace(features=parts.features.to(wide)).cat()
     tokens = tokens if table is None else tokens + table
     if rank is not None:
         first = tokens.shape[1] - rank.shape[1]

@@ -105,8 +105,8 @@ class ImagePredictor(ABC, Generic[PixelBatch]):
         pixels: list[PixelBatch] = []
         for indices in decoding_groups(read, self.min_side):
             pixels += self._pixels(indices, read, names, damaged, pool)
-        joined = self._joined(pixels) if pixels else None
-        classes = iter([] if joined is None else self._classify(joined, top))
+        cat = self._joined(pixels) if pixels else None
+        classes = iter([] if cat is None else self._classify(cat, top))
         for index, name in enumerate(names):
             if index in damaged:
                 yield damaged[index]

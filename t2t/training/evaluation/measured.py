@@ -34,7 +34,7 @@ class Measured:
     damaged: tuple[str, ...]
     notes: tuple[str, ...]
 
-    def what_as_json(self, num_images: int) -> dict[str, Any]:
+    def data_as_json(self, num_images: int) -> dict[str, Any]:
         """The model and the data as JSON."""
         return {
             "weights": self.trained.path,
@@ -44,8 +44,8 @@ class Measured:
             "num_images": num_images,
         }
 
-    def how_as_json(self) -> dict[str, Any]:
-        """The way of measuring as JSON."""
+    def measurement_as_json(self) -> dict[str, Any]:
+        """Speed, device and preprocessing as JSON."""
         rate = self.images_per_second
         return {
             "images_per_second": None if rate is None else round(rate, 1),
