@@ -40,7 +40,7 @@ from t2t.errors import require
 # Of the free memory; the rest is for the model and its activations.
 RESIDENT_SHARE = 0.25
 HOST_SHARE = 0.5
-"""Of the machine's free memory, for images on their way to several GPUs."""
+"""Share of the host's free memory for images on their way to several GPUs."""
 _NUM_PROBED = 32
 _AHEAD_FROM = 5_000
 """Images from which starting processes pays."""

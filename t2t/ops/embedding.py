@@ -15,7 +15,7 @@ Vector = Float[Tensor, "dim"]
 Rank = Int64[Tensor, "batch tokens"]
 """Each image token's index in a random order; those below a count are kept."""
 VALUES = 2048
-"""Of the tokens that a program computes at a time."""
+"""Values that a program computes at a time."""
 PROGRAMS = 1024
 
 
@@ -24,7 +24,7 @@ class TokenParts(NamedTuple):
 
     features: Tokens
     bias: Vector | None
-    """Of the layer that computed the features, which do not include it."""
+    """Bias of the layer that computed the features; not yet added to them."""
     prefix: Float[Tensor, "one prefix dim"] | None
 
     def cat(self) -> Tokens:

@@ -9,7 +9,7 @@ from t2t.shapes import Labels
 
 NUM_NEIGHBOURS = 20
 TEMPERATURE = 0.07
-"""Of the weights of neighbours, as for DINO."""
+"""Temperature of the neighbours' weights, as in DINO."""
 MAX_IMAGES = 10_000
 CHUNK = 1024
 
@@ -19,7 +19,7 @@ def leave_one_out_knn(
 ) -> Bool[Tensor, " images"]:
     """Whether each image's class wins the vote of its nearest other images.
 
-    Neighbours vote with exp(cosine / temperature). Of many images, evenly spaced ones
+    Neighbours vote with exp(cosine / temperature). With many images, evenly spaced ones
     are used.
     """
     step = -(-len(features) // MAX_IMAGES)

@@ -20,7 +20,7 @@ from t2t.training.distributed import World
 EXIT_CODE = 75
 """A temporary failure: torchrun starts all processes again."""
 MAX_SECONDS = 10.0
-"""Between two beats of a process."""
+"""Longest time between two beats of a process."""
 MONITORS = (0, 1)
 """The processes that watch all: the second watches the first."""
 LOG_SECONDS = 5.0

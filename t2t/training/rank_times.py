@@ -14,7 +14,7 @@ from t2t.data.sampler import Batch
 from t2t.training.distributed import World
 
 SLOWER = 0.2
-"""By this share slower than the median is worth a warning."""
+"""Warns of processes slower than the median by more than this share."""
 MIN_SECONDS = 1.0
 """Shorter times are noise."""
 
@@ -25,9 +25,9 @@ class OwnTimes(NamedTuple):
     host: str
     num_steps: int
     seconds: float
-    """Of the steps, which all processes take together."""
+    """Time of the steps, which all processes take together."""
     waited: float
-    """For images."""
+    """Time of waiting for images."""
     evaluating: float
     """Its share of the validation images."""
 

@@ -57,7 +57,7 @@ class Recipe:
     weights: str | None = None
     """Weights to start from: a file, run folder, URL, timm name, hf-hub:owner/name."""
     weights_checksum: str | None = None
-    """Of the weights' tensors; others are refused. None accepts any."""
+    """Checksum of the weights' tensors; others are refused. None accepts any."""
     freeze: bool = False
     """Trains only the head; the rest of the model stays as it is."""
     data: str = "digits"

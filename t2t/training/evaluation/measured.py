@@ -27,7 +27,7 @@ class Measured:
     values: dict[str, Tensor]
     """What was measured of every image, by name, such as its index and its loss."""
     images_per_second: float | None
-    """From the second batch on; None if there is only one."""
+    """Measured from the second batch on; None if there is only one."""
     device: str
     precision: str
     batch_size: int
