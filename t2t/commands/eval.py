@@ -64,7 +64,7 @@ def eval(
         bool, option("Also score on ImageNet's reassessed (ReaL) labels.")
     ] = False,
     flip: Annotated[
-        bool, option("Average the probabilities of each image and its mirror image.")
+        bool, option("Average the probabilities of each image and its horizontal flip.")
     ] = False,
     image_size: ImageSizeOption = None,
     model: ModelOption = None,

@@ -39,7 +39,7 @@ def features(
     out: Annotated[
         str | None,
         option(
-            "Write them as float32; names and labels go into a .csv beside.",
+            "Write float32 features, and a .csv of names and labels next to them.",
             "",
             "FILE.npy",
         ),

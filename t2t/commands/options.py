@@ -88,7 +88,7 @@ LabelsOption = Annotated[
     UseAppendAction[tuple[str, ...]],
     option(
         "A table of paths and labels: .csv, .tsv, .json or .jsonl.",
-        "(default: class folders, or a labels.csv that is there)",
+        "(default: class folders, or labels.csv if present)",
         "FILE",
     ),
 ]
@@ -118,7 +118,7 @@ SetOption = Annotated[
 CodeOption = Annotated[
     UseAppendAction[tuple[str, ...]],
     option(
-        "Run your own file, which registers what the recipe, model or data needs.",
+        "Import your own file, which registers parts of the recipe, model or data.",
         "(repeatable)",
         "FILE.py",
     ),

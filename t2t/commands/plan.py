@@ -55,7 +55,7 @@ def plan(
     set: SetOption = (),
     code: CodeOption = (),
     rehearse: Annotated[
-        bool, option("Also take one step as one of that many processes, on the CPU.")
+        bool, option("Also run one step on the CPU, as one of N processes.")
     ] = False,
     json: JsonFlag = False,
 ) -> None:

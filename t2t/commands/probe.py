@@ -64,7 +64,8 @@ def probe(
         ),
     ] = None,
     draws: Annotated[
-        int, option("How often few-shot draws its images.", "(default: 10)", "N")
+        int,
+        option("Few-shot runs, each with other images.", "(default: 10)", "N"),
     ] = 10,
     examples: Annotated[
         int, option("Images to fine-tune on.", "(default: 1000)", "N")

@@ -44,18 +44,18 @@ def serve(
     host: Annotated[
         str,
         option(
-            "Address to listen at; 0.0.0.0 is all of this machine's.",
+            "Address to listen on; 0.0.0.0 for all interfaces.",
             "(default: 127.0.0.1, for this machine alone)",
         ),
     ] = "127.0.0.1",
     port: Annotated[
-        int, option("Port to listen at; 0 is any free one.", "(default: 8000)", "N")
+        int, option("Port to listen on; 0 for any free one.", "(default: 8000)", "N")
     ] = 8000,
     token: Annotated[
         str | None,
         option(
-            f"Answer only those who send this; `new` makes one. {TOKEN_VARIABLE} in "
-            "the environment does the same unseen by others.",
+            f"Require this token; `new` generates one. The variable {TOKEN_VARIABLE} "
+            "sets it without showing it to other users.",
             "",
             "TOKEN|new",
         ),

@@ -292,7 +292,7 @@ def test_a_file_that_is_not_written_leaves_no_folders(
         ("predict RUN EMPTY", "No image could be read"),
         ("predict RUN", "No images are given"),
         ("predict builtin", "No images are given beside builtin"),
-        ("predict RUN NOTHING", "A name is empty; `t2t predict --help` gives"),
+        ("predict RUN NOTHING", "A value is empty; `t2t predict --help` gives"),
         ("predict nowhere", "There is no file or folder nowhere; give"),
         ("predict https://a.b/x.jpg", "download https://a.b/x.jpg first"),
         ("predict https://a.b/x.pth", "No images are given beside https://a.b/x.pth"),

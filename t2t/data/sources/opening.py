@@ -123,8 +123,8 @@ def splits_of(
     classes = f"{len(train.classes)} classes" if train.is_labelled else "no labels"
     classes += ", several labels per image" * train.is_multilabel
     description = (
-        f"{found.title}: {len(train):,} images to train on, {len(val):,} to evaluate "
-        f"on ({how}), {classes}"
+        f"{found.title}: {len(train):,} training images, {len(val):,} validation "
+        f"images ({how}), {classes}"
     )
     return Splits(train, val, description)
 
