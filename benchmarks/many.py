@@ -43,7 +43,7 @@ NUM_WARM_UPS = 14
 SECONDS_PER_PART = 90.0
 SECONDS_OF_ALL = 440.0
 """A lent machine is taken back after ten minutes, and results have to travel."""
-LEAST_SECONDS = 15.0
+MIN_SECONDS = 15.0
 """Less is not enough for a part."""
 SLOW_IMPORTS = ("torch._dynamo", "torch.distributed.fsdp")
 """What DDP and FSDP import once they are used."""
@@ -108,7 +108,7 @@ def main() -> None:
     while parts:
         name = parts.pop(0)
         limit = min(given.limit, until - time.monotonic())
-        if limit < LEAST_SECONDS:
+        if limit < MIN_SECONDS:
             report(given.out, f"{name}: left out, {max(limit, 0):.0f} s are left")
             continue
         if not has_run(name, given, limit) and name in INSTEAD:

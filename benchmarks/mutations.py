@@ -33,7 +33,7 @@ from mutants import (
 )
 
 SECONDS = 60.0
-MOST_BYTES = 2 * 10**9
+MAX_BYTES = 2 * 10**9
 IMAGES_A_RUN = 20
 CALLS_A_WORKER = 100
 GOOD = ("read", "refused")
@@ -70,7 +70,7 @@ class Worker:
             ready, _, _ = select.select([process.stdout], [], [], 0.02)
             resident = peak_bytes(process.pid)
             self.most_bytes = max(self.most_bytes, resident)
-            if resident > MOST_BYTES:
+            if resident > MAX_BYTES:
                 return self.ended("memory", f"{resident / 1e9:.1f} GB")
             if ready:
                 line = process.stdout.readline()

@@ -16,7 +16,7 @@ import torch
 from PIL import Image, ImageFilter
 
 from t2t.analysis import near_duplicates
-from t2t.analysis.near_duplicates import colours_of, find_near_duplicates
+from t2t.analysis.near_duplicates import colour_features, find_near_duplicates
 from t2t.data.augment.pipeline import normalise
 from t2t.data.batches import evaluation_batches
 from t2t.data.crops import CenterCrop
@@ -75,7 +75,7 @@ def colours(source: Source, size: int, crop: float) -> torch.Tensor:
         device="cpu",
     )
     parts = [
-        colours_of(normalise(batch.images, MEAN, STD)).half()[batch.valid]
+        colour_features(normalise(batch.images, MEAN, STD)).half()[batch.valid]
         for batch in batches
     ]
     return torch.cat(parts)

@@ -149,7 +149,7 @@ def changes_of(trial: str) -> list[str]:
 
 
 def recipe_of(trial: str, num_images: int, holdout: int) -> Recipe:
-    """The recipe of a trial: changes joined by +, then @ and the epochs."""
+    """The recipe of a trial: changes cat by +, then @ and the epochs."""
     _, _, epochs = trial.partition("@")
     recipe = photo_recipe(
         trial,

@@ -30,7 +30,7 @@ from t2t.serving.predictor import Predictor
 
 MEMORY_EVERY = 500
 ROUND_SECONDS = 10.0
-MOST_SECONDS = 3600.0
+MAX_SECONDS = 3600.0
 
 
 class Client:
@@ -203,7 +203,7 @@ def main() -> None:
     latencies: list[float] = []
     memory = [round(resident_megabytes(process.pid), 1)]
     server_cpu = client_cpu = 0.0
-    until = time.monotonic() + min(given.seconds, MOST_SECONDS)
+    until = time.monotonic() + min(given.seconds, MAX_SECONDS)
     try:
         while len(latencies) < given.requests and time.monotonic() < until:
             rate, rate_by_cpu = bare_rate(predictor, images, given.batch_size)

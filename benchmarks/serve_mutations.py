@@ -31,7 +31,7 @@ from mutants import DAMAGES, mutated_image, original_images
 from PIL import Image
 
 SECONDS = 60.0
-MOST_BYTES = 2 * 10**9
+MAX_BYTES = 2 * 10**9
 CLIENTS = 4
 BOUNDARY = "one-boundary"
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "I;16", "I", "F")
@@ -204,7 +204,7 @@ def main() -> None:
             "files_written": [path.name for path in {*folder.iterdir()} - at_start],
             "printed": server.said()[-4000:],
         }
-        if server.memory("VmHWM") > MOST_BYTES:
+        if server.memory("VmHWM") > MAX_BYTES:
             wrong.append("too much memory")
         server.process.terminate()
         server.process.communicate()

@@ -43,7 +43,7 @@ def explain(
 ) -> Explanation:
     """The evidence in one normalised image for a class.
 
-    `multilabel`: the model predicts several labels an image.
+    `multilabel`: the model predicts several labels per image.
     Token maps exist for our transformers only, attention for timm's ViTs too.
     """
     tokens: list[tuple[str, Colours]] = []

@@ -17,28 +17,28 @@ from t2t.errors import UserError, on_one_line
 
 _RIGHT = LinearSegmentedColormap.from_list("right", ["#ffffff", "#9ecae1", "#08519c"])
 _WRONG = LinearSegmentedColormap.from_list("wrong", ["#ffffff", "#fc9272", "#a50f15"])
-_NUM_WITH_NUMBERS = 20
-_NUM_NAMES = 60
+_MAX_WITH_COUNTS = 20
+_MAX_NAMES = 60
 # A thousand classes take 0.4 GB and a few seconds; both grow with the square.
-_NUM_DRAWN = 1000
-_NUM_PAIRS = 20
-_PAIRS_PER_INCH = 2.5
+_MAX_CLASSES = 1000
+_MAX_CONFUSIONS = 20
+_CONFUSIONS_PER_INCH = 2.5
 _MAX_NAME_LENGTH = 24
 
 Counts = Int64[np.ndarray, "true predicted"]
 Shares = Float[np.ndarray, "true predicted"]
 
 
-class Pairs(NamedTuple):
+class SparseConfusion(NamedTuple):
     """A sparse confusion matrix: true class, predicted class, number of images."""
 
     rows: Int64[np.ndarray, " pairs"]
     columns: Int64[np.ndarray, " pairs"]
     counts: Int64[np.ndarray, " pairs"]
 
-    def where(self, kept: Bool[np.ndarray, " pairs"]) -> "Pairs":
-        """The pairs where `kept` is true."""
-        return Pairs(*(each[kept] for each in self))
+    def where(self, kept: Bool[np.ndarray, " pairs"]) -> "SparseConfusion":
+        """The entries where `kept` is true."""
+        return SparseConfusion(*(each[kept] for each in self))
 
 
 def draw_confusion(
@@ -59,18 +59,18 @@ def confusion_figure(
 ) -> Figure:
     """A figure of the confusion matrix: correct in blue, wrong in red.
 
-    The matrix may be sparse. Classes that are neither true nor predicted are left out;
-    of too many classes, those with the most mistakes are drawn.
+    The matrix may be sparse. Classes that are neither true nor predicted are left out.
+    If there are too many, those with the most mistakes are drawn.
     """
     table = confusion.cpu().to_sparse().coalesce()
     kept, positions = np.unique(table.indices().numpy(), return_inverse=True)
     rows, columns = positions.reshape(2, -1)
-    pairs = Pairs(rows, columns, table.values().numpy())
+    pairs = SparseConfusion(rows, columns, table.values().numpy())
     all_names = display_names([class_names[number] for number in kept.tolist()])
     drawn = worst_classes(pairs, len(kept))
     names = [all_names[number] for number in drawn.tolist()]
     num = len(names)
-    cell = 0.46 if num <= _NUM_WITH_NUMBERS else 0.2 if num <= _NUM_NAMES else 0.05
+    cell = 0.46 if num <= _MAX_WITH_COUNTS else 0.2 if num <= _MAX_NAMES else 0.05
     side = min(max(num * cell, 4.0), 16.0)
     figure = Figure(
         figsize=(side + 5.6, side + 1.6),
@@ -82,8 +82,8 @@ def confusion_figure(
     draw_matrix(matrix, *counts_and_shares(pairs, drawn), names)
     if len(drawn) < len(kept):
         matrix.set_title(f"{num:,} of {len(kept):,} classes: most mistakes")
-    most = min(_NUM_PAIRS, int(side * _PAIRS_PER_INCH))
-    draw_mistakes(mistakes, pairs, all_names, most)
+    most = min(_MAX_CONFUSIONS, int(side * _CONFUSIONS_PER_INCH))
+    draw_confusions(mistakes, pairs, all_names, most)
     right = pairs.counts[pairs.rows == pairs.columns].sum() / pairs.counts.sum()
     heading = f"{shortened(title, 80)}   top-1 {100 * right:.2f} %".strip()
     figure.suptitle(heading, fontsize=12, parse_math=False)  # names may contain a $
@@ -105,18 +105,18 @@ def save_figure(figure: Figure, path: str | Path, dpi: float) -> Path:
     return file
 
 
-def worst_classes(pairs: Pairs, num: int) -> Int64[np.ndarray, " drawn"]:
-    """All classes in order; of too many, those with the most mistakes."""
+def worst_classes(pairs: SparseConfusion, num: int) -> Int64[np.ndarray, " drawn"]:
+    """All classes in order; if there are too many, those with the most mistakes."""
     wrong = pairs.where(pairs.rows != pairs.columns)
     involved = np.concatenate([wrong.rows, wrong.columns])
     mistakes = np.bincount(involved, np.tile(wrong.counts, 2), minlength=num)
-    return np.sort(np.argsort(-mistakes, kind="stable")[:_NUM_DRAWN])
+    return np.sort(np.argsort(-mistakes, kind="stable")[:_MAX_CLASSES])
 
 
 def counts_and_shares(
-    pairs: Pairs, drawn: Int64[np.ndarray, " drawn"]
+    pairs: SparseConfusion, drawn: Int64[np.ndarray, " drawn"]
 ) -> tuple[Counts, Shares]:
-    """Numbers of images, and shares of all images of the true class."""
+    """Numbers of images, and their shares of the images of the true class."""
     totals = np.bincount(pairs.rows, pairs.counts, minlength=drawn[-1] + 1)[drawn]
     inside = pairs.where(np.isin(pairs.rows, drawn) & np.isin(pairs.columns, drawn))
     counts = np.zeros((len(drawn), len(drawn)), np.int64)
@@ -133,7 +133,7 @@ def draw_matrix(axes: Any, counts: Counts, shares: Shares, names: list[str]) -> 
     diagonal = np.arange(num)
     colours[diagonal, diagonal] = _RIGHT(shares[diagonal, diagonal])
     axes.imshow(colours, interpolation="nearest")
-    if num <= _NUM_WITH_NUMBERS:
+    if num <= _MAX_WITH_COUNTS:
         for row, column in zip(*np.nonzero(counts), strict=True):
             strong = shares[row, column] > (0.6 if row == column else 0.3)
             axes.text(
@@ -145,10 +145,10 @@ def draw_matrix(axes: Any, counts: Counts, shares: Shares, names: list[str]) -> 
                 fontsize=8,
                 color="white" if strong else "black",
             )
-    every = -(-num // _NUM_NAMES)
+    every = -(-num // _MAX_NAMES)
     shown = diagonal[::every]
     labels = [names[number] for number in shown]
-    size = 9 if num <= _NUM_WITH_NUMBERS else 7
+    size = 9 if num <= _MAX_WITH_COUNTS else 7
     room = axes.figure.get_size_inches()[1] * 72 / num
     flat = max(map(len, labels)) * size * 0.8 < room
     style = {"fontsize": size, "parse_math": False}
@@ -157,7 +157,7 @@ def draw_matrix(axes: Any, counts: Counts, shares: Shares, names: list[str]) -> 
     axes.set_xlabel("predicted")
     axes.set_ylabel("true" if every == 1 else f"true (one class in {every} is named)")
     axes.tick_params(length=0)
-    if num <= _NUM_NAMES:
+    if num <= _MAX_NAMES:
         axes.set_xticks(np.arange(num + 1) - 0.5, minor=True)
         axes.set_yticks(np.arange(num + 1) - 0.5, minor=True)
         axes.grid(which="minor", color="#e6e6e6", linewidth=0.5)
@@ -166,7 +166,9 @@ def draw_matrix(axes: Any, counts: Counts, shares: Shares, names: list[str]) -> 
         edge.set_color("#bbbbbb")
 
 
-def draw_mistakes(axes: Any, pairs: Pairs, names: list[str], most: int) -> None:
+def draw_confusions(
+    axes: Any, pairs: SparseConfusion, names: list[str], most: int
+) -> None:
     """Draw the most frequent confusions as labelled bars."""
     wrong = pairs.where(pairs.rows != pairs.columns)
     order = np.argsort(-wrong.counts, kind="stable")[:most]
@@ -183,8 +185,8 @@ def draw_mistakes(axes: Any, pairs: Pairs, names: list[str], most: int) -> None:
     heights = [position + 0.17 for position in range(len(shown))]
     axes.barh(heights, counts, height=0.22, color="#fc9272")
     for position, (row, column, count) in enumerate(shown):
-        words = f"{names[row]} → {names[column]}"
-        axes.text(0, position - 0.2, words, fontsize=8, va="center", parse_math=False)
+        label = f"{names[row]} → {names[column]}"
+        axes.text(0, position - 0.2, label, fontsize=8, va="center", parse_math=False)
         axes.text(count, position + 0.17, f" {count}", fontsize=8, va="center")
     axes.set_xlim(0, max(counts) * 1.15)
     axes.set_ylim(most - 0.4, -0.6)
@@ -193,7 +195,7 @@ def draw_mistakes(axes: Any, pairs: Pairs, names: list[str], most: int) -> None:
 
 
 def display_names(names: Sequence[str]) -> list[str]:
-    """Short names; of several synonyms the first, if that is unique."""
+    """Short names: the first of several synonyms, if it is unique."""
     firsts = Counter(name.partition(",")[0] for name in names)
     shown = []
     for name in names:
@@ -203,8 +205,8 @@ def display_names(names: Sequence[str]) -> list[str]:
     return shown
 
 
-def shortened(name: str, most: int) -> str:
-    """A name of at most `most` characters; keeps its beginning and end."""
+def shortened(name: str, max_length: int) -> str:
+    """A name of at most `max_length` characters; keeps its beginning and end."""
     shown = on_one_line(name)
-    head, tail = most - most // 3 - 1, most // 3
-    return shown if len(shown) <= most else f"{shown[:head]}…{shown[-tail:]}"
+    head, tail = max_length - max_length // 3 - 1, max_length // 3
+    return shown if len(shown) <= max_length else f"{shown[:head]}…{shown[-tail:]}"

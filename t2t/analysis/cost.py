@@ -109,13 +109,13 @@ def default_image_size(model: nn.Module) -> Size:
     """The image size in a model's config."""
     if isinstance(model, VisionTransformer):
         return model.config.image_size
-    about: Any = getattr(model, "pretrained_cfg", None) or {}
-    if "input_size" not in about:
+    config: Any = getattr(model, "pretrained_cfg", None) or {}
+    if "input_size" not in config:
         raise UserError(
             f"{type(model).__name__} has no image size of its own; give "
             "image_size=(height, width)."
         )
-    height, width = about["input_size"][-2:]
+    height, width = config["input_size"][-2:]
     return int(height), int(width)
 
 

@@ -145,7 +145,7 @@ def add_tokens(
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelStatistics:
-    """How much the channels of one layer vary, over all places of all images."""
+    """How much the channels of one layer vary, over all positions of all images."""
 
     name: str
     std: Float[Tensor, " channels"]

@@ -13,7 +13,7 @@ PENALTIES = tuple(10.0**power for power in range(-4, 4))
 
 
 def draw_shots(labels: Indices, shots: int, seed: int) -> Indices:
-    """Indices of so many images of every class, drawn by a seed."""
+    """Indices of `shots` images of every class, drawn by a seed."""
     order = permutation(len(labels), seed)
     order = order[np.argsort(labels[order], kind="stable")]
     counts = np.bincount(labels)

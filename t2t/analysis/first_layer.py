@@ -1,4 +1,4 @@
-"""What a model shows without an image: its first filters and its positions."""
+"""First-layer filters and position embeddings, which need no image."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +13,8 @@ from t2t.models.token_grid import Grid
 from t2t.models.tokenizers import TokensToToken
 from t2t.models.vit import VisionTransformer
 
-MOST_PLACES = 16
-"""Most rows and columns of tokens with similarities; of more, every n-th is kept."""
+MAX_GRID_SIDE = 16
+"""Rows and columns of tokens with a map; larger grids show every n-th."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class FirstFilters:
     """The filters of the first layer, as small images."""
 
     values: Float[Tensor, "filters channels height width"]
-    about: str
+    caption: str
     """Which weights these are, in a sentence."""
 
 
@@ -33,7 +33,7 @@ class PositionMaps:
     values: Float[Tensor, "rows columns map_rows map_columns"]
     """Cosine similarities of embeddings; or in one row, a bias for each head."""
     is_bias: bool
-    about: str
+    caption: str
 
 
 def first_filters(model: nn.Module) -> FirstFilters | None:
@@ -45,8 +45,8 @@ def first_filters(model: nn.Module) -> FirstFilters | None:
     for name, part in model.named_modules():
         if isinstance(part, nn.Conv2d) and part.groups == 1:
             values = part.weight.detach().float().cpu()
-            about = f"The {len(values):,} filters of {name}"
-            return FirstFilters(values=values, about=f"{about}{size_of(values)}.")
+            caption = f"The {len(values):,} filters of {name}"
+            return FirstFilters(values=values, caption=f"{caption}{size_text(values)}.")
     return None
 
 
@@ -57,20 +57,20 @@ def soft_split_filters(tokenizer: TokensToToken, in_channels: int) -> FirstFilte
         step: Any = tokenizer.steps[0]
         gain = step.norm1.weight
         # Queries, keys and values lie side by side, values last.
-        rows, about = step.qkv.weight.chunk(3)[2] * gain, "values"
+        rows, kind = step.qkv.weight.chunk(3)[2] * gain, "values"
     else:
-        rows, about = tokenizer.project.weight, "tokens"
+        rows, kind = tokenizer.project.weight, "tokens"
     values = rows.detach().float().cpu()
     values = values.unflatten(1, (in_channels, split.kernel, split.kernel))
     return FirstFilters(
         values=values,
-        about=f"The {len(values):,} filters that make the {about} of the first soft "
-        f"split{size_of(values)}.",
+        caption=f"The {len(values):,} filters that make the {kind} of the first "
+        f"soft split{size_text(values)}.",
     )
 
 
-def size_of(filters: Float[Tensor, "filters channels height width"]) -> str:
-    """The size of filters, as the end of a sentence."""
+def size_text(filters: Float[Tensor, "filters channels height width"]) -> str:
+    """The size of filters, as the end of a caption."""
     height, width = filters.shape[2:]
     return f", {height}×{width} pixels each"
 
@@ -90,36 +90,36 @@ def position_maps(model: nn.Module, image_size: Size) -> PositionMaps | None:
             bias = positions.attention_bias(grid)
             return None if bias is None else bias_maps(bias[0], num_prefix, grid, kind)
         table = positions.embedding(grid)
-        about = f"Position embeddings {kind}"
+        caption = f"Position embeddings {kind}"
         if model.config.positions_at == "every_layer":
-            about += " of the first block"
+            caption += " of the first block"
     else:
         table = getattr(model, "pos_embed", None)
         size = getattr(getattr(model, "patch_embed", None), "grid_size", None)
         if not isinstance(table, Tensor) or table.ndim != 3 or size is None:
             return None
-        table, grid, about = table[0], (int(size[0]), int(size[1])), "pos_embed"
+        table, grid, caption = table[0], (int(size[0]), int(size[1])), "pos_embed"
         num_prefix = len(table) - grid[0] * grid[1]
         if num_prefix < 0:
             return None
     if table is None:
         return None
-    return similarity_maps(table[num_prefix:].float().cpu(), grid, about)
+    return similarity_maps(table[num_prefix:].float().cpu(), grid, caption)
 
 
 def similarity_maps(
-    table: Float[Tensor, "tokens dim"], grid: Grid, about: str
+    table: Float[Tensor, "tokens dim"], grid: Grid, caption: str
 ) -> PositionMaps:
     """The cosine similarity of the embeddings of tokens to those of all tokens."""
     unit = F.normalize(table, dim=1)
-    picked = [torch.arange(num)[:: -(-num // MOST_PLACES)] for num in grid]
+    picked = [torch.arange(num)[:: -(-num // MAX_GRID_SIDE)] for num in grid]
     chosen = unit.unflatten(0, grid)[picked[0]][:, picked[1]]
     values = (chosen @ unit.T).unflatten(2, grid)
     few = "" if values.shape[:2] == grid else f", of {len(chosen)}×{chosen.shape[1]}"
     return PositionMaps(
         values=values,
         is_bias=False,
-        about=f"{about}, {grid[0]}×{grid[1]} tokens{few}.",
+        caption=f"{caption}, {grid[0]}×{grid[1]} tokens{few}.",
     )
 
 
@@ -132,6 +132,6 @@ def bias_maps(
     return PositionMaps(
         values=values[None],
         is_bias=True,
-        about=f"Positions {kind}: the bias of the attention logits of the first block "
-        "from the token in the middle, for each head.",
+        caption=f"Positions {kind}: the bias of the attention logits of the first "
+        "block from the token in the middle, for each head.",
     )

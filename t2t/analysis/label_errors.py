@@ -10,8 +10,8 @@ MAX_SHARE = 0.1
 
 Of the rankings tried on CIFAR-10, this share finds most (records/cifar10-wrong-labels).
 """
-_NUM_ADDED = 5.0
-"""Images of average probability added to each class, since it may have few."""
+_PRIOR_COUNT = 5.0
+"""Images of average probability added to each class, since some have few."""
 
 
 def find_label_errors(
@@ -24,19 +24,19 @@ def find_label_errors(
     predicted and label_probability of every image.
     """
     labels = values["label"]
-    of_label = values["label_probability"].double()
-    shares = of_label / class_means(labels, of_label, num_classes)[labels]
-    is_found = (shares < MAX_SHARE) & (values["predicted"] != labels)
-    rows = is_found.nonzero()[:, 0]
+    probability = values["label_probability"].double()
+    shares = probability / class_means(labels, probability, num_classes)[labels]
+    is_suspicious = (shares < MAX_SHARE) & (values["predicted"] != labels)
+    rows = is_suspicious.nonzero()[:, 0]
     return rows[shares[rows].argsort(stable=True)]
 
 
 def class_means(
     labels: Int64[Tensor, " images"],
-    of_label: Float[Tensor, " images"],
+    probability: Float[Tensor, " images"],
     num_classes: int,
 ) -> Float[Tensor, " classes"]:
     """The mean probability of the label in the images of each class."""
-    sums = of_label.new_zeros(num_classes).index_add_(0, labels, of_label)
+    sums = probability.new_zeros(num_classes).index_add_(0, labels, probability)
     counts = labels.bincount(minlength=num_classes)
-    return (sums + _NUM_ADDED * of_label.mean()) / (counts + _NUM_ADDED)
+    return (sums + _PRIOR_COUNT * probability.mean()) / (counts + _PRIOR_COUNT)

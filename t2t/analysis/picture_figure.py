@@ -11,7 +11,7 @@ from t2t.atomic import atomic_file
 from t2t.errors import UserError
 from t2t.shapes import Pixels
 
-LEAST_SIDE = 128
+MIN_SIDE = 128
 """Smaller pictures are enlarged to about this many pixels."""
 GAP = 8
 FONT_SIZE = 13
@@ -46,6 +46,6 @@ def enlarged(images: Pixels) -> UInt8[np.ndarray, "batch height width 3"]:
     """Colour images with channels last, each pixel repeated if they are small."""
     channels = images.shape[1]
     colour = images[:, :3] if channels >= 3 else images[:, :1].expand(-1, 3, -1, -1)
-    times = max(1, round(LEAST_SIDE / min(images.shape[2:])))
+    times = max(1, round(MIN_SIDE / min(images.shape[2:])))
     pixels = colour.cpu().numpy().transpose(0, 2, 3, 1)
     return np.ascontiguousarray(pixels.repeat(times, 1).repeat(times, 2))

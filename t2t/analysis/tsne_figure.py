@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from t2t.analysis.confusion_figure import display_names, save_figure, shortened
 from t2t.data.sources.splitting import permutation
 
-MOST_POINTS = 5000
+MAX_POINTS = 5000
 """Most images in the figure; of more, a random sample is drawn."""
-MOST_COLOURS = 18
+MAX_COLOURS = 18
 """The largest classes get a colour; the others are grey."""
 _PCA_WIDTH = 50
 _PERPLEXITY = 30
@@ -51,7 +51,7 @@ def draw_tsne(
     seed: int = 0,
 ) -> Path:
     """Draw a point for each image; without classes, all have one colour."""
-    shown = np.sort(permutation(len(features), seed)[:MOST_POINTS])
+    shown = np.sort(permutation(len(features), seed)[:MAX_POINTS])
     features, labels = features[shown], labels[shown]
     figure = Figure(figsize=(10.5, 8), layout="constrained")
     FigureCanvasAgg(figure)
@@ -81,7 +81,7 @@ def draw_classes(
     """Draw the points in the colours of their classes, with a legend."""
     counts = np.bincount(labels, minlength=len(names))
     order = np.argsort(-counts, kind="stable")
-    named = np.sort(order[: min(MOST_COLOURS, int((counts > 0).sum()))])
+    named = np.sort(order[: min(MAX_COLOURS, int((counts > 0).sum()))])
     others = ~np.isin(labels, named)
     size = point_size(len(points))
     if others.any():

@@ -72,7 +72,7 @@ def bench(
     profile: Annotated[bool, option("List the kernels that take longest.")] = False,
     grow: Annotated[
         tuple[Literal["size", "batch", "depth"], ...],
-        option("Also measure smaller and larger ones, and draw them beside --out.", ""),
+        option("Also measure other sizes, batches or depths; plot beside --out.", ""),
     ] = (),
     data: Annotated[
         str | None,
@@ -122,7 +122,7 @@ def bench(
       t2t bench t2t_vit_14 --parallelism ddp
     """
     if json and markdown:
-        raise UserError("--json and --markdown exclude each other; give one of them.")
+        raise UserError("--json and --markdown are mutually exclusive; give one.")
     check_combination(models, recipe, data, parallelism, mode, grow, out)
     if data is None:
         check_unused(

@@ -24,7 +24,7 @@ def check_combination(
     grow: Sequence[str],
     out: str | None,
 ) -> None:
-    """Raises an error for options that exclude each other."""
+    """Raises an error for options that are mutually exclusive."""
     if not models and recipe is None:
         raise UserError(
             "No model is given; name one from `t2t models`, or give --recipe."
@@ -111,7 +111,7 @@ def select_runtimes(
     if sharded and launch in REPLAYED:
         raise UserError(
             f"--launch {launch} is not possible with --parallelism {parallelism}, "
-            "whose step is no CUDA graph; give compiled or eager, or leave it out."
+            "whose step is not a CUDA graph; give compiled or eager, or leave it out."
         )
     if on_cuda and not sharded and launch not in (None, *REPLAYED):
         raise UserError(

@@ -38,7 +38,7 @@ def completion(
             args=["--tyro-write-completion", shell, "-"],
             config=PARSING,
         )
-    # An option that may be left out is no choice.
+    # None, of an optional option, is not a choice.
     script = re.sub(r"'None', |, 'None'", "", printed.getvalue()).rstrip()
     print(with_files(script) if shell == "bash" else script)
 

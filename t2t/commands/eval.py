@@ -64,7 +64,7 @@ def eval(
         bool, option("Also score on ImageNet's reassessed (ReaL) labels.")
     ] = False,
     flip: Annotated[
-        bool, option("Average the probabilities of each image and its mirror image.")
+        bool, option("Average the probabilities of each image and its horizontal flip.")
     ] = False,
     image_size: ImageSizeOption = None,
     model: ModelOption = None,
@@ -204,11 +204,11 @@ def eval_multilabel(
     *,
     json: bool,
 ) -> None:
-    """Evaluates a model that predicts several labels an image."""
+    """Evaluates a model that predicts several labels per image."""
     for option_name, is_given in refused.items():
         if is_given:
             raise UserError(
-                f"{option_name} is for models that predict one label an image, and "
+                f"{option_name} is for models that predict one label per image, and "
                 f"{trained.path} predicts several: leave it out. t2t eval then prints "
                 "the average precision of every class."
             )

@@ -42,7 +42,7 @@ def export(
     ] = None,
     image_size: ImageSizeOption = None,
     dynamic_image_size: Annotated[
-        bool, option("A graph for any image size, not for one.")
+        bool, option("Export a graph for any image size.")
     ] = False,
     with_preprocessing: Annotated[
         bool, option("Put normalisation and softmax into the graph.")

@@ -39,7 +39,7 @@ def features(
     out: Annotated[
         str | None,
         option(
-            "Write them as float32; names and labels go into a .csv beside.",
+            "Write float32 features, and a .csv of names and labels next to them.",
             "",
             "FILE.npy",
         ),
@@ -56,7 +56,7 @@ def features(
         option("val, test, train or all.", "(default: val, else all)", "SPLIT"),
     ] = None,
     num_images: Annotated[
-        int | None, option("So many images, drawn at random.", "(default: all)", "N")
+        int | None, option("Number of images, drawn at random.", "(default: all)", "N")
     ] = None,
     seed: Annotated[int, option("Seed of draw and t-SNE.", "(default: 0)", "N")] = 0,
     batch_size: BatchSizeOption = 256,

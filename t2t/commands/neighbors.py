@@ -57,7 +57,7 @@ def neighbors(
     ] = None,
     num_images: Annotated[
         int | None,
-        option("Search so many images, drawn at random.", "(default: all)", "N"),
+        option("Images to search, drawn at random.", "(default: all)", "N"),
     ] = None,
     seed: Annotated[int, option("Seed of the draw.", "(default: 0)", "N")] = 0,
     batch_size: BatchSizeOption = 256,
@@ -89,7 +89,7 @@ def neighbors(
     run_code(code)
 
     from t2t.data.decoding.damage import DamagedImage
-    from t2t.probing.neighbors import MOST_DRAWN
+    from t2t.probing.neighbors import MAX_DRAWN
     from t2t.probing.neighbors import neighbors as search
     from t2t.screen import print_report, show_progress
     from t2t.serving.inputs import find_images
@@ -127,5 +127,5 @@ def neighbors(
     print_report(report, as_json=json)
     if picture is not None:
         warn(f"Picture: {report.draw(picture)}")
-        if len(report.found) > MOST_DRAWN:
-            warn(f"It shows the first {MOST_DRAWN} of {len(report.found):,} images.")
+        if len(report.found) > MAX_DRAWN:
+            warn(f"It shows the first {MAX_DRAWN} of {len(report.found):,} images.")

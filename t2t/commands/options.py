@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from tyro.conf import Positional, UseAppendAction, arg
 
 from t2t.config import MAX_IMAGE_SIDE
-from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, LEAST_LIMIT
+from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, MIN_LIMIT
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS, MAX_PIXELS_LIMIT
 from t2t.errors import UserError, on_one_line
 from t2t.log_level import LogLevel, prints_warnings
@@ -63,7 +63,7 @@ MaxDamagedOption = Annotated[
     str,
     option(
         "Stop if more images than this are damaged: a share or a number.",
-        f"(default: {DEFAULT_MAX_DAMAGED}, at least {LEAST_LIMIT})",
+        f"(default: {DEFAULT_MAX_DAMAGED}, at least {MIN_LIMIT})",
         "N|N%",
     ),
 ]
@@ -88,7 +88,7 @@ LabelsOption = Annotated[
     UseAppendAction[tuple[str, ...]],
     option(
         "A table of paths and labels: .csv, .tsv, .json or .jsonl.",
-        "(default: class folders, or a labels.csv that is there)",
+        "(default: class folders, or labels.csv if present)",
         "FILE",
     ),
 ]
@@ -118,7 +118,7 @@ SetOption = Annotated[
 CodeOption = Annotated[
     UseAppendAction[tuple[str, ...]],
     option(
-        "Run your own file, which registers what the recipe, model or data needs.",
+        "Import your own file, which registers parts of the recipe, model or data.",
         "(repeatable)",
         "FILE.py",
     ),

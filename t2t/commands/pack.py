@@ -58,7 +58,7 @@ def pack(
     ] = None,
     unlabelled: Annotated[
         bool,
-        option("Images need no labels; those that every image has are kept."),
+        option("Allow images without labels; labels are kept if all have one."),
     ] = False,
     code: CodeOption = (),
     max_pixels: MaxPixelsOption = DEFAULT_MAX_PIXELS,

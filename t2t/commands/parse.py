@@ -60,7 +60,7 @@ def parse(
     for key, value in values.items():
         texts = value if isinstance(value, tuple) else (value,)
         if "" in texts and parameters[key].default != "":
-            raise UserError(f"A name is empty; `t2t {name} --help` gives examples.")
+            raise UserError(f"A value is empty; `t2t {name} --help` gives examples.")
     return values
 
 
@@ -82,7 +82,7 @@ def given_options(name: str, words: Sequence[str], options: Options) -> list[str
         option = option_in(word)
         if option not in options:
             if option_in(before) in options and not word.startswith("--"):
-                raise UserError(f"{word} reads as an option; write {before}={word}.")
+                raise UserError(f"{word} looks like an option; write {before}={word}.")
             hint = suggest_option(name, word, options)
             raise UserError(f"t2t {name} has no option {word.partition('=')[0]}.{hint}")
         if option in given and option not in REPEATABLE:
@@ -124,17 +124,17 @@ def explain_error(name: str, error: str, options: Options) -> str:
         kind = next(kind for text, kind in kinds.items() if text in annotation)
         values = " ".join(re.findall(r"'([^']*)'", found[2]))
         return f"{found[1]} takes {kind}; got {values}."
-    return f"t2t {name} does not understand this; see `t2t {name} --help`."
+    return f"t2t {name} cannot parse this; see `t2t {name} --help`."
 
 
 def explain_extra(name: str, word: str, options: Options) -> str:
-    """What to say of a word too many."""
+    """The error for an unexpected argument."""
     advice = f"`t2t {name} --help` gives examples."
     if "--data" in options and os.path.isdir(word):
         advice = f"write --data {shlex.quote(word)} for images in that folder."
     if word.endswith(".tar"):  # most likely the shell has expanded the pattern
         advice = "name several shards by a pattern in quotes: 't-{000..009}.tar'."
-    return f"t2t {name} does not know what {word!r} is for; {advice}"
+    return f"t2t {name} does not take the argument {word!r}; {advice}"
 
 
 def suggest_option(name: str, word: str, options: Options) -> str:

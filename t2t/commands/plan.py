@@ -55,7 +55,7 @@ def plan(
     set: SetOption = (),
     code: CodeOption = (),
     rehearse: Annotated[
-        bool, option("Also take one step as one of that many processes, on the CPU.")
+        bool, option("Also run one step on the CPU, as one of N processes.")
     ] = False,
     json: JsonFlag = False,
 ) -> None:
@@ -73,7 +73,7 @@ def plan(
     if rate is not None and not 0 < rate < math.inf:
         raise UserError(f"--rate {rate:g} must be more than 0, in images/s.")
     if rate is not None and measured is not None:
-        raise UserError("--rate and --measured exclude each other; give one of them.")
+        raise UserError("--rate and --measured are mutually exclusive; give one.")
 
     run_code(code)
 

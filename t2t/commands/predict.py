@@ -54,15 +54,14 @@ def predict(
         int | None,
         option(
             "Classes per image.",
-            "(default: 5; with several labels an image, those above --threshold)",
+            "(default: 5; multi-label models: those above --threshold)",
             "N",
         ),
     ] = None,
     threshold: Annotated[
         float | None,
         option(
-            "Probability from which a class is a label, where a model predicts several "
-            "labels an image.",
+            "Probability from which a multi-label model predicts a class.",
             "(default: 0.5)",
             "P",
         ),
@@ -99,9 +98,9 @@ def predict(
     check_numbers(top, threshold, batch_size)
     check_max_pixels(max_pixels)
     if json and csv:
-        raise UserError("--json and --csv exclude each other; give one of them.")
+        raise UserError("--json and --csv are mutually exclusive; give one.")
     check_picture(picture)
-    chosen_weights, images = split_inputs(inputs)
+    weights, images = split_inputs(inputs)
     check_images(inputs, images)
 
     run_code(code)
@@ -112,18 +111,18 @@ def predict(
 
     predictor: AnyPredictor
     threads: AbstractContextManager[None]
-    if is_onnx(chosen_weights):
-        check_onnx_options(chosen_weights, model, device, picture)
-        predictor, threads = open_onnx(chosen_weights, max_pixels), nullcontext()
+    if is_onnx(weights):
+        check_onnx_options(weights, model, device, picture)
+        predictor, threads = open_onnx(weights, max_pixels), nullcontext()
     else:
-        is_given = len(images) < len(inputs)
+        has_weights = len(images) < len(inputs)
         predictor, threads = open_weights(
-            chosen_weights, model, device, max_pixels, is_given
+            weights, model, device, max_pixels, has_weights
         )
     if threshold is not None and not predictor.is_multilabel:
         raise UserError(
-            f"--threshold is for models that predict several labels an image, and "
-            f"{chosen_weights} predicts one: leave it out, or use --top."
+            f"--threshold is for multi-label models, and {weights} predicts one label "
+            "per image: leave it out, or use --top."
         )
     predictor.threshold = THRESHOLD if threshold is None else threshold
     # File names may be any bytes; programs get them unchanged.
@@ -137,30 +136,30 @@ def predict(
     elif csv:
         results = write_csv(results, sys.stdout)
     with threads:
-        found = collect(results, keeps_all=not json and not csv)
-    if not found.num_predicted and not found.num_failed:
+        collected = collect(results, keeps_all=not json and not csv)
+    if not collected.num_predicted and not collected.num_failed:
         raise UserError(EMPTY_LIST)
-    if not found.num_predicted:
+    if not collected.num_predicted:
         raise UserError("No image could be read.")
     if not json and not csv:  # else they are written already
-        print_page(lambda width: prediction_table(found.kept))
+        print_page(lambda width: prediction_table(collected.kept))
     if picture is not None:
-        drawn = found.kept[:MAX_DRAWN]
+        drawn = collected.kept[:MAX_DRAWN]
         path = draw_predictions(cast("Predictor", predictor), drawn, picture)
         warn(f"Picture: {path}")
-        if found.num_predicted > len(drawn):
-            warn(f"It shows the first {len(drawn)} of {found.num_predicted:,} images.")
-    if found.num_failed:
+        if (num := collected.num_predicted) > len(drawn):
+            warn(f"It shows the first {len(drawn)} of {num:,} images.")
+    if collected.num_failed:
         raise SystemExit(1)
 
 
 def check_numbers(top: int | None, threshold: float | None, batch_size: int) -> None:
-    """Raises an error for numbers out of range, or that exclude each other."""
+    """Raises an error for numbers out of range, or that are mutually exclusive."""
     at_least(1, "--top", top)
     if threshold is not None and not 0 <= threshold <= 1:
         raise UserError(f"--threshold {threshold:g} must be a probability from 0 to 1.")
     if None not in (top, threshold):
-        raise UserError("--top and --threshold exclude each other; give one of them.")
+        raise UserError("--top and --threshold are mutually exclusive; give one.")
     at_least(1, "--batch-size", batch_size)
 
 
@@ -179,16 +178,16 @@ def collect(
     """All predictions, or those to draw; warns of images that cannot be read."""
     from t2t.serving.prediction import Prediction
 
-    found = Predicted()
+    collected = Predicted()
     for result in results:
         if isinstance(result, Prediction):
-            found.num_predicted += 1
-            if keeps_all or len(found.kept) < MAX_DRAWN:
-                found.kept.append(result)
+            collected.num_predicted += 1
+            if keeps_all or len(collected.kept) < MAX_DRAWN:
+                collected.kept.append(result)
         else:
-            found.num_failed += 1
+            collected.num_failed += 1
             warn(f"{on_one_line(result.name)} was skipped: {result.reason}.")
-    return found
+    return collected
 
 
 def open_weights(
@@ -196,7 +195,7 @@ def open_weights(
     model: str | None,
     device: str | None,
     max_pixels: int,
-    is_given: bool,
+    has_weights: bool,
 ) -> "tuple[Predictor, AbstractContextManager[None]]":
     """A predictor on PyTorch, and a context that sets its number of threads."""
     from t2t.models.trained import load_trained
@@ -206,7 +205,7 @@ def open_weights(
 
     chosen_device = find_device(device)
     trained = load_trained(weights, model=model)
-    if not is_given:
+    if not has_weights:
         warn(
             f"No weights are given, so this is the built-in {trained.name}, trained on "
             f"{trained.data} ({len(trained.class_names)} classes)."

@@ -64,7 +64,8 @@ def probe(
         ),
     ] = None,
     draws: Annotated[
-        int, option("How often few-shot draws its images.", "(default: 10)", "N")
+        int,
+        option("Few-shot runs, each with other images.", "(default: 10)", "N"),
     ] = 10,
     examples: Annotated[
         int, option("Images to fine-tune on.", "(default: 1000)", "N")
@@ -74,11 +75,11 @@ def probe(
     ] = 40,
     train_images: Annotated[
         int | None,
-        option("Learn from so many images, drawn at random.", "(default: all)", "N"),
+        option("Images to train on, drawn at random.", "(default: all)", "N"),
     ] = None,
     val_images: Annotated[
         int | None,
-        option("Evaluate on so many images, drawn at random.", "(default: all)", "N"),
+        option("Images to evaluate on, drawn at random.", "(default: all)", "N"),
     ] = None,
     seed: Annotated[int, option("Seed of all draws.", "(default: 0)", "N")] = 0,
     out: Annotated[

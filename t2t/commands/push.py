@@ -42,7 +42,7 @@ def push(
 ) -> None:
     """Upload a model to the Hugging Face hub, with a model card.
 
-    Others load it by timm.create_model("hf-hub:OWNER/NAME", pretrained=True).
+    Load it by timm.create_model("hf-hub:OWNER/NAME", pretrained=True).
 
     Examples:
       t2t push runs/own anna/my-flowers --dry-run
@@ -50,8 +50,7 @@ def push(
     """
     if len(inputs) < 2:
         raise UserError(
-            "Weights and a name on the hub are needed: t2t push runs/own "
-            "anna/my-flowers."
+            "Give weights and a name on the hub: t2t push runs/own anna/my-flowers."
         )
     run_code(code)
 

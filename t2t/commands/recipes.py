@@ -26,11 +26,11 @@ def recipes(
     from t2t.screen import print_json, print_page, recipe_table
 
     wanted = filter.lower()
-    found = {name: make for name, make in all_recipes().items() if wanted in name}
-    if not found:
+    matching = {name: make for name, make in all_recipes().items() if wanted in name}
+    if not matching:
         hint = suggest(wanted, all_recipes()) or " `t2t recipes` lists all."
         raise UserError(f"No recipe has {filter!r} in its name.{hint}")
-    rows = [(make(), about(make)) for make in found.values()]
+    rows = [(make(), about(make)) for make in matching.values()]
     if json:
         from t2t.config import to_json
 

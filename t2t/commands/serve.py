@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from t2t.serving.predictor import Predictor
 
 TOKEN_VARIABLE = "T2T_TOKEN"
-LEAST_TOKEN = 8
+MIN_TOKEN_LENGTH = 8
 
 
 def serve(
@@ -44,18 +44,18 @@ def serve(
     host: Annotated[
         str,
         option(
-            "Address to listen at; 0.0.0.0 is all of this machine's.",
+            "Address to listen on; 0.0.0.0 for all interfaces.",
             "(default: 127.0.0.1, for this machine alone)",
         ),
     ] = "127.0.0.1",
     port: Annotated[
-        int, option("Port to listen at; 0 is any free one.", "(default: 8000)", "N")
+        int, option("Port to listen on; 0 for any free one.", "(default: 8000)", "N")
     ] = 8000,
     token: Annotated[
         str | None,
         option(
-            f"Answer only those who send this; `new` makes one. {TOKEN_VARIABLE} in "
-            "the environment does the same unseen by others.",
+            f"Require this token; `new` generates one. The variable {TOKEN_VARIABLE} "
+            "sets it without showing it to other users.",
             "",
             "TOKEN|new",
         ),
@@ -173,9 +173,9 @@ def chosen_token(given: str | None) -> str | None:
         named = TOKEN_VARIABLE
     if given is None:
         return None
-    if len(given) < LEAST_TOKEN or not given.isascii() or not given.isprintable():
+    if len(given) < MIN_TOKEN_LENGTH or not given.isascii() or not given.isprintable():
         raise UserError(
-            f"{named} must have {LEAST_TOKEN} or more printable ASCII characters; "
+            f"{named} must have {MIN_TOKEN_LENGTH} or more printable ASCII characters; "
             "`--token new` makes a good one."
         )
     if given != given.strip():

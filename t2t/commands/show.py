@@ -48,9 +48,9 @@ def show(
       t2t show resnet50 --depth 1
       t2t show runs/own
     """
-    given = {"image_size": image_size, "num_classes": num_classes}
-    given["in_channels"] = in_channels if in_channels != 3 else None
-    check_contradictions(given, set)
+    options = {"image_size": image_size, "num_classes": num_classes}
+    options["in_channels"] = in_channels if in_channels != 3 else None
+    check_contradictions(options, set)
     model_args = parse_model_args(set)
     if image_size is not None:
         model_args["image_size"] = parse_size(image_size)

@@ -44,14 +44,18 @@ def train(
         Positional[str],
         option(
             "A name from `t2t recipes`, FILE.py:NAME, a recipe.json or a run folder.",
-            "(default: digits; with --data or --from a recipe that suits them)",
+            "(default: digits; with --data or --from, chosen for them)",
             "[RECIPE]",
         ),
     ] = "default",
     *,
     data: Annotated[
         str | None,
-        option("Images to train on: a folder, files or a name.", "", "SOURCE"),
+        option(
+            "Training images: a folder, files or a data set's name.",
+            "",
+            "SOURCE",
+        ),
     ] = None,
     labels: LabelsOption = (),
     label_columns: LabelColumnsOption = None,
@@ -67,7 +71,7 @@ def train(
         ),
     ] = None,
     freeze: Annotated[
-        bool, option("Train the head alone; the rest stays as the weights have it.")
+        bool, option("Train only the head; keep the other weights.")
     ] = False,
     image_size: Annotated[
         str | None,
@@ -80,7 +84,7 @@ def train(
     teacher: Annotated[
         str | None,
         option(
-            "Distil from this teacher, given as for --from.",
+            "Distil from this teacher; takes the same values as --from.",
             "",
             "WEIGHTS",
         ),
@@ -98,8 +102,7 @@ def train(
     folds: Annotated[
         int | None,
         option(
-            "Cross-validate: train N times, each time evaluating on another Nth of the "
-            "images.",
+            "Cross-validate: train N times, each time evaluating on another fold.",
             "",
             "N",
         ),
@@ -112,7 +115,7 @@ def train(
     epochs: Annotated[int | None, option("Same as --set epochs=N.", "", "N")] = None,
     minutes: Annotated[
         float | None,
-        option("Train as many epochs as take so long on this machine.", "", "N"),
+        option("Train as many epochs as fit into N minutes here.", "", "N"),
     ] = None,
     seed: Annotated[int | None, option("Same as --set seed=N.", "", "N")] = None,
     balance: Annotated[
@@ -269,11 +272,11 @@ def train(
     if not result.finished:
         sys.exit(INTERRUPTED)
     if is_main():
-        report_on(result, device)
+        report_result(result, device)
 
 
-def report_on(result: "Result", device: str | None) -> None:
-    """Prints what a finished run reached, and writes the page of its mistakes."""
+def report_result(result: "Result", device: str | None) -> None:
+    """Prints the result of a finished run, and writes its page of mistakes."""
     from t2t.commands.folds_summary import folds_summary
     from t2t.commands.train_report import write_report
     from t2t.commands.train_summary import train_summary

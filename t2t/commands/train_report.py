@@ -1,4 +1,4 @@
-"""Writes the page of mistakes after training, if that is quick in comparison."""
+"""Writes the page of mistakes after training, if that is quick."""
 
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,14 @@ from t2t.training.logging.metrics import read_rows
 from t2t.training.run_files import METRICS, MISTAKES
 from t2t.training.saved_run import read_recipe
 
-MOST_VALIDATED = 5_000
-MOST_TRAINED_ON = 50_000
+MAX_VALIDATION_IMAGES = 5_000
+MAX_TRAINING_IMAGES = 50_000
 """For larger sets, run `t2t eval --report`."""
 MAX_SHARE = 0.05
 FREE_SECONDS = 10
 """The page may take this long, or this share of the training time."""
-_FORWARD = 3
-"""A step computes about three times what an evaluation does."""
+_STEP_COST = 3
+"""A training step costs about three forward passes."""
 
 
 def write_report(folder: Path, summary: dict[str, Any], device: str | None) -> str:
@@ -26,11 +26,11 @@ def write_report(folder: Path, summary: dict[str, Any], device: str | None) -> s
     if not is_quick(folder, summary):
         return ""
     try:
-        with show_progress("looking for mistakes") as progress:
+        with show_progress("finding mistakes") as progress:
             evaluation = evaluate(folder, device=device, progress=progress)
             evaluation.save_report(folder / MISTAKES)
     except UserError as error:
-        return f"There is no page of mistakes: {error}"
+        return f"The page of mistakes was not written: {error}"
     return ""
 
 
@@ -43,7 +43,7 @@ def is_quick(folder: Path, summary: dict[str, Any]) -> bool:
     if not counts or not isinstance(counts[-1], int) or not rate:
         return False
     num_trained = summary["steps"] * read_recipe(folder).batch_size / summary["epochs"]
-    if counts[-1] > MOST_VALIDATED or num_trained > MOST_TRAINED_ON:
+    if counts[-1] > MAX_VALIDATION_IMAGES or num_trained > MAX_TRAINING_IMAGES:
         return False
-    seconds = (counts[-1] + num_trained) / (_FORWARD * rate)
+    seconds = (counts[-1] + num_trained) / (_STEP_COST * rate)
     return bool(seconds <= max(FREE_SECONDS, MAX_SHARE * 60 * summary["train_minutes"]))

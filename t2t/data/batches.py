@@ -40,7 +40,7 @@ from t2t.errors import require
 # Of the free memory; the rest is for the model and its activations.
 RESIDENT_SHARE = 0.25
 HOST_SHARE = 0.5
-"""Of the machine's free memory, for images on their way to several GPUs."""
+"""Share of the host's free memory for images on their way to several GPUs."""
 _NUM_PROBED = 32
 _AHEAD_FROM = 5_000
 """Images from which starting processes pays."""
@@ -126,7 +126,7 @@ def open_batches(
 
 
 def shuffle_of(source: Source, num_distinct: int, balance_power: float) -> Shuffle:
-    """How a source is shuffled for batches of so many different images."""
+    """How a source is shuffled for batches of `num_distinct` different images."""
     shuffle: Shuffle
     if balance_power:
         shuffle = BalancedShuffle(source, num_distinct, balance_power)

@@ -11,7 +11,7 @@ from t2t.data.sources.base import Indices, Source, Subset
 from t2t.data.sources.splitting import dealt_order, permutation
 
 UNEVEN_FROM = 2.0
-"""Classes are uneven if the largest has so many times the images of the smallest."""
+"""Classes are uneven if the largest has this many times the images of the smallest."""
 CLASS_SEED = 0xC2B2AE3D27D4EB4F
 """Added per class to a seed, so that classes of one size differ in their order."""
 

@@ -129,8 +129,8 @@ def files_below(folder: str, suffix: str) -> list[str]:
 
 
 def is_image(entry: os.DirEntry[str]) -> bool:
-    """Whether an entry of a folder has the name of an image and is no folder."""
-    """Whether an entry of a folder has the name of an image and is no folder."""
+    """Whether an entry of a folder is a file with the name of an image."""
+    """Whether an entry of a folder is a file with the name of an image."""
     # The target of a link is not checked: that would read the disk again.
     return is_image_name(entry.name) and not entry.is_dir(follow_symlinks=False)
 

@@ -151,7 +151,7 @@ class SharedImages:
         self._counts[process] += len(positions)
 
     def _allocate(self, size: int, max_bytes: float) -> int:
-        """A range of so many bytes that no other process writes to."""
+        """A range of bytes that no other process writes to."""
         limit = min(max_bytes, half_of_all_memory())
         with _locked(self.descriptor):
             begin = self.num_bytes

@@ -21,7 +21,7 @@ from t2t.training.evaluation.evaluate_model import (
     find_data,
 )
 
-MOST_IMAGES = 16
+MAX_IMAGES = 16
 """Images that parity is checked on."""
 
 
@@ -57,7 +57,7 @@ def find_check_images(
         chosen, origin = list(images), named_images(images)
     elif labelled is not None:
         source = labelled.source
-        num = min(MOST_IMAGES, len(source))
+        num = min(MAX_IMAGES, len(source))
         at = np.linspace(0, len(source) - 1, num).round().astype(int)
         chosen = [source.read(int(index)) for index in at]
         origin = f"{num} of {labelled.where}"
@@ -95,7 +95,7 @@ def images_in(words: Sequence[str]) -> list[str]:
         if not isinstance(each, str):
             raise UserError(f"{each.name} cannot be read: {each.reason}.")
         found.append(each)
-    return found[:: max(1, len(found) // MOST_IMAGES)][:MOST_IMAGES]
+    return found[:: max(1, len(found) // MAX_IMAGES)][:MAX_IMAGES]
 
 
 def find_labelled(

@@ -9,10 +9,10 @@ from t2t.deployment.check_images import CheckImages, LabelledImages
 from t2t.errors import UserError
 from t2t.models.trained import TrainedModel
 
-MOST_LOST = 2.0
+MAX_ACCURACY_LOSS = 2.0
 """Points of accuracy that int8 may cost."""
 FEW_IMAGES = 2.5
-LEAST_AGREEMENT = 75.0
+MIN_AGREEMENT = 75.0
 """Without labels: per cent of images that int8 must give the same class."""
 
 
@@ -22,14 +22,14 @@ def compare_classes(
     """How many images get the same class from both; an error if too few."""
     one, other = (torch.from_numpy(run(images.batches[0])) for run in (float32, int8))
     same = 100 * float((one.argmax(1) == other.argmax(1)).double().mean())
-    if same < LEAST_AGREEMENT:
+    if same < MIN_AGREEMENT:
         raise UserError(
             f"int8 gives the same class as float32 on {same:.0f} % of {images.origin}, "
-            f"and {LEAST_AGREEMENT:g} % are needed: export it without int8."
+            f"and {MIN_AGREEMENT:g} % are needed: export it without int8."
         )
     why = "no labelled images are given (--data)"
     if multilabel:
-        why = "the model predicts several labels an image"
+        why = "the model predicts several labels per image"
     return (
         f"The accuracy of int8 is not measured: {why}. It gives the same class as "
         f"float32 on {same:.0f} % of {images.origin}."
@@ -52,9 +52,9 @@ def compare_accuracy(
     )
     lost = top1["float32"] - top1["int8"]
     # Of few images, one is many points.
-    if lost > MOST_LOST and lost * len(labelled.source) / 100 > FEW_IMAGES:
+    if lost > MAX_ACCURACY_LOSS and lost * len(labelled.source) / 100 > FEW_IMAGES:
         raise UserError(
-            f"int8 loses too much: t{beside}, and {MOST_LOST:g} points are allowed; "
-            "export it without int8."
+            f"int8 loses too much: t{beside}, and {MAX_ACCURACY_LOSS:g} points are "
+            "allowed; export it without int8."
         )
     return f"T{beside}."

@@ -19,7 +19,7 @@ HUB_DATASETS = {
     "imagenette": "frgfm/imagenette",
 }
 """The hub's names of data sets."""
-MOST_CLASSES = 50
+MAX_CLASSES = 50
 """Class names that a card lists."""
 
 
@@ -128,8 +128,8 @@ model = t2t.load("hf-hub:OWNER/NAME")  # or the path of this folder
 def class_list(trained: TrainedModel) -> str:
     """The class names, or the first of them."""
     names = [in_cell(name) for name in trained.readable_names]
-    shown = ", ".join(names[:MOST_CLASSES])
-    more = len(names) - MOST_CLASSES
+    shown = ", ".join(names[:MAX_CLASSES])
+    more = len(names) - MAX_CLASSES
     return f"{shown} and {more} more (`config.json` has all)." if more > 0 else shown
 
 
@@ -166,7 +166,7 @@ def in_cell(name: str) -> str:
 
 
 def limits(size: str, data: str, *, several: bool) -> str:
-    """The limits of a model; `several` predicts any number of labels an image."""
+    """The limits of a model; `several` predicts any number of labels per image."""
     outcome = (
         "may get some of them too"
         if several

@@ -23,7 +23,7 @@ INSTALL = (
     "Exporting to ONNX needs onnx, onnxscript and onnxruntime: run `pip install "
     "'.[export]'` in a checkout."
 )
-MOST_BYTES_IN_ONE_FILE = 1_900_000_000
+MAX_FILE_BYTES = 1_900_000_000
 """Protocol buffers end at 2 GB; larger weights go into a second file beside it."""
 DYNAMIC_INT8 = "int8 weights, activations quantized to int8 as they are computed"
 
@@ -64,7 +64,7 @@ def write_onnx(
     name_axes(program.model, metadata)
     set_metadata(program.model, metadata)
     num_bytes = sum(weight.nbytes for weight in graph.state_dict().values())
-    program.save(file, external_data=num_bytes > MOST_BYTES_IN_ONE_FILE)
+    program.save(file, external_data=num_bytes > MAX_FILE_BYTES)
 
 
 def unexportable(how: str, metadata: ExportMetadata, error: Exception) -> UserError:
@@ -137,7 +137,7 @@ def quantize(source: Path, file: Path, metadata: ExportMetadata) -> ExportMetada
 
     if file.with_name(f"{file.name}.data").exists():
         raise UserError(
-            f"{metadata.model} takes more than {MOST_BYTES_IN_ONE_FILE / 1e9:g} GB, "
+            f"{metadata.model} takes more than {MAX_FILE_BYTES / 1e9:g} GB, "
             "which ONNX Runtime does not quantize: export it without int8."
         )
     model = onnx.load(str(source))

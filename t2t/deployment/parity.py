@@ -47,7 +47,7 @@ def check_parity(
         found = np.asarray(run(batch))
         if not np.isfinite(expected).all():
             raise UserError(
-                "The model gives NaN or infinity on these images: its weights are "
+                "The model outputs NaN or infinity on these images: its weights are "
                 "damaged, so it is not exported."
             )
         if found.shape != expected.shape or not np.isfinite(found).all():

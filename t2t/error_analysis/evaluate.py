@@ -15,7 +15,7 @@ from jaxtyping import Int64
 from rich.console import Console
 from torch import Tensor, nn
 
-from t2t.analysis.near_duplicates import colours_of
+from t2t.analysis.near_duplicates import colour_features
 from t2t.atomic import write_atomically
 from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, Damage, damage_limit
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
@@ -141,7 +141,7 @@ class Evaluation:
     ) -> Findings:
         """Most confident mistakes, likely wrong labels and near-duplicates.
 
-        So many training images are evaluated as well, by chance if there are more.
+        Evaluates up to `train_images` training images as well, drawn at random.
         """
         report = self.report
         if train_images < 0:
@@ -276,7 +276,7 @@ def score_colours(
     model: nn.Module, images: Images, labels: Labels
 ) -> dict[str, Tensor]:
     """The colours of every image, by which near-duplicates are found."""
-    return {"colours": colours_of(images).to(torch.float16)}
+    return {"colours": colour_features(images).to(torch.float16)}
 
 
 def as_csv(records: list[dict[str, Any]]) -> bytes:

@@ -11,7 +11,7 @@ from t2t.errors import UserError
 from t2t.models.axial import AxialAttention
 from t2t.models.config import ModelConfig
 from t2t.models.depthwise import ConvQKV, DepthwiseMlp
-from t2t.models.fusion import FEWEST_DROPPED, block_weights, is_fused
+from t2t.models.fusion import MIN_DROPPED, block_weights, is_fused
 from t2t.models.hooks import is_traced
 from t2t.models.layers import (
     Bias,
@@ -166,7 +166,7 @@ class Block(nn.Module):
         if type(self) is not Block or not is_fused(tokens):
             return None
         rate = self.drop_path.rate if self.drop_path.training else 0.0
-        if 0 < len(tokens) * rate < FEWEST_DROPPED:
+        if 0 < len(tokens) * rate < MIN_DROPPED:
             return None
         weights = block_weights(self, within=True)
         if weights is None or self.norm1.eps != self.norm2.eps:

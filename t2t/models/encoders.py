@@ -11,7 +11,7 @@ from t2t.models.blocks import Block
 from t2t.models.config import ModelConfig
 from t2t.models.encoder_positions import EncoderPositions
 from t2t.models.fusion import (
-    FEWEST_DROPPED,
+    MIN_DROPPED,
     are_plain,
     block_weights,
     is_fused,
@@ -144,7 +144,7 @@ class Encoder(nn.Module):
             fused = None
             if stack is not None and kept is None:
                 fused = self.embedded(tokens, grid, stream)
-            tokens = self.enter(tokens.joined(), grid, kept) if fused is None else fused
+            tokens = self.enter(tokens.cat(), grid, kept) if fused is None else fused
         else:
             tokens = self.enter(tokens, grid, kept)
         if stack is None:
@@ -208,7 +208,7 @@ class Encoder(nn.Module):
             return None
         if self.training and self.checkpointing:
             return None
-        if 0 < len(tokens) * max(self.drop_rates()) < FEWEST_DROPPED:
+        if 0 < len(tokens) * max(self.drop_rates()) < MIN_DROPPED:
             return None
         return stack if self.is_uniform(norm) else None
 

@@ -21,7 +21,7 @@ from t2t.ops.softmax_step import SoftmaxWeights
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
-FEWEST_DROPPED = 2
+MIN_DROPPED = 2
 """With fewer dropped samples per batch, a fixed count rounds the rate too much."""
 
 

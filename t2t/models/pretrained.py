@@ -26,7 +26,7 @@ class Pretrained:
     weights: str
     """The path or name, as the user gave it."""
     checksum: str
-    """Of the tensors."""
+    """Checksum of the tensors."""
     model: str
     """A name of `t2t models` or timm."""
     model_args: dict[str, Any]

@@ -83,7 +83,7 @@ def resize_projection(
 
 
 def guess_grid(num_tokens: int, likely: Grid) -> Grid | None:
-    """The likely grid if it has so many tokens, else a square one."""
+    """The likely grid if it has this many tokens, else a square one."""
     if num_tokens == likely[0] * likely[1]:
         return likely
     side = math.isqrt(max(0, num_tokens))

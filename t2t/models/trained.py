@@ -47,7 +47,7 @@ class TrainedModel:
     evaluated_on: str | None = None
     """The fingerprint of the validation images, if the file has it."""
     checksum: str = ""
-    """Of the file's tensors, if it was computed."""
+    """Checksum of the file's tensors, if computed."""
     is_complete: bool = True
     """Whether every tensor of the model comes from the file."""
     notes: tuple[str, ...] = ()

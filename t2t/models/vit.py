@@ -109,7 +109,7 @@ class VisionTransformer(TimmInterface, nn.Module):
     def tokenize(self, images: Images) -> tuple[Tokens, Grid]:
         """Tokens that enter the backbone, prefix tokens first, and their grid."""
         parts, grid = self.token_parts(images)
-        return parts.joined(), grid
+        return parts.cat(), grid
 
     def token_parts(self, images: Images) -> tuple[TokenParts, Grid]:
         """The parts of these tokens, and their grid."""

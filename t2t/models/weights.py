@@ -51,7 +51,7 @@ class LoadReport:
     new_heads: tuple[str, ...] = ()
     """Names of heads that do not come from the file."""
     checksum: str = ""
-    """Of the file's tensors, if it was computed."""
+    """Checksum of the file's tensors, if computed."""
 
     def __str__(self) -> str:
         kind = "" if self.weights == "weights" else f" ({self.weights})"

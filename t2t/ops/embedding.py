@@ -15,7 +15,7 @@ Vector = Float[Tensor, "dim"]
 Rank = Int64[Tensor, "batch tokens"]
 """Each image token's index in a random order; those below a count are kept."""
 VALUES = 2048
-"""Of the tokens that a program computes at a time."""
+"""Values that a program computes at a time."""
 PROGRAMS = 1024
 
 
@@ -24,10 +24,10 @@ class TokenParts(NamedTuple):
 
     features: Tokens
     bias: Vector | None
-    """Of the layer that computed the features, which do not include it."""
+    """Bias of the layer that computed the features; not yet added to them."""
     prefix: Float[Tensor, "one prefix dim"] | None
 
-    def joined(self) -> Tokens:
+    def cat(self) -> Tokens:
         """Prefix and image tokens, in the features' dtype."""
         tokens = self.features
         if self.bias is not None:
@@ -47,7 +47,7 @@ def embed_reference(
 ) -> Tokens:
     """Prefix tokens and kept image tokens with bias and positions, in `dtype`."""
     wide = torch.promote_types(parts.features.dtype, torch.float32)
-    tokens = parts._replace(features=parts.features.to(wide)).joined()
+    tokens = parts._replace(features=parts.features.to(wide)).cat()
     tokens = tokens if table is None else tokens + table
     if rank is not None:
         first = tokens.shape[1] - rank.shape[1]

@@ -1,4 +1,4 @@
-"""Operations with Triton kernels and their gradients.
+"""Differentiable operations with Triton kernels.
 
 In eager mode they are autograd functions, without the compiler, whose import takes
 seconds. Under torch.compile, and for traced or fake tensors, they are the custom
@@ -65,12 +65,12 @@ def autograd_function(operation: Operation) -> Any:
     def forward(ctx: Any, *inputs: Any) -> Any:
         """Marks outputs without a gradient, for which torch would fill in zeros."""
         outputs = operation.forward(*inputs)
-        given = outputs if isinstance(outputs, tuple) else (outputs,)
+        tensors = outputs if isinstance(outputs, tuple) else (outputs,)
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*given[operation.num_results :])
+        ctx.mark_non_differentiable(*tensors[operation.num_results :])
         ctx.like = [
             (each.shape, each.dtype, each.device)
-            for each in given[: operation.num_results]
+            for each in tensors[: operation.num_results]
         ]
         save(ctx, inputs, outputs)
         return outputs

@@ -10,7 +10,7 @@ Partial = Float[Tensor, "parts *columns"]
 
 
 class SumTiles(NamedTuple):
-    """What a program reads at a time."""
+    """The tile that a program reads at a time."""
 
     rows: int
     columns: int
@@ -28,7 +28,7 @@ def sum_partials_reference(partial: Partial) -> Float[Tensor, "*columns"]:
 def sum_partials(
     partial: Partial, tiles: SumTiles = SUM_TILES
 ) -> Float[Tensor, "*columns"]:
-    """The same by one kernel, without the memory that torch's own sum clears first."""
+    """The sum over the first axis by one kernel; torch's sum clears a buffer first."""
     from t2t.ops.kernels.launch import launch
     from t2t.ops.kernels.partial_sums import sum_partials as kernel
 

@@ -53,13 +53,13 @@ class Ragged:
         ends = torch.cumsum(heights * widths * channels, 0)
         if int(ends[-1]) != len(pixels):
             raise ValueError(
-                f"{len(pixels)} pixels were given for sizes that add up to {ends[-1]}."
+                f"The buffer has {len(pixels)} pixels, but the sizes need {ends[-1]}."
             )
         offsets = torch.cat([torch.zeros(1, dtype=torch.int64), ends[:-1]])
         return cls(pixels, offsets, heights, widths, interleaved, channels)
 
     @classmethod
-    def joined(cls, parts: Sequence["Ragged"]) -> "Ragged":
+    def cat(cls, parts: Sequence["Ragged"]) -> "Ragged":
         """The images of all parts in one buffer; a single part is returned as it is."""
         if len(parts) == 1:
             return parts[0]

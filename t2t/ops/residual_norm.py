@@ -25,10 +25,10 @@ class NormTiles(NamedTuple):
     """How the backward kernel is launched."""
 
     values: int
-    """Of the rows that a program computes at a time."""
+    """Values that a program computes at a time."""
     warps: int
     programs: int
-    """At least; each writes sums of the parameters' gradients."""
+    """Minimum number of programs; each writes sums of the parameters' gradients."""
     stages: int
 
     def rows(self, dim: int) -> int:

@@ -24,7 +24,7 @@ class TokenWeights(NamedTuple):
     fc1: Square
     fc2: Square
     biases: Float[Tensor, "3 dim"]
-    """Of proj, fc1 and fc2."""
+    """The biases of proj, fc1 and fc2."""
 
 
 def dropout_masks(seed: Tensor, tokens: int, drop_rate: float) -> tuple[Tensor, Tensor]:

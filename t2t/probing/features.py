@@ -211,7 +211,7 @@ def check_finite(values: Tensor, trained: TrainedModel) -> None:
     """Raises an error for features that are NaN or infinite."""
     if not values.isfinite().all():
         raise UserError(
-            f"{trained.path} gives NaN or infinity: its weights are damaged; name "
+            f"{trained.path} outputs NaN or infinity: its weights are damaged; name "
             "others."
         )
 

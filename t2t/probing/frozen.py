@@ -26,7 +26,7 @@ from t2t.probing.report import ProbeResult
 Labelled = tuple[FeatureRows, ClassNumbers]
 
 HOLDOUT_SHARE = 0.2
-MOST_HELD_OUT = 10_000
+MAX_HELD_OUT = 10_000
 """Training images that choose the penalty and k: a fifth, but no more than this."""
 
 
@@ -74,7 +74,7 @@ class FrozenFeatures:
         None if a class would be left without images on either side.
         """
         labels = self.train_labels.cpu().numpy()
-        num = min(round(HOLDOUT_SHARE * len(labels)), MOST_HELD_OUT)
+        num = min(round(HOLDOUT_SHARE * len(labels)), MAX_HELD_OUT)
         held = torch.zeros(len(labels), dtype=torch.bool)
         if num:
             held[torch.from_numpy(held_out_indices(labels, num, seed, left=1))] = True

@@ -150,7 +150,7 @@ def weights_folder(path: str | os.PathLike[str]) -> Path | None:
 
 
 def some_of(source: Source, num: int | None, seed: int) -> Source:
-    """So many images drawn by a seed, each class in proportion and at least once.
+    """A random subset of `num` images, each class in proportion and at least once.
 
     None, or more than there are, takes all.
     """

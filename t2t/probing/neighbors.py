@@ -36,7 +36,7 @@ from t2t.training.evaluation.evaluate import autocast
 from t2t.training.runtime import PRECISIONS, default_precision
 from t2t.training.threads import use_free_cores
 
-MOST_DRAWN = 8
+MAX_DRAWN = 8
 """Images in a picture, each with its nearest ones."""
 
 
@@ -136,7 +136,7 @@ class NeighborReport:
                 CaptionedImage(each.pixels, Path(each.image).name, "query"),
                 [self.captioned(neighbor) for neighbor in each.neighbors],
             )
-            for each in self.found[:MOST_DRAWN]
+            for each in self.found[:MAX_DRAWN]
         ]
         title = f"Nearest of {self.num_images:,} images of {self.data}, {self.model}"
         return draw_neighbors(rows, path, title)

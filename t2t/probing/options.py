@@ -25,7 +25,7 @@ class ProbeOptions:
     k: int | None = None
     """Neighbors of kNN; None chooses on held-out training images."""
     shots: Sequence[int] | None = None
-    """Images per class of few-shot; None takes 1, 5 and 10 where there are so many."""
+    """Images per class of few-shot; None takes 1, 5 and 10 if there are enough."""
     draws: int = 10
     """How often few-shot draws its images."""
     examples: int = 1000
@@ -58,7 +58,7 @@ class ProbeOptions:
                 raise UserError(f"{name}={number} is too small: give 1 or more.")
 
     def shots_for(self, fewest: int) -> tuple[int, ...]:
-        """The numbers of shots if the smallest class has so many images."""
+        """The numbers of shots if the smallest class has `fewest` images."""
         if self.shots is not None:
             return tuple(sorted({*self.shots}))
         return tuple(each for each in DEFAULT_SHOTS if each <= fewest)

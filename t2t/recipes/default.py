@@ -14,7 +14,7 @@ from t2t.training.recipe import Recipe, TokenDropping
 SIDES = (96, 128, 160, 192, 224)
 """Image sizes for photographs; 32 and 64 are those for small images."""
 SMALL_SIDE = 64
-FEWEST_EPOCHS, MOST_EPOCHS = 30, 300
+MIN_EPOCHS, MAX_EPOCHS = 30, 300
 ENOUGH_FOR_LARGE = 4_000
 """Training images from which the larger model is used."""
 
@@ -73,7 +73,7 @@ def recipe_at(scale: Scale, data: str, num_images: int, epochs: int) -> Recipe:
     """The default recipe at a scale."""
     if scale.side <= SMALL_SIDE:
         # Its warm-up fits into this many epochs, and is shortened with them.
-        recipe = from_scratch("own", scale.model, data, scale.side, MOST_EPOCHS)
+        recipe = from_scratch("own", scale.model, data, scale.side, MAX_EPOCHS)
         warmup = min(recipe.schedule.warmup_epochs, epochs / 10)
         return replace(
             recipe,
@@ -116,7 +116,7 @@ def scales(train: Source) -> list[Scale]:
 def num_epochs(num_images: int) -> int:
     """300 epochs for few images, 190 for 10,000, 60 for 100,000, 30 for many."""
     epochs = round(60 * (100_000 / num_images) ** 0.5)
-    return min(max(epochs, FEWEST_EPOCHS), MOST_EPOCHS)
+    return min(max(epochs, MIN_EPOCHS), MAX_EPOCHS)
 
 
 def with_model(recipe: Recipe, model: str) -> Recipe:

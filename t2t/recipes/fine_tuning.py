@@ -1,4 +1,4 @@
-"""Recipes that start from trained weights: all of the model, or the head alone."""
+"""Recipes that start from trained weights: all of the model, or only the head."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ from t2t.training.recipe import (
 
 # Customary values for fine-tuning transformers, not results of measurements.
 IMAGES_SHOWN = 500_000
-FEWEST_EPOCHS, MOST_EPOCHS = 5, 50
+MIN_EPOCHS, MAX_EPOCHS = 5, 50
 LARGEST_BATCH = 256
 WARMUP_SHARE = 0.05
 SMALL_SIDE = 64
@@ -77,7 +77,7 @@ def fine_tuning(
 
 def num_epochs(num_images: int) -> int:
     """Epochs that show 500,000 images, from 5 to 50."""
-    return min(max(round(IMAGES_SHOWN / num_images), FEWEST_EPOCHS), MOST_EPOCHS)
+    return min(max(round(IMAGES_SHOWN / num_images), MIN_EPOCHS), MAX_EPOCHS)
 
 
 def with_weights(recipe: Recipe, start: Pretrained) -> Recipe:
@@ -106,7 +106,7 @@ def head_alone(recipe: Recipe) -> Recipe:
 
 
 def head_alone_by_default(recipe: Recipe) -> Recipe:
-    """A fine-tuning recipe with the defaults for training the head alone."""
+    """A fine-tuning recipe with the defaults for training only the head."""
     recipe = head_alone(recipe)
     return replace(
         recipe,

@@ -22,7 +22,7 @@ from t2t.training.saved_run import read_recipe_file
 
 CPU_MINUTES = 50.0
 """The time of a default run on a CPU."""
-MOST_MINUTES = 100_000
+MAX_MINUTES = 100_000
 
 
 def needs_budget(
@@ -52,10 +52,10 @@ def needs_budget(
 
 def check_minutes(minutes: float, epochs: bool) -> None:
     """Raises an error for a time out of range, with epochs, or under torchrun."""
-    if not 0 < minutes <= MOST_MINUTES:
+    if not 0 < minutes <= MAX_MINUTES:
         raise UserError(
             f"--minutes {minutes:g} is not possible: give more than 0 and at most "
-            f"{MOST_MINUTES:,}."
+            f"{MAX_MINUTES:,}."
         )
     if epochs:
         raise UserError(

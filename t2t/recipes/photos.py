@@ -27,8 +27,8 @@ SPLITS: dict[int, tuple[SplitNumbers, ...]] = {
 """Soft splits by the pixels between two tokens."""
 LARGEST_GRID = 20
 """Tokens along a side, from which the next larger stride is used."""
-FEWEST_STEPS = 1500
-"""Smaller batches are used for shorter runs, to have about so many steps."""
+MIN_STEPS = 1500
+"""Shorter runs use smaller batches, to have about this many steps."""
 SMALLEST_BATCH, LARGEST_BATCH = 16, 512
 MIXED_FROM, STRONG_FROM = 10, 60
 """Epochs from which images are mixed, and from which they are changed strongly."""
@@ -103,7 +103,7 @@ def batch_for(num_images: int, epochs: int) -> int:
 
     An epoch has eight steps or more, and a short run has small batches.
     """
-    wanted = min(num_images * epochs / FEWEST_STEPS, num_images / 8)
+    wanted = min(num_images * epochs / MIN_STEPS, num_images / 8)
     most = min(LARGEST_BATCH, power_of_two(num_images / 2))
     return min(max(power_of_two(wanted), SMALLEST_BATCH), most)
 

@@ -20,7 +20,7 @@ from t2t.training.state import build_model
 ENOUGH = 0.5
 """Share of the usual epochs from which a scale is used."""
 EVALUATION_SHARE = 0.1
-"""Of the training, for all evaluations."""
+"""Share of the training time for evaluations."""
 TIME_EXPONENT = 0.8
 """Time grows more slowly than MACs: six times for twelve times as many on a CPU."""
 TOLERANCE = 0.15
@@ -39,7 +39,7 @@ class Budget:
     asked: bool
     """Whether it was asked for and is filled, or is only a limit."""
     started: float
-    """Of the command, by `time.monotonic()`."""
+    """When the command started, by `time.monotonic()`."""
 
     def seconds_left(self) -> float:
         """The seconds that are left for the run."""

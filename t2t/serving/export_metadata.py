@@ -26,7 +26,7 @@ class ExportMetadata:
     """Height and width."""
     channels: int
     mean: tuple[float, ...]
-    """Of each channel, for pixels from 0 to 1."""
+    """Per channel, for pixels from 0 to 1."""
     std: tuple[float, ...]
     crop_fraction: float
     """Share of the resized image that is cropped."""

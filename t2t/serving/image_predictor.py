@@ -31,7 +31,7 @@ class ImagePredictor(ABC, Generic[PixelBatch]):
     is_multilabel: bool
     """Whether an image may have several classes, or none."""
     threshold: float
-    """Probability from which a class is predicted, with several labels an image."""
+    """Probability from which a class is predicted, with several labels per image."""
     min_side: int | None
     """Large images may be shrunk to this short side as they are decoded."""
 
@@ -43,7 +43,7 @@ class ImagePredictor(ABC, Generic[PixelBatch]):
     ) -> list[Prediction]:
         """The most probable classes of each image; an error if one is damaged.
 
-        These are the `top` ones; None is 5, or with several labels an image all that
+        These are the `top` ones; None is 5, or with several labels per image all that
         reach the threshold.
         """
         several = images if isinstance(images, list | tuple) else [images]
@@ -105,8 +105,8 @@ class ImagePredictor(ABC, Generic[PixelBatch]):
         pixels: list[PixelBatch] = []
         for indices in decoding_groups(read, self.min_side):
             pixels += self._pixels(indices, read, names, damaged, pool)
-        joined = self._joined(pixels) if pixels else None
-        classes = iter([] if joined is None else self._classify(joined, top))
+        cat = self._joined(pixels) if pixels else None
+        classes = iter([] if cat is None else self._classify(cat, top))
         for index, name in enumerate(names):
             if index in damaged:
                 yield damaged[index]

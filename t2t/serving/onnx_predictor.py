@@ -53,7 +53,7 @@ class OnnxPredictor(ImagePredictor[PixelArray]):
         max_pixels: int = DEFAULT_MAX_PIXELS,
         threshold: float = THRESHOLD,
     ) -> None:
-        """`threshold` is of models that predict several labels an image."""
+        """`threshold` is of models that predict several labels per image."""
         self.path = str(path)
         self.max_pixels, self.threshold = max_pixels, threshold
         self.session = open_session(path, threads)
@@ -89,7 +89,7 @@ class OnnxPredictor(ImagePredictor[PixelArray]):
         (outputs,) = self.session.run(None, {self.input_name: batch})
         if not np.isfinite(outputs).all():
             raise UserError(
-                f"{self.path} gives NaN or infinity: it is damaged; export it again."
+                f"{self.path} outputs NaN or infinity: it is damaged; export it again."
             )
         result: Floats = outputs
         return result

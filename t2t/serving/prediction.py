@@ -5,7 +5,7 @@ from dataclasses import dataclass
 TOP = 5
 """Classes of a prediction."""
 THRESHOLD = 0.5
-"""Probability from which a class is predicted, with several labels an image."""
+"""Probability from which a class is predicted, with several labels per image."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class ClassProbability:
 class Prediction:
     """The most probable classes of one image, best first.
 
-    With several labels an image, those that reach the threshold.
+    With several labels per image, those that reach the threshold.
     """
 
     image: str

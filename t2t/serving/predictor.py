@@ -42,7 +42,7 @@ class Predictor(ImagePredictor[Pixels]):
         max_pixels: int = DEFAULT_MAX_PIXELS,
         threshold: float = THRESHOLD,
     ) -> None:
-        """`threshold` is of models that predict several labels an image."""
+        """`threshold` is of models that predict several labels per image."""
         self.max_pixels, self.threshold = max_pixels, threshold
         self.trained = path if isinstance(path, TrainedModel) else load_trained(path)
         if device is None:
@@ -119,8 +119,8 @@ class Predictor(ImagePredictor[Pixels]):
         logits = self.model(self.normalised(pixels)).float()
         if not logits.isfinite().all():
             raise UserError(
-                f"{self.trained.path} gives NaN or infinity: its weights are damaged; "
-                "give other weights."
+                f"{self.trained.path} outputs NaN or infinity: its weights are "
+                "damaged; give other weights."
             )
         likely = self.probabilities_of(logits).topk(self.num_likely(top), dim=1)
         rows = zip(likely.indices.tolist(), likely.values.tolist(), strict=True)

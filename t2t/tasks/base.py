@@ -82,7 +82,7 @@ class ModuleFile:
     path: str
     """As the user names them."""
     checksum: str
-    """Of their tensors, as in a recipe's `weights_checksum`."""
+    """Checksum of their tensors, as in a recipe's `weights_checksum`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ from t2t.shapes import Labels
 
 NUM_NEIGHBOURS = 20
 TEMPERATURE = 0.07
-"""Of the weights of neighbours, as for DINO."""
-MOST_IMAGES = 10_000
+"""Temperature of the neighbours' weights, as in DINO."""
+MAX_IMAGES = 10_000
 CHUNK = 1024
 
 
@@ -19,10 +19,10 @@ def leave_one_out_knn(
 ) -> Bool[Tensor, " images"]:
     """Whether each image's class wins the vote of its nearest other images.
 
-    Neighbours vote with exp(cosine / temperature). Of many images, evenly spaced ones
+    Neighbours vote with exp(cosine / temperature). With many images, evenly spaced ones
     are used.
     """
-    step = -(-len(features) // MOST_IMAGES)
+    step = -(-len(features) // MAX_IMAGES)
     features, labels = features[::step], labels[::step]
     num_neighbours = min(NUM_NEIGHBOURS, len(features) - 1)
     if num_neighbours < 1:

@@ -23,7 +23,7 @@ class Multilabel(Task):
     """Binary cross-entropy of every class against multi-hot targets.
 
     Labels are numbers of label sets, rows of the data's table of distinct sets; data
-    with one label an image has a set for each class.
+    with one label per image has a set for each class.
     """
 
     metrics = (MAP, F1, VAL_LOSS)

@@ -9,7 +9,7 @@ from t2t.models.fusion import is_dtensor
 from t2t.tasks import Metric
 
 PREFIX = "best/"
-"""Of the weights' names in a checkpoint."""
+"""Prefix of the weights' names in a checkpoint."""
 
 NUMBERS = ("row", "is_latest", "improved_epoch", "num_since")
 

@@ -37,7 +37,7 @@ class CompileDecision:
 def compiles_at_once(runtime: Runtime, world: World) -> bool:
     """Whether the first step is compiled already.
 
-    Steps of several processes that are no CUDA graph are launched kernel by kernel:
+    Steps of several processes that are not a CUDA graph are launched kernel by kernel:
     compiled steps have fewer.
     """
     if runtime.compile == "auto":

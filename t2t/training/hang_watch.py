@@ -19,8 +19,8 @@ from t2t.training.distributed import World
 
 EXIT_CODE = 75
 """A temporary failure: torchrun starts all processes again."""
-MOST_SECONDS = 10.0
-"""Between two beats of a process."""
+MAX_SECONDS = 10.0
+"""Longest time between two beats of a process."""
 MONITORS = (0, 1)
 """The processes that watch all: the second watches the first."""
 LOG_SECONDS = 5.0
@@ -62,14 +62,14 @@ class HangWatch:
     """Writes this process's beats into the store; the first two processes read all.
 
     A process hangs if it writes no beats, or starts no step while others have started
-    it, for so many seconds. Evaluations, checkpoints and compiling may take longer.
+    it, for `limit` seconds. Evaluations, checkpoints and compiling may take longer.
     """
 
     def __init__(
         self, world: World, minutes: float, note: Callable[[str], None]
     ) -> None:
         self.world, self.limit, self.note = world, 60 * minutes, note
-        self.interval = min(MOST_SECONDS, self.limit / 10)
+        self.interval = min(MAX_SECONDS, self.limit / 10)
         self.is_watching = bool(self.limit and world.store and world.size > 1)
         self.step, self.is_paused, self.count = 0, True, 0
         self.heard: dict[int, Heard] = {}

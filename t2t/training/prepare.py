@@ -37,7 +37,7 @@ def prepare(
     task = stepper.state.task
     with compile_in_parallel(stepper.uses_graphs) as kernels:
         if stepper.uses_graphs:
-            with stage(console, "Preparing the steps"):
+            with stage(console, "Finding the kernels to compile"):
                 rehearse(stepper, phases, kernels)
         decoded = DecodingProgress()
         with stage(console, f"Opening {len(train):,} training images", decoded):

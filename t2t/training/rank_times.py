@@ -14,8 +14,8 @@ from t2t.data.sampler import Batch
 from t2t.training.distributed import World
 
 SLOWER = 0.2
-"""By this share slower than the median is worth a warning."""
-LEAST_SECONDS = 1.0
+"""Warns of processes slower than the median by more than this share."""
+MIN_SECONDS = 1.0
 """Shorter times are noise."""
 
 
@@ -25,9 +25,9 @@ class OwnTimes(NamedTuple):
     host: str
     num_steps: int
     seconds: float
-    """Of the steps, which all processes take together."""
+    """Time of the steps, which all processes take together."""
     waited: float
-    """For images."""
+    """Time of waiting for images."""
     evaluating: float
     """Its share of the validation images."""
 
@@ -119,7 +119,7 @@ def slow_processes(times: Sequence[OwnTimes]) -> list[tuple[int, str, str]]:
     found = []
     evaluating = [each.evaluating for each in times]
     slowest, usual = max(evaluating), statistics.median_low(evaluating)
-    if usual > LEAST_SECONDS and slowest > (1 + SLOWER) * usual:
+    if usual > MIN_SECONDS and slowest > (1 + SLOWER) * usual:
         rank = evaluating.index(slowest)
         words = (
             f"Process {rank} on {times[rank].host} is slow: it took {slowest:,.1f} s "
@@ -132,7 +132,7 @@ def slow_processes(times: Sequence[OwnTimes]) -> list[tuple[int, str, str]]:
     slowest, usual = max(waited), statistics.median_low(waited)
     rank = waited.index(slowest)
     step = times[rank].seconds / max(times[rank].num_steps, 1)
-    is_long = times[rank].waited > LEAST_SECONDS
+    is_long = times[rank].waited > MIN_SECONDS
     if is_long and slowest - usual > SLOWER * step:
         words = (
             f"Process {rank} on {times[rank].host} is slow to read: it waits "

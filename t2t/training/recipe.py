@@ -57,9 +57,9 @@ class Recipe:
     weights: str | None = None
     """Weights to start from: a file, run folder, URL, timm name, hf-hub:owner/name."""
     weights_checksum: str | None = None
-    """Of the weights' tensors; others are refused. None accepts any."""
+    """Checksum of the weights' tensors; others are refused. None accepts any."""
     freeze: bool = False
-    """Trains the head alone; the rest of the model stays as it is."""
+    """Trains only the head; the rest of the model stays as it is."""
     data: str = "digits"
     """A folder, file or named data set."""
     labels: LabelConfig = field(default_factory=LabelConfig)
@@ -95,7 +95,7 @@ class Recipe:
     """The weights of the final model: of the last evaluation, or of the best one by
     the primary metric."""
     patience: int | None = None
-    """Stops after so many evaluations without a better primary metric."""
+    """Stops after this many evaluations without a better primary metric."""
     task: str = "classify"
     """What is learned: classify, distill_soft, masked_autoencoder, …"""
     task_args: dict[str, Any] = field(default_factory=dict)
@@ -173,7 +173,7 @@ class Recipe:
             )
 
     def check_channels(self) -> None:
-        """Checks that images and their augmentation can have so many channels."""
+        """Checks that images and their augmentation support the number of channels."""
         if self.channels not in (1, 3, 4):
             raise UserError(
                 f"channels={self.channels} is not supported: images are read as 1 "
@@ -205,7 +205,7 @@ class Recipe:
         body_lr = self.optimizer.body_lr
         if self.freeze and self.weights is None:
             raise UserError(
-                f"{self.name} trains the head alone (freeze=true), but has no trained "
+                f"{self.name} trains only the head (freeze=true), but has no trained "
                 "weights to start from: add --from WEIGHTS, or leave out --freeze."
             )
         if body_lr is not None and self.weights is None:

@@ -191,7 +191,7 @@ class Phase(NamedTuple):
     light_augment: bool
     """Whether images are only cropped and flipped."""
     scale: float = 1.0
-    """Of the sides of the images."""
+    """Factor of the image sides."""
 
     @property
     def cost(self) -> float:

@@ -329,7 +329,7 @@ def freeze_body(model: nn.Module, recipe: Recipe) -> int:
     heads = {id(parameter) for parameter in head_parameters(model)}
     if not heads:
         raise UserError(
-            f"freeze=true trains the head alone, which {recipe.model} with task="
+            f"freeze=true trains only the head, which {recipe.model} with task="
             f"{recipe.task} does not have; leave out --freeze."
         )
     num_frozen = 0

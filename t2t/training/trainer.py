@@ -51,7 +51,7 @@ from t2t.training.step_result import PendingStep, Requests
 from t2t.training.stop_signals import StopSignals
 
 SAVING_PAYS = 20.0
-"""An evaluation writes a checkpoint only so many times the last one's time after it."""
+"""After writing for t seconds, evaluations wait this many times t to write again."""
 
 
 @dataclass(frozen=True)

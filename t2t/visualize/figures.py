@@ -34,7 +34,7 @@ DEAD, OUTSIZED = "#e11d48", "#f59e0b"
 """Frames of dead and of outsized channels."""
 PANEL = 84.0
 """Points along the shorter side of a panel with an image."""
-MOST_PIXELS = 160
+MAX_PIXELS = 160
 """Larger images are shrunk to this many pixels along a side."""
 FILTERS_SHOWN = 64
 HEADS_UP_TO = 6.0
@@ -262,8 +262,8 @@ def picture_of(pixels: Pixels) -> np.ndarray:
 
 
 def shrunk(picture: np.ndarray) -> np.ndarray:
-    """A picture of at most MOST_PIXELS along its longer side."""
-    times = max(picture.shape[:2]) / MOST_PIXELS
+    """A picture of at most MAX_PIXELS along its longer side."""
+    times = max(picture.shape[:2]) / MAX_PIXELS
     if times <= 1:
         return picture
     is_bytes = picture.dtype == np.uint8

@@ -189,7 +189,7 @@ def check_finite(layers: Sequence[FeatureLayer], path: str) -> None:
     for layer in layers:
         if not layer.values.isfinite().all():
             raise UserError(
-                f"{path} gives NaN or infinity after {layer.name}: its weights are "
+                f"{path} outputs NaN or infinity after {layer.name}: its weights are "
                 "damaged; give other weights."
             )
 
@@ -219,7 +219,7 @@ def channel_maps(layer: FeatureLayer) -> ChannelMaps:
 
 
 def evenly(items: Sequence[Any], most: int) -> list[Any]:
-    """At most so many items, evenly spaced, with the first and the last."""
+    """Up to `most` items, evenly spaced, with the first and the last."""
     if len(items) <= most:
         return list(items)
     return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]

@@ -36,10 +36,10 @@ def add_features(folder: Folder, models: tuple[ModelLook, ...]) -> None:
         "over the image, in units of the standard deviation of the median channel.",
     )
     folder.page.paragraph(
-        "A red frame is a dead channel: its standard deviation over all places of all "
-        f"images is at most {100 * DEAD_BELOW:g} % of the median channel's. An orange "
-        "frame is an outsized channel: the root mean square of its values is more than "
-        f"{OUTSIZED_ABOVE:g} times the median channel's."
+        "A red frame is a dead channel: its standard deviation over all positions of "
+        f"all images is at most {100 * DEAD_BELOW:g} % of the median channel's. An "
+        "orange frame is an outsized channel: the root mean square of its values is "
+        f"more than {OUTSIZED_ABOVE:g} times the median channel's."
     )
     shown = [(n, each) for n, each in enumerate(models) if each.channels]
     if not shown:
@@ -93,17 +93,17 @@ def add_heads(folder: Folder, models: tuple[ModelLook, ...]) -> None:
         "image: 1 is the share of a token if all had the same, and "
         f"{figures.HEADS_UP_TO:g} or more is the brightest colour."
     )
-    for kind, words in kinds.items():
-        folder.page.paragraph(f"Attention {words}.")
+    for kind, text in kinds.items():
+        folder.page.paragraph(f"Attention {text}.")
         add_by_image(
             folder,
             with_heads,
             f"attention-{kind.replace('_', '-')}",
-            partial(draw_heads_of, kind),
+            partial(draw_attention_heads, kind),
         )
 
 
-def draw_heads_of(kind: str, model: ModelLook, image: ImageLook) -> Figure:
+def draw_attention_heads(kind: str, model: ModelLook, image: ImageLook) -> Figure:
     """Where the heads look in one image."""
     return figures.draw_heads(image.heads, kind, aspect_of(image.pixels))
 
@@ -162,14 +162,14 @@ def add_positions(folder: Folder, models: tuple[ModelLook, ...]) -> None:
     folder.page.section(
         "Positions",
         "A panel per token: the cosine similarity of its position embedding to those "
-        "of all tokens. A model that knows the plane has neighbours that are alike.",
+        "of all tokens. If a model has learned the 2-D layout, neighbours are alike.",
     )
     for n, each in enumerate(models):
         if each.positions is None:
             folder.page.paragraph(f"{each.title} has no table of positions.")
             continue
         figure = figures.draw_positions(each.positions)
-        caption = f"{each.title}. {each.positions.about}"
+        caption = f"{each.title}. {each.positions.caption}"
         folder.add([(f"positions-{slug(each, n)}", figure, caption)])
 
 
@@ -186,7 +186,7 @@ def add_filters(folder: Folder, models: tuple[ModelLook, ...]) -> None:
             (
                 f"filters-{slug(each, n)}",
                 figures.draw_filters(each.filters),
-                f"{each.title}. {each.filters.about}",
+                f"{each.title}. {each.filters.caption}",
             )
             for n, each in enumerate(models)
             if each.filters is not None

@@ -15,7 +15,7 @@ SETTINGS = {
     "svg.fonttype": "none",  # text stays text
     "image.composite_image": False,  # maps keep their own pixels
 }
-LEAST_PHOTOGRAPH = 64 * 64
+MIN_PHOTOGRAPH_PIXELS = 64 * 64
 """Pictures of fewer pixels are maps of tokens, whose edges JPEG would blur."""
 PNG = re.compile(r"data:image/png;base64,\s*([A-Za-z0-9+/=\s]+)")
 
@@ -50,7 +50,7 @@ def smaller(png: str) -> str:
         kept = Image.fromarray(indices.reshape(rgba.shape[:2]).astype(np.uint8), "P")
         kept.putpalette(colours[:, :3].tobytes())
         kept.save(file, "PNG", optimize=True, transparency=colours[:, 3].tobytes())
-    elif rgba[..., 3].min() == 255 and rgba[..., 3].size > LEAST_PHOTOGRAPH:
+    elif rgba[..., 3].min() == 255 and rgba[..., 3].size > MIN_PHOTOGRAPH_PIXELS:
         Image.fromarray(rgba[..., :3]).save(file, "JPEG", quality=85)
         return as_url("jpeg", file)
     else:

@@ -56,7 +56,7 @@ def test_of_too_many_classes_those_in_most_mistakes_are_drawn(
 ) -> None:
     figures: list[Figure] = []
     monkeypatch.setattr(Figure, "savefig", lambda each, *_, **__: figures.append(each))
-    monkeypatch.setattr(confusion_figure, "_NUM_DRAWN", 2)
+    monkeypatch.setattr(confusion_figure, "_MAX_CLASSES", 2)
     num = 300_000  # whose table would take 720 GB
     # Four pairs of classes are about 8, but fewer images.
     pairs = torch.tensor([[7, 7, 7, 8, 8, 8, 9, 9], [7, 8, 9, 7, 8, 9, 8, 9]])

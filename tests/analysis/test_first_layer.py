@@ -42,7 +42,7 @@ def test_the_filters_of_a_soft_split_make_its_values(tokenizer: str) -> None:
         whole = step.qkv(step.norm1(windows.transpose(1, 2)))[..., 16:]
     constant = whole - values
     torch.testing.assert_close(constant, constant[:, :1].expand_as(constant))
-    assert found.about.endswith("first soft split, 3×3 pixels each.")
+    assert found.caption.endswith("first soft split, 3×3 pixels each.")
 
 
 def test_without_a_token_transformer_the_filters_make_tokens() -> None:

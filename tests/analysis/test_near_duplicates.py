@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from t2t.analysis.near_duplicates import colours_of, find_near_duplicates
+from t2t.analysis.near_duplicates import colour_features, find_near_duplicates
 
 
 def scenes(num: int, seed: int = 0) -> Tensor:
@@ -41,8 +41,8 @@ def altered(images: Tensor, how: str) -> Tensor:
 def test_copies_are_found_and_no_others(how: str) -> None:
     train, val = scenes(300, 1), scenes(50, 2)
     copies = altered(train[100:120], how)
-    first = colours_of(torch.cat([val, copies]) / 255)
-    pairs = find_near_duplicates(first, colours_of(train / 255))
+    first = colour_features(torch.cat([val, copies]) / 255)
+    pairs = find_near_duplicates(first, colour_features(train / 255))
     assert sorted((pair.first, pair.second) for pair in pairs) == [
         (50 + number, 100 + number) for number in range(20)
     ]
@@ -53,7 +53,7 @@ def test_images_that_all_look_alike_are_no_copies() -> None:
     generator = torch.Generator().manual_seed(0)
     product = scenes(1) / 255
     noise = 0.05 * torch.rand(200, 3, 32, 32, generator=generator)
-    colours = colours_of(product + noise)
+    colours = colour_features(product + noise)
     assert find_near_duplicates(colours[:50], colours[50:]) == []
     copied = torch.cat([colours[:50], colours[60:61]])
     pairs = find_near_duplicates(copied, colours[50:])
@@ -61,7 +61,7 @@ def test_images_that_all_look_alike_are_no_copies() -> None:
 
 
 def test_every_one_of_many_copies_counts() -> None:
-    colours = colours_of(scenes(40) / 255)
+    colours = colour_features(scenes(40) / 255)
     train = torch.cat([colours, *(9 * [colours[:1]])])
     found = find_near_duplicates(colours[:1], train)
     assert sorted(pair.second for pair in found) == [0, *range(40, 49)]
@@ -71,17 +71,17 @@ def test_every_one_of_many_copies_counts() -> None:
 
 
 def test_within_one_set_each_pair_is_listed_once() -> None:
-    colours = colours_of(scenes(60) / 255)
+    colours = colour_features(scenes(60) / 255)
     again = torch.cat([colours, colours[7:9]]).half()
     assert [each[:2] for each in find_near_duplicates(again)] == [(7, 60), (8, 61)]
 
 
 def test_images_of_one_colour_are_not_compared() -> None:
     flat = torch.tensor([0.1, 0.5, 0.9])[:, None, None, None].expand(-1, 3, 8, 8)
-    assert find_near_duplicates(colours_of(flat), colours_of(flat)) == []
+    assert find_near_duplicates(colour_features(flat), colour_features(flat)) == []
 
 
 def test_few_images_are_no_error() -> None:
-    colours = colours_of(scenes(2) / 255)
+    colours = colour_features(scenes(2) / 255)
     assert [p[:2] for p in find_near_duplicates(colours, colours[:1])] == [(0, 0)]
     assert find_near_duplicates(colours[:1]) == []

@@ -77,7 +77,7 @@ def test_of_many_classes_the_largest_are_named(figures: list[Figure]) -> None:
 def test_without_labels_there_is_no_legend(
     figures: list[Figure], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tsne_figure, "MOST_POINTS", 12)
+    monkeypatch.setattr(tsne_figure, "MAX_POINTS", 12)
     features, labels = clusters(30, 1)
     draw_tsne(features, labels, (), "t.png")
     assert figures[0].axes[0].get_legend() is None

@@ -95,7 +95,7 @@ def test_a_file_that_cannot_be_written_is_told_before_measuring(
         (["t2t_vit_7", "--launch", "graph", "--device", "cpu"], "needs CUDA"),
         (["t2t_vit_7", "--grow", "size"], "give --out PATH.json"),
         (["deit_tiny_patch16_224", "--grow", "depth", "--out", "x.json"], "depth"),
-        (["t2t_vit_7", "--json", "--markdown"], "exclude each other"),
+        (["t2t_vit_7", "--json", "--markdown"], "are mutually exclusive"),
         ([], "No model is given"),
         (["--recipe", "cifar10.t2t_vit_8"], "There is no recipe"),
         (["t2t_vit_7", "--data", "nowhere"], "no file or folder nowhere"),

@@ -46,21 +46,21 @@ from t2t.commands.parse import parse
             "--set num-heads=1 and --set num_heads=2 contradict each other;",
         ),
         ("train --fresh=yes", "--fresh takes no value; write --fresh."),
-        ("train digits extra", "t2t train does not know what 'extra' is for"),
-        ("features builtin /", "what '/' is for; write --data / for images in that"),
+        ("train digits extra", "t2t train does not take the argument 'extra'"),
+        ("features builtin /", "argument '/'; write --data / for images in that"),
         ("study tokens --seeds 0 a", "--seeds takes whole numbers; got 0 a."),
         ("bench t2t_vit_7 --precision fp32 int8", "--precision takes bf16, fp16, fp32"),
         ("pack", "t2t pack needs SOURCE and DEST; `t2t pack --help` gives examples."),
         ("pack photos", "t2t pack needs DEST;"),
         ("record runs/own", "t2t record needs --out PATH;"),
         ("ship --out mine", "t2t ship needs RUN;"),
-        ("train --data -photos", "-photos reads as an option; write --data=-photos."),
+        ("train --data -photos", "-photos looks like an option; write --data=-photos."),
         ("models --jsn", "Did you mean --json?"),
         ("train --folder=", "--folder needs a value;"),
         ("ship runs/own --out=", "--out needs a value;"),
         (
             "train --data t-0.tar t-1.tar t-2.tar",
-            "know what 't-2.tar' is for; name several shards by a pattern in quotes",
+            "take the argument 't-2.tar'; name several shards by a pattern in quotes",
         ),
     ],
 )
@@ -86,7 +86,7 @@ def test_a_name_may_not_be_empty(
         == 2
     )
     told = capsys.readouterr().err
-    assert told == f"t2t: A name is empty; `t2t {command} --help` gives examples.\n"
+    assert told == f"t2t: A value is empty; `t2t {command} --help` gives examples.\n"
 
 
 def test_a_file_that_is_called_like_an_option(

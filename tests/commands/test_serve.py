@@ -151,7 +151,7 @@ def test_damaged_weights_are_one_sentence(
     assert main(["serve", str(tmp_path / "nan.safetensors"), "--port", "0"]) == 2
     said = capsys.readouterr()
     assert "damaged.safetensors" in said.err
-    assert "gives NaN or infinity: its weights are damaged" in said.err
+    assert "outputs NaN or infinity: its weights are damaged" in said.err
     assert "Traceback" not in said.err
 
 

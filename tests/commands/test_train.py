@@ -89,7 +89,7 @@ Output = pytest.CaptureFixture[str]
         ("plan digits --micro-batch 0", "--micro-batch 0 is too small"),
         ("ship mine --out here --megabytes 0", "--megabytes 0 is too small"),
         ("plan digits --measured a.json", "--measured a.json cannot be read (No such"),
-        ("plan digits --rate 9 --measured a.json", "exclude each other"),
+        ("plan digits --rate 9 --measured a.json", "are mutually exclusive"),
         ("plan digits --rate inf", "--rate inf must be more than 0, in images/s."),
         ("plan digits --rate 0", "--rate 0 must be more than 0, in images/s."),
         ("recipes zzz", "No recipe has 'zzz' in its name. `t2t recipes` lists all."),

@@ -60,5 +60,7 @@ def test_a_page_that_takes_long_or_fails_is_not_written(
     recipe["data"] = str(tmp_path / "nowhere")
     (lost / "recipe.json").write_text(json.dumps(recipe))
     told = write_report(lost, summary, "cpu")
-    assert told.startswith("There is no page of mistakes: There is no file or folder")
+    assert told.startswith(
+        "The page of mistakes was not written: There is no file or folder"
+    )
     assert not (lost / "mistakes.html").exists()

@@ -110,7 +110,7 @@ def assert_same(left: list[Batch], right: list[Batch]) -> None:
             assert torch.equal(left_tensor, right_tensor)
 
 
-def joined(first: Batch, second: Batch) -> Batch:
+def cat(first: Batch, second: Batch) -> Batch:
     """The batch of two ranks."""
     pairs = zip(first.tensors, second.tensors, strict=True)
     tensors = [torch.cat(pair) for pair in pairs]
@@ -174,7 +174,7 @@ def test_two_ranks_together_see_what_one_sees() -> None:
         list(stream(Pictures(), rank=rank, world_size=2).steps(2, 4))
         for rank in range(2)
     ]
-    together = [joined(*both) for both in zip(*ranks, strict=True)]
+    together = [cat(*both) for both in zip(*ranks, strict=True)]
     assert_same(alone, together)
 
 
@@ -196,7 +196,7 @@ def test_every_view_has_draws_of_its_own_and_the_first_those_of_one_view(
         list(make(Pictures(), crops=batches.crops, rank=rank, world_size=2).steps(0, 4))  # type: ignore[attr-defined]
         for rank in range(2)
     ]
-    assert_same(several, [joined(*both) for both in zip(*ranks, strict=True)])
+    assert_same(several, [cat(*both) for both in zip(*ranks, strict=True)])
 
 
 @pytest.mark.parametrize("make", [stream, resident])

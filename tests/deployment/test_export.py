@@ -153,7 +153,7 @@ def test_int8_of_several_labels_an_image_says_why_it_is_not_measured() -> None:
         return np.eye(2, dtype=np.float32)
 
     stated = compare_classes(run, run, images, multilabel=True)
-    assert "not measured: the model predicts several labels an image." in stated
+    assert "not measured: the model predicts several labels per image." in stated
     assert "--data" not in stated
 
 

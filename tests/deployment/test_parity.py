@@ -12,7 +12,7 @@ from torch import Tensor
 from t2t.deployment import accuracy
 from t2t.deployment import int8 as int8_module
 from t2t.deployment.check_images import (
-    MOST_IMAGES,
+    MAX_IMAGES,
     CheckImages,
     LabelledImages,
     find_labelled,
@@ -141,10 +141,10 @@ def test_only_images_count_not_what_fills_the_last_batch(
 
 
 def test_a_folder_is_checked_on_a_few_of_its_images(tmp_path: Path) -> None:
-    for number in range(3 * MOST_IMAGES):
+    for number in range(3 * MAX_IMAGES):
         Image.new("RGB", (4, 4)).save(tmp_path / f"{number:02}.png")
     found = images_in([str(tmp_path)])
-    assert len(found) == MOST_IMAGES
+    assert len(found) == MAX_IMAGES
     assert Path(found[-1]).name == "45.png"
 
 

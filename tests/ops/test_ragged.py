@@ -14,16 +14,16 @@ def test_joined_parts_hold_all_images_in_order():
     images = [image(2, 5, 0), image(4, 3, 50), image(1, 1, 90)]
     interleaved = image(3, 2, 7).permute(1, 2, 0).contiguous().permute(2, 0, 1)
     parts = [Ragged.from_images(images[:2]), Ragged.from_images([interleaved])]
-    joined = Ragged.joined([*parts, Ragged.from_images(images[2:])])
-    assert joined.interleaved.tolist() == [False, False, True, False]
+    cat = Ragged.cat([*parts, Ragged.from_images(images[2:])])
+    assert cat.interleaved.tolist() == [False, False, True, False]
     wanted = [images[0], images[1], interleaved, images[2]]
     for index, each in enumerate(wanted):
-        assert torch.equal(joined.image(index), each)
+        assert torch.equal(cat.image(index), each)
 
 
 def test_a_single_part_is_not_copied():
     part = Ragged.from_images([image(2, 2, 0)])
-    assert Ragged.joined([part]) is part
+    assert Ragged.cat([part]) is part
 
 
 @pytest.mark.parametrize("num_bytes", [1, 512, 513, 150_000_001, 2**28 - 1])

@@ -136,7 +136,7 @@ def test_the_commands_page_has_the_options_of_the_help(
 ) -> None:
     text = (written / "build/pages/commands.md").read_text()
     section = text.split("## t2t train ")[1].split("\n## ")[0]
-    assert "`--freeze` | Train the head alone; the rest stays" in section
+    assert "`--freeze` | Train only the head; keep the other weights" in section
     assert "`--distill {soft,hard}` |" in section
     # The explanation of an option that fills its line in the help is on the next.
     assert "| Learn the teacher's probabilities (soft) or" in section

@@ -228,7 +228,7 @@ def test_a_frozen_body_computes_no_gradient(
 def test_freezing_needs_weights_and_a_head(
     tiny: Tiny, weights: Path, cpu: Runtime, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=r"the head alone .* add --from WEIGHTS"):
+    with pytest.raises(UserError, match=r"only the head .* add --from WEIGHTS"):
         t2t.train(tiny(), freeze=True, folder=tmp_path / "run", runtime=cpu)
     assert not (tmp_path / "run").exists()
     recipe = replace(tiny(), weights=str(weights), freeze=True)

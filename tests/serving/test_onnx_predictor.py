@@ -310,5 +310,5 @@ def test_a_graph_that_gives_nan_is_one_sentence(
 
     predictor = OnnxPredictor(exported)
     monkeypatch.setattr(predictor, "session", Damaged())
-    with pytest.raises(UserError, match="gives NaN or infinity: it is damaged"):
+    with pytest.raises(UserError, match="outputs NaN or infinity: it is damaged"):
         predictor.outputs(np.zeros((1, 3, 24, 24), np.uint8))

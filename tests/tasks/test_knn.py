@@ -35,5 +35,5 @@ def test_few_and_many_images(monkeypatch: pytest.MonkeyPatch) -> None:
     features, labels = torch.eye(4), torch.zeros(4, dtype=torch.int64)
     assert leave_one_out_knn(features[:1], labels[:1]).tolist() == [False]
     assert leave_one_out_knn(features[:2], labels[:2]).tolist() == [True, True]
-    monkeypatch.setattr(knn, "MOST_IMAGES", 3)
+    monkeypatch.setattr(knn, "MAX_IMAGES", 3)
     assert len(leave_one_out_knn(features, labels)) == 2

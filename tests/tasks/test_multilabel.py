@@ -1,4 +1,4 @@
-"""Several labels an image: loss, scores, and a run from its data to predictions."""
+"""Several labels per image: loss, scores, and a run from its data to predictions."""
 
 import json
 import math
@@ -302,14 +302,14 @@ def test_other_tasks_and_models_refuse_several_labels(
     train(tiny(epochs=1), folder=tmp_path / "run", runtime=cpu)
     with pytest.raises(UserError, match=r"several labels, and .* predicts one"):
         evaluate_model(tmp_path / "run", data=photos, device="cpu")
-    with pytest.raises(UserError, match="predicts one class an image"):
+    with pytest.raises(UserError, match="predicts one class per image"):
         evaluate_multilabel(tmp_path / "run", device="cpu")
     train(
         tiny(data=str(photos), task="multilabel", epochs=1),
         folder=tmp_path / "several",
         runtime=cpu,
     )
-    with pytest.raises(UserError, match="predicts several labels an image"):
+    with pytest.raises(UserError, match="predicts several labels per image"):
         evaluate_model(tmp_path / "several", device="cpu")
     table = tmp_path / "other.csv"
     table.write_text("file,tags\n1.png,r;x\n2.png,g\n3.png,r\n")
@@ -326,7 +326,7 @@ def test_options_for_one_label_are_refused_in_a_sentence() -> None:
     with pytest.raises(UserError) as caught:
         eval_multilabel(trained, {}, refused, json=False)
     assert str(caught.value) == (
-        "--report is for models that predict one label an image, and runs/tags "
+        "--report is for models that predict one label per image, and runs/tags "
         "predicts several: leave it out. t2t eval then prints the average precision "
         "of every class."
     )

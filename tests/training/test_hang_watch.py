@@ -149,7 +149,7 @@ def test_nobody_is_watched_without_need() -> None:
 
 
 def test_the_watch_ends_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hang_watch, "MOST_SECONDS", 0.01)
+    monkeypatch.setattr(hang_watch, "MAX_SECONDS", 0.01)
     monkeypatch.setattr(hang_watch, "leave", lambda: pytest.fail("ended the run"))
     store = Clonable()
     with watch(0, store):

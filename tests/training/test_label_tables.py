@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from t2t.commands.train import report_on
+from t2t.commands.train import report_result
 from t2t.data.label_config import LabelConfig
 from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
@@ -31,7 +31,9 @@ def test_a_changed_table_is_noted(
     table.write_text(table.read_text().replace(rows[0], rows[0] + "x"))
     (note,) = run()
     assert note.startswith(f"{table} has changed since this run was trained: ")
-    report_on(train(recipe, folder=tmp_path / "run", runtime=cpu, quiet=True), "cpu")
+    report_result(
+        train(recipe, folder=tmp_path / "run", runtime=cpu, quiet=True), "cpu"
+    )
     assert "has changed since" in " ".join(capsys.readouterr().err.split())
     table.unlink()  # the data of a finished run may be gone
     assert run() == ()

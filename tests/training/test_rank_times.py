@@ -59,7 +59,7 @@ def test_waits_for_images_and_evaluations_are_timed(
         found[:] = [own, own._replace(evaluating=own.evaluating / 9)]
 
     monkeypatch.setattr(dist, "all_gather_object", gather)
-    monkeypatch.setattr(rank_times, "LEAST_SECONDS", 0.001)
+    monkeypatch.setattr(rank_times, "MIN_SECONDS", 0.001)
     warned: list[str] = []
     found = RankTimes(World(0, 2, CPU, control="group"), warned.append)
 

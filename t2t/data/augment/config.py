@@ -94,7 +94,7 @@ class RandAugmentSettings:
         return cls(
             magnitude=given.get("m", 10.0),
             magnitude_std=given.get("mstd", 0.0),
-            magnitude_max=given.get("mmax", 10.0) or 10.0,  # mmax0 is no bound
+            magnitude_max=given.get("mmax", 10.0) or 10.0,  # mmax0: no limit
             num_operations=int(given.get("n", 2)),
             probability=given.get("p", 0.5),
             increasing=bool(given.get("inc", 0)),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from t2t.errors import LocalError, UserError, machine_error, on_one_line
 
 DEFAULT_MAX_DAMAGED = "1%"
-LEAST_LIMIT = 10
+MIN_LIMIT = 10
 """Images that a share allows at least."""
 NUM_LISTED = 20
 NUM_LOGGED = 100
@@ -43,7 +43,7 @@ def damage_limit(max_damaged: str, num_images: int) -> int:
     if not found[2]:
         return int(float(found[1]))
     share = float(found[1]) / 100
-    return max(int(share * num_images), LEAST_LIMIT) if share else 0
+    return max(int(share * num_images), MIN_LIMIT) if share else 0
 
 
 class Damage:

@@ -23,8 +23,8 @@ _ONE_READER = Lock()
 def image_data(image: Any, name: str) -> "bytes | PixelArray | Tensor":
     """The bytes of an image's file, or its uint8 pixels with the channels first.
 
-    Raises UserError for what is no image; Pillow may read the file of an image only
-    now, and raise any error.
+    Raises UserError for other objects; Pillow may read the file only now, and raise
+    any error.
     """
     if isinstance(image, bytes):
         return image

@@ -108,7 +108,7 @@ def decode_gathered(
     if not parts:
         return None
     positions = np.concatenate([some.positions for some, _ in parts])
-    return positions, Ragged.joined([ragged for _, ragged in parts])
+    return positions, Ragged.cat([ragged for _, ragged in parts])
 
 
 def _groups(jpegs: Jpegs) -> Iterator[Jpegs]:

@@ -13,7 +13,7 @@ SPLIT_NAMES = {
     "test": ("test", "testing", "eval"),
 }
 # More are a typing error, and would fill the memory.
-_MOST_NAMES = 1_000_000
+_MAX_NAMES = 1_000_000
 _SPLITS = {name: split for split, names in SPLIT_NAMES.items() for name in names}
 
 
@@ -59,10 +59,10 @@ def expand_braces(pattern: str) -> list[str]:
     head, tail = pattern[: found.start()], pattern[found.end() :]
     if numbers := re.fullmatch(r"(\d+)\.\.(\d+)", found[1]):
         first, last = int(numbers[1]), int(numbers[2])
-        if abs(last - first) >= _MOST_NAMES:
+        if abs(last - first) >= _MAX_NAMES:
             raise UserError(
                 f"{pattern} is a pattern for {abs(last - first) + 1:,} names: give "
-                f"{_MOST_NAMES:,} or fewer."
+                f"{_MAX_NAMES:,} or fewer."
             )
         step = 1 if first <= last else -1  # as a shell counts
         width = len(numbers[1])

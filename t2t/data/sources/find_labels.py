@@ -32,7 +32,7 @@ from t2t.errors import UserError, close_matches, on_one_line
 
 _STEMS = ("labels", "label", "metadata", "annotations", "annotation", "classes")
 _SPLIT_STEMS = ("{}", "{}_labels", "labels_{}", "{}_metadata")
-_MOST_FOLDERS = 64
+_MAX_FOLDERS = 64
 """Folders beside a table in which its paths are looked for."""
 _NUM_TRIED = 100
 """Rows whose paths are looked for."""
@@ -154,7 +154,7 @@ def _note_on_labels(
     """A sentence on the table that was found."""
     several = ""
     if images.is_several:
-        several = ", several labels an image"
+        several = ", several labels per image"
         if images.separator:
             several += f" separated by {images.separator!r}"
     return (f"Labels: {title} ({columns}{several}).",)
@@ -190,7 +190,7 @@ def _folders_in(folder: str) -> list[str]:
     """Some of the folders in a folder."""
     with suppress(OSError), os.scandir(folder or ".") as entries:
         names = sorted(entry.name for entry in entries if is_dir(entry))
-        return [os.path.join(folder, name) for name in names[:_MOST_FOLDERS]]
+        return [os.path.join(folder, name) for name in names[:_MAX_FOLDERS]]
     return []
 
 

@@ -25,8 +25,8 @@ _SUGGESTED = (
     *("{label}.*", "#_{label}", "#-{label}", "*_{label}", "*-{label}", "*__{label}"),
 )
 _CAMERAS = ("img", "dsc", "dscn", "dscf", "image", "photo", "p", "pict", "screenshot")
-_MOST_SHOWN = 5
-_MOST_READ = 5_000
+_MAX_SHOWN = 5
+_MAX_READ = 5_000
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
@@ -46,7 +46,7 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 
 def suggest_pattern(names: Sequence[str]) -> tuple[str, list[str]] | None:
     """A pattern for file names that evidently carry labels, and its classes."""
-    stems = [os.path.splitext(os.path.basename(name)) for name in names[:_MOST_READ]]
+    stems = [os.path.splitext(os.path.basename(name)) for name in names[:_MAX_READ]]
     endings = {suffix for _, suffix in stems}
     ending = endings.pop() if len(endings) == 1 else ".*"
     best: tuple[int, str, list[str]] | None = None
@@ -78,10 +78,8 @@ def suggestion(names: Sequence[str]) -> str:
     if found is None:
         return ""
     pattern, classes = found
-    shown = ", ".join(classes[:_MOST_SHOWN])
-    more = (
-        f" and {len(classes) - _MOST_SHOWN} more" if len(classes) > _MOST_SHOWN else ""
-    )
+    shown = ", ".join(classes[:_MAX_SHOWN])
+    more = f" and {len(classes) - _MAX_SHOWN} more" if len(classes) > _MAX_SHOWN else ""
     return (
         f" If the labels are in the file names, add --label-pattern '{pattern}', which "
         f"gives {len(classes)} classes ({shown}{more})."

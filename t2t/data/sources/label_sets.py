@@ -1,4 +1,4 @@
-"""Several labels an image: a table of the distinct sets of classes.
+"""Several labels per image: a table of the distinct sets of classes.
 
 A source keeps one integer per image, whatever its labels: without sets it is the number
 of a class, with sets the number of a row in this table. So samplers, workers, caches

@@ -37,7 +37,7 @@ class LabelTable:
     """What the rows come from, for messages."""
     names: PackedNames
     hashes: Indices
-    """Of the names without their folders."""
+    """Hashes of the names without their folders."""
     folders: list[str]
     folder_of: Indices
     """The number of each row's folder."""
@@ -125,7 +125,7 @@ class FoundFiles:
     """The rows of a table whose files exist."""
 
     names: PackedNames
-    """Of all rows, with suffixes where the table leaves them out."""
+    """The names of all rows, with suffixes where the table leaves them out."""
     rows: Indices
     notes: tuple[str, ...] = ()
 

@@ -125,8 +125,8 @@ def find_separator(texts: Sequence[str], column: str = "") -> str:
     """
     is_plural = column.lower().endswith(_PLURALS)
     for separator in SEPARATORS:
-        joined = [text for text in texts if separator in text.strip()]
-        if not joined:
+        cat = [text for text in texts if separator in text.strip()]
+        if not cat:
             continue
         if separator in _ALWAYS:
             return separator

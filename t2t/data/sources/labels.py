@@ -13,8 +13,8 @@ from t2t.data.sources.base import FileSource, Indices, Source, Subset, no_labels
 from t2t.data.sources.label_sets import LabelSets, class_counts, numbered_sets
 from t2t.errors import UserError
 
-# A larger number is no class but something else, such as a date.
-_MOST_CLASSES = 1 << 20
+# A larger number is not a class but something else, such as a date.
+_MAX_CLASSES = 1 << 20
 
 
 def read_list(path: Path) -> str:
@@ -65,7 +65,7 @@ def labels_and_classes(
         if not _is_class_number(value):
             raise UserError(
                 f"Image {row} of {where} has the label {value!r:.40}: give every image "
-                f"a class's name, or its number from 0 to {_MOST_CLASSES - 1:,}."
+                f"a class's name, or its number from 0 to {_MAX_CLASSES - 1:,}."
             )
     labels = np.array(values, np.int64)
     top = int(labels.max(initial=-1))
@@ -115,7 +115,7 @@ def _is_class_number(value: Any) -> bool:
     """Whether this is a whole number, of any numeric type."""
     is_number = isinstance(value, int | float | Decimal)
     # Negative numbers, which mean no label, have an error of their own.
-    return is_number and value < _MOST_CLASSES and value == value // 1
+    return is_number and value < _MAX_CLASSES and value == value // 1
 
 
 def check_no_empty_class(source: Source, where: str) -> None:
@@ -174,7 +174,7 @@ def check_same_classes(train: Source, val: Source, where: str) -> None:
     if train.is_multilabel != val.is_multilabel:
         which = "training" if train.is_multilabel else "validation"
         raise UserError(
-            f"{where} has several labels an image only for {which}: both need the same."
+            f"{where} has several labels per image only for {which}: both need them."
         )
     if train.classes == val.classes:
         return

@@ -121,10 +121,10 @@ def splits_of(
         share_label_sets(train, val)
         how = f"evaluated on its {evaluated_on} split"
     classes = f"{len(train.classes)} classes" if train.is_labelled else "no labels"
-    classes += ", several labels an image" * train.is_multilabel
+    classes += ", several labels per image" * train.is_multilabel
     description = (
-        f"{found.title}: {len(train):,} images to train on, {len(val):,} to evaluate "
-        f"on ({how}), {classes}"
+        f"{found.title}: {len(train):,} training images, {len(val):,} validation "
+        f"images ({how}), {classes}"
     )
     return Splits(train, val, description)
 

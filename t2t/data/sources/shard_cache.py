@@ -160,8 +160,8 @@ def default_size(folder: Path) -> int:
             size = 0.0
         if not size > 0:
             raise UserError(
-                f"{SIZE_VARIABLE}={given!r} is no number of gigabytes: give one, such "
-                "as 200."
+                f"{SIZE_VARIABLE}={given!r} is not a number of gigabytes: give one, "
+                "such as 200."
             )
         return int(size * 1e9)
     own = 0

@@ -24,7 +24,7 @@ from t2t.errors import UserError, first_line, machine_error
 KIND = "t2t shard index 1"
 SUFFIX = ".index.json"
 # Bytes after a shard's end that are checked: usually some kilobytes of zeros.
-_MOST_CHECKED = 1 << 20
+_MAX_CHECKED = 1 << 20
 _SUFFIXES = IMAGE_SUFFIXES | {OTHER_SUFFIX}
 Label = int | str | list[int | str]
 """A class by its number or name, or a list of several."""
@@ -237,7 +237,7 @@ def _check_no_image(shard: str, member: tarfile.TarInfo) -> None:
 def _check_end(storage: LocalFile | RemoteFile, offset: int, num_bytes: int) -> None:
     """Refuses a shard with data after its end, which would be ignored."""
     # tarfile treats a damaged header as the end.
-    length = min(num_bytes - offset, _MOST_CHECKED)
+    length = min(num_bytes - offset, _MAX_CHECKED)
     if length > 0 and any(storage.read(offset, length)):
         raise UserError(
             f"{storage.path} is damaged at byte {offset}, or is several tar files in "

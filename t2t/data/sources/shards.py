@@ -218,7 +218,7 @@ def _beside(root: str, name: str) -> bytes | None:
 
 
 def pack_description(root: str) -> dict[str, Any] | None:
-    """The description in a pack; None if the folder is no pack."""
+    """The description in a pack; None if the folder is not a pack."""
     data = _beside(root, PACK_FILE)
     if data is None:
         return None

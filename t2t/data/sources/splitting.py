@@ -73,8 +73,8 @@ def split_by_seed(
 ) -> tuple[Source, Source]:
     """A training and a validation part, both with images of every class.
 
-    Without `labels`, a class with a single image is no error: the split then ignores
-    the classes. Nor is it with several labels an image: such an image is trained on.
+    Without `labels`, a class with a single image is allowed: the split then ignores
+    the classes. So it is with several labels per image: it is a training image.
     """
     if not 0 < fraction < 1:
         raise UserError(

@@ -21,7 +21,7 @@ from t2t.data.sources.packed_names import Indices
 from t2t.errors import UserError, on_one_line
 
 _SEVERAL_SHARE = 0.1
-"""Share of images with different labels in several rows that is no mistake."""
+"""From this share of images with different labels, they are multi-label."""
 _NUM_SHOWN = 3
 _MISSING_WORDS = frozenset(("na", "n/a", "nan", "none", "null", "<na>"))
 """What other programs write for a missing value, and what a class may be called."""
@@ -266,9 +266,9 @@ class _Rows:
         if empty:
             shown = ", ".join(map(repr, empty[:_NUM_SHOWN]))
             shown += ", …" if len(empty) > _NUM_SHOWN else ""
-            which = f"{len(empty):,} columns, which are no classes:"
+            which = f"{len(empty):,} columns, which are not classes:"
             if len(empty) == 1:
-                which = "a column, which is no class:"
+                which = "a column, which is not a class:"
             self.notes.append(f"{where} has no 1 in {which} {shown}.")
         for name in classes:
             if name.lower() in _MISSING_WORDS:
@@ -288,7 +288,7 @@ class _Rows:
         column = self.table.label_column
         raise UserError(
             f"{self.table.where} has {num_classes:,} different labels for {num:,} "
-            f"images{f' in its column {column!r}' if column else ''}, so these are no "
+            f"images{f' in its column {column!r}' if column else ''}, so these are not "
             "classes: name the column of classes with --label-columns label=COLUMN."
         )
 

@@ -39,7 +39,7 @@ _DEVICES = Path("/dev")
 # With fewer cores, the training process would import more slowly.
 _MIN_CORES = 8
 _NUM_POOLS = 2
-"""Of the training and of the validation images."""
+"""A pool for training and one for validation images."""
 
 
 class Launcher(NamedTuple):

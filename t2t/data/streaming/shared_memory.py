@@ -165,7 +165,7 @@ class Request:
         self._changed = threading.Condition()
 
     def add_tasks(self, num_tasks: int) -> None:
-        """Makes `wait` wait for so many more tasks."""
+        """Adds tasks that `wait` waits for."""
         with self._changed:
             self._num_tasks += num_tasks
 

@@ -311,7 +311,7 @@ class _Iteration:
             image = Ragged.from_images([pixels.to(self.device)])
             parts.append((np.array([position]), image))
         order = np.argsort(np.concatenate([positions for positions, _ in parts]))
-        images = Ragged.joined([images for _, images in parts])
+        images = Ragged.cat([images for _, images in parts])
         self._release_after_copies(request)
         return Decoded(images.select(torch.from_numpy(order)), loaded, batch_indices)
 

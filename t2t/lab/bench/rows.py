@@ -25,7 +25,7 @@ IDENTITY = (
 """Rows that agree in these keys measure the same thing."""
 
 DEFAULTS = {"path": "single"}
-"""Of rows that do not name it."""
+"""Values of fields that a row leaves out."""
 
 
 def identity(row: Row) -> tuple[Any, ...]:

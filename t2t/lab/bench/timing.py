@@ -41,7 +41,7 @@ class Timing:
 
 
 def time_steps(step: Step, device: torch.device, seconds: float) -> Timing:
-    """Times rounds of steps, for so many seconds in all, at least a step per round."""
+    """Times rounds of steps for `seconds` in all, at least a step per round."""
     started = time.perf_counter()
     step()
     synchronise(device)

@@ -73,16 +73,16 @@ def row(arm: Arm) -> str:
 def conditions(result: StudyResult) -> str:
     """Data, epochs, hardware and versions, in a few sentences."""
     recipes = [arm.recipe for arm in result.arms.values()]
-    epochs = joined(str(recipe.epochs) for recipe in recipes)
-    data = joined(recipe.data for recipe in recipes)
-    held = joined(str(recipe.holdout) for recipe in recipes)
+    epochs = cat(str(recipe.epochs) for recipe in recipes)
+    data = cat(recipe.data for recipe in recipes)
+    held = cat(str(recipe.holdout) for recipe in recipes)
     evaluated_on = (
         "its validation set" if held == "0" else f"{held} held-out training images"
     )
     environments = [each for arm in result.arms.values() for each in arm.environments]
-    devices = joined(str(each["device"]) for each in environments)
-    torches = joined(str(each["torch"]) for each in environments)
-    precisions = joined(str(each["precision"]) for each in environments)
+    devices = cat(str(each["device"]) for each in environments)
+    torches = cat(str(each["torch"]) for each in environments)
+    precisions = cat(str(each["precision"]) for each in environments)
     return (
         f"{epochs} {'epoch' if epochs == '1' else 'epochs'} of {data}, evaluated on "
         f"{evaluated_on}; mean ± standard deviation over the seeds, of the EMA "
@@ -90,7 +90,7 @@ def conditions(result: StudyResult) -> str:
     )
 
 
-def joined(words: Any) -> str:
+def cat(words: Any) -> str:
     """The distinct words; usually one."""
     return ", ".join(dict.fromkeys(words))
 

@@ -120,8 +120,8 @@ def add_keys(
     weights = tl.exp2(logits * factor - log_sum[:, None])
     if MASKED:
         # Keys past the last are zero, but their weights may be infinite.
-        real = first + tl.arange(0, KEYS) < TOKENS
-        weights = tl.where(real[None, :], weights, 0.0)
+        mask = first + tl.arange(0, KEYS) < TOKENS
+        weights = tl.where(mask[None, :], weights, 0.0)
     grad_logits = (weights * (grad_weights - inner[:, None])).to(k.dtype)
     return tl.dot(grad_logits, k, grad_q, input_precision="ieee")
 

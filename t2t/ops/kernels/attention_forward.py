@@ -35,8 +35,8 @@ def online_softmax_update(
     v = load_rows(bases[1], first, stride, KEYS, HEAD, TOKENS, MASKED)
     logits = exact_dot(q, tl.trans(k))
     if MASKED:
-        real = first + tl.arange(0, KEYS) < TOKENS
-        logits = tl.where(real[None, :], logits, float("-inf"))
+        mask = first + tl.arange(0, KEYS) < TOKENS
+        logits = tl.where(mask[None, :], logits, float("-inf"))
     new_peak = tl.maximum(peak, tl.max(logits, 1) * factor)
     weights = tl.exp2(logits * factor - new_peak[:, None])
     shrink = tl.exp2(peak - new_peak)

@@ -74,7 +74,7 @@ def mix_normalise_erase(
     sample, channel = plane // CHANNELS, plane % CHANNELS
     start = tl.program_id(0) % num_tiles * TILE
     pixel = start + tl.arange(0, TILE)
-    real = pixel < num_pixels
+    mask = pixel < num_pixels
     first_row, last_row = start // WIDTH, (start + TILE - 1) // WIDTH
     # All loads for the sample are issued before any result is used.
     scale, shift = tl.load(scale_ptr + channel), tl.load(shift_ptr + channel)
@@ -87,11 +87,11 @@ def mix_normalise_erase(
         box_ptr += sample * 4
         top, bottom, is_erased = load_rows(box_ptr, first_row, last_row)
     offset = plane.to(tl.int64) * num_pixels
-    value = tl.load(images_ptr + offset + pixel, mask=real, other=0).to(tl.float32)
+    value = tl.load(images_ptr + offset + pixel, mask=mask, other=0).to(tl.float32)
     if MIX:
         other_ptr = images_ptr + partner.to(tl.int64) * CHANNELS * num_pixels
         other_ptr += channel * num_pixels
-        other = tl.load(other_ptr + pixel, mask=real, other=0).to(tl.float32)
+        other = tl.load(other_ptr + pixel, mask=mask, other=0).to(tl.float32)
         share = tl.zeros((TILE,), tl.float32) + kept
         if is_cut:
             inside = inside_box(cut_ptr, cut_top, cut_bottom, pixel, WIDTH)
@@ -106,4 +106,4 @@ def mix_normalise_erase(
                 noise = draw_normal(key, channel * num_pixels + pixel)
             inside = inside_box(box_ptr, top, bottom, pixel, WIDTH)
             value = tl.where(inside, noise, value)
-    tl.store(out_ptr + offset + pixel, value.to(out_ptr.dtype.element_ty), mask=real)
+    tl.store(out_ptr + offset + pixel, value.to(out_ptr.dtype.element_ty), mask=mask)

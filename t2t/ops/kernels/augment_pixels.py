@@ -39,26 +39,26 @@ def crop_and_flip(
     plane = tl.program_id(0) // num_tiles
     sample = plane // CHANNELS
     pixel = tl.program_id(0) % num_tiles * TILE + tl.arange(0, TILE)
-    real = pixel < num_pixels
+    mask = pixel < num_pixels
     column = pixel % WIDTH
     column = tl.where(tl.load(flip_ptr + sample), WIDTH - 1 - column, column)
     row = pixel // WIDTH + tl.load(top_ptr + sample).to(tl.int32)
     column += tl.load(left_ptr + sample).to(tl.int32)
-    inside = real
+    inside = mask
     if REFLECT:
         row, column = reflect(row, HEIGHT), reflect(column, WIDTH)
     else:
         inside &= (row >= 0) & (row < HEIGHT) & (column >= 0) & (column < WIDTH)
     offset = plane.to(tl.int64) * num_pixels
     level = tl.load(images_ptr + offset + row * WIDTH + column, mask=inside, other=0)
-    tl.store(out_ptr + offset + pixel, level, mask=real)
+    tl.store(out_ptr + offset + pixel, level, mask=mask)
 
 
 @triton.jit
-def sharpen(plane_ptr, level, pixel, real, height, width, factor):
+def sharpen(plane_ptr, level, pixel, mask, height, width, factor):
     """A blend with the mean of 3 × 3 pixels, centre weighing 5; borders stay."""
     row, column = pixel // width, pixel % width
-    within = real & (row > 0) & (row < height - 1) & (column > 0) & (column < width - 1)
+    within = mask & (row > 0) & (row < height - 1) & (column > 0) & (column < width - 1)
     total = 4 * level
     for down in tl.static_range(-1, 2):
         for across in tl.static_range(-1, 2):
@@ -69,19 +69,19 @@ def sharpen(plane_ptr, level, pixel, real, height, width, factor):
 
 
 @triton.jit
-def load_near(plane_ptr, start, position, across, size, real):
+def load_near(plane_ptr, start, position, across, size, mask):
     """The levels next to some positions of a row, borders repeated."""
     column = tl.minimum(tl.maximum(position + across, 0.0), size - 1.0).to(tl.int32)
-    return tl.load(plane_ptr + start + column, mask=real, other=0).to(tl.float32)
+    return tl.load(plane_ptr + start + column, mask=mask, other=0).to(tl.float32)
 
 
 @triton.jit
-def linear_row(plane_ptr, top, down, left, across, height, width, real):
+def linear_row(plane_ptr, top, down, left, across, height, width, mask):
     """Between two neighbours of a row."""
     row = tl.minimum(tl.maximum(top + down, 0.0), height - 1.0).to(tl.int32)
     start = row * width
-    first = load_near(plane_ptr, start, left, 0.0, width, real)
-    second = load_near(plane_ptr, start, left, 1.0, width, real)
+    first = load_near(plane_ptr, start, left, 0.0, width, mask)
+    second = load_near(plane_ptr, start, left, 1.0, width, mask)
     return first + across * (second - first)
 
 
@@ -98,19 +98,19 @@ def cubic_between(before, first, second, after, fraction):
 
 
 @triton.jit
-def cubic_row(plane_ptr, top, down, left, across, height, width, real):
+def cubic_row(plane_ptr, top, down, left, across, height, width, mask):
     """Between four neighbours of a row."""
     row = tl.minimum(tl.maximum(top + down, 0.0), height - 1.0).to(tl.int32)
     start = row * width
-    before = load_near(plane_ptr, start, left, -1.0, width, real)
-    first = load_near(plane_ptr, start, left, 0.0, width, real)
-    second = load_near(plane_ptr, start, left, 1.0, width, real)
-    after = load_near(plane_ptr, start, left, 2.0, width, real)
+    before = load_near(plane_ptr, start, left, -1.0, width, mask)
+    first = load_near(plane_ptr, start, left, 0.0, width, mask)
+    second = load_near(plane_ptr, start, left, 1.0, width, mask)
+    after = load_near(plane_ptr, start, left, 2.0, width, mask)
     return cubic_between(before, first, second, after, across)
 
 
 @triton.jit
-def move(plane_ptr, matrix_ptr, pixel, real, height, width, fill, is_cubic):
+def move(plane_ptr, matrix_ptr, pixel, mask, height, width, fill, is_cubic):
     """The levels that the sample's affine map shows."""
     column = (pixel % width).to(tl.float32) + 0.5
     row = (pixel // width).to(tl.float32) + 0.5
@@ -118,7 +118,7 @@ def move(plane_ptr, matrix_ptr, pixel, real, height, width, fill, is_cubic):
     x += tl.load(matrix_ptr + 2)
     y = tl.load(matrix_ptr + 3) * column + tl.load(matrix_ptr + 4) * row
     y += tl.load(matrix_ptr + 5)
-    inside = real & (x >= 0) & (x < width) & (y >= 0) & (y < height)
+    inside = mask & (x >= 0) & (x < width) & (y >= 0) & (y < height)
     left, top = tl.floor(x - 0.5), tl.floor(y - 0.5)
     across, down = x - 0.5 - left, y - 0.5 - top
     if is_cubic:
@@ -151,18 +151,18 @@ def apply_beyond_tables(
     CHANNELS: tl.constexpr,
 ):
     """Some pixels of a plane after an operation that reads other pixels too."""
-    real = pixel < HEIGHT * WIDTH
+    mask = pixel < HEIGHT * WIDTH
     plane_ptr = sample_ptr + channel * HEIGHT * WIDTH
     if code >= AFFINE_LINEAR:
         is_cubic = code == AFFINE_CUBIC
-        level = move(plane_ptr, matrix_ptr, pixel, real, HEIGHT, WIDTH, fill, is_cubic)
+        level = move(plane_ptr, matrix_ptr, pixel, mask, HEIGHT, WIDTH, fill, is_cubic)
     else:
-        level = tl.load(plane_ptr + pixel, mask=real, other=0).to(tl.int32)
+        level = tl.load(plane_ptr + pixel, mask=mask, other=0).to(tl.int32)
         if code == SATURATION:
-            grey = load_luma(sample_ptr, pixel, real, HEIGHT * WIDTH, CHANNELS)
+            grey = load_luma(sample_ptr, pixel, mask, HEIGHT * WIDTH, CHANNELS)
             level = blend(grey, level, factor)
         else:
-            level = sharpen(plane_ptr, level, pixel, real, HEIGHT, WIDTH, factor)
+            level = sharpen(plane_ptr, level, pixel, mask, HEIGHT, WIDTH, factor)
     return level
 
 
@@ -191,11 +191,11 @@ def apply_operations(
     offset = plane.to(tl.int64) * num_pixels
     if code <= LAST_TABLE:
         pixel = start + tl.arange(0, TILE)
-        real = pixel < num_pixels
-        level = tl.load(images_ptr + offset + pixel, mask=real, other=0)
+        mask = pixel < num_pixels
+        level = tl.load(images_ptr + offset + pixel, mask=mask, other=0)
         if code > 0:
             level = tl.load(table_ptr + plane * 256 + level.to(tl.int32))
-        tl.store(out_ptr + offset + pixel, level, mask=real)
+        tl.store(out_ptr + offset + pixel, level, mask=mask)
     else:
         # Fewer pixels at a time: these operations need many registers.
         for first in range(start, tl.minimum(start + TILE, num_pixels), BLOCK):

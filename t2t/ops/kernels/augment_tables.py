@@ -27,12 +27,12 @@ def blend(base, level, factor):
 
 
 @triton.jit
-def load_luma(pixels_ptr, pixel, real, num_pixels, CHANNELS: tl.constexpr):
+def load_luma(pixels_ptr, pixel, mask, num_pixels, CHANNELS: tl.constexpr):
     """The grey level of some pixels of a sample, as PIL converts RGB to L."""
-    grey = tl.load(pixels_ptr + pixel, mask=real, other=0).to(tl.int32)
+    grey = tl.load(pixels_ptr + pixel, mask=mask, other=0).to(tl.int32)
     if CHANNELS == 3:
-        green = tl.load(pixels_ptr + num_pixels + pixel, mask=real, other=0)
-        blue = tl.load(pixels_ptr + 2 * num_pixels + pixel, mask=real, other=0)
+        green = tl.load(pixels_ptr + num_pixels + pixel, mask=mask, other=0)
+        blue = tl.load(pixels_ptr + 2 * num_pixels + pixel, mask=mask, other=0)
         grey = grey * 19595 + green.to(tl.int32) * 38470 + blue.to(tl.int32) * 7471
         grey = (grey + 0x8000) >> 16
     return grey

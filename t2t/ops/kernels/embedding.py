@@ -29,15 +29,15 @@ def embed_forward(
     """One program: the same tokens of some samples."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, DIM)
-    real_column = (column < dim)[None, :]
-    real = (row < PREFIX + tokens)[:, None] & real_column
+    column_mask = (column < dim)[None, :]
+    mask = (row < PREFIX + tokens)[:, None] & column_mask
     is_image = row >= PREFIX
     added = tl.zeros((ROWS, DIM), tl.float32)
     at = row[:, None] * dim + column[None, :]
     if HAS_TABLE:
-        added += tl.load(table_ptr + at, mask=real, other=0.0).to(tl.float32)
+        added += tl.load(table_ptr + at, mask=mask, other=0.0).to(tl.float32)
     if PREFIX > 0:
-        here = real & (row < PREFIX)[:, None]
+        here = mask & (row < PREFIX)[:, None]
         added += tl.load(prefix_ptr + at, mask=here, other=0.0).to(tl.float32)
     if HAS_BIAS:
         bias = tl.load(bias_ptr + column, mask=column < dim, other=0.0)
@@ -51,16 +51,16 @@ def embed_forward(
             rank = tl.load(rank_at, mask=kept & is_image, other=0).to(tl.int32)
             kept &= ~is_image | (rank < count)
             out_row = tl.where(is_image, PREFIX + rank, row)
-        mask = kept[:, None] & real_column
+        kept_mask = kept[:, None] & column_mask
         feature_at = features_ptr + before * tokens * dim + at - PREFIX * dim
-        x = tl.load(feature_at, mask=mask & is_image[:, None], other=0.0)
+        x = tl.load(feature_at, mask=kept_mask & is_image[:, None], other=0.0)
         tl.store(
             out_ptr
             + before * (PREFIX + count) * dim
             + out_row[:, None] * dim
             + column[None, :],
             (x.to(tl.float32) + added).to(out_ptr.dtype.element_ty),
-            mask=mask,
+            mask=kept_mask,
         )
 
 
@@ -85,10 +85,10 @@ def embed_backward(
     """
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, DIM)
-    real_column = (column < dim)[None, :]
+    column_mask = (column < dim)[None, :]
     is_image = row >= PREFIX
     at = row[:, None] * dim + column[None, :]
-    real = (row < PREFIX + tokens)[:, None] & real_column
+    mask = (row < PREFIX + tokens)[:, None] & column_mask
     total = tl.zeros((ROWS, DIM), tl.float32)
     for sample in range(tl.program_id(1), batch, tl.num_programs(1)):
         before = tl.cast(sample, tl.int64)
@@ -104,14 +104,14 @@ def embed_backward(
             + before * (PREFIX + count) * dim
             + grad_row[:, None] * dim
             + column[None, :],
-            mask=kept[:, None] & real_column,
+            mask=kept[:, None] & column_mask,
             other=0.0,
         ).to(tl.float32)
         tl.store(
             grad_features_ptr + before * tokens * dim + at - PREFIX * dim,
             grad.to(grad_features_ptr.dtype.element_ty),
-            mask=real & is_image[:, None],
+            mask=mask & is_image[:, None],
         )
         total += grad
     base = partial_ptr + tl.program_id(1) * (PREFIX + tokens) * dim
-    tl.store(base + at, total, mask=real)
+    tl.store(base + at, total, mask=mask)

@@ -34,9 +34,9 @@ def gelu(x):
 def gelu_forward(x_ptr, out_ptr, size, BLOCK: tl.constexpr):
     """GELU of BLOCK consecutive values."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    real = at < size
-    x = tl.load(x_ptr + at, mask=real, other=0.0).to(tl.float32)
-    tl.store(out_ptr + at, gelu(x).to(out_ptr.dtype.element_ty), mask=real)
+    mask = at < size
+    x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
+    tl.store(out_ptr + at, gelu(x).to(out_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -53,17 +53,17 @@ def gelu_backward(
 ):
     """The gradient of the input, and its sums over some rows for the bias."""
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    real_column = column < columns
+    column_mask = column < columns
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     step = tl.num_programs(0) * ROWS
     for start in tl.range(tl.program_id(0) * ROWS, rows, step, num_stages=STAGES):
         row = start + tl.arange(0, ROWS)
-        real = (row < rows)[:, None] & real_column[None, :]
+        mask = (row < rows)[:, None] & column_mask[None, :]
         at = row.to(tl.int64)[:, None] * columns + column[None, :]
-        x = tl.load(x_ptr + at, mask=real, other=0.0).to(tl.float32)
-        grad = tl.load(grad_out_ptr + at, mask=real, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
+        grad = tl.load(grad_out_ptr + at, mask=mask, other=0.0).to(tl.float32)
         grad *= normal_cdf(x) + x * normal_density(x)
-        tl.store(grad_ptr + at, grad.to(grad_ptr.dtype.element_ty), mask=real)
+        tl.store(grad_ptr + at, grad.to(grad_ptr.dtype.element_ty), mask=mask)
         total += grad
     at = partial_ptr + tl.program_id(0) * columns + column
-    tl.store(at, tl.sum(total, 0), mask=real_column)
+    tl.store(at, tl.sum(total, 0), mask=column_mask)

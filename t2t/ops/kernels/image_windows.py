@@ -33,7 +33,7 @@ def image_squares(
     A window ends with the first REST rows and columns of its last squares: sums over
     those are stored, too.
     """
-    KIND: tl.constexpr = squares_ptr.dtype.element_ty
+    DTYPE: tl.constexpr = squares_ptr.dtype.element_ty
     NUM_SUMS: tl.constexpr = 2 if REST == STRIDE else 8
     row = tl.program_id(0) % rows
     sample = (tl.program_id(0) // rows).to(tl.int64)
@@ -42,26 +42,26 @@ def image_squares(
     line = tl.arange(0, LINES)
     y = row * STRIDE + line % STRIDE - PADDING
     x = first * STRIDE + tl.arange(0, COLUMNS * STRIDE) - PADDING
-    real_line = (line < CHANNELS * STRIDE) & (y >= 0) & (y < height)
+    line_mask = (line < CHANNELS * STRIDE) & (y >= 0) & (y < height)
     at = (line // STRIDE) * channel_stride + y * row_stride
     pixels = tl.load(
         image_ptr
         + sample * sample_stride
         + at[:, None].to(tl.int64)
         + x[None, :] * column_stride,
-        mask=real_line[:, None] & ((x >= 0) & (x < width))[None, :],
+        mask=line_mask[:, None] & ((x >= 0) & (x < width))[None, :],
         other=0.0,
     ).to(tl.float32)
     column = first + tl.arange(0, COLUMNS)
-    real = column < columns
-    squares = tl.reshape(pixels.to(KIND), (LINES, COLUMNS, STRIDE))
+    mask = column < columns
+    squares = tl.reshape(pixels.to(DTYPE), (LINES, COLUMNS, STRIDE))
     squares = tl.reshape(tl.permute(squares, (1, 0, 2)), (COLUMNS, LINES * STRIDE))
     channel = tl.arange(0, LINES * STRIDE)
     square = (sample * rows + row) * columns + column
     tl.store(
         squares_ptr + square[:, None] * OUT_CHANNELS + channel[None, :],
         squares,
-        mask=real[:, None] & (channel < OUT_CHANNELS)[None, :],
+        mask=mask[:, None] & (channel < OUT_CHANNELS)[None, :],
     )
     size = rows * columns
     sums_ptr += sample * NUM_SUMS * size + row * columns + column
@@ -69,15 +69,15 @@ def image_squares(
     for power in tl.static_range(2):
         values = pixels if power == 0 else pixels * pixels
         whole = tl.reshape(tl.sum(values, 0), (COLUMNS, STRIDE))
-        tl.store(sums_ptr, tl.sum(whole, 1), mask=real)
+        tl.store(sums_ptr, tl.sum(whole, 1), mask=mask)
         if REST < STRIDE:
             part = tl.where((line % STRIDE < REST)[:, None], values, 0.0)
             part = tl.reshape(tl.sum(part, 0), (COLUMNS, STRIDE))
             left = tl.sum(tl.where(within[None, :], whole, 0.0), 1)
             corner = tl.sum(tl.where(within[None, :], part, 0.0), 1)
-            tl.store(sums_ptr + size, left, mask=real)
-            tl.store(sums_ptr + 2 * size, tl.sum(part, 1), mask=real)
-            tl.store(sums_ptr + 3 * size, corner, mask=real)
+            tl.store(sums_ptr + size, left, mask=mask)
+            tl.store(sums_ptr + 2 * size, tl.sum(part, 1), mask=mask)
+            tl.store(sums_ptr + 3 * size, corner, mask=mask)
         sums_ptr += NUM_SUMS // 2 * size
 
 
@@ -100,7 +100,7 @@ def window_moments(
     """Mean and 1/deviation of windows of SQUARES × SQUARES squares."""
     NUM_SUMS: tl.constexpr = 8 if HAS_REST else 2
     window = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    real = window < total
+    mask = window < total
     sample = window // tokens
     row = window % tokens // grid_columns
     column = window % grid_columns
@@ -114,10 +114,10 @@ def window_moments(
             if HAS_REST:
                 kind = 2 * (down == SQUARES - 1) + (right == SQUARES - 1)
             here = at + kind * size + down * columns + right
-            first += tl.load(here, mask=real, other=0.0)
-            second += tl.load(here + NUM_SUMS // 2 * size, mask=real, other=0.0)
+            first += tl.load(here, mask=mask, other=0.0)
+            second += tl.load(here + NUM_SUMS // 2 * size, mask=mask, other=0.0)
     mean = first / SIZE
     # Rounding can make the variance of a flat window slightly negative.
     variance = tl.maximum(second / SIZE - mean * mean, 0.0)
-    tl.store(mean_ptr + window, mean, mask=real)
-    tl.store(rstd_ptr + window, tl.rsqrt(variance + EPS), mask=real)
+    tl.store(mean_ptr + window, mean, mask=mask)
+    tl.store(rstd_ptr + window, tl.rsqrt(variance + EPS), mask=mask)

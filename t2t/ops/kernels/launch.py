@@ -12,7 +12,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def is_traced() -> bool:
-    """Whether calls are recorded, by torch.compile or a dispatch mode, not just run."""
+    """Whether calls are traced, by torch.compile or a dispatch mode."""
     if torch.compiler.is_compiling():
         return True
     return bool(torch._C._len_torch_dispatch_stack() > 0)

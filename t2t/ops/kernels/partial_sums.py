@@ -18,13 +18,13 @@ def sum_partials(
 ):
     """One program: the sums of COLUMNS columns, always in the same order."""
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    real_column = column < columns
+    column_mask = column < columns
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     for start in range(0, rows, ROWS):
         row = start + tl.arange(0, ROWS)
         total += tl.load(
             partial_ptr + row.to(tl.int64)[:, None] * columns + column[None, :],
-            mask=(row < rows)[:, None] & real_column[None, :],
+            mask=(row < rows)[:, None] & column_mask[None, :],
             other=0.0,
         )
-    tl.store(out_ptr + column, tl.sum(total, 0), mask=real_column)
+    tl.store(out_ptr + column, tl.sum(total, 0), mask=column_mask)

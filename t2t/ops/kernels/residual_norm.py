@@ -33,46 +33,46 @@ def residual_norm_forward(
     scale = tl.cast(scale, tl.float32)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, DIM)
-    real_row = row < rows
-    real_column = column < dim
-    real = real_row[:, None] & real_column[None, :]
+    row_mask = row < rows
+    column_mask = column < dim
+    mask = row_mask[:, None] & column_mask[None, :]
     sample = row // tokens
     token = row - sample * tokens
     at = row.to(tl.int64)[:, None] * dim + column[None, :]
-    x = tl.load(residual_ptr + at, mask=real, other=0.0).to(tl.float32)
+    x = tl.load(residual_ptr + at, mask=mask, other=0.0).to(tl.float32)
     if HAS_BRANCH:
         index = sample
         if HAS_BRANCH_INDEX:
-            index = tl.load(branch_index_ptr + sample, mask=real_row, other=-1)
-        kept = (index >= 0) & real_row
+            index = tl.load(branch_index_ptr + sample, mask=row_mask, other=-1)
+        kept = (index >= 0) & row_mask
         branch_row = index.to(tl.int64) * tokens + token
         branch = tl.load(
             branch_ptr + branch_row[:, None] * dim + column[None, :],
-            mask=kept[:, None] & real_column[None, :],
+            mask=kept[:, None] & column_mask[None, :],
             other=0.0,
         ).to(tl.float32)
-        bias = tl.load(branch_bias_ptr + column, mask=real_column, other=0.0)
+        bias = tl.load(branch_bias_ptr + column, mask=column_mask, other=0.0)
         branch += bias.to(tl.float32)[None, :]
         x += tl.where(kept[:, None], branch * scale, 0.0)
         stored = x.to(sum_ptr.dtype.element_ty)
-        tl.store(sum_ptr + at, stored, mask=real)
+        tl.store(sum_ptr + at, stored, mask=mask)
         # The backward pass sees the rounded sum: normalise the same numbers here.
         x = stored.to(tl.float32)
     mean = tl.sum(x, 1) / dim
-    centred = tl.where(real_column[None, :], x - mean[:, None], 0.0)
+    centred = tl.where(column_mask[None, :], x - mean[:, None], 0.0)
     rstd = tl.rsqrt(tl.sum(centred * centred, 1) / dim + EPS)
-    gain = tl.load(gain_ptr + column, mask=real_column, other=0.0).to(tl.float32)
-    shift = tl.load(shift_ptr + column, mask=real_column, other=0.0).to(tl.float32)
+    gain = tl.load(gain_ptr + column, mask=column_mask, other=0.0).to(tl.float32)
+    shift = tl.load(shift_ptr + column, mask=column_mask, other=0.0).to(tl.float32)
     normed = centred * rstd[:, None] * gain[None, :] + shift[None, :]
     index = sample
     if HAS_NORMED_INDEX:
-        index = tl.load(normed_index_ptr + sample, mask=real_row, other=-1)
-    kept = (index >= 0) & real_row
+        index = tl.load(normed_index_ptr + sample, mask=row_mask, other=-1)
+    kept = (index >= 0) & row_mask
     normed_row = index.to(tl.int64) * tokens + token
     tl.store(
         normed_ptr + normed_row[:, None] * dim + column[None, :],
         normed.to(normed_ptr.dtype.element_ty),
-        mask=kept[:, None] & real_column[None, :],
+        mask=kept[:, None] & column_mask[None, :],
     )
 
 
@@ -118,24 +118,24 @@ def residual_norm_backward(
     grad_normed_ptr += normed_index * size
     grad_branch_ptr += branch_index * size
     column = tl.arange(0, DIM)
-    real_column = column < dim
-    gain = tl.load(gain_ptr + column, mask=real_column, other=0.0).to(tl.float32)
+    column_mask = column < dim
+    gain = tl.load(gain_ptr + column, mask=column_mask, other=0.0).to(tl.float32)
     grad_gain = tl.zeros((ROWS, DIM), tl.float32)
     grad_shift = tl.zeros((ROWS, DIM), tl.float32)
     grad_bias = tl.zeros((ROWS, DIM), tl.float32)
     step = tl.num_programs(1) * ROWS
     for start in tl.range(tl.program_id(1) * ROWS, tokens, step, num_stages=STAGES):
         row = start + tl.arange(0, ROWS)
-        real = (row < tokens)[:, None] & real_column[None, :]
+        mask = (row < tokens)[:, None] & column_mask[None, :]
         at = row[:, None] * dim + column[None, :]
-        kept = (row < num_normed)[:, None] & real_column[None, :]
+        kept = (row < num_normed)[:, None] & column_mask[None, :]
         grad = tl.load(grad_normed_ptr + at, mask=kept, other=0.0).to(tl.float32)
-        x = tl.load(sum_ptr + at, mask=real, other=0.0).to(tl.float32)
+        x = tl.load(sum_ptr + at, mask=mask, other=0.0).to(tl.float32)
         total = tl.zeros((ROWS, DIM), tl.float32)
         if HAS_GRAD_SUM:
-            total = tl.load(grad_sum_ptr + at, mask=real, other=0.0).to(tl.float32)
+            total = tl.load(grad_sum_ptr + at, mask=mask, other=0.0).to(tl.float32)
         mean = tl.sum(x, 1) / dim
-        centred = tl.where(real_column[None, :], x - mean[:, None], 0.0)
+        centred = tl.where(column_mask[None, :], x - mean[:, None], 0.0)
         rstd = tl.rsqrt(tl.sum(centred * centred, 1) / dim + EPS)
         unit = centred * rstd[:, None]
         grad_gain += grad * unit
@@ -144,16 +144,16 @@ def residual_norm_backward(
         along = tl.sum(grad * unit, 1) / dim
         level = tl.sum(grad, 1) / dim
         total += (grad - level[:, None] - unit * along[:, None]) * rstd[:, None]
-        kind = grad_residual_ptr.dtype.element_ty
-        tl.store(grad_residual_ptr + at, total.to(kind), mask=real)
-        kept = (row < num_branch)[:, None] & real_column[None, :]
+        dtype = grad_residual_ptr.dtype.element_ty
+        tl.store(grad_residual_ptr + at, total.to(dtype), mask=mask)
+        kept = (row < num_branch)[:, None] & column_mask[None, :]
         total = tl.where(kept, total * scale, 0.0)
         grad_bias += total
         if WRITES_BRANCH:
-            kind = grad_branch_ptr.dtype.element_ty
-            tl.store(grad_branch_ptr + at, total.to(kind), mask=kept)
+            dtype = grad_branch_ptr.dtype.element_ty
+            tl.store(grad_branch_ptr + at, total.to(dtype), mask=kept)
     part = sample * tl.num_programs(1) + tl.program_id(1)
     partial_at = partial_ptr + part * 3 * dim + column
-    tl.store(partial_at, tl.sum(grad_gain, 0), mask=real_column)
-    tl.store(partial_at + dim, tl.sum(grad_shift, 0), mask=real_column)
-    tl.store(partial_at + 2 * dim, tl.sum(grad_bias, 0), mask=real_column)
+    tl.store(partial_at, tl.sum(grad_gain, 0), mask=column_mask)
+    tl.store(partial_at + dim, tl.sum(grad_shift, 0), mask=column_mask)
+    tl.store(partial_at + 2 * dim, tl.sum(grad_bias, 0), mask=column_mask)

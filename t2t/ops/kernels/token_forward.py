@@ -43,8 +43,8 @@ def key_sums(
     product_ptr += before * (3 * DIM)
     rstd_ptr += before
     mean_ptr += before
-    KIND: tl.constexpr = product_ptr.dtype.element_ty
-    features = split_features(features_ptr, FEATURES, KIND)
+    DTYPE: tl.constexpr = product_ptr.dtype.element_ty
+    features = split_features(features_ptr, FEATURES, DTYPE)
     key_vectors = part_vectors(centre_ptr, offset_ptr, 0)
     value_vectors = part_vectors(centre_ptr, offset_ptr, 2)
     peak = tl.full((FEATURES,), float("-inf"), tl.float32)
@@ -52,18 +52,18 @@ def key_sums(
     values = tl.zeros((FEATURES, DIM), tl.float32)
     for start in range(tl.program_id(1) * TILE, tokens, tl.num_programs(1) * TILE):
         row = start + tl.arange(0, TILE)
-        real = row < tokens
-        scales = token_scales(rstd_ptr, mean_ptr, row, real)
-        key = projected(product_ptr, row, real, scales, key_vectors, 0).to(KIND)
-        value = projected(product_ptr, row, real, scales, value_vectors, 2).to(KIND)
+        mask = row < tokens
+        scales = token_scales(rstd_ptr, mean_ptr, row, mask)
+        key = projected(product_ptr, row, mask, scales, key_vectors, 0).to(DTYPE)
+        value = projected(product_ptr, row, mask, scales, value_vectors, 2).to(DTYPE)
         exponent = key_exponents(key, features)
-        exponent = tl.where(real[:, None], exponent, float("-inf"))
+        exponent = tl.where(mask[:, None], exponent, float("-inf"))
         new_peak = tl.maximum(peak, tl.max(exponent, 0))
         weight = tl.exp(exponent - new_peak[None, :])
         shrink = tl.exp(peak - new_peak)
         mass = mass * shrink + tl.sum(weight, 0)
         values = values * shrink[:, None]
-        values += exact_dot(tl.trans(weight.to(KIND)), value)
+        values += exact_dot(tl.trans(weight.to(DTYPE)), value)
         peak = new_peak
     feature = tl.arange(0, FEATURES)
     part = sample * tl.num_programs(1) + tl.program_id(1)
@@ -109,47 +109,47 @@ def token_forward(
     hidden_ptr += before * DIM
     out_ptr += before * DIM
     moments_ptr += before * 2
-    KIND: tl.constexpr = product_ptr.dtype.element_ty
+    DTYPE: tl.constexpr = product_ptr.dtype.element_ty
     channel = tl.arange(0, DIM)
-    features = split_features(features_ptr, FEATURES, KIND)
+    features = split_features(features_ptr, FEATURES, DTYPE)
     query_vectors = part_vectors(centre_ptr, offset_ptr, 1)
     value_vectors = part_vectors(centre_ptr, offset_ptr, 2)
     log_mass = tl.load(log_mass_ptr + sample * FEATURES + tl.arange(0, FEATURES))
-    means = matrix(means_ptr + sample * FEATURES * DIM, FEATURES, DIM).to(KIND)
-    proj = tl.trans(matrix(proj_ptr, DIM, DIM).to(KIND))
-    fc1 = tl.trans(matrix(fc1_ptr, DIM, DIM).to(KIND))
-    fc2 = tl.trans(matrix(fc2_ptr, DIM, DIM).to(KIND))
+    means = matrix(means_ptr + sample * FEATURES * DIM, FEATURES, DIM).to(DTYPE)
+    proj = tl.trans(matrix(proj_ptr, DIM, DIM).to(DTYPE))
+    fc1 = tl.trans(matrix(fc1_ptr, DIM, DIM).to(DTYPE))
+    fc2 = tl.trans(matrix(fc2_ptr, DIM, DIM).to(DTYPE))
     proj_bias = tl.load(biases_ptr + channel)
     fc1_bias = tl.load(biases_ptr + DIM + channel)
     fc2_bias = tl.load(biases_ptr + 2 * DIM + channel)
     for start in range(tl.program_id(1) * TILE, tokens, tl.num_programs(1) * TILE):
         row = start + tl.arange(0, TILE)
-        real = row < tokens
-        scales = token_scales(rstd_ptr, mean_ptr, row, real)
-        query = projected(product_ptr, row, real, scales, query_vectors, 1).to(KIND)
-        value = projected(product_ptr, row, real, scales, value_vectors, 2)
+        mask = row < tokens
+        scales = token_scales(rstd_ptr, mean_ptr, row, mask)
+        query = projected(product_ptr, row, mask, scales, query_vectors, 1).to(DTYPE)
+        value = projected(product_ptr, row, mask, scales, value_vectors, 2)
         weight = query_weights(query, features, log_mass)
-        mixed = exact_dot(weight.to(KIND), means)
-        hidden = exact_dot(mixed.to(KIND), proj) + proj_bias[None, :]
+        mixed = exact_dot(weight.to(DTYPE), means)
+        hidden = exact_dot(mixed.to(DTYPE), proj) + proj_bias[None, :]
         if DROPOUT:
             bits = random_bits(tl.load(seed_ptr), sample * tokens + row)
             kept = (bits & 0xFFFF).to(tl.int32) >= drop_below
             hidden = tl.where(kept, hidden * keep_scale, 0.0)
-        hidden = (hidden + value).to(KIND)
+        hidden = (hidden + value).to(DTYPE)
         at = row[:, None] * DIM + channel[None, :]
-        tl.store(hidden_ptr + at, hidden, mask=real[:, None])
+        tl.store(hidden_ptr + at, hidden, mask=mask[:, None])
         hidden = hidden.to(tl.float32)
         unit, _ = standardised(hidden, EPS)
-        inner = exact_dot(unit.to(KIND), fc1) + fc1_bias[None, :]
-        out = exact_dot(gelu(inner).to(KIND), fc2) + fc2_bias[None, :]
+        inner = exact_dot(unit.to(DTYPE), fc1) + fc1_bias[None, :]
+        out = exact_dot(gelu(inner).to(DTYPE), fc2) + fc2_bias[None, :]
         if DROPOUT:
             kept = (bits >> 16).to(tl.int32) >= drop_below
             out = tl.where(kept, out * keep_scale, 0.0)
-        out = (out + hidden).to(KIND)
-        tl.store(out_ptr + at, out, mask=real[:, None])
+        out = (out + hidden).to(DTYPE)
+        tl.store(out_ptr + at, out, mask=mask[:, None])
         out = out.to(tl.float32)
-        tl.store(moments_ptr + row * 2, tl.sum(out, 1), mask=real)
-        tl.store(moments_ptr + row * 2 + 1, tl.sum(out * out, 1), mask=real)
+        tl.store(moments_ptr + row * 2, tl.sum(out, 1), mask=mask)
+        tl.store(moments_ptr + row * 2 + 1, tl.sum(out * out, 1), mask=mask)
 
 
 @triton.jit

@@ -19,22 +19,22 @@ SUM_ROWS = tl.constexpr(16)
 
 
 @triton.jit
-def projected(product_ptr, row, real, scales, vectors, PART: tl.constexpr):
+def projected(product_ptr, row, mask, scales, vectors, PART: tl.constexpr):
     """One part (0 key, 1 query, 2 value) of the projected tokens, in float32."""
     rstd, mean_rstd = scales
     centre, offset = vectors
     column = PART * DIM + tl.arange(0, DIM)
     at = row[:, None] * (3 * DIM) + column[None, :]
-    product = tl.load(product_ptr + at, mask=real[:, None], other=0.0).to(tl.float32)
+    product = tl.load(product_ptr + at, mask=mask[:, None], other=0.0).to(tl.float32)
     shift = offset[None, :] - centre[None, :] * mean_rstd[:, None]
     return product * rstd[:, None] + shift
 
 
 @triton.jit
-def token_scales(rstd_ptr, mean_ptr, row, real):
+def token_scales(rstd_ptr, mean_ptr, row, mask):
     """1/deviation of each token's window, and the same times its mean."""
-    rstd = tl.load(rstd_ptr + row, mask=real, other=1.0)
-    return rstd, rstd * tl.load(mean_ptr + row, mask=real, other=0.0)
+    rstd = tl.load(rstd_ptr + row, mask=mask, other=1.0)
+    return rstd, rstd * tl.load(mean_ptr + row, mask=mask, other=0.0)
 
 
 @triton.jit
@@ -59,11 +59,11 @@ def exact_dot(left, right):
 
 
 @triton.jit
-def split_features(features_ptr, FEATURES: tl.constexpr, KIND: tl.constexpr):
+def split_features(features_ptr, FEATURES: tl.constexpr, DTYPE: tl.constexpr):
     """The features as a sum of two half-precision parts: exp magnifies rounding."""
     features = matrix(features_ptr, FEATURES, DIM)
-    high = features.to(KIND)
-    return high, (features - high.to(tl.float32)).to(KIND)
+    high = features.to(DTYPE)
+    return high, (features - high.to(tl.float32)).to(DTYPE)
 
 
 @triton.jit

@@ -66,7 +66,7 @@ class Service:
         metrics.gauge("t2t_upload_bytes", held, lambda: self.held.num)
 
     def warm_up(self) -> None:
-        """Predicts a grey image; raises an error for weights that give NaN.
+        """Predicts a grey image; raises an error for weights that output NaN.
 
         The first image takes long, since decoders are imported then.
         """
@@ -127,7 +127,7 @@ class Service:
     def classes_json(self, classes: Iterable[ClassProbability]) -> list[dict[str, Any]]:
         """Predicted classes as JSON, with the names that `t2t predict --json` gives.
 
-        With several labels an image, also whether a class reaches the threshold.
+        With several labels per image, also whether a class reaches the threshold.
         """
         several = self.trained.is_multilabel
         return [
@@ -147,7 +147,7 @@ class Service:
         return self.room.num_inside
 
     def full(self, num_inside: int) -> Problem:
-        """Refuses a request because so many are inside."""
+        """The 503 for a request while too many others are in progress."""
         batch = max(self.metrics.batch_size.mean, 1.0)
         seconds = num_inside / batch * self.metrics.model_seconds.mean
         return busy(max(math.ceil(seconds), 1), f"{num_inside} images are waiting")

@@ -23,7 +23,7 @@ class HeldOut:
 
     temperature: float
     num_images: int
-    """Of the other half."""
+    """Images in the other half."""
     ece_before: float
     ece: float
     loss_before: float
@@ -97,7 +97,7 @@ def best_temperature(logits: Logits, labels: Int64[Tensor, " images"]) -> float 
     own = logits.gather(1, labels[:, None])[:, 0].double().mean().item()
 
     def slope(log_temperature: float) -> float:
-        """Of the loss by the inverse temperature, in which the loss is convex."""
+        """The derivative of the loss by 1 / temperature, in which it is convex."""
         shares = (logits / math.exp(log_temperature)).softmax(1)
         return (shares * logits).sum(1).double().mean().item() - own
 

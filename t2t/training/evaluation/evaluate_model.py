@@ -197,10 +197,10 @@ def as_trained(
 
 
 def check_one_label(trained: TrainedModel, selected: "EvaluationData") -> None:
-    """Refuses several labels an image, for a score of predicted classes."""
+    """Refuses several labels per image, for a score of predicted classes."""
     if trained.is_multilabel:
         raise UserError(
-            f"{trained.path} predicts several labels an image, which "
+            f"{trained.path} predicts several labels per image, which "
             "`evaluate_multilabel` scores."
         )
     if selected.source.is_multilabel:

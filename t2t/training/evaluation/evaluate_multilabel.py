@@ -1,4 +1,4 @@
-"""Evaluates a model that predicts several labels an image."""
+"""Evaluates a model that predicts several labels per image."""
 
 import os
 from collections.abc import Callable
@@ -41,14 +41,14 @@ def evaluate_multilabel(
     max_pixels: int = DEFAULT_MAX_PIXELS,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> MultilabelReport | None:
-    """As `evaluate_model`, for a model that predicts several labels an image."""
+    """As `evaluate_model`, for a model that predicts several labels per image."""
     with init_distributed(device) as world, use_free_cores(world.device):
         precision = precision or default_precision(world.device)
         choose("precision", precision, PRECISIONS)
         trained = as_trained(path)
         if not trained.is_multilabel:
             raise UserError(
-                f"{trained.path} predicts one class an image, which `evaluate_model` "
+                f"{trained.path} predicts one class per image, which `evaluate_model` "
                 "scores."
             )
         found = find_data(trained, data, split, label_config)
@@ -77,7 +77,7 @@ def evaluate_multilabel(
 
 
 def label_table(source: Source) -> torch.Tensor:
-    """The label sets of a source; a set for each class if it has one label an image."""
+    """The label sets of a source; with one label per image, a set for each class."""
     sets = source.label_sets
     return index_table(sets_of_classes(len(source.classes)) if sets is None else sets)
 

@@ -27,14 +27,14 @@ class Measured:
     values: dict[str, Tensor]
     """What was measured of every image, by name, such as its index and its loss."""
     images_per_second: float | None
-    """From the second batch on; None if there is only one."""
+    """Measured from the second batch on; None if there is only one."""
     device: str
     precision: str
     batch_size: int
     damaged: tuple[str, ...]
     notes: tuple[str, ...]
 
-    def what_as_json(self, num_images: int) -> dict[str, Any]:
+    def data_as_json(self, num_images: int) -> dict[str, Any]:
         """The model and the data as JSON."""
         return {
             "weights": self.trained.path,
@@ -44,8 +44,8 @@ class Measured:
             "num_images": num_images,
         }
 
-    def how_as_json(self) -> dict[str, Any]:
-        """The way of measuring as JSON."""
+    def measurement_as_json(self) -> dict[str, Any]:
+        """Speed, device and preprocessing as JSON."""
         rate = self.images_per_second
         return {
             "images_per_second": None if rate is None else round(rate, 1),

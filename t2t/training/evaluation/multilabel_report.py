@@ -1,4 +1,4 @@
-"""The report of an evaluation with several labels an image: tables, and JSON."""
+"""The report of a multi-label evaluation: tables, and JSON."""
 
 import math
 from dataclasses import dataclass
@@ -38,13 +38,13 @@ class MultilabelReport(Measured):
     def as_json(self) -> dict[str, Any]:
         """The report as JSON."""
         return {
-            **self.what_as_json(self.num_images),
+            **self.data_as_json(self.num_images),
             "multilabel": True,
             "map": finite(self.scores.mean_average_precision),
             "f1": finite(self.scores.overall_f1),
             "threshold": THRESHOLD,
             "loss": round(self.loss, 6),
-            **self.how_as_json(),
+            **self.measurement_as_json(),
             "classes": [
                 {
                     "class": row.class_name,
@@ -62,7 +62,7 @@ class MultilabelReport(Measured):
     def classes(self) -> list["MultilabelRow"]:
         """Every class, those with the worst average precision first.
 
-        Classes that no image has come last.
+        Classes without images come last.
         """
         scores, trained = self.scores, self.trained
         rows = [
@@ -119,7 +119,7 @@ class MultilabelRow:
 
     @property
     def sort_key(self) -> float:
-        """The average precision; what is not finite comes first."""
+        """The average precision; NaN sorts first."""
         value = self.average_precision
         return value if math.isfinite(value) else -1.0
 
@@ -143,7 +143,7 @@ def class_table(rows: list[MultilabelRow]) -> Table:
 
 
 def percent(value: float, digits: int = 1) -> str:
-    """A share in per cent; a dash if it is not defined."""
+    """A percentage; a dash if it is not defined."""
     return f"{value:.{digits}f} %" if math.isfinite(value) else "–"
 
 

@@ -51,7 +51,7 @@ class EvalReport(Measured):
         """The report as JSON."""
         score, real = self.score, self.real
         return {
-            **self.what_as_json(score.num_images),
+            **self.data_as_json(score.num_images),
             "top1": round(score.top1, 4),
             "top5": round(score.top5, 4),
             "macro_accuracy": round(score.macro_accuracy, 4),
@@ -60,7 +60,7 @@ class EvalReport(Measured):
             "calibration": calibration_json(score.calibration),
             "real_top1": None if real is None else round(real.top1, 4),
             "real_num_images": None if real is None else real.num_images,
-            **self.how_as_json(),
+            **self.measurement_as_json(),
             "classes": [
                 {
                     "class": row.class_name,

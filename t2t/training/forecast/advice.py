@@ -31,7 +31,7 @@ FEW_TO_TRAIN = 5_000
 FEW_TO_VALIDATE = 1_000
 """With fewer validation images, the confidence interval exceeds ± 3 points."""
 SMALL_SIDE, MUCH_LARGER = 64, 2.5
-"""Images so many times larger than this side, or a smaller one, lose their details."""
+"""Warns of images this many times larger than a training size up to this side."""
 NUM_TRIED = 8
 SECONDS_TRIED = 1.0
 """A whole step is timed only if it takes less than this."""

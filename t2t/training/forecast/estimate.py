@@ -99,8 +99,8 @@ def describe_memory(
     activations = bytes_per_image * num_at_once / 2**30
     return (
         f"About {fixed + activations:.2g} GiB: {fixed:.2g} for weights, gradients, "
-        f"optimizer and EMA, {activations:.2g} for {num_at_once} images at once (see "
-        "--micro-batch)"
+        f"optimizer and EMA, {activations:.2g} for the activations of {num_at_once} "
+        "images (see --micro-batch)"
     )
 
 
@@ -111,8 +111,8 @@ def describe_steps(
     per_epoch = steps_per_epoch(len(splits.train), recipe.batch_size)
     num_images = per_epoch * recipe.batch_size * recipe.epochs
     return [
-        f"{len(splits.train):,} training images and {len(splits.val):,} to validate "
-        f"on, {len(splits.train.classes)} classes",
+        f"{len(splits.train):,} training and {len(splits.val):,} validation images, "
+        f"{len(splits.train.classes)} classes",
         *splits.notes,
         f"{counted(recipe.epochs, 'epoch')} of {counted(per_epoch, 'step')} of "
         f"{counted(recipe.batch_size, 'image')}: "

@@ -16,7 +16,7 @@ from t2t.training.recipe import Recipe
 Row = dict[str, Any]
 
 FLOOR_SECONDS = 0.003
-"""Of a step on almost no images: 2.9 ms for T2T-ViT-14 and 2.3 ms for DeiT-S, by
+"""Time of a step on almost no images: 2.9 ms for T2T-ViT-14 and 2.3 ms for DeiT-S, by
 extrapolating batches of 32 and 64 on an H200 (records/speed/growth-h200.json)."""
 GRAPHS = ("graph", "eager_graph")
 """Launches whose step is a CUDA graph."""
@@ -27,7 +27,7 @@ USUAL = {
     "image_size": 224,
     "depth": None,
 }
-"""Of rows that do not say it."""
+"""Values of fields that a row leaves out."""
 
 
 @dataclass(frozen=True)

@@ -37,10 +37,9 @@ class Plan:
     parallelism: Parallelism
     steps: int
     images_per_gpu: int
-    """In each step."""
     num_nodes: int
     host_seconds: float
-    """To launch a step."""
+    """Time to launch a step."""
     device_seconds: float
     """Mean time per step without the network: some steps may use fewer tokens."""
     network_seconds: float

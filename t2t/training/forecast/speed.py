@@ -21,8 +21,8 @@ from t2t.training.step import Stepper
 from t2t.training.threads import choose_threads, use_threads
 
 SECONDS_TIMED = 2.0
-"""For each phase, at most."""
-MOST_TIMED = 20
+"""Maximum per phase."""
+MAX_TIMED = 20
 FEW, SEVERAL = 4, 12
 """Images of the two parts of a step that takes too long to be timed as a whole."""
 
@@ -34,7 +34,7 @@ class Speed:
     step_seconds: float
     """The mean over the phases."""
     evaluation_seconds: float
-    """Of all validation images, by the raw model and the EMA."""
+    """Evaluation of the raw model and the EMA on all validation images."""
 
     def run_seconds(self, recipe: Recipe, num_images: int) -> float:
         """The seconds of a run's steps and evaluations."""
@@ -123,7 +123,7 @@ def part_of(batch: Batch, num: int) -> Batch:
 def time_calls(call: Callable[[], object]) -> float:
     """The mean seconds of a call, over about two seconds."""
     times: list[float] = []
-    while len(times) < MOST_TIMED and sum(times) < SECONDS_TIMED:
+    while len(times) < MAX_TIMED and sum(times) < SECONDS_TIMED:
         times.append(timed(call))
     return sum(times) / len(times)
 

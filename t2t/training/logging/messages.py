@@ -24,16 +24,16 @@ class Messages:
             silent = silent or not prints_warnings()
             self.warnings = RunConsole(stderr=True, quiet=silent, highlight=False)
         # If the log cannot be written, the warning is only printed.
-        self.failures = FailureCounter(lambda words: self.show(words, style="yellow"))
+        self.failures = FailureCounter(lambda line: self.show(line, style="yellow"))
 
     def warn(self, sentence: str) -> None:
         """Prints and logs a warning."""
         self.show(sentence, style="yellow")
         self.note(sentence)
 
-    def info(self, *words: str | tuple[str, str]) -> None:
-        """Prints and logs a line; a pair is words and their style."""
-        text = Text.assemble(*words)
+    def info(self, *parts: str | tuple[str, str]) -> None:
+        """Prints and logs a line; a pair is a text and its style."""
+        text = Text.assemble(*parts)
         self.console.show(text)
         self.note(text.plain)
 
@@ -41,14 +41,14 @@ class Messages:
         """Prints a sentence without logging it."""
         self.warnings.show(Text(sentence, style=style))
 
-    def note(self, words: str) -> None:
+    def note(self, line: str) -> None:
         """Logs a line without printing it; a full disk does not stop a run."""
         folder = self.run_folder
         if not self.world.is_main or not folder.path.is_dir() or folder.is_lost():
             return
         try:
             with folder.log.open("ab") as file:
-                file.write(f"{words}\n".encode(errors="backslashreplace"))
+                file.write(f"{line}\n".encode(errors="backslashreplace"))
             self.failures.recovered(LOG_FAILED)
         except OSError as error:
             self.failures.failed(LOG_FAILED, write_failure(LOG_FAILED, error, folder))

@@ -1,4 +1,4 @@
-"""Several labels an image: in one cell, in several rows, in columns of 0 and 1."""
+"""Several labels per image: in one cell, in several rows, in columns of 0 and 1."""
 
 import json
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_labels_joined_in_a_cell(folder: Path, separator: str) -> None:
     assert found(splits) == NAMES
     assert splits.train.classes == ("cat", "dog", "indoor", "outdoor")
     assert splits.train.label_sets is splits.val.label_sets
-    assert "several labels an image" in splits.description
+    assert "several labels per image" in splits.description
 
 
 def test_json_lists(folder: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_column_without_images_is_noted(folder: Path) -> None:
     train = opened(file).train
     assert train.classes == ("cat", "dog")
     assert train.notes == (
-        f"{file} has no 1 in 2 columns, which are no classes: 'owl', 'emu'.",
+        f"{file} has no 1 in 2 columns, which are not classes: 'owl', 'emu'.",
     )
 
 

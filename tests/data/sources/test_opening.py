@@ -27,7 +27,7 @@ def test_train_and_val_folders(tmp_path):
     assert splits.train.labels.dtype == np.int64
     assert splits.train.name(4) == str(tmp_path / "train" / "cat" / "002.png")
     assert decode(splits.train.read(4)).unique().tolist() == [2]
-    assert "5 images to train on, 2 to evaluate on" in splits.description
+    assert "5 training images, 2 validation images" in splits.description
 
 
 @pytest.mark.parametrize("name", ["valid", "validation", "test", "Val"])

@@ -1,4 +1,4 @@
-"""Eight processes read each row group and each shard once an epoch, together."""
+"""Eight processes read each row group and each shard once per epoch, together."""
 
 import io
 import multiprocessing

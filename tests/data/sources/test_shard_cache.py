@@ -166,7 +166,7 @@ def test_the_cache_keeps_to_its_size(
 def test_a_setting_that_is_no_size(monkeypatch: pytest.MonkeyPatch) -> None:
     for value in ("much", "-1", "0"):
         monkeypatch.setenv("T2T_SHARD_CACHE_GB", value)
-        with pytest.raises(UserError, match="is no number of gigabytes"):
+        with pytest.raises(UserError, match="is not a number of gigabytes"):
             ShardCache()
 
 

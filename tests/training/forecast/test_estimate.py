@@ -28,7 +28,7 @@ def test_every_phase_counts_by_its_share(
     reported = estimate(tiny(token_dropping=token_dropping, epochs=100), cpu)
     # 4,800 images of a second each, half of them in half of it.
     assert "About 60 min 00 s on cpu" in reported
-    assert "16 for 16 images at once" in reported
+    assert "16 for the activations of 16 images" in reported
 
 
 def test_a_slow_machine_reports_enough_by_two_steps(
@@ -46,7 +46,7 @@ def test_no_more_images_are_held_than_a_batch_has(tiny: Tiny, cpu: Runtime) -> N
         for number in (16, 1000)
     ]
     assert reported[0] == reported[1]
-    assert "for 16 images at once" in reported[0]
+    assert "for the activations of 16 images" in reported[0]
 
 
 def test_a_recipe_is_shown_without_its_data(
