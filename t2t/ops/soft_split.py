@@ -136,10 +136,16 @@ def window_statistics(
     image: FeatureMap, split: Split, eps: float
 ) -> tuple[FeatureMap, FeatureMap]:
     """Mean and reciprocal deviation of every window over its pixels and channels."""
-    over_channels = torch.stack([image.mean(1), image.square().mean(1)], dim=1)
-    mean, mean_square = F.avg_pool2d(
-        over_channels, split.kernel, split.stride, split.padding
+    # In a flat window far from zero, the mean of the squares less the square of the
+    # mean is little but rounding. So the variance is that within the pixels, over
+    # their channels, plus that of the pixels' means, each from differences.
+    level = image.mean(1, keepdim=True)
+    within = (image - level).square().mean(1, keepdim=True)
+    mean, within = F.avg_pool2d(
+        torch.cat([level, within], dim=1), split.kernel, split.stride, split.padding
     ).split(1, dim=1)
-    # Rounding can make the variance of a flat window slightly negative.
-    variance = (mean_square - mean.square()).clamp(min=0)
-    return mean, torch.rsqrt(variance + eps)
+    levels = F.pad(level, (split.padding,) * 4)
+    for side in (2, 3):
+        levels = levels.unfold(side, split.kernel, split.stride)
+    between = (levels - mean[..., None, None]).square().mean((-2, -1))
+    return mean, torch.rsqrt(within + between + eps)

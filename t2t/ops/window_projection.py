@@ -9,7 +9,7 @@ from torch import Tensor
 
 from t2t.ops.convolution import convolution, convolve_squares
 from t2t.ops.image_windows import has_kernel, image_windows
-from t2t.ops.soft_split import Split
+from t2t.ops.soft_split import Split, window_statistics
 from t2t.shapes import FeatureMap
 
 Moments = Float[Tensor, "batch two rows columns"]
@@ -74,8 +74,8 @@ def box_statistics(
 ) -> tuple[Tensor, Tensor]:
     """Mean and reciprocal deviation of every window."""
     if moments is None:
-        wide = image.float()
-        moments = torch.stack([wide.sum(1), wide.square().sum(1)], dim=1)
+        mean, rstd = window_statistics(image.float(), split, eps)
+        return mean.squeeze(1), rstd.squeeze(1)
     mean, mean_square = F.avg_pool2d(
         moments,
         split.kernel,

@@ -103,6 +103,36 @@ def test_flat_windows_of_any_level_are_finite() -> None:
     assert windows.rstd.isfinite().all()
 
 
+@pytest.mark.parametrize("split", [Split(3, 1, 1), Split(7, 4, 2)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_background_of_one_level_loses_no_digits(split: Split, channels: int) -> None:
+    """Normalised white with a few pixels a level darker, as in a scan."""
+    torch.manual_seed(0)
+    image, _, norm, weight, bias = arguments(channels, split, 16, 40, 40)
+    assert bias is not None
+    darker = (torch.rand_like(image[:, :1]) < 0.05).float()
+    white = (255 - darker).expand_as(image) / 255
+    # Colours have other means and deviations, so their white differs a little.
+    shift = torch.tensor([0.13, 0.14, 0.15])[:channels, None, None]
+    image = (white - shift) / 0.31
+    exact = [each.double() for each in (image, *norm[:2], weight, bias)]
+    wanted = soft_split_reference(
+        exact[0], split, (exact[1], exact[2], norm[2]), exact[3], exact[4]
+    ).float()
+    # Of such windows, the published order of operations gives as many digits.
+    published = soft_split_reference(image, split, norm, weight, bias)
+    error = (published - wanted).abs().max()
+    assert error < 1e-3
+    found = soft_split(image, split, norm, weight, bias)
+    assert (found - wanted).abs().max() < max(5 * error, torch.tensor(1e-4))
+    factors = project_windows(image, None, split, norm, weight, bias, torch.float32)
+    projected = (
+        factors.product - factors.centre * factors.mean[..., None]
+    ) * factors.rstd[..., None] + factors.offset
+    projected = projected.transpose(1, 2).unflatten(2, factors.grid)
+    assert (projected - wanted).abs().max() < max(5 * error, torch.tensor(1e-4))
+
+
 def test_windows_far_from_zero_stay_exact_in_bfloat16() -> None:
     torch.manual_seed(0)
     image, split, norm, weight, bias = arguments(3, Split(7, 4, 0), 16, 32, 32)
