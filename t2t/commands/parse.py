@@ -53,7 +53,16 @@ def parse(
         message = explain_error(name, printed.getvalue(), options)
         raise UserError(message) from None
     if unknown:
-        raise UserError(explain_extra(name, unknown[0], options))
+        lists = [
+            key
+            for key, parameter in parameters.items()
+            if parameter.kind is not Parameter.KEYWORD_ONLY
+            and isinstance(values[key], tuple)
+        ]
+        if not lists:
+            raise UserError(explain_extra(name, unknown[0], options))
+        # tyro ends a list at an option: t2t predict runs/own --top 3 cat.jpg
+        values[lists[0]] += tuple(unknown)
     for option in given:
         if values[options[option].name] in ("", ()):
             raise UserError(f"{option} needs a value; `t2t {name} --help` explains it.")

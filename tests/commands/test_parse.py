@@ -116,3 +116,16 @@ def test_a_file_that_is_called_like_an_option(
 def test_right_words_pass(words: str) -> None:
     command, *rest = words.split()
     parse(command, COMMANDS[command], rest)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "runs/own --top 3 a.jpg b.jpg",
+        "runs/own a.jpg --csv b.jpg",
+        "runs/own a.jpg b.jpg",
+    ],
+)
+def test_a_list_goes_on_after_options(words: str) -> None:
+    values = parse("predict", COMMANDS["predict"], words.split())
+    assert values["inputs"] == ("runs/own", "a.jpg", "b.jpg")
