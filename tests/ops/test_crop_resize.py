@@ -166,7 +166,7 @@ def test_a_box_may_pass_the_border_by_a_rounding_error() -> None:
 def test_sizes_that_do_not_add_up_are_refused() -> None:
     size = torch.tensor([3])
     pixels = torch.zeros(20, dtype=torch.uint8)
-    with pytest.raises(ValueError, match=r"20 pixels .* 27"):
+    with pytest.raises(ValueError, match=r"20 pixels, .* 27"):
         Ragged.from_parts(pixels, size, size, size == 0, 3)
 
 

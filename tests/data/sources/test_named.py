@@ -51,7 +51,7 @@ def test_a_users_source_has_a_name(own_names, tmp_path, monkeypatch):
     register_source("mine")(open_mine)
     splits = open_splits("mine")
     assert (len(splits.train), len(splits.val)) == (18, 2)
-    assert splits.description.startswith("mine: 18 images")
+    assert splits.description.startswith("mine: 18 training images")
     del NAMED["mine"]
     register_source("mine", splits=("train", "test"))(open_mine)
     assert len(open_splits("mine").val) == 20
