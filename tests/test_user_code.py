@@ -220,6 +220,24 @@ def test_a_call_that_does_not_fit_a_users_function_names_its_file(
     assert user_code.explain(caught.value) == ""
 
 
+def test_a_part_without_the_start_of_its_base_names_its_file(tmp_path: Path) -> None:
+    text = (
+        "from torch import nn\n\n\nclass Own(nn.Module):\n"
+        "    def __init__(self):\n        self.width = 3\n"
+    )
+    file = write(tmp_path / "mine.py", text)
+    own = load_code(file).Own()
+    with pytest.raises(AttributeError) as caught:
+        nn.Sequential.children(own).__next__()
+    assert user_code.explain(caught.value) == (
+        f"{file}: 'Own' object has no attribute '_modules': define it, or let __init__ "
+        "call super().__init__() first."
+    )
+    with pytest.raises(AttributeError) as caught:
+        nn.Module().width  # noqa: B018
+    assert user_code.explain(caught.value) == ""
+
+
 def test_what_is_no_definition_or_has_no_name_is_refused() -> None:
     with pytest.raises(UserError, match="shape 'round' is a int, and what is regist"):
         SHAPES.register("round")(3)
