@@ -214,6 +214,7 @@ def test_the_default_name_is_that_of_the_weights(
         ("PHOTO --to onnx", "is not weights: give those first"),
         ("WEIGHTS PHOTO --to onnx --val-images 0", "--val-images 0 is too small"),
         ("WEIGHTS PHOTO --to onnx --image-size 0", "--image-size 0 is too small"),
+        ("WEIGHTS PHOTO --to onnx --image-size 9x5000", "9×5000 pixels are too large"),
         ("WEIGHTS PHOTO --to onnx --image-size big", "--image-size big is not a size"),
         ("WEIGHTS --data nowhere --to onnx", "nowhere"),
     ],
