@@ -94,6 +94,12 @@ def test_a_file_that_fails_leaves_nothing_registered(tmp_path: Path) -> None:
     assert "round" not in SHAPES
 
 
+def test_two_files_of_one_name_are_two_modules(tmp_path: Path) -> None:
+    one = load_code(write(tmp_path / "one" / "mine.py", "x = 1"))
+    two = load_code(write(tmp_path / "two" / "mine.py", "x = 2"))
+    assert [sys.modules[each.__name__] for each in (one, two)] == [one, two]
+
+
 def test_names_of_two_files_must_differ(tmp_path: Path) -> None:
     load_code(write(tmp_path / "one.py", REGISTER.format(name="round")))
     other = write(tmp_path / "two.py", REGISTER.format(name="round"))
