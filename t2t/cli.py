@@ -93,7 +93,7 @@ def wait_for_main() -> None:
 
 
 def set_up_output() -> None:
-    """Escapes characters that the terminal's encoding lacks.
+    """Escapes characters that the encoding of the output, or of a list, lacks.
 
     Streams that were closed (`<&-`) discard their output, lest warnings end up among
     the results.
@@ -103,6 +103,8 @@ def set_up_output() -> None:
     sys.stderr = sys.stderr or StringIO()
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdin, TextIOWrapper):  # a list of file names, of any bytes
+        sys.stdin.reconfigure(errors="surrogateescape")
 
 
 def widen_terminal() -> None:

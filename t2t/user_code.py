@@ -144,6 +144,12 @@ def explain(error: BaseException) -> str:
     for code in LOADED:
         if isinstance(error, TypeError) and is_about(error, code.module):
             return f"{code.path}: {first_line(error).rstrip('.')}."
+    for code in LOADED:
+        if isinstance(error, AttributeError) and is_of(error.obj, code.module):
+            return (
+                f"{code.path}: {first_line(error).rstrip('.')}: define it, or let "
+                "__init__ call super().__init__() first."
+            )
     if LOADED and isinstance(error, NotImplementedError) and "forward" in str(error):
         return f"{first_line(error).rstrip('.')}."
     return ""
@@ -156,6 +162,11 @@ def is_about(error: TypeError, module: ModuleType) -> bool:
     for name in called[1].split(".") if called else ():
         found = getattr(found, name, None)
     return found is not None
+
+
+def is_of(value: object, module: ModuleType) -> bool:
+    """Whether a value is an instance of a class that a module defines."""
+    return type(value).__module__ == module.__name__
 
 
 def at_line(numbers: list[int | None]) -> str:

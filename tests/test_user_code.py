@@ -94,6 +94,12 @@ def test_a_file_that_fails_leaves_nothing_registered(tmp_path: Path) -> None:
     assert "round" not in SHAPES
 
 
+def test_two_files_of_one_name_are_two_modules(tmp_path: Path) -> None:
+    one = load_code(write(tmp_path / "one" / "mine.py", "x = 1"))
+    two = load_code(write(tmp_path / "two" / "mine.py", "x = 2"))
+    assert [sys.modules[each.__name__] for each in (one, two)] == [one, two]
+
+
 def test_names_of_two_files_must_differ(tmp_path: Path) -> None:
     load_code(write(tmp_path / "one.py", REGISTER.format(name="round")))
     other = write(tmp_path / "two.py", REGISTER.format(name="round"))
@@ -217,6 +223,24 @@ def test_a_call_that_does_not_fit_a_users_function_names_its_file(
     )
     with pytest.raises(TypeError) as caught:
         isinstance(3)  # type: ignore[call-arg]
+    assert user_code.explain(caught.value) == ""
+
+
+def test_a_part_without_the_start_of_its_base_names_its_file(tmp_path: Path) -> None:
+    text = (
+        "from torch import nn\n\n\nclass Own(nn.Module):\n"
+        "    def __init__(self):\n        self.width = 3\n"
+    )
+    file = write(tmp_path / "mine.py", text)
+    own = load_code(file).Own()
+    with pytest.raises(AttributeError) as caught:
+        nn.Sequential.children(own).__next__()
+    assert user_code.explain(caught.value) == (
+        f"{file}: 'Own' object has no attribute '_modules': define it, or let __init__ "
+        "call super().__init__() first."
+    )
+    with pytest.raises(AttributeError) as caught:
+        nn.Module().width  # noqa: B018
     assert user_code.explain(caught.value) == ""
 
 

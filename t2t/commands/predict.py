@@ -126,8 +126,6 @@ def predict(
         )
     predictor.threshold = THRESHOLD if threshold is None else threshold
     # File names may be any bytes; programs get them unchanged.
-    if isinstance(sys.stdin, TextIOWrapper):
-        sys.stdin.reconfigure(errors="surrogateescape")
     if isinstance(sys.stdout, TextIOWrapper) and (json or csv):
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     results = predictor.predict_named(images, sys.stdin, top, batch_size)

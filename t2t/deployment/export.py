@@ -23,10 +23,11 @@ from t2t.deployment.options import ExportOptions
 from t2t.deployment.parity import Parity, check_parity
 from t2t.deployment.target import publish, target_of, unfinished
 from t2t.deployment.weights_file import write_and_compare
+from t2t.errors import UserError
 from t2t.models.config import ModelConfig, Size
 from t2t.models.create import as_size
 from t2t.models.trained import TrainedModel, load_trained
-from t2t.serving.export_metadata import ExportMetadata
+from t2t.serving.export_metadata import MAX_SIDE, ExportMetadata
 
 Progress = Callable[[int, int], None]
 
@@ -76,6 +77,12 @@ def export(
     size = None if image_size is None else as_size(image_size)
     trained = load_trained(weights, model=model, image_size=size)
     trained.model.cpu().float().eval()
+    height, width = trained.image_size
+    if max(height, width) > MAX_SIDE:
+        raise UserError(
+            f"Images of {height}×{width} pixels are too large to export: give an image "
+            f"size of up to {MAX_SIDE:,}×{MAX_SIDE:,}."
+        )
     target = target_of(trained, chosen, weights, out)
     labelled = find_labelled(trained, data, chosen.val_images)
     words = [each for each in images if isinstance(each, str)]

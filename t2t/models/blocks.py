@@ -207,6 +207,11 @@ def check_same_shape(part: str, result: Any, tokens: Tokens) -> None:
             f"{part} returned {found}; it must be that of the tokens, "
             f"{tuple(tokens.shape)}."
         )
+    if result.dtype == torch.float64 != tokens.dtype:
+        raise UserError(
+            f"{part} returned {result.dtype} for tokens of {tokens.dtype}; return "
+            "result.to(tokens.dtype)."
+        )
 
 
 class DenseBlock(Block):

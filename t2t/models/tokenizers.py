@@ -153,6 +153,11 @@ class Tokenizer(nn.Module):
     def __init__(self, splits: Iterable[tuple[int, int, int]]) -> None:
         super().__init__()
         self.splits = tuple(Split(*numbers) for numbers in splits)
+        if not self.splits:
+            raise UserError(
+                f"{type(self).__name__} has no splits: give the (kernel, stride, "
+                "padding) of each stage, such as [(3, 2, 1)]."
+            )
 
     def grids(self, image_size: Grid) -> list[Grid]:
         """The token grid after each stage."""

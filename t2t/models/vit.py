@@ -124,7 +124,7 @@ class VisionTransformer(TimmInterface, nn.Module):
         grid = self.tokenizer.grids((height, width))[-1]
         features, bias = self.features_of(images)
         if self.user_tokenizer:
-            check_features(features, self.config, grid)
+            check_features(features, self.config, images.shape[0], grid)
         tokens = features.flatten(2).transpose(1, 2)
         return TokenParts(tokens, bias, self.prefix), grid
 
@@ -163,10 +163,12 @@ def check_images(images: Images) -> None:
         )
 
 
-def check_features(features: Any, config: ModelConfig, grid: Grid) -> None:
+def check_features(
+    features: Any, config: ModelConfig, num_images: int, grid: Grid
+) -> None:
     """Raises an error unless a user's tokenizer returns what it promises."""
     is_tensor = isinstance(features, Tensor)
-    if not is_tensor or features.shape[1:] != (config.dim, *grid):
+    if not is_tensor or features.shape != (num_images, config.dim, *grid):
         found = f"a {type(features).__name__}"
         if is_tensor:
             found = f"the shape {tuple(features.shape)}"

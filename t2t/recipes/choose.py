@@ -19,7 +19,13 @@ from t2t.recipes.fine_tuning import (
     head_alone_by_default,
     with_weights,
 )
-from t2t.recipes.open_recipe import DIGITS, UNNAMED, open_recipe, with_data
+from t2t.recipes.open_recipe import (
+    DIGITS,
+    UNNAMED,
+    check_is_no_folder,
+    open_recipe,
+    with_data,
+)
 from t2t.recipes.settings import check_model, schedule_notes, with_settings
 from t2t.training.check_names import check_names
 from t2t.training.recipe import Recipe
@@ -121,8 +127,9 @@ def base_recipe(
         base = with_data(recipe, options.data, options.labels)
     else:
         data = options.data
+        other = set_value("data", settings)
         if recipe == UNNAMED:  # which the data chooses
-            data = data or set_value("data", settings)
+            data = data or other
         base = open_recipe(
             recipe,
             data,
@@ -131,6 +138,8 @@ def base_recipe(
             options.epochs or given("epochs", settings),
             options.image_size or given("image_size", settings),
         )
+        if data is None and other is None:
+            check_is_no_folder(recipe, base)
     if start is not None:
         base = with_weights(base, start)
     return head_alone(base) if options.freeze else base

@@ -87,7 +87,7 @@ def called(value: Any, word: str, module: ModuleType) -> Recipe:
             )
         try:
             value = value()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UserError(f"{word}{describe_error(error, module)}") from error
     if not isinstance(value, Recipe):
         raise UserError(

@@ -9,6 +9,7 @@ from t2t.data.label_config import (
     LabelConfig,
     differs_from_default,
 )
+from t2t.data.sources.opening import is_named
 from t2t.errors import UserError
 from t2t.models.config import Size
 from t2t.recipes import MODULES, all_recipes, find_recipe
@@ -53,6 +54,16 @@ def open_recipe(
     else:
         recipe = find_recipe(name)
     return with_data(recipe, data, labels)
+
+
+def check_is_no_folder(name: str, recipe: Recipe) -> None:
+    """Raises an error for a folder of the name of recipes whose data is not here."""
+    is_here = is_named(recipe.data) or Path(recipe.data).expanduser().exists()
+    if name in MODULES and Path(name).is_dir() and not is_here:
+        raise UserError(
+            f"{name} names recipes for {recipe.data}, which is not here, and also a "
+            f"folder: did you mean t2t train --data {name}?"
+        )
 
 
 def with_data(recipe: Recipe, data: str | None, labels: LabelConfig) -> Recipe:

@@ -71,6 +71,13 @@ class OnnxPredictor(ImagePredictor[PixelArray]):
                 f"{path} has {len(inputs)} inputs and outputs of the shape {shape}, "
                 f"but names {len(self.class_names)} classes: export it again."
             )
+        wanted = (self.metadata.channels, *size)
+        for given, side in zip(inputs[0].shape[1:], wanted, strict=True):
+            if isinstance(given, int) and given != side:
+                raise UserError(
+                    f"{path} takes images of the shape {inputs[0].shape[1:]}, but "
+                    f"names {[*wanted]}: export it again."
+                )
         self.input_name = inputs[0].name
 
     def normalised(self, pixels: PixelArray) -> Floats:

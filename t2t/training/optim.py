@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from inspect import unwrap
+from inspect import signature, unwrap
 from typing import Any, TypeVar
 
 import torch
@@ -69,6 +69,13 @@ def registered_optimizer(
 ) -> Optimizer:
     """An optimizer that a user registered, or one of OPTIMIZERS."""
     wanted = {parameter for group in groups for parameter in group["params"]}
+    built = OPTIMIZERS.choose(name)
+    if isinstance(built, type) and [*signature(built).parameters][1:2] == ["lr"]:
+        raise UserError(
+            f"optimizer.name={name!r} is the class {built.__name__}, which takes lr "
+            "second and is given the recipe's OptimizerConfig; register a function of "
+            "(groups, config) that returns the optimizer."
+        )
     optimizer = OPTIMIZERS.build(name, Optimizer, groups, settings)
     trained = {each for group in optimizer.param_groups for each in group["params"]}
     if trained != wanted or not all("peak" in each for each in optimizer.param_groups):

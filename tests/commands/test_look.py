@@ -1,7 +1,8 @@
 """`t2t look` as users meet it."""
 
 import json
-from io import StringIO
+import os
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,18 @@ def test_json_and_unreadable_images(
     assert len(numbers["models"]) == 3
     assert numbers["report"] == f"{tmp_path}/out/report.html"
     assert "broken.png cannot be read" in err
+
+
+def test_a_list_may_hold_names_of_any_bytes(
+    place: Path, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = os.fsencode(tmp_path) + b"/\xff.png"
+    Path(os.fsdecode(name)).write_bytes((place / "cat.png").read_bytes())
+    listed = TextIOWrapper(BytesIO(name + b"\n"), encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", listed)
+    words = ["look", f"{place}/small.safetensors", "-", "--out", f"{tmp_path}/out"]
+    assert main(words) == 0
+    assert "Report: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

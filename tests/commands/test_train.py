@@ -219,6 +219,14 @@ def test_a_folder_in_a_recipes_place_is_noticed(
         open_recipe("clean", None)
     (tmp_path / "digits").mkdir()
     assert open_recipe("digits", None).name == "digits.t2t_vit"
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(UserError, match=r"did you mean t2t train --data photos\?"):
+        choose_recipe("photos", RecipeOptions(), [])
+    recipe, _ = choose_recipe("photos", RecipeOptions(), ["data=clean"])
+    assert recipe.data == "clean"
+    (tmp_path / "imagewoof").mkdir()
+    recipe, _ = choose_recipe("photos", RecipeOptions(), [])
+    assert recipe.data == "imagewoof"
 
 
 def test_other_epochs_move_only_a_warmup_that_does_not_fit() -> None:

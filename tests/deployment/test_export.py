@@ -18,6 +18,7 @@ from t2t.cli import main
 from t2t.deployment import onnx_file
 from t2t.deployment.check_images import CheckImages
 from t2t.deployment.int8 import compare_classes
+from t2t.deployment.target import publish, unfinished
 from t2t.deployment.torch_export_file import METADATA_FILE
 from t2t.errors import UserError
 from t2t.models.trained import load_trained
@@ -101,6 +102,25 @@ def test_a_file_that_differs_is_refused(
         t2t.export(weights, to="onnx", out=out, images=photos)
     assert [*tmp_path.iterdir()] == [out]
     assert out.read_text() == "an earlier export"
+
+
+def test_a_folder_is_not_replaced_by_a_file(
+    weights: Path, photos: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "own.onnx").mkdir()
+    with pytest.raises(
+        UserError, match=r"is a folder: name a file that ends in \.onnx"
+    ):
+        t2t.export(weights, to="onnx", out=tmp_path / "own.onnx", images=photos)
+
+
+def test_the_weights_of_a_large_graph_are_moved_with_it(tmp_path: Path) -> None:
+    with unfinished(tmp_path / "own.onnx") as part:
+        for name in ("own.onnx", "own.onnx.data"):
+            part.with_name(name).write_text(name)
+        publish(part, tmp_path / "own.onnx")
+    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert found == {name: name for name in ("own.onnx", "own.onnx.data")}
 
 
 @pytest.mark.parametrize("to", ["onnx", "torch-export"])
@@ -214,6 +234,7 @@ def test_the_default_name_is_that_of_the_weights(
         ("PHOTO --to onnx", "is not weights: give those first"),
         ("WEIGHTS PHOTO --to onnx --val-images 0", "--val-images 0 is too small"),
         ("WEIGHTS PHOTO --to onnx --image-size 0", "--image-size 0 is too small"),
+        ("WEIGHTS PHOTO --to onnx --image-size 9x5000", "9×5000 pixels are too large"),
         ("WEIGHTS PHOTO --to onnx --image-size big", "--image-size big is not a size"),
         ("WEIGHTS --data nowhere --to onnx", "nowhere"),
     ],

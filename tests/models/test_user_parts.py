@@ -60,6 +60,10 @@ def part(forward: Callable[..., Any], **fields: Any) -> type[nn.Module]:
             part(lambda self, tokens, grid, bias: None),
             r"mixer='own' returned a NoneType; it must be that of the tokens",
         ),
+        (
+            part(lambda self, tokens, grid, bias: tokens.double()),
+            r"mixer='own' returned torch.float64 for tokens of torch.float32; return ",
+        ),
     ],
 )
 def test_a_mixer(own: type[nn.Module], message: str) -> None:
@@ -129,6 +133,17 @@ def test_a_bias_may_be_the_same_for_all_heads() -> None:
             lambda self, images: images.flatten(2),
             r"returned the shape \(2, 1, 64\); by its splits and dim=8 it must be "
             r"\(batch, 8, 2, 2\)",
+        ),
+        (
+            "forward",
+            lambda self, images: torch.zeros(1, 8, 2, 2),
+            r"returned the shape \(1, 8, 2, 2\); by its splits and dim=8 it must be "
+            r"\(batch, 8, 2, 2\)",
+        ),
+        (
+            "__init__",
+            lambda self, config: Tokenizer.__init__(self, []),
+            r"Own has no splits: give the \(kernel, stride, padding\) of each stage",
         ),
         ("grids", lambda self: [], "grids of tokenizer='own' is called with"),
     ],

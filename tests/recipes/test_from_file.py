@@ -184,6 +184,9 @@ def broken():
 def sized(width):
     return two
 
+def leaving():
+    raise SystemExit(3)
+
 class Recipes: ...
 """
 
@@ -201,13 +204,17 @@ def test_recipes_of_a_file_have_names() -> None:
     ("word", "message"),
     [
         ("no.py:one", r"^no\.py cannot be read \(No such file or directory\)\.$"),
-        ("mine.py", r"^mine\.py holds one, two, number, wrong, broken: name one, as "),
+        (
+            "mine.py",
+            r"^mine\.py holds one, two, number, wrong, broken, leaving: name one, as ",
+        ),
         ("mine:one", r"no recipe 'mine:one'\. Did you mean mine\.py:one\?"),
         ("mine.py:tow", "^mine.py has no recipe 'tow'. Did you mean two?"),
         ("mine.py:number", "^mine.py:number is a int, not a t2t.Recipe or a function"),
         ("mine.py:Recipes", "^mine.py:Recipes is a type, not a t2t.Recipe"),
         ("mine.py:wrong", "^mine.py:wrong, line 15: epochs=0 must be from 1"),
         ("mine.py:broken", "^mine.py:broken, line 18: ZeroDivisionError: division by"),
+        ("mine.py:leaving", "^mine.py:leaving, line 24: SystemExit: 3"),
         ("mine.py:sized", r"^mine.py:sized needs arguments \(width\): a recipe is a"),
         ("empty.py:one", "^empty.py holds no recipe"),
         ("cut.py:one", r"^cut.py, line 1: '\(' was never closed\.$"),

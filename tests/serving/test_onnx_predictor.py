@@ -253,6 +253,10 @@ def test_classes_that_do_not_fit_the_outputs_are_one_sentence(
     onnx.save(model, str(tmp_path / "few.onnx"))
     with pytest.raises(UserError, match="but names 1 classes: export it again"):
         OnnxPredictor(tmp_path / "few.onnx")
+    onnx.helper.set_model_props(model, {**strings, "image_size": "[9, 9]"})
+    onnx.save(model, str(tmp_path / "small.onnx"))
+    with pytest.raises(UserError, match=r"but names \[3, 9, 9\]: export it again"):
+        OnnxPredictor(tmp_path / "small.onnx")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -146,6 +147,24 @@ def test_nobody_is_watched_without_need() -> None:
     ):
         with HangWatch(world, minutes, lambda words: None) as found:
             assert not found.is_watching
+
+
+def test_a_process_that_was_stopped_itself_blames_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watching = watch(0, Clonable())
+    limit, now = watching.limit, 100.0
+    beat = Beat(1, 3, False, "node1")
+    watching.heard = {1: Heard(beat, now, now)}
+    times = iter([now, now + 0.6 * limit, now + 1.1 * limit])
+    clock = SimpleNamespace(monotonic=lambda: next(times))
+    monkeypatch.setattr(hang_watch, "time", clock)
+    waits = iter([False, False, True])
+    monkeypatch.setattr(watching.ended, "wait", lambda seconds: next(waits))
+    monkeypatch.setattr(watching, "end", lambda reason: pytest.fail(reason))
+    watching.answered_at = now + limit
+    watching.keep_watching()
+    assert watching.heard[1].at == now + 0.6 * limit
 
 
 def test_the_watch_ends_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

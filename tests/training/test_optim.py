@@ -376,6 +376,7 @@ class Unfinished(torch.optim.Optimizer): ...
         (flattened, "has lost their settings"),
         (lambda groups, _: Unfinished(groups, {}), "defines no step"),
         (lambda groups: None, "is called with 2 arguments"),
+        (torch.optim.SGD, "is the class SGD, which takes lr second and is given"),
     ],
 )
 def test_an_optimizer_of_ones_own_is_checked(

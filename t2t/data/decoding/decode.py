@@ -120,7 +120,7 @@ def checked_pixels(pixels: Any, name: str) -> ImagePixels:
     """The pixels that a source reads; raises an error for anything else."""
     if not isinstance(pixels, Tensor):
         found = type(pixels).__name__
-    elif pixels.dtype != torch.uint8 or pixels.ndim != 3:
+    elif pixels.dtype != torch.uint8 or pixels.ndim != 3 or not pixels.numel():
         found = f"{pixels.dtype} of shape {tuple(pixels.shape)}"
     else:
         return pixels

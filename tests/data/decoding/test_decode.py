@@ -685,6 +685,7 @@ def test_small_lossless_images_need_no_other_library(monkeypatch, kind):
         (np.zeros((8, 8, 3), np.uint8), "ndarray"),
         (torch.zeros(3, 8, 8), r"torch.float32 of shape \(3, 8, 8\)"),
         (torch.zeros(8, 8, dtype=torch.uint8), r"torch.uint8 of shape \(8, 8\)"),
+        (torch.zeros(1, 0, 8, dtype=torch.uint8), r"torch.uint8 of shape \(1, 0, 8\)"),
     ],
 )
 def test_what_a_source_reads_is_checked(read, found):

@@ -105,6 +105,17 @@ def test_what_is_not_an_image_is_refused(client: TestClient, encode: Encode) -> 
     assert "Content-Encoding" in error(zipped, 415)
 
 
+def test_an_upload_may_be_as_large_as_is_allowed(
+    client: TestClient, encode: Encode
+) -> None:
+    largest = encode().ljust(100_000, b"\0")
+    assert client.post("/predict", content=largest).status_code == 200
+    assert "than 0.1 MB" in error(client.post("/predict", content=largest + b"\0"), 413)
+    pieces = [largest, b"\0"]  # of no length that the headers tell
+    assert "than 0.1 MB" in error(client.post("/predict", content=iter(pieces)), 413)
+    assert client.post("/predict", content=iter(pieces[:1])).status_code == 200
+
+
 def test_malformed_forms_are_refused(client: TestClient, encode: Encode) -> None:
     image = encode()
 
