@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from torch.distributed import DistNetworkError
+
 from t2t.training.distributed import World
 
 EXIT_CODE = 75
@@ -86,12 +88,15 @@ class HangWatch:
             self.answered_at = time.monotonic()
             self.beating = threading.Thread(target=self.keep_beating, daemon=True)
             self.beating.start()
-            threading.Thread(target=self.keep_watching, daemon=True).start()
+            self.watching = threading.Thread(target=self.keep_watching, daemon=True)
+            self.watching.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.is_watching:
             self.ended.set()
+            if self.is_ending:  # another process has left already
+                self.watching.join(LOG_SECONDS + LEAVE_SECONDS)
             self.beating.join(LEAVE_SECONDS)
 
     def start_step(self, step: int) -> None:
@@ -182,8 +187,12 @@ class HangWatch:
         self.is_ending = True
         speaks = self.world.rank in MONITORS
         if time.monotonic() - self.answered_at < self.limit:
-            with suppress(RuntimeError):
+            try:
                 speaks = self.store.add("t2t/hung", 1) == 1
+            except DistNetworkError:  # process 0 has just left, and has said why
+                speaks = False
+            except RuntimeError:  # the store is late
+                pass
         if speaks:
             words = (
                 f"{reason}, so this run ends. torchrun --max-restarts resumes it from "

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed import HashStore
+from torch.distributed import DistNetworkError, HashStore
 from two_processes import environments
 
 from t2t.training import hang_watch
@@ -195,6 +195,52 @@ def test_the_log_is_written_before_the_process_ends(
     first.note = note
     first.end("Process 1 hangs")
     assert events == ["Process 1 hangs", "left", "left"]
+
+
+class Gone(Clonable):
+    """A store whose process has left."""
+
+    def __init__(self, error: type[RuntimeError]) -> None:
+        super().__init__()
+        self.error = error
+
+    def add(self, key: str, amount: int) -> int:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "reported"), [(DistNetworkError, []), (RuntimeError, ["Process 1 hangs"])]
+)
+def test_what_process_0_has_said_is_not_said_again(
+    error: type[RuntimeError], reported: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hang_watch, "leave", lambda: None)
+    words: list[str] = []
+    one = watch(1, Gone(error))
+    one.note = words.append
+    one.end("Process 1 hangs")
+    assert [each.partition(",")[0] for each in words] == reported
+
+
+def test_a_run_that_fails_meanwhile_waits_for_the_report(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The others have left, so that a collective of this process fails."""
+    events: list[str] = []
+    monkeypatch.setattr(hang_watch, "MAX_SECONDS", 0.01)
+    monkeypatch.setattr(hang_watch, "leave", lambda: events.append("left"))
+    monkeypatch.setattr(HangWatch, "find_reason", lambda *_: "Process 1 hangs")
+
+    def note(words: str) -> None:
+        time.sleep(0.2)
+        events.append("noted")
+
+    one = watch(0, Clonable())
+    one.note = note
+    with one:
+        while not one.is_ending:
+            time.sleep(0.01)
+    assert events[:2] == ["noted", "left"]
 
 
 @pytest.fixture
