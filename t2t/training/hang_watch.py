@@ -92,12 +92,15 @@ class HangWatch:
             self.watching.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self.is_watching:
-            self.ended.set()
-            if self.is_ending:  # another process has left already
-                self.watching.join(LOG_SECONDS + LEAVE_SECONDS)
-            self.beating.join(LEAVE_SECONDS)
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if not self.is_watching:
+            return
+        self.ended.set()
+        if self.is_ending:
+            self.watching.join(LOG_SECONDS + LEAVE_SECONDS)
+        elif error is not None:  # perhaps that of a collective which others have left
+            self.leave_if_hung()
+        self.beating.join(LEAVE_SECONDS)
 
     def start_step(self, step: int) -> None:
         """Notes that this process starts a step, counted from 1."""
@@ -129,8 +132,14 @@ class HangWatch:
         self.store.set(self.key(self.world.rank), json.dumps(beat))
         if self.world.rank in MONITORS:
             self.read_beats()
-        if not self.is_ending and self.store.check(["t2t/hung"]):
-            leave()
+        if not self.is_ending:
+            self.leave_if_hung()
+
+    def leave_if_hung(self) -> None:
+        """Ends this process if another one has reported why the run ends."""
+        with suppress(RuntimeError):
+            if self.store.check(["t2t/hung"]):
+                leave()
 
     def read_beats(self) -> None:
         """Reads the beats of all processes that have written any."""

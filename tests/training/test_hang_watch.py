@@ -6,6 +6,7 @@ import platform
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -241,6 +242,25 @@ def test_a_run_that_fails_meanwhile_waits_for_the_report(
         while not one.is_ending:
             time.sleep(0.01)
     assert events[:2] == ["noted", "left"]
+
+
+def test_a_collective_that_fails_as_another_process_leaves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left: list[str] = []
+    monkeypatch.setattr(hang_watch, "leave", lambda: left.append("left"))
+    store = Clonable()
+    one = watch(0, store)
+    one.interval = 9.0
+    for ends_with in (None, "t2t/hung"):
+        if ends_with:
+            store.add(ends_with, 1)
+        with suppress(RuntimeError), one:
+            while not store.check(["t2t/beat/0"]):
+                time.sleep(0.01)
+            raise RuntimeError
+        one.ended.clear()
+        assert bool(left) == bool(ends_with)
 
 
 @pytest.fixture
