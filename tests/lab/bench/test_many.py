@@ -27,7 +27,7 @@ def run(out: Path, *options: str) -> str:
 
 
 def test_parts_run_apart_and_leave_rows(tmp_path: Path) -> None:
-    parts = ("single-64", "ddp-64", "fsdp-256", "uncaptured-64", "trace")
+    parts = ("single-64", "ddp-64", "fsdp-256-blocks", "uncaptured-64", "trace")
     printed = run(tmp_path, "--parts", *parts)
     rows = {row["part"]: row for row in read_rows(tmp_path / "many-cpu.json")}
     assert [*rows] == [*parts[:-1]]
@@ -35,7 +35,7 @@ def test_parts_run_apart_and_leave_rows(tmp_path: Path) -> None:
     single, ddp = rows["single-64"], rows["ddp-64"]
     share = ddp["images_per_second"] / single["images_per_second"]
     assert ddp["share_of_single"] == pytest.approx(share, abs=1e-3)
-    assert rows["fsdp-256"]["share_of_single"] is None
+    assert rows["fsdp-256-blocks"]["share_of_single"] is None
     for row in rows.values():
         assert row["launch"] == "eager"
         assert row["host_ms"] > 0
