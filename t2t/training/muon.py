@@ -19,6 +19,8 @@ from t2t.training.torch_optimizers import Optimizer
 COEFFICIENTS = (3.4445, -4.775, 2.0315)
 NUM_ITERATIONS = 5
 MIN_NORM = 1e-7
+GATHERED_BYTES = 2**29
+"""Of sharded momentum: a process holds it whole while it is orthogonalized."""
 
 
 class Muon(Optimizer):
@@ -39,8 +41,8 @@ class Muon(Optimizer):
         """Updates every matrix that has a gradient."""
         for group in self.param_groups:
             trained = [each for each in group["params"] if each.grad is not None]
-            if trained:
-                self.update(trained, group)
+            for part in gathered_together(trained):
+                self.update(part, group)
 
     def update(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
         """Updates matrices by their orthogonalized momentum.
@@ -91,6 +93,20 @@ class Muon(Optimizer):
             state["momentum"] = torch.zeros_like(matrix)
         buffer: Tensor = state["momentum"]
         return buffer
+
+
+def gathered_together(matrices: list[Tensor]) -> list[list[Tensor]]:
+    """Parts of up to `GATHERED_BYTES` of sharded matrices; whole ones all at once."""
+    parts: list[list[Tensor]] = []
+    left = 0
+    for matrix in matrices:
+        size = matrix.numel() * matrix.element_size() if is_dtensor(matrix) else 0
+        if not parts or size > left:
+            parts.append([])
+            left = GATHERED_BYTES
+        parts[-1].append(matrix)
+        left -= size
+    return parts
 
 
 def whole(matrix: Tensor) -> Tensor:

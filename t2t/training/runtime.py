@@ -97,7 +97,8 @@ def uses_cuda_graphs(runtime: Runtime, world: World) -> bool:
 def captures_steps(runtime: Runtime, world: World) -> bool:
     """Whether a step is a CUDA graph, its collectives included.
 
-    FSDP allocates and frees the gathered weights of each block as a step runs.
+    Not FSDP's: PyTorch can capture them since 2.11, but nobody has measured it here
+    yet (benchmarks/jobs/many.json).
     """
     is_sharded = world.is_distributed and PARALLELISMS[runtime.parallelism]
     return uses_cuda_graphs(runtime, world) and not is_sharded

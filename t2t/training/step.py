@@ -297,7 +297,8 @@ class Stepper:
         num_images = len(views[0])
         size = self.runtime.micro_batch or num_images
         parts = split_views(dict(zip(self.view_names, views, strict=True)), size)
-        state.trained.train()
+        if not state.task.training:  # after an evaluation
+            state.trained.train()
         self.statistics_before = [each.clone() for each in self.statistics]
         totals: dict[str, Tensor] = {}
         for number, part in enumerate(parts, start=1):
