@@ -7,7 +7,7 @@ as the one that writes checkpoints.
 import math
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from torch import Tensor, nn
 
@@ -18,14 +18,18 @@ if TYPE_CHECKING:
 
 def is_dtensor(weight: object) -> TypeGuard["DTensor"]:
     """Whether each process holds a shard of a weight."""
-    kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
-    return kind is not None and isinstance(weight, kind)
+    return isinstance(weight, dtensor_class())
+
+
+def dtensor_class() -> Any:
+    """DTensor's class; before it is imported, one that nothing is of."""
+    return getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", ())
 
 
 def is_sharded(module: nn.Module) -> TypeGuard["FSDPModule"]:
     """Whether FSDP gathers the weights of a module when it is called."""
-    kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
-    return kind is not None and isinstance(module, kind)
+    kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", ())
+    return isinstance(module, kind)
 
 
 def class_of(module: nn.Module) -> type:
@@ -39,7 +43,8 @@ def local_tensors(tensors: Iterable[Tensor]) -> list[Tensor]:
 
     An operation on a sharded tensor takes the host ten times as long.
     """
-    return [each.to_local() if is_dtensor(each) else each for each in tensors]
+    kind = dtensor_class()
+    return [each.to_local() if isinstance(each, kind) else each for each in tensors]
 
 
 def sharded_as(like: Tensor, local: Tensor) -> Tensor:
