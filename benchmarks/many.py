@@ -39,7 +39,7 @@ from t2t.training.prepare import rehearse
 from t2t.training.runtime import Runtime
 
 MODEL = "t2t_vit_14"
-LOG = "many.log"
+LOG, TRACE = "many.log", "many-trace.txt"
 NUM_WARM_UPS = 14
 """DDP's eleven, the capture and two replays."""
 SECONDS_PER_PART = 90.0
@@ -172,7 +172,8 @@ def run_part(name: str, given: argparse.Namespace) -> None:
             step = stepping(trainer)
             if part.trace:
                 text = trace_summary(trainer, step)
-                (given.out / f"many-{name}.txt").write_text(text)
+                with (given.out / TRACE).open("a") as traces:
+                    traces.write(f"{name}: {text}\n")
                 report(given.out, text)
                 leave()
             row = measure(name, part, trainer, step, given.seconds)
