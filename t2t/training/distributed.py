@@ -24,7 +24,7 @@ from t2t.models.shards import is_dtensor, is_sharded
 from t2t.torchrun import read_environment_ranks
 from t2t.training.cuda_graph import free_graphs
 from t2t.training.rendezvous import rendezvous_store, report_error_once
-from t2t.training.sharding import shard
+from t2t.training.sharding import is_kept, shard
 
 Parallelism = Literal["ddp", "fsdp", "hybrid"]
 PARALLELISMS = {"ddp": False, "fsdp": True, "hybrid": True}
@@ -197,8 +197,11 @@ def sync_gradients(task: nn.Module, enabled: bool) -> None:
     if isinstance(task, DistributedDataParallel):
         task.require_backward_grad_sync = enabled
         return
+    # A small model stays gathered until its last micro-batch.
+    stays = is_kept(task) and not enabled
     if is_sharded(task):
         task.set_requires_gradient_sync(enabled)
+        task.set_reshard_after_backward(not stays)
 
 
 def batch_norm_buffers(model: nn.Module, only_training: bool = False) -> list[Tensor]:

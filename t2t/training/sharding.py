@@ -41,18 +41,21 @@ def shard(model: nn.Module, parallelism: "Parallelism", world: "World") -> nn.Mo
     mesh = init_device_mesh(world.device.type, shape, mesh_dim_names=names)
     model.to(memory_format=torch.contiguous_format)  # required for shards
     inner = getattr(model, "model", model)  # of a task
-    if num_bytes(model) > KEPT_BYTES:
+    if is_kept(model) and isinstance(inner, VisionTransformer):
+        encoder = fully_shard(inner.encoder, mesh=mesh, reshard_after_forward=False)
+        register_fsdp_forward_method(inner.encoder, "step")  # for single layers
+        fully_shard(model, mesh=mesh).set_modules_to_forward_prefetch([encoder])
+        return model
+    if not is_kept(model):
         for block in blocks_of(inner):
             fully_shard(block, mesh=mesh)
-        fully_shard(model, mesh=mesh)
-        return model
-    if not isinstance(inner, VisionTransformer):
-        fully_shard(model, mesh=mesh)
-        return model
-    encoder = fully_shard(inner.encoder, mesh=mesh, reshard_after_forward=False)
-    register_fsdp_forward_method(inner.encoder, "step")  # features of single layers
-    fully_shard(model, mesh=mesh).set_modules_to_forward_prefetch([encoder])
+    fully_shard(model, mesh=mesh)
     return model
+
+
+def is_kept(model: nn.Module) -> bool:
+    """Whether the weights of a sharded model stay gathered until a step ends."""
+    return num_bytes(model) <= KEPT_BYTES
 
 
 def check_nodes(num_processes: int, per_node: int) -> None:

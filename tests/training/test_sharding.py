@@ -51,8 +51,10 @@ def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
-def stepper(recipe: Recipe, world: World) -> Stepper:
-    runtime = Runtime(device="cpu", parallelism="fsdp", compile="off")
+CPU = Runtime(device="cpu", parallelism="fsdp", compile="off")
+
+
+def stepper(recipe: Recipe, world: World, runtime: Runtime = CPU) -> Stepper:
     runtime = resolve_runtime(runtime, world)
     return Stepper(recipe, runtime, world, new_state(recipe, runtime, world, 3))
 
@@ -166,6 +168,27 @@ def test_layers_can_run_one_after_the_other(size: str, world: World) -> None:
             if mine.grad is not None:
                 found = whole(theirs.grad)
                 torch.testing.assert_close(found, mine.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_a_small_model_is_gathered_once_for_all_micro_batches(
+    size: str, world: World, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = Runtime(device="cpu", parallelism="fsdp", micro_batch=4)
+    one = stepper(tiny(), world, runtime)
+    batch = random_batch(one.recipe, 16, one.state.task, world.device)
+    one.train_step(batch)
+    whole: list[bool] = []
+    block = one.state.model.encoder.blocks[0]  # type: ignore[union-attr]
+    plain = one.forward
+
+    def forward(views: Any) -> Any:
+        whole.append(not is_dtensor(block.norm1.weight))
+        return plain(views)
+
+    monkeypatch.setattr(one, "forward", forward)
+    one.train_step(batch)
+    assert whole == [False, *[size == "small"] * 3]
+    assert is_dtensor(block.norm1.weight)
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
