@@ -6,6 +6,7 @@
 Every part runs in a process of its own, so that one that fails or hangs stops no other,
 and adds its row when it is done. `--parts` names some of them; `many.log` has what they
 print. On a CPU the same code runs with a tiny model, which measures nothing.
+benchmarks/jobs/many.json has the parts that compare the ways to shard.
 """
 
 import argparse
@@ -30,6 +31,7 @@ from t2t.lab.bench import trainer as bench_trainer
 from t2t.lab.bench.timing import time_steps
 from t2t.lab.bench.trainer import BenchTrainer, cost_of_launch
 from t2t.recipes import imagenet
+from t2t.training import sharding
 from t2t.training import step as step_module
 from t2t.training.distributed import World, init_distributed
 from t2t.training.kernel_compiling import compile_in_parallel
@@ -64,6 +66,8 @@ class Part:
     strict: bool | None = None
     """Deterministic kernels only; None for what training does."""
     trace: bool = False
+    by_blocks: bool = False
+    """Each block is gathered and freed by itself, as in a model that is large."""
     averages: bool = False
     """In a trace, the gradient is averaged: NCCL launches nothing for a sum of one."""
 
@@ -82,8 +86,14 @@ PARTS = {
     "ddp-256-strict": Part(parallelism="ddp", strict=True),
     "ddp-64-strict": Part(batch=64, parallelism="ddp", strict=True),
     "ddp-256-uncaptured": Part(parallelism="ddp", capture=False),
+    "fsdp-64": Part(batch=64, parallelism="fsdp"),
     "fsdp-256-captured": Part(parallelism="fsdp", capture=True),
+    "fsdp-64-captured": Part(batch=64, parallelism="fsdp", capture=True),
+    "fsdp-256-blocks": Part(parallelism="fsdp", by_blocks=True),
+    "fsdp-256-blocks-captured": Part(parallelism="fsdp", by_blocks=True, capture=True),
     "fsdp-256-compiled": Part(parallelism="fsdp", compile="on"),
+    "trace-fsdp": Part(parallelism="fsdp", trace=True),
+    "trace-fsdp-captured": Part(parallelism="fsdp", capture=True, trace=True),
     "uncaptured-256-compiled": Part(capture=False, compile="on"),
     "uncaptured-64-compiled": Part(batch=64, capture=False, compile="on"),
     "ddp-256-compiled": Part(parallelism="ddp", compile="on"),
@@ -162,7 +172,8 @@ def run_part(name: str, given: argparse.Namespace) -> None:
             step = stepping(trainer)
             if part.trace:
                 text = trace_summary(trainer, step)
-                (given.out / TRACE).write_text(text)
+                with (given.out / TRACE).open("a") as traces:
+                    traces.write(f"{name}: {text}\n")
                 report(given.out, text)
                 leave()
             row = measure(name, part, trainer, step, given.seconds)
@@ -216,6 +227,8 @@ def started(part: Part, world: World) -> BenchTrainer:
             module.captures_steps = lambda *_: part.capture  # type: ignore[attr-defined]
         if not part.capture and part.parallelism is None:
             step_module.uses_cuda_graphs = lambda *_: False
+    if part.by_blocks:
+        sharding.KEPT_BYTES = 0
     trainer = BenchTrainer(recipe, runtime, world.device, None, world)
     trainer.start()
     stepper = trainer.stepper

@@ -83,7 +83,13 @@ def summarized(events: list[dict[str, Any]], num_steps: int) -> str:
         f"kernels per step: {len(kernels) / num_steps:.1f}",
     ]
     names = Counter(short(event["name"]) for event in kernels)
-    lines += [f"  {n / num_steps:8.2f}  {name}" for name, n in names.most_common(12)]
+    times: Counter[str] = Counter()
+    for event in kernels:
+        times[short(event["name"])] += event["dur"]
+    lines += [
+        f"  {time / 1e3 / num_steps:8.2f} ms  {names[name] / num_steps:8.2f}  {name}"
+        for name, time in times.most_common(20)
+    ]
     collectives = [event for event in kernels if is_collective(event["name"])]
     lines += ["", f"collective kernels per step: {len(collectives) / num_steps:.2f}"]
     # Those of the last step alone.

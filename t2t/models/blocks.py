@@ -24,6 +24,7 @@ from t2t.models.layers import (
     SqueezeExcite,
     with_grid,
 )
+from t2t.models.shards import class_of
 from t2t.models.token_grid import Grid
 from t2t.ops.block_stack import one_block
 from t2t.ops.performer_step import compute_dtype
@@ -140,6 +141,8 @@ class Block(nn.Module):
         self.user_mlp = MLPS.user_choice(config.mlp)
         check_user_parts(self)
         self.drop_path = DropPath(drop_path)
+        self.highest_drop_path = config.drop_path
+        """The rate of the last block: it decides for all, as in a stack."""
         self.residual_dtype: torch.dtype | None = None
         """Precision of the residual stream where it is fused by itself."""
 
@@ -163,10 +166,11 @@ class Block(nn.Module):
 
         Sharded weights are whole only while their block runs.
         """
-        if type(self) is not Block or not is_fused(tokens):
+        if class_of(self) is not Block or not is_fused(tokens):
             return None
         rate = self.drop_path.rate if self.drop_path.training else 0.0
-        if 0 < len(tokens) * rate < MIN_DROPPED:
+        highest = max(rate, self.highest_drop_path)
+        if rate > 0 and len(tokens) * highest < MIN_DROPPED:
             return None
         weights = block_weights(self, within=True)
         if weights is None or self.norm1.eps != self.norm2.eps:

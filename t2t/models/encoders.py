@@ -130,7 +130,9 @@ class Encoder(nn.Module):
         num_read: int | None = None,
         kept: TokenNumbers | None = None,
     ) -> Tokens:
-        """Normalised tokens after the last block: the first `num_read`, or all.
+        """Normalised tokens after the last block: all, or those that are read.
+
+        The fused path computes the first `num_read` only.
 
         With `kept`, the blocks see only these of each image's tokens, in that order,
         after the prefix tokens.
@@ -149,10 +151,12 @@ class Encoder(nn.Module):
             tokens = self.enter(tokens, grid, kept)
         if stack is None:
             for layer in range(len(self.blocks)):
-                step = self.step if layer > 0 else self.apply_block
-                tokens = step(layer, tokens, grid)
+                run = self.run_layer if layer > 0 else self.apply_block
+                tokens = run(layer, tokens, grid)
                 tokens, grid = self.next_stage(layer, tokens, grid)
-            return norm(tokens)[:, :num_read]
+            # All: FSDP's hooks for the backward pass do not hold on a view of some.
+            normed: Tokens = norm(tokens)
+            return normed
         assert isinstance(norm, nn.LayerNorm)
         mixer, rates = self.plain_blocks()[0].mixer, self.drop_rates()
         assert isinstance(mixer, SelfAttention)
@@ -232,7 +236,11 @@ class Encoder(nn.Module):
         return [path.rate if path.training else 0.0 for path in paths]
 
     def step(self, layer: int, tokens: Tokens, grid: Grid) -> Tokens:
-        """Tokens after one layer."""
+        """Tokens after one layer, for those who run one after the other."""
+        return self.run_layer(layer, tokens, grid)
+
+    def run_layer(self, layer: int, tokens: Tokens, grid: Grid) -> Tokens:
+        """The same within the encoder."""
         tokens = self.positions.add_to(tokens, layer, grid)
         return self.apply_block(layer, tokens, grid)
 

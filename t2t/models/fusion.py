@@ -4,22 +4,19 @@ The fused operations read weights and call no modules. A model with a hooked, sh
 replaced module takes the plain path, which calls every module.
 """
 
-import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from t2t.models.hooks import is_hooked
 from t2t.models.layers import DropPath, Mlp, SelfAttention
+from t2t.models.shards import is_dtensor
 from t2t.ops.availability import runs_kernels
 from t2t.ops.block_stack import BlockWeights
 from t2t.ops.performer_step import StepWeights, compute_dtype
 from t2t.ops.softmax_step import SoftmaxWeights
-
-if TYPE_CHECKING:
-    from torch.distributed.tensor import DTensor
 
 MIN_DROPPED = 2
 """With fewer dropped samples per batch, a fixed count rounds the rate too much."""
@@ -54,14 +51,6 @@ def is_wrapped(weight: object) -> bool:
     if is_dtensor(weight):
         return True
     return not torch.compiler.is_compiling() and hasattr(weight, "__tensor_flatten__")
-
-
-def is_dtensor(weight: object) -> TypeGuard["DTensor"]:
-    """Whether each process holds a shard of a weight."""
-    # Importing DTensor is slow; if a DTensor exists, it has been imported. Another
-    # thread may be about to, as the one that writes checkpoints.
-    kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
-    return kind is not None and isinstance(weight, kind)
 
 
 def is_plain_mlp(mlp: nn.Module) -> bool:

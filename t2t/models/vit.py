@@ -79,9 +79,11 @@ class VisionTransformer(TimmInterface, nn.Module):
         if type(self).tokenize is not VisionTransformer.tokenize or is_hooked(
             self.encoder
         ):
-            return self.encoder(*self.tokenize(images), self.norm, num_read)
-        parts, grid = self.token_parts(images)
-        return self.encoder(parts, grid, self.norm, num_read)
+            tokens = self.encoder(*self.tokenize(images), self.norm, num_read)
+        else:
+            parts, grid = self.token_parts(images)
+            tokens = self.encoder(parts, grid, self.norm, num_read)
+        return tokens[:, :num_read]
 
     def forward_head(self, tokens: Tokens, pre_logits: bool = False) -> Logits:
         """Logits from the tokens, or with `pre_logits` the input of the head."""

@@ -86,8 +86,7 @@ def block_stack(
     """
     dtype = tokens.dtype if dtype is None else dtype
     sizes = (num_heads, scale, eps, num_read)
-    _, normed = run_blocks(tokens, blocks, final, *sizes, drop_rates, dtype)
-    return normed[:, :num_read]
+    return run_blocks(tokens, blocks, final, *sizes, drop_rates, dtype)[1]
 
 
 def one_block(

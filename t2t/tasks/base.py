@@ -13,6 +13,7 @@ from t2t.data.crops import CenterCrop, RandomCrop
 from t2t.data.rng import CounterRng
 from t2t.data.sources.label_sets import LabelSets
 from t2t.errors import UserError
+from t2t.models.shards import local_tensors
 from t2t.shapes import Images, Labels, Pixels
 
 Views = dict[str, Tensor]
@@ -225,7 +226,11 @@ def heads_of(model: nn.Module) -> tuple[nn.Module, ...]:
 def move_towards(
     tensors: list[Tensor], targets: list[Tensor], share: float | Tensor
 ) -> None:
-    """Moves tensors by a share of the difference to their targets, in place."""
+    """Moves tensors by a share of the difference to their targets, in place.
+
+    If they are sharded, both are sharded alike.
+    """
+    tensors, targets = local_tensors(tensors), local_tensors(targets)
     if isinstance(share, Tensor):  # _foreach_lerp_ takes only floats
         differences = torch._foreach_sub(targets, tensors)
         torch._foreach_mul_(differences, share)

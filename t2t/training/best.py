@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from t2t.models.fusion import is_dtensor
+from t2t.models.shards import is_dtensor
 from t2t.tasks import Metric
 
 PREFIX = "best/"

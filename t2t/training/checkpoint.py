@@ -9,7 +9,7 @@ from typing import Any
 
 from t2t.errors import UserError
 from t2t.models.checkpoint_io.published import POSITIONS
-from t2t.models.fusion import is_dtensor
+from t2t.models.shards import is_dtensor
 from t2t.models.zoo import CONFIGS
 from t2t.training.checkpoint_files import NUMBERS, newest_intact
 from t2t.training.distributed import World, broadcast_from_main

@@ -5,30 +5,26 @@ import gc
 import inspect
 import os
 import platform
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import HashStore  # type: ignore[attr-defined]
-from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from t2t.config import differences, few
 from t2t.errors import LocalError, UserError, choose
-from t2t.models.fusion import is_dtensor
+from t2t.models.shards import is_dtensor, is_sharded
 from t2t.torchrun import read_environment_ranks
 from t2t.training.cuda_graph import free_graphs
 from t2t.training.rendezvous import rendezvous_store, report_error_once
-
-if TYPE_CHECKING:
-    from torch.distributed.fsdp import FSDPModule
+from t2t.training.sharding import is_kept, shard
 
 Parallelism = Literal["ddp", "fsdp", "hybrid"]
 PARALLELISMS = {"ddp": False, "fsdp": True, "hybrid": True}
@@ -189,33 +185,6 @@ def parallelize(task: nn.Module, parallelism: Parallelism, world: World) -> nn.M
     return trained
 
 
-def shard(model: nn.Module, parallelism: Parallelism, world: World) -> nn.Module:
-    """Shards the weights of a module over all processes, or over those of a node."""
-    from torch.distributed.fsdp import fully_shard  # slow to import, rarely needed
-
-    shape: tuple[int, ...] = (world.size,)
-    names: tuple[str, ...] = ("shard",)
-    if parallelism == "hybrid":
-        check_nodes(world.size, world.local_size)
-        shape = (world.size // world.local_size, world.local_size)
-        names = ("replicate", "shard")
-    mesh = init_device_mesh(world.device.type, shape, mesh_dim_names=names)
-    model.to(memory_format=torch.contiguous_format)  # required for shards
-    for block in blocks_of(getattr(model, "model", model)):  # of a task's model
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    return model
-
-
-def check_nodes(num_processes: int, per_node: int) -> None:
-    """Raises an error if nodes have different numbers of processes."""
-    if num_processes % per_node:
-        raise UserError(
-            f"--parallelism hybrid needs equal nodes, and {num_processes} processes "
-            f"are not a multiple of {per_node}; change that, or use --parallelism fsdp."
-        )
-
-
 def parallelize_copy(
     model: nn.Module, parallelism: Parallelism, world: World
 ) -> nn.Module:
@@ -224,46 +193,16 @@ def parallelize_copy(
     return shard(model, parallelism, world) if sharded else model
 
 
-def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """The repeated blocks of a model, which are sharded one by one."""
-    lists = [list(part) for part in model.modules() if isinstance(part, nn.ModuleList)]
-    return max(lists, key=num_parameters, default=[])
-
-
-def num_parameters(parts: list[nn.Module]) -> int:
-    """The number of parameters in some modules."""
-    return sum(p.numel() for part in parts for p in part.parameters())
-
-
-def is_sharded(model: nn.Module) -> TypeGuard["FSDPModule"]:
-    """Whether a model was sharded, without importing FSDP."""
-    # Another thread may be about to import it, as the one that writes checkpoints.
-    kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
-    return kind is not None and isinstance(model, kind)
-
-
 def sync_gradients(task: nn.Module, enabled: bool) -> None:
     """Sets whether backward passes sum gradients over all processes."""
     if isinstance(task, DistributedDataParallel):
         task.require_backward_grad_sync = enabled
         return
+    # A small model stays gathered until its last micro-batch.
+    stays = is_kept(task) and not enabled
     if is_sharded(task):
         task.set_requires_gradient_sync(enabled)
-
-
-@contextmanager
-def unsharded(module: nn.Module) -> Iterator[None]:
-    """Gathers sharded weights for calls of methods other than forward.
-
-    Blocks gather their own weights when they are called.
-    """
-    if is_sharded(module):
-        module.unshard()
-    try:
-        yield
-    finally:
-        if is_sharded(module):
-            module.reshard()
+        task.set_reshard_after_backward(not stays)
 
 
 def batch_norm_buffers(model: nn.Module, only_training: bool = False) -> list[Tensor]:

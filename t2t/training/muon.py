@@ -12,13 +12,15 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from t2t.models.fusion import is_dtensor
+from t2t.models.shards import is_dtensor, local_part, local_tensors, sharded_as
 from t2t.training.torch_optimizers import Optimizer
 
 # Five quintic Newton-Schulz iterations, which bring singular values near 1.
 COEFFICIENTS = (3.4445, -4.775, 2.0315)
 NUM_ITERATIONS = 5
 MIN_NORM = 1e-7
+GATHERED_BYTES = 2**29
+"""Of sharded momentum: a process holds it whole while it is orthogonalized."""
 
 
 class Muon(Optimizer):
@@ -39,17 +41,19 @@ class Muon(Optimizer):
         """Updates every matrix that has a gradient."""
         for group in self.param_groups:
             trained = [each for each in group["params"] if each.grad is not None]
-            full = [each for each in trained if not is_dtensor(each)]
-            if full:
-                self.update(full, group)
-            for shard in trained:  # foreach does not take DTensors in every torch
-                if is_dtensor(shard):
-                    self.update_shard(shard, group)
+            for part in gathered_together(trained):
+                self.update(part, group)
 
     def update(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
-        """Updates matrices by their orthogonalized momentum."""
-        gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
-        buffers = [self.momentum_of(matrix) for matrix in matrices]
+        """Updates matrices by their orthogonalized momentum.
+
+        Of sharded ones the momentum is gathered, and each process orthogonalizes all.
+        """
+        gradients = local_tensors(
+            matrix.grad for matrix in matrices if matrix.grad is not None
+        )
+        buffers = local_tensors(self.momentum_of(matrix) for matrix in matrices)
+        weights = local_tensors(matrices)
         momentum, lr = group["momentum"], group["lr"]
         weight = 1 - momentum
         found_inf: Tensor | None = getattr(self, "found_inf", None)
@@ -61,35 +65,26 @@ class Muon(Optimizer):
         torch._foreach_mul_(differences, weight)
         torch._foreach_add_(buffers, differences)
         # Nesterov momentum.
-        ahead = torch._foreach_lerp(gradients, buffers, momentum)
-        steps = [
-            as_filters(step, matrix)
-            for step, matrix in zip(
-                orthogonalize_all([as_matrix(each) for each in ahead]),
+        ahead = [
+            whole(sharded_as(matrix, part))
+            for matrix, part in zip(
                 matrices,
+                torch._foreach_lerp(gradients, buffers, momentum),
+                strict=True,
+            )
+        ]
+        steps = [
+            local_part(matrix, as_filters(step, matrix))
+            for matrix, step in zip(
+                matrices,
+                orthogonalize_all([as_matrix(each) for each in ahead]),
                 strict=True,
             )
         ]
         torch._foreach_mul_(steps, [-update_scale(matrix) for matrix in matrices])
         torch._foreach_mul_(steps, lr)
-        torch._foreach_mul_(matrices, 1 - lr * group["weight_decay"])
-        torch._foreach_add_(matrices, steps)
-
-    def update_shard(self, matrix: Tensor, group: dict[str, Any]) -> None:
-        """Updates a sharded matrix."""
-        assert matrix.grad is not None
-        gradient, buffer = matrix.grad, self.momentum_of(matrix)
-        momentum, lr = group["momentum"], group["lr"]
-        weight = 1 - momentum
-        found_inf: Tensor | None = getattr(self, "found_inf", None)
-        if found_inf is not None:  # 1 skips the update
-            gradient = torch.where(found_inf > 0, 0, gradient)
-            weight, lr = weight * (1 - found_inf), lr * (1 - found_inf)
-        buffer.add_((gradient - buffer) * weight)
-        step = orthogonalize(as_matrix(gradient.lerp(buffer, momentum)))
-        matrix.mul_(1 - lr * group["weight_decay"])
-        size = -lr * update_scale(matrix)
-        matrix.add_(as_filters(step.to(matrix.dtype), matrix) * size)
+        torch._foreach_mul_(weights, 1 - lr * group["weight_decay"])
+        torch._foreach_add_(weights, steps)
 
     def momentum_of(self, matrix: Tensor) -> Tensor:
         """The momentum buffer of a matrix, initially zeros."""
@@ -98,6 +93,25 @@ class Muon(Optimizer):
             state["momentum"] = torch.zeros_like(matrix)
         buffer: Tensor = state["momentum"]
         return buffer
+
+
+def gathered_together(matrices: list[Tensor]) -> list[list[Tensor]]:
+    """Parts of up to `GATHERED_BYTES` of sharded matrices; whole ones all at once."""
+    parts: list[list[Tensor]] = []
+    left = 0
+    for matrix in matrices:
+        size = matrix.numel() * matrix.element_size() if is_dtensor(matrix) else 0
+        if not parts or size > left:
+            parts.append([])
+            left = GATHERED_BYTES
+        parts[-1].append(matrix)
+        left -= size
+    return parts
+
+
+def whole(matrix: Tensor) -> Tensor:
+    """A matrix, gathered from all processes if it is sharded."""
+    return matrix.full_tensor() if is_dtensor(matrix) else matrix
 
 
 def update_scale(matrix: Tensor) -> float:

@@ -8,10 +8,10 @@ from t2t.errors import first_line
 from t2t.shapes import Pixels
 from t2t.tasks import Task
 from t2t.tasks.checks import checked_pictures
-from t2t.training.distributed import unsharded
 from t2t.training.evaluation.evaluate import autocast
 from t2t.training.loaders import center_crop
 from t2t.training.run_files import PICTURES
+from t2t.training.sharding import unsharded
 from t2t.training.trainer import Trainer
 from t2t.user_code import explain
 

@@ -11,7 +11,6 @@ from t2t.data.decoding.damage import Damage
 from t2t.data.resident import DecodingProgress
 from t2t.data.sources import Splits
 from t2t.tasks.checks import checked_rows
-from t2t.training.distributed import unsharded
 from t2t.training.evaluation.evaluate import autocast
 from t2t.training.forecast.random_batch import random_batch
 from t2t.training.kernel_compiling import KernelCompiler, compile_in_parallel
@@ -20,6 +19,7 @@ from t2t.training.logging.console import RunConsole
 from t2t.training.logging.stage import stage
 from t2t.training.recipe import Phase
 from t2t.training.runtime import Runtime
+from t2t.training.sharding import unsharded
 from t2t.training.step import Stepper
 
 

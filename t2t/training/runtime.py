@@ -19,6 +19,7 @@ from t2t.data.sources import Splits
 from t2t.errors import UserError, choose, require
 from t2t.training.distributed import PARALLELISMS, Parallelism, World
 from t2t.training.recipe import Recipe
+from t2t.training.sharding import CAPTURES_SHARDS
 from t2t.user_code import digests
 
 Precision = Literal["bf16", "fp16", "fp32"]
@@ -95,12 +96,9 @@ def uses_cuda_graphs(runtime: Runtime, world: World) -> bool:
 
 
 def captures_steps(runtime: Runtime, world: World) -> bool:
-    """Whether a step is a CUDA graph, its collectives included.
-
-    FSDP allocates and frees the gathered weights of each block as a step runs.
-    """
+    """Whether a step is a CUDA graph, its collectives included."""
     is_sharded = world.is_distributed and PARALLELISMS[runtime.parallelism]
-    return uses_cuda_graphs(runtime, world) and not is_sharded
+    return uses_cuda_graphs(runtime, world) and (CAPTURES_SHARDS or not is_sharded)
 
 
 def resolve_runtime(runtime: Runtime, world: World) -> Runtime:

@@ -16,7 +16,7 @@ from t2t.models.checkpoint_io.adapt import shorten
 from t2t.models.checkpoint_io.checkpoints import read_checkpoint
 from t2t.models.checkpoint_io.checksum import tensors_checksum
 from t2t.models.create import create_model
-from t2t.models.fusion import is_dtensor
+from t2t.models.shards import is_dtensor
 from t2t.models.vit import VisionTransformer
 from t2t.models.weights import LoadReport, load_checkpoint
 from t2t.tasks import Task, TaskContext, build_task, task_class

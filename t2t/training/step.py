@@ -26,6 +26,7 @@ from t2t.training.distributed import (
     sync_gradients,
 )
 from t2t.training.evaluation.evaluate import autocast
+from t2t.training.gradient import Gradient
 from t2t.training.muon import Muon
 from t2t.training.optim import all_groups, device_learning_rates
 from t2t.training.recipe import Phase, Recipe
@@ -296,11 +297,13 @@ class Stepper:
         num_images = len(views[0])
         size = self.runtime.micro_batch or num_images
         parts = split_views(dict(zip(self.view_names, views, strict=True)), size)
-        state.trained.train()
+        if not state.task.training:  # after an evaluation
+            state.trained.train()
         self.statistics_before = [each.clone() for each in self.statistics]
         totals: dict[str, Tensor] = {}
         for number, part in enumerate(parts, start=1):
-            sync_gradients(state.trained, number == len(parts))
+            if len(parts) > 1:
+                sync_gradients(state.trained, number == len(parts))
             share = len(next(iter(part.values()))) / num_images
             try:
                 numbers = self.add_gradient(part, share)
@@ -315,14 +318,18 @@ class Stepper:
         if self.to_check:
             check_all_used(state.task)
             self.to_check = False
-        norm = self.gradient_norm()
+        for optimizer in state.optimizers:
+            state.scaler.unscale_(optimizer)
+        gradient = Gradient(state.trained, world.size)
         others = [name for name in totals if name != "loss"]
         self.names = ["loss", *others]
         values = torch.stack([totals[name] for name in self.names])
-        values = torch.cat([values[:1], requests, values[1:]])
-        # Also agrees on whether the loss is finite; the gradient is the same in all.
+        values = torch.cat([values[:1], requests, values[1:], gradient.square])
+        # Also agrees on whether the loss is finite, and adds up the shards' squares.
         values = all_reduce_sum(values, world) / world.size
-        return torch.cat([values[:1], norm.reshape(1), values[1:]])
+        norm = gradient.whole_norm(values[-1:])
+        gradient.clip(norm, self.recipe.optimizer.clip_norm)
+        return torch.cat([values[:1], norm, values[1:-1]])
 
     def add_gradient(self, views: Views, share: float) -> Numbers:
         """Adds the gradient of some images, scaled by their share of the batch."""
@@ -360,20 +367,6 @@ class Stepper:
         """Seeds torch's random numbers: dropout and stochastic depth."""
         seed, step = self.recipe.seed, self.state.step
         torch.manual_seed(step_seed(seed, step, self.world.rank))
-
-    def gradient_norm(self) -> Tensor:
-        """Clips the gradient if the recipe asks for it; returns its norm."""
-        state = self.state
-        for optimizer in state.optimizers:
-            state.scaler.unscale_(optimizer)
-        parameters = [p for p in state.trained.parameters() if p.grad is not None]
-        grads = [p.grad for p in parameters if p.grad is not None]
-        norm = nn.utils.get_total_norm(grads, foreach=True)
-        limit = self.recipe.optimizer.clip_norm
-        if limit:  # without one, torch would multiply by 1
-            nn.utils.clip_grads_with_norm_(parameters, limit, norm, foreach=True)
-        full = getattr(norm, "full_tensor", None)
-        return full() if full is not None else norm
 
 
 @contextmanager

@@ -26,7 +26,6 @@ from t2t.training.distributed import (
     batch_norm_buffers,
     broadcast_from_main,
     broadcast_tensors,
-    unsharded,
 )
 from t2t.training.divergence import MAX_SKIPPED, divergence_advice
 from t2t.training.evaluation.evaluate import Normalize, evaluate_models
@@ -45,6 +44,7 @@ from t2t.training.rank_times import RankTimes
 from t2t.training.recipe import Recipe
 from t2t.training.run_folder import RunFolder
 from t2t.training.runtime import Runtime
+from t2t.training.sharding import unsharded
 from t2t.training.state import Snapshot, new_state
 from t2t.training.step import Stepper
 from t2t.training.step_result import PendingStep, Requests

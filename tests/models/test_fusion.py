@@ -19,11 +19,11 @@ from torch.testing._internal.two_tensor import TwoTensor
 import t2t
 from t2t.models import blocks, encoders, tokenizers
 from t2t.models.blocks import Block
-from t2t.models.fusion import are_plain, is_dtensor, is_fused, step_weights
+from t2t.models.fusion import are_plain, is_fused, step_weights
 from t2t.models.layers import DropPath
+from t2t.models.shards import is_dtensor, is_sharded
 from t2t.ops import performer_step
 from t2t.ops.availability import HAS_TRITON
-from t2t.training.distributed import is_sharded
 
 SMALL: dict[str, Any] = {"image_size": 32, "num_classes": 5, "depth": 3}
 

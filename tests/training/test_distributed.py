@@ -165,6 +165,15 @@ def test_two_processes_train_what_one_does(
     assert len(reported) == len(set(reported))  # one process writes
 
 
+def test_blocks_that_are_sharded_one_by_one_train_what_one_process_does(
+    recipe: Recipe, alone: Path, tmp_path: Path, in_two: Callable[..., None]
+) -> None:
+    in_two("train_by_blocks", recipe, tmp_path / "run", "fsdp", 5, micro_batch=3)
+    # Resumed as if it were small: its shards are the same.
+    in_two("train_together", recipe, tmp_path / "run", "fsdp", None)
+    assert_same_run(tmp_path / "run", alone)
+
+
 @pytest.mark.parametrize(
     ("way", "balance", "keep"),
     [("ddp", "sampling", "last"), ("fsdp", "weights", "last"), ("fsdp", None, "best")],

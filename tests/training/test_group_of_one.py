@@ -10,12 +10,15 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from t2t.data.sampler import Batch
-from t2t.training.distributed import World, init_distributed, is_sharded
+from t2t.models.shards import is_sharded
+from t2t.training import sharding
+from t2t.training.distributed import World, init_distributed
 from t2t.training.forecast.random_batch import random_batch
 from t2t.training.muon import Muon
 from t2t.training.optim import all_groups
 from t2t.training.recipe import OptimizerConfig, Recipe
 from t2t.training.runtime import Runtime, make_deterministic, resolve_runtime
+from t2t.training.sharding import unsharded
 from t2t.training.state import new_state
 from t2t.training.step import NUM_DDP_WARMUPS, Stepper, step_seed
 from t2t.training.step_result import Requests
@@ -174,6 +177,40 @@ def test_a_captured_group_trains_in_the_same_bits(
         assert found[kind][0] == found["single"][0]
         for key, wanted in found["single"][1].items():
             assert torch.equal(found[kind][1][key], wanted), (kind, key)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+@pytest.mark.parametrize("kept_bytes", [sharding.KEPT_BYTES, 0])
+def test_shards_are_captured_in_the_same_bits(
+    kept_bytes: int, name: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharding, "KEPT_BYTES", kept_bytes)
+    recipe = tiny(random=True, optimizer=OptimizerConfig(name=name, lr=1e-2))
+    args = {**recipe.model_args, "dim": 128, "token_dim": 64}
+    recipe = replace(recipe, model_args=args)
+    runtime = Runtime(device="cuda", parallelism="fsdp", compile="off")
+    make_deterministic(runtime)
+    found = []
+    for captures in (False, True):
+        with init_distributed("cuda", group_of_one=True) as world:
+            one = stepper(recipe, runtime, world)
+            one.is_strict, one.captures = True, captures
+            one.set_phase(one.phase)
+            losses = []
+            for number in range(NUM_DDP_WARMUPS + 4):
+                losses.append(one.train_step(batch_for(one, number)).loss)
+                # As in an evaluation between replays.
+                images = torch.ones(2, 3, 8, 8, device="cuda")
+                model = one.state.final_model.eval()
+                with torch.no_grad(), unsharded(model):
+                    losses.append(model(images).sum().item())
+            assert one.captured is not None
+            assert (one.captured.graph is not None) == captures
+            found.append((losses, tensors(one)))
+    assert found[0][0] == found[1][0]
+    for key, wanted in found[0][1].items():
+        assert torch.equal(found[1][1][key], wanted), key
 
 
 @pytest.mark.cuda

@@ -9,6 +9,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
+from t2t.training import muon
 from t2t.training.muon import Muon, orthogonalize, orthogonalize_all
 
 
@@ -83,6 +84,16 @@ def test_shards_step_as_whole_matrices_do(mesh: DeviceMesh) -> None:
             optimizer.step()
     for matrix, shard in zip(whole, shards, strict=True):
         torch.testing.assert_close(shard.full_tensor(), matrix, atol=1e-5, rtol=1e-5)  # type: ignore[attr-defined]
+
+
+def test_a_process_gathers_only_so_much_momentum_at_once(
+    mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(muon, "GATHERED_BYTES", 2 * 8 * 12 * 4)
+    whole = matrices()
+    shards = [distribute_tensor(each.detach(), mesh, [Shard(0)]) for each in whole]
+    assert [*map(len, muon.gathered_together(shards))] == [2, 2, 1]
+    assert muon.gathered_together([*whole]) == [whole]
 
 
 @pytest.mark.parametrize("shape", [(5, 9), (9, 5), (3, 7, 7)])

@@ -18,7 +18,14 @@ from t2t.data import batches
 from t2t.data.decoding.decode import decoder_name
 from t2t.data.sources import Splits
 from t2t.errors import UserError
-from t2t.training import checkpoint_writer, loop, model_saver, retry_write, trainer
+from t2t.training import (
+    checkpoint_writer,
+    loop,
+    model_saver,
+    retry_write,
+    sharding,
+    trainer,
+)
 from t2t.training.evaluation.evaluate_model import evaluate_model
 from t2t.training.logging import metrics_log
 from t2t.training.loop import Runtime, train
@@ -67,6 +74,12 @@ def train_together(
     if stop_after is not None and environment["RANK"] == "1":
         stop_self_after(stop_after)
     train_alone(recipe, folder, runtime)
+
+
+def train_by_blocks(*arguments: Any) -> None:
+    """The same, with each block sharded by itself, as in a large model."""
+    sharding.KEPT_BYTES = 0
+    train_together(*arguments)
 
 
 def train_and_note_listing(

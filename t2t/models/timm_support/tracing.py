@@ -54,4 +54,4 @@ def traced(model: "VisionTransformer", images: Any, num_read: int | None) -> Any
         inner, bias = positions(inner, layer, inner_grid)
         inner = block(inner, inner_grid, bias if positions.has_bias(layer) else None)
         inner, inner_grid = model.encoder.next_stage(layer, inner, inner_grid)
-    return model.encoder(tokens, grid, model.norm, num_read)
+    return model.encoder(tokens, grid, model.norm, num_read)[:, :num_read]

@@ -4,10 +4,11 @@ import torch
 
 from t2t.errors import UserError
 from t2t.tasks.checks import checked_metrics
-from t2t.training.distributed import World, unsharded
+from t2t.training.distributed import World
 from t2t.training.evaluation.evaluate import Normalize, evaluate_models
 from t2t.training.forecast.random_batch import random_batch
 from t2t.training.recipe import Recipe
+from t2t.training.sharding import unsharded
 from t2t.training.state import TrainState
 from t2t.training.step import unchanged_buffers
 

@@ -12,6 +12,7 @@ import numpy as np
 from t2t.errors import UserError
 from t2t.training.distributed import PARALLELISMS, Parallelism
 from t2t.training.recipe import Recipe
+from t2t.training.sharding import CAPTURES_SHARDS
 
 Row = dict[str, Any]
 
@@ -99,7 +100,7 @@ def measured_steps(
         also = ["fsdp"] if parallelism == "hybrid" else []
         paths = [parallelism, *also, "single"]
     for name in paths:
-        captured = not PARALLELISMS.get(name, False)
+        captured = CAPTURES_SHARDS or not PARALLELISMS.get(name, False)
         found = [
             row
             for row in rows

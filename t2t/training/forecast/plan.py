@@ -6,17 +6,18 @@ from typing import Any
 from t2t.data.sampler import steps_per_epoch
 from t2t.errors import UserError, choose
 from t2t.models.zoo import ZOO
-from t2t.training.distributed import PARALLELISMS, Parallelism, check_nodes
+from t2t.training.distributed import PARALLELISMS, Parallelism
 from t2t.training.forecast.measured_steps import MeasuredSteps
 from t2t.training.forecast.step_times import (
     GPUS,
-    OVERLAP,
     Origin,
     StepTimes,
     network_origins,
+    overlap,
 )
 from t2t.training.logging.clock import duration
 from t2t.training.recipe import Recipe
+from t2t.training.sharding import KEPT_BYTES, check_nodes
 
 BYTES = 4
 """Per value: weights, gradients and optimizer state are always float32."""
@@ -209,7 +210,8 @@ def plan(
     device, host = step.device_seconds(share), step.host_seconds(share, launched)
     near, far = sent_bytes(parameters, num_gpus, local, parallelism)
     network = near / (kind.link_gbs * 1e9) + far / (kind.network_gbs * 1e9)
-    exposed = max(0.0, network - OVERLAP[parallelism] * device)
+    beside = overlap(parallelism, BYTES * parameters)
+    exposed = max(0.0, network - beside * device)
     steps = steps_per_epoch(num_images, recipe.batch_size) * recipe.epochs
     evaluation = num_evaluated(recipe, num_validation) / (3 * step.rate() * num_gpus)
     values = values_per_parameter(recipe) / num_shards(num_gpus, per_node, parallelism)
@@ -229,7 +231,7 @@ def plan(
         exposed_seconds=exposed,
         origins={
             **step.origins(share, launched),
-            **network_origins(kind, num_gpus, per_node, parallelism),
+            **network_origins(kind, num_gpus, per_node, parallelism, beside),
         },
         sent_bytes=near + far,
         state_gib=values * BYTES * parameters / 2**30,
@@ -288,9 +290,11 @@ def sent_bytes(
     """Bytes that a GPU sends per step, in rings: within its node, and between nodes."""
     size = BYTES * parameters
     over_all = 1 - 1 / num_gpus
+    # Gathered once or twice, and gradients summed up.
+    times = 2 if size <= KEPT_BYTES else 3
     if parallelism == "hybrid":
-        near = 3 * (1 - 1 / per_node) * size
+        near = times * (1 - 1 / per_node) * size
         num_nodes = num_gpus / per_node
         return near, 2 * (1 - 1 / num_nodes) * size / per_node
-    total = {"ddp": 2, "fsdp": 3}[parallelism] * over_all * size
+    total = {"ddp": 2, "fsdp": times}[parallelism] * over_all * size
     return (total, 0.0) if num_gpus <= per_node else (0.0, total)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from t2t.training.distributed import PARALLELISMS, Parallelism
 from t2t.training.forecast.measured_steps import FLOOR_SECONDS, MeasuredSteps
 from t2t.training.recipe import Recipe
+from t2t.training.sharding import KEPT_BYTES
 
 LARGE_BATCH = 256
 FLOPS_PER_MAC = 6
@@ -37,6 +38,8 @@ STEP_SHARE = 0.44
 batch 256 on one H200 with all augmentation (records/speed/h200.json)."""
 OVERLAP = {"ddp": 2 / 3, "fsdp": 1.0, "hybrid": 1.0}
 """Share of the device's compute that communication can run beside: assumed."""
+OVERLAP_KEPT = 1 / 8
+"""The same for a small sharded model: the tokenizer's share."""
 HOST_SECONDS = {"ddp": 0.002, "fsdp": 0.040, "hybrid": 0.040}
 """To launch a step: assumed. A sharded one is launched kernel by kernel, which took
 38 ms for T2T-ViT-14 (docs/speed.md)."""
@@ -107,8 +110,15 @@ class StepTimes:
         return {"host": host, "device": device}
 
 
+def overlap(parallelism: Parallelism, num_bytes: float) -> float:
+    """The share of a step's compute beside which a model's weights can be sent."""
+    if PARALLELISMS[parallelism] and num_bytes <= KEPT_BYTES:
+        return OVERLAP_KEPT
+    return OVERLAP[parallelism]
+
+
 def network_origins(
-    gpu: Gpu, num_gpus: int, per_node: int, parallelism: Parallelism
+    gpu: Gpu, num_gpus: int, per_node: int, parallelism: Parallelism, share: float
 ) -> dict[str, Origin]:
     """What is assumed of the network; nothing with one GPU."""
     if num_gpus == 1:
@@ -118,7 +128,6 @@ def network_origins(
     used = [within] if num_gpus <= per_node else [between]
     if parallelism == "hybrid" and num_gpus > per_node:
         used = [within, between]
-    share = OVERLAP[parallelism]
     beside = "all" if share == 1 else f"{share:.2g}"
     return {
         "network": Origin(False, " and ".join(used)),

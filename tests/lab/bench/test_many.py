@@ -27,20 +27,23 @@ def run(out: Path, *options: str) -> str:
 
 
 def test_parts_run_apart_and_leave_rows(tmp_path: Path) -> None:
-    parts = ("single-64", "ddp-64", "fsdp-256", "uncaptured-64", "trace")
+    measured = ("single-64", "ddp-64", "fsdp-256-blocks", "uncaptured-64")
+    parts = (*measured, "trace", "trace-fsdp")
     printed = run(tmp_path, "--parts", *parts)
     rows = {row["part"]: row for row in read_rows(tmp_path / "many-cpu.json")}
-    assert [*rows] == [*parts[:-1]]
+    assert [*rows] == [*measured]
     assert [row["path"] for row in rows.values()] == ["single", "ddp", "fsdp", "single"]
     single, ddp = rows["single-64"], rows["ddp-64"]
     share = ddp["images_per_second"] / single["images_per_second"]
     assert ddp["share_of_single"] == pytest.approx(share, abs=1e-3)
-    assert rows["fsdp-256"]["share_of_single"] is None
+    assert rows["fsdp-256-blocks"]["share_of_single"] is None
     for row in rows.values():
         assert row["launch"] == "eager"
         assert row["host_ms"] > 0
         assert "failed" not in row
-    assert "in a group of one over gloo" in (tmp_path / "many-trace.txt").read_text()
+    traces = (tmp_path / "many-trace.txt").read_text()
+    for part in parts[-2:]:
+        assert f"{part}: t2t_vit_7, batch 8, 4 steps in a group of one over" in traces
     assert "trace: exit code 0" in printed
     assert printed.count("images/s  share") == 4
 
@@ -119,6 +122,7 @@ def test_a_trace_says_what_runs_beside_a_collective(
     text = summarized(events, 2)
     assert "    1.00  cudaGraphLaunch" in text
     assert "kernels per step: 3.0" in text
+    assert "      0.01 ms      1.00  gemm<float>" in text
     assert "collective kernels per step: 1.00" in text
     assert "stream 9, graph node 7, 10.0 us, 50% of it beside other kernels" in text
     assert "beside  gemm<float>" in text
