@@ -51,6 +51,8 @@ def test_parts_run_apart_and_leave_rows(tmp_path: Path) -> None:
 @pytest.fixture
 def many(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(SCRIPT.parent)
+    # The script sets it for its processes; other tests ask for CUDA in another way.
+    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     import many
 
     return many
