@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from t2t.lab.studies.forecast import ArmForecast
     from t2t.lab.studies.study import Study
-    from t2t.training.loop import Runtime
+    from t2t.training.runtime import Runtime
 
 
 def study(
@@ -99,7 +99,7 @@ def study(
             print_page(lambda width: forecast_page(chosen, rows))
         return
 
-    from t2t.training.loop import Runtime
+    from t2t.training.runtime import Runtime
 
     runtime = Runtime(
         device=device,

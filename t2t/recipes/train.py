@@ -21,7 +21,7 @@ from t2t.recipes.labels import with_labels_found
 from t2t.recipes.minutes import CPU_MINUTES, fit_budget, needs_budget
 from t2t.recipes.open_recipe import UNNAMED
 from t2t.recipes.time_budget import Budget
-from t2t.training import loop
+from t2t.training import train as training
 from t2t.training.distributed import Parallelism
 from t2t.training.recipe import Recipe
 from t2t.training.result import Result
@@ -134,7 +134,7 @@ def train(
             hang_minutes=hang_minutes,
         ),
     )
-    path = Path(os.path.expanduser(folder or Path("runs") / loop.run_name(chosen)))
+    path = Path(os.path.expanduser(folder or Path("runs") / training.run_name(chosen)))
     if folds is not None:
         check_folds(chosen, folds)
     is_timed = False
@@ -165,7 +165,7 @@ def train(
         splits: Splits | None,
         notes: Sequence[str],
     ) -> Result:
-        return loop.train(
+        return training.train(
             recipe,
             folder=None if folder is None else os.fspath(folder),
             runtime=runtime,

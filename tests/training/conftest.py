@@ -13,8 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
+from t2t.training.runtime import Runtime
+from t2t.training.train import train
 
 # Tests, and the processes that they start, import modules beside this file.
 sys.path.insert(0, str(Path(__file__).parent))

@@ -24,12 +24,17 @@ from t2t.training.distributed import World, batch_norm_buffers
 from t2t.training.forward_backward import check_all_used, step_seed
 from t2t.training.initial_state import new_state
 from t2t.training.logging.metrics import read_rows
-from t2t.training.loop import Runtime, train
 from t2t.training.muon import Muon
 from t2t.training.optim import all_groups
 from t2t.training.recipe import EMA, OptimizerConfig, Recipe, TokenDropping
-from t2t.training.runtime import deterministic, make_deterministic, resolve_runtime
+from t2t.training.runtime import (
+    Runtime,
+    deterministic,
+    make_deterministic,
+    resolve_runtime,
+)
 from t2t.training.step import Stepper
+from t2t.training.train import train
 
 Tiny = Callable[..., Recipe]
 ALONE = World(0, 1, torch.device("cpu"))

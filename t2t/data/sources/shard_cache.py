@@ -68,11 +68,9 @@ class Waiting:
 class ShardCache:
     """A folder of whole shards; the ones that were not used longest are removed."""
 
-    def __init__(
-        self, folder: Path | None = None, max_bytes: int | None = None
-    ) -> None:
-        self.folder = folder or cache_folder() / "shards"
-        self.max_bytes = max_bytes or default_size(self.folder)
+    def __init__(self) -> None:
+        self.folder = cache_folder() / "shards"
+        self.max_bytes = default_size(self.folder)
 
     def path(self, url: str, stamp: Iterable[int | str]) -> Path:
         """Where the copy of a shard is; another one if the shard has changed."""

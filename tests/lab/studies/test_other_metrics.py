@@ -18,8 +18,8 @@ from t2t.lab.studies.study import Claim, Study
 from t2t.shapes import Images, Labels, Pixels
 from t2t.tasks import Metric, Task, register_task
 from t2t.tasks.base import VAL_LOSS, Numbers, Views
-from t2t.training.loop import Runtime
 from t2t.training.recipe import Recipe
+from t2t.training.runtime import Runtime
 
 
 @register_task("test_mean_colour")
