@@ -10,8 +10,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from t2t.analysis.attention_maps import Map
-from t2t.analysis.attention_rollout import Explanation
 from t2t.analysis.confusion_figure import save_figure, shortened
+from t2t.analysis.explain import Explanation
 from t2t.shapes import Pixels
 
 PANEL_INCHES = 2.3

@@ -150,7 +150,8 @@ def bench(
     command = command_line()
     bases: list[Case] = []
     if data is not None or recipe is not None or parallelism is not None:
-        from t2t.lab.bench.trainer import Files, measure_recipes
+        from t2t.lab.bench.measure_training import measure_recipes
+        from t2t.lab.bench.trainer import Files
 
         measured = measure_recipes(
             select_recipes(models, recipe, image_size, batch_size),

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from t2t.data.decoding.damage import DamagedImage
 from t2t.data.sources import Source
-from t2t.data.sources.opening import find_splits
+from t2t.data.sources.find_splits import find_splits
 from t2t.errors import UserError, on_one_line
 from t2t.models.trained import load_trained
 from t2t.serving.predictor import Prediction, Predictor

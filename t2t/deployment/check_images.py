@@ -16,10 +16,8 @@ from t2t.models.trained import TrainedModel
 from t2t.serving.inputs import find_images
 from t2t.serving.predictor import ImageLike, Predictor
 from t2t.tasks.class_matching import match_classes, relabelled
-from t2t.training.evaluation.evaluate_model import (
-    check_one_label,
-    find_data,
-)
+from t2t.training.evaluation.evaluate_model import check_one_label
+from t2t.training.evaluation.evaluation_data import find_data
 
 MAX_IMAGES = 16
 """Images that parity is checked on."""

@@ -4,18 +4,14 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from t2t.data.label_config import (
-    NO_LABEL_CONFIG,
-    LabelConfig,
-    differs_from_default,
-)
+from t2t.data.label_config import NO_LABEL_CONFIG, LabelConfig, differs_from_default
 from t2t.data.sources import Source, Splits, Subset, open_source, open_splits
-from t2t.data.sources.opening import find_splits
+from t2t.data.sources.find_splits import find_splits
 from t2t.data.sources.splitting import held_out_indices, strata_of
 from t2t.errors import UserError, suggest
 from t2t.models.trained import TrainedModel
 from t2t.tasks.class_matching import match_classes, relabelled
-from t2t.training.evaluation.evaluate_model import labels_of, recipe_beside
+from t2t.training.evaluation.evaluation_data import labels_of, recipe_beside
 from t2t.training.loaders import open_data
 from t2t.training.recipe import Recipe
 from t2t.training.saved_run import same_data

@@ -16,8 +16,8 @@ from t2t.tasks.registry import task_class
 from t2t.torchrun import env_count
 from t2t.training.logging.clock import counted
 from t2t.training.recipe import Recipe
+from t2t.training.result import Result
 from t2t.training.run_files import FOLDS, fold_name, write_json
-from t2t.training.trainer import Result
 
 
 def train_folds(

@@ -13,9 +13,9 @@ from t2t.errors import UserError
 from t2t.recipes.default import Scale
 from t2t.training.forecast.advice import rounded
 from t2t.training.forecast.speed import Speed
+from t2t.training.initial_state import build_model
 from t2t.training.logging.clock import counted, duration
 from t2t.training.recipe import MAX_EPOCHS, Recipe
-from t2t.training.state import build_model
 
 ENOUGH = 0.5
 """Share of the usual epochs from which a scale is used."""

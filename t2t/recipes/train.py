@@ -24,9 +24,9 @@ from t2t.recipes.time_budget import Budget
 from t2t.training import loop
 from t2t.training.distributed import Parallelism
 from t2t.training.recipe import Recipe
+from t2t.training.result import Result
 from t2t.training.run_folder import RunFolder
 from t2t.training.runtime import Compile, Precision, Runtime
-from t2t.training.trainer import Result
 from t2t.user_code import load_code
 
 

@@ -34,6 +34,7 @@ from t2t.training.machine_sharing import made_once_per_machine
 from t2t.training.pictures import draw_pictures
 from t2t.training.recipe import Recipe
 from t2t.training.rendezvous import is_peer_lost
+from t2t.training.result import Result
 from t2t.training.run_folder import RunFolder
 from t2t.training.runtime import (
     Runtime,
@@ -44,7 +45,7 @@ from t2t.training.runtime import (
 )
 from t2t.training.stop_signals import StopSignals
 from t2t.training.threads import choose_threads, threads_of_run, use_threads
-from t2t.training.trainer import Result, Trainer
+from t2t.training.trainer import Trainer
 
 __all__ = ["Result", "Runtime", "Trainer", "train"]
 
@@ -145,7 +146,7 @@ def train(
         loaded = trainer.state.loaded
         # Graphs rehearse an evaluation; shards can only be used after a step.
         if not (trainer.stepper.uses_graphs or is_sharded(trainer.task)):
-            check_scoring(recipe, trainer.state, world, trainer.stepper.precision)
+            check_scoring(recipe, trainer.state, world, trainer.runtime.dtype)
 
         def write_start() -> None:
             checksum = None if loaded is None else loaded.checksum

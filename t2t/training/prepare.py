@@ -74,7 +74,7 @@ def rehearse(
         task.eval()
         with (
             torch.no_grad(),
-            autocast(world.device, stepper.precision),
+            autocast(world.device, stepper.runtime.dtype),
             unsharded(task),
             unsharded(stepper.state.model),
         ):

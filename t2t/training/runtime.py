@@ -70,6 +70,11 @@ class Runtime:
     max_pixels: int = DEFAULT_MAX_PIXELS
     """Images with more pixels are logged and skipped."""
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the numbers that a forward pass computes with."""
+        return PRECISIONS[self.precision or "fp32"]
+
     def __post_init__(self) -> None:
         """Checks the ranges of values."""
         most_threads = ("threads", MAX_WORKERS)

@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
-from t2t.analysis.attention_rollout import shared_pca_colours
 from t2t.analysis.confusion_figure import shortened
 from t2t.analysis.feature_maps import DEAD_BELOW, ChannelStatistics
 from t2t.analysis.first_layer import FirstFilters, PositionMaps
+from t2t.analysis.token_maps import shared_pca_colours
 from t2t.shapes import Pixels
 from t2t.visualize.data import HeadMaps, ImageLook, ModelLook
 from t2t.visualize.layout import (

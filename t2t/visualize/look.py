@@ -10,20 +10,14 @@ import torch
 from torch import nn
 
 from t2t.analysis.attention_distance import attention_distance, uniform_distance
-from t2t.analysis.attention_maps import (
-    AttentionLayer,
-    Map,
+from t2t.analysis.attention_maps import AttentionLayer, Map, attention_maps_with_notes
+from t2t.analysis.attention_rollout import (
     attention_from_output,
-    attention_maps_with_notes,
     has_rollout,
     num_tokens_read,
     rollout,
 )
-from t2t.analysis.feature_maps import (
-    FeatureLayer,
-    LayerStatistics,
-    feature_layers,
-)
+from t2t.analysis.feature_maps import FeatureLayer, LayerStatistics, feature_layers
 from t2t.analysis.first_layer import (
     FirstFilters,
     PositionMaps,

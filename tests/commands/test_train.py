@@ -26,8 +26,8 @@ from t2t.recipes.open_recipe import DIGITS, UNNAMED, open_recipe
 from t2t.recipes.settings import apply_settings, schedule_notes
 from t2t.tasks.classify import TOP1
 from t2t.training import loop
+from t2t.training.initial_state import build_model
 from t2t.training.run_files import write_json
-from t2t.training.state import build_model
 
 Output = pytest.CaptureFixture[str]
 

@@ -18,9 +18,9 @@ from t2t.models.weights import save
 from t2t.recipes.choose import RecipeOptions, choose_recipe
 from t2t.recipes.fine_tuning import num_epochs
 from t2t.recipes.open_recipe import UNNAMED
+from t2t.training.initial_state import new_state
 from t2t.training.loop import Runtime
 from t2t.training.recipe import OptimizerConfig, Recipe
-from t2t.training.state import new_state
 
 Tiny = Callable[..., Recipe]
 MODEL = t2t.ModelConfig(
@@ -245,7 +245,7 @@ def test_an_interrupted_run_resumes_bit_for_bit(
     tmp_path: Path,
     interrupt_after: Callable[[int | None], None],
 ) -> None:
-    def train(folder: str) -> t2t.training.trainer.Result:
+    def train(folder: str) -> t2t.training.result.Result:
         return t2t.train(
             data=images,
             from_=weights,

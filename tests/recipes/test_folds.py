@@ -19,7 +19,8 @@ from t2t.data.sources import ArraySource, Splits, open_splits
 from t2t.data.sources.splitting import fold_of
 from t2t.errors import UserError
 from t2t.training import loop
-from t2t.training.evaluation.evaluate_model import evaluate_model, find_data
+from t2t.training.evaluation.evaluate_model import evaluate_model
+from t2t.training.evaluation.evaluation_data import find_data
 from t2t.training.loaders import open_data
 from t2t.training.recipe import Recipe
 from t2t.training.runtime import Runtime

@@ -14,13 +14,14 @@ from t2t.models.shards import is_sharded
 from t2t.training import sharding
 from t2t.training.distributed import World, init_distributed
 from t2t.training.forecast.random_batch import random_batch
+from t2t.training.forward_backward import step_seed
+from t2t.training.initial_state import new_state
 from t2t.training.muon import Muon
 from t2t.training.optim import all_groups
 from t2t.training.recipe import OptimizerConfig, Recipe
 from t2t.training.runtime import Runtime, make_deterministic, resolve_runtime
 from t2t.training.sharding import unsharded
-from t2t.training.state import new_state
-from t2t.training.step import NUM_DDP_WARMUPS, Stepper, step_seed
+from t2t.training.step import NUM_DDP_WARMUPS, Stepper
 from t2t.training.step_result import Requests
 
 Tiny = Callable[..., Recipe]
@@ -123,8 +124,8 @@ def test_the_step_that_the_device_decides_on_is_the_same(
     for each in (one, other):
         each.train_step(first)
         if is_broken:
-            plain = each.forward
-            each.forward = lambda views, plain=plain: {
+            plain = each.forward_backward.forward
+            each.forward_backward.forward = lambda views, plain=plain: {
                 name: value * torch.nan for name, value in plain(views).items()
             }
     before = tensors(other)
@@ -161,7 +162,7 @@ def test_a_captured_group_trains_in_the_same_bits(
     for kind in ("single", "captured", "uncaptured"):
         with init_distributed("cuda", group_of_one=kind != "single") as world:
             one = stepper(recipe, runtime, world)
-            one.is_strict = True
+            one.forward_backward.is_strict = True
             if kind == "uncaptured":
                 one.captures = False
                 one.set_phase(one.phase)
@@ -195,7 +196,7 @@ def test_shards_are_captured_in_the_same_bits(
     for captures in (False, True):
         with init_distributed("cuda", group_of_one=True) as world:
             one = stepper(recipe, runtime, world)
-            one.is_strict, one.captures = True, captures
+            one.forward_backward.is_strict, one.captures = True, captures
             one.set_phase(one.phase)
             losses = []
             for number in range(NUM_DDP_WARMUPS + 4):

@@ -21,7 +21,7 @@ from t2t.recipes.digits import t2t_vit
 from t2t.training import loop, model_saver, trainer
 from t2t.training.checkpoint_files import checkpoints
 from t2t.training.checkpoint_writer import CheckpointWriter
-from t2t.training.evaluation.evaluate import evaluate_models
+from t2t.training.evaluation.evaluate import score_models
 from t2t.training.logging import metrics_log, run_logger
 from t2t.training.logging.clock import Clock
 from t2t.training.logging.messages import Messages
@@ -93,11 +93,11 @@ def test_no_more_images_are_evaluated_at_once_than_a_device_computes(
 ) -> None:
     judged = []
 
-    def noting(models: Any, batches: Any, *arguments: Any) -> Any:
+    def noting(task: Any, models: Any, batches: Any, *arguments: Any) -> Any:
         judged.extend([len(batch.images) for batch in batches])
-        return evaluate_models(models, batches, *arguments)
+        return score_models(task, models, batches, *arguments)
 
-    monkeypatch.setattr(trainer, "evaluate_models", noting)
+    monkeypatch.setattr(trainer, "score_models", noting)
     runtime = Runtime(device="cpu", compile="off", micro_batch=100)
     recipe = replace(tiny(), epochs=1)
     train(recipe, folder=tmp_path / "run", runtime=runtime, quiet=True)

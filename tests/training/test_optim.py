@@ -11,6 +11,7 @@ from torch import nn
 from t2t.errors import UserError
 from t2t.models.create import create_model
 from t2t.recipes import find_recipe
+from t2t.training.initial_state import build_model
 from t2t.training.muon import Muon
 from t2t.training.optim import (
     OPTIMIZERS,
@@ -23,7 +24,6 @@ from t2t.training.optim import (
     set_lr,
 )
 from t2t.training.recipe import OptimizerConfig, Recipe, Schedule
-from t2t.training.state import build_model
 
 Tiny = Callable[..., Recipe]
 

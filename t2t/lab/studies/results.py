@@ -15,9 +15,9 @@ from t2t.tasks.base import Metric
 from t2t.tasks.classify import TOP1
 from t2t.tasks.registry import primary_metric, task_class
 from t2t.training.environment import read_environment
+from t2t.training.initial_state import build_model
 from t2t.training.recipe import Recipe
 from t2t.training.run_folder import RunFolder
-from t2t.training.state import build_model
 
 NUM_ERRORS = 2
 """Standard errors that a difference must exceed to be significant."""

@@ -17,12 +17,8 @@ from t2t.tasks.multilabel import index_table, multi_hot, score_multilabel
 from t2t.tasks.multilabel_scores import MultilabelScores
 from t2t.training.distributed import init_distributed
 from t2t.training.evaluation.evaluate import Scoring
-from t2t.training.evaluation.evaluate_model import (
-    as_trained,
-    find_data,
-    measure,
-    with_classes_of,
-)
+from t2t.training.evaluation.evaluate_model import as_trained, measure, with_classes_of
+from t2t.training.evaluation.evaluation_data import find_data
 from t2t.training.evaluation.multilabel_report import MultilabelReport
 from t2t.training.runtime import PRECISIONS, default_precision
 from t2t.training.threads import use_free_cores

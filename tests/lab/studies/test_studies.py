@@ -26,11 +26,11 @@ from t2t.lab.studies.results import (
     run_folder,
 )
 from t2t.lab.studies.study import Claim, Study
+from t2t.training.initial_state import build_model
 from t2t.training.optim import build_optimizers
 from t2t.training.recipe import Recipe
 from t2t.training.run_files import write_json
 from t2t.training.saved_run import RESULT_TYPES
-from t2t.training.state import build_model
 
 
 def test_arms_of_one_name_are_one_recipe() -> None:

@@ -22,7 +22,8 @@ from t2t.models.trained import load_trained
 from t2t.models.weights import load_with_report, save
 from t2t.recipes.digits import t2t_vit
 from t2t.training.distributed import World
-from t2t.training.evaluation.evaluate_model import Stopwatch, evaluate_model, find_data
+from t2t.training.evaluation.evaluate_model import Stopwatch, evaluate_model
+from t2t.training.evaluation.evaluation_data import find_data
 from t2t.training.evaluation.report import EvalReport
 from t2t.training.evaluation.score import Score
 
