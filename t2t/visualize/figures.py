@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
-from t2t.analysis.confusion_figure import shortened
 from t2t.analysis.feature_maps import DEAD_BELOW, ChannelStatistics
+from t2t.analysis.figure import shortened
 from t2t.analysis.first_layer import FirstFilters, PositionMaps
 from t2t.analysis.token_maps import shared_pca_colours
 from t2t.shapes import Pixels
@@ -21,11 +21,11 @@ from t2t.visualize.layout import (
     LINE,
     Scale,
     add_key,
+    axes_at,
     bare,
     chart,
     new_figure,
     panels,
-    place,
 )
 from t2t.visualize.montage import Row, draw_montage
 
@@ -227,7 +227,7 @@ def draw_filters(filters: FirstFilters) -> Figure:
     wide = min(0.75 * canvas.shape[1], 420.0)
     high = wide * canvas.shape[0] / canvas.shape[1]
     figure = new_figure(wide + 8, high + 8)
-    show(bare(place(figure, 4, 4, wide, high)), canvas)
+    show(bare(axes_at(figure, 4, 4, wide, high)), canvas)
     return figure
 
 

@@ -37,8 +37,10 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def place(figure: Figure, left: float, top: float, width: float, height: float) -> Any:
-    """Axes at a place in points from the upper left corner."""
+def axes_at(
+    figure: Figure, left: float, top: float, width: float, height: float
+) -> Any:
+    """Axes of a size at a distance from the upper left corner, in points."""
     wide, high = (72 * inches for inches in figure.get_size_inches())
     box = (left / wide, 1 - (top + height) / high, width / wide, height / high)
     return figure.add_axes(box)
@@ -62,7 +64,7 @@ def panels(
     for number, row in enumerate(rows):
         y = top + number * (height + gap)
         line = [
-            bare(place(figure, left + column * (width + gap), y, width, height))
+            bare(axes_at(figure, left + column * (width + gap), y, width, height))
             for column in range(len(columns))
         ]
         line[0].set_ylabel(
@@ -84,7 +86,7 @@ def panels(
 
 def add_legend(figure: Figure, left: float, top: float, scale: Scale) -> None:
     """A horizontal colour bar with what it stands for."""
-    axes = place(figure, left, top, LEGEND_WIDTH, LEGEND_HEIGHT)
+    axes = axes_at(figure, left, top, LEGEND_WIDTH, LEGEND_HEIGHT)
     mappable = ScalarMappable(Normalize(scale.low, scale.high), scale.colormap)
     bar = figure.colorbar(mappable, cax=axes, orientation="horizontal")
     bar.outline.set_visible(False)
@@ -115,7 +117,7 @@ def chart(
     figure: Figure, box: tuple[float, float, float, float], x: str, y: str
 ) -> Any:
     """Axes of a chart (left, top, width, height) with labels."""
-    axes = place(figure, *box)
+    axes = axes_at(figure, *box)
     axes.patch.set_alpha(0)
     axes.set_xlabel(x, fontsize=FONT, color=INK)
     axes.set_ylabel(y, fontsize=FONT, color=INK)

@@ -18,9 +18,9 @@ from t2t.visualize.layout import (
     LINE,
     Scale,
     add_legend,
+    axes_at,
     bare,
     new_figure,
-    place,
 )
 
 CELLS = (30, 60)
@@ -86,7 +86,7 @@ def draw_montage(
     legend = left + 165 + 0.9 * LETTER * len(scale.label)
     high = 4 + height + 4.8 * LINE
     figure = new_figure(max(left + width + 6, legend), high)
-    axes = bare(place(figure, left, 4, width, height))
+    axes = bare(axes_at(figure, left, 4, width, height))
     axes.imshow(pixels, interpolation="none", aspect="auto")
     for number, row in enumerate(rows):
         top = number * (panel_height + GAP)
