@@ -35,13 +35,13 @@ from t2t.training.initial_state import new_state
 from t2t.training.loaders import class_weights, start_reading_images
 from t2t.training.logging.run_logger import RunLogger
 from t2t.training.model_saver import ModelSaver
-from t2t.training.optim import lr_factor, set_lr
 from t2t.training.prepare import loader_options, prepare
 from t2t.training.rank_times import RankTimes
 from t2t.training.recipe import Recipe
 from t2t.training.result import Result
 from t2t.training.run_folder import RunFolder
 from t2t.training.runtime import Runtime
+from t2t.training.schedule import lr_factor, set_lr
 from t2t.training.state import Snapshot
 from t2t.training.step import Stepper
 from t2t.training.step_result import PendingStep, Requests

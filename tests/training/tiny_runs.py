@@ -18,6 +18,17 @@ from t2t.training.logging import metrics_log
 from t2t.training.recipe import EMA, OptimizerConfig, Recipe, Schedule
 from t2t.training.runtime import Runtime
 
+__all__ = [
+    "cpu",
+    "images",
+    "interrupt_after",
+    "no_pictures",
+    "no_waiting",
+    "one_thread",
+    "tiny",
+    "uneven",
+]
+
 EVERYTHING = Augmentation(
     crop_padding=1,
     flip=0.5,
