@@ -1,4 +1,4 @@
-"""Where panels, labels and legends lie in a figure, in points."""
+"""Panels, labels and legends at positions in a figure, in points."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ LEGEND_HEIGHT = 6.0
 
 
 @dataclass(frozen=True)
-class Scale:
+class ColourScale:
     """The values that the ends of a colour map stand for, and what they are."""
 
     low: float
@@ -50,7 +50,7 @@ def panels(
     columns: Sequence[str],
     rows: Sequence[str],
     size: tuple[float, float],
-    scale: Scale | None = None,
+    scale: ColourScale | None = None,
 ) -> tuple[Figure, list[list[Any]]]:
     """A grid of panels (width, height) with titles above and labels at the left."""
     width, height = size
@@ -84,7 +84,7 @@ def panels(
     return figure, grid
 
 
-def add_legend(figure: Figure, left: float, top: float, scale: Scale) -> None:
+def add_legend(figure: Figure, left: float, top: float, scale: ColourScale) -> None:
     """A horizontal colour bar with what it stands for."""
     axes = axes_at(figure, left, top, LEGEND_WIDTH, LEGEND_HEIGHT)
     mappable = ScalarMappable(Normalize(scale.low, scale.high), scale.colormap)

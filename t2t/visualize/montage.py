@@ -16,7 +16,7 @@ from t2t.visualize.layout import (
     INK,
     LETTER,
     LINE,
-    Scale,
+    ColourScale,
     add_legend,
     axes_at,
     bare,
@@ -53,7 +53,7 @@ def panel_size(rows: Sequence[Row], aspect: float) -> tuple[int, int]:
 
 
 def paint(
-    rows: Sequence[Row], scale: Scale, aspect: float
+    rows: Sequence[Row], scale: ColourScale, aspect: float
 ) -> UInt8[np.ndarray, "height width 4"]:
     """All panels in one picture, transparent between them."""
     height, width = panel_size(rows, aspect)
@@ -76,7 +76,7 @@ def paint(
 
 
 def draw_montage(
-    rows: Sequence[Row], scale: Scale, aspect: float, across: str
+    rows: Sequence[Row], scale: ColourScale, aspect: float, across: str
 ) -> Figure:
     """Rows of panels with their names, numbers and a legend."""
     pixels = paint(rows, scale, aspect)

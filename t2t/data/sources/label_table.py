@@ -110,7 +110,7 @@ def read_rows(
 
 
 def _split_number(split: Any, path: str, where: str) -> int:
-    """The number of a split that is spelled in another way."""
+    """The number of a split by another of its names."""
     text = str(plain_value(split)).lower()
     if text not in _SPLIT_NUMBERS:
         raise UserError(

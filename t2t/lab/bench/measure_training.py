@@ -12,7 +12,7 @@ from rich.console import Console
 
 from t2t.lab.bench.cases import model_flops
 from t2t.lab.bench.host_cost import host_cost
-from t2t.lab.bench.measure import Measured, Row, failed_row, free_memory, rounded
+from t2t.lab.bench.measure import MeasuredRow, Row, failed_row, free_memory, rounded
 from t2t.lab.bench.profiling import profile_steps
 from t2t.lab.bench.timing import (
     PeakMemory,
@@ -45,7 +45,7 @@ def measure_recipes(
     seconds: float = 3.0,
     profiled: bool = False,
     in_group: bool = False,
-) -> Iterator[Measured]:
+) -> Iterator[MeasuredRow]:
     """Yields rows per recipe and runtime; a failure gives its reason.
 
     With `in_group`, this process trains as one of many: in a group of one.
@@ -62,7 +62,7 @@ def measure_in(
     command: str,
     seconds: float,
     profiled: bool,
-) -> Iterator[Measured]:
+) -> Iterator[MeasuredRow]:
     """Yields rows per recipe and runtime; a failure gives its reason."""
     device = world.device
     for recipe, runtime in chosen:
@@ -73,18 +73,18 @@ def measure_in(
         try:
             for row, profile in measure_trainer(trainer, seconds, profiled):
                 alone = row.get("source") == "synthetic"
-                yield Measured({**(about if alone else from_files), **row}, profile)
+                yield MeasuredRow({**(about if alone else from_files), **row}, profile)
         except Exception as error:
             reason = failed_row(error)
         del trainer
         free_memory(device)
         if reason:
-            yield Measured({**from_files, **reason})
+            yield MeasuredRow({**from_files, **reason})
 
 
 def measure_trainer(
     trainer: BenchTrainer, seconds: float, profiled: bool
-) -> Iterator[Measured]:
+) -> Iterator[MeasuredRow]:
     """The speed of the same step on random images, then from files.
 
     On random images every phase of the recipe is timed, from files the first one.
@@ -129,7 +129,7 @@ def measure_trainer(
             }
             for phase, timing in timings.items()
         ]
-    yield Measured({**row, "source": "synthetic"}, profile)
+    yield MeasuredRow({**row, "source": "synthetic"}, profile)
     if trainer.files is None:
         return
     first, alone = next(iter(timings.items()))
@@ -153,7 +153,7 @@ def measure_trainer(
     row["synthetic_images_per_second"] = round(batch_size / alone.seconds, 1)
     row["synthetic_share"] = round(alone.seconds / fed.seconds, 4)
     row["busy_share"] = rounded(profile.busy_share, 4) if profile else None
-    yield Measured(row, profile)
+    yield MeasuredRow(row, profile)
 
 
 def cost_of_launch(trainer: BenchTrainer, step: Step) -> Row:

@@ -99,7 +99,7 @@ class Gate:
             check_token(headers, token)
 
     def log(self, scope: Scope, status: int, seconds: float) -> None:
-        """Counts a request, and prints it if asked to."""
+        """Counts a request, and prints it if there is an access log."""
         route = scope.get("route")
         path = getattr(route, "path", "other")
         if status not in (0, CLIENT_LEFT):

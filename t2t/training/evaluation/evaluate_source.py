@@ -66,7 +66,7 @@ def evaluate_source(
     """The values that a score gives of all images; all processes share the work."""
     precision = PRECISIONS[options.precision_on(world.device)]
     damage = Damage(damage_limit(options.max_damaged, len(source)))
-    batches = batches_of(trained, source, world, options, damage)
+    batches = source_batches(trained, source, world, options, damage)
     throughput = Throughput(world, len(source), progress)
     values = evaluate(
         trained.model.to(world.device),
@@ -81,7 +81,7 @@ def evaluate_source(
     return SourceValues(values, all_gather_union(damage.names, world), rate)
 
 
-def batches_of(
+def source_batches(
     trained: TrainedModel,
     source: Source,
     world: World,

@@ -12,7 +12,7 @@ from t2t.data.augment.config import Augmentation
 from t2t.data.augment.pipeline import augment_images
 from t2t.data.rng import CounterRng
 from t2t.errors import UserError
-from t2t.lab.studies.results import Arm, Cost, compare_claim
+from t2t.lab.studies.results import Arm, ModelCost, compare_claim
 from t2t.lab.studies.run import run_study
 from t2t.lab.studies.study import Claim, Study
 from t2t.shapes import Images, Labels, Pixels
@@ -102,7 +102,7 @@ def arm(name: str, *values: float) -> Arm:
     return Arm(
         name=name,
         recipe=Recipe(name=name, model="t2t_vit_7_32", task="test_mean_colour"),
-        cost=Cost(parameters=1, macs=1),
+        cost=ModelCost(parameters=1, macs=1),
         results={seed: {"colour_error": each} for seed, each in enumerate(values)},
     )
 
