@@ -12,6 +12,7 @@ from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.label_config import PathLike, label_config
 from t2t.data.sources import Source, Splits
 from t2t.errors import UserError
+from t2t.formatting import counted
 from t2t.models.trained import TrainedModel, load_trained
 from t2t.probing.features import (
     Features,
@@ -30,7 +31,6 @@ from t2t.training.evaluation.evaluate_source import (
     Progress,
     no_progress,
 )
-from t2t.training.logging.clock import counted
 from t2t.training.runtime import Runtime
 from t2t.training.threads import use_free_cores
 

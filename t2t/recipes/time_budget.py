@@ -10,11 +10,11 @@ import torch
 
 from t2t.analysis.meter import macs_by_module
 from t2t.errors import UserError
+from t2t.formatting import counted, duration
 from t2t.recipes.default import Scale
 from t2t.training.forecast.advice import rounded
 from t2t.training.forecast.speed import Speed
 from t2t.training.initial_state import build_model
-from t2t.training.logging.clock import counted, duration
 from t2t.training.recipe import MAX_EPOCHS, Recipe
 
 ENOUGH = 0.5

@@ -5,6 +5,7 @@ from typing import Any
 
 from t2t.data.sampler import steps_per_epoch
 from t2t.errors import UserError, choose
+from t2t.formatting import duration
 from t2t.models.zoo import ZOO
 from t2t.training.distributed import PARALLELISMS, Parallelism
 from t2t.training.forecast.measured_steps import MeasuredSteps
@@ -15,7 +16,6 @@ from t2t.training.forecast.step_times import (
     network_origins,
     overlap,
 )
-from t2t.training.logging.clock import duration
 from t2t.training.recipe import Recipe
 from t2t.training.sharding import KEPT_BYTES, check_nodes
 
