@@ -28,8 +28,8 @@ from t2t.data.decoding.damage import Damage
 from t2t.data.loader import Loader
 from t2t.data.sampler import Batch
 from t2t.data.sources.base import Source
-from t2t.data.streaming import stream as stream_module
 from t2t.data.streaming import image_reader
+from t2t.data.streaming import stream as stream_module
 from t2t.errors import UserError
 from t2t.ops.ragged import Ragged
 
