@@ -36,7 +36,7 @@ def print_json(value: Any) -> None:
 
 
 class Report(Protocol):
-    """What a command has measured."""
+    """The result of a command."""
 
     def as_json(self) -> dict[str, Any]:
         """The numbers."""

@@ -145,7 +145,7 @@ def features(
 
 
 def summary(found: "Features", weights: str, files: list[str]) -> dict[str, object]:
-    """What was written, for programs."""
+    """The summary of the written features as JSON."""
     num, width = found.values.shape
     return {
         "weights": weights,

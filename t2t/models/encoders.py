@@ -110,7 +110,7 @@ class Encoder(nn.Module):
         return grids
 
     def downsample(self, layer: int) -> Downsample:
-        """What follows the last block of a stage but the last."""
+        """The soft split after the last block of a stage."""
         module = self.downsamples[str(layer)]
         assert isinstance(module, Downsample)
         return module

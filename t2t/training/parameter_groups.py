@@ -108,7 +108,7 @@ def layers_of(model: nn.Module, needed_by: str, otherwise: str) -> dict[str, int
 
 
 def own_layers(model: VisionTransformer) -> dict[str, int]:
-    """What timm finds with the model's `group_matcher`, without importing timm."""
+    """The layers by the model's `group_matcher`, without importing timm."""
     num_blocks = len(model.encoder.blocks)
 
     def layer(name: str) -> int:

@@ -75,7 +75,7 @@ class Trainer:
         self.damage = Damage(limit, logger.warn)
         self.in_flight: deque[PendingStep] = deque()
         self.requests = Requests()
-        """What finished steps, or this process, asked for."""
+        """Requests of finished steps, or of this process."""
         if world.device.type == "cpu" and runtime.compile != "on":
             logger.clock.skip_warmup()
         self.writer = CheckpointWriter(
@@ -191,7 +191,7 @@ class Trainer:
             self.requests = self.own_requests(stop, evaluates)
 
     def own_requests(self, stop: StopSignals, evaluates: bool) -> Requests:
-        """What this process asks for now."""
+        """The requests of this process."""
         waited = time.monotonic() - self.saved_at
         saves = waited > 60 * self.runtime.checkpoint_minutes or (
             evaluates and waited > SAVING_PAYS * self.writer.seconds

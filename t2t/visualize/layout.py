@@ -131,7 +131,7 @@ def chart(
 
 
 def add_key(axes: Any) -> None:
-    """What the lines of a chart are, above it."""
+    """A legend of the lines of a chart, above it."""
     legend = axes.legend(
         fontsize=FONT - 1,
         frameon=False,

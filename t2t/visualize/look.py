@@ -165,7 +165,7 @@ def pictures_of(
     features: Sequence[FeatureLayer],
     maps: Sequence[AttentionLayer],
 ) -> dict[str, Any]:
-    """What is drawn of one image."""
+    """The maps that are drawn of one image."""
     return {
         "splits": split_layers(features),
         "features": tuple(map(channel_maps, evenly(features, MAX_ROWS))),

@@ -45,7 +45,7 @@ class Columns:
         return tuple(self.names[column] for column in self.labels)
 
     def get_split(self, where: str) -> Callable[[Any], Any]:
-        """What makes the name of a split of a cell."""
+        """The function that maps a cell to the name of a split."""
         if not self.split_is_flag or self.split is None:
             return _unchanged
         return partial(_split_of_flag, self.names[self.split], where)

@@ -39,7 +39,7 @@ def openers_of_table(
     where: str = "the table",
     several: bool | None = None,
 ) -> Openers:
-    """What opens the images of columns of paths, labels and splits.
+    """Openers for the images of columns of paths, labels and splits.
 
         frame = pandas.read_csv("labels.csv")
         openers = openers_of_table(frame["file"], frame["breed"], root="photos")
@@ -196,7 +196,7 @@ def _csv_rows(path: str, encoding: str) -> Iterator[Sequence[str]]:
 
 
 def _find_delimiter(path: str, file: Iterable[str]) -> tuple[str, int]:
-    """What separates the columns, and how many lines come before them."""
+    """The delimiter of the columns, and the number of lines before them."""
     lines = [line for line in islice(file, 20) if line.strip()]
     if lines and lines[0].lower().startswith("sep="):  # as Excel writes it
         return lines[0].strip()[4:5] or ",", 1

@@ -173,7 +173,7 @@ def find_root(paths: Sequence[str], roots: Sequence[str], where: str) -> str:
 
 
 def _look_up(table: LabelTable, root: str, listings: Listings) -> Indices:
-    """What Listing.find gives for all rows, folder by folder."""
+    """The result of `Listing.find` for all rows, folder by folder."""
     found = np.full(len(table), NOT_THERE, np.int64)
     order = np.argsort(table.folder_of, kind="stable")
     starts = np.flatnonzero(np.diff(table.folder_of[order], prepend=-1))

@@ -29,7 +29,7 @@ _NUM_TRIED = 100
 
 @dataclass(frozen=True)
 class FoundLabels:
-    """What opens the images, and where their labels were found."""
+    """Openers for the images, and where their labels were found."""
 
     openers: Openers
     config: LabelConfig

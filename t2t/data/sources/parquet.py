@@ -199,7 +199,7 @@ def import_pyarrow() -> Any:
 
 
 def _errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
-    """What pyarrow raises for a damaged file, or a path that is not text."""
+    """The errors of pyarrow for a damaged file, or a path that is not text."""
     kinds = (OSError, MemoryError, UnicodeError)
     return (import_pyarrow().ArrowException, *kinds, *others)
 

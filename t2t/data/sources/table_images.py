@@ -39,7 +39,7 @@ class TableImages:
     is_several: bool
 
     def openers(self) -> Openers:
-        """What opens each split."""
+        """An opener for each split."""
         present = np.unique(self.split_of)
         return {SPLITS[number]: partial(self.open, int(number)) for number in present}
 

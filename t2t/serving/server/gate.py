@@ -38,7 +38,7 @@ LINGER_BYTES = 1 << 26
 
 
 class Gate:
-    """Lets requests to the application that are meant for it.
+    """Passes only requests to the application that are meant for it.
 
     A page of another site must reach nothing: a name that another DNS server points
     here is refused, and so are requests that another site's page sends.

@@ -85,7 +85,7 @@ def label_table(source: Source) -> torch.Tensor:
 
 
 def scoring(table: torch.Tensor, num_classes: int) -> Scoring:
-    """What gives the loss and the probabilities of each image."""
+    """A score: the loss and the probabilities of each image."""
     return lambda model, images, labels: score_multilabel(
         model, images, multi_hot(table, labels, num_classes)
     )

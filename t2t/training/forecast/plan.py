@@ -67,7 +67,7 @@ class Plan:
 
     @property
     def limit(self) -> str:
-        """What a faster step would need."""
+        """The bottleneck of a step: host, network or device."""
         if self.host_seconds > self.device_seconds + self.exposed_seconds:
             return "host"
         return "network" if self.exposed_seconds > self.device_seconds else "device"
@@ -151,7 +151,7 @@ class Plan:
         return f"{name} per step", f"{seconds * 1e3:.1f} ms ({known})"
 
     def sources(self) -> list[str]:
-        """What was measured, and what is assumed."""
+        """Sentences on what was measured, and what is assumed."""
         lines = []
         for is_measured, label in ((True, "Measured"), (False, "Assumed")):
             words = [

@@ -93,7 +93,7 @@ class Clock:
         return steps + num_evaluations * self.evaluation_seconds
 
     def model_saved(self) -> None:
-        """Notes the time at which the model of an evaluation was saved."""
+        """Records the time at which the model of an evaluation was saved."""
         self.total_seconds = time.monotonic() - self.started
 
     def wall_times(self) -> dict[str, float | None]:

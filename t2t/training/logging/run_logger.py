@@ -222,7 +222,7 @@ class RunLogger:
             self.draw()
 
     def shown_metrics(self, has_uneven_classes: bool) -> list[Metric]:
-        """What the line of an evaluation shows beside the primary metric.
+        """The metrics in the line of an evaluation beside the primary one.
 
         With even classes, macro accuracy is the same as top-1.
         """
