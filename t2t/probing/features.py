@@ -102,7 +102,7 @@ def extract(
     images: ImagesOfSplit,
     world: World,
     options: EvaluateOptions,
-    progress: Progress = no_progress,
+    progress: Progress,
 ) -> Features:
     """The features of every image, in one pass, on the CPU."""
     source = images.source
