@@ -163,7 +163,7 @@ def model_json(predictor: Predictor, options: ServerOptions) -> dict[str, Any]:
     trained = predictor.trained
     return {
         "name": trained.name,
-        "data": trained.data,
+        "data": trained.data_name,
         "image_size": list(trained.image_size),
         "channels": trained.channels,
         "device": predictor.device.type,
