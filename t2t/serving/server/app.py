@@ -34,6 +34,7 @@ PAGE = {
     "/drawing.js": ("drawing.js", "text/javascript; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
     "/docs": ("docs.html", "text/html; charset=utf-8"),
+    "/docs.js": ("docs.js", "text/javascript; charset=utf-8"),
 }
 """The files of the page; nothing else is served from disk."""
 

@@ -160,6 +160,7 @@ def test_the_page_is_served_with_a_strict_policy(client: TestClient) -> None:
         "/style.css": "text/css",
         "/page.js": "text/javascript",
         "/drawing.js": "text/javascript",
+        "/docs.js": "text/javascript",
         "/icon.svg": "image/svg+xml",
     }.items():
         response = client.get(path)
