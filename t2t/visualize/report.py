@@ -80,10 +80,7 @@ def check_folder(path: Path) -> None:
 
 def unwritable(path: Path, reason: str | None) -> UserError:
     """The error for a folder that cannot be written."""
-    return UserError(
-        f"The folder {path} cannot be written ({reason}): free some space, or name "
-        "another."
-    )
+    return UserError(f"The folder {path} cannot be written ({reason}); name another.")
 
 
 def introduction(look: Look) -> str:
