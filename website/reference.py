@@ -10,9 +10,9 @@ from unittest import mock
 import t2t
 from t2t.cli import main
 from t2t.commands import COMMANDS
+from t2t.commands.tables import model_rows
 from t2t.models.zoo import ZOO
 from t2t.recipes import MODULES, all_recipes
-from t2t.screen import model_rows
 
 WIDE = "---\nhide:\n  - toc\n---\n"
 """The start of a page whose table needs the room of the list of headings."""
@@ -114,8 +114,8 @@ def recipe_text(text: str) -> str:
 def models_page() -> str:
     """Every model, with its numbers beside the paper's."""
     rows = [
-        "| model | parameters, M | MACs, G | image, px | paper, M | paper, G | paper, top-1 "
-        "| what it is |",
+        "| model | parameters, M | MACs, G | image, px | paper, M | paper, G "
+        "| paper, top-1 | what it is |",
         "|---|---:|---:|---:|---:|---:|---:|---|",
     ]
     for row in model_rows(ZOO):

@@ -61,7 +61,7 @@ class Occlusion:
         return torch.stack(copies)
 
     def map(self, lost: Sequence[float]) -> Map:
-        """What hiding each cell costs, from what hiding each square costs."""
+        """The cost of hiding each cell, given that of hiding each square."""
         total = torch.zeros(len(self.rows) - 1, len(self.columns) - 1)
         for (row, column), points in zip(self.squares, lost, strict=True):
             total[max(row, 0) : row + 2, max(column, 0) : column + 2] += points

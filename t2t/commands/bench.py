@@ -27,7 +27,7 @@ from t2t.errors import UserError
 
 if TYPE_CHECKING:
     from t2t.lab.bench.cases import Case
-    from t2t.lab.bench.measure import Measured
+    from t2t.lab.bench.measure import MeasuredRow
     from t2t.lab.bench.profiling import Profile
 
 
@@ -191,7 +191,7 @@ def bench(
 
 
 def print_rows(
-    measured: "Iterable[Measured]",
+    measured: "Iterable[MeasuredRow]",
     path: Path | None,
     json: bool,
     markdown: bool,

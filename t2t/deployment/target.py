@@ -84,7 +84,7 @@ def unfinished(target: Path) -> Iterator[Path]:
 
 
 def unwritable(target: Path, error: OSError) -> UserError:
-    """The error for a place that cannot be written, or is full."""
+    """The error for a file or folder that cannot be written."""
     advice = "free some space, or " if error.errno in DISK_FULL else ""
     return UserError(
         f"{target} cannot be written ({error.strerror}): {advice}give --out another "

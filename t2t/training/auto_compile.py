@@ -1,9 +1,9 @@
 """`--compile auto`: compiles the rest of a run if that saves time."""
 
+from t2t.formatting import duration
 from t2t.training.compile_policy import CompileDecision, seconds_saved
 from t2t.training.distributed import broadcast_from_main
 from t2t.training.kernel_compiling import KernelCompiler
-from t2t.training.logging.clock import duration
 from t2t.training.logging.run_logger import RunLogger
 from t2t.training.logging.stage import stage
 from t2t.training.prepare import rehearse

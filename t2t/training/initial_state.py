@@ -17,7 +17,8 @@ from t2t.models.vit import VisionTransformer
 from t2t.models.weights import LoadReport, load_checkpoint
 from t2t.tasks import TaskContext, build_task, task_class
 from t2t.training.distributed import World, parallelize, parallelize_copy
-from t2t.training.optim import build_optimizers, head_parameters
+from t2t.training.optim import build_optimizers
+from t2t.training.parameter_groups import head_parameters
 from t2t.training.recipe import EMA, Recipe
 from t2t.training.runtime import RESIDUALS, Runtime
 from t2t.training.state import TrainState

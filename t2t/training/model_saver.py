@@ -214,7 +214,7 @@ class ModelSaver:
 
 
 def file_fields(recipe: Recipe) -> dict[str, Any]:
-    """What a model's file says of preprocessing, data and labels."""
+    """The fields of a model's file on preprocessing, data and labels."""
     fields: dict[str, Any] = {
         "image_size": list(recipe.image_size),
         "channels": recipe.channels,

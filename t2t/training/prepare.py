@@ -52,7 +52,7 @@ def prepare(
 
 
 def loader_options(runtime: Runtime) -> LoaderOptions:
-    """What the runtime says on how images are read."""
+    """The options of the runtime for reading images."""
     return LoaderOptions(num_workers=runtime.workers, max_pixels=runtime.max_pixels)
 
 

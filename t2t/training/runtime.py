@@ -175,7 +175,7 @@ def runtime_settings(runtime: Runtime) -> dict[str, Any]:
 def shared_settings(
     recipe: Recipe, runtime: Runtime, world: World, splits: Splits, fresh: bool
 ) -> dict[str, Any]:
-    """What must be the same in all processes that train together."""
+    """The settings that all processes of a run must share."""
     # Nodes may have the data at different paths.
     data = {
         "num_images": len(splits.train),

@@ -35,13 +35,13 @@ from t2t.training.initial_state import new_state
 from t2t.training.loaders import class_weights, start_reading_images
 from t2t.training.logging.run_logger import RunLogger
 from t2t.training.model_saver import ModelSaver
-from t2t.training.optim import lr_factor, set_lr
 from t2t.training.prepare import loader_options, prepare
 from t2t.training.rank_times import RankTimes
 from t2t.training.recipe import Recipe
 from t2t.training.result import Result
 from t2t.training.run_folder import RunFolder
 from t2t.training.runtime import Runtime
+from t2t.training.schedule import lr_factor, set_lr
 from t2t.training.state import Snapshot
 from t2t.training.step import Stepper
 from t2t.training.step_result import PendingStep, Requests
@@ -75,7 +75,7 @@ class Trainer:
         self.damage = Damage(limit, logger.warn)
         self.in_flight: deque[PendingStep] = deque()
         self.requests = Requests()
-        """What finished steps, or this process, asked for."""
+        """Requests of finished steps, or of this process."""
         if world.device.type == "cpu" and runtime.compile != "on":
             logger.clock.skip_warmup()
         self.writer = CheckpointWriter(
@@ -191,7 +191,7 @@ class Trainer:
             self.requests = self.own_requests(stop, evaluates)
 
     def own_requests(self, stop: StopSignals, evaluates: bool) -> Requests:
-        """What this process asks for now."""
+        """The requests of this process."""
         waited = time.monotonic() - self.saved_at
         saves = waited > 60 * self.runtime.checkpoint_minutes or (
             evaluates and waited > SAVING_PAYS * self.writer.seconds

@@ -18,10 +18,11 @@ from t2t.models.create import create_model
 from t2t.models.weights import save
 from t2t.recipes import find_recipe
 from t2t.training.initial_state import build_model
-from t2t.training.loop import Result, Runtime
+from t2t.training.result import Result
+from t2t.training.runtime import Runtime
 
 Output = pytest.CaptureFixture[str]
-TRAIN = "t2t.training.loop.train"
+TRAIN = "t2t.training.train.train"
 
 
 def given_to(

@@ -22,10 +22,10 @@ from t2t.tasks.distill import Distill, soft_divergence
 from t2t.training.checkpoint_files import checkpoints
 from t2t.training.distributed import World, batch_norm_buffers
 from t2t.training.initial_state import new_state
-from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
-from t2t.training.runtime import resolve_runtime
+from t2t.training.runtime import Runtime, resolve_runtime
 from t2t.training.step import Stepper
+from t2t.training.train import train
 
 Tiny = Callable[..., Recipe]
 CPU = torch.device("cpu")

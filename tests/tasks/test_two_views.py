@@ -28,11 +28,11 @@ from t2t.training.forecast.estimate import estimate
 from t2t.training.forecast.random_batch import random_batch
 from t2t.training.initial_state import new_state
 from t2t.training.logging.metrics import read_rows
-from t2t.training.loop import Runtime, train
 from t2t.training.recipe import CropConfig, OptimizerConfig, Recipe
-from t2t.training.runtime import resolve_runtime
+from t2t.training.runtime import Runtime, resolve_runtime
 from t2t.training.state import TrainState
 from t2t.training.step import Stepper
+from t2t.training.train import train
 
 Tiny = Callable[..., Recipe]
 NAMES = ["simclr", "byol", "moco_v3", "dino"]

@@ -18,10 +18,11 @@ from t2t.training.compile_policy import (
 )
 from t2t.training.distributed import World
 from t2t.training.logging.clock import Clock
-from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
 from t2t.training.run_files import read_json
+from t2t.training.runtime import Runtime
 from t2t.training.step import Stepper
+from t2t.training.train import train
 
 Tiny = Callable[..., Recipe]
 ALONE = World(0, 1, torch.device("cpu"))

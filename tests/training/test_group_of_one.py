@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from captured_steps import fused, step_without_the_host
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -14,10 +15,7 @@ from t2t.models.shards import is_sharded
 from t2t.training import sharding
 from t2t.training.distributed import World, init_distributed
 from t2t.training.forecast.random_batch import random_batch
-from t2t.training.forward_backward import step_seed
 from t2t.training.initial_state import new_state
-from t2t.training.muon import Muon
-from t2t.training.optim import all_groups
 from t2t.training.recipe import OptimizerConfig, Recipe
 from t2t.training.runtime import Runtime, make_deterministic, resolve_runtime
 from t2t.training.sharding import unsharded
@@ -52,28 +50,6 @@ def tensors(one: Stepper) -> dict[str, Tensor]:
     for name, tensor in one.state.snapshot().tensors.items():
         whole = getattr(tensor, "full_tensor", None)
         found[name] = (tensor if whole is None else whole()).detach().clone()
-    return found
-
-
-def fused(one: Stepper) -> Stepper:
-    """With torch's kernels that can leave out a step, as on a GPU."""
-    for optimizer in one.state.optimizers:
-        if not isinstance(optimizer, Muon):
-            for group in optimizer.param_groups:
-                group["fused"] = True
-    return one
-
-
-def step_without_the_host(one: Stepper, batch: Batch) -> Tensor:
-    """What a CUDA graph holds, called without one."""
-    state, recipe = one.state, one.recipe
-    torch.manual_seed(step_seed(recipe.seed, state.step, 0))
-    share = 1 - recipe.ema.decay_at(state.step + 1)
-    rates = [group["lr"] for group in all_groups(state.optimizers)]
-    inputs = (batch.labels, batch.keys, torch.tensor(state.step), *batch.views)
-    views = one.make_views(*inputs)
-    found = one.captured_step(torch.tensor([*rates, share, 0.0, 0.0, 1.0]), *views)
-    state.step += 1
     return found
 
 

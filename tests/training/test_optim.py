@@ -17,13 +17,11 @@ from t2t.training.optim import (
     OPTIMIZERS,
     all_groups,
     build_optimizers,
-    hidden_weights,
-    lr_factor,
-    parameter_groups,
     register_optimizer,
-    set_lr,
 )
+from t2t.training.parameter_groups import hidden_weights, parameter_groups
 from t2t.training.recipe import OptimizerConfig, Recipe, Schedule
+from t2t.training.schedule import lr_factor, set_lr
 
 Tiny = Callable[..., Recipe]
 

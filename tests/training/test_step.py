@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from captured_steps import fused, step_without_the_host
 from torch import Tensor
 
 from t2t.commands.train_summary import train_summary
@@ -24,12 +25,15 @@ from t2t.training.distributed import World, batch_norm_buffers
 from t2t.training.forward_backward import check_all_used, step_seed
 from t2t.training.initial_state import new_state
 from t2t.training.logging.metrics import read_rows
-from t2t.training.loop import Runtime, train
-from t2t.training.muon import Muon
-from t2t.training.optim import all_groups
 from t2t.training.recipe import EMA, OptimizerConfig, Recipe, TokenDropping
-from t2t.training.runtime import deterministic, make_deterministic, resolve_runtime
+from t2t.training.runtime import (
+    Runtime,
+    deterministic,
+    make_deterministic,
+    resolve_runtime,
+)
 from t2t.training.step import Stepper
+from t2t.training.train import train
 
 Tiny = Callable[..., Recipe]
 ALONE = World(0, 1, torch.device("cpu"))
@@ -358,27 +362,6 @@ def test_replayed_steps_repeat_bit_for_bit_from_any_step(
     assert whole.captured.graph is not None
     for name, wanted in whole.state.snapshot().tensors.items():
         assert torch.equal(second.state.snapshot().tensors[name], wanted), name
-
-
-def fused(one: Stepper) -> Stepper:
-    """With torch's kernels that can leave out a step, as on a GPU."""
-    for optimizer in one.state.optimizers:
-        if not isinstance(optimizer, Muon):
-            for group in optimizer.param_groups:
-                group["fused"] = True
-    return one
-
-
-def step_without_the_host(one: Stepper, batch: Batch) -> None:
-    """What a CUDA graph holds, called without one."""
-    state, recipe = one.state, one.recipe
-    torch.manual_seed(step_seed(recipe.seed, state.step, 0))
-    share = 1 - recipe.ema.decay_at(state.step + 1)
-    rates = [group["lr"] for group in all_groups(state.optimizers)]
-    inputs = (batch.labels, batch.keys, torch.tensor(state.step), *batch.views)
-    views = one.make_views(*inputs)
-    one.captured_step(torch.tensor([*rates, share, 0.0, 0.0, 0.0]), *views)
-    state.step += 1
 
 
 @pytest.mark.parametrize("kind", ["fine", "image", "loss", "gradient"])

@@ -103,7 +103,7 @@ class _Candidates:
         ]
 
     def each(self, files: Iterable[str]) -> list[list[str]]:
-        """Those that fit, each for itself."""
+        """The tables that fit, each in a list of its own."""
         return [[file] for file in files if self.fits(file)]
 
     def in_splits(self) -> list[str]:

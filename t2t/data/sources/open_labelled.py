@@ -18,7 +18,7 @@ from t2t.data.sources.label_columns import Columns
 from t2t.data.sources.label_files import TABLE_SUFFIXES, ReadFile, read_file, rows_of
 from t2t.data.sources.label_table import LabelTable, find_root, read_rows
 from t2t.data.sources.labels_in_paths import rows_by_pattern
-from t2t.data.sources.table_labels import TableImages, images_of_table
+from t2t.data.sources.table_images import TableImages, images_of_table
 from t2t.errors import UserError, close_matches, on_one_line
 
 _MAX_FOLDERS = 64
@@ -29,7 +29,7 @@ _NUM_TRIED = 100
 
 @dataclass(frozen=True)
 class FoundLabels:
-    """What opens the images, and where their labels were found."""
+    """Openers for the images, and where their labels were found."""
 
     openers: Openers
     config: LabelConfig

@@ -1,6 +1,6 @@
 """The worker pool: threads and processes that read and decode images.
 
-    StreamBatches (stream.py)             WorkerPool (here)          workers (worker.py)
+    StreamBatches (stream.py)             WorkerPool (here)    workers (image_reader.py)
 
     sampler ─► Request ── submit ──► tasks of a few images ─► queue
                (shared_memory.py)                               │ dispatch
@@ -33,14 +33,9 @@ import torch
 
 from t2t.data.decoding.decode import DecodeOptions
 from t2t.data.sources.base import Indices, Source
+from t2t.data.streaming.image_reader import ImageReader, ReadResult
 from t2t.data.streaming.shared_memory import Arena, Block, Request
-from t2t.data.streaming.worker import (
-    MAX_MESSAGE,
-    ImageReader,
-    ReadResult,
-    pickled,
-    start_workers,
-)
+from t2t.data.streaming.worker import MAX_MESSAGE, pickled, start_workers
 from t2t.data.streaming.worker_process import ReadTask, WorkerProcess, listening
 from t2t.errors import LocalError, on_one_line
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from t2t.data.sources.base import Indices
+from t2t.data.streaming.image_reader import ImagesToRead
 from t2t.data.streaming.shared_memory import Block, Request
-from t2t.data.streaming.worker import ImagesToRead
 
 
 @dataclass(frozen=True, eq=False)

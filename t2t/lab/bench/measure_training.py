@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from t2t.lab.bench.cases import model_flops
 from t2t.lab.bench.host_cost import host_cost
-from t2t.lab.bench.measure import Measured, Row, failed_row, free_memory, rounded
+from t2t.lab.bench.measure import MeasuredRow, Row, failed_row, free_memory, rounded
 from t2t.lab.bench.profiling import profile_steps
 from t2t.lab.bench.timing import (
     PeakMemory,
@@ -45,7 +46,7 @@ def measure_recipes(
     seconds: float = 3.0,
     profiled: bool = False,
     in_group: bool = False,
-) -> Iterator[Measured]:
+) -> Iterator[MeasuredRow]:
     """Yields rows per recipe and runtime; a failure gives its reason.
 
     With `in_group`, this process trains as one of many: in a group of one.
@@ -62,7 +63,7 @@ def measure_in(
     command: str,
     seconds: float,
     profiled: bool,
-) -> Iterator[Measured]:
+) -> Iterator[MeasuredRow]:
     """Yields rows per recipe and runtime; a failure gives its reason."""
     device = world.device
     for recipe, runtime in chosen:
@@ -73,31 +74,49 @@ def measure_in(
         try:
             for row, profile in measure_trainer(trainer, seconds, profiled):
                 alone = row.get("source") == "synthetic"
-                yield Measured({**(about if alone else from_files), **row}, profile)
+                yield MeasuredRow({**(about if alone else from_files), **row}, profile)
         except Exception as error:
             reason = failed_row(error)
         del trainer
         free_memory(device)
         if reason:
-            yield Measured({**from_files, **reason})
+            yield MeasuredRow({**from_files, **reason})
 
 
 def measure_trainer(
     trainer: BenchTrainer, seconds: float, profiled: bool
-) -> Iterator[Measured]:
+) -> Iterator[MeasuredRow]:
     """The speed of the same step on random images, then from files.
 
     On random images every phase of the recipe is timed, from files the first one.
     """
-    device, batch_size = trainer.device, trainer.recipe.batch_size
-    console = Console(stderr=True)
-    words = "Compiling" if trainer.is_compiled else "Preparing"
-    peak = PeakMemory(device)
+    peak = PeakMemory(trainer.device)
     trainer.start()
-    synthetic = trainer.stepper.load(trainer.synthetic_batches())
+    alone = measure_random(trainer, peak, seconds, profiled)
+    yield alone.measured
+    if trainer.files is not None:
+        peak.reset()  # excludes the matrix products of `matrix_rate`
+        yield measure_files(trainer, alone, peak, seconds, profiled)
+
+
+class RandomImages(NamedTuple):
+    """The measurement of a step on random images."""
+
+    measured: MeasuredRow
+    timings: dict[Phase, Timing]
+    memory: float | None
+
+
+def measure_random(
+    trainer: BenchTrainer, peak: PeakMemory, seconds: float, profiled: bool
+) -> RandomImages:
+    """The speed of the step on random images, in every phase of the recipe."""
+    device, batch_size = trainer.device, trainer.recipe.batch_size
+    words = "Compiling" if trainer.is_compiled else "Preparing"
+    batches = trainer.stepper.load(trainer.synthetic_batches())
 
     def step() -> None:
-        trainer.step(next(synthetic))
+        trainer.step(next(batches))
 
     shares = trainer.recipe.phases()
     timings: dict[Phase, Timing] = {}
@@ -107,7 +126,7 @@ def measure_trainer(
     for phase in shares:
         trainer.set_phase(phase)
         started = time.perf_counter()
-        with stage(console, f"{words} {trainer.recipe.model}"):
+        with stage(Console(stderr=True), f"{words} {trainer.recipe.model}"):
             for _ in range(NUM_WARM_UPS.get(device.type, 1)):
                 step()
         compiling += time.perf_counter() - started
@@ -129,31 +148,42 @@ def measure_trainer(
             }
             for phase, timing in timings.items()
         ]
-    yield Measured({**row, "source": "synthetic"}, profile)
-    if trainer.files is None:
-        return
-    first, alone = next(iter(timings.items()))
-    peak.reset()  # excludes the matrix products of `matrix_rate`
-    trainer.set_phase(first)
+    measured = MeasuredRow({**row, "source": "synthetic"}, profile)
+    return RandomImages(measured, timings, memory)
+
+
+def measure_files(
+    trainer: BenchTrainer,
+    alone: RandomImages,
+    peak: PeakMemory,
+    seconds: float,
+    profiled: bool,
+) -> MeasuredRow:
+    """The speed of the step on images from files, in the first phase."""
+    device = trainer.device
+    phase, without_files = next(iter(alone.timings.items()))
+    trainer.set_phase(phase)
     with closing(trainer.stepper.load(trainer.batches())) as batches:
 
-        def fed_step() -> None:
+        def step() -> None:
             trainer.step(next(batches))
 
-        with stage(console, "Starting to read the files"):
+        with stage(Console(stderr=True), "Starting to read the files"):
             for _ in range(NUM_FED_WARM_UPS.get(device.type, 1)):
-                fed_step()
-        fed = time_steps(fed_step, device, seconds)
+                step()
+        timing = time_steps(step, device, seconds)
         profile = None
         if profiled or device.type == "cuda":
-            profile = profile_steps(fed_step, device, num_steps=20)
+            profile = profile_steps(step, device, num_steps=20)
+    memory = alone.memory
     if memory is not None:  # replayed graphs hide their memory
         memory = max(memory, peak.gib() or 0.0)
-    row = figures(trainer, fed, memory)
-    row["synthetic_images_per_second"] = round(batch_size / alone.seconds, 1)
-    row["synthetic_share"] = round(alone.seconds / fed.seconds, 4)
+    row = figures(trainer, timing, memory)
+    rate = trainer.recipe.batch_size / without_files.seconds
+    row["synthetic_images_per_second"] = round(rate, 1)
+    row["synthetic_share"] = round(without_files.seconds / timing.seconds, 4)
     row["busy_share"] = rounded(profile.busy_share, 4) if profile else None
-    yield Measured(row, profile)
+    return MeasuredRow(row, profile)
 
 
 def cost_of_launch(trainer: BenchTrainer, step: Step) -> Row:

@@ -20,7 +20,6 @@ from t2t.training.distributed import World
 from t2t.training.forecast.random_batch import random_batch
 from t2t.training.initial_state import new_state
 from t2t.training.loaders import training_batches
-from t2t.training.optim import lr_factor, set_lr
 from t2t.training.recipe import Phase, Recipe
 from t2t.training.runtime import (
     Runtime,
@@ -28,6 +27,7 @@ from t2t.training.runtime import (
     make_deterministic,
     resolve_runtime,
 )
+from t2t.training.schedule import lr_factor, set_lr
 from t2t.training.step import Stepper
 from t2t.training.step_result import PendingStep
 

@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from t2t.config import from_json
 from t2t.data.label_config import NO_LABEL_CONFIG, LabelConfig, differs_from_default
@@ -27,6 +28,38 @@ class EvaluationData:
     notes: tuple[str, ...] = ()
 
 
+class ChosenData(NamedTuple):
+    """The data to evaluate on, before it is opened."""
+
+    where: str
+    is_own: bool
+    """Whether it is what the model was trained on, with the same labels."""
+    recipe: Recipe | None
+    """The recipe of the run, if the weights are in its folder."""
+    seed: int
+    """The seed of the run's split."""
+    label_config: LabelConfig
+
+
+def chosen_data(
+    trained: TrainedModel, data: str | os.PathLike[str] | None, given: LabelConfig
+) -> ChosenData:
+    """The named data, or the run's; with the run's labels unless some are given."""
+    recipe = recipe_beside(trained.path)
+    own = trained.data if recipe is None else recipe.data
+    seed = trained.seed if recipe is None else recipe.seed
+    where = own if data is None else os.fspath(data)
+    if where is None:
+        raise UserError(f"{trained.path} does not name its training data: give --data.")
+    is_own = own is not None and same_data(where, own)
+    label_config = given
+    if is_own:
+        own_labels = labels_of(trained, recipe)
+        label_config = given if differs_from_default(given) else own_labels
+        is_own = label_config == own_labels
+    return ChosenData(where, is_own, recipe, seed, label_config)
+
+
 def find_data(
     trained: TrainedModel,
     data: str | Path | None,
@@ -38,17 +71,7 @@ def find_data(
     Data without splits is split as in training if it is the run's own; other data
     without splits is used completely.
     """
-    recipe = recipe_beside(trained.path)
-    own = trained.data if recipe is None else recipe.data
-    seed = trained.seed if recipe is None else recipe.seed
-    where = own if data is None else str(data)
-    if where is None:
-        raise UserError(f"{trained.path} does not name its training data: give --data.")
-    is_own = own is not None and same_data(where, own)
-    if is_own and not differs_from_default(label_config):
-        label_config = labels_of(trained, recipe)
-    elif differs_from_default(label_config):
-        is_own = is_own and label_config == labels_of(trained, recipe)
+    where, is_own, recipe, seed, label_config = chosen_data(trained, data, label_config)
     try:
         splits = find_splits(where, label_config=label_config).openers
     except UserError as error:

@@ -15,6 +15,7 @@ from t2t.data.sampler import steps_per_epoch
 from t2t.data.sources import Splits
 from t2t.data.sources.torchvision_sets import no_downloads
 from t2t.errors import UserError
+from t2t.formatting import counted, duration, pace
 from t2t.models.config import ModelConfig
 from t2t.tasks.base import Task, Views
 from t2t.training.check_names import check_names
@@ -25,7 +26,6 @@ from t2t.training.forecast.plan import values_per_parameter
 from t2t.training.forecast.random_batch import random_batch
 from t2t.training.initial_state import new_state
 from t2t.training.loaders import open_data
-from t2t.training.logging.clock import counted, duration, pace
 from t2t.training.recipe import Recipe
 from t2t.training.runtime import Runtime, resolve_runtime
 from t2t.training.state import TrainState

@@ -29,7 +29,7 @@ FEW, SEVERAL = 4, 12
 
 @dataclass(frozen=True)
 class Speed:
-    """What a run takes on this machine."""
+    """The times of a run on this machine."""
 
     step_seconds: float
     """The mean over the phases."""

@@ -19,7 +19,7 @@ from t2t.lab.studies.paper import EPOCHS
 from t2t.lab.studies.report import as_json, markdown
 from t2t.lab.studies.results import (
     Arm,
-    Cost,
+    ModelCost,
     StudyResult,
     compare_claim,
     costs_of,
@@ -139,7 +139,7 @@ def arm(name: str, *top1: float) -> Arm:
     return Arm(
         name=name,
         recipe=Recipe(name=name, model="t2t_vit_7_32"),
-        cost=Cost(parameters=1, macs=1),
+        cost=ModelCost(parameters=1, macs=1),
         results={seed: {"top1": value} for seed, value in enumerate(top1)},
     )
 
@@ -316,7 +316,7 @@ def told_arm(holdout: int = 0) -> Arm:
     return Arm(
         name="a",
         recipe=recipe,
-        cost=Cost(parameters=1_230_000, macs=456_000_000),
+        cost=ModelCost(parameters=1_230_000, macs=456_000_000),
         results={
             0: {"top1": 90.0, "top1_raw": 70.0, **values},
             3: {"top1": 91.0, "top1_raw": 73.0, **values},
