@@ -246,7 +246,8 @@ def last_numbers(folder: Path) -> Row:
     last: Row = {}
     for row in rows:
         last |= row
-    names = ("loss", "val_loss", "feature_std", "teacher_entropy", "batch_entropy")
+    collapse = ("feature_std", "output_std", "teacher_entropy", "batch_entropy")
+    names = ("loss", "val_loss", *collapse)
     return {name: last[name] for name in names if name in last}
 
 
