@@ -12,7 +12,7 @@ def look_table(look: Look) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("weights", style="cyan", overflow="fold")
     table.add_column("model", overflow="fold")
-    for heading in ("image", "tokens", "dead channels", "attention distance"):
+    for heading in ("image", "tokens", "dead channels", "distance, first → last block"):
         table.add_column(heading, justify="right")
     for each in look.models:
         table.add_row(
@@ -34,4 +34,4 @@ def distance_in_words(model: ModelLook) -> str:
     first, last = (
         sum(each.heads) / len(each.heads) for each in (blocks[0], blocks[-1])
     )
-    return f"{first:.1f} to {last:.1f} px"
+    return f"{first:.1f} → {last:.1f} px"

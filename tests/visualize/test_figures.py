@@ -105,4 +105,4 @@ def test_the_distance_goes_from_the_first_block_to_the_last() -> None:
         positions=None,
         notes=(),
     )
-    assert distance_in_words(model) == "1.5 to 4.0 px"
+    assert distance_in_words(model) == "1.5 → 4.0 px"

@@ -1,6 +1,7 @@
 """Decodes images with Pillow and NumPy alone, for all formats that Pillow reads."""
 
 import io
+import re
 from importlib.util import find_spec
 
 import numpy as np
@@ -164,4 +165,5 @@ def _reason(data: bytes, error: Exception) -> str:
     if isinstance(error, LookupError | ArithmeticError) or not str(error):
         # The text alone, such as a missing key, says nothing.
         return f"the file is damaged ({type(error).__name__}: {error})"
-    return str(error)
+    # Pillow puts what it has read into some messages, as bytes.
+    return re.sub(r"b'([^']*)'", r"\1", str(error))

@@ -602,6 +602,9 @@ def test_the_reason_of_damage_is_told_in_words(monkeypatch):
     monkeypatch.setattr(pillow_decoder, "_pixels_of", stumble)
     with pytest.raises(DamagedImage, match=r"damaged \(KeyError: 'palette'\)"):
         decode(encoded(picture(), "BMP"))
+    monkeypatch.undo()
+    with pytest.raises(DamagedImage, match="^[^']*Token too long in file header"):
+        decode(b"P6 999999999999 1 255 ")
 
 
 def test_damage_stops_past_its_limit_with_the_list():
