@@ -26,10 +26,12 @@ from typing import Any
 
 import torch
 from many_trace import mean_of_bucket, trace_summary
+from torch.nn.parallel import DistributedDataParallel
 
 from t2t.lab.bench import trainer as bench_trainer
+from t2t.lab.bench.measure_training import cost_of_launch
 from t2t.lab.bench.timing import time_steps
-from t2t.lab.bench.trainer import BenchTrainer, cost_of_launch
+from t2t.lab.bench.trainer import BenchTrainer
 from t2t.recipes import imagenet
 from t2t.training import sharding
 from t2t.training import step as step_module
@@ -233,9 +235,9 @@ def started(part: Part, world: World) -> BenchTrainer:
     trainer.start()
     stepper = trainer.stepper
     if part.strict is not None:
-        stepper.is_strict = part.strict
+        stepper.forward_backward.is_strict = part.strict
     if part.averages:
-        assert isinstance(trainer.state.trained, step_module.DistributedDataParallel)
+        assert isinstance(trainer.state.trained, DistributedDataParallel)
         trainer.state.trained.register_comm_hook(None, mean_of_bucket)
     with compile_in_parallel(world.device.type == "cuda") as kernels:
         rehearse(stepper, recipe.phases(), kernels)
@@ -280,7 +282,7 @@ def measure(
         "spread": round(timing.spread, 4),
         "launch": trainer.launch,
         "is_captured": getattr(captured, "graph", None) is not None,
-        "is_strict": trainer.stepper.is_strict,
+        "is_strict": trainer.stepper.forward_backward.is_strict,
         "host_ms": round(1e3 * statistics.median(trainer.launch_seconds), 3),
         "torch": torch.__version__,
         "gpu": torch.cuda.get_device_name(device) if on_cuda else str(device),

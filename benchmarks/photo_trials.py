@@ -24,9 +24,9 @@ import torch
 from t2t.data.sources import Splits
 from t2t.recipes.photos import SPLITS, photo_recipe
 from t2t.training.loaders import open_data
-from t2t.training.loop import train
 from t2t.training.recipe import ProgressiveResizing, Recipe, TokenDropping
 from t2t.training.runtime import Runtime
+from t2t.training.train import train
 
 HOLDOUT = 2_000
 STOPPED = "stopped before its end"

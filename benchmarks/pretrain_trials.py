@@ -29,7 +29,6 @@ import torch
 from t2t.data.sources import Splits
 from t2t.models.pretrained import read_pretrained
 from t2t.models.trained import load_trained
-from t2t.probing.features import ExtractOptions, no_progress
 from t2t.probing.images import ImagesOfSplit, some_of
 from t2t.probing.options import ProbeOptions
 from t2t.probing.probe import score_all
@@ -37,9 +36,12 @@ from t2t.recipes import find_recipe
 from t2t.recipes.default import fitting_batch
 from t2t.recipes.fine_tuning import LARGEST_BATCH, fine_tuning, with_weights
 from t2t.recipes.settings import apply_settings
+from t2t.training.evaluation.evaluate_source import EvaluateOptions, no_progress
 from t2t.training.loaders import open_data
-from t2t.training.loop import Result, Runtime, train
 from t2t.training.recipe import Recipe
+from t2t.training.result import Result
+from t2t.training.runtime import Runtime
+from t2t.training.train import train
 
 FINE_TUNED = "fine_tuned"
 """In --tune, the defaults of `t2t train --from`."""
@@ -144,7 +146,7 @@ def score(folder: Path, bench: Bench) -> Row:
             ImagesOfSplit(splits.val, options.data, "val"),
         ),
         ProbeOptions(methods=("linear", "knn"), seed=options.seed),
-        ExtractOptions(device=options.device, batch_size=1000),
+        EvaluateOptions(device=options.device, batch_size=1000),
         Path(),
         no_progress,
     )

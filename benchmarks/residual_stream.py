@@ -20,9 +20,9 @@ from torch import Tensor
 
 import t2t
 from t2t.lab.bench.cases import Case
+from t2t.lab.bench.measure_training import measure_recipes
 from t2t.lab.bench.steps import STEPS, captured
 from t2t.lab.bench.timing import time_steps
-from t2t.lab.bench.trainer import measure_recipes
 from t2t.models.vit import VisionTransformer
 from t2t.recipes import find_recipe
 from t2t.training.runtime import RESIDUALS, Runtime

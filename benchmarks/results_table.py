@@ -46,7 +46,7 @@ def row(summary: dict[str, Any], folder: str) -> str:
     spread = f" ± {statistics.stdev(top1):.2f}" if len(top1) > 1 else ""
     cells = [
         f"`{summary['recipe']}`",
-        summary["data"],
+        Path(summary["data"]).name,
         f"`{summary['model']}`",
         f"{summary['parameters'] / 1e6:.2f} M",
         str(summary["epochs"]),

@@ -95,8 +95,8 @@ def wait_for_main() -> None:
 def set_up_output() -> None:
     """Escapes characters that the encoding of the output, or of a list, lacks.
 
-    Streams that were closed (`<&-`) discard their output, lest warnings end up among
-    the results.
+    Streams that were closed (`<&-`) discard their output: warnings must not end up
+    among the results.
     """
     sys.stdin = sys.stdin or StringIO()
     sys.stdout = sys.stdout or StringIO()

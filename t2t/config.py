@@ -84,15 +84,16 @@ def set_value(name: str, settings: Iterable[str]) -> str | None:
 def check_contradictions(
     options: Mapping[str, Any],
     settings: Iterable[str],
-    spelled: Mapping[str, str] | None = None,
+    option_names: Mapping[str, str] | None = None,
 ) -> None:
     """Raises an error if options and --set give one field different values.
 
-    `options` are values by field; `spelled` are options of another name than theirs.
+    `options` are values by field; `option_names` has the names of options that are not
+    called like their field.
     """
     given: dict[str, tuple[str, str]] = {}
     for name, value in options.items():
-        option = (spelled or {}).get(name, f"--{name.replace('_', '-')}")
+        option = (option_names or {}).get(name, f"--{name.replace('_', '-')}")
         if value is True:
             given[name] = ("true", option)
         elif value not in (None, False):

@@ -83,7 +83,7 @@ class Registry(dict[str, Choice]):
         return "" if name in self.built_in else f"{self.slot}={name!r}"
 
     def whose(self, name: str) -> str:
-        """Where a registered choice is from."""
+        """The origin of a registered choice."""
         if name in self.built_in:
             return "t2t's own"
         module = sys.modules.get(getattr(self.definitions.get(name), "__module__", ""))

@@ -73,7 +73,7 @@ def load_code(path: str | os.PathLike[str]) -> ModuleType:
 
 
 def unload(code: CodeFile) -> None:
-    """Takes back what a file has registered."""
+    """Unregisters what a file has registered."""
     for undo in code.undo:
         undo()
     del sys.modules[code.module.__name__]
@@ -195,7 +195,7 @@ def kept_files(run_folder: Path) -> list[Path]:
 
 
 def offer(run_folder: Path) -> None:
-    """Lets the files of a run folder run when a name is needed that they may have."""
+    """Makes the files of a run folder run once a name is needed that they may have."""
     OFFERED.extend(file for file in kept_files(run_folder) if file not in OFFERED)
 
 

@@ -17,11 +17,12 @@ from rich.console import Console
 
 from t2t import __version__, cli
 from t2t.cli import COMMANDS, main
+from t2t.commands.tables import find_models, model_table, recipe_table
 from t2t.data.decoding.damage import Damage, DamagedImage
 from t2t.errors import ReportedError, UserError
 from t2t.models.zoo import ZOO
 from t2t.recipes import about, all_recipes
-from t2t.screen import find_models, model_table, print_json, recipe_table, show_progress
+from t2t.screen import print_json, show_progress
 from t2t.user_code import LOADED, load_code, unload
 
 Output = pytest.CaptureFixture[str]

@@ -10,9 +10,9 @@ from unittest import mock
 import t2t
 from t2t.cli import main
 from t2t.commands import COMMANDS
+from t2t.commands.tables import model_rows
 from t2t.models.zoo import ZOO
 from t2t.recipes import MODULES, all_recipes
-from t2t.screen import model_rows
 
 
 def pages() -> dict[str, str]:

@@ -10,8 +10,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from t2t.analysis.attention_maps import Map
-from t2t.analysis.attention_rollout import Explanation
-from t2t.analysis.confusion_figure import save_figure, shortened
+from t2t.analysis.explain import Explanation
+from t2t.analysis.figure import as_picture, save_figure, shortened
 from t2t.shapes import Pixels
 
 PANEL_INCHES = 2.3
@@ -47,8 +47,7 @@ def draw_explanations(
 
 def draw_row(image: ExplainedImage, panels: list[Any]) -> None:
     """Draw the panels of one image."""
-    picture = np.moveaxis(image.pixels[0].cpu().numpy(), 0, -1)
-    picture = picture if picture.shape[-1] == 3 else picture[..., :1].repeat(3, -1)
+    picture = as_picture(image.pixels)
     explanation = image.explanation
     class_name = shortened(image.class_name, 18)
     height, width = picture.shape[:2]

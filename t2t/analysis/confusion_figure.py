@@ -1,6 +1,5 @@
 """A figure of the confusion matrix and the most frequent confusions."""
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,8 +11,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from t2t.atomic import atomic_file
-from t2t.errors import UserError, on_one_line
+from t2t.analysis.figure import display_names, save_figure, shortened
 
 _RIGHT = LinearSegmentedColormap.from_list("right", ["#ffffff", "#9ecae1", "#08519c"])
 _WRONG = LinearSegmentedColormap.from_list("wrong", ["#ffffff", "#fc9272", "#a50f15"])
@@ -23,7 +21,6 @@ _MAX_NAMES = 60
 _MAX_CLASSES = 1000
 _MAX_CONFUSIONS = 20
 _CONFUSIONS_PER_INCH = 2.5
-_MAX_NAME_LENGTH = 24
 
 Counts = Int64[np.ndarray, "true predicted"]
 Shares = Float[np.ndarray, "true predicted"]
@@ -88,21 +85,6 @@ def confusion_figure(
     heading = f"{shortened(title, 80)}   top-1 {100 * right:.2f} %".strip()
     figure.suptitle(heading, fontsize=12, parse_math=False)  # names may contain a $
     return figure
-
-
-def save_figure(figure: Figure, path: str | Path, dpi: float) -> Path:
-    """Writes a figure in the format of the file's suffix, by default PNG."""
-    file = Path(path).expanduser()
-    file = file if file.suffix else file.with_suffix(".png")
-    try:
-        with atomic_file(file) as part:
-            figure.savefig(part, dpi=dpi, format=file.suffix[1:].lower())
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(
-            f"The picture {path} could not be written: {reason}."
-        ) from error
-    return file
 
 
 def worst_classes(pairs: SparseConfusion, num: int) -> Int64[np.ndarray, " drawn"]:
@@ -192,21 +174,3 @@ def draw_confusions(
     axes.set_ylim(most - 0.4, -0.6)
     axes.set_xticks([])
     axes.set_yticks([])
-
-
-def display_names(names: Sequence[str]) -> list[str]:
-    """Short names: the first of several synonyms, if it is unique."""
-    firsts = Counter(name.partition(",")[0] for name in names)
-    shown = []
-    for name in names:
-        first = name.partition(",")[0]
-        is_enough = len(name) > _MAX_NAME_LENGTH and firsts[first] == 1
-        shown.append(shortened(first if is_enough else name, _MAX_NAME_LENGTH))
-    return shown
-
-
-def shortened(name: str, max_length: int) -> str:
-    """A name of at most `max_length` characters; keeps its beginning and end."""
-    shown = on_one_line(name)
-    head, tail = max_length - max_length // 3 - 1, max_length // 3
-    return shown if len(shown) <= max_length else f"{shown[:head]}…{shown[-tail:]}"

@@ -215,7 +215,7 @@ class LayerStatistics:
             self._prefix_norms.setdefault(layer.name, []).append(prefix)
 
     def channels(self) -> tuple[ChannelStatistics, ...]:
-        """The statistics of the channels of every layer with two places or more."""
+        """The statistics of the channels of every layer with two positions or more."""
         found = []
         for name, (num, total, squares) in self._sums.items():
             mean, mean_square = total / num, squares / num

@@ -46,7 +46,9 @@ def first_filters(model: nn.Module) -> FirstFilters | None:
         if isinstance(part, nn.Conv2d) and part.groups == 1:
             values = part.weight.detach().float().cpu()
             caption = f"The {len(values):,} filters of {name}"
-            return FirstFilters(values=values, caption=f"{caption}{size_text(values)}.")
+            return FirstFilters(
+                values=values, caption=f"{caption}{size_caption(values)}."
+            )
     return None
 
 
@@ -65,11 +67,11 @@ def soft_split_filters(tokenizer: TokensToToken, in_channels: int) -> FirstFilte
     return FirstFilters(
         values=values,
         caption=f"The {len(values):,} filters that make the {kind} of the first "
-        f"soft split{size_text(values)}.",
+        f"soft split{size_caption(values)}.",
     )
 
 
-def size_text(filters: Float[Tensor, "filters channels height width"]) -> str:
+def size_caption(filters: Float[Tensor, "filters channels height width"]) -> str:
     """The size of filters, as the end of a caption."""
     height, width = filters.shape[2:]
     return f", {height}×{width} pixels each"

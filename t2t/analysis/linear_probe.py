@@ -82,7 +82,7 @@ def fit_linear_probe(
 
 
 def mean_and_std(features: FeatureRows) -> tuple[Tensor, Tensor]:
-    """What standardises features; a constant one is not divided by zero."""
+    """The mean and standard deviation of features; of a constant one, 1."""
     std = features.std(0, correction=0)
     is_constant = std <= 1e-6 * std.max()
     return features.mean(0), torch.where(is_constant, torch.ones_like(std), std)

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from t2t.analysis.confusion_figure import save_figure, shortened
+from t2t.analysis.figure import as_picture, save_figure, shortened
 from t2t.shapes import Pixels
 
 PANEL_INCHES = 1.6
@@ -50,8 +49,6 @@ def draw_neighbors(
 
 def draw_image(axes: Any, image: CaptionedImage) -> None:
     """Draw one image under its two lines of text."""
-    picture = np.moveaxis(image.pixels[0].cpu().numpy(), 0, -1)
-    picture = picture if picture.shape[-1] == 3 else picture[..., :1].repeat(3, -1)
-    axes.imshow(picture)
+    axes.imshow(as_picture(image.pixels))
     text = f"{shortened(image.title, 20)}\n{shortened(image.subtitle, 20)}"
     axes.set_title(text.rstrip("\n"), fontsize=8, parse_math=False)

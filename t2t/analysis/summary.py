@@ -16,6 +16,7 @@ from torch import nn
 
 from t2t.analysis.cost import ITEMS, Cost, Part, count
 from t2t.errors import UserError
+from t2t.formatting import counted
 from t2t.models.builtin import NAME as BUILTIN
 from t2t.models.checkpoint_io.checkpoints import non_finite, read_checkpoint
 from t2t.models.config import Size
@@ -77,8 +78,8 @@ class ModelSummary:
         lines = Table.grid(padding=(0, 2))
         lines.add_column(style="dim")
         lines.add_column()
-        plural = "" if cost.in_channels == 1 else "s"
-        lines.add_row("image", f"{height}×{width}, {cost.in_channels} channel{plural}")
+        channels = counted(cost.in_channels, "channel")
+        lines.add_row("image", f"{height}×{width}, {channels}")
         if isinstance(model, VisionTransformer):
             lines.add_row("tokens", token_line(model, cost.image_size))
         shown = ("image_size", "in_channels")

@@ -10,7 +10,7 @@ from matplotlib import colormaps
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from t2t.analysis.confusion_figure import display_names, save_figure, shortened
+from t2t.analysis.figure import display_names, save_figure, shortened
 from t2t.data.sources.splitting import permutation
 
 MAX_POINTS = 5000
@@ -88,11 +88,11 @@ def draw_classes(
         num = int((counts > 0).sum()) - len(named)
         label = f"{num} other class{'es' if num > 1 else ''}"
         axes.scatter(*points[others].T, s=size, color=_GREY, linewidths=0, label=label)
-    palette = [colormaps["tab10"](place) for place in range(10)]
+    palette = [colormaps["tab10"](number) for number in range(10)]
     if len(named) > len(palette):
-        palette = [colormaps["tab20"](place) for place in range(20)]
+        palette = [colormaps["tab20"](number) for number in range(20)]
         del palette[14:16]  # greys, which stand for the other classes
-    # In random order, so that no class lies on top of the others.
+    # In random order: no class hides the others.
     drawn = permutation(len(points), 1)
     drawn = drawn[~others[drawn]]
     colour_of = dict(zip(named.tolist(), palette, strict=False))

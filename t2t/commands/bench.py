@@ -27,7 +27,7 @@ from t2t.errors import UserError
 
 if TYPE_CHECKING:
     from t2t.lab.bench.cases import Case
-    from t2t.lab.bench.measure import Measured
+    from t2t.lab.bench.measure import MeasuredRow
     from t2t.lab.bench.profiling import Profile
 
 
@@ -150,7 +150,8 @@ def bench(
     command = command_line()
     bases: list[Case] = []
     if data is not None or recipe is not None or parallelism is not None:
-        from t2t.lab.bench.trainer import Files, measure_recipes
+        from t2t.lab.bench.measure_training import measure_recipes
+        from t2t.lab.bench.trainer import Files
 
         measured = measure_recipes(
             select_recipes(models, recipe, image_size, batch_size),
@@ -190,7 +191,7 @@ def bench(
 
 
 def print_rows(
-    measured: "Iterable[Measured]",
+    measured: "Iterable[MeasuredRow]",
     path: Path | None,
     json: bool,
     markdown: bool,

@@ -191,7 +191,7 @@ def check_report(report: str | None) -> None:
 
 
 def score_for_report() -> "Scoring":
-    """What a report needs of every image, besides its prediction."""
+    """The values of every image that a report needs beside its prediction."""
     from t2t.error_analysis.evaluate import score_colours
 
     return score_colours

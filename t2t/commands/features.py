@@ -1,7 +1,7 @@
 """`t2t features`: write the features of images."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from t2t.commands.options import (
     BatchSizeOption,
@@ -27,6 +27,9 @@ from t2t.commands.options import (
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.errors import UserError
 from t2t.table_beside import OF_FEATURES, table_beside
+
+if TYPE_CHECKING:
+    from t2t.probing.features import Features
 
 
 def features(
@@ -117,7 +120,6 @@ def features(
         )
     warn(*found.notes)
     warn_skipped(found.damaged)
-    num, width = found.values.shape
     files = [] if out is None else [str(file) for file in save_features(found, out)]
     if picture is not None:
         from t2t.analysis.tsne_figure import draw_tsne
@@ -132,23 +134,28 @@ def features(
         )
         files.append(str(drawn))
     if json:
-        print_json(
-            {
-                "weights": weights,
-                "model": found.model,
-                "data": found.data,
-                "split": found.split,
-                "num_images": num,
-                "width": width,
-                "classes": list(found.classes),
-                "files": files,
-                "damaged": list(found.damaged),
-                "notes": list(found.notes),
-            }
-        )
+        print_json(summary(found, weights, files))
     else:
+        num, width = found.values.shape
         classes = f"{len(found.classes)} classes" if found.classes else "no labels"
         print(
             f"{num:,} features of width {width}, of {found.data} ({found.split}, "
             f"{classes}), by {found.model}: {', '.join(files)}"
         )
+
+
+def summary(found: "Features", weights: str, files: list[str]) -> dict[str, object]:
+    """The summary of the written features as JSON."""
+    num, width = found.values.shape
+    return {
+        "weights": weights,
+        "model": found.model,
+        "data": found.data,
+        "split": found.split,
+        "num_images": num,
+        "width": width,
+        "classes": list(found.classes),
+        "files": files,
+        "damaged": list(found.damaged),
+        "notes": list(found.notes),
+    }

@@ -10,9 +10,9 @@ from rich.text import Text
 from t2t.tasks.base import Metric
 from t2t.tasks.registry import task_class
 from t2t.training.environment import command_line
+from t2t.training.result import Result
 from t2t.training.run_files import FOLDS
 from t2t.training.saved_run import read_recipe
-from t2t.training.trainer import Result
 
 FOLDS_OPTION = r" --folds[ =]\d+"
 

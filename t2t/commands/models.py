@@ -4,10 +4,7 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
-from t2t.commands.options import (
-    JsonFlag,
-    option,
-)
+from t2t.commands.options import JsonFlag, option
 
 
 def models(
@@ -25,7 +22,8 @@ def models(
       t2t models 't2t*distilled'
       t2t models 14 --json
     """
-    from t2t.screen import find_models, model_rows, model_table, print_json, print_page
+    from t2t.commands.tables import find_models, model_rows, model_table
+    from t2t.screen import print_json, print_page
 
     found = find_models(filter)
     if json:

@@ -27,7 +27,7 @@ from t2t.commands.options import (
 )
 from t2t.commands.weights_and_images import EMPTY_LIST
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
-from t2t.errors import UserError, on_one_line
+from t2t.errors import UserError
 
 
 def neighbors(
@@ -88,19 +88,12 @@ def neighbors(
     check_picture(picture)
     run_code(code)
 
-    from t2t.data.decoding.damage import DamagedImage
     from t2t.probing.neighbors import MAX_DRAWN
     from t2t.probing.neighbors import neighbors as search
     from t2t.screen import print_report, show_progress
-    from t2t.serving.inputs import find_images
+    from t2t.serving.inputs import readable_images
 
-    paths = []
-    for found in find_images(images, sys.stdin):
-        if isinstance(found, DamagedImage):
-            raise UserError(
-                f"{on_one_line(found.name)} cannot be read: {found.reason}."
-            )
-        paths.append(found)
+    paths = list(readable_images(images, sys.stdin))
     if not paths:
         raise UserError(EMPTY_LIST)
     with show_progress("extracting features") as progress:

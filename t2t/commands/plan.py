@@ -87,7 +87,7 @@ def plan(
     from t2t.training.forecast import plan as planning
     from t2t.training.forecast.measured_steps import measured_steps
     from t2t.training.forecast.step_times import GPUS
-    from t2t.training.state import build_model
+    from t2t.training.initial_state import build_model
 
     check_contradictions({}, set)
     choose("gpu", gpu, GPUS)

@@ -248,7 +248,7 @@ def draw_predictions(
 ) -> Path:
     """Draw the evidence for each prediction; reads the images again."""
     from t2t.analysis.attention_figure import ExplainedImage, draw_explanations
-    from t2t.analysis.attention_rollout import explain
+    from t2t.analysis.explain import explain
     from t2t.screen import show_progress
 
     explained = []

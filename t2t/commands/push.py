@@ -54,8 +54,8 @@ def push(
         )
     run_code(code)
 
-    from t2t.data.batches import format_bytes
     from t2t.deployment.push import push as upload
+    from t2t.formatting import format_bytes
 
     report = upload(
         inputs[0],

@@ -22,8 +22,9 @@ def recipes(
       t2t recipes
       t2t recipes cifar --json
     """
+    from t2t.commands.tables import recipe_table
     from t2t.recipes import about, all_recipes
-    from t2t.screen import print_json, print_page, recipe_table
+    from t2t.screen import print_json, print_page
 
     wanted = filter.lower()
     matching = {name: make for name, make in all_recipes().items() if wanted in name}

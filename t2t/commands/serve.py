@@ -200,7 +200,7 @@ def own_names() -> tuple[str, ...]:
 
 
 def advice(token: str | None) -> str:
-    """What to know of a server that other machines reach."""
+    """Advice on a server that other machines can reach."""
     plain = "replies and uploads are not encrypted: put a proxy with TLS before it"
     if token is None:
         return (

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from t2t.lab.studies.forecast import ArmForecast
     from t2t.lab.studies.study import Study
-    from t2t.training.loop import Runtime
+    from t2t.training.runtime import Runtime
 
 
 def study(
@@ -99,7 +99,7 @@ def study(
             print_page(lambda width: forecast_page(chosen, rows))
         return
 
-    from t2t.training.loop import Runtime
+    from t2t.training.runtime import Runtime
 
     runtime = Runtime(
         device=device,
@@ -192,10 +192,10 @@ def train_study(
     """Trains the runs that are missing and prints the table."""
     import sys
 
+    from t2t.formatting import counted
     from t2t.lab.studies.report import as_json, markdown
     from t2t.lab.studies.run import run_study
     from t2t.screen import print_json
-    from t2t.training.logging.clock import counted
 
     def warn(sentence: str) -> None:
         print(sentence, file=sys.stderr, flush=True)
@@ -268,8 +268,8 @@ def forecast_page(chosen: "Study", rows: "list[ArmForecast]") -> "RenderableType
 
 def forecast_sentence(rows: "list[ArmForecast]") -> str:
     """The work left, its time, and where the estimate comes from."""
+    from t2t.formatting import counted
     from t2t.lab.studies.forecast import GPU
-    from t2t.training.logging.clock import counted
 
     macs = format_macs(1e15 * sum(row.petamacs for row in rows))
     left = [row for row in rows if row.num_left]
@@ -289,7 +289,7 @@ def forecast_sentence(rows: "list[ArmForecast]") -> str:
 
 def format_seconds(seconds: float) -> str:
     """A predicted time."""
-    from t2t.training.logging.clock import duration
+    from t2t.formatting import duration
 
     return "less than 1 s" if seconds < 1 else f"about {duration(seconds)}"
 

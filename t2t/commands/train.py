@@ -36,7 +36,7 @@ from t2t.log_level import prints_info
 from t2t.torchrun import is_main
 
 if TYPE_CHECKING:
-    from t2t.training.trainer import Result
+    from t2t.training.result import Result
 
 
 def train(

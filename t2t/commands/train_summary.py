@@ -13,8 +13,9 @@ from torch import Tensor
 
 from t2t.data.decoding.damage import DamagedImage
 from t2t.data.sources import Source
-from t2t.data.sources.opening import find_splits
+from t2t.data.sources.find_splits import find_splits
 from t2t.errors import UserError, on_one_line
+from t2t.formatting import duration, pace
 from t2t.models.trained import load_trained
 from t2t.serving.predictor import Prediction, Predictor
 from t2t.tasks import Metric, task_class
@@ -22,7 +23,6 @@ from t2t.tasks.base import VAL_LOSS
 from t2t.tasks.registry import primary_metric
 from t2t.training.forecast.advice import FEW_TO_VALIDATE, confidence_interval
 from t2t.training.loaders import open_data
-from t2t.training.logging.clock import duration, pace
 from t2t.training.logging.metrics import read_rows
 from t2t.training.run_files import BEST, CURVES, METRICS, MISTAKES, MODEL, PICTURES
 from t2t.training.saved_run import read_recipe

@@ -36,6 +36,7 @@ from t2t.data.shared_images import Peers, TooLargeToKeep
 from t2t.data.sources.base import Source
 from t2t.data.streaming.stream import ImageStream, StreamBatches
 from t2t.errors import require
+from t2t.formatting import format_bytes
 
 # Of the free memory; the rest is for the model and its activations.
 RESIDENT_SHARE = 0.25
@@ -307,14 +308,6 @@ def decoded_bytes(loader: Loader) -> int:
     probed = np.linspace(0, num_images - 1, num_probed).astype(int).tolist()
     total = sum(loader.load(index)[1].numel() for index in probed)
     return total * num_images // num_probed
-
-
-def format_bytes(num_bytes: int) -> str:
-    """A number of bytes with its unit, such as 1.2 GB."""
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if num_bytes >= size:
-            return f"{num_bytes / size:.3g} {unit}"
-    return f"{num_bytes} bytes"
 
 
 def free_bytes(device: torch.device) -> int:

@@ -24,13 +24,13 @@ def num_cores() -> int:
     return max(cores // env_count("LOCAL_WORLD_SIZE"), 1)
 
 
-def free_cores(seconds: float = 0.1) -> float:
-    """Idle cores among those this process may use, measured for `seconds`.
+def free_cores() -> float:
+    """Idle cores among those this process may use, measured for a tenth of a second.
 
     Under torchrun, its share of them. All cores if the system reports no idle time.
     """
     idle, used, started = _idle_seconds(), _group_seconds(), time.monotonic()
-    time.sleep(seconds)
+    time.sleep(0.1)
     passed = time.monotonic() - started
     idle_now, used_now = _idle_seconds(), _group_seconds()
     granted = _container_cores()

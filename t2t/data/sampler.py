@@ -186,7 +186,7 @@ class TrainingSampler:
 
 
 def num_earlier(values: Int64[np.ndarray, " values"]) -> Int64[np.ndarray, " values"]:
-    """How often each value occurs before its place."""
+    """How often each value occurs before its position."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     positions = np.arange(len(values))

@@ -94,7 +94,7 @@ class SharedImages:
 
     @property
     def address(self) -> tuple[str, bytes]:
-        """What another process of this machine needs to open it."""
+        """What another process of this machine opens it by."""
         token = os.pread(self.descriptor, _TOKEN_BYTES, 0)
         return f"/proc/{os.getpid()}/fd/{self.descriptor}", token
 

@@ -1,5 +1,6 @@
 """The real images that exported files are checked and evaluated on."""
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,13 +14,11 @@ from t2t.data.sources.splitting import held_out_indices
 from t2t.errors import UserError
 from t2t.models.config import Size
 from t2t.models.trained import TrainedModel
-from t2t.serving.inputs import find_images
+from t2t.serving.inputs import readable_images
 from t2t.serving.predictor import ImageLike, Predictor
 from t2t.tasks.class_matching import match_classes, relabelled
-from t2t.training.evaluation.evaluate_model import (
-    check_one_label,
-    find_data,
-)
+from t2t.training.evaluation.evaluate_model import check_one_label
+from t2t.training.evaluation.evaluation_data import find_data
 
 MAX_IMAGES = 16
 """Images that parity is checked on."""
@@ -90,11 +89,7 @@ def named_images(images: Sequence[ImageLike]) -> str:
 
 def images_in(words: Sequence[str]) -> list[str]:
     """The image files that words name: files, and folders of them."""
-    found: list[str] = []
-    for each in find_images(words, listed=()):  # type: ignore[arg-type]
-        if not isinstance(each, str):
-            raise UserError(f"{each.name} cannot be read: {each.reason}.")
-        found.append(each)
+    found = list(readable_images(words, io.StringIO()))
     return found[:: max(1, len(found) // MAX_IMAGES)][:MAX_IMAGES]
 
 

@@ -50,7 +50,7 @@ class ExportedGraph(nn.Module):
         return logits.sigmoid() if self.multilabel else logits.softmax(dim=1)
 
     def inputs_for(self, pixels: Tensor) -> Tensor:
-        """What the graph takes for uint8 pixels."""
+        """The input of the graph for uint8 pixels."""
         if self.with_preprocessing:
             return pixels
         return pixels.float() * self.scale + self.shift

@@ -21,7 +21,7 @@ from t2t.deployment.timm_folder import (
 from t2t.deployment.weights_file import write_and_compare
 from t2t.models.checkpoint_io.resolve import FILE_NAME
 from t2t.models.trained import TrainedModel
-from t2t.training.evaluation.evaluate_model import recipe_beside
+from t2t.training.evaluation.evaluation_data import recipe_beside
 from t2t.training.saved_run import find_result
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from t2t.errors import on_one_line
+from t2t.formatting import counted
 from t2t.models.trained import TrainedModel
-from t2t.training.logging.clock import counted
 from t2t.training.recipe import Recipe
 
 HUB_DATASETS = {

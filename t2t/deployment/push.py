@@ -131,14 +131,14 @@ def upload(api: Any, folder: Path, cards: Path, name: str, private: bool) -> str
     from huggingface_hub import CommitOperationAdd
     from huggingface_hub.errors import HfHubHTTPError
 
-    places: Sequence[tuple[str, Path]] = [
+    files: Sequence[tuple[str, Path]] = [
         (file, cards / file if file == CARD_NAME else folder / file) for file in FILES
     ]
     try:
         url = api.create_repo(name, private=private, exist_ok=True)
         api.create_commit(
             name,
-            [CommitOperationAdd(file, str(path)) for file, path in places],
+            [CommitOperationAdd(file, str(path)) for file, path in files],
             commit_message="Upload a model exported by t2t",
         )
     except (HfHubHTTPError, OSError, ValueError) as error:

@@ -81,7 +81,7 @@ def unfinished(target: Path) -> Iterator[Path]:
 
 
 def unwritable(target: Path, error: OSError) -> UserError:
-    """The error for a place that cannot be written, or is full."""
+    """The error for a file or folder that cannot be written."""
     return UserError(
         f"{target} cannot be written ({error.strerror}): free some space, or give "
         "--out another place."

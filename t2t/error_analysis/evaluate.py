@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from t2t.analysis.near_duplicates import colour_features
 from t2t.atomic import write_atomically
-from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, Damage, damage_limit
+from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.label_config import PathLike, label_config
 from t2t.data.sources import Source
@@ -35,17 +35,19 @@ from t2t.shapes import Images, Labels
 from t2t.table_beside import OF_REPORT, table_beside
 from t2t.torchrun import env_count
 from t2t.training.distributed import init_distributed
-from t2t.training.evaluation.evaluate import Normalize
-from t2t.training.evaluation.evaluate import evaluate as values_of
-from t2t.training.evaluation.evaluate_model import Scorer, evaluate_model, open_batches
+from t2t.training.evaluation.evaluate_model import Scorer, evaluate_model
+from t2t.training.evaluation.evaluate_source import (
+    EvaluateOptions,
+    Progress,
+    evaluate_source,
+    no_progress,
+)
 from t2t.training.evaluation.report import ClassRow, EvalReport
-from t2t.training.runtime import PRECISIONS
 from t2t.training.threads import use_free_cores
 
 DEFAULT_TRAIN_IMAGES = 50_000
 """Training images that are searched for wrong labels and copies."""
 WIDTH = 100
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ class Evaluation:
     def findings(
         self,
         train_images: int = DEFAULT_TRAIN_IMAGES,
-        progress: Progress = lambda done, total: None,
+        progress: Progress = no_progress,
     ) -> Findings:
         """Most confident mistakes, likely wrong labels and near-duplicates.
 
@@ -162,38 +164,23 @@ class Evaluation:
     def _predict(self, source: Source, progress: Progress) -> Predictions:
         """The predictions for other images, by the same settings."""
         report, trained = self.report, self.report.trained
-        done = 0
-
-        def advance(num_images: int) -> None:
-            nonlocal done
-            done = min(done + num_images, len(source))  # the last batch is padded
-            progress(done, len(source))
-
         device = next(trained.model.parameters()).device
+        options = EvaluateOptions(
+            batch_size=report.batch_size,
+            precision=report.precision,
+            max_pixels=self.max_pixels,
+            max_damaged=self.max_damaged,
+        )
+        scorer = Scorer(flip=report.flip, keeps_logits=False, also=score_colours)
         with init_distributed(str(device)) as world, use_free_cores(world.device):
-            values = values_of(
-                trained.model,
-                open_batches(
-                    trained,
-                    source,
-                    min(report.batch_size, len(source)),
-                    world,
-                    Damage(damage_limit(self.max_damaged, len(source))),
-                    self.max_pixels,
-                ),
-                Normalize(trained.mean, trained.std),
-                Scorer(flip=report.flip, keeps_logits=False, also=score_colours),
-                world,
-                PRECISIONS[report.precision],
-                advance,
-            )
-        return Predictions(source, values, trained.readable_names)
+            found = evaluate_source(trained, source, scorer, world, options, progress)
+        return Predictions(source, found.values, trained.readable_names)
 
     def save_report(
         self,
         path: str | os.PathLike[str],
         train_images: int = DEFAULT_TRAIN_IMAGES,
-        progress: Progress = lambda done, total: None,
+        progress: Progress = no_progress,
     ) -> Findings:
         """Writes the page of mistakes, and beside it a .csv that lists all."""
         file = Path(path).expanduser()
@@ -240,7 +227,7 @@ def evaluate(
     image_size: int | Size | None = None,
     max_pixels: int = DEFAULT_MAX_PIXELS,
     max_damaged: str = DEFAULT_MAX_DAMAGED,
-    progress: Progress = lambda done, total: None,
+    progress: Progress = no_progress,
 ) -> Evaluation:
     """Evaluates a run or weights on the run's validation images or on other data.
 

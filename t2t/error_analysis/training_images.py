@@ -4,11 +4,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from t2t.data.sources import Source, open_splits
-from t2t.data.sources.opening import find_splits
+from t2t.data.sources.find_splits import find_splits
 from t2t.data.sources.torchvision_sets import no_downloads
 from t2t.errors import UserError
 from t2t.tasks.class_matching import match_classes, relabelled
-from t2t.training.evaluation.evaluate_model import recipe_beside
+from t2t.training.evaluation.evaluation_data import recipe_beside
 from t2t.training.evaluation.report import EvalReport
 from t2t.training.loaders import open_data
 from t2t.training.saved_run import same_data

@@ -24,9 +24,10 @@ from t2t.errors import UserError
 from t2t.training.checkpoint_writer import copy_to_cpu
 from t2t.training.distributed import Parallelism, World
 from t2t.training.forecast.random_batch import random_batch
+from t2t.training.initial_state import new_state
 from t2t.training.recipe import Recipe
 from t2t.training.runtime import Runtime, resolve_runtime
-from t2t.training.state import TrainState, new_state
+from t2t.training.state import TrainState
 from t2t.training.step import Stepper
 
 

@@ -11,6 +11,7 @@ import t2t
 from t2t.atomic import atomic_file
 from t2t.deployment.model_card import data_sentence, in_cell, limits
 from t2t.errors import UserError
+from t2t.formatting import counted
 from t2t.lab.output_dir import file_names, renamed, writing_into
 from t2t.models.builtin import CARD
 from t2t.models.checkpoint_io.checkpoints import Checkpoint, read_checkpoint
@@ -19,7 +20,6 @@ from t2t.models.checkpoint_io.description import Description
 from t2t.tasks.registry import primary_metric
 from t2t.training.evaluation.evaluate_model import evaluate_model
 from t2t.training.evaluation.report import EvalReport
-from t2t.training.logging.clock import counted
 from t2t.training.recipe import Recipe
 from t2t.training.run_files import write_text
 from t2t.training.saved_run import read_classifier_result, read_recipe, same_data

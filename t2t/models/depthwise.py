@@ -19,9 +19,9 @@ class DepthwiseConvolution(nn.Module):
 
     needs_all_tokens = True
 
-    def __init__(self, dim: int, kernel: int = 3) -> None:
+    def __init__(self, dim: int) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(dim, dim, kernel, padding=kernel // 2, groups=dim)
+        self.conv = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
         nn.init.dirac_(self.conv.weight, groups=dim)
         assert self.conv.bias is not None
         nn.init.zeros_(self.conv.bias)

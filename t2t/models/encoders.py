@@ -110,7 +110,7 @@ class Encoder(nn.Module):
         return grids
 
     def downsample(self, layer: int) -> Downsample:
-        """What follows the last block of a stage but the last."""
+        """The soft split after the last block of a stage."""
         module = self.downsamples[str(layer)]
         assert isinstance(module, Downsample)
         return module
@@ -132,10 +132,8 @@ class Encoder(nn.Module):
     ) -> Tokens:
         """Normalised tokens after the last block: all, or those that are read.
 
-        The fused path computes the first `num_read` only.
-
-        With `kept`, the blocks see only these of each image's tokens, in that order,
-        after the prefix tokens.
+        The fused path computes the first `num_read` only. With `kept`, the blocks see
+        only these of each image's tokens, in that order, after the prefix tokens.
         """
         features = tokens.features if isinstance(tokens, TokenParts) else tokens
         stack, dtype = self.stack(features, norm), features.dtype
@@ -236,7 +234,7 @@ class Encoder(nn.Module):
         return [path.rate if path.training else 0.0 for path in paths]
 
     def step(self, layer: int, tokens: Tokens, grid: Grid) -> Tokens:
-        """Tokens after one layer, for those who run one after the other."""
+        """Tokens after one layer, to run the layers one by one."""
         return self.run_layer(layer, tokens, grid)
 
     def run_layer(self, layer: int, tokens: Tokens, grid: Grid) -> Tokens:

@@ -36,7 +36,7 @@ class Positions(nn.Module):
         return type(self).attention_bias is not Positions.attention_bias
 
     def embedding(self, grid: Grid) -> Float[Tensor, "tokens dim"] | None:
-        """What is added to prefix and image tokens; None for nothing."""
+        """The embedding of prefix and image tokens; None if nothing is added."""
         return None
 
     def add_to(self, tokens: Tokens, grid: Grid) -> Tokens:

@@ -75,7 +75,7 @@ class VisionTransformer(TimmInterface, nn.Module):
 
     def encode(self, images: Images, num_read: int | None = None) -> Tokens:
         """The same, or only the first `num_read`."""
-        # Who overrides or hooks what takes tokens gets them whole.
+        # A subclass with its own `tokenize`, or a hook, gets the tokens whole.
         if type(self).tokenize is not VisionTransformer.tokenize or is_hooked(
             self.encoder
         ):

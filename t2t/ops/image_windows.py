@@ -23,7 +23,7 @@ BLOCK = 512
 
 
 class ImageWindows(NamedTuple):
-    """What a convolution reads, and mean and 1/deviation of each of its windows."""
+    """The input of a convolution, and mean and 1/deviation of each of its windows."""
 
     squares: Float[Tensor, "batch rows columns channels"]
     mean: PerToken

@@ -106,7 +106,6 @@ packed_attention = Operation(
     attention.packed_backward,
     save_attention,
     attention_gradients,
-    num_results=1,
 )
 
 
@@ -132,7 +131,6 @@ fused_first_attention = Operation(
     first_attention.fused_backward,
     save_first_attention,
     first_attention_gradients,
-    num_results=1,
 )
 
 
@@ -153,7 +151,6 @@ fused_gelu = Operation(
     gelu.fused_backward,
     save_gelu,
     gelu_gradients,
-    num_results=1,
 )
 
 
@@ -207,7 +204,6 @@ fused_norm = Operation(
     residual_norm.norm_backward,
     save_norm,
     norm_gradients,
-    num_results=1,
 )
 
 
@@ -266,7 +262,6 @@ fused_embedding = Operation(
     embedding.fused_backward,
     save_embedding,
     embedding_gradients,
-    num_results=1,
 )
 
 

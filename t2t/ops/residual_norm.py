@@ -306,7 +306,6 @@ def launch_backward(
     indices: tuple[Tensor | None, Tensor | None],
     scale: float,
     eps: float,
-    tiles: NormTiles | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of the residual, and of gain, shift and bias stacked.
 
@@ -320,7 +319,7 @@ def launch_backward(
     branch_index, normed_index = indices
     batch, tokens, dim = total.shape
     grad_residual = torch.empty_like(total)
-    tiles = tiles or norm_tiles(dim)
+    tiles = norm_tiles(dim)
     rows = tiles.rows(dim)
     parts = max(1, min(-(-tokens // rows), -(-tiles.programs // batch)))
     partial = total.new_empty(batch * parts, 3, dim, dtype=torch.float32)

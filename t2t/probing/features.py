@@ -3,7 +3,7 @@
 import csv
 import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,10 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from t2t.atomic import atomic_file, write_atomically
-from t2t.data.batches import LoaderOptions, evaluation_batches
-from t2t.data.crops import CenterCrop
-from t2t.data.decoding.damage import (
-    DEFAULT_MAX_DAMAGED,
-    Damage,
-    damage_limit,
-)
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.label_config import PathLike, label_config
 from t2t.data.sources import Source
-from t2t.errors import UserError, choose, first_line
+from t2t.errors import UserError, first_line
 from t2t.models.class_names import readable_names
 from t2t.models.trained import TrainedModel, load_trained
 from t2t.models.vit import VisionTransformer
@@ -31,29 +24,13 @@ from t2t.probing.images import ImagesOfSplit, find_images, some_of
 from t2t.shapes import Images, Labels
 from t2t.table_beside import OF_FEATURES, table_beside
 from t2t.training.distributed import World, init_distributed
-from t2t.training.evaluation.evaluate import Normalize, evaluate
-from t2t.training.runtime import PRECISIONS, default_precision
+from t2t.training.evaluation.evaluate_source import (
+    EvaluateOptions,
+    Progress,
+    evaluate_source,
+    no_progress,
+)
 from t2t.training.threads import use_free_cores
-
-Progress = Callable[[int, int], None]
-"""Called with the number of images done and their total."""
-
-
-def no_progress(done: int, total: int) -> None:
-    """Shows nothing."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExtractOptions:
-    """How features are extracted; only the precision can change them."""
-
-    batch_size: int = 256
-    device: str | None = None
-    """cuda, mps or cpu; None takes the best available."""
-    precision: str | None = None
-    """bf16, fp16 or fp32; None is bf16 on CUDA, else fp32."""
-    max_pixels: int = DEFAULT_MAX_PIXELS
-    max_damaged: str = DEFAULT_MAX_DAMAGED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +83,7 @@ def features(
     `weights` and `data` are named as for `t2t features`. A feature is what the head of
     the model reads: its class token, or the mean of its tokens, after the last norm.
     """
-    options = ExtractOptions(
+    options = EvaluateOptions(
         batch_size=batch_size,
         device=device,
         precision=precision,
@@ -124,39 +101,15 @@ def extract(
     trained: TrainedModel,
     images: ImagesOfSplit,
     world: World,
-    options: ExtractOptions,
+    options: EvaluateOptions,
     progress: Progress = no_progress,
 ) -> Features:
     """The features of every image, in one pass, on the CPU."""
     source = images.source
-    precision = options.precision or default_precision(world.device)
-    kind = choose("precision", precision, PRECISIONS)
-    damage = Damage(damage_limit(options.max_damaged, len(source)))
-    batches = evaluation_batches(
-        source,
-        batch_size=min(options.batch_size, len(source)),
-        crop=CenterCrop(size=trained.image_size, fraction=trained.crop_fraction),
-        device=world.device,
-        channels=trained.channels,
-        damage=damage,
-        loader_options=LoaderOptions(max_pixels=options.max_pixels),
+    evaluated = evaluate_source(
+        trained, source, score_features, world, options, progress
     )
-    done = 0
-
-    def advance(num_images: int) -> None:
-        nonlocal done
-        done = min(done + num_images, len(source))  # the last batch is padded
-        progress(done, len(source))
-
-    found = evaluate(
-        trained.model.to(world.device),
-        batches,
-        Normalize(trained.mean, trained.std),
-        score_features,
-        world,
-        kind,
-        advance,
-    )
+    found = evaluated.values
     check_finite(found["features"], trained)
     return Features(
         values=found["features"],
@@ -167,7 +120,7 @@ def extract(
         data=images.where,
         split=images.split,
         indices=found["index"],
-        damaged=damage.names,
+        damaged=evaluated.damaged,
         notes=(*trained.notes, *source.notes),
     )
 

@@ -15,7 +15,6 @@ from t2t.models.pretrained import nearest_model
 from t2t.models.trained import TrainedModel
 from t2t.models.vit import VisionTransformer
 from t2t.probing.images import some_of
-from t2t.training.loop import Result, Runtime, train
 from t2t.training.recipe import (
     EMA,
     CropConfig,
@@ -23,6 +22,9 @@ from t2t.training.recipe import (
     Recipe,
     Schedule,
 )
+from t2t.training.result import Result
+from t2t.training.runtime import Runtime
+from t2t.training.train import train
 
 LARGEST_PADDED = 96
 """Images up to this side are shifted in training; larger ones are cropped."""

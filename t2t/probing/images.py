@@ -4,21 +4,16 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from t2t.data.label_config import (
-    NO_LABEL_CONFIG,
-    LabelConfig,
-    differs_from_default,
-)
+from t2t.data.label_config import NO_LABEL_CONFIG, LabelConfig
 from t2t.data.sources import Source, Splits, Subset, open_source, open_splits
-from t2t.data.sources.opening import find_splits
+from t2t.data.sources.find_splits import find_splits
 from t2t.data.sources.splitting import held_out_indices, strata_of
 from t2t.errors import UserError, suggest
 from t2t.models.trained import TrainedModel
 from t2t.tasks.class_matching import match_classes, relabelled
-from t2t.training.evaluation.evaluate_model import labels_of, recipe_beside
+from t2t.training.evaluation.evaluation_data import chosen_data, recipe_beside
 from t2t.training.loaders import open_data
 from t2t.training.recipe import Recipe
-from t2t.training.saved_run import same_data
 
 EVALUATION_SPLITS = ("val", "test")
 """Splits that a probe may be evaluated on."""
@@ -50,7 +45,7 @@ def find_images(
     Without `split`, data in one piece is used whole, and of other data the preferred
     split. A run's own data is split as in its training.
     """
-    where, recipe, seed, config = _whereabouts(trained, data, label_config)
+    where, recipe, seed, config = _choose_data(trained, data, label_config)
     openers = find_splits(where, labels=False, label_config=config).openers
     split = split or ("all" if "all" in openers and recipe is None else preferred)
     if recipe is not None and split in ("train", "val"):
@@ -81,7 +76,7 @@ def find_labelled(
             f"A probe cannot be evaluated on the split {split!r}."
             f"{suggest(str(split), EVALUATION_SPLITS)}"
         )
-    where, recipe, seed, config = _whereabouts(trained, data, label_config)
+    where, recipe, seed, config = _choose_data(trained, data, label_config)
     if recipe is None:
         splits: Splits = open_splits(where, seed=seed, label_config=config)
     else:  # a run without labels may be probed on its images all the same
@@ -108,30 +103,20 @@ def find_labelled(
     )
 
 
-def _whereabouts(
+def _choose_data(
     trained: TrainedModel,
     data: str | os.PathLike[str] | None,
     given: LabelConfig,
 ) -> tuple[str, Recipe | None, int, LabelConfig]:
     """The data, the recipe if it is the run's, the seed of its split, its labels."""
-    recipe = recipe_beside(trained.path)
-    own = trained.data if recipe is None else recipe.data
-    seed = trained.seed if recipe is None else recipe.seed
-    where = own if data is None else os.fspath(data)
-    if where is None:
-        raise UserError(f"{trained.path} does not name its training data: give --data.")
-    is_own = own is not None and same_data(str(where), own)
-    config = (
-        labels_of(trained, recipe)
-        if is_own and not differs_from_default(given)
-        else given
-    )
-    if data is None and own is not None and not _can_open(where, config):
+    chosen = chosen_data(trained, data, given)
+    if data is None and not _can_open(chosen.where, chosen.label_config):
         raise UserError(
-            f"{trained.path} was trained on {where}, which is not here: give --data."
+            f"{trained.path} was trained on {chosen.where}, which is not here: give "
+            "--data."
         )
-    is_run = recipe is not None and is_own and config == recipe.labels
-    return str(where), recipe if is_run else None, seed, config
+    recipe = chosen.recipe if chosen.is_own else None
+    return chosen.where, recipe, chosen.seed, chosen.label_config
 
 
 def _can_open(where: str, config: LabelConfig) -> bool:

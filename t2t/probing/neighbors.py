@@ -17,15 +17,12 @@ from t2t.analysis.neighbors_figure import CaptionedImage, draw_neighbors
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.label_config import PathLike, label_config
 from t2t.data.sources import Source
-from t2t.errors import UserError, choose, on_one_line
+from t2t.errors import UserError, on_one_line
 from t2t.models.trained import load_trained
 from t2t.probing.features import (
-    ExtractOptions,
     Features,
-    Progress,
     check_finite,
     extract,
-    no_progress,
     pooled_features,
 )
 from t2t.probing.images import find_images, some_of
@@ -33,7 +30,12 @@ from t2t.serving.predictor import ImageLike, Predictor, name_of
 from t2t.shapes import Pixels
 from t2t.training.distributed import init_distributed
 from t2t.training.evaluation.evaluate import autocast
-from t2t.training.runtime import PRECISIONS, default_precision
+from t2t.training.evaluation.evaluate_source import (
+    EvaluateOptions,
+    Progress,
+    no_progress,
+)
+from t2t.training.runtime import PRECISIONS
 from t2t.training.threads import use_free_cores
 
 MAX_DRAWN = 8
@@ -173,7 +175,7 @@ def neighbors(
     """
     if top < 1:
         raise UserError(f"top={top} is too small: give 1 or more.")
-    options = ExtractOptions(
+    options = EvaluateOptions(
         batch_size=batch_size,
         device=device,
         precision=precision,
@@ -188,9 +190,7 @@ def neighbors(
         predictor = Predictor(trained, world.device, max_pixels)
         # Before the search, which takes longer: an image may be damaged.
         pixels = [predictor.model_input(image) for image in several]
-        kind = choose(
-            "precision", precision or default_precision(world.device), PRECISIONS
-        )
+        kind = PRECISIONS[options.precision_on(world.device)]
         with torch.inference_mode(), autocast(world.device, kind):
             queries = [
                 pooled_features(predictor.model, predictor.normalised(each))

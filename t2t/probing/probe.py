@@ -12,13 +12,11 @@ from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.label_config import PathLike, label_config
 from t2t.data.sources import Source, Splits
 from t2t.errors import UserError
+from t2t.formatting import counted
 from t2t.models.trained import TrainedModel, load_trained
 from t2t.probing.features import (
-    ExtractOptions,
     Features,
-    Progress,
     extract,
-    no_progress,
 )
 from t2t.probing.finetune import finetune
 from t2t.probing.frozen import FrozenFeatures, score_frozen
@@ -28,8 +26,12 @@ from t2t.probing.report import ProbeReport, ProbeResult
 from t2t.training.distributed import World, init_distributed
 from t2t.training.environment import command_line
 from t2t.training.evaluation.evaluate_model import device_name
-from t2t.training.logging.clock import counted
-from t2t.training.runtime import Runtime, default_precision
+from t2t.training.evaluation.evaluate_source import (
+    EvaluateOptions,
+    Progress,
+    no_progress,
+)
+from t2t.training.runtime import Runtime
 from t2t.training.threads import use_free_cores
 
 
@@ -74,7 +76,7 @@ def probe(
         val_images=val_images,
         seed=seed,
     )
-    how = ExtractOptions(
+    how = EvaluateOptions(
         batch_size=batch_size,
         device=device,
         precision=precision,
@@ -97,13 +99,13 @@ def score_all(
     trained: TrainedModel,
     images: tuple[ImagesOfSplit, ImagesOfSplit],
     options: ProbeOptions,
-    how: ExtractOptions,
+    how: EvaluateOptions,
     runs: Path,
     progress: Progress,
 ) -> ProbeReport:
     """The results of all methods on training and evaluation images."""
     with init_distributed(how.device) as world, use_free_cores(world.device):
-        precision = how.precision or default_precision(world.device)
+        precision = how.precision_on(world.device)
         started = time.perf_counter()
         both = extract_both(trained, images, world, how, progress)
         seconds = time.perf_counter() - started
@@ -162,7 +164,7 @@ def extract_both(
     trained: TrainedModel,
     images: tuple[ImagesOfSplit, ImagesOfSplit],
     world: World,
-    how: ExtractOptions,
+    how: EvaluateOptions,
     progress: Progress,
 ) -> tuple[Features, Features]:
     """The features of training and evaluation images, as one progress."""

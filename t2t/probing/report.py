@@ -48,7 +48,7 @@ class ProbeResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeReport:
-    """What the features of a model are worth on some data."""
+    """The scores of the features of a model on some data."""
 
     weights: str
     model: str

@@ -30,7 +30,7 @@ from t2t.recipes.settings import check_model, schedule_notes, with_settings
 from t2t.training.check_names import check_names
 from t2t.training.recipe import Recipe
 
-SPELLED = {
+OPTION_NAMES = {
     "weights": "--from",
     "task_args.teacher": "--teacher",
     "image_size": "--image-size",
@@ -79,7 +79,7 @@ def choose_recipe(
     recipe: Recipe | str, options: RecipeOptions, settings: Sequence[str] = ()
 ) -> tuple[Recipe, list[str]]:
     """The recipe with all options and settings applied, and notes for the log."""
-    check_contradictions(options.by_field(), settings, SPELLED)
+    check_contradictions(options.by_field(), settings, OPTION_NAMES)
     words = tuple(settings)
     weights = options.weights or set_value("weights", words)
     start = None

@@ -94,7 +94,7 @@ def recipe_at(scale: Scale, data: str, num_images: int, epochs: int) -> Recipe:
 
 
 def scales(train: Source) -> list[Scale]:
-    """What the default recipe can use for these images, the most accurate first."""
+    """The scales of the default recipe for these images, the most accurate first."""
     side = typical_side(train)
     if side <= 96:
         size = 32 if side <= 48 else 64

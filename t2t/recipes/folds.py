@@ -11,13 +11,13 @@ from typing import Any
 from t2t.data.sources import Splits
 from t2t.data.sources.splitting import fold_of
 from t2t.errors import LocalError, UserError
+from t2t.formatting import counted
 from t2t.tasks import Metric
 from t2t.tasks.registry import task_class
 from t2t.torchrun import env_count
-from t2t.training.logging.clock import counted
 from t2t.training.recipe import Recipe
+from t2t.training.result import Result
 from t2t.training.run_files import FOLDS, fold_name, write_json
-from t2t.training.trainer import Result
 
 
 def train_folds(

@@ -3,7 +3,7 @@
 from contextlib import suppress
 from dataclasses import replace
 
-from t2t.data.sources.opening import find_splits
+from t2t.data.sources.find_splits import find_splits
 from t2t.errors import UserError
 from t2t.tasks import task_class
 from t2t.training.recipe import Recipe

@@ -10,7 +10,7 @@ from t2t.errors import UserError
 from t2t.recipes.choose import RecipeOptions, choose_recipe
 from t2t.recipes.default import Scale, default_recipe, scales
 from t2t.recipes.open_recipe import DIGITS, UNNAMED
-from t2t.recipes.time_budget import Budget, Make, within
+from t2t.recipes.time_budget import Budget, Make, TimedChoice
 from t2t.training.distributed import find_device
 from t2t.training.forecast.speed import measure_speed
 from t2t.training.loaders import open_data
@@ -106,7 +106,7 @@ def fit_budget(
 
     if run_folder is not None and run_folder.is_run() and run_folder.has_started():
         return as_before(run_folder, make, choices), [], splits
-    found, why = within(
+    choice = TimedChoice(
         budget,
         make,
         choices,
@@ -115,6 +115,7 @@ def fit_budget(
         lambda each: measure_speed(each, runtime, splits),
         by_macs=find_device(runtime.device).type == "cpu",
     )
+    found, why = choice.recipe()
     return found, why, splits
 
 

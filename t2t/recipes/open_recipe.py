@@ -4,12 +4,8 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
-from t2t.data.label_config import (
-    NO_LABEL_CONFIG,
-    LabelConfig,
-    differs_from_default,
-)
-from t2t.data.sources.opening import is_named
+from t2t.data.label_config import NO_LABEL_CONFIG, LabelConfig, differs_from_default
+from t2t.data.sources.find_splits import is_named
 from t2t.errors import UserError
 from t2t.models.config import Size
 from t2t.recipes import MODULES, all_recipes, find_recipe

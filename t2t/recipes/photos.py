@@ -4,6 +4,7 @@ Its parts are those that CIFAR-10 was trained with. At 128 pixels only 40 epochs
 Imagewoof are measured: 78.5 % (records/imagewoof-dead-channels).
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -149,49 +150,19 @@ def imagewoof(epochs: int) -> Recipe:
     )
 
 
-def imagewoof_5() -> Recipe:
-    """Imagewoof at 128 px from scratch: T2T-ViT of 21 M parameters, 5 epochs.
+def recipe_of(epochs: int) -> Callable[[], Recipe]:
+    """A function that returns the recipe of a number of epochs, with its docstring."""
 
-    t2t train photos.imagewoof_5 --data /path/to/imagewoof-160
+    def recipe() -> Recipe:
+        return imagewoof(epochs)
 
-    Time and top-1 are not measured yet.
-    """
-    return imagewoof(5)
-
-
-def imagewoof_20() -> Recipe:
-    """Imagewoof at 128 px from scratch: T2T-ViT of 21 M parameters, 20 epochs.
-
-    t2t train photos.imagewoof_20 --data /path/to/imagewoof-160
-
-    Time and top-1 are not measured yet.
-    """
-    return imagewoof(20)
+    recipe.__doc__ = (
+        "Imagewoof at 128 px from scratch: T2T-ViT of 21 M parameters, "
+        f"{epochs} epochs.\n\n"
+        f"t2t train photos.imagewoof_{epochs} --data /path/to/imagewoof-160\n\n"
+        "Time and top-1 are not measured yet."
+    )
+    return recipe
 
 
-def imagewoof_80() -> Recipe:
-    """Imagewoof at 128 px from scratch: T2T-ViT of 21 M parameters, 80 epochs.
-
-    t2t train photos.imagewoof_80 --data /path/to/imagewoof-160
-
-    Time and top-1 are not measured yet.
-    """
-    return imagewoof(80)
-
-
-def imagewoof_200() -> Recipe:
-    """Imagewoof at 128 px from scratch: T2T-ViT of 21 M parameters, 200 epochs.
-
-    t2t train photos.imagewoof_200 --data /path/to/imagewoof-160
-
-    Time and top-1 are not measured yet.
-    """
-    return imagewoof(200)
-
-
-RECIPES = {
-    "imagewoof_80": imagewoof_80,
-    "imagewoof_5": imagewoof_5,
-    "imagewoof_20": imagewoof_20,
-    "imagewoof_200": imagewoof_200,
-}
+RECIPES = {f"imagewoof_{epochs}": recipe_of(epochs) for epochs in (80, 5, 20, 200)}

@@ -1,7 +1,6 @@
 """Pre-training without labels by masking parts of small images."""
 
 from dataclasses import replace
-from typing import Any
 
 from t2t.recipes.small_images import from_scratch
 from t2t.training.recipe import CropConfig, Recipe, TokenDropping
@@ -27,7 +26,7 @@ def masked_autoencoder() -> Recipe:
     return masked("masked_autoencoder", epochs=800)
 
 
-def masked(task: str, epochs: int, **task_args: Any) -> Recipe:
+def masked(task: str, epochs: int) -> Recipe:
     """The cropped and flipped images, and the model of `cifar10.t2t_vit_12`.
 
     Colours are to be predicted, so they are not changed; the mask hides enough.
@@ -36,7 +35,6 @@ def masked(task: str, epochs: int, **task_args: Any) -> Recipe:
     return replace(
         shared,
         task=task,
-        task_args=task_args,
         drop_path=0.0,
         token_dropping=TokenDropping(),
         light_augment_share=0.0,

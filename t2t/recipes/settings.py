@@ -10,8 +10,8 @@ from t2t.errors import UserError
 from t2t.models.zoo import CONFIGS
 from t2t.recipes.default import with_model
 from t2t.training.check_names import check_names
+from t2t.training.initial_state import build_model
 from t2t.training.recipe import SCHEDULE_EPOCHS, Recipe
-from t2t.training.state import build_model
 
 
 def apply_settings(

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,12 +22,12 @@ from t2t.recipes.labels import with_labels_found
 from t2t.recipes.minutes import CPU_MINUTES, fit_budget, needs_budget
 from t2t.recipes.open_recipe import UNNAMED
 from t2t.recipes.time_budget import Budget
-from t2t.training import loop
+from t2t.training import train as training
 from t2t.training.distributed import Parallelism
 from t2t.training.recipe import Recipe
+from t2t.training.result import Result
 from t2t.training.run_folder import RunFolder
 from t2t.training.runtime import Compile, Precision, Runtime
-from t2t.training.trainer import Result
 from t2t.user_code import load_code
 
 
@@ -85,10 +86,9 @@ def train(
     and chooses the epochs that take so long, in place of `epochs`. With `folds`, the
     result's `summary` has the mean of every metric, and its `folds` the single results.
     `dry_run` prints the estimate and trains nothing. `runtime` holds all settings of
-    the machine at once,
-    `quiet` prints nothing, `splits` are the recipe's images if they are open already,
-    `notes` are sentences for the log, and `started` is the time of the command by
-    `time.monotonic()`.
+    the machine at once, `quiet` prints nothing, `splits` are the recipe's images if
+    they are open already, `notes` are sentences for the log, and `started` is the time
+    of the command by `time.monotonic()`.
     """
     started = time.monotonic() if started is None else started
     for file in code:
@@ -108,15 +108,13 @@ def train(
         keep=keep,
         patience=patience,
     )
-    recipe = as_recipe(recipe)
-    chosen, own_notes = choose_recipe(recipe, options, as_words(set))
+    recipe, settings = as_recipe(recipe), as_words(set)
+    chosen, own_notes = choose_recipe(recipe, options, settings)
     if splits is None:
         chosen, label_notes = with_labels_found(chosen)
         own_notes += label_notes
-    if folder is None and isinstance(recipe, str) and is_started_run(recipe):
-        own, _ = choose_recipe(recipe, RecipeOptions(), ())
-        if chosen == own:
-            folder = recipe  # whatever its name: it may have been moved
+    if folder is None:
+        folder = run_to_resume(recipe, chosen)
     runtime = one_runtime(
         runtime,
         Runtime(
@@ -134,52 +132,58 @@ def train(
             hang_minutes=hang_minutes,
         ),
     )
-    path = Path(os.path.expanduser(folder or Path("runs") / loop.run_name(chosen)))
+    path = Path(os.path.expanduser(folder or Path("runs") / training.run_name(chosen)))
     if folds is not None:
         check_folds(chosen, folds)
     is_timed = False
-    if needs_budget(recipe, chosen, options, as_words(set), minutes, runtime, folds):
+    if needs_budget(recipe, chosen, options, settings, minutes, runtime, folds):
         budget = Budget(
             minutes=minutes or CPU_MINUTES, asked=bool(minutes), started=started
         )
         run_folder = None if fresh else RunFolder(path)
-        asked = (recipe, options, as_words(set))
         chosen, why, splits = fit_budget(
-            asked, chosen, budget, runtime, splits, run_folder
+            (recipe, options, settings), chosen, budget, runtime, splits, run_folder
         )
         own_notes = [*own_notes, *why]
         is_timed = bool(why)
     if dry_run:
-        from t2t.training.forecast.estimate import estimate
-
-        if folds is not None:
-            chosen = replace(chosen, fold=(1, folds))
-            own_notes = [*own_notes, folds_note(folds)]
-        print("\n".join([estimate(chosen, runtime), *own_notes]))
+        print_estimate(chosen, runtime, folds, own_notes)
         return Result(path, finished=False, summary={})
-
-    def train_one(
-        recipe: Recipe,
-        *,
-        folder: PathLike | None,
-        splits: Splits | None,
-        notes: Sequence[str],
-    ) -> Result:
-        return loop.train(
-            recipe,
-            folder=None if folder is None else os.fspath(folder),
-            runtime=runtime,
-            fresh=fresh,
-            quiet=quiet,
-            splits=splits,
-            notes=[*notes, *own_notes],
-            started=started,
-            is_timed=is_timed,
-        )
-
+    train_one = partial(
+        training.train,
+        runtime=runtime,
+        fresh=fresh,
+        quiet=quiet,
+        started=started,
+        is_timed=is_timed,
+    )
+    notes = [*notes, *own_notes]
     if folds is not None:
         return train_folds(chosen, folds, path, train_one, splits, notes)
-    return train_one(chosen, folder=folder, splits=splits, notes=notes)
+    return train_one(chosen, folder=as_text(folder), splits=splits, notes=notes)
+
+
+def run_to_resume(recipe: Recipe | str, chosen: Recipe) -> str | None:
+    """The folder of a run, if a recipe is given as one and no option changes it.
+
+    Whatever its name: it may have been moved.
+    """
+    if not isinstance(recipe, str) or not is_started_run(recipe):
+        return None
+    own, _ = choose_recipe(recipe, RecipeOptions())
+    return recipe if chosen == own else None
+
+
+def print_estimate(
+    recipe: Recipe, runtime: Runtime, folds: int | None, notes: Sequence[str]
+) -> None:
+    """Prints the estimated time and memory of a run, or of one of several folds."""
+    from t2t.training.forecast.estimate import estimate
+
+    if folds is not None:
+        recipe = replace(recipe, fold=(1, folds))
+        notes = [*notes, folds_note(folds)]
+    print("\n".join([estimate(recipe, runtime), *notes]))
 
 
 def as_recipe(recipe: Any) -> Recipe | str:

@@ -7,7 +7,7 @@ from typing import TextIO
 
 from t2t.data.decoding.damage import DamagedImage
 from t2t.data.image_files import is_unread_name, is_url, walk
-from t2t.errors import first_line, machine_error
+from t2t.errors import UserError, first_line, machine_error, on_one_line
 
 
 def find_images(words: Iterable[str], listed: TextIO) -> Iterator[str | DamagedImage]:
@@ -21,6 +21,16 @@ def find_images(words: Iterable[str], listed: TextIO) -> Iterator[str | DamagedI
             yield from images_in(word)
         else:
             yield word
+
+
+def readable_images(words: Iterable[str], listed: TextIO) -> Iterator[str]:
+    """Paths of images; raises an error for one that cannot be read."""
+    for found in find_images(words, listed):
+        if isinstance(found, DamagedImage):
+            raise UserError(
+                f"{on_one_line(found.name)} cannot be read: {found.reason}."
+            )
+        yield found
 
 
 def paths_in(listed: TextIO) -> Iterator[str]:

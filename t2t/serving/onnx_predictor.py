@@ -90,7 +90,7 @@ class OnnxPredictor(ImagePredictor[PixelArray]):
         return pixels.astype(np.float32) * scale[:, None, None] + shift[:, None, None]
 
     def outputs(self, pixels: PixelArray) -> Floats:
-        """What the graph gives for a batch of uint8 pixels: logits or probabilities."""
+        """The output of the graph for uint8 pixels: logits or probabilities."""
         takes_pixels = self.metadata.input == "uint8"
         batch = pixels if takes_pixels else self.normalised(pixels)
         (outputs,) = self.session.run(None, {self.input_name: batch})

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -66,7 +66,6 @@ class TwoViews(Task):
     Args = TwoViewArgs
     needs_labels = False
     metrics = (KNN_TOP1, VAL_LOSS)
-    num_views: ClassVar[int] = 2
 
     def __init__(self, model: nn.Module, context: TaskContext, args: Any) -> None:
         super().__init__(model, context, args)

@@ -123,7 +123,7 @@ def load_checkpoint(path: Path, state: TrainState, world: World) -> dict[str, An
 
 
 def stored_entries(path: Path) -> dict[str, Any]:
-    """What a checkpoint holds, by name."""
+    """The entries of a checkpoint by name."""
     # Importing it takes longer than all of t2t, and a new run does not need it.
     from torch.distributed.checkpoint.filesystem import FileSystemReader
 

@@ -207,7 +207,7 @@ def first_failure(error: BaseException) -> BaseException:
 
 
 def checkpoint_errors() -> tuple[type[BaseException], ...]:
-    """What writing a checkpoint raises."""
+    """The errors of writing a checkpoint."""
     from torch.distributed.checkpoint.api import CheckpointException
 
     return Exception, CheckpointException

@@ -23,14 +23,14 @@ PLAIN_GAIN = 0.35
 
 @dataclass(frozen=True)
 class CompileDecision:
-    """What `--compile auto` has decided after the first epoch."""
+    """The decision of `--compile auto` after the first epoch."""
 
     is_made: bool = False
     from_step: int | None = None
     """The first compiled step; None for none."""
 
     def settings(self) -> dict[str, int | None]:
-        """What environment.json records."""
+        """The entries of environment.json."""
         return {COMPILED_FROM: self.from_step} if self.is_made else {}
 
 
@@ -47,7 +47,7 @@ def compiles_at_once(runtime: Runtime, world: World) -> bool:
 
 
 def first_decision(runtime: Runtime, world: World) -> CompileDecision:
-    """What is decided before the first step."""
+    """The decision before the first step."""
     if compiles_at_once(runtime, world):
         return CompileDecision(True, 0)
     return CompileDecision(is_made=runtime.compile == "off")

@@ -32,7 +32,7 @@ LEAVE_SECONDS = 2.0
 
 
 class Beat(NamedTuple):
-    """What a process writes into the store, again and again."""
+    """A sign of life that a process writes into the store."""
 
     number: int
     step: int
@@ -52,7 +52,7 @@ class Heard:
     """When its step last changed."""
 
     def hear(self, beat: Beat, now: float) -> None:
-        """Takes a beat that was read from the store."""
+        """Records a beat that was read from the store."""
         if beat.number != self.beat.number:
             self.at = now
         if beat[1:] != self.beat[1:]:
@@ -103,7 +103,7 @@ class HangWatch:
         self.beating.join(LEAVE_SECONDS)
 
     def start_step(self, step: int) -> None:
-        """Notes that this process starts a step, counted from 1."""
+        """Records that this process starts a step, counted from 1."""
         self.step, self.is_paused = step, False
 
     def pause(self) -> None:

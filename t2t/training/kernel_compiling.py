@@ -75,16 +75,31 @@ class CompilingThreads(ThreadPoolExecutor):
 @contextmanager
 def compile_in_parallel(is_needed: bool) -> Iterator[KernelCompiler]:
     """A compiler with a thread per core; does nothing unless it is needed."""
-    if not (is_needed and HAS_TRITON):
+    mode = async_compile_mode() if is_needed and HAS_TRITON else None
+    if mode is None:
         yield KernelCompiler()
         return
-    from triton import AsyncCompileMode
-
     with CompilingThreads(num_cores(), "t2t-compile") as executor:
-        compiler = KernelCompiler(AsyncCompileMode(executor, ignore_errors=True))
+        compiler = KernelCompiler(mode(executor, ignore_errors=True))
         try:
             yield compiler
             compiler.wait()
         except BaseException:  # Ctrl-C too
             executor.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def async_compile_mode() -> Any:
+    """Triton's class for compiling by threads; None if this Triton lacks a part of it.
+
+    Two of its parts are private. Without them each kernel is compiled at its first
+    launch: the start takes longer, and nothing else changes.
+    """
+    try:
+        from triton import AsyncCompileMode
+        from triton.runtime import _async_compile
+        from triton.runtime.jit import JITFunction
+    except ImportError:
+        return None
+    is_known = hasattr(_async_compile, "active_mode") and hasattr(JITFunction, "run")
+    return AsyncCompileMode if is_known else None

@@ -1,10 +1,10 @@
 """Whether tables of labels have changed since a run has read them."""
 
-import hashlib
 from contextlib import suppress
 from pathlib import Path
 
 from t2t.errors import UserError
+from t2t.training.checkpoint_files import checksum
 from t2t.training.environment import read_environment
 from t2t.training.recipe import Recipe
 
@@ -14,14 +14,13 @@ KEY = "label_tables"
 
 def table_checksums(recipe: Recipe) -> list[str]:
     """The checksum of each table of labels; empty for one that cannot be read."""
-    return [checksum(Path(file).expanduser()) for file in recipe.labels.files]
+    return [checksum_if_any(Path(file).expanduser()) for file in recipe.labels.files]
 
 
-def checksum(file: Path) -> str:
-    """The SHA-256 of a file; empty if it cannot be read."""
+def checksum_if_any(file: Path) -> str:
+    """The checksum of a file; empty if it cannot be read."""
     try:
-        with file.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+        return checksum(file)
     except OSError:
         return ""
 

@@ -19,11 +19,12 @@ from t2t.models.weights import save
 from t2t.tasks import task_class
 from t2t.training.checkpoint_files import checkpoint_step, checkpoints, remove_older
 from t2t.training.distributed import World, full_state_dict
+from t2t.training.initial_state import build_model
 from t2t.training.logging.failure_counter import FailureCounter
 from t2t.training.recipe import Recipe
 from t2t.training.retry_write import retry_write, why
 from t2t.training.run_folder import RunFolder
-from t2t.training.state import TrainState, build_model
+from t2t.training.state import TrainState
 
 FAILED = "The model could not be written"
 
@@ -213,7 +214,7 @@ class ModelSaver:
 
 
 def file_fields(recipe: Recipe) -> dict[str, Any]:
-    """What a model's file says of preprocessing, data and labels."""
+    """The fields of a model's file on preprocessing, data and labels."""
     fields: dict[str, Any] = {
         "image_size": list(recipe.image_size),
         "channels": recipe.channels,

@@ -1,6 +1,5 @@
-"""Parameter groups, optimizers and the learning rate of every step."""
+"""Optimizers by name, for the parameter groups of a model and a task."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from inspect import signature, unwrap
@@ -11,14 +10,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from t2t.errors import UserError, first_line, suggest
-from t2t.models.vit import VisionTransformer
 from t2t.registry import Registry
-from t2t.tasks.base import heads_of
 from t2t.training.muon import Muon
-from t2t.training.recipe import OptimizerConfig, Recipe, Schedule
+from t2t.training.parameter_groups import (
+    Groups,
+    groups_of_own_modules,
+    hidden_weights,
+    parameter_groups,
+)
+from t2t.training.recipe import OptimizerConfig, Recipe
 from t2t.training.torch_optimizers import SGD, AdamW
 
-Groups = list[dict[str, Any]]
 Builder = Callable[[Groups, OptimizerConfig], Optimizer]
 Added = TypeVar("Added", bound=Builder)
 
@@ -44,24 +46,6 @@ def build_optimizers(
     if settings.name in OPTIMIZERS:
         return [registered_optimizer(settings.name, groups, settings)]
     return [timm_optimizer(groups, settings, lr)]
-
-
-def groups_of_own_modules(
-    model: nn.Module, modules: Iterable[nn.Module], settings: OptimizerConfig, lr: float
-) -> Groups:
-    """Groups of a task's own modules: matrices have weight decay, the rest none."""
-    groups: dict[float, list[Tensor]] = {}
-    seen = {*model.parameters()}  # a task may name a part of the model once more
-    for module in modules:
-        for parameter in module.parameters():
-            if parameter.requires_grad and parameter not in seen:
-                seen.add(parameter)
-                decay = 0.0 if parameter.ndim < 2 else settings.weight_decay
-                groups.setdefault(decay, []).append(parameter)
-    return [
-        {"params": parameters, "lr": lr, "peak": lr, "weight_decay": decay}
-        for decay, parameters in groups.items()
-    ]
 
 
 def registered_optimizer(
@@ -145,29 +129,6 @@ def muon_and_adamw(model: nn.Module, recipe: Recipe, own: Groups) -> list[Optimi
     return [muon, adamw(groups + own, settings)]
 
 
-def hidden_weights(model: nn.Module, *, first_too: bool) -> set[str]:
-    """Names of matrices and filters between the first layer and the head."""
-    layers = layers_of(model, "optimizer.name=muon", "use optimizer.name=adamw")
-    heads = {id(parameter) for parameter in head_parameters(model)}
-    return {
-        name
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad
-        and is_matrix(model, name)
-        and id(parameter) not in heads
-        and (first_too or layers[name] > 0)
-    }
-
-
-def is_matrix(model: nn.Module, name: str) -> bool:
-    """Whether a parameter mixes all input channels: a linear or a full convolution."""
-    owner, _, own_name = name.rpartition(".")
-    layer = model.get_submodule(owner)
-    if own_name != "weight" or not isinstance(layer, nn.Linear | nn.Conv2d):
-        return False
-    return not isinstance(layer, nn.Conv2d) or layer.groups == 1
-
-
 def are_on_cuda(groups: Groups) -> bool:
     """Whether all parameters of the groups are on a GPU."""
     return all(each.is_cuda for group in groups for each in group["params"])
@@ -212,98 +173,6 @@ def register_optimizer(name: str) -> Callable[[Added], Added]:
             "choose another name."
         )
     return OPTIMIZERS.register(name)
-
-
-def parameter_groups(
-    model: nn.Module, settings: OptimizerConfig, lr: float, only: set[str] | None = None
-) -> Groups:
-    """Parameters grouped by learning rate and decay; the schedule scales `peak`."""
-    exempt: set[str] = getattr(model, "no_weight_decay", set)()
-    scales = layer_scales(model, settings.layer_decay)
-    heads = {id(parameter) for parameter in head_parameters(model)}
-    groups: dict[tuple[float, float], list[Tensor]] = {}
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad or (only is not None and name not in only):
-            continue
-        is_exempt = parameter.ndim < 2 or name in exempt
-        decay = 0.0 if is_exempt else settings.weight_decay
-        share = scales.get(name, 1.0)
-        if settings.body_lr is not None and id(parameter) not in heads:
-            share *= settings.body_lr / settings.lr
-        groups.setdefault((lr * share, decay), []).append(parameter)
-    return [
-        {"params": parameters, "lr": peak, "peak": peak, "weight_decay": decay}
-        for (peak, decay), parameters in groups.items()
-    ]
-
-
-def head_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters of the classifier."""
-    return [parameter for head in heads_of(model) for parameter in head.parameters()]
-
-
-def layer_scales(model: nn.Module, layer_decay: float) -> dict[str, float]:
-    """Factors of the learning rate by parameter name, smaller for lower layers."""
-    if layer_decay == 1:
-        return {}
-    layers = layers_of(model, "optimizer.layer_decay", "set it to 1")
-    top = max(layers.values())
-    return {name: layer_decay ** (top - layer) for name, layer in layers.items()}
-
-
-def layers_of(model: nn.Module, needed_by: str, otherwise: str) -> dict[str, int]:
-    """The layer of every parameter; 0 is the one that sees the image."""
-    matcher = getattr(model, "group_matcher", None)
-    if matcher is None:
-        raise UserError(
-            f"{needed_by} needs a model that names its layers, which "
-            f"{type(model).__name__} does not; {otherwise}."
-        )
-    if isinstance(model, VisionTransformer):
-        return own_layers(model)
-    import timm.models  # slow to import
-
-    found: dict[str, int] = timm.models.group_parameters(model, matcher(), reverse=True)
-    return found
-
-
-def own_layers(model: VisionTransformer) -> dict[str, int]:
-    """What timm finds with the model's `group_matcher`, without importing timm."""
-    num_blocks = len(model.encoder.blocks)
-
-    def layer(name: str) -> int:
-        """The stem, each block, the last of them with the norm, then the heads."""
-        if name.startswith(("prefix", "tokenizer", "encoder.positions")):
-            return 0
-        if name.startswith(("encoder.blocks.", "encoder.downsamples.")):
-            return 1 + int(name.split(".")[2])
-        return num_blocks + (not name.startswith("norm."))
-
-    return {name: layer(name) for name, _ in model.named_parameters()}
-
-
-def lr_factor(schedule: Schedule, epoch: float, epochs: int) -> float:
-    """The learning rate at a fractional epoch, relative to its peak."""
-    if schedule.update_every == "epoch":
-        epoch = math.floor(epoch)
-    if epoch < schedule.warmup_epochs:
-        rise = epoch / schedule.warmup_epochs
-        return schedule.start + (1 - schedule.start) * rise
-    first = schedule.warmup_epochs if schedule.warmup_prefix else 0.0
-    moving = epochs - schedule.floor_epochs - first
-    progress = min(1.0, (epoch - first) / moving) if moving > 0 else 1.0
-    remaining = {
-        "cosine": (1 + math.cos(math.pi * progress)) / 2,
-        "linear": 1 - progress,
-        "constant": 1.0,
-    }[schedule.name]
-    return schedule.floor + (1 - schedule.floor) * remaining
-
-
-def set_lr(optimizers: list[Optimizer], factor: float) -> None:
-    """Sets the learning rate of every group to a multiple of its peak."""
-    for group in all_groups(optimizers):
-        group["lr"] = group["peak"] * factor
 
 
 def all_groups(optimizers: list[Optimizer]) -> Iterator[dict[str, Any]]:

@@ -53,7 +53,7 @@ def find_pictures(trainer: Trainer) -> dict[str, Pixels]:
     )
     task, model = trainer.task.eval(), trainer.state.final_model.eval()
     images = trainer.normalize(batch)
-    precision = autocast(world.device, trainer.stepper.precision)
+    precision = autocast(world.device, trainer.runtime.dtype)
     with unsharded(task), unsharded(model), precision:
         found = task.pictures(model, images)
         found = checked_pictures(task, found, len(images))

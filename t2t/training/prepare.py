@@ -52,7 +52,7 @@ def prepare(
 
 
 def loader_options(runtime: Runtime) -> LoaderOptions:
-    """What the runtime says on how images are read."""
+    """The options of the runtime for reading images."""
     return LoaderOptions(num_workers=runtime.workers, max_pixels=runtime.max_pixels)
 
 
@@ -74,7 +74,7 @@ def rehearse(
         task.eval()
         with (
             torch.no_grad(),
-            autocast(world.device, stepper.precision),
+            autocast(world.device, stepper.runtime.dtype),
             unsharded(task),
             unsharded(stepper.state.model),
         ):

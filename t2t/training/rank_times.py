@@ -62,7 +62,7 @@ class RankTimes:
                 yield batch
 
     def start_evaluation(self) -> None:
-        """Notes the time of the steps, and starts that of an evaluation."""
+        """Records the time of the steps, and starts that of an evaluation."""
         self.seconds = time.perf_counter() - self.started
         self.evaluation.start()
 
@@ -102,11 +102,11 @@ class Stopwatch:
         self.first = self.last = self.now()
 
     def lap(self, _: int = 0) -> None:
-        """Notes the time."""
+        """Records the time."""
         self.last = self.now()
 
     def seconds(self) -> float:
-        """From the start to the last lap."""
+        """The seconds from the start to the last lap."""
         first, last = self.first, self.last
         if isinstance(first, float) or isinstance(last, float):
             return float(last) - float(first)  # type: ignore[arg-type]

@@ -18,11 +18,13 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from t2t.errors import LocalError, ReportedError, UserError, first_line
 
 POLL_SECONDS = 0.02
+WAIT_SECONDS = 300.0
+"""How long a process waits for the others to start."""
 DISCONNECTED = ("closed by peer", "reset by peer", "Broken pipe")
 """Parts of gloo's messages about a process that is gone."""
 
 
-def rendezvous_store(rank: int, world_size: int, seconds: float = 300) -> Store:
+def rendezvous_store(rank: int, world_size: int) -> Store:
     """A store for this attempt only, within torchrun's store or that of process 0."""
     has_agent_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
@@ -31,7 +33,7 @@ def rendezvous_store(rank: int, world_size: int, seconds: float = 300) -> Store:
             address,
             port,
             is_master=rank == 0 and not has_agent_store,
-            timeout=timedelta(seconds=seconds),
+            timeout=timedelta(seconds=WAIT_SECONDS),
             wait_for_workers=False,
         )
     except RuntimeError as error:
@@ -40,7 +42,7 @@ def rendezvous_store(rank: int, world_size: int, seconds: float = 300) -> Store:
             f"({first_line(error)}); give another MASTER_ADDR or MASTER_PORT, "
             "or start with torchrun."
         ) from error
-    return PrefixStore(agree_on_prefix(store, rank, world_size, seconds), store)
+    return PrefixStore(agree_on_prefix(store, rank, world_size, WAIT_SECONDS), store)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from t2t.errors import UserError
-from t2t.training.logging.clock import duration
+from t2t.formatting import duration
 
 WAIT_SECONDS = 300.0
 """How long a finished run waits for disk space."""

@@ -70,6 +70,11 @@ class Runtime:
     max_pixels: int = DEFAULT_MAX_PIXELS
     """Images with more pixels are logged and skipped."""
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the numbers that a forward pass computes with."""
+        return PRECISIONS[self.precision or "fp32"]
+
     def __post_init__(self) -> None:
         """Checks the ranges of values."""
         most_threads = ("threads", MAX_WORKERS)
@@ -170,7 +175,7 @@ def runtime_settings(runtime: Runtime) -> dict[str, Any]:
 def shared_settings(
     recipe: Recipe, runtime: Runtime, world: World, splits: Splits, fresh: bool
 ) -> dict[str, Any]:
-    """What must be the same in all processes that train together."""
+    """The settings that all processes of a run must share."""
     # Nodes may have the data at different paths.
     data = {
         "num_images": len(splits.train),

@@ -6,45 +6,27 @@ from contextlib import closing, contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from t2t.data.augment.config import Augmentation
 from t2t.data.crops import shrink
 from t2t.data.rng import CounterRng
 from t2t.data.sampler import Batch
 from t2t.errors import UserError
-from t2t.models.checkpoint_io.adapt import shorten
 from t2t.shapes import Labels, Pixels
-from t2t.tasks.base import Numbers, Task, Views
-from t2t.tasks.checks import checked_numbers, checked_views
+from t2t.tasks.base import Task, Views
+from t2t.tasks.checks import checked_views
 from t2t.training.compile_policy import compiles_at_once
 from t2t.training.cuda_graph import GraphedFunction
-from t2t.training.distributed import (
-    World,
-    all_reduce_sum,
-    batch_norm_buffers,
-    sync_gradients,
-)
-from t2t.training.evaluation.evaluate import autocast
-from t2t.training.gradient import Gradient
+from t2t.training.distributed import World
+from t2t.training.forward_backward import ForwardBackward
 from t2t.training.muon import Muon
 from t2t.training.optim import all_groups, device_learning_rates
 from t2t.training.recipe import Phase, Recipe
-from t2t.training.runtime import (
-    PRECISIONS,
-    Runtime,
-    captures_steps,
-    deterministic,
-    uses_cuda_graphs,
-)
+from t2t.training.runtime import Runtime, captures_steps, uses_cuda_graphs
 from t2t.training.state import TrainState, update_ema
 from t2t.training.step_result import PendingStep, Requests, StepResult
 from t2t.training.torch_optimizers import SGD, AdamW
 
-# Part of the error of a kernel that has no deterministic form.
-NOT_DETERMINISTIC = "use_deterministic_algorithms"
-# Part of the error of a batch norm with one value per channel.
-ONE_VALUE = "Expected more than 1 value per channel"
 # Before training's own kernels: augmentation has few, which would wait for large ones.
 AUGMENT_PRIORITY = -2
 # Optimizers whose learning rate can be a tensor on the device.
@@ -72,21 +54,10 @@ class Stepper:
         warn: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self.recipe, self.runtime, self.world = recipe, runtime, world
-        self.state, self.warn = state, warn
-        self.precision = PRECISIONS[runtime.precision or "fp32"]
-        self.forward: Callable[[Views], Numbers] = state.trained
+        self.state = state
+        self.forward_backward = ForwardBackward(recipe, runtime, world, state, warn)
         self.augment_batch = augment_batch
-        self.names: list[str] = ["loss"]
-        """The names of a step's numbers, `loss` first; known after the first step."""
         self.view_names: tuple[str, ...] = ()
-        # A frozen teacher's stay as they are, so they are neither copied nor restored.
-        self.statistics = batch_norm_buffers(state.task.train(), only_training=True)
-        self.statistics_before: list[Tensor] = []
-        """Copies from before the step."""
-        # Several processes sum gradients in no fixed order.
-        self.is_strict = not world.is_distributed
-        self.to_check = isinstance(state.trained, DistributedDataParallel)
-        """Whether a weight may still turn out to have no gradient."""
         self.uses_graphs = uses_cuda_graphs(runtime, world)
         self.captures = captures_steps(runtime, world)
         self.augment_stream: torch.cuda.Stream | None = None
@@ -96,16 +67,20 @@ class Stepper:
         """The batch that was made on the stream of the augmentation."""
         self.num_started = 0
         """Steps started by this process."""
-        self.is_rehearsed = self.compiled = False
+        self.is_rehearsed = False
         if compiles_at_once(runtime, world):
             self.compile()
         self.set_phase(recipe.phase_at(0.0))
 
     def compile(self) -> None:
         """Compiles the augmentation and the task at their next call."""
-        self.compiled = True
         self.augment_batch = torch.compile(augment_batch, fullgraph=True)
-        self.forward = torch.compile(self.state.trained)
+        self.forward_backward.compile()
+
+    @property
+    def compiled(self) -> bool:
+        """Whether steps are compiled."""
+        return self.forward_backward.compiled
 
     def set_phase(self, phase: Phase) -> None:
         """Switches to a phase, whose steps are captured on their own."""
@@ -162,7 +137,7 @@ class Stepper:
                 self.find_gradient(nothing, *self.make_views(*inputs))
         for optimizer in self.state.optimizers:
             optimizer.zero_grad(set_to_none=True)
-        self.statistics_before = []
+        self.forward_backward.statistics_before = []
         self.enter_phase(now)
         self.is_rehearsed = True
 
@@ -203,7 +178,7 @@ class Stepper:
         this process.
         """
         state, recipe, world = self.state, self.recipe, self.world
-        self.seed_step()
+        self.forward_backward.seed_step()
         self.num_started += 1
         views = self.augmented(batch)
         share = 1 - recipe.ema.decay_at(state.step + 1)
@@ -214,7 +189,7 @@ class Stepper:
             numbers = on_device(inputs, world.device)
             found = self.captured(numbers, *views)
             state.step += 1
-            return PendingStep(state, found, self.names, lr)
+            return PendingStep(state, found, self.forward_backward.names, lr)
         state.task.progress.fill_(progress)
         own = on_device([*map(float, requests)], world.device)
         found = self.gradient(own, *views).cpu()
@@ -226,9 +201,9 @@ class Stepper:
             update_ema(state, share)
             state.task.after_step(torch.ones((), device=world.device))
         else:
-            self.restore_statistics()
+            self.forward_backward.restore_statistics()
         state.scaler.update()
-        return PendingStep(state, found, self.names, lr)
+        return PendingStep(state, found, self.forward_backward.names, lr)
 
     def augmented(self, batch: Batch) -> tuple[Tensor, ...]:
         """The views of a batch, for this step's training on the current stream."""
@@ -280,93 +255,18 @@ class Stepper:
             for optimizer in state.optimizers:
                 optimizer.step()
         # The EMA copies statistics as they are, so these come first.
-        for now, before in zip(self.statistics, self.statistics_before, strict=True):
-            now.copy_(torch.where(found_inf > 0, before, now))
+        self.forward_backward.restore_statistics(found_inf > 0)
         update_ema(state, share * (1 - found_inf))
         state.task.after_step(1 - found_inf)
         return found
 
     def find_gradient(self, requests: Tensor, *views: Tensor) -> Tensor:
-        """Computes the gradient.
+        """Computes the gradient of a batch from its views, in the order of their names.
 
         Returns the loss, the norm, the requests of all processes and other numbers.
         """
-        state, world = self.state, self.world
-        for optimizer in state.optimizers:
-            optimizer.zero_grad(set_to_none=True)
-        num_images = len(views[0])
-        size = self.runtime.micro_batch or num_images
-        parts = split_views(dict(zip(self.view_names, views, strict=True)), size)
-        if not state.task.training:  # after an evaluation
-            state.trained.train()
-        self.statistics_before = [each.clone() for each in self.statistics]
-        totals: dict[str, Tensor] = {}
-        for number, part in enumerate(parts, start=1):
-            if len(parts) > 1:
-                sync_gradients(state.trained, number == len(parts))
-            share = len(next(iter(part.values()))) / num_images
-            try:
-                numbers = self.add_gradient(part, share)
-            except RuntimeError as error:
-                if not self.is_strict or NOT_DETERMINISTIC not in str(error):
-                    raise
-                # It fails at the first micro-batch, or never: nothing else is lost.
-                self.allow_nondeterminism(error)
-                numbers = self.add_gradient(part, share)
-            for name, value in numbers.items():
-                totals[name] = totals.get(name, 0) + value.detach().float() * share
-        if self.to_check:
-            check_all_used(state.task)
-            self.to_check = False
-        for optimizer in state.optimizers:
-            state.scaler.unscale_(optimizer)
-        gradient = Gradient(state.trained, world.size)
-        others = [name for name in totals if name != "loss"]
-        self.names = ["loss", *others]
-        values = torch.stack([totals[name] for name in self.names])
-        values = torch.cat([values[:1], requests, values[1:], gradient.square])
-        # Also agrees on whether the loss is finite, and adds up the shards' squares.
-        values = all_reduce_sum(values, world) / world.size
-        norm = gradient.whole_norm(values[-1:])
-        gradient.clip(norm, self.recipe.optimizer.clip_norm)
-        return torch.cat([values[:1], norm, values[1:-1]])
-
-    def add_gradient(self, views: Views, share: float) -> Numbers:
-        """Adds the gradient of some images, scaled by their share of the batch."""
-        try:
-            with deterministic(self.is_strict, self.compiled):
-                with autocast(self.world.device, self.precision):
-                    numbers = checked_numbers(self.state.task, self.forward(views))
-                self.state.scaler.scale(numbers["loss"] * share).backward()
-        except ValueError as error:
-            if ONE_VALUE not in str(error):
-                raise
-            num_images = len(next(iter(views.values())))
-            raise UserError(
-                f"The model's batch norms need more than {num_images} image at once, "
-                "or larger images; set batch_size, --micro-batch or image_size higher."
-            ) from error
-        return numbers
-
-    def allow_nondeterminism(self, error: RuntimeError) -> None:
-        """From now on, allows kernels that are not deterministic, with a warning."""
-        self.is_strict = False
-        reason = str(error).split(".")[0].split(",")[0]
-        self.warn(f"This run may differ in the last bits when repeated: {reason}.")
-        for optimizer in self.state.optimizers:
-            optimizer.zero_grad(set_to_none=True)
-        self.restore_statistics()
-        self.seed_step()
-
-    def restore_statistics(self) -> None:
-        """Restores the batch norms' statistics from before the step."""
-        for now, before in zip(self.statistics, self.statistics_before, strict=True):
-            now.copy_(before)
-
-    def seed_step(self) -> None:
-        """Seeds torch's random numbers: dropout and stochastic depth."""
-        seed, step = self.recipe.seed, self.state.step
-        torch.manual_seed(step_seed(seed, step, self.world.rank))
+        named = dict(zip(self.view_names, views, strict=True))
+        return self.forward_backward(requests, named)
 
 
 @contextmanager
@@ -379,21 +279,6 @@ def unchanged_buffers(module: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for buffer, value in before:
                 buffer.copy_(value)
-
-
-def check_all_used(task: Task) -> None:
-    """Raises an error for a weight without gradient: processes would wait for it."""
-    unused = [
-        name
-        for name, parameter in task.named_parameters()
-        if parameter.requires_grad and parameter.grad is None
-    ]
-    if unused:
-        raise UserError(
-            f"{shorten(unused)} of {type(task).__name__} have no part in the loss, "
-            "which several processes do not allow; freeze them with "
-            "requires_grad_(False), or remove them."
-        )
 
 
 def keep_tokens(model: nn.Module, name: str, share: float) -> None:
@@ -428,20 +313,9 @@ def augment_batch(
     return task.views(pixels, labels, rng, augmentation)
 
 
-def split_views(views: Views, size: int) -> list[Views]:
-    """The views of at most `size` images at a time."""
-    parts = [each.split(size) for each in views.values()]
-    return [dict(zip(views, part, strict=True)) for part in zip(*parts, strict=True)]
-
-
 def on_device(numbers: float | list[float], device: torch.device) -> Tensor:
     """Copies numbers to the device without waiting for it."""
     tensor = torch.tensor(numbers)
     if device.type != "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
-
-
-def step_seed(seed: int, step: int, rank: int) -> int:
-    """The seed of a step's dropout and stochastic depth."""
-    return ((seed * 1_000_003 + step) * 1_000_003 + rank) % 2**63

@@ -10,7 +10,7 @@ from t2t.training.state import TrainState
 
 
 class Requests(NamedTuple):
-    """What a process asks of the loop; with a step, all processes learn of it."""
+    """Requests of a process to the loop, which travel with a step to all processes."""
 
     stop: bool = False
     save: bool = False
@@ -32,7 +32,7 @@ class StepResult(NamedTuple):
     applied: bool
     """False if the loss or the gradient was not finite, so nothing was changed."""
     requests: Requests = Requests()
-    """What any process asked for before the step."""
+    """The requests of all processes before the step."""
 
     @property
     def loss(self) -> float:

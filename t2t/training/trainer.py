@@ -3,10 +3,8 @@
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from t2t.data.batches import EvaluationBatches
 from t2t.data.decoding.damage import Damage, DamagedImage, damage_limit
@@ -14,10 +12,11 @@ from t2t.data.sampler import Batch, steps_per_epoch
 from t2t.data.sources import Splits
 from t2t.errors import UserError
 from t2t.tasks.checks import checked_metrics
+from t2t.training.auto_compile import AutoCompile
 from t2t.training.checkpoint import recipe_to_resume, resume
 from t2t.training.checkpoint_files import checkpoints
 from t2t.training.checkpoint_writer import CheckpointWriter
-from t2t.training.compile_policy import CompileDecision, seconds_saved
+from t2t.training.compile_policy import CompileDecision
 from t2t.training.distributed import (
     PARALLELISMS,
     World,
@@ -28,53 +27,28 @@ from t2t.training.distributed import (
     broadcast_tensors,
 )
 from t2t.training.divergence import MAX_SKIPPED, divergence_advice
-from t2t.training.evaluation.evaluate import Normalize, evaluate_models
+from t2t.training.evaluation.evaluate import Normalize, score_models
 from t2t.training.folder_guard import FolderGuard
 from t2t.training.forecast.advice import advice
 from t2t.training.hang_watch import HangWatch
-from t2t.training.kernel_compiling import KernelCompiler
+from t2t.training.initial_state import new_state
 from t2t.training.loaders import class_weights, start_reading_images
-from t2t.training.logging.clock import duration
 from t2t.training.logging.run_logger import RunLogger
-from t2t.training.logging.stage import stage
 from t2t.training.model_saver import ModelSaver
-from t2t.training.optim import lr_factor, set_lr
-from t2t.training.prepare import loader_options, prepare, rehearse
+from t2t.training.prepare import loader_options, prepare
 from t2t.training.rank_times import RankTimes
 from t2t.training.recipe import Recipe
+from t2t.training.result import Result
 from t2t.training.run_folder import RunFolder
 from t2t.training.runtime import Runtime
-from t2t.training.sharding import unsharded
-from t2t.training.state import Snapshot, new_state
+from t2t.training.schedule import lr_factor, set_lr
+from t2t.training.state import Snapshot
 from t2t.training.step import Stepper
 from t2t.training.step_result import PendingStep, Requests
 from t2t.training.stop_signals import StopSignals
 
 SAVING_PAYS = 20.0
 """After writing for t seconds, evaluations wait this many times t to write again."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """The result of a call of `train`."""
-
-    folder: Path
-    finished: bool
-    summary: dict[str, Any]
-    already_finished: bool = False
-    """Whether the run was finished before the call."""
-    stop_requested: bool = False
-    """Whether Ctrl-C, SIGTERM or SIGHUP was received, even if too late to matter."""
-    folds: tuple["Result", ...] = ()
-    """The results of the folds of a cross-validation."""
-    notes: tuple[str, ...] = ()
-    """What has changed since the run was finished, a sentence each."""
-
-    def __repr__(self) -> str:
-        name = str(self.summary.get("metric"))
-        score = self.summary.get(name)
-        shown = "" if score is None else f", {name}={score:g}"
-        return f"Result(folder={str(self.folder)!r}, finished={self.finished}{shown})"
 
 
 class Trainer:
@@ -93,7 +67,7 @@ class Trainer:
     ) -> None:
         self.recipe, self.runtime, self.world = recipe, runtime, world
         self.run_folder, self.splits, self.logger = run_folder, splits, logger
-        self.checkpoint, self.compiling = checkpoint, compiling
+        self.checkpoint = checkpoint
         self.per_epoch = steps_per_epoch(len(splits.train), recipe.batch_size)
         self.num_steps = self.per_epoch * recipe.epochs
         num_images = len(splits.train) + len(splits.val)
@@ -101,7 +75,7 @@ class Trainer:
         self.damage = Damage(limit, logger.warn)
         self.in_flight: deque[PendingStep] = deque()
         self.requests = Requests()
-        """What finished steps, or this process, asked for."""
+        """Requests of finished steps, or of this process."""
         if world.device.type == "cpu" and runtime.compile != "on":
             logger.clock.skip_warmup()
         self.writer = CheckpointWriter(
@@ -127,6 +101,7 @@ class Trainer:
         self.watch = HangWatch(world, runtime.hang_minutes, logger.messages.note)
         self.times = RankTimes(world, logger.warn)
         self.stepper = Stepper(recipe, runtime, world, self.state, logger.warn)
+        self.compiling = AutoCompile(compiling, self.stepper, run_folder, logger)
         augmentation = recipe.augmentation
         self.normalize = Normalize(augmentation.mean, augmentation.std)
 
@@ -139,9 +114,7 @@ class Trainer:
             saved_log = resume(state, self.checkpoint, self.world, logger.warn)
             logger.load_state_dict(saved_log)
         logger.resume(state.step, self.num_steps)
-        from_step = self.compiling.from_step
-        if from_step is not None and state.step >= from_step:
-            self.stepper.compile()
+        self.compiling.resume()
         batches, validation = prepare(
             self.stepper,
             recipe.phases(state.step / self.num_steps),
@@ -187,10 +160,10 @@ class Trainer:
                 if logger.stopped_early(state):
                     logger.log_early_stop(state)
                     break
-            if rest == 0 and not is_last and self.may_compile():
+            if rest == 0 and not is_last and self.compiling.is_due():
                 self.drain()
                 self.watch.pause()
-                self.compile_if_it_pays()
+                self.compiling.compile_if_it_pays()
             if (stops or saves) and not is_last:
                 self.writer.save(self.snapshot())
                 self.saved_at = time.monotonic()
@@ -218,45 +191,12 @@ class Trainer:
             self.requests = self.own_requests(stop, evaluates)
 
     def own_requests(self, stop: StopSignals, evaluates: bool) -> Requests:
-        """What this process asks for now."""
+        """The requests of this process."""
         waited = time.monotonic() - self.saved_at
         saves = waited > 60 * self.runtime.checkpoint_minutes or (
             evaluates and waited > SAVING_PAYS * self.writer.seconds
         )
         return Requests(stop.received or self.logger.console.reader_is_gone, saves)
-
-    def may_compile(self) -> bool:
-        """Whether the end of this epoch is where `--compile auto` decides, or decided.
-
-        It is the first one with a step that was timed after the warm-up.
-        """
-        if not self.stepper.uses_graphs:
-            return False
-        if self.compiling.is_made:
-            return self.compiling.from_step == self.state.step
-        return self.logger.clock.is_warm
-
-    def compile_if_it_pays(self) -> None:
-        """Compiles the rest of a run if that saves time."""
-        logger, step = self.logger, self.state.step
-        left = logger.seconds_left(step)
-        # Processes differ in the time that they measure.
-        saved = broadcast_from_main(
-            self.world, lambda: seconds_saved(self.state.model, left)
-        )
-        if not self.compiling.is_made:
-            self.compiling = CompileDecision(True, step if saved > 0 else None)
-            # Before the next step: a resumed run computes each step the same way.
-            settings = self.compiling.settings()
-            broadcast_from_main(self.world, lambda: self.run_folder.record(settings))
-        if self.compiling.from_step == step:
-            words = f"Compiling, to save about {duration(saved)} of {duration(left)}"
-            with stage(logger.console, words):
-                self.stepper.compile()
-                phases = self.recipe.phases(step / self.num_steps)
-                rehearse(self.stepper, phases, KernelCompiler())
-                self.stepper.set_phase(self.stepper.phase)
-            logger.clock.restart_warmup()
 
     def log_start(self, description: str, notes: Sequence[str], is_timed: bool) -> None:
         """Logs what is trained, and advice on it."""
@@ -313,20 +253,16 @@ class Trainer:
         models = {"raw": state.model}
         if state.ema is not None:
             models["ema"] = state.ema
-        self.task.eval()
         self.times.start_evaluation()
-        with ExitStack() as stack:
-            for model in (self.task, *models.values()):
-                stack.enter_context(unsharded(model))
-            values = evaluate_models(
-                models,
-                validation,
-                self.normalize,
-                self.task.score,
-                self.world,
-                self.stepper.precision,
-                self.times.evaluation.lap,
-            )
+        values = score_models(
+            self.task,
+            models,
+            validation,
+            self.normalize,
+            self.world,
+            self.runtime.dtype,
+            self.times.evaluation.lap,
+        )
         scores = {name: checked_metrics(self.task, values[name]) for name in models}
         num_images = len(values["raw"]["index"])
         self.gather_damage()
@@ -387,7 +323,10 @@ class Trainer:
         if broadcast_from_main(self.world, lambda: bool(saver.unsaved)):
             self.writer.save(self.snapshot())
             self.writer.finish()
-        summary = {**self.logger.summary(self.state), **self.compiling.settings()}
+        summary = {
+            **self.logger.summary(self.state),
+            **self.compiling.decision.settings(),
+        }
         self.logger.metrics_log.flush()
         saver.save_best(self.state, is_received)
         barrier(self.world)

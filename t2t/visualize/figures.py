@@ -9,23 +9,23 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
-from t2t.analysis.attention_rollout import shared_pca_colours
-from t2t.analysis.confusion_figure import shortened
 from t2t.analysis.feature_maps import DEAD_BELOW, ChannelStatistics
+from t2t.analysis.figure import shortened
 from t2t.analysis.first_layer import FirstFilters, PositionMaps
+from t2t.analysis.token_maps import shared_pca_colours
 from t2t.shapes import Pixels
 from t2t.visualize.data import HeadMaps, ImageLook, ModelLook
 from t2t.visualize.layout import (
     FONT,
     INK,
     LINE,
-    Scale,
+    ColourScale,
     add_key,
+    axes_at,
     bare,
     chart,
     new_figure,
     panels,
-    place,
 )
 from t2t.visualize.montage import Row, draw_montage
 
@@ -65,7 +65,7 @@ def draw_splits(images: Sequence[ImageLook]) -> Figure:
 def draw_features(image: ImageLook, channels: Sequence[ChannelStatistics]) -> Figure:
     """Channels of some layers, dead and outsized ones with a frame."""
     label = "in units of the median std"
-    scale, aspect = Scale(-3, 3, "RdBu_r", label), aspect_of(image.pixels)
+    scale, aspect = ColourScale(-3, 3, "RdBu_r", label), aspect_of(image.pixels)
     rows = feature_rows(image, channels)
     return draw_montage(rows, scale, aspect, "channel, evenly spaced")
 
@@ -93,7 +93,7 @@ def feature_rows(image: ImageLook, channels: Sequence[ChannelStatistics]) -> lis
 def draw_heads(layers: Sequence[HeadMaps], kind: str, aspect: float) -> Figure:
     """Where every head of every layer looks; `kind` is from_output or from_middle."""
     rows = [Row(name=each.name, panels=getattr(each, kind)) for each in layers]
-    scale = Scale(0, HEADS_UP_TO, "inferno", "attention, relative to the mean")
+    scale = ColourScale(0, HEADS_UP_TO, "inferno", "attention, relative to the mean")
     return draw_montage(rows, scale, aspect, "head")
 
 
@@ -101,7 +101,7 @@ def draw_rollouts(images: Sequence[ImageLook]) -> Figure:
     """Rollouts over the images, a row for each, by depth."""
     titles = ["input", *(name for name, _ in images[0].rollouts)]
     names = [shortened(each.name, 18) for each in images]
-    scale = Scale(0, ROLLOUT_UP_TO, "inferno", "attention, relative to the mean")
+    scale = ColourScale(0, ROLLOUT_UP_TO, "inferno", "attention, relative to the mean")
     figure, grid = panels(titles, names, image_panel(images[0].pixels), scale)
     for image, line in zip(images, grid, strict=True):
         colours = picture_of(image.pixels)
@@ -195,10 +195,10 @@ def draw_positions(positions: PositionMaps) -> Figure:
     rows, columns = values.shape[2:]
     if positions.is_bias:
         limit = max(float(values.abs().max()), 1e-6)
-        scale = Scale(-limit, limit, "RdBu_r", "bias")
+        scale = ColourScale(-limit, limit, "RdBu_r", "bias")
         row = Row(name="bias", panels=values[0])
         return draw_montage([row], scale, rows / columns, "head")
-    scale = Scale(-1, 1, "RdBu_r", "cosine similarity")
+    scale = ColourScale(-1, 1, "RdBu_r", "cosine similarity")
     labels = [f"row {number + 1}" for number in range(len(values))]
     named = [
         Row(name=label, panels=row) for label, row in zip(labels, values, strict=True)
@@ -227,7 +227,7 @@ def draw_filters(filters: FirstFilters) -> Figure:
     wide = min(0.75 * canvas.shape[1], 420.0)
     high = wide * canvas.shape[0] / canvas.shape[1]
     figure = new_figure(wide + 8, high + 8)
-    show(bare(place(figure, 4, 4, wide, high)), canvas)
+    show(bare(axes_at(figure, 4, 4, wide, high)), canvas)
     return figure
 
 

@@ -1,4 +1,4 @@
-"""Where panels, labels and legends lie in a figure, in points."""
+"""Panels, labels and legends at positions in a figure, in points."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ LEGEND_HEIGHT = 6.0
 
 
 @dataclass(frozen=True)
-class Scale:
+class ColourScale:
     """The values that the ends of a colour map stand for, and what they are."""
 
     low: float
@@ -37,8 +37,10 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def place(figure: Figure, left: float, top: float, width: float, height: float) -> Any:
-    """Axes at a place in points from the upper left corner."""
+def axes_at(
+    figure: Figure, left: float, top: float, width: float, height: float
+) -> Any:
+    """Axes of a size at a distance from the upper left corner, in points."""
     wide, high = (72 * inches for inches in figure.get_size_inches())
     box = (left / wide, 1 - (top + height) / high, width / wide, height / high)
     return figure.add_axes(box)
@@ -48,7 +50,7 @@ def panels(
     columns: Sequence[str],
     rows: Sequence[str],
     size: tuple[float, float],
-    scale: Scale | None = None,
+    scale: ColourScale | None = None,
 ) -> tuple[Figure, list[list[Any]]]:
     """A grid of panels (width, height) with titles above and labels at the left."""
     width, height = size
@@ -62,7 +64,7 @@ def panels(
     for number, row in enumerate(rows):
         y = top + number * (height + gap)
         line = [
-            bare(place(figure, left + column * (width + gap), y, width, height))
+            bare(axes_at(figure, left + column * (width + gap), y, width, height))
             for column in range(len(columns))
         ]
         line[0].set_ylabel(
@@ -82,9 +84,9 @@ def panels(
     return figure, grid
 
 
-def add_legend(figure: Figure, left: float, top: float, scale: Scale) -> None:
+def add_legend(figure: Figure, left: float, top: float, scale: ColourScale) -> None:
     """A horizontal colour bar with what it stands for."""
-    axes = place(figure, left, top, LEGEND_WIDTH, LEGEND_HEIGHT)
+    axes = axes_at(figure, left, top, LEGEND_WIDTH, LEGEND_HEIGHT)
     mappable = ScalarMappable(Normalize(scale.low, scale.high), scale.colormap)
     bar = figure.colorbar(mappable, cax=axes, orientation="horizontal")
     bar.outline.set_visible(False)
@@ -115,7 +117,7 @@ def chart(
     figure: Figure, box: tuple[float, float, float, float], x: str, y: str
 ) -> Any:
     """Axes of a chart (left, top, width, height) with labels."""
-    axes = place(figure, *box)
+    axes = axes_at(figure, *box)
     axes.patch.set_alpha(0)
     axes.set_xlabel(x, fontsize=FONT, color=INK)
     axes.set_ylabel(y, fontsize=FONT, color=INK)
@@ -129,7 +131,7 @@ def chart(
 
 
 def add_key(axes: Any) -> None:
-    """What the lines of a chart are, above it."""
+    """A legend of the lines of a chart, above it."""
     legend = axes.legend(
         fontsize=FONT - 1,
         frameon=False,

@@ -10,20 +10,14 @@ import torch
 from torch import nn
 
 from t2t.analysis.attention_distance import attention_distance, uniform_distance
-from t2t.analysis.attention_maps import (
-    AttentionLayer,
-    Map,
+from t2t.analysis.attention_maps import AttentionLayer, Map, attention_maps_with_notes
+from t2t.analysis.attention_rollout import (
     attention_from_output,
-    attention_maps_with_notes,
     has_rollout,
     num_tokens_read,
     rollout,
 )
-from t2t.analysis.feature_maps import (
-    FeatureLayer,
-    LayerStatistics,
-    feature_layers,
-)
+from t2t.analysis.feature_maps import FeatureLayer, LayerStatistics, feature_layers
 from t2t.analysis.first_layer import (
     FirstFilters,
     PositionMaps,
@@ -38,6 +32,7 @@ from t2t.models.trained import load_trained
 from t2t.models.vit import VisionTransformer
 from t2t.serving.predictor import ImageLike, Predictor, name_of
 from t2t.shapes import Images
+from t2t.training.evaluation.evaluate_source import Progress, no_progress
 from t2t.training.threads import use_free_cores
 from t2t.visualize.data import (
     ChannelMaps,
@@ -55,12 +50,7 @@ MAX_ROWS = 6
 MAX_CHANNELS = 12
 """Channels in a picture of feature maps, evenly spaced."""
 
-Progress = Callable[[int, int], None]
 Weights = str | os.PathLike[str]
-
-
-def no_progress(done: int, total: int) -> None:
-    """Shows nothing."""
 
 
 def look(
@@ -175,7 +165,7 @@ def pictures_of(
     features: Sequence[FeatureLayer],
     maps: Sequence[AttentionLayer],
 ) -> dict[str, Any]:
-    """What is drawn of one image."""
+    """The maps that are drawn of one image."""
     return {
         "splits": split_layers(features),
         "features": tuple(map(channel_maps, evenly(features, MAX_ROWS))),

@@ -16,11 +16,11 @@ from t2t.visualize.layout import (
     INK,
     LETTER,
     LINE,
-    Scale,
+    ColourScale,
     add_legend,
+    axes_at,
     bare,
     new_figure,
-    place,
 )
 
 CELLS = (30, 60)
@@ -53,7 +53,7 @@ def panel_size(rows: Sequence[Row], aspect: float) -> tuple[int, int]:
 
 
 def paint(
-    rows: Sequence[Row], scale: Scale, aspect: float
+    rows: Sequence[Row], scale: ColourScale, aspect: float
 ) -> UInt8[np.ndarray, "height width 4"]:
     """All panels in one picture, transparent between them."""
     height, width = panel_size(rows, aspect)
@@ -76,7 +76,7 @@ def paint(
 
 
 def draw_montage(
-    rows: Sequence[Row], scale: Scale, aspect: float, across: str
+    rows: Sequence[Row], scale: ColourScale, aspect: float, across: str
 ) -> Figure:
     """Rows of panels with their names, numbers and a legend."""
     pixels = paint(rows, scale, aspect)
@@ -86,7 +86,7 @@ def draw_montage(
     legend = left + 165 + 0.9 * LETTER * len(scale.label)
     high = 4 + height + 4.8 * LINE
     figure = new_figure(max(left + width + 6, legend), high)
-    axes = bare(place(figure, left, 4, width, height))
+    axes = bare(axes_at(figure, left, 4, width, height))
     axes.imshow(pixels, interpolation="none", aspect="auto")
     for number, row in enumerate(rows):
         top = number * (panel_height + GAP)

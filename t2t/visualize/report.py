@@ -76,7 +76,7 @@ def unwritable(path: Path, reason: str | None) -> UserError:
 
 
 def introduction(look: Look) -> str:
-    """What the page shows, in a paragraph."""
+    """The first paragraph of the page."""
     num_drawn = len(look.models[0].images)
     images = "one image" if look.num_images == 1 else f"{look.num_images:,} images"
     text = f"Measured on {images}."

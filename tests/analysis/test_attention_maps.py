@@ -12,9 +12,11 @@ import t2t
 from t2t.analysis import attention_maps as module
 from t2t.analysis.attention_maps import (
     AttentionLayer,
-    attention_from_output,
     attention_maps,
     attention_maps_with_notes,
+)
+from t2t.analysis.attention_rollout import (
+    attention_from_output,
     has_rollout,
     num_tokens_read,
     rollout,

@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from t2t.analysis import confusion_figure
-from t2t.analysis.confusion_figure import display_names, draw_confusion
+from t2t.analysis.confusion_figure import draw_confusion
+from t2t.analysis.figure import display_names
 from t2t.errors import UserError
 
 

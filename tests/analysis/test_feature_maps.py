@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import t2t
-from t2t.analysis.attention_rollout import token_maps
 from t2t.analysis.feature_maps import LayerStatistics, feature_layers
+from t2t.analysis.token_maps import token_maps
 
 SMALL: dict[str, Any] = {
     "dim": 16,

@@ -17,11 +17,12 @@ from t2t.errors import UserError
 from t2t.models.create import create_model
 from t2t.models.weights import save
 from t2t.recipes import find_recipe
-from t2t.training.loop import Result, Runtime
-from t2t.training.state import build_model
+from t2t.training.initial_state import build_model
+from t2t.training.result import Result
+from t2t.training.runtime import Runtime
 
 Output = pytest.CaptureFixture[str]
-TRAIN = "t2t.training.loop.train"
+TRAIN = "t2t.training.train.train"
 
 
 def given_to(
@@ -144,7 +145,7 @@ def given_to(
         ),
         (
             "bench --recipe digits --seconds 0.5 --profile",
-            "t2t.lab.bench.trainer.measure_recipes",
+            "t2t.lab.bench.measure_training.measure_recipes",
             {"seconds": 0.5, "profiled": True},
         ),
     ],
@@ -175,7 +176,7 @@ def test_cases_are_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_files_are_fed_as_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "bench t2t_vit_7 --data photos --repeat 2 --resident --workers 3"
     (recipes, runtimes, _, files, _), _ = given_to(
-        "t2t.lab.bench.trainer.measure_recipes", words, monkeypatch
+        "t2t.lab.bench.measure_training.measure_recipes", words, monkeypatch
     )
     assert recipes[0].name == "imagenet.t2t_vit_7"
     assert runtimes[0].workers == 3

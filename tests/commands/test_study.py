@@ -8,7 +8,7 @@ import pytest
 from t2t.cli import main
 from t2t.errors import UserError
 from t2t.lab.studies import STUDIES
-from t2t.training.loop import Result
+from t2t.training.result import Result
 
 Output = pytest.CaptureFixture[str]
 

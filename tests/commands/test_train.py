@@ -25,9 +25,9 @@ from t2t.recipes.choose import RecipeOptions, choose_recipe
 from t2t.recipes.open_recipe import DIGITS, UNNAMED, open_recipe
 from t2t.recipes.settings import apply_settings, schedule_notes
 from t2t.tasks.classify import TOP1
-from t2t.training import loop
+from t2t.training import train as train_module
+from t2t.training.initial_state import build_model
 from t2t.training.run_files import write_json
-from t2t.training.state import build_model
 
 Output = pytest.CaptureFixture[str]
 
@@ -183,7 +183,7 @@ def test_a_run_that_was_moved_resumes_where_it_is(
         folders.append(folder)
         raise UserError("No more.")
 
-    monkeypatch.setattr(loop, "train", start)
+    monkeypatch.setattr(train_module, "train", start)
     run = tmp_path / "moved"
     run.mkdir()
     write_json(run / "recipe.json", to_json(find_recipe("digits")))

@@ -28,8 +28,8 @@ from t2t.data.decoding.damage import Damage
 from t2t.data.loader import Loader
 from t2t.data.sampler import Batch
 from t2t.data.sources.base import Source
+from t2t.data.streaming import image_reader
 from t2t.data.streaming import stream as stream_module
-from t2t.data.streaming import worker
 from t2t.errors import UserError
 from t2t.ops.ragged import Ragged
 
@@ -535,7 +535,7 @@ def test_only_slow_storage_is_read_by_many_threads(
     monkeypatch: pytest.MonkeyPatch, seconds: float, many: bool
 ) -> None:
     monkeypatch.setattr(stream_module, "gpu_decoder_name", lambda device: "a test's")
-    monkeypatch.setattr(worker, "_SLOW_READ", 0.004)
+    monkeypatch.setattr(image_reader, "_SLOW_READ", 0.004)
     source = Pictures(num=24)
     readers: set[int] = set()
 

@@ -20,7 +20,8 @@ LEVELS = [
     {"models", "data"},
     {"ops"},
     {"config", "shapes", "errors", "atomic", "cache", "registry", "user_code"}
-    | {"sigint", "torchrun", "process_age", "log_level", "table_beside"},
+    | {"sigint", "torchrun", "process_age", "log_level", "table_beside"}
+    | {"formatting"},
 ]
 # What `import t2t` runs; it reaches up only when asked.
 AT_THE_DOOR = {"__init__", "timm_hook"}

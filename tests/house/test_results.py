@@ -46,7 +46,7 @@ def test_a_row_states_mean_and_spread(
     assert section(tmp_path) == ""
     summary = {
         "recipe": "cifar10.it",
-        "data": "cifar10",
+        "data": "path/to/cifar10",
         "model": "t2t_vit_7_32",
         "parameters": 4_043_264,
         "epochs": 60,

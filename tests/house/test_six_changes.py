@@ -16,8 +16,9 @@ from t2t.cli import main
 from t2t.data.augment.config import Augmentation
 from t2t.data.sources.base import ArraySource
 from t2t.tasks.classify import Classify
-from t2t.training.loop import Runtime, train
 from t2t.training.recipe import EMA, OptimizerConfig, Recipe, Schedule
+from t2t.training.runtime import Runtime
+from t2t.training.train import train
 
 ROOT = Path(__file__).parents[2]
 ROW = re.compile(

@@ -21,8 +21,9 @@ from t2t.lab.studies.study import Study
 from t2t.models import builtin
 from t2t.models.weights import load_with_report
 from t2t.training.evaluation.evaluate_model import evaluate_model
-from t2t.training.loop import Runtime, train
+from t2t.training.runtime import Runtime
 from t2t.training.saved_run import read_recipe
+from t2t.training.train import train
 
 CPU = Runtime(device="cpu", compile="off", workers=1)
 Output = pytest.CaptureFixture[str]

@@ -18,14 +18,14 @@ from drawings import draw_cat, draw_dog, write_photos
 
 import t2t.lab.studies.run
 import t2t.probing.finetune
-import t2t.training.loop
+import t2t.training.train
 from t2t.cli import main
 from t2t.data.sources import Splits, Subset
 from t2t.recipes.settings import with_settings
 from t2t.training.forecast import advice
 from t2t.training.loaders import open_data
-from t2t.training.loop import Result
 from t2t.training.recipe import Recipe
+from t2t.training.result import Result
 
 PHOTOS = 6
 """Images of each class: enough to hold some out."""
@@ -33,7 +33,7 @@ PHOTOS = 6
 MOST = 200
 """Images that a run trains on."""
 
-train_whole = t2t.training.loop.train
+train_whole = t2t.training.train.train
 
 
 def train_one_epoch(recipe: Recipe, **options: Any) -> Result:
@@ -53,12 +53,12 @@ def open_few(recipe: Recipe) -> Splits:
 def shortened() -> Iterator[None]:
     """Every run lasts one epoch of few images."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(t2t.training.loop, "open_data", open_few)
+        patch.setattr(t2t.training.train, "open_data", open_few)
         # The machine's speed is not measured, for epochs or an estimate.
         module = importlib.import_module("t2t.recipes.train")
         patch.setattr(module, "needs_budget", lambda *_: False)
         patch.setattr(advice, "step_seconds", lambda *_: 0.1)
-        for module in (t2t.training.loop, t2t.probing.finetune, t2t.lab.studies.run):
+        for module in (t2t.training.train, t2t.probing.finetune, t2t.lab.studies.run):
             patch.setattr(module, "train", train_one_epoch)
         yield
 

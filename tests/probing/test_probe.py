@@ -24,8 +24,8 @@ from t2t.probing.frozen import FrozenFeatures
 from t2t.probing.images import find_labelled
 from t2t.probing.report import ProbeReport
 from t2t.recipes.digits import t2t_vit
-from t2t.training.loop import Result
-from t2t.training.state import build_model
+from t2t.training.initial_state import build_model
+from t2t.training.result import Result
 
 SMALL: dict[str, Any] = {"dim": 16, "depth": 1, "num_heads": 1, "token_dim": 8}
 

@@ -18,9 +18,9 @@ from t2t.models.weights import save
 from t2t.recipes.choose import RecipeOptions, choose_recipe
 from t2t.recipes.fine_tuning import num_epochs
 from t2t.recipes.open_recipe import UNNAMED
-from t2t.training.loop import Runtime
+from t2t.training.initial_state import new_state
 from t2t.training.recipe import OptimizerConfig, Recipe
-from t2t.training.state import new_state
+from t2t.training.runtime import Runtime
 
 Tiny = Callable[..., Recipe]
 MODEL = t2t.ModelConfig(
@@ -245,7 +245,7 @@ def test_an_interrupted_run_resumes_bit_for_bit(
     tmp_path: Path,
     interrupt_after: Callable[[int | None], None],
 ) -> None:
-    def train(folder: str) -> t2t.training.trainer.Result:
+    def train(folder: str) -> t2t.training.result.Result:
         return t2t.train(
             data=images,
             from_=weights,
@@ -281,7 +281,7 @@ def test_a_resumed_run_keeps_the_checksum(
     recipe = replace(tiny(), model_args=read_pretrained(weights).model_args)
     recipe = replace(recipe, weights=str(weights))
     folder = tmp_path / "run"
-    start = t2t.training.loop.train
+    start = t2t.training.train.train
     interrupt_after(2)
     assert not start(recipe, folder=folder, runtime=cpu, quiet=True).finished
     interrupt_after(None)

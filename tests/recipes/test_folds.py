@@ -18,10 +18,12 @@ from t2t.commands.folds_summary import folds_summary
 from t2t.data.sources import ArraySource, Splits, open_splits
 from t2t.data.sources.splitting import fold_of
 from t2t.errors import UserError
-from t2t.training import loop
-from t2t.training.evaluation.evaluate_model import evaluate_model, find_data
+from t2t.training import train as train_module
+from t2t.training.evaluation.evaluate_model import evaluate_model
+from t2t.training.evaluation.evaluation_data import find_data
 from t2t.training.loaders import open_data
 from t2t.training.recipe import Recipe
+from t2t.training.result import Result
 from t2t.training.runtime import Runtime
 from t2t.training.saved_run import read_recipe
 
@@ -139,20 +141,20 @@ def test_a_stopped_cross_validation_goes_on(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    train = loop.train
+    train = train_module.train
 
-    def stop_in_second(recipe: Recipe, **options: object) -> loop.Result:
+    def stop_in_second(recipe: Recipe, **options: object) -> Result:
         assert recipe.fold is not None
         calls.append(recipe.fold[0])
-        result: Callable[..., loop.Result] = train
+        result: Callable[..., Result] = train
         found = result(recipe, **options)
         return replace(found, finished=calls != [1, 2])
 
-    monkeypatch.setattr(loop, "train", stop_in_second)
+    monkeypatch.setattr(train_module, "train", stop_in_second)
     first = t2t.train(recipe, folds=2, folder=tmp_path, runtime=RUNTIME, quiet=True)
     assert not first.finished
     assert not (tmp_path / "folds.json").exists()
-    monkeypatch.delattr("t2t.training.loop.Trainer")  # nothing is trained again
+    monkeypatch.delattr("t2t.training.train.Trainer")  # nothing is trained again
     again = t2t.train(recipe, folds=2, folder=tmp_path, runtime=RUNTIME, quiet=True)
     assert again.finished
     assert again.already_finished

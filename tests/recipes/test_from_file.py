@@ -14,7 +14,7 @@ import t2t
 from t2t import user_code
 from t2t.cli import main
 from t2t.recipes import all_recipes
-from t2t.training import loop
+from t2t.training import train as train_module
 from t2t.training.logging import metrics_log
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
@@ -85,7 +85,7 @@ def test_a_run_resumes_with_its_own_file(
     file.write_text(TOKENIZER)
     command = ["train", "my_runs.py:convolutions", *SHORT, *DATA]
 
-    class StopSignals(loop.StopSignals):
+    class StopSignals(train_module.StopSignals):
         @property
         def received(self) -> bool:
             return True
@@ -94,7 +94,7 @@ def test_a_run_resumes_with_its_own_file(
         def received(self, value: bool) -> None: ...
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "StopSignals", StopSignals)
+        patch.setattr(train_module, "StopSignals", StopSignals)
         assert main(command) == 130
     forget()
     file.write_text(TOKENIZER.replace("nn.GELU()", "nn.ReLU()"))

@@ -11,9 +11,9 @@ import torch
 from t2t.models.create import create_model
 from t2t.recipes import photos
 from t2t.recipes.photos import batch_for, photo_recipe, stride_for
+from t2t.training.initial_state import build_model
 from t2t.training.optim import build_optimizers
 from t2t.training.recipe import Recipe
-from t2t.training.state import build_model
 
 ROOT = Path(__file__).parents[2]
 JOBS = ROOT / "benchmarks/jobs"

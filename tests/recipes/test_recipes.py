@@ -15,9 +15,9 @@ from t2t.errors import UserError
 from t2t.models.zoo import ZOO
 from t2t.recipes import about, all_recipes, find_recipe
 from t2t.recipes.default import default_recipe, fitting_batch
+from t2t.training.initial_state import build_model
 from t2t.training.optim import build_optimizers
 from t2t.training.recipe import Recipe
-from t2t.training.state import build_model
 
 ROOT = Path(__file__).parents[2]
 

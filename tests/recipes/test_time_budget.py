@@ -13,7 +13,7 @@ import t2t
 from t2t.errors import UserError
 from t2t.recipes import minutes, time_budget
 from t2t.recipes.default import Scale, default_recipe, num_epochs, recipe_at, scales
-from t2t.recipes.time_budget import Budget, within
+from t2t.recipes.time_budget import Budget, TimedChoice
 from t2t.training.forecast.speed import Speed, measure_speed
 from t2t.training.loaders import open_data
 from t2t.training.recipe import Recipe
@@ -52,9 +52,10 @@ def chosen(
     usual = num_epochs(num_images)
     budget = Budget(minutes=asked_for, asked=asked, started=time.monotonic())
     measure = speed_of(rate)
-    recipe, notes = within(
+    choice = TimedChoice(
         budget, make(num_images), SCALES, usual, num_images, measure, by_macs=False
     )
+    recipe, notes = choice.recipe()
     seconds = measure(recipe).run_seconds(recipe, num_images)
     return recipe, notes, seconds / (60 * asked_for)
 

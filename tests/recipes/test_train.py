@@ -18,7 +18,7 @@ from t2t.errors import UserError
 from t2t.recipes import digits
 from t2t.recipes.train import as_words
 from t2t.recipes.train import train as in_python
-from t2t.training import loop
+from t2t.training import train as train_module
 from t2t.training.recipe import Recipe
 from t2t.training.runtime import Runtime
 
@@ -47,7 +47,7 @@ def test_keywords_reach_the_recipe(
 ) -> None:
     calls: list[tuple[Recipe, dict[str, Any]]] = []
     monkeypatch.setattr(
-        loop, "train", lambda recipe, **named: calls.append((recipe, named))
+        train_module, "train", lambda recipe, **named: calls.append((recipe, named))
     )
     t2t.train(
         tiny(),

@@ -5,22 +5,4 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
-from tiny_runs import (
-    cpu,
-    images,
-    interrupt_after,
-    no_pictures,
-    no_waiting,
-    one_thread,
-    tiny,
-)
-
-__all__ = [
-    "cpu",
-    "images",
-    "interrupt_after",
-    "no_pictures",
-    "no_waiting",
-    "one_thread",
-    "tiny",
-]
+from tiny_runs import *  # noqa: F403

@@ -20,12 +20,12 @@ from t2t.tasks import TASKS, register_task
 from t2t.training.checkpoint_files import checkpoints
 from t2t.training.distributed import World
 from t2t.training.forecast.estimate import estimate
+from t2t.training.initial_state import new_state
 from t2t.training.logging.metrics import read_rows
-from t2t.training.loop import Runtime, train
 from t2t.training.recipe import CropConfig, OptimizerConfig, Recipe
-from t2t.training.runtime import resolve_runtime
-from t2t.training.state import new_state
+from t2t.training.runtime import Runtime, resolve_runtime
 from t2t.training.step import Stepper
+from t2t.training.train import train
 
 Tiny = Callable[..., Recipe]
 NAMES = ["test_two_views", "test_masked", "masked_patches", "masked_autoencoder"]
@@ -136,17 +136,17 @@ def test_a_step_that_is_not_finite_leaves_the_teacher_alone(
     assert len(batch.views) == 2
     assert stepper.train_step(batch, 0.5).applied
     before = {name: value.clone() for name, value in state.weights().items()}
-    plain = stepper.forward
+    plain = stepper.forward_backward.forward
 
     def broken(views: Any) -> Any:
         return {"loss": plain(views)["loss"] * float("nan")}
 
-    stepper.forward = broken
+    stepper.forward_backward.forward = broken
     assert not stepper.train_step(batch, 0.5).applied
     assert all(
         torch.equal(value, before[key]) for key, value in state.weights().items()
     )
-    stepper.forward = plain
+    stepper.forward_backward.forward = plain
     assert stepper.train_step(batch, 0.5).applied
     after = state.weights()
     assert not torch.equal(after["task/centre"], before["task/centre"])

@@ -18,10 +18,11 @@ from t2t.tasks.base import update_moving_average
 from t2t.tasks.checks import LOGGED, SUMMARIZED
 from t2t.tasks.classify import Classify
 from t2t.training.logging.metrics import read_rows
-from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
 from t2t.training.run_files import read_json
+from t2t.training.runtime import Runtime
 from t2t.training.saved_run import find_result, read_result
+from t2t.training.train import train
 
 Tiny = Callable[..., Recipe]
 

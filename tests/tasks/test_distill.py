@@ -21,11 +21,11 @@ from t2t.tasks import Task, TaskContext, build_task, distill
 from t2t.tasks.distill import Distill, soft_divergence
 from t2t.training.checkpoint_files import checkpoints
 from t2t.training.distributed import World, batch_norm_buffers
-from t2t.training.loop import Runtime, train
+from t2t.training.initial_state import new_state
 from t2t.training.recipe import Recipe
-from t2t.training.runtime import resolve_runtime
-from t2t.training.state import new_state
+from t2t.training.runtime import Runtime, resolve_runtime
 from t2t.training.step import Stepper
+from t2t.training.train import train
 
 Tiny = Callable[..., Recipe]
 CPU = torch.device("cpu")
@@ -262,7 +262,7 @@ def test_a_step_copies_no_statistics_of_the_teacher(
         state = new_state(recipe, runtime, world, 3)
         stepper = Stepper(recipe, runtime, world, state)
         own = {id(buffer) for buffer in batch_norm_buffers(state.model)}
-        assert {id(buffer) for buffer in stepper.statistics} == own
+        assert {id(buffer) for buffer in stepper.forward_backward.statistics} == own
         assert batch_norm_buffers(state.task.get_submodule("teacher"))
 
 

@@ -36,8 +36,9 @@ from t2t.training.evaluation.evaluate_model import evaluate_model
 from t2t.training.evaluation.evaluate_multilabel import evaluate_multilabel
 from t2t.training.forecast.random_batch import random_batch
 from t2t.training.loaders import open_data
-from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
+from t2t.training.runtime import Runtime
+from t2t.training.train import train
 
 Tiny = Callable[..., Recipe]
 SETS = as_label_sets([(0, 2), (1,), (), (0, 1, 2)])

@@ -26,12 +26,13 @@ from t2t.tasks.two_views import feature_std, fixed_views
 from t2t.training.distributed import World
 from t2t.training.forecast.estimate import estimate
 from t2t.training.forecast.random_batch import random_batch
+from t2t.training.initial_state import new_state
 from t2t.training.logging.metrics import read_rows
-from t2t.training.loop import Runtime, train
 from t2t.training.recipe import CropConfig, OptimizerConfig, Recipe
-from t2t.training.runtime import resolve_runtime
-from t2t.training.state import TrainState, new_state
+from t2t.training.runtime import Runtime, resolve_runtime
+from t2t.training.state import TrainState
 from t2t.training.step import Stepper
+from t2t.training.train import train
 
 Tiny = Callable[..., Recipe]
 NAMES = ["simclr", "byol", "moco_v3", "dino"]
@@ -276,12 +277,14 @@ def test_a_step_that_is_not_finite_leaves_the_teacher_alone(
     batch = random_batch(recipe, 16, state.task)
     assert stepper.train_step(batch, 0.5).applied
     before = {key: value.clone() for key, value in state.weights().items()}
-    plain = stepper.forward
-    stepper.forward = lambda views: {"loss": plain(views)["loss"] * float("nan")}
+    plain = stepper.forward_backward.forward
+    stepper.forward_backward.forward = lambda views: {
+        "loss": plain(views)["loss"] * float("nan")
+    }
     assert not stepper.train_step(batch, 0.5).applied
     after = state.weights()
     assert all(torch.equal(value, before[key]) for key, value in after.items())
-    stepper.forward = plain
+    stepper.forward_backward.forward = plain
     assert stepper.train_step(batch, 0.5).applied
     after = state.weights()
     teacher = [key for key in before if key.startswith("task.teacher/encoder.blocks")]
@@ -338,7 +341,7 @@ def test_a_task_is_one_graph(name: str, tiny: Tiny) -> None:
     stepper, state = state_of(recipe)
     whole: dict[str, Any] = {"fullgraph": True, "backend": "eager"}
     stepper.augment_batch = torch.compile(stepper.augment_batch, **whole)
-    stepper.forward = torch.compile(state.trained, **whole)
+    stepper.forward_backward.forward = torch.compile(state.trained, **whole)
     found = stepper.train_step(batch, 0.5).loss
     assert found == pytest.approx(expected, rel=1e-4)
 

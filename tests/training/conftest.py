@@ -13,33 +13,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
+from t2t.training.runtime import Runtime
+from t2t.training.train import train
 
 # Tests, and the processes that they start, import modules beside this file.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from tiny_runs import (
-    cpu,
-    images,
-    interrupt_after,
-    no_pictures,
-    no_waiting,
-    one_thread,
-    tiny,
-    uneven,
-)
-
-__all__ = [
-    "cpu",
-    "images",
-    "interrupt_after",
-    "no_pictures",
-    "no_waiting",
-    "one_thread",
-    "tiny",
-    "uneven",
-]
+from tiny_runs import *  # noqa: F403
 
 # What runs import is imported once, by the server that all processes are forks of.
 PRELOADED = ["training_workers", "timm.models"]

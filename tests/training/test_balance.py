@@ -12,8 +12,9 @@ from safetensors.torch import load_file
 
 from t2t.data.sources import Splits, open_splits
 from t2t.training.forecast.advice import balance_notes
-from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
+from t2t.training.runtime import Runtime
+from t2t.training.train import train
 
 Tiny = Callable[..., Recipe]
 

@@ -20,9 +20,10 @@ from t2t.tasks.classify import TOP1
 from t2t.training import model_saver
 from t2t.training.best import BestEvaluation
 from t2t.training.evaluation.evaluate_model import evaluate_model
-from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
 from t2t.training.run_files import read_json
+from t2t.training.runtime import Runtime
+from t2t.training.train import train
 
 assert example_tasks.Peak  # its module registers the task
 

@@ -21,13 +21,14 @@ from t2t.training.checkpoint import load_checkpoint
 from t2t.training.checkpoint_files import checkpoints
 from t2t.training.checkpoint_writer import CheckpointWriter
 from t2t.training.distributed import World
+from t2t.training.initial_state import build_model, new_state
 from t2t.training.logging.metrics import read_rows
-from t2t.training.loop import Runtime, train
 from t2t.training.recipe import OptimizerConfig, Recipe
-from t2t.training.runtime import resolve_runtime
-from t2t.training.state import Snapshot, TrainState, build_model, new_state
+from t2t.training.runtime import Runtime, resolve_runtime
+from t2t.training.state import Snapshot, TrainState
 from t2t.training.step import Stepper
 from t2t.training.step_result import PendingStep
+from t2t.training.train import train
 
 Tiny = Callable[..., Recipe]
 ALONE = World(0, 1, torch.device("cpu"))

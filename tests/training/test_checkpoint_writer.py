@@ -18,10 +18,10 @@ from t2t.training import checkpoint_writer
 from t2t.training.checkpoint_files import checkpoints, is_intact, newest_intact
 from t2t.training.checkpoint_writer import CheckpointWriter
 from t2t.training.distributed import World
-from t2t.training.loop import Runtime
+from t2t.training.initial_state import new_state
 from t2t.training.recipe import EMA, Recipe
-from t2t.training.runtime import resolve_runtime
-from t2t.training.state import Snapshot, TrainState, new_state
+from t2t.training.runtime import Runtime, resolve_runtime
+from t2t.training.state import Snapshot, TrainState
 
 Tiny = Callable[..., Recipe]
 ALONE = World(0, 1, torch.device("cpu"))

@@ -10,8 +10,8 @@ import pytest
 from two_processes import environments
 
 from t2t.training.distributed import Parallelism
-from t2t.training.loop import Runtime
 from t2t.training.recipe import Recipe
+from t2t.training.runtime import Runtime
 
 NUM_PROCESSES = 4
 SECONDS = 3.0

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from t2t.models.create import create_model
-from t2t.training import trainer as trainer_module
+from t2t.training import auto_compile
 from t2t.training.compile_policy import (
     CompileDecision,
     compiles_at_once,
@@ -18,10 +18,11 @@ from t2t.training.compile_policy import (
 )
 from t2t.training.distributed import World
 from t2t.training.logging.clock import Clock
-from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
 from t2t.training.run_files import read_json
+from t2t.training.runtime import Runtime
 from t2t.training.step import Stepper
+from t2t.training.train import train
 
 Tiny = Callable[..., Recipe]
 ALONE = World(0, 1, torch.device("cpu"))
@@ -59,7 +60,7 @@ def compiles(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
 
     def compile_(stepper: Stepper) -> None:
-        stepper.compiled = True
+        stepper.forward_backward.compiled = True
         found.append(stepper.state.step)
 
     monkeypatch.setattr(Stepper, "compile", compile_)
@@ -82,7 +83,7 @@ def test_the_decision_of_the_first_epoch_is_kept(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(trainer_module, "seconds_saved", lambda *given: saved)
+    monkeypatch.setattr(auto_compile, "seconds_saved", lambda *given: saved)
     runtime = Runtime(device="cpu", workers=1)
     recipe = tiny(epochs=3)
     train(recipe, folder=tmp_path, runtime=runtime, quiet=True)
@@ -98,7 +99,7 @@ def test_short_epochs_are_decided_once_a_step_is_timed(
     tiny: Tiny, compiles: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a GPU the first steps are a warm-up, which may be longer than an epoch."""
-    monkeypatch.setattr(trainer_module, "seconds_saved", lambda *given: 1.0)
+    monkeypatch.setattr(auto_compile, "seconds_saved", lambda *given: 1.0)
     monkeypatch.setattr(Clock, "skip_warmup", lambda clock: None)
     runtime = Runtime(device="cpu", workers=1)
     train(tiny(epochs=4), folder=tmp_path, runtime=runtime, quiet=True)
@@ -124,13 +125,13 @@ def test_a_resumed_run_compiles_from_the_step_that_was_decided(
     monkeypatch: pytest.MonkeyPatch,
     interrupt_after: Callable[[int | None], None],
 ) -> None:
-    monkeypatch.setattr(trainer_module, "seconds_saved", lambda *given: 1.0)
+    monkeypatch.setattr(auto_compile, "seconds_saved", lambda *given: 1.0)
     runtime = Runtime(device="cpu", workers=1)
     interrupt_after(7)
     train(tiny(epochs=4), folder=tmp_path, runtime=runtime, quiet=True)
     interrupt_after(None)
     assert compiles == [3]
-    monkeypatch.setattr(trainer_module, "seconds_saved", pytest.fail)
+    monkeypatch.setattr(auto_compile, "seconds_saved", pytest.fail)
     result = train(tiny(epochs=4), folder=tmp_path, runtime=runtime, quiet=True)
     assert result.finished
     assert compiles == [3, 7]

@@ -34,12 +34,12 @@ from t2t.training.distributed import (
 )
 from t2t.training.evaluation.evaluate_model import evaluate_model
 from t2t.training.logging.metrics import read_rows
-from t2t.training.loop import Runtime, train
 from t2t.training.machine_sharing import SHARED_MEMORY
 from t2t.training.recipe import OptimizerConfig, Recipe
 from t2t.training.rendezvous import agree_on_prefix, rendezvous_store, report_error_once
 from t2t.training.run_files import read_json
-from t2t.training.runtime import shared_settings
+from t2t.training.runtime import Runtime, shared_settings
+from t2t.training.train import train
 
 Tiny = Callable[..., Recipe]
 Start = Callable[..., BaseProcess]

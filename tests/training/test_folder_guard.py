@@ -14,10 +14,11 @@ from t2t.errors import UserError
 from t2t.models.trained import load_trained
 from t2t.training import model_saver
 from t2t.training.checkpoint_files import checkpoints
-from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
+from t2t.training.runtime import Runtime
 from t2t.training.step import Stepper
 from t2t.training.step_result import PendingStep
+from t2t.training.train import train
 
 
 @pytest.fixture

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from t2t.errors import UserError
-from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
 from t2t.training.run_folder import RunFolder
+from t2t.training.runtime import Runtime
+from t2t.training.train import train
 
 
 def test_two_cannot_train_in_one_folder(

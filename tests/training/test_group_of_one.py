@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from captured_steps import fused, step_without_the_host
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -14,13 +15,11 @@ from t2t.models.shards import is_sharded
 from t2t.training import sharding
 from t2t.training.distributed import World, init_distributed
 from t2t.training.forecast.random_batch import random_batch
-from t2t.training.muon import Muon
-from t2t.training.optim import all_groups
+from t2t.training.initial_state import new_state
 from t2t.training.recipe import OptimizerConfig, Recipe
 from t2t.training.runtime import Runtime, make_deterministic, resolve_runtime
 from t2t.training.sharding import unsharded
-from t2t.training.state import new_state
-from t2t.training.step import NUM_DDP_WARMUPS, Stepper, step_seed
+from t2t.training.step import NUM_DDP_WARMUPS, Stepper
 from t2t.training.step_result import Requests
 
 Tiny = Callable[..., Recipe]
@@ -51,28 +50,6 @@ def tensors(one: Stepper) -> dict[str, Tensor]:
     for name, tensor in one.state.snapshot().tensors.items():
         whole = getattr(tensor, "full_tensor", None)
         found[name] = (tensor if whole is None else whole()).detach().clone()
-    return found
-
-
-def fused(one: Stepper) -> Stepper:
-    """With torch's kernels that can leave out a step, as on a GPU."""
-    for optimizer in one.state.optimizers:
-        if not isinstance(optimizer, Muon):
-            for group in optimizer.param_groups:
-                group["fused"] = True
-    return one
-
-
-def step_without_the_host(one: Stepper, batch: Batch) -> Tensor:
-    """What a CUDA graph holds, called without one."""
-    state, recipe = one.state, one.recipe
-    torch.manual_seed(step_seed(recipe.seed, state.step, 0))
-    share = 1 - recipe.ema.decay_at(state.step + 1)
-    rates = [group["lr"] for group in all_groups(state.optimizers)]
-    inputs = (batch.labels, batch.keys, torch.tensor(state.step), *batch.views)
-    views = one.make_views(*inputs)
-    found = one.captured_step(torch.tensor([*rates, share, 0.0, 0.0, 1.0]), *views)
-    state.step += 1
     return found
 
 
@@ -123,8 +100,8 @@ def test_the_step_that_the_device_decides_on_is_the_same(
     for each in (one, other):
         each.train_step(first)
         if is_broken:
-            plain = each.forward
-            each.forward = lambda views, plain=plain: {
+            plain = each.forward_backward.forward
+            each.forward_backward.forward = lambda views, plain=plain: {
                 name: value * torch.nan for name, value in plain(views).items()
             }
     before = tensors(other)
@@ -161,7 +138,7 @@ def test_a_captured_group_trains_in_the_same_bits(
     for kind in ("single", "captured", "uncaptured"):
         with init_distributed("cuda", group_of_one=kind != "single") as world:
             one = stepper(recipe, runtime, world)
-            one.is_strict = True
+            one.forward_backward.is_strict = True
             if kind == "uncaptured":
                 one.captures = False
                 one.set_phase(one.phase)
@@ -195,7 +172,7 @@ def test_shards_are_captured_in_the_same_bits(
     for captures in (False, True):
         with init_distributed("cuda", group_of_one=True) as world:
             one = stepper(recipe, runtime, world)
-            one.is_strict, one.captures = True, captures
+            one.forward_backward.is_strict, one.captures = True, captures
             one.set_phase(one.phase)
             losses = []
             for number in range(NUM_DDP_WARMUPS + 4):

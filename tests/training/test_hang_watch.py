@@ -21,8 +21,8 @@ from two_processes import environments
 from t2t.training import hang_watch
 from t2t.training.distributed import World
 from t2t.training.hang_watch import EXIT_CODE, Beat, HangWatch, Heard, hanging
-from t2t.training.loop import Runtime
 from t2t.training.recipe import Recipe
+from t2t.training.runtime import Runtime
 
 LIMIT = 60.0
 SECONDS = 3.0

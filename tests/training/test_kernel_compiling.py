@@ -63,3 +63,15 @@ def test_where_nothing_is_needed_launches_are_left_alone() -> None:
         assert JITFunction.run is plain
     assert kernels.progress() == "0 of 0"
     KernelCompiler().wait()
+
+
+@pytest.mark.parametrize(
+    "part", ["AsyncCompileMode", "runtime._async_compile.active_mode"]
+)
+def test_a_triton_without_a_part_compiles_at_the_first_launch(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(f"triton.{part}")
+    with compile_in_parallel(True) as kernels, kernels.collect():
+        assert kernels.mode is None
+    assert kernels.progress() == "0 of 0"

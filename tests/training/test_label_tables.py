@@ -8,8 +8,9 @@ import pytest
 
 from t2t.commands.train import report_result
 from t2t.data.label_config import LabelConfig
-from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
+from t2t.training.runtime import Runtime
+from t2t.training.train import train
 
 Tiny = Callable[..., Recipe]
 

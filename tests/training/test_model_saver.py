@@ -15,11 +15,13 @@ from t2t.models.checkpoint_io import checksum as weights  # which writes them
 from t2t.models.trained import load_trained
 from t2t.training import model_saver, retry_write, trainer
 from t2t.training.checkpoint_files import checkpoints
+from t2t.training.initial_state import new_state
 from t2t.training.logging import metrics
-from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
 from t2t.training.run_folder import RunFolder
-from t2t.training.state import TrainState, new_state
+from t2t.training.runtime import Runtime
+from t2t.training.state import TrainState
+from t2t.training.train import train
 
 Tiny = Callable[..., Recipe]
 

@@ -11,19 +11,17 @@ from torch import nn
 from t2t.errors import UserError
 from t2t.models.create import create_model
 from t2t.recipes import find_recipe
+from t2t.training.initial_state import build_model
 from t2t.training.muon import Muon
 from t2t.training.optim import (
     OPTIMIZERS,
     all_groups,
     build_optimizers,
-    hidden_weights,
-    lr_factor,
-    parameter_groups,
     register_optimizer,
-    set_lr,
 )
+from t2t.training.parameter_groups import hidden_weights, parameter_groups
 from t2t.training.recipe import OptimizerConfig, Recipe, Schedule
-from t2t.training.state import build_model
+from t2t.training.schedule import lr_factor, set_lr
 
 Tiny = Callable[..., Recipe]
 

@@ -17,10 +17,10 @@ from t2t.models.weights import load
 from t2t.tasks import registry
 from t2t.tasks.classify import Classify
 from t2t.training.distributed import World
-from t2t.training.loop import Runtime, train
+from t2t.training.initial_state import new_state
 from t2t.training.recipe import Recipe
-from t2t.training.runtime import resolve_runtime
-from t2t.training.state import new_state
+from t2t.training.runtime import Runtime, resolve_runtime
+from t2t.training.train import train
 
 Tiny = Callable[..., Recipe]
 TASKS = ["masked_patches", "masked_autoencoder"]

@@ -13,9 +13,10 @@ from torch import Tensor
 from t2t.data.crops import shrink
 from t2t.errors import UserError
 from t2t.training import step as step_module
-from t2t.training.loop import Runtime, train
 from t2t.training.recipe import ProgressiveResizing, Recipe, TokenDropping
+from t2t.training.runtime import Runtime
 from t2t.training.step import Stepper
+from t2t.training.train import train
 
 Tiny = Callable[..., Recipe]
 RESIZING = ProgressiveResizing(initial_scale=0.5, until=0.5)

@@ -8,9 +8,9 @@ import pytest
 
 from t2t.config import override
 from t2t.errors import UserError
+from t2t.formatting import counted
 from t2t.recipes import find_recipe
 from t2t.tasks.registry import read_args
-from t2t.training.logging.clock import counted
 from t2t.training.runtime import Runtime
 
 RECIPE = find_recipe("cifar10.t2t_vit_7")

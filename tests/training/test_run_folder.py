@@ -11,11 +11,11 @@ from t2t.config import to_json
 from t2t.errors import UserError
 from t2t.training.distributed import World
 from t2t.training.logging.run_logger import RunLogger
-from t2t.training.loop import train
 from t2t.training.recipe import Recipe
 from t2t.training.run_files import ALL_FILES, RECIPE, RESULT, remove_files, write_json
 from t2t.training.run_folder import RunFolder
 from t2t.training.saved_run import RESULT_TYPES
+from t2t.training.train import train
 from t2t.user_code import LOADED, load_code, unload
 
 

@@ -11,10 +11,11 @@ from safetensors.torch import load_file, save_file
 from t2t.config import to_json
 from t2t.errors import UserError
 from t2t.training.evaluation.evaluate_model import evaluate_model
-from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
 from t2t.training.run_files import ENVIRONMENT, RECIPE, write_json
+from t2t.training.runtime import Runtime
 from t2t.training.saved_run import find_result, read_recipe
+from t2t.training.train import train
 
 Tiny = Callable[..., Recipe]
 

@@ -20,10 +20,10 @@ from t2t.training import sharding
 from t2t.training.distributed import World, init_distributed
 from t2t.training.forecast.random_batch import random_batch
 from t2t.training.gradient import Gradient
+from t2t.training.initial_state import new_state
 from t2t.training.recipe import OptimizerConfig, Recipe
 from t2t.training.runtime import Runtime, resolve_runtime
 from t2t.training.sharding import shard, unsharded
-from t2t.training.state import new_state
 from t2t.training.step import Stepper
 from t2t.training.torch_optimizers import SGD, AdamW
 
@@ -179,13 +179,13 @@ def test_a_small_model_is_gathered_once_for_all_micro_batches(
     one.train_step(batch)
     whole: list[bool] = []
     block = one.state.model.encoder.blocks[0]  # type: ignore[union-attr]
-    plain = one.forward
+    plain = one.forward_backward.forward
 
     def forward(views: Any) -> Any:
         whole.append(not is_dtensor(block.norm1.weight))
         return plain(views)
 
-    monkeypatch.setattr(one, "forward", forward)
+    monkeypatch.setattr(one.forward_backward, "forward", forward)
     one.train_step(batch)
     assert whole == [False, *[size == "small"] * 3]
     assert is_dtensor(block.norm1.weight)

@@ -10,9 +10,10 @@ from t2t.errors import UserError
 from t2t.models.weights import save
 from t2t.training.distributed import World
 from t2t.training.forecast.estimate import estimate
-from t2t.training.loop import Runtime, train
+from t2t.training.initial_state import build_model, new_state
 from t2t.training.recipe import Recipe
-from t2t.training.state import build_model, new_state
+from t2t.training.runtime import Runtime
+from t2t.training.train import train
 
 
 def saved(recipe: Recipe, file: Path, class_names: tuple[str, ...]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from captured_steps import fused, step_without_the_host
 from torch import Tensor
 
 from t2t.commands.train_summary import train_summary
@@ -21,14 +22,18 @@ from t2t.errors import UserError
 from t2t.tasks.base import Numbers, Views
 from t2t.training import step as step_module
 from t2t.training.distributed import World, batch_norm_buffers
+from t2t.training.forward_backward import check_all_used, step_seed
+from t2t.training.initial_state import new_state
 from t2t.training.logging.metrics import read_rows
-from t2t.training.loop import Runtime, train
-from t2t.training.muon import Muon
-from t2t.training.optim import all_groups
 from t2t.training.recipe import EMA, OptimizerConfig, Recipe, TokenDropping
-from t2t.training.runtime import deterministic, make_deterministic, resolve_runtime
-from t2t.training.state import new_state
-from t2t.training.step import Stepper, check_all_used, step_seed
+from t2t.training.runtime import (
+    Runtime,
+    deterministic,
+    make_deterministic,
+    resolve_runtime,
+)
+from t2t.training.step import Stepper
+from t2t.training.train import train
 
 Tiny = Callable[..., Recipe]
 ALONE = World(0, 1, torch.device("cpu"))
@@ -115,7 +120,9 @@ def test_average_takes_the_batch_statistics_as_they_are(
     before = [buffer.clone() for buffer in kept]
     (batch,) = batches.steps(0, 1)
     one.train_step(batch)
-    for own, raw, old in zip(kept, one.statistics, before, strict=True):
+    for own, raw, old in zip(
+        kept, one.forward_backward.statistics, before, strict=True
+    ):
         assert torch.equal(own, raw)
         assert not torch.equal(own, old)
 
@@ -158,7 +165,7 @@ def test_step_that_is_not_finite_changes_nothing(
     if model == "resnet":  # whose batch norms remember every forward pass
         recipe = tiny(model="test_resnet", model_args={})
     one = stepper(recipe, replace(cpu, precision=precision))
-    one.forward = Broken(one.forward, kind, {2, 3})
+    one.forward_backward.forward = Broken(one.forward_backward.forward, kind, {2, 3})
     first, second, third, fourth = batches.steps(0, 4)
     assert one.train_step(first).applied
     before = snapshot(one)
@@ -184,7 +191,9 @@ def broken_training(monkeypatch: pytest.MonkeyPatch) -> Callable[[set[int]], Non
 
         def init(one: Stepper, *arguments: Any) -> None:
             plain(one, *arguments)
-            one.forward = Broken(one.forward, "image", steps)
+            one.forward_backward.forward = Broken(
+                one.forward_backward.forward, "image", steps
+            )
 
         monkeypatch.setattr(Stepper, "__init__", init)
 
@@ -355,27 +364,6 @@ def test_replayed_steps_repeat_bit_for_bit_from_any_step(
         assert torch.equal(second.state.snapshot().tensors[name], wanted), name
 
 
-def fused(one: Stepper) -> Stepper:
-    """With torch's kernels that can leave out a step, as on a GPU."""
-    for optimizer in one.state.optimizers:
-        if not isinstance(optimizer, Muon):
-            for group in optimizer.param_groups:
-                group["fused"] = True
-    return one
-
-
-def step_without_the_host(one: Stepper, batch: Batch) -> None:
-    """What a CUDA graph holds, called without one."""
-    state, recipe = one.state, one.recipe
-    torch.manual_seed(step_seed(recipe.seed, state.step, 0))
-    share = 1 - recipe.ema.decay_at(state.step + 1)
-    rates = [group["lr"] for group in all_groups(state.optimizers)]
-    inputs = (batch.labels, batch.keys, torch.tensor(state.step), *batch.views)
-    views = one.make_views(*inputs)
-    one.captured_step(torch.tensor([*rates, share, 0.0, 0.0, 0.0]), *views)
-    state.step += 1
-
-
 @pytest.mark.parametrize("kind", ["fine", "image", "loss", "gradient"])
 @pytest.mark.parametrize("model", ["t2t", "resnet"])
 def test_a_step_without_the_host_is_the_same_step(
@@ -391,7 +379,9 @@ def test_a_step_without_the_host_is_the_same_step(
         one = fused(stepper(recipe, cpu))
         one.train_step(first)
         if kind != "fine":
-            one.forward = Broken(one.forward, kind, {1})
+            one.forward_backward.forward = Broken(
+                one.forward_backward.forward, kind, {1}
+            )
         before = snapshot(one)
         if alone:
             step_without_the_host(one, second)
@@ -424,7 +414,9 @@ def test_a_first_step_that_is_left_out_leaves_nothing_behind(
     for breaks in (False, True):
         one = fused(stepper(recipe, cpu))
         if breaks:
-            one.forward = Broken(one.forward, "image", {1})
+            one.forward_backward.forward = Broken(
+                one.forward_backward.forward, "image", {1}
+            )
             step_without_the_host(one, first)
         one.state.step = 1
         step_without_the_host(one, second)
@@ -457,15 +449,15 @@ def test_a_kernel_that_cannot_repeat_is_reported_and_taken(
         recipe = replace(recipe, model="test_resnet", model_args={}, drop_path=0.0)
     reported: list[str] = []
     plain, other = stepper(recipe, cpu), stepper(recipe, cpu)
-    other.warn = reported.append
-    task = other.forward
+    other.forward_backward.warn = reported.append
+    task = other.forward_backward.forward
 
     def unordered(views: Views) -> Numbers:
         loss = task(views)["loss"]
         index, nothing = torch.tensor([1]), torch.zeros(1)
         return {"loss": loss + torch.zeros(2).put_(index, nothing).sum()}
 
-    other.forward = unordered
+    other.forward_backward.forward = unordered
     for batch in batches.steps(0, 2):
         assert other.train_step(batch) == plain.train_step(batch)
     assert [sentence.split(":")[0] for sentence in reported] == [
@@ -486,7 +478,7 @@ def test_other_errors_of_a_model_are_not_taken_for_that(
     def broken(*given: object) -> Numbers:
         raise RuntimeError("shapes do not fit")
 
-    one.forward = broken
+    one.forward_backward.forward = broken
     (batch,) = batches.steps(0, 1)
     with pytest.raises(RuntimeError, match="shapes do not fit"):
         one.train_step(batch)
@@ -501,15 +493,15 @@ def test_batch_norms_of_one_value_are_reported(
     small = batch._replace(views=(batch.images[:, :, :1, :1].contiguous(),))
     with pytest.raises(UserError, match="batch norms need more than 1 image at once"):
         one.train_step(small)
-    plain = one.forward
+    plain = one.forward_backward.forward
 
     def other(views: Views) -> Numbers:
         raise ValueError("another mistake")
 
-    one.forward = other
+    one.forward_backward.forward = other
     with pytest.raises(ValueError, match="another mistake"):
         one.train_step(batch)
-    one.forward = plain
+    one.forward_backward.forward = plain
 
 
 def test_a_rehearsal_changes_nothing(

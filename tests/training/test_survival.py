@@ -19,13 +19,14 @@ from run_assertions import assert_metrics_are_whole, assert_model_saved, untimed
 from t2t.data.sampler import Batch
 from t2t.errors import UserError
 from t2t.models.trained import load_trained
-from t2t.training import loop
+from t2t.training import train as train_module
 from t2t.training.checkpoint_files import checkpoints, is_intact
 from t2t.training.logging import run_logger
-from t2t.training.loop import Runtime, train
 from t2t.training.recipe import OptimizerConfig, Recipe
+from t2t.training.runtime import Runtime
 from t2t.training.step import Stepper
 from t2t.training.step_result import PendingStep
+from t2t.training.train import train
 
 Tiny = Callable[..., Recipe]
 Start = Callable[..., BaseProcess]
@@ -177,7 +178,7 @@ def test_finished_run_is_not_trained_again(
     folder = tmp_path / "run"
     short = replace(recipe, epochs=1)
     first = train(short, folder=folder, runtime=cpu, quiet=True)
-    monkeypatch.delattr(loop, "Trainer")
+    monkeypatch.delattr(train_module, "Trainer")
     again = train(short, folder=folder, runtime=cpu, quiet=True)
     assert again == replace(first, already_finished=True)
     with pytest.raises(UserError, match=r"another recipe \(epochs: 1 → 5\)"):

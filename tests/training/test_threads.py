@@ -11,9 +11,10 @@ import torch
 from t2t.data import resources
 from t2t.models.checkpoint_io.checkpoints import read_checkpoint
 from t2t.training import threads
-from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
+from t2t.training.runtime import Runtime
 from t2t.training.threads import choose_threads, use_free_cores, use_threads
+from t2t.training.train import train
 
 Tiny = Callable[..., Recipe]
 
@@ -73,7 +74,7 @@ def test_a_resumed_run_computes_with_as_many_threads(
         seen.append(chosen.number)
         return use_threads(chosen)
 
-    monkeypatch.setattr("t2t.training.loop.use_threads", watched)
+    monkeypatch.setattr("t2t.training.train.use_threads", watched)
     free(monkeypatch, 2.0)
     whole = train(recipe, folder=tmp_path / "whole", runtime=cpu, quiet=True)
     interrupt_after(2)

@@ -12,10 +12,22 @@ import torch
 from PIL import Image
 
 from t2t.data.augment.config import Augmentation
-from t2t.training import loop, model_saver, retry_write, trainer
+from t2t.training import model_saver, retry_write, trainer
+from t2t.training import train as train_module
 from t2t.training.logging import metrics_log
-from t2t.training.loop import Runtime
 from t2t.training.recipe import EMA, OptimizerConfig, Recipe, Schedule
+from t2t.training.runtime import Runtime
+
+__all__ = [
+    "cpu",
+    "images",
+    "interrupt_after",
+    "no_pictures",
+    "no_waiting",
+    "one_thread",
+    "tiny",
+    "uneven",
+]
 
 EVERYTHING = Augmentation(
     crop_padding=1,
@@ -114,7 +126,7 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], N
                 self.num_reads += 1
                 return self.num_reads == num_steps
 
-        monkeypatch.setattr(loop, "StopSignals", StopSignals)
+        monkeypatch.setattr(train_module, "StopSignals", StopSignals)
 
     return after
 

@@ -20,16 +20,19 @@ from t2t.data.sources import Splits
 from t2t.errors import UserError
 from t2t.training import (
     checkpoint_writer,
-    loop,
     model_saver,
     retry_write,
     sharding,
     trainer,
 )
+from t2t.training import (
+    train as train_module,
+)
 from t2t.training.evaluation.evaluate_model import evaluate_model
 from t2t.training.logging import metrics_log
-from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
+from t2t.training.runtime import Runtime
+from t2t.training.train import train
 
 assert TwoViews  # its module registers the tasks of tests
 decoder_name()  # imports it, for all forks too
@@ -87,13 +90,13 @@ def train_and_note_listing(
 ) -> None:
     """Trains as one of several processes; those that list the files leave a note."""
     os.environ |= environment
-    listing = loop.open_data
+    listing = train_module.open_data
 
     def noted(recipe: Recipe) -> Splits:
         (folder.parent / f"listed-{environment['RANK']}").touch()
         return listing(recipe)
 
-    loop.open_data = noted
+    train_module.open_data = noted
     train_alone(recipe, folder, runtime)
 
 

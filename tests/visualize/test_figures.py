@@ -10,7 +10,7 @@ from torch import Tensor
 from t2t.analysis.feature_maps import ChannelStatistics
 from t2t.visualize.data import ChannelMaps, HeadDistances, ImageLook, ModelLook
 from t2t.visualize.figures import DEAD, OUTSIZED, feature_rows, largest
-from t2t.visualize.layout import Scale
+from t2t.visualize.layout import ColourScale
 from t2t.visualize.montage import GAP, Row, draw_montage, paint, panel_size
 from t2t.visualize.printing import distance_in_words
 
@@ -66,7 +66,7 @@ def test_panels_and_their_frames_are_where_the_numbers_say() -> None:
         Row(name="a", panels=torch.zeros(3, 1, 1)),
         Row(name="b", panels=panels, frames={2: DEAD}),
     ]
-    scale = Scale(0, 1, "gray", "grey")
+    scale = ColourScale(0, 1, "gray", "grey")
     picture = paint(rows, scale, 1.0)
     height, width = panel_size(rows, 1.0)
     white = (picture == 255).all(-1)

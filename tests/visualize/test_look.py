@@ -14,7 +14,8 @@ from PIL import Image
 
 import t2t
 from t2t.analysis.attention_distance import attention_distance
-from t2t.analysis.attention_maps import attention_maps, num_tokens_read, rollout
+from t2t.analysis.attention_maps import attention_maps
+from t2t.analysis.attention_rollout import num_tokens_read, rollout
 from t2t.deployment.weights_file import extra_of
 from t2t.errors import UserError
 from t2t.models.trained import load_trained

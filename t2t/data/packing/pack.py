@@ -19,11 +19,7 @@ from t2t.data.decoding.damage import (
     damage_limit,
 )
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
-from t2t.data.label_config import (
-    NO_LABEL_CONFIG,
-    LabelConfig,
-    differs_from_default,
-)
+from t2t.data.label_config import NO_LABEL_CONFIG, LabelConfig, differs_from_default
 from t2t.data.packing.shard_writer import (
     Settings,
     Shard,
@@ -33,7 +29,8 @@ from t2t.data.packing.shard_writer import (
 )
 from t2t.data.resources import num_cores
 from t2t.data.sources.base import Source, Splits
-from t2t.data.sources.opening import is_named, open_splits
+from t2t.data.sources.find_splits import is_named
+from t2t.data.sources.opening import open_splits
 from t2t.data.sources.shard_index import SUFFIX, ShardIndex
 from t2t.data.sources.shards import PACK_FILE, ShardSource, pack_description
 from t2t.data.sources.splitting import mixed_order

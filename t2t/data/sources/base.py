@@ -83,7 +83,7 @@ class Source(ABC):
         )
 
     def labels_to_hash(self) -> tuple[npt.NDArray[Any], ...]:
-        """What of a source's labels its fingerprint depends on."""
+        """The part of a source's labels that its fingerprint depends on."""
         if self.label_sets is None:
             return (self.labels,)
         return self.labels, self.label_sets

@@ -46,7 +46,7 @@ def frame_sources(frame: Any, title: str) -> dict[str, Source]:
     if len(columns.labels) == 1:
         labels = cells[columns.labels[0]]
     elif columns.labels:
-        flags = zip(*(cells[place] for place in columns.labels), strict=True)
+        flags = zip(*(cells[column] for column in columns.labels), strict=True)
         named = columns.label_names
         labels = read_flags([*flags], named, where).classes
     splits = None

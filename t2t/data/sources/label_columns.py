@@ -29,7 +29,7 @@ _SPLIT_WORDS = {name for names in SPLIT_NAMES.values() for name in names}
 
 @dataclass(frozen=True)
 class Columns:
-    """The places of the columns in a row."""
+    """The columns of a table by their index in a row."""
 
     names: tuple[str, ...]
     path: int
@@ -42,10 +42,10 @@ class Columns:
     @property
     def label_names(self) -> tuple[str, ...]:
         """The names of the label columns."""
-        return tuple(self.names[place] for place in self.labels)
+        return tuple(self.names[column] for column in self.labels)
 
     def get_split(self, where: str) -> Callable[[Any], Any]:
-        """What makes the name of a split of a cell."""
+        """The function that maps a cell to the name of a split."""
         if not self.split_is_flag or self.split is None:
             return _unchanged
         return partial(_split_of_flag, self.names[self.split], where)
@@ -130,24 +130,24 @@ class _Finder:
         """All columns."""
         config = self.config
         given = config.path_column
-        path = self.find_path() if given is None else self.place(given)
+        path = self.find_path() if given is None else self.index_of(given)
         split, is_flag_column = self.find_split(path)
         if config.label_columns:
-            places = tuple(self.place(name) for name in config.label_columns)
+            label_columns = tuple(self.index_of(name) for name in config.label_columns)
         else:
-            places = self.find_labels({path, split}, guess)
-        if not places and labels:
+            label_columns = self.find_labels({path, split}, guess)
+        if not label_columns and labels:
             self.refuse("label", {path, split})
-        used = [path, *places, *([] if split is None else [split])]
+        used = [path, *label_columns, *([] if split is None else [split])]
         if len(set(used)) < len(used):
             raise UserError(
                 f"{self.listed()}: one of them is named for two things; give each its "
                 "own, as in --label-columns path=file,label=breed."
             )
-        return Columns(self.names, path, places, split, is_flag_column)
+        return Columns(self.names, path, label_columns, split, is_flag_column)
 
-    def place(self, name: str) -> int:
-        """The place of a column by its name, or by its number from 1."""
+    def index_of(self, name: str) -> int:
+        """The index of a column, given by its name or by its number from 1."""
         for names, wanted in ((self.names, name), (self.plain, _plain(name))):
             if wanted in names:
                 return names.index(wanted)
@@ -160,9 +160,9 @@ class _Finder:
     def find_path(self) -> int:
         """The column with known name, if possible one that holds names of images."""
         known = [self.plain.index(name) for name in PATH_NAMES if name in self.plain]
-        for place in (*known, *range(len(self.names))):
-            if self.all_cells(place, lambda cell: is_image_name(str(cell))):
-                return place
+        for column in (*known, *range(len(self.names))):
+            if self.all_cells(column, lambda cell: is_image_name(str(cell))):
+                return column
         if known:
             return known[0]
         return self.refuse("path", set())
@@ -170,14 +170,14 @@ class _Finder:
     def find_split(self, path: int) -> tuple[int | None, bool]:
         """The column of splits, if there is one, and whether it holds 0 and 1."""
         if self.config.split_column is not None:
-            place = self.place(self.config.split_column)
-            return place, self.all_cells(place, is_flag)
+            column = self.index_of(self.config.split_column)
+            return column, self.all_cells(column, is_flag)
         for name in SPLIT_COLUMNS:
             if name in self.plain:
-                place = self.plain.index(name)
+                column = self.plain.index(name)
                 # Another thing may be called a set; in a split, a word may be wrong.
-                if self.most_cells(place, _is_split) and place != path:
-                    return place, False
+                if self.most_cells(column, _is_split) and column != path:
+                    return column, False
         for name in VAL_FLAGS:
             if name in self.plain:
                 return self.plain.index(name), True
@@ -186,24 +186,24 @@ class _Finder:
     def find_labels(self, taken: set[int | None], guess: bool) -> tuple[int, ...]:
         """The column of labels, or those of 0 and 1; empty if there are none."""
         for name in LABEL_NAMES:
-            if name in self.plain and (place := self.plain.index(name)) not in taken:
-                return (place,)
+            if name in self.plain and (column := self.plain.index(name)) not in taken:
+                return (column,)
         if not guess:
             return ()
-        rest = [place for place in range(len(self.names)) if place not in taken]
-        flags = [place for place in rest if self.all_cells(place, is_flag)]
+        rest = [column for column in range(len(self.names)) if column not in taken]
+        flags = [column for column in rest if self.all_cells(column, is_flag)]
         if len(flags) > 1:
             return tuple(flags)
         return tuple(rest) if len(rest) == 1 else ()
 
-    def all_cells(self, place: int, test: Callable[[Any], bool]) -> bool:
+    def all_cells(self, column: int, test: Callable[[Any], bool]) -> bool:
         """Whether the first rows pass a test in a column."""
-        cells = [row[place] for row in self.rows if place < len(row)]
+        cells = [row[column] for row in self.rows if column < len(row)]
         return bool(cells) and all(map(test, cells))
 
-    def most_cells(self, place: int, test: Callable[[Any], bool]) -> bool:
+    def most_cells(self, column: int, test: Callable[[Any], bool]) -> bool:
         """Whether most of the first rows that have a cell pass a test."""
-        cells = [row[place] for row in self.rows if place < len(row)]
+        cells = [row[column] for row in self.rows if column < len(row)]
         filled = [cell for cell in cells if plain_value(cell) != ""]
         return 2 * sum(map(test, filled)) > len(filled)
 

@@ -16,7 +16,7 @@ from t2t.data.sources.base import Openers
 from t2t.data.sources.label_columns import Columns, find_columns, is_header
 from t2t.data.sources.label_table import Row, read_rows
 from t2t.data.sources.storage import unopened
-from t2t.data.sources.table_labels import images_of_table
+from t2t.data.sources.table_images import images_of_table
 from t2t.errors import UserError, first_line
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl")
@@ -39,7 +39,7 @@ def openers_of_table(
     where: str = "the table",
     several: bool | None = None,
 ) -> Openers:
-    """What opens the images of columns of paths, labels and splits.
+    """Openers for the images of columns of paths, labels and splits.
 
         frame = pandas.read_csv("labels.csv")
         openers = openers_of_table(frame["file"], frame["breed"], root="photos")
@@ -52,7 +52,7 @@ def openers_of_table(
     labels; None finds out. None as `labels` gives a source without labels. Splits are
     train, val and test (or validation, …); the openers have the same keys, or "all"
     without splits. Files that are missing are noted in `source.notes`, and refused if
-    they are the majority. `Splits` for training: `splits_of(openers, …)` in opening.py.
+    they are the majority. `splits_of` in opening.py opens them as `Splits` to train on.
     """
     rows: Iterable[Row] = zip(
         paths,
@@ -196,7 +196,7 @@ def _csv_rows(path: str, encoding: str) -> Iterator[Sequence[str]]:
 
 
 def _find_delimiter(path: str, file: Iterable[str]) -> tuple[str, int]:
-    """What separates the columns, and how many lines come before them."""
+    """The delimiter of the columns, and the number of lines before them."""
     lines = [line for line in islice(file, 20) if line.strip()]
     if lines and lines[0].lower().startswith("sep="):  # as Excel writes it
         return lines[0].strip()[4:5] or ",", 1
@@ -239,9 +239,9 @@ def _records(path: str, encoding: str) -> Iterator[dict[str, Any]]:
         except UserError:  # of an entry
             raise
         except (ValueError, RecursionError) as error:
-            place = f"Line {number} of {path}" if number else path
+            where = f"Line {number} of {path}" if number else path
             raise UserError(
-                f"{place} is not JSON ({first_line(error)}): write an object for every "
+                f"{where} is not JSON ({first_line(error)}): write an object for every "
                 'image, such as {"file_name": "1.jpg", "label": "cat"}.'
             ) from error
 
@@ -285,10 +285,10 @@ def rows_of(read: ReadFile, prefix: str = "", split: str = "") -> Iterator[Row]:
     """
     columns = read.columns
     path, labels = columns.path, columns.labels
-    get_split, place = columns.get_split(read.where), columns.split
+    get_split, split_column = columns.get_split(read.where), columns.split
     for row in read.rows:
         label: Any = "" if not labels else row[labels[0]]
         if len(labels) > 1:
             label = tuple(map(str, (row[each] for each in labels)))
-        which = split if place is None else get_split(row[place])
+        which = split if split_column is None else get_split(row[split_column])
         yield (f"{prefix}{row[path]}" if prefix else row[path]), label, which

@@ -110,7 +110,7 @@ def read_rows(
 
 
 def _split_number(split: Any, path: str, where: str) -> int:
-    """The number of a split that is spelled in another way."""
+    """The number of a split by another of its names."""
     text = str(plain_value(split)).lower()
     if text not in _SPLIT_NUMBERS:
         raise UserError(
@@ -173,7 +173,7 @@ def find_root(paths: Sequence[str], roots: Sequence[str], where: str) -> str:
 
 
 def _look_up(table: LabelTable, root: str, listings: Listings) -> Indices:
-    """What Listing.find gives for all rows, folder by folder."""
+    """The result of `Listing.find` for all rows, folder by folder."""
     found = np.full(len(table), NOT_THERE, np.int64)
     order = np.argsort(table.folder_of, kind="stable")
     starts = np.flatnonzero(np.diff(table.folder_of[order], prepend=-1))

@@ -55,7 +55,7 @@ def is_flag(value: Any) -> bool:
 
 
 def flag_of(value: Any) -> bool | None:
-    """What a cell of 0 or 1 says; None if it holds anything else."""
+    """A cell of 0 or 1 as a bool; None if it holds anything else."""
     return _FLAGS.get(str(plain_value(value)).lower())
 
 
@@ -118,7 +118,7 @@ def _as_list(value: Any) -> Sequence[str] | None:
 
 
 def find_separator(texts: Sequence[str], column: str = "") -> str:
-    """What separates several labels in some of these texts; empty if nothing does.
+    """The separator of several labels in some of these texts; empty if there is none.
 
     Names of classes may hold commas and spaces: these separate only if the parts are
     fewer than the texts, as labels that come in many combinations are.

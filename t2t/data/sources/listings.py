@@ -56,8 +56,8 @@ class Listing:
 def _is_in(hashes: Indices, ordered: Indices) -> npt.NDArray[np.bool_]:
     if not len(ordered):
         return np.zeros(len(hashes), np.bool_)
-    place = np.minimum(np.searchsorted(ordered, hashes), len(ordered) - 1)
-    return ordered[place] == hashes
+    index = np.minimum(np.searchsorted(ordered, hashes), len(ordered) - 1)
+    return ordered[index] == hashes
 
 
 class Listings:

@@ -16,7 +16,7 @@ from t2t.data.image_files import files_below, read_whole
 from t2t.data.sources.base import Indices, Openers, Source, digest, no_labels
 from t2t.data.sources.filenames import group_by_split
 from t2t.data.sources.labels import labels_and_classes, labels_if_any
-from t2t.data.sources.parquet_columns import Columns, columns_of
+from t2t.data.sources.parquet_columns import ParquetColumns, columns_of
 from t2t.data.sources.process_cache import ProcessCache
 from t2t.data.sources.storage import unopened
 from t2t.errors import UserError, machine_error
@@ -86,7 +86,9 @@ class ParquetSource(Source):
             # Not mapped to memory: a file cut short would then end this process.
             return import_pyarrow().parquet.ParquetFile(path)
 
-    def _common_columns(self, columns: Sequence[Columns], labels: bool) -> Columns:
+    def _common_columns(
+        self, columns: Sequence[ParquetColumns], labels: bool
+    ) -> ParquetColumns:
         """The columns of all files; an error if labels or images differ in meaning."""
         first = common = columns[0]
         for each, path in zip(columns, self.files, strict=True):
@@ -99,7 +101,7 @@ class ParquetSource(Source):
                     "folders."
                 )
             if each != first:
-                common = Columns(first.image, None, None)
+                common = ParquetColumns(first.image, None, None)
         return common
 
     def _read_labels(self, needed: bool) -> tuple[Indices, tuple[str, ...]]:
@@ -197,7 +199,7 @@ def import_pyarrow() -> Any:
 
 
 def _errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
-    """What pyarrow raises for a damaged file, or a path that is not text."""
+    """The errors of pyarrow for a damaged file, or a path that is not text."""
     kinds = (OSError, MemoryError, UnicodeError)
     return (import_pyarrow().ArrowException, *kinds, *others)
 

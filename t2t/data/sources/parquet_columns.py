@@ -17,7 +17,7 @@ _LABEL_NAMES = ("label", "labels", "fine_label", "class", "cls", "target")
 
 
 @dataclass(frozen=True)
-class Columns:
+class ParquetColumns:
     """Which columns hold images and labels, and the classes if the schema says."""
 
     image: str
@@ -25,7 +25,7 @@ class Columns:
     classes: tuple[str, ...] | None
 
 
-def columns_of(schema: Any, path: str, labels: bool = True) -> Columns:
+def columns_of(schema: Any, path: str, labels: bool = True) -> ParquetColumns:
     """The image and label columns, by the Hugging Face metadata or else by name.
 
     Without `labels`, a file may have no label column.
@@ -63,13 +63,13 @@ def columns_of(schema: Any, path: str, labels: bool = True) -> Columns:
     assert image is not None
     _check_image_type(schema.field(image), path)
     if label is None or schema.names.count(label) != 1:
-        return Columns(image, None, None)
+        return ParquetColumns(image, None, None)
     classes = (features[label].get("names") if label in kinds else None) or []
     if not isinstance(classes, list) or any(type(name) is not str for name in classes):
         raise UserError(
             f"{path} names its classes {classes!s:.60}: it should be a list of strings."
         )
-    return Columns(image, label, tuple(classes) or None)
+    return ParquetColumns(image, label, tuple(classes) or None)
 
 
 def _check_image_type(field: Any, path: str) -> None:

@@ -47,7 +47,7 @@ class Waiting:
         return time.monotonic() - self.started > self.seconds
 
     def pause(self, seconds: float) -> None:
-        """Sleeps, unless it is cancelled meanwhile."""
+        """Sleeps until it is cancelled."""
         until = min(time.monotonic() + seconds, self.started + self.seconds)
         while (left := until - time.monotonic()) > 0 and not self.over():
             time.sleep(min(left, _POLL_SECONDS))
@@ -68,11 +68,9 @@ class Waiting:
 class ShardCache:
     """A folder of whole shards; the ones that were not used longest are removed."""
 
-    def __init__(
-        self, folder: Path | None = None, max_bytes: int | None = None
-    ) -> None:
-        self.folder = folder or cache_folder() / "shards"
-        self.max_bytes = max_bytes or default_size(self.folder)
+    def __init__(self) -> None:
+        self.folder = cache_folder() / "shards"
+        self.max_bytes = default_size(self.folder)
 
     def path(self, url: str, stamp: Iterable[int | str]) -> Path:
         """Where the copy of a shard is; another one if the shard has changed."""

@@ -25,7 +25,7 @@ def holdout(source: Source, num: int, seed: int = 0) -> tuple[Source, Source]:
 
 
 def strata_of(source: Source) -> Indices:
-    """What an image is stratified by: its class, of several the rarest."""
+    """The stratum of each image: its class, of several the rarest."""
     if source.label_sets is None:
         return source.labels
     return rarest_classes(source.labels, source.label_sets, len(source.classes))

@@ -74,7 +74,7 @@ def feeds_gpu(device: str | None) -> bool:
 
 
 def import_paths() -> list[str]:
-    """Where modules are looked for, for another process."""
+    """The import path of this process, for another one."""
     return [each or os.curdir for each in sys.path if isinstance(each, str)]
 
 
@@ -138,7 +138,7 @@ def send_files(connection: socket.socket, files: Sequence[int]) -> None:
 
 
 def receive_files(connection: socket.socket, parent: int) -> list[int]:
-    """What `send_files` sends; nothing if the training process ends before that."""
+    """The files that `send_files` sends; none if the training process ends first."""
     files: list[int] = []
     word = _MORE
     while word == _MORE:

@@ -1,6 +1,6 @@
 """The worker pool: threads and processes that read and decode images.
 
-    StreamBatches (stream.py)             WorkerPool (here)          workers (worker.py)
+    StreamBatches (stream.py)             WorkerPool (here)    workers (image_reader.py)
 
     sampler ─► Request ── submit ──► tasks of a few images ─► queue
                (shared_memory.py)                               │ dispatch
@@ -19,8 +19,6 @@ block is too small, the images that did not fit become a task with a larger bloc
 """
 
 import pickle
-import selectors
-import socket
 import subprocess
 import threading
 import weakref
@@ -28,22 +26,17 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from t2t.data.decoding.decode import DecodeOptions
 from t2t.data.sources.base import Indices, Source
+from t2t.data.streaming.image_reader import ImageReader, ReadResult
 from t2t.data.streaming.shared_memory import Arena, Block, Request
-from t2t.data.streaming.worker import (
-    MAX_MESSAGE,
-    ImageReader,
-    ImagesToRead,
-    ReadResult,
-    pickled,
-    start_workers,
-)
+from t2t.data.streaming.worker import MAX_MESSAGE, pickled, start_workers
+from t2t.data.streaming.worker_process import ReadTask, WorkerProcess, listening
 from t2t.errors import LocalError, on_one_line
 
 # Images per task that are decoded: at least 8, so that dispatching costs little, and
@@ -61,37 +54,6 @@ _MAX_TASKS_PER_PROCESS = 2
 _MAX_DEATHS = 2
 # The ratio of a block's size to what recent images would need.
 _HEADROOM = 1.4
-
-
-@dataclass(frozen=True, eq=False)
-class ReadTask:
-    """Some images of a request, for one worker."""
-
-    request: Request
-    positions: Indices
-    decodes: bool
-    is_read: bool
-    """Whether the files are in the arena already, at the offsets in the rows."""
-    num_bytes: int
-    num_deaths: int = 0
-    """How many processes died while running it."""
-
-    @property
-    def wanted(self) -> ImagesToRead:
-        wanted = np.zeros((len(self.positions), 3), dtype=np.int64)
-        wanted[:, 0] = self.request.indices[self.positions]
-        if self.is_read:
-            wanted[:, 1:] = self.request.rows[self.positions, 1:3]
-        return wanted
-
-
-@dataclass(eq=False)
-class WorkerProcess:
-    """A worker process, as the pool sees it."""
-
-    socket: socket.socket
-    tasks: deque[tuple[ReadTask, Block]] = field(default_factory=deque)
-    pid: int | None = None
 
 
 class WorkerPool:
@@ -144,7 +106,8 @@ class WorkerPool:
         self._reader.is_stopped = False
         self._is_running = True
         try:
-            with self._listening() if self.workers else nullcontext():
+            replies = listening(self.workers, self._receive, self._fail)
+            with replies if self.workers else nullcontext():
                 yield
         finally:
             self._reader.is_stopped = True
@@ -260,39 +223,12 @@ class WorkerPool:
                 self._queue.appendleft(rest)
                 self._dispatch()
 
-    @contextmanager
-    def _listening(self) -> Iterator[None]:
-        """Receives the processes' replies in a thread, inside this context."""
-        ours, theirs = socket.socketpair()
-        listener = threading.Thread(
-            target=self._listen, args=(theirs,), name="t2t-listen", daemon=True
-        )
-        with ours, theirs:
-            listener.start()
-            try:
-                yield
-            finally:
-                ours.close()
-                listener.join()
-
-    def _listen(self, stop: socket.socket) -> None:
-        """Receives replies until `stop` is closed; an error fails all requests."""
-        try:
-            with selectors.DefaultSelector() as selector:
-                selector.register(stop, selectors.EVENT_READ)
-                for worker in self.workers:
-                    selector.register(worker.socket, selectors.EVENT_READ, worker)
-                while True:
-                    for key, _ in selector.select():
-                        if key.data is None:
-                            return
-                        if not self._receive(key.data):
-                            selector.unregister(key.fileobj)
-        except BaseException as error:
-            with self._lock:
-                self._error = error
-                for request in self._requests:
-                    request.fail(error)
+    def _fail(self, error: BaseException) -> None:
+        """Fails all requests."""
+        with self._lock:
+            self._error = error
+            for request in self._requests:
+                request.fail(error)
 
     def _receive(self, worker: WorkerProcess) -> bool:
         """Receives one message; False if the process has died."""

@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from t2t.analysis.confusion_figure import save_figure
+from t2t.analysis.figure import save_figure
 from t2t.lab.bench.cases import Case, default_depth
 
 Row = dict[str, Any]

@@ -34,7 +34,7 @@ class PreparedStep(NamedTuple):
     compile_seconds: float
 
 
-class Measured(NamedTuple):
+class MeasuredRow(NamedTuple):
     """A row, with a profile if requested."""
 
     row: Row
@@ -106,7 +106,7 @@ def measure_cases(
     *,
     seconds: float = 3.0,
     profiled: bool = False,
-) -> Iterator[Measured]:
+) -> Iterator[MeasuredRow]:
     """Yields a row per case; one that fails gives its reason and stops no other."""
     for case in cases:
         case_flops(case)  # raises an error for impossible models before anything runs
@@ -118,7 +118,7 @@ def measure_cases(
             figures = failed_row(error)
         # Outside of the handler, whose error keeps the step's tensors alive.
         free_memory(device)
-        yield Measured(case_row(case, device, figures, command), profile)
+        yield MeasuredRow(case_row(case, device, figures, command), profile)
 
 
 def case_row(case: Case, device: torch.device, figures: Row, command: str) -> Row:

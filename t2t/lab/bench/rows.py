@@ -12,8 +12,8 @@ from rich.text import Text
 
 from t2t.atomic import write_atomically
 from t2t.errors import UserError
+from t2t.formatting import counted
 from t2t.lab.bench.profiling import Profile
-from t2t.training.logging.clock import counted
 from t2t.training.logging.console import width_of
 
 Row = dict[str, Any]

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from t2t.training.logging.clock import counted
+from t2t.formatting import counted
 from t2t.training.runtime import PRECISIONS
 
 Step = Callable[[], Any]

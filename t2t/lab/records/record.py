@@ -11,12 +11,12 @@ from typing import Any
 
 from t2t.config import differences, few, to_json
 from t2t.errors import UserError
+from t2t.formatting import counted
 from t2t.lab.output_dir import file_names, renamed, writing_into
 from t2t.lab.studies.figures import draw_seeds
 from t2t.tasks.base import Metric
 from t2t.tasks.registry import primary_metric
 from t2t.training.environment import read_environment
-from t2t.training.logging.clock import counted
 from t2t.training.logging.metrics import read_rows
 from t2t.training.run_files import (
     CURVES,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from t2t.lab.studies.results import Cost, costs_of, finished
+from t2t.lab.studies.results import ModelCost, costs_of, finished
 from t2t.lab.studies.study import Study
 from t2t.training.forecast.plan import plan
 from t2t.training.loaders import open_data
@@ -39,7 +39,7 @@ class ArmForecast:
     arm: str
     recipe: str
     model: str
-    cost: Cost
+    cost: ModelCost
     epochs: int
     num_runs: int
     num_done: int

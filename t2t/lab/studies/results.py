@@ -15,9 +15,9 @@ from t2t.tasks.base import Metric
 from t2t.tasks.classify import TOP1
 from t2t.tasks.registry import primary_metric, task_class
 from t2t.training.environment import read_environment
+from t2t.training.initial_state import build_model
 from t2t.training.recipe import Recipe
 from t2t.training.run_folder import RunFolder
-from t2t.training.state import build_model
 
 NUM_ERRORS = 2
 """Standard errors that a difference must exceed to be significant."""
@@ -56,14 +56,14 @@ class Values:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cost:
+class ModelCost:
     """Parameters of an arm's model and MACs per image."""
 
     parameters: int
     macs: int
 
 
-def costs_of(study: Study, num_classes: int) -> dict[str, Cost]:
+def costs_of(study: Study, num_classes: int) -> dict[str, ModelCost]:
     """The cost of every arm's model; tasks without labels need no classes."""
     costs = {}
     for name, recipe in study.arms.items():
@@ -71,7 +71,7 @@ def costs_of(study: Study, num_classes: int) -> dict[str, Cost]:
         with torch.device("meta"):
             model = build_model(recipe, num_classes if needs_labels else 0)
         macs = macs_by_module(model, (recipe.channels, *recipe.image_size))
-        costs[name] = Cost(
+        costs[name] = ModelCost(
             parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
             macs=sum(items.total() for items in macs.values()),
         )
@@ -84,7 +84,7 @@ class Arm:
 
     name: str
     recipe: Recipe
-    cost: Cost
+    cost: ModelCost
     results: Mapping[int, Mapping[str, Any]]
     """The result of each seed's run."""
     environments: tuple[Mapping[str, Any], ...] = ()
@@ -244,7 +244,7 @@ def gather(
     study: Study,
     seeds: Sequence[int],
     folder: Path,
-    costs: Mapping[str, Cost],
+    costs: Mapping[str, ModelCost],
     num_classes: int,
     errors: Mapping[tuple[str, int], str],
 ) -> StudyResult:

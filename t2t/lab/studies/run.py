@@ -17,9 +17,10 @@ from t2t.lab.studies.report import write
 from t2t.lab.studies.results import StudyResult, costs_of, finished, gather, run_folder
 from t2t.lab.studies.study import Study
 from t2t.training.loaders import open_data
-from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
 from t2t.training.run_folder import RunFolder
+from t2t.training.runtime import Runtime
+from t2t.training.train import train
 
 
 def run_study(

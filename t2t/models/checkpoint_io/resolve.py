@@ -51,7 +51,7 @@ def resolve_file(path: str | os.PathLike[str]) -> Path:
 
 
 def no_file(text: str) -> str:
-    """What to say if there is nothing under a path or name."""
+    """The error if there is nothing under a path or name."""
     return (
         f"There is no file {text}; give a file, a run folder, an http(s) URL, "
         "hf-hub:owner/name, builtin, or the name of a timm model that has pre-trained "

@@ -159,7 +159,7 @@ def page_file(
 
 
 def model_json(predictor: Predictor, options: ServerOptions) -> dict[str, Any]:
-    """What a client may want to know of a model."""
+    """The description of a model, for clients."""
     trained = predictor.trained
     return {
         "name": trained.name,

@@ -16,26 +16,22 @@ from PIL import Image
 from starlette.requests import Request
 from torch import Tensor
 
-from t2t.analysis.attention_maps import (
-    AttentionLayer,
+from t2t.analysis.attention_maps import AttentionLayer, attention_maps_with_notes
+from t2t.analysis.attention_rollout import (
     attention_from_output,
-    attention_maps_with_notes,
     has_rollout,
     num_tokens_read,
     rollouts,
 )
-from t2t.analysis.attention_rollout import Occlusion, pca_colours, token_maps
+from t2t.analysis.occlusion import Occlusion
+from t2t.analysis.token_maps import pca_colours, token_maps
 from t2t.data.crops import CenterCrop
 from t2t.data.decoding.decode import image_size
 from t2t.models.vit import VisionTransformer
 from t2t.serving.predictor import ClassProbability
 from t2t.serving.server.problem import Problem
 from t2t.serving.server.room import Room
-from t2t.serving.server.service import (
-    Service,
-    milliseconds,
-    while_here,
-)
+from t2t.serving.server.service import Service, milliseconds, while_here
 from t2t.serving.server.upload import busy, read_image
 from t2t.shapes import FeatureMap, Images, Pixels
 

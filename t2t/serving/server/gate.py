@@ -38,7 +38,7 @@ LINGER_BYTES = 1 << 26
 
 
 class Gate:
-    """Lets requests to the application that are meant for it.
+    """Passes only requests to the application that are meant for it.
 
     A page of another site must reach nothing: a name that another DNS server points
     here is refused, and so are requests that another site's page sends.
@@ -99,7 +99,7 @@ class Gate:
             check_token(headers, token)
 
     def log(self, scope: Scope, status: int, seconds: float) -> None:
-        """Counts a request, and prints it if asked to."""
+        """Counts a request, and prints it if there is an access log."""
         route = scope.get("route")
         path = getattr(route, "path", "other")
         if status not in (0, CLIENT_LEFT):

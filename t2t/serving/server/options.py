@@ -12,7 +12,7 @@ class ServerOptions:
     """Limits of a server. The defaults suit one machine and a few hundred clients."""
 
     token: str | None = None
-    """Whoever sends it may ask; None lets everybody ask."""
+    """What a request has to send; None accepts every request."""
     hosts: tuple[str, ...] = ()
     """Names of this server beside addresses and localhost."""
     access_log: bool = False

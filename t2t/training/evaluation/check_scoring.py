@@ -5,10 +5,9 @@ import torch
 from t2t.errors import UserError
 from t2t.tasks.checks import checked_metrics
 from t2t.training.distributed import World
-from t2t.training.evaluation.evaluate import Normalize, evaluate_models
+from t2t.training.evaluation.evaluate import Normalize, score_models
 from t2t.training.forecast.random_batch import random_batch
 from t2t.training.recipe import Recipe
-from t2t.training.sharding import unsharded
 from t2t.training.state import TrainState
 from t2t.training.step import unchanged_buffers
 
@@ -22,10 +21,9 @@ def check_scoring(
     task, model = state.task, state.model
     batch = random_batch(recipe, NUM_IMAGES, task, world.device)
     normalize = Normalize(recipe.augmentation.mean, recipe.augmentation.std)
-    task.eval()
-    with unchanged_buffers(task), unsharded(task), unsharded(model):
-        values = evaluate_models(
-            {"raw": model}, [batch], normalize, task.score, world, precision
+    with unchanged_buffers(task):
+        values = score_models(
+            task, {"raw": model}, [batch], normalize, world, precision
         )
     task.train()
     try:

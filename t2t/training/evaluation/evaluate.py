@@ -1,6 +1,7 @@
 """Evaluation: values of every image of a validation set, over all processes."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
@@ -11,9 +12,10 @@ from t2t.data.batches import EvaluationBatches
 from t2t.data.sampler import Batch
 from t2t.errors import UserError
 from t2t.shapes import Images, Labels
-from t2t.tasks.base import Views
+from t2t.tasks.base import Task, Views
 from t2t.tasks.checks import checked_rows
 from t2t.training.distributed import World, all_gather_rows
+from t2t.training.sharding import unsharded
 
 Scoring = Callable[[nn.Module, Images, Labels], dict[str, Tensor]]
 """Values of every image, by name, such as `Task.score` gives."""
@@ -80,6 +82,25 @@ def evaluate_models(
     for name, model in models.items():
         model.train(were_training[name])
     return {name: in_order(parts, world) for name, parts in rows.items()}
+
+
+def score_models(
+    task: Task,
+    models: Mapping[str, nn.Module],
+    batches: Iterable[Batch],
+    normalize: Normalize,
+    world: World,
+    precision: torch.dtype,
+    advance: Callable[[int], None] | None = None,
+) -> dict[str, dict[str, Tensor]]:
+    """The task's values of each model, whose weights may be sharded."""
+    task.eval()
+    with ExitStack() as stack:
+        for model in (task, *models.values()):
+            stack.enter_context(unsharded(model))
+        return evaluate_models(
+            models, batches, normalize, task.score, world, precision, advance
+        )
 
 
 def in_order(parts: list[Views], world: World) -> Views:

@@ -1,32 +1,16 @@
 """Evaluates a trained model on its own or other data."""
 
 import os
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from t2t.config import from_json
-from t2t.data.batches import EvaluationBatches, LoaderOptions, evaluation_batches
-from t2t.data.crops import CenterCrop
-from t2t.data.decoding.damage import (
-    DEFAULT_MAX_DAMAGED,
-    Damage,
-    damage_limit,
-)
+from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
-from t2t.data.label_config import (
-    NO_LABEL_CONFIG,
-    LabelConfig,
-    differs_from_default,
-)
-from t2t.data.sources import Source, Subset, open_source
-from t2t.data.sources.opening import find_splits
-from t2t.errors import UserError, choose
-from t2t.models.checkpoint_io.resolve import FILE_NAME
+from t2t.data.label_config import NO_LABEL_CONFIG, LabelConfig
+from t2t.errors import UserError
 from t2t.models.trained import TrainedModel, load_trained
 from t2t.shapes import Images, Labels
 from t2t.tasks.base import Views
@@ -34,21 +18,21 @@ from t2t.tasks.class_matching import match_classes, relabelled
 from t2t.tasks.classify import flipped_logits, score_logits
 from t2t.training.distributed import (
     World,
-    all_gather_union,
-    check_same_on_all,
     init_distributed,
 )
 from t2t.training.evaluation.calibration import MAX_LOGITS
-from t2t.training.evaluation.evaluate import Normalize, Scoring, evaluate
+from t2t.training.evaluation.evaluate import Scoring
+from t2t.training.evaluation.evaluate_source import (
+    EvaluateOptions,
+    Progress,
+    evaluate_source,
+    no_progress,
+)
+from t2t.training.evaluation.evaluation_data import EvaluationData, find_data
 from t2t.training.evaluation.measured import Measured
 from t2t.training.evaluation.real_labels import RealLabels
 from t2t.training.evaluation.report import EvalReport
 from t2t.training.evaluation.score import Score
-from t2t.training.loaders import open_data
-from t2t.training.recipe import Recipe
-from t2t.training.run_files import BEST, RECIPE
-from t2t.training.runtime import PRECISIONS, default_precision
-from t2t.training.saved_run import read_recipe, same_data
 from t2t.training.threads import use_free_cores
 
 
@@ -67,7 +51,7 @@ def evaluate_model(
     max_damaged: str = DEFAULT_MAX_DAMAGED,
     max_pixels: int = DEFAULT_MAX_PIXELS,
     also: Scoring | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = no_progress,
 ) -> EvalReport | None:
     """Evaluates a run or weights on their own or other data.
 
@@ -76,9 +60,15 @@ def evaluate_model(
     `also` gives more values of every image, which the report keeps.
     `progress` is called with the number of images done and their total.
     """
+    options = EvaluateOptions(
+        batch_size=batch_size,
+        device=device,
+        precision=precision,
+        max_pixels=max_pixels,
+        max_damaged=max_damaged,
+    )
     with init_distributed(device) as world, use_free_cores(world.device):
-        precision = precision or default_precision(world.device)
-        choose("precision", precision, PRECISIONS)
+        options.precision_on(world.device)
         trained = as_trained(path, model)
         found = find_data(trained, data, split, label_config)
         check_one_label(trained, found)
@@ -94,11 +84,8 @@ def evaluate_model(
             selected,
             Scorer(flip=flip, keeps_logits=has_room, also=also),
             world,
-            precision=precision,
-            batch_size=batch_size,
-            max_damaged=max_damaged,
-            max_pixels=max_pixels,
-            progress=progress,
+            options,
+            progress,
         )
         if measured is None:
             return None
@@ -112,9 +99,7 @@ def evaluate_model(
         )
 
 
-def with_classes_of(
-    trained: TrainedModel, selected: "EvaluationData"
-) -> "EvaluationData":
+def with_classes_of(trained: TrainedModel, selected: EvaluationData) -> EvaluationData:
     """The same images with the class numbers of a model, and all notes on them."""
     classes = selected.source.classes
     numbers, notes = match_classes(classes, trained.class_names, selected.where)
@@ -125,33 +110,15 @@ def with_classes_of(
 
 def measure(
     trained: TrainedModel,
-    selected: "EvaluationData",
+    selected: EvaluationData,
     score: Scoring,
     world: World,
-    *,
-    precision: str,
-    batch_size: int,
-    max_damaged: str,
-    max_pixels: int,
-    progress: Callable[[int, int], None],
+    options: EvaluateOptions,
+    progress: Progress,
 ) -> Measured | None:
     """The values that a score gives of all images; None but in the main process."""
     source = selected.source
-    damage = Damage(damage_limit(max_damaged, len(source)))
-    batch_size = min(batch_size, len(source))
-    batches = open_batches(trained, source, batch_size, world, damage, max_pixels)
-    watch = Stopwatch(world, len(source), progress)
-    values = evaluate(
-        trained.model.to(world.device),
-        batches,
-        Normalize(trained.mean, trained.std),
-        score,
-        world,
-        PRECISIONS[precision],
-        watch.advance,
-    )
-    rate = watch.images_per_second()
-    damaged = all_gather_union(damage.names, world)
+    found = evaluate_source(trained, source, score, world, options, progress)
     if not world.is_main:
         return None
     return Measured(
@@ -159,12 +126,12 @@ def measure(
         data=selected.where,
         split=selected.split,
         source=source,
-        values=values,
-        images_per_second=rate,
+        values=found.values,
+        images_per_second=found.images_per_second,
         device=device_name(world),
-        precision=precision,
-        batch_size=batch_size,
-        damaged=damaged,
+        precision=options.precision_on(world.device),
+        batch_size=min(options.batch_size, len(source)),
+        damaged=found.damaged,
         notes=selected.notes,
     )
 
@@ -196,7 +163,7 @@ def as_trained(
     return path if isinstance(path, TrainedModel) else load_trained(path, model=model)
 
 
-def check_one_label(trained: TrainedModel, selected: "EvaluationData") -> None:
+def check_one_label(trained: TrainedModel, selected: EvaluationData) -> None:
     """Refuses several labels per image, for a score of predicted classes."""
     if trained.is_multilabel:
         raise UserError(
@@ -209,162 +176,6 @@ def check_one_label(trained: TrainedModel, selected: "EvaluationData") -> None:
             "predicts one of each: evaluate it on images with one label, or train with "
             "--set task=multilabel."
         )
-
-
-def open_batches(
-    trained: TrainedModel,
-    source: Source,
-    batch_size: int,
-    world: World,
-    damage: Damage,
-    max_pixels: int,
-) -> EvaluationBatches:
-    """All images once, with the preprocessing of the model."""
-    shared = {
-        "model": trained.name,
-        "classes": dict(enumerate(trained.class_names)),
-        "num_images": len(source),
-        "batch_size": batch_size,
-    }
-    check_same_on_all(world, shared)
-    return evaluation_batches(
-        source,
-        batch_size=batch_size,
-        crop=CenterCrop(size=trained.image_size, fraction=trained.crop_fraction),
-        device=world.device,
-        rank=world.rank,
-        world_size=world.size,
-        channels=trained.channels,
-        damage=damage,
-        loader_options=LoaderOptions(max_pixels=max_pixels),
-    )
-
-
-class Stopwatch:
-    """Counts images, and times the batches after the first, which warms up."""
-
-    def __init__(
-        self, world: World, total: int, progress: Callable[[int, int], None]
-    ) -> None:
-        self.world, self.total, self.progress = world, total, progress
-        self.started: float | None = None
-        self.num_first = self.num_done = 0
-
-    def advance(self, num_images: int) -> None:
-        """Counts a batch."""
-        self.num_done += num_images
-        if self.world.is_main:
-            # The last batch is padded.
-            self.progress(min(self.num_done, self.total), self.total)
-        if self.started is None:
-            self.wait()
-            self.started = time.perf_counter()
-            self.num_first = num_images
-
-    def images_per_second(self) -> float | None:
-        """The rate of all batches but the first."""
-        self.wait()
-        if self.started is None or self.num_done == self.num_first:
-            return None
-        seconds = time.perf_counter() - self.started
-        return (self.num_done - self.num_first) / seconds
-
-    def wait(self) -> None:
-        """Waits for the device."""
-        if self.world.device.type == "cuda":
-            torch.cuda.synchronize(self.world.device)
-
-
-@dataclass(frozen=True)
-class EvaluationData:
-    """The images to evaluate on."""
-
-    source: Source
-    where: str
-    split: str
-    notes: tuple[str, ...] = ()
-
-
-def find_data(
-    trained: TrainedModel,
-    data: str | Path | None,
-    split: str | None,
-    label_config: LabelConfig = NO_LABEL_CONFIG,
-) -> EvaluationData:
-    """The named images, or the validation images of the run.
-
-    Data without splits is split as in training if it is the run's own; other data
-    without splits is used completely.
-    """
-    recipe = recipe_beside(trained.path)
-    own = trained.data if recipe is None else recipe.data
-    seed = trained.seed if recipe is None else recipe.seed
-    where = own if data is None else str(data)
-    if where is None:
-        raise UserError(f"{trained.path} does not name its training data: give --data.")
-    is_own = own is not None and same_data(where, own)
-    if is_own and not differs_from_default(label_config):
-        label_config = labels_of(trained, recipe)
-    elif differs_from_default(label_config):
-        is_own = is_own and label_config == labels_of(trained, recipe)
-    try:
-        splits = find_splits(where, label_config=label_config).openers
-    except UserError as error:
-        if data is not None:
-            raise
-        raise UserError(
-            f"{error} {trained.path} was trained on it: give --data."
-        ) from (error)
-    if split is None and "all" in splits and not is_own:
-        note = f"{where} has no splits, so all of it is used; --split val takes a "
-        return EvaluationData(splits["all"](), where, "all", (note + "tenth.",))
-    split = split or "val"
-    divides = recipe is not None and (recipe.holdout > 0 or recipe.fold is not None)
-    if recipe is not None and divides and is_own and split in ("train", "val"):
-        held = open_data(recipe)
-        source = held.train if split == "train" else held.val
-    else:
-        source = open_source(where, split, seed=seed, label_config=label_config)
-    notes: tuple[str, ...] = ()
-    if is_own and split == "val":
-        notes = (*split_changes(source, trained, where), *choice_note(trained, recipe))
-    return EvaluationData(source, where, split, notes)
-
-
-def choice_note(trained: TrainedModel, recipe: Recipe | None) -> tuple[str, ...]:
-    """A note if a run's weights were chosen by the images that they are scored on."""
-    is_best = Path(trained.path).name == BEST
-    if not (is_best or (recipe is not None and recipe.keep == "best")):
-        return ()
-    return (
-        "These weights are those of the run's best evaluation on these images, so "
-        "their score here is too optimistic; other images say more.",
-    )
-
-
-def split_changes(source: Source, trained: TrainedModel, where: str) -> tuple[str, ...]:
-    """A note if other images are held out than in training."""
-    known = trained.evaluated_on
-    if not isinstance(source, Subset) or known in (None, source.fingerprint()):
-        return ()
-    return (
-        f"{where} has changed since training, and so has its split: the model may have "
-        "been trained on some of the images.",
-    )
-
-
-def labels_of(trained: TrainedModel, recipe: Recipe | None) -> LabelConfig:
-    """Where the labels of a model's training data are."""
-    if recipe is not None:
-        return recipe.labels
-    return from_json(LabelConfig, trained.labels)
-
-
-def recipe_beside(path: str | os.PathLike[str]) -> Recipe | None:
-    """The recipe of a run folder, given the folder or the model in it."""
-    folder = Path(path).expanduser()
-    folder = folder.parent if folder.name in (FILE_NAME, BEST) else folder
-    return read_recipe(folder) if (folder / RECIPE).is_file() else None
 
 
 def device_name(world: World) -> str:

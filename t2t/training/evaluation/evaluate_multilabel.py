@@ -1,7 +1,6 @@
 """Evaluates a model that predicts several labels per image."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -11,20 +10,20 @@ from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.label_config import NO_LABEL_CONFIG, LabelConfig
 from t2t.data.sources import Source
 from t2t.data.sources.label_sets import sets_of_classes
-from t2t.errors import UserError, choose
+from t2t.errors import UserError
 from t2t.models.trained import TrainedModel
 from t2t.tasks.multilabel import index_table, multi_hot, score_multilabel
 from t2t.tasks.multilabel_scores import MultilabelScores
 from t2t.training.distributed import init_distributed
 from t2t.training.evaluation.evaluate import Scoring
-from t2t.training.evaluation.evaluate_model import (
-    as_trained,
-    find_data,
-    measure,
-    with_classes_of,
+from t2t.training.evaluation.evaluate_model import as_trained, measure, with_classes_of
+from t2t.training.evaluation.evaluate_source import (
+    EvaluateOptions,
+    Progress,
+    no_progress,
 )
+from t2t.training.evaluation.evaluation_data import find_data
 from t2t.training.evaluation.multilabel_report import MultilabelReport
-from t2t.training.runtime import PRECISIONS, default_precision
 from t2t.training.threads import use_free_cores
 
 
@@ -39,12 +38,18 @@ def evaluate_multilabel(
     precision: str | None = None,
     max_damaged: str = DEFAULT_MAX_DAMAGED,
     max_pixels: int = DEFAULT_MAX_PIXELS,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = no_progress,
 ) -> MultilabelReport | None:
     """As `evaluate_model`, for a model that predicts several labels per image."""
+    options = EvaluateOptions(
+        batch_size=batch_size,
+        device=device,
+        precision=precision,
+        max_pixels=max_pixels,
+        max_damaged=max_damaged,
+    )
     with init_distributed(device) as world, use_free_cores(world.device):
-        precision = precision or default_precision(world.device)
-        choose("precision", precision, PRECISIONS)
+        options.precision_on(world.device)
         trained = as_trained(path)
         if not trained.is_multilabel:
             raise UserError(
@@ -60,11 +65,8 @@ def evaluate_multilabel(
             selected,
             scoring(table.to(world.device), num_classes),
             world,
-            precision=precision,
-            batch_size=batch_size,
-            max_damaged=max_damaged,
-            max_pixels=max_pixels,
-            progress=progress,
+            options,
+            progress,
         )
         if measured is None:
             return None
@@ -83,7 +85,7 @@ def label_table(source: Source) -> torch.Tensor:
 
 
 def scoring(table: torch.Tensor, num_classes: int) -> Scoring:
-    """What gives the loss and the probabilities of each image."""
+    """A score: the loss and the probabilities of each image."""
     return lambda model, images, labels: score_multilabel(
         model, images, multi_hot(table, labels, num_classes)
     )

@@ -15,15 +15,15 @@ from t2t.data.sources import Source, Splits
 from t2t.data.sources.in_memory import is_in_memory
 from t2t.data.typical_size import typical_side
 from t2t.errors import UserError
+from t2t.formatting import duration
 from t2t.tasks import task_class
 from t2t.training.distributed import World
 from t2t.training.forecast.plan import num_evaluated, plan
 from t2t.training.forecast.random_batch import random_batch
 from t2t.training.forecast.step_times import GPUS
-from t2t.training.logging.clock import duration
+from t2t.training.initial_state import new_state
 from t2t.training.recipe import Recipe
 from t2t.training.runtime import Runtime
-from t2t.training.state import new_state
 from t2t.training.step import Stepper
 
 FEW_TO_TRAIN = 5_000

@@ -15,6 +15,7 @@ from t2t.data.sampler import steps_per_epoch
 from t2t.data.sources import Splits
 from t2t.data.sources.torchvision_sets import no_downloads
 from t2t.errors import UserError
+from t2t.formatting import counted, duration, pace
 from t2t.models.config import ModelConfig
 from t2t.tasks.base import Task, Views
 from t2t.training.check_names import check_names
@@ -23,11 +24,11 @@ from t2t.training.evaluation.evaluate import autocast
 from t2t.training.forecast.advice import balance_notes, size_notes
 from t2t.training.forecast.plan import values_per_parameter
 from t2t.training.forecast.random_batch import random_batch
+from t2t.training.initial_state import new_state
 from t2t.training.loaders import open_data
-from t2t.training.logging.clock import counted, duration, pace
 from t2t.training.recipe import Recipe
-from t2t.training.runtime import PRECISIONS, Runtime, resolve_runtime
-from t2t.training.state import TrainState, new_state
+from t2t.training.runtime import Runtime, resolve_runtime
+from t2t.training.state import TrainState
 from t2t.training.step import check_any_size, keep_tokens
 
 NUM_TRIED = {"cpu": 8, "mps": 32}
@@ -141,7 +142,7 @@ def try_steps(
     scale: float = 1.0,
 ) -> tuple[float, float]:
     """Seconds and bytes that one image takes, from a few steps on random images."""
-    precision = PRECISIONS[runtime.precision or "fp32"]
+    precision = runtime.dtype
     num = min(NUM_TRIED.get(world.device.type, num_at_once), num_at_once)
     views = random_views(state.task, recipe, num, world.device, scale)
     num_bytes = 0.0

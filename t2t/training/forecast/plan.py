@@ -5,6 +5,7 @@ from typing import Any
 
 from t2t.data.sampler import steps_per_epoch
 from t2t.errors import UserError, choose
+from t2t.formatting import duration
 from t2t.models.zoo import ZOO
 from t2t.training.distributed import PARALLELISMS, Parallelism
 from t2t.training.forecast.measured_steps import MeasuredSteps
@@ -15,7 +16,6 @@ from t2t.training.forecast.step_times import (
     network_origins,
     overlap,
 )
-from t2t.training.logging.clock import duration
 from t2t.training.recipe import Recipe
 from t2t.training.sharding import KEPT_BYTES, check_nodes
 
@@ -67,7 +67,7 @@ class Plan:
 
     @property
     def limit(self) -> str:
-        """What a faster step would need."""
+        """The bottleneck of a step: host, network or device."""
         if self.host_seconds > self.device_seconds + self.exposed_seconds:
             return "host"
         return "network" if self.exposed_seconds > self.device_seconds else "device"
@@ -151,7 +151,7 @@ class Plan:
         return f"{name} per step", f"{seconds * 1e3:.1f} ms ({known})"
 
     def sources(self) -> list[str]:
-        """What was measured, and what is assumed."""
+        """Sentences on what was measured, and what is assumed."""
         lines = []
         for is_measured, label in ((True, "Measured"), (False, "Assumed")):
             words = [

@@ -12,11 +12,11 @@ from t2t.data.sampler import Batch, steps_per_epoch
 from t2t.data.sources import Splits
 from t2t.training.distributed import World, find_device
 from t2t.training.evaluation.evaluate import Normalize, autocast
+from t2t.training.initial_state import new_state
 from t2t.training.logging.console import RunConsole
 from t2t.training.prepare import prepare
 from t2t.training.recipe import Recipe
 from t2t.training.runtime import Runtime, resolve_runtime
-from t2t.training.state import new_state
 from t2t.training.step import Stepper
 from t2t.training.threads import choose_threads, use_threads
 
@@ -29,7 +29,7 @@ FEW, SEVERAL = 4, 12
 
 @dataclass(frozen=True)
 class Speed:
-    """What a run takes on this machine."""
+    """The times of a run on this machine."""
 
     step_seconds: float
     """The mean over the phases."""
@@ -104,7 +104,7 @@ def time_evaluation(stepper: Stepper, batch: Batch) -> float:
     state.task.eval()
 
     def evaluate() -> None:
-        with torch.no_grad(), autocast(device, stepper.precision):
+        with torch.no_grad(), autocast(device, stepper.runtime.dtype):
             values = state.task.score(state.model, normalize(part), part.labels)
         next(iter(values.values())).cpu()
 

@@ -1,6 +1,5 @@
-"""Measures the time of steps, estimates the time left, and formats numbers."""
+"""Measures the time of steps, and estimates the time left."""
 
-import math
 import time
 from collections import deque
 from typing import Any
@@ -94,7 +93,7 @@ class Clock:
         return steps + num_evaluations * self.evaluation_seconds
 
     def model_saved(self) -> None:
-        """Notes the time at which the model of an evaluation was saved."""
+        """Records the time at which the model of an evaluation was saved."""
         self.total_seconds = time.monotonic() - self.started
 
     def wall_times(self) -> dict[str, float | None]:
@@ -114,25 +113,3 @@ class Clock:
             "train_seconds": round(self.seconds, 3),
             "compile_seconds": round(self.compile_seconds, 3),
         }
-
-
-def duration(seconds: float) -> str:
-    """A time in s, min or h."""
-    if not math.isfinite(seconds):
-        return "?"
-    whole = round(seconds)
-    if whole < 120:
-        return f"{whole} s"
-    if whole < 7200:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def pace(rate: float) -> str:
-    """A rate in images/s."""
-    return f"{rate:,.0f} images/s" if rate >= 1 else f"{rate:.2g} images/s"
-
-
-def counted(number: int, noun: str) -> str:
-    """A number and its noun, in the singular or plural."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")

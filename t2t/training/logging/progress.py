@@ -10,7 +10,8 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from t2t.training.logging.clock import Clock, duration, pace
+from t2t.formatting import duration, pace
+from t2t.training.logging.clock import Clock
 from t2t.training.recipe import Recipe
 
 

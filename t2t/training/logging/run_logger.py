@@ -6,11 +6,12 @@ from types import TracebackType
 from typing import Any
 
 from t2t.errors import UserError
+from t2t.formatting import counted, duration
 from t2t.tasks import Metric, task_class
 from t2t.tasks.checks import checked_warning
 from t2t.training.distributed import World
 from t2t.training.environment import command_line
-from t2t.training.logging.clock import Clock, counted, duration
+from t2t.training.logging.clock import Clock
 from t2t.training.logging.failure_counter import FailureCounter
 from t2t.training.logging.messages import Messages
 from t2t.training.logging.metrics_log import MetricsLog
@@ -221,7 +222,7 @@ class RunLogger:
             self.draw()
 
     def shown_metrics(self, has_uneven_classes: bool) -> list[Metric]:
-        """What the line of an evaluation shows beside the primary metric.
+        """The metrics in the line of an evaluation beside the primary one.
 
         With even classes, macro accuracy is the same as top-1.
         """

@@ -9,7 +9,7 @@ from label_layouts import images, labels_by_name, numbered, table
 
 from t2t.data.label_config import LabelConfig
 from t2t.data.sources import Splits, open_source, open_splits
-from t2t.data.sources.opening import find_splits
+from t2t.data.sources.find_splits import find_splits
 from t2t.data.sources.splitting import fold_of
 from t2t.errors import UserError
 

@@ -8,13 +8,9 @@ import pytest
 from image_folders import make_folder, write_image
 
 from t2t.data.decoding.decode import DamagedImage, decode
-from t2t.data.sources import (
-    holdout,
-    open_source,
-    open_splits,
-)
+from t2t.data.sources import holdout, open_source, open_splits
+from t2t.data.sources.find_splits import find_splits
 from t2t.data.sources.labels import folder_meant
-from t2t.data.sources.opening import find_splits
 from t2t.errors import UserError
 
 

@@ -6,8 +6,8 @@ import torch
 
 from t2t.data.decoding.decode import DecodeOptions
 from t2t.data.sources import ArraySource
+from t2t.data.streaming.image_reader import ImageReader
 from t2t.data.streaming.shared_memory import Block, ImageKind
-from t2t.data.streaming.worker import ImageReader
 
 
 @pytest.mark.parametrize(("room", "num_written"), [(128, 2), (127, 1), (63, 0)])

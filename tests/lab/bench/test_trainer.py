@@ -14,14 +14,15 @@ from t2t.analysis.cost import count
 from t2t.data.batches import Batches
 from t2t.data.packing.pack import pack
 from t2t.errors import UserError
+from t2t.lab.bench.measure_training import measure_recipes
 from t2t.lab.bench.rows import identity, row_line
 from t2t.lab.bench.timing import Timing
-from t2t.lab.bench.trainer import BenchTrainer, Files, measure_recipes, open_files
+from t2t.lab.bench.trainer import BenchTrainer, Files, open_files
 from t2t.recipes.imagenet import published
+from t2t.training.initial_state import build_model
 from t2t.training.loaders import training_batches
 from t2t.training.recipe import Recipe, TokenDropping
 from t2t.training.runtime import Runtime
-from t2t.training.state import build_model
 
 CPU = torch.device("cpu")
 
@@ -92,7 +93,7 @@ def test_rows_from_files_stand_beside_the_step_alone(
     photos: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # So slow a unit that a share keeps its digits, however busy the machine is.
-    monkeypatch.setattr("t2t.lab.bench.trainer.matrix_rate", lambda *_: 1e6)
+    monkeypatch.setattr("t2t.lab.bench.measure_training.matrix_rate", lambda *_: 1e6)
     files = Files(data=str(photos))
     runtime = Runtime(device="cpu", workers=1)
     alone, fed = (
@@ -122,7 +123,7 @@ def test_memory_is_that_of_steps_alone(
         torch.ones(2**27)  # half a GiB, given back at once
         return 1e12
 
-    monkeypatch.setattr("t2t.lab.bench.trainer.matrix_rate", matrix_rate)
+    monkeypatch.setattr("t2t.lab.bench.measure_training.matrix_rate", matrix_rate)
     rows = measure_recipes(
         [recipe],
         [Runtime(device="cpu", workers=1)],
@@ -162,7 +163,7 @@ def test_every_phase_is_timed_and_has_its_share(
         step()
         return Timing((next(clocks),) * 5)  # what else runs here must not count
 
-    monkeypatch.setattr("t2t.lab.bench.trainer.time_steps", timed)
+    monkeypatch.setattr("t2t.lab.bench.measure_training.time_steps", timed)
     token_dropping = TokenDropping(keep=0.5, until=0.6)
     phased = replace(recipe, token_dropping=token_dropping, light_augment_share=0.1)
     (measured,) = measure_recipes(

@@ -15,7 +15,8 @@ from t2t.errors import UserError
 from t2t.lab.output_dir import renamed
 from t2t.lab.records.record import SUMMARY_KEYS, record
 from t2t.lab.studies.study import Study
-from t2t.training.loop import Runtime, train
+from t2t.training.runtime import Runtime
+from t2t.training.train import train
 
 CPU = Runtime(device="cpu", compile="off", workers=1)
 

@@ -12,7 +12,7 @@ from t2t.errors import UserError
 from t2t.lab.records.study_record import is_studies, record_studies
 from t2t.lab.studies.run import run_study
 from t2t.lab.studies.study import Study
-from t2t.training.loop import Runtime
+from t2t.training.runtime import Runtime
 
 CPU = Runtime(device="cpu", compile="off", workers=1)
 

@@ -12,14 +12,14 @@ from t2t.data.augment.config import Augmentation
 from t2t.data.augment.pipeline import augment_images
 from t2t.data.rng import CounterRng
 from t2t.errors import UserError
-from t2t.lab.studies.results import Arm, Cost, compare_claim
+from t2t.lab.studies.results import Arm, ModelCost, compare_claim
 from t2t.lab.studies.run import run_study
 from t2t.lab.studies.study import Claim, Study
 from t2t.shapes import Images, Labels, Pixels
 from t2t.tasks import Metric, Task, register_task
 from t2t.tasks.base import VAL_LOSS, Numbers, Views
-from t2t.training.loop import Runtime
 from t2t.training.recipe import Recipe
+from t2t.training.runtime import Runtime
 
 
 @register_task("test_mean_colour")
@@ -102,7 +102,7 @@ def arm(name: str, *values: float) -> Arm:
     return Arm(
         name=name,
         recipe=Recipe(name=name, model="t2t_vit_7_32", task="test_mean_colour"),
-        cost=Cost(parameters=1, macs=1),
+        cost=ModelCost(parameters=1, macs=1),
         results={seed: {"colour_error": each} for seed, each in enumerate(values)},
     )
 

@@ -22,9 +22,10 @@ from t2t.lab.studies.study import Study
 from t2t.training.loaders import open_data
 from t2t.training.logging.metrics import read_rows
 from t2t.training.logging.run_logger import RunLogger
-from t2t.training.loop import Result, Runtime
 from t2t.training.recipe import Recipe
+from t2t.training.result import Result
 from t2t.training.run_folder import RunFolder
+from t2t.training.runtime import Runtime
 
 CPU = Runtime(device="cpu", compile="off", workers=1)
 

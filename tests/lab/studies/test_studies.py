@@ -19,18 +19,18 @@ from t2t.lab.studies.paper import EPOCHS
 from t2t.lab.studies.report import as_json, markdown
 from t2t.lab.studies.results import (
     Arm,
-    Cost,
+    ModelCost,
     StudyResult,
     compare_claim,
     costs_of,
     run_folder,
 )
 from t2t.lab.studies.study import Claim, Study
+from t2t.training.initial_state import build_model
 from t2t.training.optim import build_optimizers
 from t2t.training.recipe import Recipe
 from t2t.training.run_files import write_json
 from t2t.training.saved_run import RESULT_TYPES
-from t2t.training.state import build_model
 
 
 def test_arms_of_one_name_are_one_recipe() -> None:
@@ -139,7 +139,7 @@ def arm(name: str, *top1: float) -> Arm:
     return Arm(
         name=name,
         recipe=Recipe(name=name, model="t2t_vit_7_32"),
-        cost=Cost(parameters=1, macs=1),
+        cost=ModelCost(parameters=1, macs=1),
         results={seed: {"top1": value} for seed, value in enumerate(top1)},
     )
 
@@ -316,7 +316,7 @@ def told_arm(holdout: int = 0) -> Arm:
     return Arm(
         name="a",
         recipe=recipe,
-        cost=Cost(parameters=1_230_000, macs=456_000_000),
+        cost=ModelCost(parameters=1_230_000, macs=456_000_000),
         results={
             0: {"top1": 90.0, "top1_raw": 70.0, **values},
             3: {"top1": 91.0, "top1_raw": 73.0, **values},

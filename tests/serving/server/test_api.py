@@ -12,8 +12,9 @@ import torch
 from starlette.testclient import TestClient
 
 import t2t
-from t2t.analysis.attention_maps import attention_maps, rollout
-from t2t.analysis.attention_rollout import occlusion_map
+from t2t.analysis.attention_maps import attention_maps
+from t2t.analysis.attention_rollout import rollout
+from t2t.analysis.occlusion import occlusion_map
 from t2t.models.create import create_model
 from t2t.models.trained import TrainedModel
 from t2t.serving.predictor import Predictor

@@ -22,7 +22,9 @@ from t2t.models.trained import load_trained
 from t2t.models.weights import load_with_report, save
 from t2t.recipes.digits import t2t_vit
 from t2t.training.distributed import World
-from t2t.training.evaluation.evaluate_model import Stopwatch, evaluate_model, find_data
+from t2t.training.evaluation.evaluate_model import evaluate_model
+from t2t.training.evaluation.evaluate_source import Throughput
+from t2t.training.evaluation.evaluation_data import find_data
 from t2t.training.evaluation.report import EvalReport
 from t2t.training.evaluation.score import Score
 
@@ -217,7 +219,7 @@ def test_the_first_batch_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "perf_counter", lambda: next(times))
     seen: list[tuple[int, int]] = []
     world = World(0, 1, torch.device("cpu"))
-    watch = Stopwatch(world, 70, lambda done, total: seen.append((done, total)))
+    watch = Throughput(world, 70, lambda done, total: seen.append((done, total)))
     for _ in range(3):
         watch.advance(30)
     assert watch.images_per_second() == 30

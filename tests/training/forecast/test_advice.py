@@ -23,9 +23,9 @@ from t2t.training.forecast.advice import (
     size_notes,
 )
 from t2t.training.forecast.estimate import estimate
-from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe, TokenDropping
-from t2t.training.runtime import resolve_runtime
+from t2t.training.runtime import Runtime, resolve_runtime
+from t2t.training.train import train
 
 Tiny = Callable[..., Recipe]
 TEAM = World(0, 1, torch.device("cpu"))

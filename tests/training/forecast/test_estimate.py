@@ -9,8 +9,8 @@ import pytest
 
 from t2t.training.forecast import estimate as module
 from t2t.training.forecast.estimate import estimate
-from t2t.training.loop import Runtime
 from t2t.training.recipe import Recipe, TokenDropping
+from t2t.training.runtime import Runtime
 from t2t.training.state import TrainState
 
 Tiny = Callable[..., Recipe]

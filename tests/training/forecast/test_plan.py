@@ -19,8 +19,8 @@ from t2t.training.forecast.measured_steps import (
 )
 from t2t.training.forecast.plan import plan, sent_bytes
 from t2t.training.forecast.step_times import GPUS, HOST_SECONDS, STEP_SHARE
+from t2t.training.initial_state import build_model
 from t2t.training.recipe import EMA, OptimizerConfig, Phase, Recipe, TokenDropping
-from t2t.training.state import build_model
 
 Tiny = Callable[..., Recipe]
 PUBLISHED = Recipe(name="t2t_vit_14", model="t2t_vit_14", epochs=310, batch_size=1024)

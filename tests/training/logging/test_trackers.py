@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from t2t.training.logging import metrics_log, trackers
-from t2t.training.loop import Runtime, train
 from t2t.training.recipe import Recipe
+from t2t.training.runtime import Runtime
+from t2t.training.train import train
 
 Tiny = Callable[..., Recipe]
 

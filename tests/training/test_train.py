@@ -18,22 +18,24 @@ from t2t.data.sources import open_splits
 from t2t.errors import LocalError, UserError
 from t2t.models.weights import load_with_report
 from t2t.recipes.digits import t2t_vit
-from t2t.training import loop, model_saver, trainer
+from t2t.training import model_saver, trainer
+from t2t.training import train as train_module
 from t2t.training.checkpoint_files import checkpoints
 from t2t.training.checkpoint_writer import CheckpointWriter
-from t2t.training.evaluation.evaluate import evaluate_models
+from t2t.training.evaluation.evaluate import score_models
 from t2t.training.logging import metrics_log, run_logger
 from t2t.training.logging.clock import Clock
 from t2t.training.logging.messages import Messages
 from t2t.training.logging.metrics import read_rows
 from t2t.training.logging.progress import RemainingTime
 from t2t.training.logging.run_logger import RunLogger
-from t2t.training.loop import Runtime, train
 from t2t.training.recipe import CropConfig, Recipe, Schedule, TokenDropping
 from t2t.training.run_folder import RunFolder
+from t2t.training.runtime import Runtime
 from t2t.training.state import Snapshot
 from t2t.training.step import Stepper
 from t2t.training.stop_signals import StopSignals
+from t2t.training.train import train
 
 
 def tiny() -> Recipe:
@@ -93,11 +95,11 @@ def test_no_more_images_are_evaluated_at_once_than_a_device_computes(
 ) -> None:
     judged = []
 
-    def noting(models: Any, batches: Any, *arguments: Any) -> Any:
+    def noting(task: Any, models: Any, batches: Any, *arguments: Any) -> Any:
         judged.extend([len(batch.images) for batch in batches])
-        return evaluate_models(models, batches, *arguments)
+        return score_models(task, models, batches, *arguments)
 
-    monkeypatch.setattr(trainer, "evaluate_models", noting)
+    monkeypatch.setattr(trainer, "score_models", noting)
     runtime = Runtime(device="cpu", compile="off", micro_batch=100)
     recipe = replace(tiny(), epochs=1)
     train(recipe, folder=tmp_path / "run", runtime=runtime, quiet=True)
@@ -125,7 +127,7 @@ def test_a_stop_during_a_step_is_reported_without_a_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop = StopSignals()
-    monkeypatch.setattr(loop, "StopSignals", lambda: stop)
+    monkeypatch.setattr(train_module, "StopSignals", lambda: stop)
 
     def broken(*_: object) -> None:
         stop.received = True
@@ -140,7 +142,7 @@ def test_advice_is_given_even_where_a_stop_was_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop = StopSignals()
-    monkeypatch.setattr(loop, "StopSignals", lambda: stop)
+    monkeypatch.setattr(train_module, "StopSignals", lambda: stop)
 
     def full(*_: object) -> None:
         stop.received = True

@@ -9,13 +9,9 @@ from torch import Tensor, nn
 
 import t2t
 from t2t.analysis.attention_figure import ExplainedImage, draw_explanations
-from t2t.analysis.attention_rollout import (
-    attention_rollout,
-    cell_edges,
-    explain,
-    occlusion_map,
-    pca_colours,
-)
+from t2t.analysis.explain import attention_rollout, explain
+from t2t.analysis.occlusion import cell_edges, occlusion_map
+from t2t.analysis.token_maps import pca_colours
 from t2t.models.layers import SelfAttention
 
 SMALL = {"dim": 16, "depth": 2, "num_heads": 2, "token_dim": 8, "num_classes": 3}

@@ -19,6 +19,7 @@ from t2t.data.sources.label_table import (
 from t2t.data.sources.label_values import Classes, ReadValues, read_flags, read_values
 from t2t.data.sources.packed_names import Indices
 from t2t.errors import UserError, on_one_line
+from t2t.formatting import counted
 
 _SEVERAL_SHARE = 0.1
 """From this share of images with different labels, they are multi-label."""
@@ -38,7 +39,7 @@ class TableImages:
     is_several: bool
 
     def openers(self) -> Openers:
-        """What opens each split."""
+        """An opener for each split."""
         present = np.unique(self.split_of)
         return {SPLITS[number]: partial(self.open, int(number)) for number in present}
 
@@ -177,7 +178,7 @@ class _Rows:
             "/".join(self.classes_of[self.values[row]]) or "none"
             for row in different[0]
         ]
-        which = "1 image" if len(different) == 1 else f"{len(different):,} images"
+        which = counted(len(different), "image")
         raise UserError(
             f"{self.table.where} gives {which} different labels in several rows, such "
             f"as {self._name(different[0][0])} ({', '.join(labels[:_NUM_SHOWN])}): "
@@ -214,10 +215,9 @@ class _Rows:
                 f"such as {first}: is {self.table.label_column!r} the column of "
                 "labels? Name another with --label-columns label=COLUMN."
             )
-        which = "1 image" if num == 1 else f"{num:,} images"
         verb = "has" if num == 1 else "have"
         self.notes.append(
-            f"{which} of {self.table.where} {verb} no label and "
+            f"{counted(num, 'image')} of {self.table.where} {verb} no label and "
             f"{'is' if num == 1 else 'are'} skipped, such as {first}."
         )
         self.kept, self.values = self.kept[~is_empty], self.values[~is_empty]
@@ -275,7 +275,7 @@ class _Rows:
                 holds = [name in each for each in self.classes_of]
                 num = int(np.array(holds)[self.values].sum())
                 self.notes.append(
-                    f"{name!r} is a class, of {num:,} image{'s' * (num != 1)} of "
+                    f"{name!r} is a class, of {counted(num, 'image')} of "
                     f"{where}: if it says that the label is missing, leave the cell "
                     "empty."
                 )

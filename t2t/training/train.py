@@ -20,6 +20,7 @@ from t2t.training.checkpoint import find_checkpoint
 from t2t.training.compile_policy import earlier_decision, first_decision
 from t2t.training.distributed import (
     PARALLELISMS,
+    World,
     broadcast_from_main,
     check_same_on_all,
     init_distributed,
@@ -34,6 +35,7 @@ from t2t.training.machine_sharing import made_once_per_machine
 from t2t.training.pictures import draw_pictures
 from t2t.training.recipe import Recipe
 from t2t.training.rendezvous import is_peer_lost
+from t2t.training.result import Result
 from t2t.training.run_folder import RunFolder
 from t2t.training.runtime import (
     Runtime,
@@ -44,7 +46,7 @@ from t2t.training.runtime import (
 )
 from t2t.training.stop_signals import StopSignals
 from t2t.training.threads import choose_threads, threads_of_run, use_threads
-from t2t.training.trainer import Result, Trainer
+from t2t.training.trainer import Trainer
 
 __all__ = ["Result", "Runtime", "Trainer", "train"]
 
@@ -93,40 +95,25 @@ def train(
 
         finished = broadcast_from_main(world, claim_folder)
         if finished is not None:
-            note = note_on_tables(run_folder.path, recipe)
-            return Result(
-                run_folder.path,
-                True,
-                finished,
-                already_finished=True,
-                notes=(note,) if note else (),
-            )
+            return finished_result(run_folder, recipe, finished)
         silent = quiet or not (world.is_main and prints_info())
         console = RunConsole(quiet=silent, highlight=False)
         if splits is None:
             with stage(console, f"Reading {recipe.data}"):
                 splits = made_once_per_machine(world, lambda: open_data(recipe))
         check_same_on_all(world, shared_settings(recipe, runtime, world, splits, fresh))
-        has_labels = splits.val.is_labelled
         logger = exits.enter_context(
             RunLogger(
                 run_folder,
                 recipe,
                 world,
                 quiet=quiet,
-                has_labels=has_labels,
+                has_labels=splits.val.is_labelled,
                 has_uneven_classes=is_uneven(splits.val),
             )
         )
         logger.clock.started = started
-        checkpoint = None
-        if not fresh:
-            checkpoint = find_checkpoint(run_folder.checkpoints, world, logger.warn)
-            if checkpoint is None and run_folder.has_started():
-                logger.warn(
-                    f"There is no checkpoint in {run_folder.checkpoints}: training "
-                    "starts again from step 0."
-                )
+        checkpoint = None if fresh else newest_checkpoint(run_folder, world, logger)
         compiling = first_decision(runtime, world)
         if checkpoint is not None and not compiling.is_made:
             compiling = broadcast_from_main(
@@ -142,35 +129,14 @@ def train(
         trainer = Trainer(
             recipe, runtime, world, run_folder, splits, logger, checkpoint, compiling
         )
-        loaded = trainer.state.loaded
         # Graphs rehearse an evaluation; shards can only be used after a step.
         if not (trainer.stepper.uses_graphs or is_sharded(trainer.task)):
-            check_scoring(recipe, trainer.state, world, trainer.stepper.precision)
-
-        def write_start() -> None:
-            checksum = None if loaded is None else loaded.checksum
-            kept = run_folder.with_checksum(recipe, checksum)
-            run_folder.start(kept, settings, world, fresh)
-
+            check_scoring(recipe, trainer.state, world, runtime.dtype)
         # Everything is built: mistakes in the recipe have raised their errors by now.
-        broadcast_from_main(world, write_start)
+        broadcast_from_main(world, lambda: write_start(trainer, settings, fresh))
         if PARALLELISMS[runtime.parallelism]:
             run_folder.check_visible(world)
-        with trainer.writer, explain_out_of_memory(trainer), trainer.watch:
-            try:
-                result = trainer.run(stop, notes, is_timed)
-                if result.finished:
-                    draw_pictures(trainer)
-                return replace(result, stop_requested=stop.received)
-            except Exception as error:
-                if isinstance(error, LocalError):
-                    trainer.save_before_giving_up()
-                known = isinstance(error, UserError | torch.OutOfMemoryError)
-                if known or is_peer_lost(error) or not stop.received:
-                    raise
-                # Ctrl-C also kills compiler processes that the first step waits for.
-                logger.warn(f"Stopped within a step ({type(error).__name__}).")
-                return Result(run_folder.path, False, logger.summary(trainer.state))
+        return run_trainer(trainer, stop, notes, is_timed)
 
 
 def check_folder(
@@ -185,6 +151,59 @@ def check_folder(
     if finished is not None:
         run_folder.check_model()
     return finished
+
+
+def finished_result(
+    run_folder: RunFolder, recipe: Recipe, summary: dict[str, Any]
+) -> Result:
+    """The result of a run that was finished before."""
+    note = note_on_tables(run_folder.path, recipe)
+    notes = (note,) if note else ()
+    return Result(run_folder.path, True, summary, already_finished=True, notes=notes)
+
+
+def newest_checkpoint(
+    run_folder: RunFolder, world: World, logger: RunLogger
+) -> Path | None:
+    """The checkpoint to resume from; warns if a run that has started has none."""
+    checkpoint = find_checkpoint(run_folder.checkpoints, world, logger.warn)
+    if checkpoint is None and run_folder.has_started():
+        logger.warn(
+            f"There is no checkpoint in {run_folder.checkpoints}: training starts "
+            "again from step 0."
+        )
+    return checkpoint
+
+
+def write_start(trainer: Trainer, settings: dict[str, Any], fresh: bool) -> None:
+    """Writes the recipe and the environment into the run folder."""
+    loaded, run_folder = trainer.state.loaded, trainer.run_folder
+    checksum = None if loaded is None else loaded.checksum
+    kept = run_folder.with_checksum(trainer.recipe, checksum)
+    run_folder.start(kept, settings, trainer.world, fresh)
+
+
+def run_trainer(
+    trainer: Trainer, stop: StopSignals, notes: Sequence[str], is_timed: bool
+) -> Result:
+    """Trains until the run is finished or stopped."""
+    with trainer.writer, explain_out_of_memory(trainer), trainer.watch:
+        try:
+            result = trainer.run(stop, notes, is_timed)
+            if result.finished:
+                draw_pictures(trainer)
+            return replace(result, stop_requested=stop.received)
+        except Exception as error:
+            if isinstance(error, LocalError):
+                trainer.save_before_giving_up()
+            known = isinstance(error, UserError | torch.OutOfMemoryError)
+            if known or is_peer_lost(error) or not stop.received:
+                raise
+            # Ctrl-C also kills compiler processes that the first step waits for.
+            logger = trainer.logger
+            logger.warn(f"Stopped within a step ({type(error).__name__}).")
+            summary = logger.summary(trainer.state)
+            return Result(trainer.run_folder.path, False, summary)
 
 
 @contextmanager
