@@ -24,7 +24,7 @@ from typing import Any
 
 from t2t.atomic import write_atomically
 from t2t.data.label_config import LabelConfig
-from t2t.data.sources.opening import open_splits
+from t2t.data.sources.open_splits import open_splits
 
 IN_A_FOLDER = 1000
 CLASSES = [f"class{number:04d}" for number in range(1000)]

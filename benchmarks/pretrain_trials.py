@@ -1,13 +1,16 @@
 """Trials of pre-training without labels on one GPU, one after the other.
 
     python benchmarks/pretrain_trials.py path/to/cifar10 --out rows.jsonl --minutes 9 \
-        moco_v3@100 dino+optimizer.lr=1e-3@100 simclr+batch_size=1024@100
+        moco_v3+muon@20 dino+optimizer.lr=1e-3@20 simclr+batch_size=1024@20 best@13m
 
-A trial is a recipe `pretrain.NAME`, settings as for --set, and epochs. Its features are
-scored by a linear probe and kNN; then it is fine-tuned on shares of the labels, and the
-same model is trained from scratch on the same images, on all of them for the same time
-as pre-training and fine-tuning took. Every result is a row, written at once. The same
-command resumes what --minutes cut off, if the folder --runs is kept.
+A trial is a recipe `pretrain.NAME`, settings as for --set, and epochs; `muon` stands
+for the optimizer of the recipes from scratch. `best@13m` is the one with the best
+linear probe of those before it, for 13 minutes at its images/s. Features are scored by
+a linear probe and kNN; then the model (with `best`, that one alone) is fine-tuned on
+shares of the labels, and the same model is trained from scratch on the same images, on
+all of them for the same time as pre-training and fine-tuning took. Every result is a
+row, written at once. The same command resumes what --minutes cut off or a signal
+killed, if the folder --runs is kept; it writes each row once.
 """
 
 import argparse
@@ -36,6 +39,7 @@ from t2t.recipes import find_recipe
 from t2t.recipes.default import fitting_batch
 from t2t.recipes.fine_tuning import LARGEST_BATCH, fine_tuning, with_weights
 from t2t.recipes.settings import apply_settings
+from t2t.recipes.small_images import MUON
 from t2t.training.evaluation.evaluate_source import EvaluateOptions, no_progress
 from t2t.training.loaders import open_data
 from t2t.training.recipe import Recipe
@@ -47,6 +51,9 @@ FINE_TUNED = "fine_tuned"
 """In --tune, the defaults of `t2t train --from`."""
 SCRATCH = "cifar10.t2t_vit_7"
 TUNINGS = ("0.01:fine_tuned@100", "0.1:fine_tuned@50", f"1:{SCRATCH}@100")
+BEST = "best"
+SCORES = "scores.json"
+"""In a run's folder: what a probe has found, which need not be computed twice."""
 SMALL_SCRATCH_EPOCHS = 300
 """Epochs from scratch on a share of the labels; on all, those of the same time."""
 Row = dict[str, Any]
@@ -82,11 +89,17 @@ class Bench:
     done: set[str] = field(default_factory=set)
     """Runs from scratch, which trials of the same model share."""
     has_failed: bool = False
+    scored: dict[str, Row] = field(default_factory=dict)
+    """The rows of the features of each trial."""
 
     def write(self, row: Row) -> None:
-        """Adds a row to the file and prints it."""
-        with self.options.out.open("a") as out:
-            out.write(json.dumps(row) + "\n")
+        """Adds a row to the file, if it is not in it, and prints it."""
+        line = json.dumps(row) + "\n"
+        file = self.options.out
+        if file.exists() and line in file.read_text().splitlines(keepends=True):
+            return
+        with file.open("a") as out:
+            out.write(line)
         print(json.dumps({k: v for k, v in row.items() if v is not None}), flush=True)
 
     def run(self, name: str, recipe: Recipe, splits: Splits) -> Result:
@@ -101,7 +114,9 @@ class Bench:
             result = train(
                 replace(recipe, seed=self.options.seed),
                 folder=self.options.runs / f"{name}-seed{self.options.seed}",
-                runtime=Runtime(compile="off", device=self.options.device),
+                runtime=Runtime(
+                    compile="off", device=self.options.device, checkpoint_minutes=1.0
+                ),
                 splits=splits,
                 quiet=True,
             )
@@ -129,15 +144,35 @@ def pretrain_recipe(trial: str, options: argparse.Namespace) -> Recipe:
     words, _, epochs = trial.partition("@")
     name, *settings = words.split("+")
     recipe = replace(find_recipe(f"pretrain.{name}"), data=options.data)
+    if "muon" in settings:
+        recipe = replace(recipe, optimizer=MUON)
+        settings.remove("muon")
     words_of_all = (*options.set, *settings)
     recipe = apply_settings(recipe, int(epochs) if epochs else None, words_of_all)
     # Each evaluation takes time, and nothing is chosen by it.
     return replace(recipe, evaluate_every=max(recipe.epochs // 4, 1))
 
 
+def best_trial(trial: str, bench: Bench) -> str:
+    """The trial that best@MINUTESm stands for."""
+    if not bench.scored:
+        raise ValueError(f"{trial} needs a trial before it that has finished")
+    best = max(bench.scored, key=lambda name: float(bench.scored[name]["linear_top1"]))
+    length = trial.partition("@")[2]
+    if length.endswith("m"):
+        seconds = 60 * float(length[:-1])
+        images = seconds * bench.scored[best]["images_per_second"]
+        length = str(max(round(images / len(bench.splits.train)), 1))
+    return f"{best.partition('@')[0]}@{length}"
+
+
 def score(folder: Path, bench: Bench) -> Row:
     """The linear and kNN top-1 of the features of a run."""
     options, splits = bench.options, bench.splits
+    file = folder / SCORES
+    if file.exists():
+        known: Row = json.loads(file.read_text())
+        return known
     started = time.monotonic()
     report = score_all(
         load_trained(folder, needs_head=False),
@@ -150,8 +185,12 @@ def score(folder: Path, bench: Bench) -> Row:
         Path(),
         no_progress,
     )
-    found = {f"{each.method}_top1": each.top1 for each in report.results}
-    return {**found, "probe_seconds": round(time.monotonic() - started, 1)}
+    row: Row = {f"{each.method}_top1": round(each.top1, 2) for each in report.results}
+    row["probe_seconds"] = round(time.monotonic() - started, 1)
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(row))
+    part.replace(file)
+    return row
 
 
 def tuned_recipe(tuning: Tuning, weights: Path, num_images: int, data: str) -> Recipe:
@@ -209,13 +248,17 @@ def last_numbers(folder: Path) -> Row:
     last: Row = {}
     for row in rows:
         last |= row
-    names = ("loss", "val_loss", "feature_std", "teacher_entropy", "batch_entropy")
+    collapse = ("feature_std", "output_std", "teacher_entropy", "batch_entropy")
+    names = ("loss", "val_loss", *collapse)
     return {name: last[name] for name in names if name in last}
 
 
 def rows_of(trial: str, bench: Bench) -> Iterator[Row]:
     """Pre-trains; yields a row of the features, and two for each share of labels."""
     options = bench.options
+    is_best = trial.startswith(f"{BEST}@")
+    if is_best:
+        trial = best_trial(trial, bench)
     recipe = replace(pretrain_recipe(trial, options), name=trial)
     result = bench.run(folder_name(trial), recipe, bench.splits)
     row: Row = {
@@ -236,6 +279,9 @@ def rows_of(trial: str, bench: Bench) -> Iterator[Row]:
     }
     row |= score(result.folder, bench)
     yield row
+    bench.scored[trial] = dict(row)
+    if not is_best and any(each.startswith(f"{BEST}@") for each in options.trials):
+        return
     for tuning in map(Tuning.of, options.tune):
         part = bench.part(tuning.share)
         num = len(part.train)
@@ -291,7 +337,7 @@ def main() -> int:
     text: Callable[..., Any] = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=text)
     parser.add_argument("data")
-    parser.add_argument("trials", nargs="+", metavar="NAME[+FIELD=VALUE…][@EPOCHS]")
+    parser.add_argument("trials", nargs="+", metavar="NAME[+FIELD=VALUE…]@EPOCHS")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--runs", type=Path, default=Path("/tmp/pretrain-trials"))
     parser.add_argument("--minutes", type=float, default=8.0)
@@ -308,10 +354,13 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     ends = time.monotonic() + 60 * options.minutes
     # Names are checked before the images are read.
-    recipes = [pretrain_recipe(trial, options) for trial in options.trials]
+    named = [each for each in options.trials if not each.startswith(f"{BEST}@")]
+    recipes = [pretrain_recipe(trial, options) for trial in named]
     for tuning in map(Tuning.of, options.tune):
         if tuning.recipe != FINE_TUNED:
             find_recipe(tuning.recipe)
+    if not recipes:
+        parser.error(f"name a trial before {BEST}@…")
     splits = open_data(replace(recipes[0], task="classify", task_args={}))
     bench = Bench(splits, options, ends)
     run_trials(bench)

@@ -66,8 +66,9 @@ def main() -> None:
     for job in json.loads(options.jobs.read_text()):
         if job["name"] in done or (options.only and job["name"] not in options.only):
             continue
+        # A job of all the minutes fits too, though a moment of them is gone.
         left = ends - time.monotonic()
-        if 60 * job["minutes"] > left:
+        if 60 * job["minutes"] > left + 1:
             print(f"{job['name']}: {job['minutes']} min do not fit into {left:.0f} s")
             continue
         row = run_job(job, options.out, 60 * job["minutes"])

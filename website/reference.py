@@ -14,6 +14,9 @@ from t2t.commands.tables import model_rows
 from t2t.models.zoo import ZOO
 from t2t.recipes import MODULES, all_recipes
 
+WIDE = "---\nhide:\n  - toc\n---\n"
+"""The start of a page whose table needs the room of the list of headings."""
+
 
 def pages() -> dict[str, str]:
     """The generated pages by their name."""
@@ -111,7 +114,8 @@ def recipe_text(text: str) -> str:
 def models_page() -> str:
     """Every model, with its numbers beside the paper's."""
     rows = [
-        "| model | parameters, M | MACs, G | image, px | paper: M | G | top-1 | |",
+        "| model | parameters, M | MACs, G | image, px | paper, M | paper, G "
+        "| paper, top-1 | what it is |",
         "|---|---:|---:|---:|---:|---:|---:|---|",
     ]
     for row in model_rows(ZOO):
@@ -126,6 +130,7 @@ def models_page() -> str:
         )
     return "\n".join(
         [
+            WIDE,
             "# Models",
             "",
             "`t2t models` prints this table, `t2t show NAME` the modules and costs of "

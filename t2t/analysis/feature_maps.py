@@ -155,12 +155,12 @@ class ChannelStatistics:
     @property
     def dead(self) -> Bool[Tensor, " channels"]:
         """Channels that hardly vary: see `DEAD_BELOW`."""
-        return self.std <= DEAD_BELOW * self.std.median()
+        return self.std <= DEAD_BELOW * self.std.quantile(0.5)
 
     @property
     def outsized(self) -> Bool[Tensor, " channels"]:
         """Channels of values that are too large: see `OUTSIZED_ABOVE`."""
-        return self.rms > OUTSIZED_ABOVE * self.rms.median()
+        return self.rms > OUTSIZED_ABOVE * self.rms.quantile(0.5)
 
     @property
     def unit(self) -> Float[Tensor, ""]:
@@ -168,7 +168,7 @@ class ChannelStatistics:
 
         Where more than half of the channels are constant, that of the most varying one.
         """
-        median = self.std.median()
+        median = self.std.quantile(0.5)
         return (median if median > 0 else self.std.max()).clamp(min=1e-30)
 
     @property

@@ -12,6 +12,8 @@ from PIL import Image
 
 from t2t.atomic import write_atomically
 
+NUM_SHORT = 16
+"""Characters of a cell that does not wrap."""
 CARD_QUALITY = 78
 """JPEG quality of the pictures of cards."""
 STYLE = """
@@ -29,6 +31,7 @@ nav { display: flex; flex-wrap: wrap; gap: .25rem 1rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .75rem .25rem 0; text-align: left; vertical-align: top;
   border-bottom: 1px solid var(--line); }
+.short { white-space: nowrap; }
 .grid { display: grid; gap: 1rem .75rem;
   grid-template-columns: repeat(auto-fill, minmax(min(var(--width), 100%), 1fr)); }
 figure { margin: 0; } figure img { display: block; width: 100%; border-radius: 4px;
@@ -101,11 +104,9 @@ class HtmlPage:
 
     def table(self, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """A table of plain values."""
-        head = "".join(f"<th>{html.escape(each)}</th>" for each in headings)
+        head = "".join(table_cell(each, "th") for each in headings)
         body = "".join(
-            "<tr>"
-            + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row)
-            + "</tr>"
+            "<tr>" + "".join(table_cell(str(cell)) for cell in row) + "</tr>"
             for row in rows
         )
         self._parts.append(
@@ -172,6 +173,12 @@ class HtmlPage:
         """Writes the page whole or not at all."""
         write_atomically(path, self.render().encode())
         return path
+
+
+def table_cell(text: str, tag: str = "td") -> str:
+    """A cell; short ones stay on one line where the table scrolls, as on a phone."""
+    kind = ' class="short"' if len(text) <= NUM_SHORT else ""
+    return f"<{tag}{kind}>{html.escape(text)}</{tag}>"
 
 
 def card_html(card: Card) -> str:

@@ -34,7 +34,8 @@ from t2t.data.sampler import (
 )
 from t2t.data.shared_images import Peers, TooLargeToKeep
 from t2t.data.sources.base import Source
-from t2t.data.streaming.stream import ImageStream, StreamBatches
+from t2t.data.streaming.stream import ImageStream
+from t2t.data.streaming.stream_batches import StreamBatches
 from t2t.errors import require
 from t2t.formatting import format_bytes
 

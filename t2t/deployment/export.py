@@ -195,7 +195,7 @@ def metadata_of(
         input="uint8" if options.with_preprocessing else "normalised",
         output=output,
         dynamic_image_size=options.dynamic_image_size,
-        data=trained.data,
+        data=trained.data_name,
         t2t_version=t2t.__version__,
     )
 

@@ -1,6 +1,7 @@
 """A folder for timm and the Hugging Face hub, with a model card."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,9 @@ def write_hub_folder(
     """Writes and checks the folder; the parity in timm, and the accuracy in words."""
     check_slots(trained)
     folder.mkdir()
-    write_and_compare(trained, folder / FILE_NAME, checked)
+    # Who loads the folder has the data elsewhere, if at all.
+    shared = replace(trained, data=trained.data_name, labels={})
+    write_and_compare(shared, folder / FILE_NAME, checked)
     write_config(trained, folder, license_name)
     parity = compare_with_timm(trained, folder, checked)
     accuracy = None if measure else accuracy_of_run(trained)

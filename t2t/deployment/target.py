@@ -76,15 +76,19 @@ def unfinished(target: Path) -> Iterator[Path]:
         if error.errno in DISK_FULL:
             raise unwritable(target, error) from error
         raise
+    except UserError as error:
+        told = str(error).replace(str(folder / target.name), str(target))
+        raise UserError(told) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def unwritable(target: Path, error: OSError) -> UserError:
     """The error for a file or folder that cannot be written."""
+    advice = "free some space, or " if error.errno in DISK_FULL else ""
     return UserError(
-        f"{target} cannot be written ({error.strerror}): free some space, or give "
-        "--out another place."
+        f"{target} cannot be written ({error.strerror}): {advice}give --out another "
+        "place."
     )
 
 

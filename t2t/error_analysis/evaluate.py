@@ -16,7 +16,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from t2t.analysis.near_duplicates import colour_features
-from t2t.atomic import write_atomically
+from t2t.atomic import atomic_file
 from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.label_config import PathLike, label_config
@@ -187,8 +187,10 @@ class Evaluation:
         table = table_beside(file, OF_REPORT)
         found = self.findings(train_images, progress)
         try:
-            write_atomically(table, as_csv(found.records()))
-            build_page(self.report, found, table.name).write(file)
+            # Neither replaces an earlier one if the other cannot be written.
+            with atomic_file(file) as page, atomic_file(table) as beside:
+                build_page(self.report, found, table.name).write(page)
+                beside.write_bytes(as_csv(found.records()))
         except OSError as error:
             raise UserError(
                 f"{file} could not be written ({first_line(error)})."

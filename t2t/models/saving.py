@@ -66,8 +66,10 @@ def save(
         with atomic_file(file) as part:
             write_with_checksum(state, part, metadata)
     except (OSError, SafetensorError) as error:
+        reason = first_line(error).removeprefix("Error while serializing: ")
         raise UserError(
-            f"{file} could not be written ({first_line(error)})."
+            f"{file} could not be written ({reason}): free some space, or name another "
+            "place."
         ) from error
     return file
 

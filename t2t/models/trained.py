@@ -54,6 +54,13 @@ class TrainedModel:
     """Assumptions where the file says nothing, a sentence each."""
 
     @property
+    def data_name(self) -> str | None:
+        """The training data without its path, which is nobody else's business."""
+        if self.data is None:
+            return None
+        return os.path.basename(os.path.abspath(self.data)) or self.data
+
+    @property
     def readable_names(self) -> tuple[str, ...]:
         """Class names in words."""
         return readable_names(self.class_names)

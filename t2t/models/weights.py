@@ -129,17 +129,14 @@ def load_weights(
     *,
     class_names: Sequence[str] | None = None,
     ema: bool = True,
-    log: bool = True,
 ) -> LoadReport:
     """Loads the weights of a file into a model; if they do not fit, it is unchanged.
 
     With the `class_names` of the data, the head is kept only if the file has the same
-    classes; without, if it has the same number of classes. `log=False` only returns
-    the report.
+    classes; without, if it has the same number of classes.
     """
     report = load_checkpoint(model, read_checkpoint(path, ema=ema), class_names)
-    if log:
-        log_report(report)
+    log_report(report)
     return report
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from t2t.ops.attention import attention
 from t2t.ops.first_attention import first_attention
 from t2t.ops.gelu import linear_gelu
-from t2t.ops.residual_norm import draw_kept_indices, kept_counts, norm, residual_norm
+from t2t.ops.kept_samples import draw_kept_indices, kept_counts
+from t2t.ops.residual_norm import norm, residual_norm
 from t2t.shapes import Tokens
 
 Vector = Float[Tensor, "dim"]

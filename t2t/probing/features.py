@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from t2t.atomic import atomic_file, write_atomically
+from t2t.atomic import atomic_file
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.label_config import PathLike, label_config
 from t2t.data.sources import Source
@@ -102,7 +102,7 @@ def extract(
     images: ImagesOfSplit,
     world: World,
     options: EvaluateOptions,
-    progress: Progress = no_progress,
+    progress: Progress,
 ) -> Features:
     """The features of every image, in one pass, on the CPU."""
     source = images.source
@@ -180,10 +180,12 @@ def save_features(found: Features, path: str | os.PathLike[str]) -> tuple[Path, 
         known = (label, found.classes[label]) if found.classes else ("", "")
         rows.writerow([name, *known])
     try:
-        # File names may be any bytes; programs get them unchanged.
-        write_atomically(table, text.getvalue().encode(errors="surrogateescape"))
-        with atomic_file(file) as part, part.open("wb") as out:
-            np.save(out, found.values.numpy())
+        # Neither replaces an earlier one if the other cannot be written.
+        with atomic_file(file) as part, atomic_file(table) as beside:
+            with part.open("wb") as out:
+                np.save(out, found.values.numpy())
+            # File names may be any bytes; programs get them unchanged.
+            beside.write_bytes(text.getvalue().encode(errors="surrogateescape"))
     except OSError as error:
         raise UserError(
             f"{file} could not be written ({first_line(error)})."

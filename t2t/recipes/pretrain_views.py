@@ -45,9 +45,10 @@ def moco_v3() -> Recipe:
 
     t2t train pretrain.moco_v3 --data /path/to/images
 
-    The optimizer is the published one for ViT-S; momentum, heads and augmentation are
-    solo-learn's for CIFAR-10. The epochs are meant for half an hour of one H200.
-    Time and accuracy are not measured yet.
+    The optimizer is the published one for ViT-S, whose learning rate for a batch of
+    4,096 is scaled by the root of the batch size. Momentum, heads and augmentation are
+    solo-learn's for CIFAR-10. The epochs are meant for half an hour of one H200. Time
+    and accuracy are not measured yet.
     """
     return two_views(
         "moco_v3", epochs=400, hidden_dim=4096, momentum=0.99, temperature=0.2
@@ -69,7 +70,9 @@ def dino() -> Recipe:
     return replace(
         recipe,
         crop=replace(recipe.crop, scale=(0.25, 1.0)),
-        optimizer=replace(recipe.optimizer, lr=5e-4, weight_decay=0.04, clip_norm=3.0),
+        optimizer=OptimizerConfig(
+            lr=5e-4, reference_batch_size=256, weight_decay=0.04, clip_norm=3.0
+        ),
         schedule=Schedule(warmup_epochs=30, floor=0.002),
     )
 
@@ -88,7 +91,7 @@ def two_views(task: str, epochs: int, **task_args: Any) -> Recipe:
         token_dropping=TokenDropping(),
         light_augment_share=0.0,
         optimizer=OptimizerConfig(
-            lr=1.5e-4, reference_batch_size=256, weight_decay=0.1
+            lr=2.4e-3, reference_batch_size=4096, scaling="sqrt", weight_decay=0.1
         ),
         schedule=Schedule(warmup_epochs=40, floor=0.0),
         crop=CropConfig(kind="random", scale=(0.08, 1.0)),

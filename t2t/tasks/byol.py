@@ -34,14 +34,18 @@ class BYOL(TaughtTwoViews):
         self.predictor = mlp([out, hidden, out])
         self.teacher = MomentumTeacher(model, self.projector)
 
+    def project(self, features: Features) -> Features:
+        """The predictions of the teacher's outputs."""
+        predicted: Features = self.predictor(self.projector(features))
+        return predicted
+
     def compare(
-        self, features: Sequence[Features], images: Sequence[Images]
+        self, outputs: Sequence[Features], images: Sequence[Images]
     ) -> Float[Tensor, " batch"]:
         """The loss of every image, both views added."""
-        predicted = [self.predictor(self.projector(each)) for each in features]
         first, second = self.teacher(images)
-        return squared_distance(predicted[0], second) + squared_distance(
-            predicted[1], first
+        return squared_distance(outputs[0], second) + squared_distance(
+            outputs[1], first
         )
 
 

@@ -118,18 +118,26 @@ class DINO(TaughtTwoViews):
         features = encode(self.model, images[:2])
         taught = self.targets(images[:2])
         local = encode(self.model, images[2:]) if len(images) > 2 else ()
-        losses = self.cross_entropies((*features, *local), taught)
+        all_features = (*features, *local)
+        outputs = self.project(torch.cat(all_features)).chunk(len(all_features))
         return {
-            "loss": losses.mean(),
+            "loss": self.cross_entropies(outputs, taught).mean(),
             "feature_std": feature_std(features[0]),
             **entropies(taught),
         }
 
+    def project(self, features: Features) -> Outputs:
+        """The cosines with the prototypes, which are not trained at the start."""
+        outputs: Outputs = self.projector(
+            features, self.progress >= self.args.freeze_share
+        )
+        return outputs
+
     def compare(
-        self, features: Sequence[Features], images: Sequence[Images]
+        self, outputs: Sequence[Features], images: Sequence[Images]
     ) -> Float[Tensor, " batch"]:
         """The loss of every image."""
-        return self.cross_entropies(features, self.targets(images))
+        return self.cross_entropies(outputs, self.targets(images))
 
     def targets(self, images: Sequence[Images]) -> list[Outputs]:
         """The teacher's probabilities for each view."""
@@ -146,13 +154,11 @@ class DINO(TaughtTwoViews):
         return temperature
 
     def cross_entropies(
-        self, features: Sequence[Features], taught: Sequence[Outputs]
+        self, outputs: Sequence[Outputs], taught: Sequence[Outputs]
     ) -> Float[Tensor, " batch"]:
         """The mean cross-entropy over pairs of a target and another view."""
-        trains_prototypes = self.progress >= self.args.freeze_share
-        outputs = self.projector(torch.cat([*features]), trains_prototypes).float()
-        found = (outputs / self.args.student_temperature).log_softmax(1)
-        students = found.chunk(len(features))
+        temperature = self.args.student_temperature
+        students = [(each.float() / temperature).log_softmax(1) for each in outputs]
         losses = [
             -(target * student).sum(1)
             for number, target in enumerate(taught)

@@ -42,15 +42,19 @@ class MoCoV3(TaughtTwoViews):
         self.predictor = mlp([out, hidden, out], last_norm=True)
         self.teacher = MomentumTeacher(model, self.projector)
 
+    def project(self, features: Features) -> Features:
+        """The queries."""
+        queries: Features = self.predictor(self.projector(features))
+        return queries
+
     def compare(
-        self, features: Sequence[Features], images: Sequence[Images]
+        self, outputs: Sequence[Features], images: Sequence[Images]
     ) -> Float[Tensor, " batch"]:
         """The loss of every image, both views added."""
-        queries = [self.predictor(self.projector(each)) for each in features]
         first, second = (rows_of_all(each.float()) for each in self.teacher(images))
         temperature = self.args.temperature
-        return info_nce(queries[0], second, temperature) + info_nce(
-            queries[1], first, temperature
+        return info_nce(outputs[0], second, temperature) + info_nce(
+            outputs[1], first, temperature
         )
 
 

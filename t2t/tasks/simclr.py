@@ -45,10 +45,10 @@ class SimCLR(TwoViews):
         self.projector = mlp([self.width, *hidden, args.output_dim])
 
     def compare(
-        self, features: Sequence[Features], images: Sequence[Images]
+        self, outputs: Sequence[Features], images: Sequence[Images]
     ) -> Float[Tensor, " batch"]:
         """The loss of both views of every image."""
-        first, second = (self.projector(each) for each in features)
+        first, second = outputs
         return nt_xent(first, second, self.args.temperature)
 
 

@@ -21,7 +21,7 @@ from t2t.tasks.knn import leave_one_out_knn
 
 KNN_TOP1 = Metric("knn_top1", "kNN top-1", " %")
 COLLAPSED = 0.01
-"""Features with a smaller deviation are equal for all images."""
+"""Features or outputs with a smaller deviation are equal for all images."""
 WARMUP = 0.1
 """Share of the training before which small deviations are normal."""
 CROP_SHARE = 0.75
@@ -66,6 +66,7 @@ class TwoViews(Task):
     Args = TwoViewArgs
     needs_labels = False
     metrics = (KNN_TOP1, VAL_LOSS)
+    projector: nn.Module
 
     def __init__(self, model: nn.Module, context: TaskContext, args: Any) -> None:
         super().__init__(model, context, args)
@@ -78,15 +79,18 @@ class TwoViews(Task):
 
     @classmethod
     def warning(cls, numbers: Mapping[str, float], progress: float) -> str:
-        """A sentence if the features have collapsed."""
-        if progress < WARMUP or numbers.get("feature_std", 1.0) >= COLLAPSED:
+        """A sentence if the features or the outputs of the head have collapsed."""
+        if progress < WARMUP:
             return ""
-        return (
-            "The features have collapsed: they are nearly equal for all images "
-            f"(feature_std {numbers['feature_std']:.4f}, where 1 is best); start over "
-            "with a lower optimizer.lr, a longer schedule.warmup_epochs or a larger "
-            "batch_size."
-        )
+        for name, what in (("feature_std", "features"), ("output_std", "outputs")):
+            if numbers.get(name, 1.0) < COLLAPSED:
+                return (
+                    f"The {what} have collapsed: they are nearly equal for all images "
+                    f"({name} {numbers[name]:.4f}, where 1 is best); start over with a "
+                    "lower optimizer.lr, a longer schedule.warmup_epochs or a larger "
+                    "batch_size."
+                )
+        return ""
 
     def crops(self, crop: RandomCrop | CenterCrop) -> Crops:
         """Two crops of each image."""
@@ -111,22 +115,32 @@ class TwoViews(Task):
         }
 
     def forward(self, views: Views) -> Numbers:
-        """The loss, and how much the features differ between images."""
+        """The loss, and how much features and outputs differ between images."""
         pair = (views["view0"], views["view1"])
         features = encode(self.model, pair)
-        losses = self.compare(features, pair)
-        return {"loss": losses.mean(), "feature_std": feature_std(features[0])}
+        outputs = [self.project(each) for each in features]
+        return {
+            "loss": self.compare(outputs, pair).mean(),
+            "feature_std": feature_std(features[0]),
+            "output_std": feature_std(outputs[0]),
+        }
+
+    def project(self, features: Features) -> Features:
+        """The outputs of the heads for a view, which are compared."""
+        outputs: Features = self.projector(features)
+        return outputs
 
     def compare(
-        self, features: Sequence[Features], images: Sequence[Images]
+        self, outputs: Sequence[Features], images: Sequence[Images]
     ) -> Float[Tensor, " batch"]:
-        """The loss of every image, given its two views and their features."""
+        """The loss of every image, given its two views and their outputs."""
         raise NotImplementedError
 
     def score(self, model: nn.Module, images: Images, labels: Labels) -> Views:
         """The features of every image, and its loss for two fixed crops."""
         pair = fixed_views(images)
-        values = {"val_loss": self.compare(encode(model, pair), pair)}
+        outputs = [self.project(each) for each in encode(model, pair)]
+        values = {"val_loss": self.compare(outputs, pair)}
         if self.context.has_labels:
             values["features"] = F.normalize(model(images).float(), dim=1)
         return values
@@ -147,7 +161,6 @@ class TaughtTwoViews(TwoViews):
     """Compares each view with a momentum teacher's output for the other."""
 
     Args = TeacherArgs
-    projector: nn.Module
     teacher: MomentumTeacher
 
     @torch.no_grad()

@@ -17,7 +17,7 @@ from t2t.training.distributed import (
     sync_gradients,
 )
 from t2t.training.evaluation.evaluate import autocast
-from t2t.training.gradient import Gradient
+from t2t.training.gradient_clipping import Gradient
 from t2t.training.recipe import Recipe
 from t2t.training.runtime import Runtime, deterministic
 from t2t.training.state import TrainState

@@ -11,10 +11,10 @@ from t2t.atomic import write_atomically
 from t2t.config import few, to_json
 from t2t.errors import UserError
 from t2t.models.checkpoint_io.checkpoints import read_checkpoint
+from t2t.training.changed_tables import KEY, table_checksums
 from t2t.training.distributed import World, all_reduce_any
 from t2t.training.environment import environment
 from t2t.training.folder_lock import FolderLock
-from t2t.training.label_tables import KEY, table_checksums
 from t2t.training.recipe import Recipe
 from t2t.training.run_files import (
     ALL_FILES,

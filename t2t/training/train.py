@@ -15,6 +15,7 @@ from t2t.data.sources import Splits
 from t2t.errors import LocalError, UserError
 from t2t.log_level import prints_info
 from t2t.models.shards import is_sharded
+from t2t.training.changed_tables import note_on_tables
 from t2t.training.check_names import check_names
 from t2t.training.checkpoint import find_checkpoint
 from t2t.training.compile_policy import earlier_decision, first_decision
@@ -26,7 +27,6 @@ from t2t.training.distributed import (
     init_distributed,
 )
 from t2t.training.evaluation.check_scoring import check_scoring
-from t2t.training.label_tables import note_on_tables
 from t2t.training.loaders import open_data
 from t2t.training.logging.console import RunConsole
 from t2t.training.logging.run_logger import RunLogger

@@ -20,6 +20,14 @@ NUMBERS = "look.json"
 def write_report(look: Look, path: Path) -> Path:
     """Writes all pictures, `look.json` and `report.html`, which comes last."""
     make_folder(path)
+    try:
+        return write_files(look, path)
+    except OSError as error:
+        raise unwritable(path, error.strerror) from error
+
+
+def write_files(look: Look, path: Path) -> Path:
+    """Writes them into a folder that exists."""
     folder = Folder(path, HtmlPage(title_of(look), introduction(look)))
     add_overview(folder, look)
     for add in SECTIONS:

@@ -2,13 +2,18 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
 from torch import Tensor, nn
 
 import t2t
-from t2t.analysis.feature_maps import LayerStatistics, feature_layers
+from t2t.analysis.feature_maps import (
+    ChannelStatistics,
+    LayerStatistics,
+    feature_layers,
+)
 from t2t.analysis.token_maps import token_maps
 
 SMALL: dict[str, Any] = {
@@ -106,11 +111,17 @@ def test_dead_and_outsized_channels_equal_a_reference() -> None:
         values = features.double().transpose(0, 1).flatten(1)
         std, rms = values.std(1, correction=0), values.square().mean(1).sqrt()
         torch.testing.assert_close(layer.std.double(), std, rtol=1e-5, atol=1e-6)
-        assert torch.equal(layer.dead, std <= 0.01 * std.median())
-        assert torch.equal(layer.outsized, rms > 10 * rms.median())
+        assert torch.equal(layer.dead, std <= 0.01 * np.median(std.detach()))
+        assert torch.equal(layer.outsized, rms > 10 * np.median(rms.detach()))
     assert found[-1].dead.nonzero().flatten().tolist() == [3, 5, 6]
     assert found[-1].outsized.nonzero().flatten().tolist() == [9]
     assert not found[-2].dead.any()
+
+
+def test_half_of_the_channels_can_be_dead() -> None:
+    std = torch.tensor([0.9, 1.1, 1.0, 1e-4, 1e-4, 2e-4])
+    found = ChannelStatistics(name="block 1", std=std, rms=std)
+    assert found.dead.tolist() == [False, False, False, True, True, True]
 
 
 def test_channels_that_are_all_zero_are_dead() -> None:

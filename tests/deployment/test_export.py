@@ -20,6 +20,7 @@ from t2t.deployment.check_images import CheckImages
 from t2t.deployment.int8 import compare_classes
 from t2t.deployment.target import publish, unfinished
 from t2t.deployment.torch_export_file import METADATA_FILE
+from t2t.deployment.weights_file import extra_of
 from t2t.errors import UserError
 from t2t.models.trained import load_trained
 from t2t.models.weights import save
@@ -141,6 +142,47 @@ def test_a_full_disk_is_one_sentence(
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert "cannot be written (File too large): free some" in capsys.readouterr().err
     assert [*tmp_path.iterdir()] == []
+
+
+def test_a_full_disk_names_the_file_that_was_to_be_written(
+    weights: Path, photos: list[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "shared.safetensors"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(UserError) as raised:
+            t2t.export(weights, to="safetensors", out=out, images=photos)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert str(raised.value).startswith(f"{out} could not be written (")
+    assert str(raised.value).endswith("free some space, or name another place.")
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("to", ["onnx", "torch-export", "timm"])
+def test_exports_name_the_data_without_its_path(
+    to: str, weights: Path, photos: list[str], tmp_path: Path
+) -> None:
+    state = load_trained(weights)
+    secret = {
+        "data": "/home/anna/clients/insects",
+        "labels": {"files": ["/home/l.csv"]},
+    }
+    given = save(
+        state.model,
+        tmp_path / "given.safetensors",
+        name=state.name,
+        class_names=state.class_names,
+        extra={**extra_of(state), **secret},
+    )
+    suffix = {"onnx": ".onnx", "torch-export": ".pt2", "timm": ""}[to]
+    out = tmp_path / f"shared{suffix}"
+    report = t2t.export(given, to=to, out=out, images=photos)
+    files = report.path.rglob("*") if report.path.is_dir() else [report.path]
+    written = b"".join(file.read_bytes() for file in files)
+    assert b"insects" in written
+    assert b"/home" not in written
 
 
 def test_int8_states_its_accuracy_beside_float32s(

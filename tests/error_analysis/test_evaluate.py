@@ -1,12 +1,14 @@
 """`t2t.evaluate` and its page: numbers, findings, and unusual data."""
 
 import csv
+import errno
 import json
 import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas
@@ -18,6 +20,7 @@ from PIL import Image
 from torch import nn
 
 import t2t
+from t2t.analysis.html_page import HtmlPage
 from t2t.cli import main
 from t2t.error_analysis.findings import find_confusions
 from t2t.error_analysis.predictions import Predictions
@@ -240,6 +243,12 @@ def test_what_python_cannot_do_is_one_sentence(
     evaluation = t2t.evaluate(run, photos, device="cpu")
     with pytest.raises(t2t.UserError, match=r"nowhere/m\.html could not be written"):
         evaluation.save_report(tmp_path / "nowhere" / "m.html")
+    with monkeypatch.context() as full:
+        error = OSError(errno.ENOSPC, "No space left on device")
+        full.setattr(HtmlPage, "write", Mock(side_effect=error))
+        with pytest.raises(t2t.UserError, match="No space left on device"):
+            evaluation.save_report(tmp_path / "m.html")
+    assert [*tmp_path.glob("*m.*")] == []
     with pytest.raises(t2t.UserError, match="train_images=-1 is too small"):
         evaluation.findings(train_images=-1)
     with pytest.raises(t2t.UserError, match="classes that the model does not know"):

@@ -23,6 +23,7 @@ from t2t.ops.attention_tiles import BackwardTiles, Tiles
 from t2t.ops.embedding import TokenParts, embed_reference
 from t2t.ops.first_attention import first_attention_reference
 from t2t.ops.image_windows import image_windows_reference
+from t2t.ops.kept_samples import draw_kept_indices
 from t2t.ops.operations import (
     fused_embedding,
     fused_first_attention,
@@ -34,11 +35,7 @@ from t2t.ops.operations import (
     packed_attention,
 )
 from t2t.ops.partial_sums import sum_partials, sum_partials_reference
-from t2t.ops.residual_norm import (
-    draw_kept_indices,
-    norm_reference,
-    residual_norm_reference,
-)
+from t2t.ops.residual_norm import norm_reference, residual_norm_reference
 from t2t.ops.soft_split import Split
 from t2t.ops.token_transformer import TokenWeights, token_transformer_reference
 from t2t.ops.token_transformer_triton import TOKEN_DIM

@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from t2t.ops.residual_norm import draw_kept_indices, kept_counts, residual_norm
+from t2t.ops.kept_samples import draw_kept_indices, kept_counts
+from t2t.ops.residual_norm import residual_norm
 
 
 def test_a_draw_gives_each_kept_sample_its_own_index():

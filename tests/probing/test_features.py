@@ -1,6 +1,7 @@
 """Features: what the head reads, for every image, with names and labels."""
 
 import csv
+import errno
 import io
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,22 @@ def test_files_hold_features_names_and_labels(
     assert {path.name for path in tmp_path.iterdir()} == {"photos", "f.npy", "f.csv"}
     with pytest.raises(UserError, match="could not be written"):
         save_features(found, tmp_path / "absent" / "f.npy")
+
+
+def test_a_full_disk_leaves_earlier_features_and_their_table(
+    weights: Path, own_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "f.npy").write_text("earlier")
+    (tmp_path / "f.csv").write_text("path,label,class\nearlier")
+    before = {file: file.read_text() for file in tmp_path.glob("f.*")}
+
+    def full(*words: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(UserError, match=r"f\.npy could not be written"):
+        save_features(extracted(weights, own_images), tmp_path / "f.npy")
+    assert {file: file.read_text() for file in tmp_path.glob("*f.*")} == before
 
 
 @pytest.mark.parametrize(

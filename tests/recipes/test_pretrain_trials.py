@@ -67,6 +67,32 @@ def test_a_trial_writes_what_a_record_needs(run_script: Run) -> None:
     assert scratch["epochs"] > 1  # as long as pre-training and fine-tuning
 
 
+def test_the_best_trial_is_trained_longer_and_no_row_is_written_twice(
+    run_script: Run,
+) -> None:
+    small = "task_args.hidden_dim=16"
+    words = (f"simclr+muon+{small}@1", f"byol+{small}@1", "best@3")
+    words = (*words, "--no-scratch", "--tune", "0.5:fine_tuned@1")
+    status, rows = run_script(*words)
+    assert status == 0
+    simclr, byol, best, tuned = rows
+    assert [row["epochs"] for row in rows] == [1, 1, 3, 3]
+    assert [row["labels"] for row in rows] == [None, None, None, 0.5]
+    better = simclr if simclr["linear_top1"] >= byol["linear_top1"] else byol
+    assert best["trial"] == tuned["trial"] == better["trial"].replace("@1", "@3")
+    assert run_script(*words) == (0, rows)
+
+
+def test_the_best_trial_may_last_minutes() -> None:
+    script = runpy.run_path(str(SCRIPT))
+    splits = script["Splits"](range(1000), (), "images")
+    bench = script["Bench"](splits, None, 0.0)
+    for trial, top1 in (("simclr@1", 60.0), ("byol+muon@2", 61.0)):
+        bench.scored[trial] = {"linear_top1": top1, "images_per_second": 50.0}
+    assert script["best_trial"]("best@4m", bench) == "byol+muon@12"
+    assert script["best_trial"]("best@7", bench) == "byol+muon@7"
+
+
 def test_the_time_ends_a_trial(run_script: Run) -> None:
     words = ("byol+task_args.hidden_dim=16@9999", "--minutes", "0.03")
     assert run_script(*words) == (1, [])

@@ -202,7 +202,7 @@ def test_other_commands_ask_for_the_weights(
 ) -> None:
     assert main([command, str(exported)]) == 2
     told = capsys.readouterr().err.splitlines()[-1]
-    assert "is an exported graph (.onnx)" in told
+    assert "is an exported graph, without weights" in told
 
 
 def test_onnx_runtime_reports_nothing_and_writes_nothing_at_home(

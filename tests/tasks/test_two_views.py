@@ -149,7 +149,8 @@ def test_a_view_predicts_the_teacher_of_the_other_view(name: str, tiny: Tiny) ->
             chances = (predicted[own] @ targets.T / 0.2).softmax(1).diagonal()
             expected -= 2 * 0.2 * chances.log()
     images = [torch.zeros(4, 3, 8, 8)] * 2
-    torch.testing.assert_close(task.compare([*students], images), expected)
+    outputs = [task.project(each) for each in students]
+    torch.testing.assert_close(task.compare(outputs, images), expected)
 
 
 def test_numbers_show_a_collapse() -> None:
@@ -165,7 +166,9 @@ def test_numbers_show_a_collapse() -> None:
     )
     assert SimCLR.warning({"feature_std": 0.001}, 0.05) == ""
     assert SimCLR.warning({"feature_std": 0.3}, 0.5) == ""
-    assert "have collapsed" in SimCLR.warning({"feature_std": 0.001}, 0.5)
+    assert "features have collapsed" in SimCLR.warning({"feature_std": 0.001}, 0.5)
+    collapsed = {"feature_std": 0.3, "output_std": 0.001}
+    assert "outputs have collapsed" in BYOL.warning(collapsed, 0.5)
     fine = {"feature_std": 0.5, "teacher_entropy": 0.4, "batch_entropy": 0.8}
     assert DINO.warning(fine, 0.5) == ""
     assert "uniform" in DINO.warning({**fine, "teacher_entropy": 0.9995}, 0.5)
@@ -268,6 +271,22 @@ def test_a_task_learns_without_collapse(name: str, tiny: Tiny) -> None:
     assert last["feature_std"] > 0.4
 
 
+def test_outputs_collapse_without_a_teacher(tiny: Tiny) -> None:
+    """BYOL whose targets are its own outputs, through which gradients flow."""
+    sizes = {"hidden_dim": 32, "output_dim": 16}
+    optimizer = OptimizerConfig(lr=1e-2, scaling="none")
+    stepper, state = state_of(tiny(task="byol", task_args=sizes, optimizer=optimizer))
+    task: Any = state.task
+    task.project = task.projector
+    task.compare = lambda outputs, images: squared_distance(*outputs)
+    stepper.to_check = False
+    batch = random_batch(stepper.recipe, 16, task)
+    steps = [stepper.train_step(batch, 0.5) for _ in range(150)]
+    first, last = steps[0].numbers, steps[-1].numbers
+    assert first["output_std"] > 0.1
+    assert "outputs have collapsed" in BYOL.warning(last, 0.5)
+
+
 @pytest.mark.parametrize("name", ["byol", "moco_v3", "dino"])
 def test_a_step_that_is_not_finite_leaves_the_teacher_alone(
     name: str, tiny: Tiny
@@ -365,7 +384,7 @@ def test_byol_adds_both_views(tiny: Tiny) -> None:
     assert isinstance(task, BYOL)
     pair = torch.randn(2, 4, 3, 8, 8).unbind(0)
     features = [task.model(each) for each in pair]
-    found = task.compare(features, pair)
+    found = task.compare([task.project(each) for each in features], pair)
     expected = torch.zeros(4)
     for one, other in ((0, 1), (1, 0)):
         predicted = task.predictor(task.projector(features[one]))

@@ -19,7 +19,7 @@ from t2t.models.shards import class_of, is_dtensor, is_sharded, num_copies
 from t2t.training import sharding
 from t2t.training.distributed import World, init_distributed
 from t2t.training.forecast.random_batch import random_batch
-from t2t.training.gradient import Gradient
+from t2t.training.gradient_clipping import Gradient
 from t2t.training.initial_state import new_state
 from t2t.training.recipe import OptimizerConfig, Recipe
 from t2t.training.runtime import Runtime, resolve_runtime

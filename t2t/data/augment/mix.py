@@ -94,7 +94,7 @@ def soft_targets(
     return smoothed(labels[:, None] == classes, smoothing)
 
 
-def smoothed(targets: Tensor, smoothing: float = 0.0) -> Float[Tensor, "batch classes"]:
+def smoothed(targets: Tensor, smoothing: float) -> Float[Tensor, "batch classes"]:
     """One-hot or multi-hot targets with label smoothing, as timm's mixup smooths."""
     rest = smoothing / targets.shape[1]
     return torch.where(targets.bool(), 1.0 - smoothing + rest, rest)

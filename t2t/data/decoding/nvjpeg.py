@@ -89,7 +89,7 @@ def decode_jpegs(
 
 
 def decode_gathered(
-    jpegs: Jpegs, channels: int, device: torch.device, min_side: int | None = None
+    jpegs: Jpegs, channels: int, device: torch.device, min_side: int | None
 ) -> tuple[Numbers, Ragged] | None:
     """Positions and upright pixels of the JPEGs that nvJPEG reads; None if none.
 

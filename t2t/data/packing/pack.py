@@ -30,7 +30,7 @@ from t2t.data.packing.shard_writer import (
 from t2t.data.resources import num_cores
 from t2t.data.sources.base import Source, Splits
 from t2t.data.sources.find_splits import is_named
-from t2t.data.sources.opening import open_splits
+from t2t.data.sources.open_splits import open_splits
 from t2t.data.sources.shard_index import SUFFIX, ShardIndex
 from t2t.data.sources.shards import PACK_FILE, ShardSource, pack_description
 from t2t.data.sources.splitting import mixed_order

@@ -8,7 +8,7 @@ from t2t.data.sources.base import (
     Subset,
 )
 from t2t.data.sources.named import NAMES, register_source
-from t2t.data.sources.opening import open_source, open_splits
+from t2t.data.sources.open_splits import open_source, open_splits
 from t2t.data.sources.parquet import ParquetSource
 from t2t.data.sources.shards import ShardSource
 from t2t.data.sources.splitting import holdout, mixed_order

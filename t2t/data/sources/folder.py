@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 
@@ -72,8 +73,8 @@ def open_folder(root: Path, labels: bool = True) -> FileSource:
             raise UserError(
                 f"{root} holds images but no class folders: put the images of each "
                 f"class into a folder named for it, as in {root}/cat/1.jpg, or name a "
-                "table of labels (--labels). Pre-training needs no labels (t2t train "
-                f"pretrain.moco_v3).{_if_a_class(root)}"
+                f"table of labels ({_labels_option(other_files)}). Pre-training needs "
+                f"no labels (t2t train pretrain.moco_v3).{_if_a_class(root)}"
                 f"{suggestion(loose)}"
             )
         raise UserError(
@@ -112,6 +113,12 @@ def open_folder(root: Path, labels: bool = True) -> FileSource:
         return FileSource(root, names, no_labels(len(names)), (), notes)
     numbers = np.repeat(np.arange(len(folders), dtype=np.int64), counts)
     return FileSource(root, names, numbers, tuple(folders), notes)
+
+
+def _labels_option(files: Sequence[str]) -> str:
+    """The option that names the only table among the files, if there is one."""
+    tables = [file for file in files if file.lower().endswith((".csv", ".tsv"))]
+    return f"--labels {quote(tables[0])}" if len(tables) == 1 else "--labels"
 
 
 def _if_a_class(root: Path) -> str:

@@ -10,8 +10,8 @@ import numpy as np
 from torch import Tensor
 
 from t2t.data.sources.base import Openers, Source, digest
+from t2t.data.sources.data_frames import frame_sources, is_frame
 from t2t.data.sources.filenames import SPLIT_NAMES
-from t2t.data.sources.frames import frame_sources, is_frame
 from t2t.data.sources.hugging_face import (
     HuggingFaceSource,
     hugging_face_source,

@@ -101,7 +101,7 @@ def find_columns(
     config: LabelConfig,
     where: str,
     *,
-    labels: bool = True,
+    labels: bool,
     guess: bool = True,
 ) -> Columns:
     """The columns of a table by its config, by their names, or by the first rows.

@@ -52,7 +52,7 @@ def openers_of_table(
     labels; None finds out. None as `labels` gives a source without labels. Splits are
     train, val and test (or validation, …); the openers have the same keys, or "all"
     without splits. Files that are missing are noted in `source.notes`, and refused if
-    they are the majority. `splits_of` in opening.py opens them as `Splits` to train on.
+    they are the majority. `splits_of` in open_splits.py makes `Splits` of them.
     """
     rows: Iterable[Row] = zip(
         paths,

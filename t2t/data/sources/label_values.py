@@ -117,7 +117,7 @@ def _as_list(value: Any) -> Sequence[str] | None:
     return None
 
 
-def find_separator(texts: Sequence[str], column: str = "") -> str:
+def find_separator(texts: Sequence[str], column: str) -> str:
     """The separator of several labels in some of these texts; empty if there is none.
 
     Names of classes may hold commas and spaces: these separate only if the parts are

@@ -161,7 +161,7 @@ def _split_of(file: str, root: Path) -> str:
 
 
 def _with_base(
-    read: ReadFile, root: Path, file: str, split: str = ""
+    read: ReadFile, root: Path, file: str, split: str
 ) -> tuple[Iterator[Sequence[Any]], str]:
     """The rows of a table, and the folder that its paths are relative to."""
     rows = iter(read.rows)

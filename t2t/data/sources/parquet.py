@@ -25,7 +25,7 @@ CACHE_BYTES = 1 << 30
 _MAX_OPEN_FILES = 64
 
 
-def find_parquet_splits(root: Path, labels: bool = True) -> Openers:
+def find_parquet_splits(root: Path, labels: bool) -> Openers:
     """The splits that the files are named for; "all" if they name none."""
     if root.is_file():
         files = [str(root)]

@@ -25,7 +25,7 @@ class ParquetColumns:
     classes: tuple[str, ...] | None
 
 
-def columns_of(schema: Any, path: str, labels: bool = True) -> ParquetColumns:
+def columns_of(schema: Any, path: str, labels: bool) -> ParquetColumns:
     """The image and label columns, by the Hugging Face metadata or else by name.
 
     Without `labels`, a file may have no label column.

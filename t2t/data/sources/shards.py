@@ -38,7 +38,7 @@ _REMOTE_AT_ONCE = 16
 """Remote shards that are read at once; constant, so that batches depend on no disk."""
 
 
-def find_shard_splits(spec: str, labels: bool = True) -> Openers:
+def find_shard_splits(spec: str, labels: bool) -> Openers:
     """The splits that the shards are named for; "all" if they name none."""
     if has_braces(spec):
         shards = expand_braces(spec)

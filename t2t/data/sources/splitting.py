@@ -98,7 +98,14 @@ def split_by_seed(
             )
         strata = no_labels(len(source))
     num = round(len(source) * fraction)
-    return _split(source, held_out_indices(strata, num, seed, minimum=1, left=1))
+    held = held_out_indices(strata, num, seed, minimum=1, left=1)
+    if not len(held):
+        raise UserError(
+            f"{where} has {len(source)} images, each the only one of its rarest class, "
+            "and a split needs some to train on and some to evaluate on: add images, "
+            "or say which they are (train and val folders, or a column split)."
+        )
+    return _split(source, held)
 
 
 def held_out_indices(

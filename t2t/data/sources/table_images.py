@@ -58,8 +58,8 @@ def images_of_table(
     root: str,
     *,
     separator: str | None = None,
-    several: bool | None = None,
-    labels: bool = True,
+    several: bool | None,
+    labels: bool,
     exist: bool = False,
 ) -> TableImages:
     """The images of a table whose files exist.

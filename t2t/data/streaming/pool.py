@@ -1,6 +1,6 @@
 """The worker pool: threads and processes that read and decode images.
 
-    StreamBatches (stream.py)             WorkerPool (here)    workers (image_reader.py)
+    ImageStream (stream.py)               WorkerPool (here)    workers (image_reader.py)
 
     sampler ─► Request ── submit ──► tasks of a few images ─► queue
                (shared_memory.py)                               │ dispatch

@@ -1,4 +1,4 @@
-"""Images and batches, prepared several steps ahead; pool.py has a diagram."""
+"""Images, prepared several steps ahead; pool.py has a diagram."""
 
 import itertools
 import os
@@ -15,11 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from t2t.data.crops import Crop
 from t2t.data.decoding.nvjpeg import CHANNELS, decode_gathered, gpu_decoder_name
-from t2t.data.loader import Loader, make_batch
+from t2t.data.loader import Loader
 from t2t.data.resources import num_cores
-from t2t.data.sampler import Batch, BatchIndices, Sampler
+from t2t.data.sampler import BatchIndices, Sampler
 from t2t.data.sources.base import Indices
 from t2t.data.streaming.pool import WorkerPool
 from t2t.data.streaming.shared_memory import ImageKind, Request
@@ -181,37 +180,6 @@ class ImageStream:
             for tensor in pending_result.result.tensors:
                 tensor.record_stream(current)
         return pending_result.result
-
-
-class StreamBatches:
-    """Batches whose images are streamed to the device and cropped there."""
-
-    def __init__(
-        self,
-        stream: ImageStream,
-        crops: tuple[Crop, ...] = (),
-        *,
-        description: str = "",
-    ) -> None:
-        self.stream = stream
-        self.crops = crops
-        self.description = description
-
-    def steps(self, start: int, stop: int) -> Generator[Batch]:
-        """The batches of these steps, in order; threads end with the iterator."""
-        return self.stream.steps(start, stop, self._batch)
-
-    def _batch(self, step: int, decoded: Decoded) -> Batch:
-        stream = self.stream
-        return make_batch(
-            decoded.images,
-            decoded.loaded,
-            decoded.batch_indices,
-            stream.loader.source.labels,
-            self.crops,
-            seed=stream.sampler.seed,
-            step=step,
-        )
 
 
 class PendingRead(NamedTuple):

@@ -57,8 +57,8 @@ def read_checkpoint(path: str | os.PathLike[str], *, ema: bool = True) -> Checkp
     file = resolve_file(path)
     if file.suffix.lower() in EXPORTED:
         raise UserError(
-            f"{origin} is an exported graph ({file.suffix}), which `t2t predict` runs "
-            "if it is .onnx: give the weights that it was exported from."
+            f"{origin} is an exported graph, without weights that t2t can load: give "
+            "the weights that it was exported from (`t2t predict` also runs .onnx)."
         )
     try:
         with file.open("rb") as stream:

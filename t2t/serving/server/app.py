@@ -34,6 +34,7 @@ PAGE = {
     "/drawing.js": ("drawing.js", "text/javascript; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
     "/docs": ("docs.html", "text/html; charset=utf-8"),
+    "/docs.js": ("docs.js", "text/javascript; charset=utf-8"),
 }
 """The files of the page; nothing else is served from disk."""
 
@@ -163,7 +164,7 @@ def model_json(predictor: Predictor, options: ServerOptions) -> dict[str, Any]:
     trained = predictor.trained
     return {
         "name": trained.name,
-        "data": trained.data,
+        "data": trained.data_name,
         "image_size": list(trained.image_size),
         "channels": trained.channels,
         "device": predictor.device.type,

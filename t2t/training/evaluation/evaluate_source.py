@@ -61,7 +61,7 @@ def evaluate_source(
     score: Scoring,
     world: World,
     options: EvaluateOptions,
-    progress: Progress = no_progress,
+    progress: Progress,
 ) -> SourceValues:
     """The values that a score gives of all images; all processes share the work."""
     precision = PRECISIONS[options.precision_on(world.device)]

@@ -131,8 +131,8 @@ def balance_notes(recipe: Recipe, source: Source) -> list[str]:
     else:
         how = f"counts {more} times in the loss, one of {names[1]} ({many:,}) {less}"
     return [
-        f"Classes are balanced by {recipe.balance}: an image of {names[0]} ({few:,} "
-        f"images) {how} times."
+        f"Classes are balanced by {recipe.balance}: an image of {names[0]} ({few:,}"
+        f"{' image' if few == 1 else ' images'}) {how} times."
     ]
 
 

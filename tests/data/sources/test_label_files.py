@@ -362,6 +362,13 @@ def test_other_tables_are_left_alone(photos: Path) -> None:
     assert "no class folders" in error(photos)
 
 
+def test_the_only_table_of_a_flat_folder_is_named(photos: Path) -> None:
+    tags = table(photos / "my tags.csv", ("file", "label"), *LABELS.items())
+    assert f"(--labels '{tags}')" in error(photos)
+    table(photos / "other.csv", ("file", "label"), *LABELS.items())
+    assert "(--labels)" in error(photos)
+
+
 def test_class_folders_stay_as_they_are(tmp_path: Path) -> None:
     images(tmp_path, [f"{kind}/{n}.jpg" for kind in ("cat", "dog") for n in range(3)])
     table(tmp_path / "metadata.csv", ("file_name", "date"), ("cat/1.jpg", 2023))

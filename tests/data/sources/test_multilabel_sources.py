@@ -50,6 +50,13 @@ def test_labels_joined_in_a_cell(folder: Path, separator: str) -> None:
     assert "several labels per image" in splits.description
 
 
+def test_images_that_cannot_be_split_are_an_error(folder: Path) -> None:
+    rows = [("1.jpg", "cat;dog"), ("2.jpg", "cat;indoor")]
+    file = table(folder / "a.csv", ("file", "tags"), *rows)
+    with pytest.raises(UserError, match="each the only one of its rarest class"):
+        opened(file)
+
+
 def test_json_lists(folder: Path) -> None:
     for text in (json.dumps, str):
         rows = [(name, text([*tags])) for name, tags in LABELS.items()]

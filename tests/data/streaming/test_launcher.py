@@ -14,7 +14,7 @@ import torch
 from t2t.data.batches import LoaderOptions, open_batches
 from t2t.data.sources import ArraySource
 from t2t.data.streaming import launcher
-from t2t.data.streaming.stream import StreamBatches
+from t2t.data.streaming.stream_batches import StreamBatches
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "memfd_create"), reason="processes need Linux"

@@ -31,7 +31,8 @@ from t2t.data.sampler import Batch
 from t2t.data.sources import ArraySource
 from t2t.data.sources.base import FileSource, Source
 from t2t.data.streaming import stream as stream_module
-from t2t.data.streaming.stream import StreamBatches, uses_processes
+from t2t.data.streaming.stream import uses_processes
+from t2t.data.streaming.stream_batches import StreamBatches
 from t2t.errors import UserError
 from t2t.ops.ragged import Ragged
 

@@ -19,7 +19,8 @@ from t2t.data.streaming import shared_memory
 from t2t.data.streaming import stream as stream_module
 from t2t.data.streaming.pool import WorkerPool
 from t2t.data.streaming.shared_memory import Arena, Request, contiguous_runs
-from t2t.data.streaming.stream import ImageStream, StreamBatches
+from t2t.data.streaming.stream import ImageStream
+from t2t.data.streaming.stream_batches import StreamBatches
 
 
 def streamed(

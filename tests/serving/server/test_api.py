@@ -16,7 +16,7 @@ from t2t.analysis.attention_maps import attention_maps
 from t2t.analysis.attention_rollout import rollout
 from t2t.analysis.occlusion import occlusion_map
 from t2t.models.create import create_model
-from t2t.models.trained import TrainedModel
+from t2t.models.trained import TrainedModel, load_trained
 from t2t.serving.predictor import Predictor
 from t2t.serving.server.upload import MAX_PARTS
 
@@ -160,6 +160,7 @@ def test_the_page_is_served_with_a_strict_policy(client: TestClient) -> None:
         "/style.css": "text/css",
         "/page.js": "text/javascript",
         "/drawing.js": "text/javascript",
+        "/docs.js": "text/javascript",
         "/icon.svg": "image/svg+xml",
     }.items():
         response = client.get(path)
@@ -288,6 +289,12 @@ def test_timm_models_are_explained_as_far_as_they_can(
     else:
         assert len(reply["attention"]["layers"]) == 2
         assert len(reply["attention"]["layers"][0]["rollout"]) == 4
+
+
+def test_the_path_of_the_training_data_stays_with_its_owner(start_local: Any) -> None:
+    trained = replace(load_trained("builtin"), data="/home/anna/clients/insects/")
+    with start_local(Predictor(trained, "cpu")) as found:
+        assert found.client.get("/model").json()["data"] == "insects"
 
 
 def test_grey_models_are_served(start_local: Any, encode: Encode) -> None:

@@ -314,4 +314,9 @@ def test_the_description_of_the_api_needs_no_script(
     page.goto(served)
     assert "needs JavaScript" in visit.text("main")
     page.close()
+    page = browser.new_page()
+    page.goto(f"{served}docs")
+    page.wait_for_function("document.body.innerText.includes(location.origin)")
+    assert "127.0.0.1:8000" not in page.inner_text("main")
+    page.close()
     assert visit.wrong == []

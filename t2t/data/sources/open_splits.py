@@ -23,7 +23,7 @@ from t2t.errors import UserError, suggest
 
 @permitted()
 def open_splits(
-    spec: str | Path = "digits",
+    spec: str | Path,
     *,
     seed: int = 0,
     val_fraction: float = 0.1,
@@ -110,7 +110,7 @@ def with_unlisted(spec: str | Path, found: UnopenedSplits) -> UnopenedSplits:
 
 @permitted()
 def open_source(
-    spec: str | Path = "digits",
+    spec: str | Path,
     split: str = "val",
     *,
     seed: int = 0,
